@@ -1,0 +1,95 @@
+/* base.h: what every header shares: status codes, the error report, little-endian access, checked arithmetic.
+ *
+ * No header here includes Python.h, allocates or prints. A function that can fail returns an mb_status and, where it
+ * takes an mb_error, fills it; words are made one layer up (_codec.pyx), where file names and paths are known. */
+#ifndef MILBLOB_BASE_H
+#define MILBLOB_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef enum mb_status {
+    MB_OK = 0,
+    MB_FULL,        /* not an error: the caller's output is too small; the result says how much is needed */
+    MB_SPLIT,       /* not an error: a singular message came in pieces, or a map key twice; normalise, then retry */
+    MB_TRUNCATED,   /* a structure of `expected` bytes starts at `offset`, only `got` bytes are left */
+    MB_SENTINEL,    /* record sentinel is `got`, not 0xDEADBEEF */
+    MB_VERSION,     /* storage version is `got`, not 2 */
+    MB_COUNT,       /* a count of `got` where `expected` is right, or the most that fits */
+    MB_DTYPE,       /* dtype code `got` is not in the table */
+    MB_BOUNDS,      /* bytes [offset, offset + expected) reach past the end, which is at `got` */
+    MB_OVERFLOW,    /* a sum or product found in the file does not fit 64 bits */
+    MB_PADDING,     /* `got` padding bits do not leave a whole number of elements */
+    MB_ALIGN,       /* offset `got` is not a multiple of `expected` */
+    MB_VARINT,      /* a varint of more than 10 bytes, or of more than 64 bits */
+    MB_TAG,         /* field number 0 or too large, or a group, or wire type `got` where `expected` belongs */
+    MB_LENGTH,      /* a length prefix of `expected` bytes, only `got` bytes left in the message */
+    MB_DEPTH,       /* messages, types or values nested deeper than `expected` */
+    MB_RANGE,       /* element number `expected` has the value `got` (as its 64-bit pattern), outside its dtype */
+    MB_FIELD,       /* TensorValue field `got` where field `expected` belongs */
+    MB_UTF8,        /* bytes that are not UTF-8 */
+    MB_SYNTAX,      /* MIL text: `detail` tells what was expected at `offset` */
+    MB_RANK,        /* a tensor type whose rank is `expected` lists `got` dimensions */
+    MB_TYPE         /* a value with no type, or whose type cannot hold it */
+} mb_status;
+
+/* Filled when a function returns anything but MB_OK. The meaning of `expected` and `got` stands beside each code. */
+typedef struct mb_error {
+    mb_status status;
+    uint64_t offset;    /* from the start of the buffer that the function was given */
+    uint64_t expected;
+    uint64_t got;
+    const char *detail; /* static text or NULL: what was being read, e.g. "record metadata" */
+} mb_error;
+
+static inline mb_status mb_fail(mb_error *error, mb_status status, uint64_t offset, uint64_t expected, uint64_t got,
+                                const char *detail) {
+    error->status = status;
+    error->offset = offset;
+    error->expected = expected;
+    error->got = got;
+    error->detail = detail;
+    return status;
+}
+
+/* Little-endian loads and stores at any alignment. Bytes are put together by shifts, so the host's order and alignment
+ * rules do not matter; compilers turn each into one move where they can. */
+static inline uint32_t mb_load_u32(const uint8_t *src) {
+    return (uint32_t)src[0] | (uint32_t)src[1] << 8 | (uint32_t)src[2] << 16 | (uint32_t)src[3] << 24;
+}
+
+static inline uint64_t mb_load_u64(const uint8_t *src) {
+    return (uint64_t)mb_load_u32(src) | (uint64_t)mb_load_u32(src + 4) << 32;
+}
+
+static inline void mb_store_u32(uint8_t *dst, uint32_t value) {
+    for (int i = 0; i < 4; i++) dst[i] = (uint8_t)(value >> (8 * i));
+}
+
+static inline void mb_store_u64(uint8_t *dst, uint64_t value) {
+    for (int i = 0; i < 8; i++) dst[i] = (uint8_t)(value >> (8 * i));
+}
+
+/* Checked arithmetic on numbers found in a file: true and *out set, or false and *out untouched. */
+static inline bool mb_add(uint64_t a, uint64_t b, uint64_t *out) {
+    if (a > UINT64_MAX - b) return false;
+    *out = a + b;
+    return true;
+}
+
+static inline bool mb_mul(uint64_t a, uint64_t b, uint64_t *out) {
+    if (b != 0 && a > UINT64_MAX / b) return false;
+    *out = a * b;
+    return true;
+}
+
+/* The next multiple of 64 at or after `offset`, checked. */
+static inline bool mb_align64(uint64_t offset, uint64_t *out) {
+    if (!mb_add(offset, 63, out)) return false;
+    *out &= ~(uint64_t)63;
+    return true;
+}
+
+#endif

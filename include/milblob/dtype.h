@@ -1,0 +1,96 @@
+/* dtype.h: the one table of element types. Python's DType enum is built from it when milblob is imported.
+ *
+ * A row: X(NAME, MIL text, MIL code, blob code, bits per element, TensorValue field that coremltools writes).
+ * The two numberings differ (FLOAT16 is 10 in a Program and 1 in a blob file) and are never mixed: a variable is called
+ * mil_code or blob_code. Blob code 0 means that blob files cannot hold the type. STRING has no size: its bits are 0. */
+#ifndef MILBLOB_DTYPE_H
+#define MILBLOB_DTYPE_H
+
+#include "milblob/base.h"
+
+/* TensorValue's oneof: field numbers of the seven payloads (MIL.proto, message TensorValue). */
+enum mb_field {
+    MB_FIELD_NONE = 0,
+    MB_FIELD_FLOATS = 1,
+    MB_FIELD_INTS = 2,
+    MB_FIELD_BOOLS = 3,
+    MB_FIELD_STRINGS = 4,
+    MB_FIELD_LONGINTS = 5,
+    MB_FIELD_DOUBLES = 6,
+    MB_FIELD_BYTES = 7
+};
+
+#define MB_DTYPES(X) \
+    X(BOOL, "bool", 1, 0, 8, MB_FIELD_BOOLS) \
+    X(STRING, "string", 2, 0, 0, MB_FIELD_STRINGS) \
+    X(FLOAT16, "fp16", 10, 1, 16, MB_FIELD_BYTES) \
+    X(FLOAT32, "fp32", 11, 2, 32, MB_FIELD_FLOATS) \
+    X(FLOAT64, "fp64", 12, 0, 64, MB_FIELD_DOUBLES) \
+    X(BFLOAT16, "bf16", 13, 5, 16, MB_FIELD_BYTES) \
+    X(INT8, "int8", 21, 4, 8, MB_FIELD_BYTES) \
+    X(INT16, "int16", 22, 6, 16, MB_FIELD_INTS) \
+    X(INT32, "int32", 23, 14, 32, MB_FIELD_INTS) \
+    X(INT64, "int64", 24, 0, 64, MB_FIELD_LONGINTS) \
+    X(INT4, "int4", 25, 8, 4, MB_FIELD_BYTES) \
+    X(UINT8, "uint8", 31, 3, 8, MB_FIELD_BYTES) \
+    X(UINT16, "uint16", 32, 7, 16, MB_FIELD_INTS) \
+    X(UINT32, "uint32", 33, 15, 32, MB_FIELD_BYTES) \
+    X(UINT64, "uint64", 34, 0, 64, MB_FIELD_LONGINTS) \
+    X(UINT4, "uint4", 35, 11, 4, MB_FIELD_BYTES) \
+    X(UINT2, "uint2", 36, 10, 2, MB_FIELD_BYTES) \
+    X(UINT1, "uint1", 37, 9, 1, MB_FIELD_BYTES) \
+    X(UINT6, "uint6", 38, 13, 6, MB_FIELD_BYTES) \
+    X(UINT3, "uint3", 39, 12, 3, MB_FIELD_BYTES) \
+    X(FLOAT8E4M3FN, "fp8e4m3fn", 40, 16, 8, MB_FIELD_BYTES) \
+    X(FLOAT8E5M2, "fp8e5m2", 41, 17, 8, MB_FIELD_BYTES)
+
+enum mb_mil_code {
+#define MB_ROW(name, text, mil_code, blob_code, nbits, field) MB_MIL_##name = mil_code,
+    MB_DTYPES(MB_ROW)
+#undef MB_ROW
+};
+
+enum mb_blob_code {
+#define MB_ROW(name, text, mil_code, blob_code, nbits, field) MB_BLOB_##name = blob_code,
+    MB_DTYPES(MB_ROW)
+#undef MB_ROW
+};
+
+typedef struct mb_dtype {
+    const char *name;      /* the name in MIL.proto, e.g. "FLOAT16" */
+    const char *text;      /* the name in MIL text, e.g. "fp16" */
+    uint32_t mil_code;
+    uint32_t blob_code;    /* 0: not in blob files */
+    uint32_t nbits;        /* 0: STRING */
+    uint32_t field;        /* enum mb_field */
+} mb_dtype;
+
+static const mb_dtype mb_dtypes[] = {
+#define MB_ROW(name, text, mil_code, blob_code, nbits, field) {#name, text, mil_code, blob_code, nbits, field},
+    MB_DTYPES(MB_ROW)
+#undef MB_ROW
+};
+
+enum { MB_DTYPE_COUNT = sizeof(mb_dtypes) / sizeof(mb_dtypes[0]) };
+
+/* The row of a code, or NULL. Twenty-two rows: a switch or index table would save nothing that can be measured. */
+static inline const mb_dtype *mb_dtype_of_blob_code(uint32_t blob_code) {
+    if (blob_code == 0) return NULL;
+    for (size_t i = 0; i < MB_DTYPE_COUNT; i++)
+        if (mb_dtypes[i].blob_code == blob_code) return &mb_dtypes[i];
+    return NULL;
+}
+
+static inline const mb_dtype *mb_dtype_of_mil_code(uint64_t mil_code) {
+    for (size_t i = 0; i < MB_DTYPE_COUNT; i++)
+        if (mb_dtypes[i].mil_code == mil_code) return &mb_dtypes[i];
+    return NULL;
+}
+
+static inline const mb_dtype *mb_dtype_of_text(const uint8_t *text, size_t nbytes) {
+    for (size_t i = 0; i < MB_DTYPE_COUNT; i++)
+        if (strlen(mb_dtypes[i].text) == nbytes && memcmp(mb_dtypes[i].text, text, nbytes) == 0) return &mb_dtypes[i];
+    return NULL;
+}
+
+#endif
