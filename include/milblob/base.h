@@ -20,6 +20,7 @@ typedef enum mb_status {
     MB_COUNT,       /* a count of `got` where `expected` is right, or the most that fits */
     MB_DTYPE,       /* dtype code `got` is not in the table */
     MB_BOUNDS,      /* bytes [offset, offset + expected) reach past the end, which is at `got` */
+    MB_OVERLAP,     /* bytes that start at `got` lie on others that end at `expected` */
     MB_OVERFLOW,    /* a sum or product found in the file does not fit 64 bits */
     MB_PADDING,     /* `got` padding bits do not leave a whole number of elements */
     MB_ALIGN,       /* offset `got` is not a multiple of `expected` */
@@ -61,15 +62,17 @@ static inline uint32_t mb_load_u32(const uint8_t *src) {
 }
 
 static inline uint64_t mb_load_u64(const uint8_t *src) {
-    return (uint64_t)mb_load_u32(src) | (uint64_t)mb_load_u32(src + 4) << 32;
+    return (uint64_t)src[0] | (uint64_t)src[1] << 8 | (uint64_t)src[2] << 16 | (uint64_t)src[3] << 24 |
+           (uint64_t)src[4] << 32 | (uint64_t)src[5] << 40 | (uint64_t)src[6] << 48 | (uint64_t)src[7] << 56;
 }
 
 static inline void mb_store_u32(uint8_t *dst, uint32_t value) {
-    for (int i = 0; i < 4; i++) dst[i] = (uint8_t)(value >> (8 * i));
+    dst[0] = (uint8_t)value, dst[1] = (uint8_t)(value >> 8), dst[2] = (uint8_t)(value >> 16), dst[3] = (uint8_t)(value >> 24);
 }
 
 static inline void mb_store_u64(uint8_t *dst, uint64_t value) {
-    for (int i = 0; i < 8; i++) dst[i] = (uint8_t)(value >> (8 * i));
+    dst[0] = (uint8_t)value, dst[1] = (uint8_t)(value >> 8), dst[2] = (uint8_t)(value >> 16), dst[3] = (uint8_t)(value >> 24);
+    dst[4] = (uint8_t)(value >> 32), dst[5] = (uint8_t)(value >> 40), dst[6] = (uint8_t)(value >> 48), dst[7] = (uint8_t)(value >> 56);
 }
 
 /* Checked arithmetic on numbers found in a file: true and *out set, or false and *out untouched. */

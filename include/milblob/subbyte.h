@@ -1,0 +1,60 @@
+/* subbyte.h: packed 1, 2, 3, 4 and 6-bit integers <-> one byte per element.
+ *
+ * A packed array is one bit stream, least significant bit first: element i is bits [i*n, i*n + n), counted from bit 0 of
+ * byte 0. Eight elements are exactly n bytes, so whole groups of eight are done in one 64-bit word and never straddle;
+ * the tail is a group that is filled up with zeros. One byte per element in memory is zero-extended, for int4 too: that
+ * is how ml_dtypes keeps it (-1 is 0x0F). */
+#ifndef MILBLOB_SUBBYTE_H
+#define MILBLOB_SUBBYTE_H
+
+#include "milblob/base.h"
+
+/* The bytes that count elements of nbits (1..8) take when packed; count comes from an array, so count * 8 fits. */
+static inline uint64_t mb_packed_nbytes(uint64_t count, unsigned nbits) { return count / 8 * nbits + (count % 8 * nbits + 7) / 8; }
+
+/* Unpack count elements of nbits (1, 2, 3, 4 or 6), one per output byte, zero-extended.
+ * in   src: mb_packed_nbytes(count, nbits) bytes, any alignment  out  dst: count bytes; must not overlap src
+ * over-reads: none      fails: never
+ * spec: MILBlob/SubByteTypes.cpp (a value may straddle two bytes; unused high bits are ignored)                       */
+static inline void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) {
+    const uint8_t mask = (uint8_t)((1u << nbits) - 1);
+    for (; count >= 8; count -= 8, src += nbits, dst += 8) {
+        uint64_t word = 0;
+        for (unsigned k = 0; k < nbits; k++) word |= (uint64_t)src[k] << (8 * k);
+        for (unsigned k = 0; k < 8; k++) dst[k] = (uint8_t)(word >> (k * nbits)) & mask;
+    }
+    uint64_t word = 0;
+    for (unsigned k = 0; k < mb_packed_nbytes(count, nbits); k++) word |= (uint64_t)src[k] << (8 * k);
+    for (unsigned k = 0; k < count; k++) dst[k] = (uint8_t)(word >> (k * nbits)) & mask;
+}
+
+/* Pack count elements, one per input byte, to nbits (1, 2, 3, 4 or 6) each.
+ * in   src: count bytes; lo..hi: the range as int8 where is_signed, else as uint8      out  dst: mb_packed_nbytes bytes
+ * over-reads: none      fails: MB_RANGE (index in error->expected, value in error->got); dst is then unspecified
+ * spec: MILBlob/SubByteTypes.cpp (unused high bits of the last byte are 0)                                             */
+static inline mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
+    const uint8_t mask = (uint8_t)((1u << nbits) - 1), shift = (uint8_t)(0 - lo), span = (uint8_t)(hi - lo);
+    /* Adding -lo maps the legal range to 0..span; what was outside wraps past it. Signed and unsigned bytes alike. */
+    for (uint64_t done = 0; done < count;) {
+        uint64_t block = count - done < 4096 ? count - done : 4096;
+        uint8_t bad = 0;
+        for (uint64_t i = 0; i < block; i++) bad |= (uint8_t)((uint8_t)(src[done + i] + shift) > span);
+        if (bad) {
+            while ((uint8_t)(src[done] + shift) <= span) done++;
+            int64_t value = is_signed ? (int64_t)(int8_t)src[done] : (int64_t)src[done];
+            return mb_fail(error, MB_RANGE, done, done, (uint64_t)value, "element");
+        }
+        done += block;
+    }
+    for (; count >= 8; count -= 8, src += 8, dst += nbits) {
+        uint64_t word = 0;
+        for (unsigned k = 0; k < 8; k++) word |= (uint64_t)(src[k] & mask) << (k * nbits);
+        for (unsigned k = 0; k < nbits; k++) dst[k] = (uint8_t)(word >> (8 * k));
+    }
+    uint64_t word = 0;
+    for (unsigned k = 0; k < count; k++) word |= (uint64_t)(src[k] & mask) << (k * nbits);
+    for (unsigned k = 0; k < mb_packed_nbytes(count, nbits); k++) dst[k] = (uint8_t)(word >> (8 * k));
+    return MB_OK;
+}
+
+#endif

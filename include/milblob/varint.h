@@ -1,0 +1,297 @@
+/* varint.h: arrays of protobuf varints, the payload of TensorValue's ints, longInts and bools.
+ *
+ * A varint holds seven bits a byte, lowest first; the top bit of a byte says that another follows. A negative int32 or
+ * int64 is its 64-bit two's complement, ten bytes. The kernels below look at eight bytes at a time: `~word & HIGH` has
+ * the top bit of every byte that ends a varint, so its lowest set bit gives the length without a loop or a branch on it,
+ * and three shift-and-mask steps close the gaps that the flag bits leave (7 -> 14 -> 28 -> 56 bits).
+ *
+ * Range is checked on the 64-bit value: lo <= (int64_t)value <= hi, or the element's index is reported. */
+#ifndef MILBLOB_VARINT_H
+#define MILBLOB_VARINT_H
+
+#include "milblob/base.h"
+
+#if defined(_MSC_VER)
+#include <intrin.h>
+#endif
+
+#define MB_VARINT_HIGH 0x8080808080808080u
+
+/* Index of the lowest set bit; value must not be 0. */
+static inline unsigned mb_lowest_bit(uint64_t value) {
+#if defined(_MSC_VER)
+    unsigned long index;
+    _BitScanForward64(&index, value);
+    return (unsigned)index;
+#else
+    return (unsigned)__builtin_ctzll(value);
+#endif
+}
+
+/* Eight groups of seven bits, one per byte (top bits are ignored), to 56 bits in a row. */
+static inline uint64_t mb_varint_close(uint64_t word) {
+    word = (word & 0x007f007f007f007fu) | (word & 0x7f007f007f007f00u) >> 1;
+    word = (word & 0x00003fff00003fffu) | (word & 0x3fff00003fff0000u) >> 2;
+    return (word & 0x000000000fffffffu) | (word & 0x0fffffff00000000u) >> 4;
+}
+
+/* The inverse: the low 56 bits spread to seven per byte, top bits 0. */
+static inline uint64_t mb_varint_open(uint64_t value) {
+    value = (value & 0x000000000fffffffu) | (value & 0x00fffffff0000000u) << 4;
+    value = (value & 0x00003fff00003fffu) | (value & 0x0fffc0000fffc000u) << 2;
+    return (value & 0x007f007f007f007fu) | (value & 0x3f803f803f803f80u) << 1;
+}
+
+/* The number of varints in a buffer: of bytes whose top bit is clear.
+ * in   src: nbytes bytes, any alignment
+ * over-reads: none      fails: never (an unfinished last varint is not counted; the decoder refuses it)               */
+static inline uint64_t mb_varint_count(const uint8_t *src, uint64_t nbytes) {
+    uint64_t count = 0;
+    /* Blocks of 255 rows of 64 keep byte-wide sums from overflowing and let the compiler add 64 lanes at a time. */
+    while (nbytes >= 64) {
+        uint8_t lanes[64] = {0};
+        uint64_t rows = nbytes / 64 < 255 ? nbytes / 64 : 255;
+        for (uint64_t row = 0; row < rows; row++, src += 64)
+            for (int lane = 0; lane < 64; lane++) lanes[lane] = (uint8_t)(lanes[lane] + (uint8_t)(src[lane] < 0x80));
+        for (int lane = 0; lane < 64; lane++) count += lanes[lane];
+        nbytes -= rows * 64;
+    }
+    for (uint64_t i = 0; i < nbytes; i++) count += src[i] < 0x80;
+    return count;
+}
+
+/* Read one varint the slow way, every byte checked. Returns its length, or 0 with *status set. */
+static inline unsigned mb_varint_read(const uint8_t *src, uint64_t nbytes, uint64_t *value, mb_status *status) {
+    uint64_t out = 0;
+    for (unsigned i = 0; i < 10; i++) {
+        if (i == nbytes) return *status = MB_TRUNCATED, 0u;
+        if (i == 9 && src[i] > 1) break;
+        out |= (uint64_t)(src[i] & 0x7f) << (7 * i);
+        if (src[i] < 0x80) return *value = out, i + 1;
+    }
+    return *status = MB_VARINT, 0u;
+}
+
+/* Take one varint from at least ten readable bytes; no branch depends on its length. Returns the length, 1..10, and
+ * sets bit 0 of *bad if the tenth byte has bits past the 64th. Without a stop in the first eight bytes `more` is 1; with
+ * a ninth byte that goes on, `two` is 1 as well.                                                                      */
+static inline unsigned mb_varint_take(const uint8_t *at, uint64_t *value, uint64_t *bad) {
+    uint64_t word = mb_load_u64(at);
+    uint64_t stop = ~word & MB_VARINT_HIGH;
+    uint64_t more = stop == 0, ninth = at[8], tenth = at[9], two = more & ninth >> 7;
+    *value = mb_varint_close(word & (stop ^ (stop - 1))) | ((ninth & 0x7f) << 56 & (0 - more)) | (tenth << 63 & (0 - two));
+    *bad |= two & (uint64_t)(tenth > 1);
+    return (mb_lowest_bit(stop | UINT64_C(1) << 63) >> 3) + 1u + (unsigned)(more + two);
+}
+
+/* The first varint boundary at or after src + nbytes / parts * part. */
+static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nbytes, unsigned part, unsigned parts) {
+    const uint8_t *at = src + nbytes / parts * part, *end = src + nbytes;
+    while (at > src && at < end && at[-1] >= 0x80) at++;
+    return at;
+}
+
+/* Decode count varints to elements of one width.
+ * in   src: nbytes bytes, any alignment                         out  dst: count elements; must not overlap src
+ * over-reads: none      fails: MB_TRUNCATED, MB_VARINT, MB_RANGE (index in error->expected, value in error->got),
+ *                       MB_COUNT (bytes left after count elements); error->offset counts from src
+ * what dst holds after a failure is unspecified
+ *
+ * The length of a varint is known only when its bytes are, so one cursor waits for itself about twelve cycles per
+ * element. Long arrays are therefore cut in four at varint boundaries and the four cursors take turns; the quick pass
+ * only notes that something was wrong, and the careful one, from the start, says what and where.                      */
+#define MB_DEFINE_VARINT_DECODE(name, type) \
+    static inline mb_status name##_careful(type *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) { \
+        const uint8_t *at = src, *end = src + nbytes; \
+        const uint64_t span = (uint64_t)hi - (uint64_t)lo; \
+        for (uint64_t i = 0; i < count; i++) { \
+            uint64_t value = 0; \
+            mb_status status = MB_OK; \
+            unsigned length = mb_varint_read(at, (uint64_t)(end - at), &value, &status); \
+            if (length == 0) return mb_fail(error, status, (uint64_t)(at - src), count, i, "varint"); \
+            if (value - (uint64_t)lo > span) return mb_fail(error, MB_RANGE, (uint64_t)(at - src), i, value, "element"); \
+            at += length; \
+            dst[i] = (type)value; \
+        } \
+        if (at != end) return mb_fail(error, MB_COUNT, (uint64_t)(at - src), count, count + 1, "elements"); \
+        return MB_OK; \
+    } \
+    static inline mb_status name(type *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) { \
+        if (count < 64 || mb_varint_count(src, nbytes) != count) return name##_careful(dst, src, nbytes, count, lo, hi, error); \
+        const uint64_t span = (uint64_t)hi - (uint64_t)lo; \
+        const bool small_fit = lo <= 0 && hi >= 0x7f; \
+        const uint8_t *at[4], *end[4]; \
+        type *to[4]; \
+        to[0] = dst; \
+        for (unsigned k = 0; k < 4; k++) { \
+            at[k] = mb_varint_boundary(src, nbytes, k, 4); \
+            end[k] = k == 3 ? src + nbytes : mb_varint_boundary(src, nbytes, k + 1, 4); \
+            if (k > 0) to[k] = to[k - 1] + mb_varint_count(at[k - 1], (uint64_t)(at[k] - at[k - 1])); \
+        } \
+        uint64_t bad = 0; \
+        /* A part's cursor stays before its end; ten readable bytes are promised by the distance to the end of src, which \
+         * is why the last part stops early. Each part ends at a boundary, so its elements are exactly its own. */ \
+        const uint8_t *last = src + nbytes - 10; \
+        const uint8_t *stop[4] = {end[0] < last ? end[0] : last, end[1] < last ? end[1] : last, end[2] < last ? end[2] : last, last}; \
+        while (at[0] < stop[0] && at[1] < stop[1] && at[2] < stop[2] && at[3] < stop[3]) { \
+            uint64_t any = mb_load_u64(at[0]) | mb_load_u64(at[1]) | mb_load_u64(at[2]) | mb_load_u64(at[3]); \
+            bool room = stop[0] - at[0] >= 8 && stop[1] - at[1] >= 8 && stop[2] - at[2] >= 8 && stop[3] - at[3] >= 8; \
+            if ((any & MB_VARINT_HIGH) == 0 && small_fit && room) { \
+                for (int k = 0; k < 4; k++) { \
+                    for (int j = 0; j < 8; j++) to[k][j] = (type)at[k][j]; \
+                    to[k] += 8; \
+                    at[k] += 8; \
+                } \
+                continue; \
+            } \
+            for (int k = 0; k < 4; k++) { \
+                uint64_t value; \
+                at[k] += mb_varint_take(at[k], &value, &bad); \
+                bad |= (uint64_t)(value - (uint64_t)lo > span); \
+                *to[k]++ = (type)value; \
+            } \
+        } \
+        for (int k = 0; k < 4; k++) { \
+            while (at[k] < stop[k]) { \
+                uint64_t value; \
+                at[k] += mb_varint_take(at[k], &value, &bad); \
+                bad |= (uint64_t)(value - (uint64_t)lo > span); \
+                *to[k]++ = (type)value; \
+            } \
+            while (at[k] < end[k] && bad == 0) { \
+                uint64_t value = 0; \
+                mb_status status = MB_OK; \
+                unsigned length = mb_varint_read(at[k], (uint64_t)(end[k] - at[k]), &value, &status); \
+                bad |= (uint64_t)(length == 0) | (uint64_t)(value - (uint64_t)lo > span); \
+                at[k] += length; \
+                *to[k]++ = (type)value; \
+            } \
+        } \
+        return bad ? name##_careful(dst, src, nbytes, count, lo, hi, error) : MB_OK; \
+    }
+
+MB_DEFINE_VARINT_DECODE(mb_varint_decode_8, uint8_t)
+MB_DEFINE_VARINT_DECODE(mb_varint_decode_16, uint16_t)
+MB_DEFINE_VARINT_DECODE(mb_varint_decode_32, uint32_t)
+MB_DEFINE_VARINT_DECODE(mb_varint_decode_64, uint64_t)
+
+/* Decode count bools: the common case, every byte 0 or 1, is a check and a copy; anything else goes the general way.   */
+static inline mb_status mb_varint_decode_bool(uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, mb_error *error) {
+    uint64_t done = 0;
+    while (nbytes == count && count - done >= 64) {
+        uint8_t seen = 0;
+        for (int k = 0; k < 64; k++) seen |= src[done + (uint64_t)k];
+        if (seen > 1) break;
+        memcpy(dst + done, src + done, 64);
+        done += 64;
+    }
+    mb_status status = mb_varint_decode_8(dst + done, src + done, nbytes - done, count - done, 0, 1, error);
+    if (status) {
+        error->offset += done;
+        if (status == MB_RANGE) error->expected += done;
+    }
+    return status;
+}
+
+/* The bytes that one value takes as a varint: 1..10. */
+static inline unsigned mb_varint_length(uint64_t value) {
+    unsigned length = 1;
+    for (; value >= 0x80; value >>= 7) length++;
+    return length;
+}
+
+/* Write one varint the slow way; dst has room for mb_varint_length(value) bytes. Returns the length. */
+static inline unsigned mb_varint_write(uint8_t *dst, uint64_t value) {
+    unsigned length = 0;
+    for (; value >= 0x80; value >>= 7) dst[length++] = (uint8_t)(value | 0x80);
+    dst[length++] = (uint8_t)value;
+    return length;
+}
+
+/* The bytes that count elements take as varints. Only compares with zero: compilers make vector code of it. The narrow
+ * form is for types of 32 bits or less, which take one to five bytes, or ten when negative.                          */
+#define MB_DEFINE_VARINT_NBYTES(name, type) \
+    static inline uint64_t name(const type *src, uint64_t count) { \
+        uint64_t nbytes = 0; \
+        while (count > 0) { \
+            uint64_t block = count < 4096 ? count : 4096; /* ten bytes each: a 32-bit sum cannot overflow */ \
+            uint32_t sum = 0; \
+            for (uint64_t i = 0; i < block; i++) { \
+                uint32_t value = (uint32_t)(int32_t)src[i]; \
+                sum += 1 + (uint32_t)(value >> 7 != 0) + (uint32_t)(value >> 14 != 0) + (uint32_t)(value >> 21 != 0) + \
+                       (uint32_t)(value >> 28 != 0) + 5 * (value >> 31); \
+            } \
+            nbytes += sum; \
+            src += block; \
+            count -= block; \
+        } \
+        return nbytes; \
+    }
+
+static inline uint64_t mb_varint_nbytes_i64(const int64_t *src, uint64_t count) {
+    uint64_t nbytes = count;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t value = (uint64_t)src[i];
+        for (int shift = 7; shift < 64; shift += 7) nbytes += value >> shift != 0;
+    }
+    return nbytes;
+}
+
+/* Encode count elements as varints.
+ * in   src: count elements, aligned                             out  dst: dst_nbytes bytes, as the _nbytes twin gave
+ * over-writes: none     fails: never; returns the bytes written                                                       */
+#define MB_DEFINE_VARINT_ENCODE(name, type) \
+    static inline uint64_t name(uint8_t *dst, uint64_t dst_nbytes, const type *src, uint64_t count) { \
+        uint8_t *at = dst, *end = dst + dst_nbytes; \
+        uint64_t i = 0; \
+        for (; count - i >= 8 && end - at >= 80; i += 8) { \
+            uint64_t any = 0; \
+            for (uint64_t k = 0; k < 8; k++) any |= (uint64_t)(int64_t)src[i + k]; \
+            if (any < 0x80) { /* eight small ones in a row, the common case, are eight bytes */ \
+                for (uint64_t k = 0; k < 8; k++) at[k] = (uint8_t)src[i + k]; \
+                at += 8; \
+                continue; \
+            } \
+            /* There is room for ten bytes each: all ten are stored, and what is too much the next one overwrites. */ \
+            for (uint64_t k = 0; k < 8; k++) at += mb_varint_put(at, (uint64_t)(int64_t)src[i + k]); \
+        } \
+        for (; i < count; i++) at += mb_varint_write(at, (uint64_t)(int64_t)src[i]); \
+        return (uint64_t)(at - dst); \
+    }
+
+/* value must not be 0. */
+static inline unsigned mb_leading_zeros(uint64_t value) {
+#if defined(_MSC_VER)
+    unsigned long index;
+    _BitScanReverse64(&index, value);
+    return 63u - (unsigned)index;
+#else
+    return (unsigned)__builtin_clzll(value);
+#endif
+}
+
+/* Write one varint where ten bytes may be written; no branch depends on its length, which is returned. */
+static inline unsigned mb_varint_put(uint8_t *dst, uint64_t value) {
+    unsigned length = ((63u - mb_leading_zeros(value | 1)) * 9 + 73) / 64; /* (bits + 6) / 7 for 1..64 bits */
+    unsigned whole = length < 9 ? length - 1 : 7;
+    uint64_t more = MB_VARINT_HIGH & ((UINT64_C(1) << (8 * whole)) - 1);
+    mb_store_u64(dst, mb_varint_open(value) | more | (uint64_t)(length > 8) << 63);
+    dst[8] = (uint8_t)((value >> 56 & 0x7f) | (value >> 63) << 7);
+    dst[9] = 1; /* the tenth byte can only be bit 63 */
+    return length;
+}
+
+MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i8, int8_t)
+MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_u8, uint8_t)
+MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i16, int16_t)
+MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_u16, uint16_t)
+MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i32, int32_t)
+
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i8, int8_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_u8, uint8_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i16, int16_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_u16, uint16_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i32, int32_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i64, int64_t)
+
+#endif

@@ -1,0 +1,149 @@
+/* wire.h: the one checked cursor over protobuf wire bytes. Every read of a foreign Program or TensorValue goes through it.
+ *
+ * A cursor walks one message: [at, end) is what is left, `base` is where offsets in errors count from. Nothing is
+ * copied; field payloads point into the buffer, which the caller keeps alive. On failure the cursor does not move. */
+#ifndef MILBLOB_WIRE_H
+#define MILBLOB_WIRE_H
+
+#include "milblob/base.h"
+
+enum mb_wire_type { MB_WIRE_VARINT = 0, MB_WIRE_FIXED64 = 1, MB_WIRE_BYTES = 2, MB_WIRE_GROUP = 3, MB_WIRE_END = 4, MB_WIRE_FIXED32 = 5 };
+
+/* The deepest nesting of messages that is followed; each level of nested blocks uses two or three. protobuf's own
+ * parsers stop at 100. Recursion in C is bounded by this number, whatever the file holds. */
+enum { MB_MAX_DEPTH = 200 };
+
+typedef struct mb_cursor {
+    const uint8_t *base;
+    const uint8_t *at;
+    const uint8_t *end;
+} mb_cursor;
+
+typedef struct mb_wire {
+    uint32_t number;      /* field number, 1 .. 2^29-1 */
+    uint32_t type;        /* enum mb_wire_type, never MB_WIRE_END */
+    uint64_t value;       /* MB_WIRE_VARINT: the number as 64 bits; else 0 */
+    const uint8_t *tag;   /* first byte of the field, its tag */
+    const uint8_t *data;  /* first byte of the payload (of a group: after its start tag) */
+    uint64_t nbytes;      /* bytes of payload, length prefix not counted */
+} mb_wire;
+
+static inline mb_cursor mb_cursor_of(const uint8_t *base, const uint8_t *data, uint64_t nbytes) {
+    mb_cursor cursor = {base, data, data + nbytes};
+    return cursor;
+}
+
+/* A message inside the field, as a cursor of its own. */
+static inline mb_cursor mb_cursor_into(const mb_cursor *outer, const mb_wire *wire) {
+    return mb_cursor_of(outer->base, wire->data, wire->nbytes);
+}
+
+static inline uint64_t mb_offset(const mb_cursor *cursor) { return (uint64_t)(cursor->at - cursor->base); }
+static inline uint64_t mb_left(const mb_cursor *cursor) { return (uint64_t)(cursor->end - cursor->at); }
+
+/* Read one varint of 1..10 bytes.
+ * in   cursor: anywhere in the message                          out  *value: the number, 64 bits
+ * over-reads: none      fails: MB_TRUNCATED (no end before the message's end), MB_VARINT (11th byte, or bits past 64)
+ * spec: protobuf encoding; padded forms (redundant 0x80 bytes) are legal up to ten bytes                              */
+static inline mb_status mb_read_varint(mb_cursor *cursor, uint64_t *value, mb_error *error) {
+    const uint8_t *at = cursor->at;
+    uint64_t out = 0;
+    for (unsigned shift = 0; shift < 70; shift += 7) {
+        if (at == cursor->end) return mb_fail(error, MB_TRUNCATED, mb_offset(cursor), mb_left(cursor) + 1, mb_left(cursor), "varint");
+        uint8_t byte = *at++;
+        if (shift == 63 && byte > 1) return mb_fail(error, MB_VARINT, mb_offset(cursor), 10, byte, "varint");
+        out |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) {
+            cursor->at = at;
+            *value = out;
+            return MB_OK;
+        }
+    }
+    return mb_fail(error, MB_VARINT, mb_offset(cursor), 10, 11, "varint"); /* not reached: the tenth byte decides above */
+}
+
+static inline mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error *error);
+
+/* Skip to the end of an unknown group. Groups nest; an explicit stack of field numbers keeps this off the C stack. */
+static inline mb_status mb_skip_group(mb_cursor *cursor, mb_wire *group, mb_error *error) {
+    uint32_t open[MB_MAX_DEPTH];
+    unsigned depth = 0;
+    open[depth++] = group->number;
+    mb_cursor at = *cursor;
+    while (depth > 0) {
+        uint64_t tag;
+        uint64_t start = mb_offset(&at);
+        if (at.at == at.end) return mb_fail(error, MB_TRUNCATED, start, 1, 0, "end of group");
+        mb_cursor peek = at;
+        if (mb_read_varint(&peek, &tag, error)) return error->status;
+        if ((tag & 7) == MB_WIRE_END) {
+            if ((tag >> 3) != open[--depth]) return mb_fail(error, MB_TAG, start, MB_WIRE_END, tag & 7, "end of group");
+            at = peek;
+        } else if ((tag & 7) == MB_WIRE_GROUP) {
+            if ((tag >> 3) == 0 || tag > UINT32_MAX) return mb_fail(error, MB_TAG, start, 0, tag & 7, "group");
+            if (depth == MB_MAX_DEPTH) return mb_fail(error, MB_DEPTH, start, MB_MAX_DEPTH, depth + 1, "groups");
+            open[depth++] = (uint32_t)(tag >> 3);
+            at = peek;
+        } else {
+            mb_wire inner;
+            if (mb_read_field(&at, &inner, error)) return error->status;
+        }
+    }
+    group->nbytes = (uint64_t)(at.at - group->data);
+    *cursor = at;
+    return MB_OK;
+}
+
+/* Read one field: its tag, and where its payload lies.
+ * in   cursor: at a tag, at < end                               out  *wire: see mb_wire
+ * over-reads: none      fails: MB_TRUNCATED, MB_VARINT, MB_TAG, MB_LENGTH, MB_DEPTH (groups)
+ * cost: constant for length-delimited payloads, which are not looked into                                             */
+static inline mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error *error) {
+    mb_cursor at = *cursor;
+    uint64_t tag;
+    if (mb_read_varint(&at, &tag, error)) return error->status;
+    if (tag > UINT32_MAX || (tag >> 3) == 0) return mb_fail(error, MB_TAG, mb_offset(cursor), 0, tag & 7, "field number");
+    wire->number = (uint32_t)(tag >> 3);
+    wire->type = (uint32_t)(tag & 7);
+    wire->value = 0;
+    wire->tag = cursor->at;
+    switch (wire->type) {
+    case MB_WIRE_VARINT:
+        wire->data = at.at;
+        if (mb_read_varint(&at, &wire->value, error)) return error->status;
+        wire->nbytes = (uint64_t)(at.at - wire->data);
+        break;
+    case MB_WIRE_BYTES: {
+        uint64_t start = mb_offset(&at);
+        if (mb_read_varint(&at, &wire->nbytes, error)) return error->status;
+        if (wire->nbytes > mb_left(&at)) return mb_fail(error, MB_LENGTH, start, wire->nbytes, mb_left(&at), "length prefix");
+        wire->data = at.at;
+        at.at += wire->nbytes;
+        break;
+    }
+    case MB_WIRE_FIXED32:
+    case MB_WIRE_FIXED64:
+        wire->nbytes = wire->type == MB_WIRE_FIXED32 ? 4 : 8;
+        if (wire->nbytes > mb_left(&at)) return mb_fail(error, MB_TRUNCATED, mb_offset(&at), wire->nbytes, mb_left(&at), "fixed-width field");
+        wire->data = at.at;
+        at.at += wire->nbytes;
+        break;
+    case MB_WIRE_GROUP:
+        wire->data = at.at;
+        if (mb_skip_group(&at, wire, error)) return error->status;
+        break;
+    default:
+        return mb_fail(error, MB_TAG, mb_offset(cursor), 0, wire->type, "wire type");
+    }
+    *cursor = at;
+    return MB_OK;
+}
+
+/* Refuse a known field that came with another wire type than its own. protobuf files it under unknown fields; no
+ * producer writes that, and a weight that silently disappears is worse than an error. */
+static inline mb_status mb_expect_wire(const mb_cursor *cursor, const mb_wire *wire, uint32_t type, const char *detail, mb_error *error) {
+    if (wire->type == type) return MB_OK;
+    return mb_fail(error, MB_TAG, (uint64_t)(wire->tag - cursor->base), type, wire->type, detail);
+}
+
+#endif
