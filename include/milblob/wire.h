@@ -105,7 +105,7 @@ static inline mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error
     if (tag > UINT32_MAX || (tag >> 3) == 0) return mb_fail(error, MB_TAG, mb_offset(cursor), 0, tag & 7, "field number");
     wire->number = (uint32_t)(tag >> 3);
     wire->type = (uint32_t)(tag & 7);
-    wire->value = 0;
+    wire->value = wire->nbytes = 0;
     wire->tag = cursor->at;
     switch (wire->type) {
     case MB_WIRE_VARINT:

@@ -1,0 +1,622 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+# cython: embedsignature=True, freethreading_compatible=True
+"""The compiled core: owns buffers, drops the GIL around work that grows with the data, turns a C status into an exception.
+
+C knows bytes and counts (include/milblob), Python owns names. Nothing here opens a file or decides what a tensor is called.
+Offsets and sizes are in bytes unless a name says otherwise. No function keeps a reference to a buffer after it returns;
+only `Buffer` holds one, and it lets go when the last array made from it is gone.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy, memset
+
+from milblob cimport _kernels as C
+
+from .errors import FormatError, UnsupportedError, program_path
+
+RECORD_FIELDS = ("offset", "data_offset", "nbytes", "count", "padding_nbits", "blob_code", "mil_code")
+SCAN_ALL, SCAN_USES, SCAN_PLAIN = 1, 2, 4
+ATTRIBUTE, INPUT, BLOCK_ATTRIBUTE, FUNCTION_ATTRIBUTE, PROGRAM_ATTRIBUTE, RETURN = 1, 2, 3, 4, 5, 6
+IMMEDIATE, BLOB, NAME = 1, 2, 3
+
+
+def dtype_table():
+    """Return the dtype table of dtype.h: (name, MIL text, MIL code, blob code or 0, bits, TensorValue field) per row."""
+    return tuple((C.mb_dtypes[i].name.decode(), C.mb_dtypes[i].text.decode(), C.mb_dtypes[i].mil_code,
+                  C.mb_dtypes[i].blob_code, C.mb_dtypes[i].nbits, C.mb_dtypes[i].field)
+                 for i in range(C.MB_DTYPE_COUNT))
+
+
+# ------------------------------------------------------------------------------------------------ buffers and errors
+
+cdef class Buffer:
+    """A held read-only view of any C-contiguous buffer, and an exporter of it.
+
+    NumPy arrays made over a Buffer keep it alive, and it keeps the exporter (an mmap, bytes, ...) locked: a mapping with
+    live arrays cannot be unmapped under them. The view is released when the Buffer and all arrays over it are gone.
+
+    Args:
+        source: any object with the buffer protocol; strided ones are refused with BufferError.
+        name: what messages call these bytes, usually the file's path; None for memory.
+    """
+    cdef Py_buffer view
+    cdef const uint8_t *data
+    cdef bint held
+    cdef readonly uint64_t nbytes
+    cdef readonly object name
+
+    def __cinit__(self, source, name=None):
+        PyObject_GetBuffer(source, &self.view, PyBUF_SIMPLE)
+        self.held = True
+        self.data = <const uint8_t *>self.view.buf
+        self.nbytes = <uint64_t>self.view.len
+        self.name = name
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.view.buf, self.view.len, 1, flags)
+
+    def __len__(self):
+        return self.view.len
+
+
+cdef _span_check(Buffer buffer, uint64_t offset, uint64_t nbytes):
+    if offset > buffer.nbytes or nbytes > buffer.nbytes - offset:
+        raise FormatError(f"bytes [{offset}, {offset + nbytes}): expected to lie inside the buffer, got an end at {buffer.nbytes}",
+                          offset=offset, file=buffer.name)
+
+
+cdef str _words(C.mb_error *e):
+    """The one table from a status to words. `detail` is static text from C, so it is ASCII."""
+    cdef str what = e.detail.decode() if e.detail != NULL else "data"
+    cdef C.mb_status s = e.status
+    if s == C.MB_TRUNCATED:
+        return f"{what}: expected {e.expected} more bytes, got {e.got}"
+    if s == C.MB_SENTINEL:
+        return f"{what}: expected 0x{e.expected:08x}, got 0x{e.got:08x}"
+    if s == C.MB_COUNT:
+        return f"{what}: expected {e.expected}, got {e.got}"
+    if s == C.MB_DTYPE:
+        return f"{what}: expected one that is known, got {e.got}"
+    if s == C.MB_BOUNDS:
+        return f"{what}: expected {e.expected} bytes, got an end of file at byte {e.got}"
+    if s == C.MB_OVERLAP:
+        return f"{what}: expected to begin at byte {e.expected} or later, got {e.got}"
+    if s == C.MB_OVERFLOW:
+        return f"{what}: expected a number below 2^64, got {e.expected} and {e.got}"
+    if s == C.MB_PADDING:
+        return f"{what}: expected 0 to 7 that leave whole {e.expected}-bit elements, got {e.got}"
+    if s == C.MB_VARINT:
+        return f"{what}: expected at most 10 bytes and 64 bits, got more"
+    if s == C.MB_TAG:
+        return f"{what}: expected wire type {e.expected}, got {e.got}" if e.expected else f"{what}: expected a valid tag, got wire type {e.got}"
+    if s == C.MB_LENGTH:
+        return f"{what}: expected {e.expected} bytes, got {e.got} before the end of the message"
+    if s == C.MB_DEPTH:
+        return f"{what}: expected at most {e.expected} levels of nesting, got more"
+    if s == C.MB_RANK:
+        return f"{what}: expected {e.expected} dimensions, got {e.got}"
+    if s == C.MB_TYPE:
+        return f"{what}: expected a tensor type, got none"
+    return f"{what}: expected {e.expected}, got {e.got}"
+
+
+cdef _fail(C.mb_error *e, name, str where=""):
+    if e.status == C.MB_VERSION:
+        raise UnsupportedError(f"storage version: expected 2, got {e.got}" + (" (the older Espresso weight format)" if e.got == 1 else ""),
+                               offset=e.offset, file=name, where=where)
+    raise FormatError(_words(e), offset=e.offset, file=name, where=where)
+
+
+# --------------------------------------------------------------------------------------------------- blob v2 records
+
+def blob_count(Buffer buffer not None):
+    """Return the record count of a storage header, checked against the size of the file.
+
+    Raises:
+        FormatError: the buffer is shorter than a header, or than so many records.
+        UnsupportedError: the storage version is not 2.
+    """
+    cdef uint32_t count = 0
+    cdef C.mb_error e
+    if C.mb_blob_header(buffer.data, buffer.nbytes, &count, &e):
+        _fail(&e, buffer.name)
+    return count
+
+
+def blob_walk(Buffer buffer not None, records, bint partial=False):
+    """Fill one index row per record, in file order.
+
+    Args:
+        buffer: a whole storage file.
+        records: writable buffer of blob_count(buffer) rows of 48 bytes: see RECORD_FIELDS.
+        partial: return what is good with the error instead of raising it.
+
+    Returns:
+        The number of good rows; with `partial`, (rows, exception or None).
+    """
+    cdef Py_buffer out
+    cdef uint32_t done = 0
+    cdef C.mb_error e
+    cdef C.mb_status status
+    PyObject_GetBuffer(records, &out, PyBUF_WRITABLE)
+    try:
+        with nogil:
+            status = C.mb_blob_walk(buffer.data, buffer.nbytes, <uint32_t>(out.len // sizeof(C.mb_blob_record)),
+                                    <C.mb_blob_record *>out.buf, &done, &e)
+    finally:
+        PyBuffer_Release(&out)
+    if not status:
+        return (done, None) if partial else done
+    try:
+        _fail(&e, buffer.name, f"record {done}")
+    except (FormatError, UnsupportedError) as error:
+        if not partial:
+            raise
+        return done, error
+
+
+def blob_record(Buffer buffer not None, uint64_t offset):
+    """Check the record at `offset`: (data_offset, nbytes, count, padding_nbits, blob code)."""
+    cdef C.mb_blob_record r
+    cdef C.mb_error e
+    cdef uint64_t done
+    if C.mb_blob_records_at(buffer.data, buffer.nbytes, &offset, 1, &r, &done, &e):
+        _fail(&e, buffer.name)
+    return r.data_offset, r.nbytes, r.count, r.padding_nbits, r.blob_code
+
+
+def blob_records_at(Buffer buffer not None, offsets, records, bint partial=False):
+    """Fill one index row per metadata offset, in the order given.
+
+    Args:
+        buffer: a whole storage file.
+        offsets: buffer of uint64, any values.
+        records: writable buffer of as many rows of 48 bytes.
+        partial: return the number of good rows and the error of the next instead of raising it.
+    """
+    cdef Py_buffer src, out
+    cdef uint64_t done = 0, count
+    cdef C.mb_error e
+    cdef C.mb_status status
+    PyObject_GetBuffer(offsets, &src, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(records, &out, PyBUF_WRITABLE)
+        try:
+            count = min(<uint64_t>src.len // 8, <uint64_t>out.len // sizeof(C.mb_blob_record))
+            with nogil:
+                status = C.mb_blob_records_at(buffer.data, buffer.nbytes, <const uint64_t *>src.buf, count,
+                                              <C.mb_blob_record *>out.buf, &done, &e)
+        finally:
+            PyBuffer_Release(&out)
+    finally:
+        PyBuffer_Release(&src)
+    if not status:
+        return (done, None) if partial else done
+    try:
+        _fail(&e, buffer.name)
+    except (FormatError, UnsupportedError) as error:
+        if not partial:
+            raise
+        return done, error
+
+
+# ------------------------------------------------------------------------------------------------ sub-byte and varint
+
+def unpack_bits(Buffer buffer not None, uint64_t offset, uint64_t count, unsigned int nbits, out):
+    """Unpack `count` elements of `nbits` (1, 2, 3, 4 or 6) at `offset` into `out`, one zero-extended byte each."""
+    cdef Py_buffer dst
+    _span_check(buffer, offset, C.mb_packed_nbytes(count, nbits))
+    PyObject_GetBuffer(out, &dst, PyBUF_WRITABLE)
+    try:
+        if <uint64_t>dst.len != count:
+            raise ValueError(f"out: expected {count} bytes, got {dst.len}")
+        with nogil:
+            C.mb_unpack_bits(<uint8_t *>dst.buf, buffer.data + offset, count, nbits)
+    finally:
+        PyBuffer_Release(&dst)
+
+
+cdef uint64_t _encoded_nbytes(Py_buffer *src, str kind, uint64_t count) except? 0:
+    if kind == "raw":
+        return <uint64_t>src.len
+    if kind == "i8":
+        return C.mb_varint_nbytes_i8(<const int8_t *>src.buf, count)
+    if kind == "u8":
+        return C.mb_varint_nbytes_u8(<const uint8_t *>src.buf, count)
+    if kind == "i16":
+        return C.mb_varint_nbytes_i16(<const int16_t *>src.buf, count)
+    if kind == "u16":
+        return C.mb_varint_nbytes_u16(<const uint16_t *>src.buf, count)
+    if kind == "i32":
+        return C.mb_varint_nbytes_i32(<const int32_t *>src.buf, count)
+    if kind == "i64":
+        return C.mb_varint_nbytes_i64(<const int64_t *>src.buf, count)
+    return C.mb_packed_nbytes(count, int(kind[1:]))
+
+
+def tensor_pack(int field, array, str kind, int lo=0, int hi=0):
+    """Serialize a TensorValue from a C-contiguous array.
+
+    Args:
+        field: number of the TensorValue field.
+        array: contiguous, aligned buffer; little-endian where `kind` is "raw".
+        kind: "raw" to copy the bytes; "i8".."i64", "u8", "u16" to encode elements of that type as varints; "p1", "p2",
+            "p3", "p4", "p6" to pack one-byte elements to so many bits, checked against lo..hi (as int8 where lo < 0).
+
+    Returns:
+        bytes: the TensorValue message. An empty array gives the field with no values, as coremltools writes it.
+
+    Raises:
+        OverflowError: an element is outside lo..hi.
+    """
+    cdef Py_buffer src
+    cdef C.mb_error e
+    cdef C.mb_status status = C.MB_OK
+    cdef uint64_t count, payload = 0, inner, head
+    cdef uint8_t *at
+    cdef uint8_t header[32]
+    cdef unsigned int nbits = 0
+    cdef bytes result
+    cdef int code = 0
+    codes = {"raw": 0, "i8": 1, "u8": 2, "i16": 3, "u16": 4, "i32": 5, "i64": 6, "p1": 7, "p2": 7, "p3": 7, "p4": 7, "p6": 7}
+    widths = {"i16": 2, "u16": 2, "i32": 4, "i64": 8}
+    code = codes[kind]
+    if code == 7:
+        nbits = int(kind[1:])
+    PyObject_GetBuffer(array, &src, PyBUF_SIMPLE)
+    try:
+        count = <uint64_t>src.len // <uint64_t>widths.get(kind, 1)
+        payload = _encoded_nbytes(&src, kind, count) if src.len else 0
+        inner = 1 + C.mb_varint_length(payload) + payload if payload else 0
+        header[0] = <uint8_t>(field << 3 | 2)
+        head = 1 + C.mb_varint_write(header + 1, inner)
+        if payload:
+            header[head] = 0x0a
+            head += 1 + C.mb_varint_write(header + head + 1, payload)
+        result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(head + payload))
+        at = <uint8_t *>PyBytes_AS_STRING(result)
+        C.mb_advise_huge(at, head + payload)
+        memcpy(at, header, head)
+        at += head
+        if payload:
+            with nogil:
+                if code == 0:
+                    memcpy(at, src.buf, payload)
+                elif code == 1:
+                    C.mb_varint_encode_i8(at, payload, <const int8_t *>src.buf, count)
+                elif code == 2:
+                    C.mb_varint_encode_u8(at, payload, <const uint8_t *>src.buf, count)
+                elif code == 3:
+                    C.mb_varint_encode_i16(at, payload, <const int16_t *>src.buf, count)
+                elif code == 4:
+                    C.mb_varint_encode_u16(at, payload, <const uint16_t *>src.buf, count)
+                elif code == 5:
+                    C.mb_varint_encode_i32(at, payload, <const int32_t *>src.buf, count)
+                elif code == 6:
+                    C.mb_varint_encode_i64(at, payload, <const int64_t *>src.buf, count)
+                else:
+                    status = C.mb_pack_bits(at, <const uint8_t *>src.buf, count, nbits, lo, hi, lo < 0, &e)
+    finally:
+        PyBuffer_Release(&src)
+    if status:
+        raise OverflowError(f"element {e.expected}: expected {lo} to {hi}, got {<int64_t>e.got}")
+    return result
+
+
+def tensor_pack_strings(list texts):
+    """Serialize a TensorValue of strings from a list of bytes objects (UTF-8)."""
+    cdef uint8_t prefix[16]
+    parts = []
+    for text in texts:
+        parts.append(b"\x0a" + prefix[:C.mb_varint_write(prefix, len(text))])
+        parts.append(text)
+    body = b"".join(parts)
+    return b"\x22" + prefix[:C.mb_varint_write(prefix, len(body))] + body
+
+
+def tensor_locate(Buffer buffer not None, uint64_t offset, uint64_t nbytes):
+    """Find the payload of a serialized TensorValue.
+
+    Returns:
+        (field, start, payload offset, payload nbytes, chunk count, string count): see tensor.h. With a chunk count of 1
+        the payload lies in one piece at payload offset; with more, tensor_gather puts it together.
+    """
+    cdef C.mb_tensor t
+    cdef C.mb_error e
+    cdef C.mb_status status
+    _span_check(buffer, offset, nbytes)
+    with nogil:
+        status = C.mb_tensor_locate(buffer.data, buffer.data + offset, nbytes, &t, &e)
+    if status:
+        _fail(&e, buffer.name)
+    return t.field, t.start, t.offset, t.nbytes, t.chunk_count, t.count
+
+
+def tensor_gather(Buffer buffer not None, uint64_t end, int field, uint64_t start, uint64_t nbytes):
+    """Put the chunks of a located TensorValue together: bytes, one packed run of `nbytes`."""
+    cdef C.mb_tensor t
+    cdef C.mb_error e
+    cdef bytes result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>nbytes)
+    cdef uint8_t *dst = <uint8_t *>PyBytes_AS_STRING(result)
+    _span_check(buffer, start, end - start)
+    memset(&t, 0, sizeof(t))
+    t.field, t.start, t.nbytes = field, start, nbytes
+    if C.mb_tensor_gather(buffer.data, buffer.data + end, &t, dst, NULL, &e):
+        _fail(&e, buffer.name)
+    return result
+
+
+def tensor_strings(Buffer buffer not None, uint64_t end, uint64_t start, uint64_t count):
+    """Decode the strings of a located TensorValue: a list of str."""
+    cdef C.mb_tensor t
+    cdef C.mb_error e
+    cdef uint64_t i
+    cdef list result = []
+    cdef uint64_t *ranges = <uint64_t *>malloc(max(count, 1) * 16)
+    if ranges == NULL:
+        raise MemoryError
+    _span_check(buffer, start, end - start)
+    memset(&t, 0, sizeof(t))
+    t.field, t.start = C.MB_FIELD_STRINGS, start
+    try:
+        if C.mb_tensor_gather(buffer.data, buffer.data + end, &t, NULL, ranges, &e):
+            _fail(&e, buffer.name)
+        for i in range(count):
+            result.append(_text(buffer, ranges[2 * i], ranges[2 * i + 1]))
+    finally:
+        free(ranges)
+    return result
+
+
+def varint_count(Buffer buffer not None, uint64_t offset, uint64_t nbytes):
+    """Count the varints in [offset, offset + nbytes)."""
+    cdef uint64_t count
+    _span_check(buffer, offset, nbytes)
+    with nogil:
+        count = C.mb_varint_count(buffer.data + offset, nbytes)
+    return count
+
+
+def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out, unsigned int itemsize, int64_t lo, int64_t hi,
+                  bint is_bool=False, bint is_signed=True):
+    """Decode varints to elements of `itemsize` bytes (1, 2, 4, 8), each within lo..hi.
+
+    Args:
+        out: writable, aligned buffer; its size says how many elements there must be.
+        is_signed: how a value out of range is spelled in the message.
+
+    Raises:
+        FormatError: a value out of range (its index is named), a malformed varint, or too many or few of them.
+    """
+    cdef Py_buffer dst
+    cdef C.mb_error e
+    cdef C.mb_status status
+    cdef uint64_t count
+    cdef const uint8_t *src = buffer.data + offset
+    _span_check(buffer, offset, nbytes)
+    PyObject_GetBuffer(out, &dst, PyBUF_WRITABLE)
+    count = <uint64_t>dst.len // itemsize
+    try:
+        with nogil:
+            if is_bool:
+                status = C.mb_varint_decode_bool(<uint8_t *>dst.buf, src, nbytes, count, &e)
+            elif itemsize == 1:
+                status = C.mb_varint_decode_8(<uint8_t *>dst.buf, src, nbytes, count, lo, hi, &e)
+            elif itemsize == 2:
+                status = C.mb_varint_decode_16(<uint16_t *>dst.buf, src, nbytes, count, lo, hi, &e)
+            elif itemsize == 4:
+                status = C.mb_varint_decode_32(<uint32_t *>dst.buf, src, nbytes, count, lo, hi, &e)
+            else:
+                status = C.mb_varint_decode_64(<uint64_t *>dst.buf, src, nbytes, count, lo, hi, &e)
+    finally:
+        PyBuffer_Release(&dst)
+    if not status:
+        return
+    e.offset += offset
+    if status == C.MB_RANGE:
+        value = <int64_t>e.got if is_signed else e.got
+        raise FormatError(f"element {e.expected}: expected {lo} to {hi}, got {value}", offset=e.offset, file=buffer.name)
+    _fail(&e, buffer.name)
+
+
+# ------------------------------------------------------------------------------------------------------ Program scan
+
+cdef _text(Buffer buffer, uint64_t offset, uint64_t nbytes):
+    try:
+        return PyUnicode_DecodeUTF8(<const char *>buffer.data + offset, <Py_ssize_t>nbytes, NULL)
+    except UnicodeDecodeError as error:
+        raise FormatError(f"text: expected UTF-8, got {error.reason}", offset=offset + error.start, file=buffer.name) from None
+
+
+cdef class Op:
+    """One operation that owns constants. `shape` and `mil_code` are those of its first output; None and 0 if no tensor."""
+    cdef readonly str name, type
+    cdef readonly uint32_t block, index, output_count, mil_code
+    cdef readonly object shape
+    cdef readonly tuple message
+
+
+cdef class Constant:
+    """One tensor constant of a Program, or one use of a name: where it is, nothing of what it holds.
+
+    value, payload: (offset, nbytes) of the Value message and of its TensorValue (IMMEDIATE), in the scanned buffer.
+    text: the blob's fileName (BLOB) or the name that is read (NAME).    key: parameter or attribute.
+    shape: declared dimensions, None where open.    steps: (index, 0 item | 1 key | 2 value) per level of nesting.
+    """
+    cdef readonly tuple value, payload, steps, binding
+    cdef readonly str key, text
+    cdef readonly Op op
+    cdef readonly object shape
+    cdef readonly uint64_t blob_offset, count
+    cdef readonly uint32_t mil_code, owner, storage
+    cdef readonly int64_t block, function
+
+
+cdef class Scan:
+    """The result of scanning a Program: see scan_program.
+
+    functions: [(name, opset, (offset, nbytes))]; blocks: [(name, function, parent or -1, number, index)]; ops: [Op];
+    constants: [Constant]; version: Program.version.
+    """
+    cdef readonly list functions, blocks, ops, constants
+    cdef readonly uint64_t version
+
+
+cdef _shape(const uint64_t *numbers, uint32_t rank):
+    cdef uint32_t i
+    if rank == 1:
+        return (numbers[0] if numbers[0] != C.MB_UNKNOWN else None,)
+    return tuple([numbers[i] if numbers[i] != C.MB_UNKNOWN else None for i in range(rank)])
+
+
+cdef str _path(Buffer buffer, C.mb_scan *s):
+    """Where a scan stopped. Names may be broken themselves, so they are decoded with replacement."""
+    def text(uint64_t offset, uint64_t nbytes):
+        return (<const char *>buffer.data)[offset:offset + nbytes].decode("utf-8", "replace")
+    cdef uint32_t block = s.block
+    cdef C.mb_block *row
+    if s.function == C.MB_NONE or s.function >= s.function_capacity:
+        return program_path("", None)
+    function = text(s.functions[s.function].name.offset, s.functions[s.function].name.nbytes)
+    nesting = []
+    while block != C.MB_NONE and block < s.block_capacity:
+        row = &s.blocks[block]
+        if row.parent == C.MB_NONE:
+            break
+        nesting.append((row.index, text(row.name.offset, row.name.nbytes), row.number))
+        block = row.parent
+    spec = text(s.blocks[block].name.offset, s.blocks[block].name.nbytes) if block != C.MB_NONE and block < s.block_capacity else None
+    op = (s.current.index, text(s.current.name.offset, s.current.name.nbytes)) if s.in_op else None
+    key = text(s.owner.key.offset, s.owner.key.nbytes) if s.in_op else ""
+    return program_path(function, spec, nesting[::-1], op, key)
+
+
+def scan_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint32_t flags=0):
+    """Find every tensor constant of the serialized Program at [offset, offset + nbytes).
+
+    Args:
+        flags: SCAN_ALL for every tensor constant, else the weights (see program.h); SCAN_USES for uses of names instead;
+            SCAN_PLAIN for bytes that protobuf itself wrote.
+
+    Returns:
+        Scan, or None if the Program must be rewritten in plain form first (split messages, repeated map keys).
+
+    Raises:
+        FormatError: with the byte offset and the path inside the Program.
+    """
+    cdef C.mb_scan s
+    cdef C.mb_error e
+    cdef C.mb_status status
+    cdef C.mb_span program
+    cdef void *memory
+    cdef uint64_t functions = 16, blocks = 64, ops = 1024, entries = 1024, numbers = 4096
+    _span_check(buffer, offset, nbytes)
+    program.offset, program.nbytes = offset, nbytes
+    while True:
+        memory = malloc(functions * sizeof(C.mb_function) + blocks * sizeof(C.mb_block) + ops * sizeof(C.mb_op) +
+                        entries * sizeof(C.mb_entry) + numbers * 8)
+        if memory == NULL:
+            raise MemoryError
+        try:
+            memset(&s, 0, sizeof(s))
+            s.base, s.flags, s.error = buffer.data, flags, &e
+            s.function_capacity, s.block_capacity, s.op_capacity = functions, blocks, ops
+            s.entry_capacity, s.number_capacity = entries, numbers
+            s.functions = <C.mb_function *>memory
+            s.blocks = <C.mb_block *>(s.functions + functions)
+            s.ops = <C.mb_op *>(s.blocks + blocks)
+            s.entries = <C.mb_entry *>(s.ops + ops)
+            s.numbers = <uint64_t *>(s.entries + entries)
+            with nogil:
+                status = C.mb_program_scan(&s, program)
+            if status == C.MB_OK:
+                return _scan_rows(buffer, &s)
+            if status == C.MB_SPLIT:
+                return None
+            if status != C.MB_FULL:
+                _fail(&e, buffer.name, _path(buffer, &s))
+            functions, blocks, ops = max(functions, s.function_count), max(blocks, s.block_count), max(ops, s.op_count)
+            entries, numbers = max(entries, s.entry_count), max(numbers, s.number_count)
+        finally:
+            free(memory)
+
+
+cdef Scan _scan_rows(Buffer buffer, C.mb_scan *s):
+    cdef Scan scan = Scan.__new__(Scan)
+    cdef Op op
+    cdef Constant row
+    cdef C.mb_op *o
+    cdef C.mb_entry *t
+    cdef uint64_t i
+    cdef uint32_t k
+    cdef uint64_t last_offset = 0, last_nbytes = 0
+    cdef str last = ""
+    scan.version = s.version
+    scan.functions = [(_text(buffer, s.functions[i].name.offset, s.functions[i].name.nbytes),
+                       _text(buffer, s.functions[i].opset.offset, s.functions[i].opset.nbytes),
+                       (s.functions[i].message.offset, s.functions[i].message.nbytes)) for i in range(s.function_count)]
+    scan.blocks = [(_text(buffer, s.blocks[i].name.offset, s.blocks[i].name.nbytes), s.blocks[i].function,
+                    -1 if s.blocks[i].parent == C.MB_NONE else <int64_t>s.blocks[i].parent, s.blocks[i].number,
+                    s.blocks[i].index) for i in range(s.block_count)]
+    scan.ops = ops = []
+    for i in range(s.op_count):
+        o = &s.ops[i]
+        op = Op.__new__(Op)
+        op.name = _text(buffer, o.name.offset, o.name.nbytes)
+        op.type = _text(buffer, o.type.offset, o.type.nbytes)
+        op.block, op.index, op.output_count, op.mil_code = o.block, o.index, o.output_count, o.mil_code
+        op.shape = _shape(s.numbers + o.dims, o.rank) if o.mil_code else None
+        op.message = (o.message.offset, o.message.nbytes)
+        ops.append(op)
+    scan.constants = constants = []
+    for i in range(s.entry_count):
+        t = &s.entries[i]
+        row = Constant.__new__(Constant)
+        row.value = (t.value.offset, t.value.nbytes)
+        row.payload = (t.payload.offset, t.payload.nbytes)
+        row.key = _text(buffer, t.key.offset, t.key.nbytes)
+        if t.storage != IMMEDIATE:
+            # Nearly every weight names the same file: one str for a run of equal names.
+            if t.payload.nbytes != last_nbytes or memcmp(buffer.data + t.payload.offset, buffer.data + last_offset, last_nbytes):
+                last_offset, last_nbytes = t.payload.offset, t.payload.nbytes
+                last = _text(buffer, last_offset, last_nbytes)
+            row.text = last
+        row.op = <Op>ops[t.op] if t.op != C.MB_NONE else None
+        row.shape = _shape(s.numbers + t.dims, t.rank) if t.mil_code else None
+        row.steps = ()
+        if t.step_count:
+            row.steps = tuple([(s.numbers[t.steps + k] >> 2, s.numbers[t.steps + k] & 3) for k in range(t.step_count)])
+        row.binding = (t.binding, t.binding_count)
+        row.blob_offset, row.count, row.mil_code, row.owner, row.storage = t.blob_offset, t.count, t.mil_code, t.owner, t.storage
+        row.block = -1 if t.block == C.MB_NONE else <int64_t>t.block
+        row.function = -1 if t.function == C.MB_NONE else <int64_t>t.function
+        constants.append(row)
+    return scan
+
+
+def wire_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64_t limit=100000):
+    """List the fields of one message, not looking inside them: [(number, wire type, value, offset, nbytes)].
+
+    For the few levels of a Model above its Program. More than `limit` fields are refused.
+    """
+    cdef C.mb_cursor cursor
+    cdef C.mb_wire wire
+    cdef C.mb_error e
+    cdef list result = []
+    _span_check(buffer, offset, nbytes)
+    cursor = C.mb_cursor_of(buffer.data, buffer.data + offset, nbytes)
+    while cursor.at < cursor.end:
+        if C.mb_read_field(&cursor, &wire, &e):
+            _fail(&e, buffer.name)
+        if <uint64_t>len(result) == limit:
+            raise FormatError(f"fields of one message: expected at most {limit}, got more", offset=wire.tag - buffer.data, file=buffer.name)
+        result.append((wire.number, wire.type, wire.value, wire.data - buffer.data, wire.nbytes))
+    return result

@@ -1,0 +1,126 @@
+# Every C function and type that _codec.pyx may use. The headers hold the documentation.
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef extern from "milblob/base.h" nogil:
+    ctypedef enum mb_status:
+        MB_OK, MB_FULL, MB_SPLIT, MB_TRUNCATED, MB_SENTINEL, MB_VERSION, MB_COUNT, MB_DTYPE, MB_BOUNDS, MB_OVERLAP
+        MB_OVERFLOW, MB_PADDING, MB_ALIGN, MB_VARINT, MB_TAG, MB_LENGTH, MB_DEPTH, MB_RANGE, MB_FIELD, MB_UTF8
+        MB_SYNTAX, MB_RANK, MB_TYPE
+    ctypedef struct mb_error:
+        mb_status status
+        uint64_t offset, expected, got
+        const char *detail
+
+cdef extern from "milblob/dtype.h" nogil:
+    ctypedef struct mb_dtype:
+        const char *name
+        const char *text
+        uint32_t mil_code, blob_code, nbits, field
+    const mb_dtype mb_dtypes[]
+    int MB_DTYPE_COUNT
+    int MB_FIELD_STRINGS
+
+cdef extern from "milblob/blob.h" nogil:
+    ctypedef struct mb_blob_record:
+        uint64_t offset, data_offset, nbytes, count, padding_nbits
+        uint32_t blob_code, mil_code
+    mb_status mb_blob_header(const uint8_t *file, uint64_t file_nbytes, uint32_t *count, mb_error *error)
+    mb_status mb_blob_walk(const uint8_t *file, uint64_t file_nbytes, uint32_t count, mb_blob_record *records,
+                           uint32_t *done, mb_error *error)
+    mb_status mb_blob_records_at(const uint8_t *file, uint64_t file_nbytes, const uint64_t *offsets, uint64_t count,
+                                 mb_blob_record *records, uint64_t *done, mb_error *error)
+
+cdef extern from "milblob/wire.h" nogil:
+    ctypedef struct mb_cursor:
+        const uint8_t *base
+        const uint8_t *at
+        const uint8_t *end
+    ctypedef struct mb_wire:
+        uint32_t number, type
+        uint64_t value
+        const uint8_t *tag
+        const uint8_t *data
+        uint64_t nbytes
+    mb_cursor mb_cursor_of(const uint8_t *base, const uint8_t *data, uint64_t nbytes)
+    mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error *error)
+
+cdef extern from "milblob/tensor.h" nogil:
+    ctypedef struct mb_tensor:
+        uint32_t field
+        uint64_t start, offset, nbytes, chunk_count, count
+    mb_status mb_tensor_locate(const uint8_t *base, const uint8_t *data, uint64_t nbytes, mb_tensor *tensor,
+                               mb_error *error)
+    mb_status mb_tensor_gather(const uint8_t *base, const uint8_t *end, const mb_tensor *tensor, uint8_t *dst,
+                               uint64_t *ranges, mb_error *error)
+
+cdef extern from "milblob/varint.h" nogil:
+    uint64_t mb_varint_count(const uint8_t *src, uint64_t nbytes)
+    mb_status mb_varint_decode_bool(uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, mb_error *error)
+    mb_status mb_varint_decode_8(uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo,
+                                 int64_t hi, mb_error *error)
+    mb_status mb_varint_decode_16(uint16_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo,
+                                  int64_t hi, mb_error *error)
+    mb_status mb_varint_decode_32(uint32_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo,
+                                  int64_t hi, mb_error *error)
+    mb_status mb_varint_decode_64(uint64_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo,
+                                  int64_t hi, mb_error *error)
+    unsigned int mb_varint_length(uint64_t value)
+    unsigned int mb_varint_write(uint8_t *dst, uint64_t value)
+    uint64_t mb_varint_nbytes_i8(const int8_t *src, uint64_t count)
+    uint64_t mb_varint_nbytes_u8(const uint8_t *src, uint64_t count)
+    uint64_t mb_varint_nbytes_i16(const int16_t *src, uint64_t count)
+    uint64_t mb_varint_nbytes_u16(const uint16_t *src, uint64_t count)
+    uint64_t mb_varint_nbytes_i32(const int32_t *src, uint64_t count)
+    uint64_t mb_varint_nbytes_i64(const int64_t *src, uint64_t count)
+    uint64_t mb_varint_encode_i8(uint8_t *dst, uint64_t dst_nbytes, const int8_t *src, uint64_t count)
+    uint64_t mb_varint_encode_u8(uint8_t *dst, uint64_t dst_nbytes, const uint8_t *src, uint64_t count)
+    uint64_t mb_varint_encode_i16(uint8_t *dst, uint64_t dst_nbytes, const int16_t *src, uint64_t count)
+    uint64_t mb_varint_encode_u16(uint8_t *dst, uint64_t dst_nbytes, const uint16_t *src, uint64_t count)
+    uint64_t mb_varint_encode_i32(uint8_t *dst, uint64_t dst_nbytes, const int32_t *src, uint64_t count)
+    uint64_t mb_varint_encode_i64(uint8_t *dst, uint64_t dst_nbytes, const int64_t *src, uint64_t count)
+
+cdef extern from "milblob/subbyte.h" nogil:
+    uint64_t mb_packed_nbytes(uint64_t count, unsigned int nbits)
+    void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned int nbits)
+    mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned int nbits, int lo, int hi,
+                           bint is_signed, mb_error *error)
+
+cdef extern from "milblob/pages.h" nogil:
+    void mb_advise_huge(void *start, uint64_t nbytes)
+
+cdef extern from "milblob/tables.h" nogil:
+    uint32_t MB_NONE
+    uint64_t MB_UNKNOWN
+    ctypedef struct mb_span:
+        uint64_t offset, nbytes
+    ctypedef struct mb_function:
+        mb_span name, opset, message
+    ctypedef struct mb_block:
+        mb_span name
+        uint32_t function, parent, number, index
+    ctypedef struct mb_op:
+        mb_span name, type, message
+        uint32_t block, index, output_count, mil_code, rank, dims
+    ctypedef struct mb_entry:
+        mb_span value, payload, key
+        uint64_t blob_offset, count
+        uint32_t op, block, function, mil_code, rank, dims, binding, binding_count, step_count, steps, owner, storage
+    ctypedef struct mb_scan:
+        const uint8_t *base
+        uint32_t flags
+        mb_function *functions
+        mb_block *blocks
+        mb_op *ops
+        mb_entry *entries
+        uint64_t *numbers
+        uint64_t function_capacity, block_capacity, op_capacity, entry_capacity, number_capacity
+        uint64_t function_count, block_count, op_count, entry_count, number_count
+        uint32_t function, block, op
+        mb_op current
+        bint in_op
+        mb_entry owner
+        uint64_t version
+        mb_error *error
+
+cdef extern from "milblob/program.h" nogil:
+    mb_status mb_program_scan(mb_scan *scan, mb_span program)

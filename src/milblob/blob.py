@@ -1,0 +1,181 @@
+"""Blob v2 storage files: records by walk and by offset, arrays over the mapped bytes."""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from . import _codec
+from .dtypes import BY_BLOB_CODE, DType
+from .errors import FormatError
+from .mapping import Mapping
+
+RECORD = np.dtype([(name, "<u4" if name.endswith("code") else "<u8") for name in _codec.RECORD_FIELDS])
+"""One row of an index: offset, data_offset, nbytes, count, padding_nbits (uint64), blob_code, mil_code (uint32)."""
+
+
+class BlobRecord(NamedTuple):
+    """One record of a blob file.
+
+    Attributes:
+        offset: byte offset of the metadata: what a Program's BlobFileValue holds.
+        dtype: DType of the elements.
+        nbytes: bytes of data.
+        data_offset: byte offset of the data.
+        count: elements.
+        padding_nbits: unused bits at the end of the last byte; 0 for byte-sized dtypes, whatever the file says there.
+    """
+
+    offset: int
+    dtype: Any
+    nbytes: int
+    data_offset: int
+    count: int
+    padding_nbits: int
+
+
+def array_over(buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any]:
+    """Return the values of a checked record: a read-only view, or for sub-byte dtypes a new read-only array."""
+    dtype = record.dtype
+    if not dtype.is_sub_byte:
+        return np.ndarray((record.count,), dtype.numpy, buffer, record.data_offset)
+    out = np.empty(record.count, np.uint8)
+    _codec.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, out)
+    out.flags.writeable = False
+    return out.view(dtype.numpy)
+
+
+def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Copy `values` to `out`, which must have their dtype and as many elements; return `out`.
+
+    Raises:
+        ValueError: another dtype or number of elements, or a read-only array.
+    """
+    if out.dtype != values.dtype:
+        raise ValueError(f"out: expected dtype {values.dtype}, got {out.dtype}")
+    if out.shape != values.shape:
+        raise ValueError(f"out: expected shape {values.shape}, got {out.shape}")
+    np.copyto(out, values)
+    return out
+
+
+class BlobReader:
+    """A blob v2 file ("weight.bin"), memory-mapped.
+
+    Args:
+        source: path, file object, or any C-contiguous buffer, which must not change while arrays are in use.
+
+    Raises:
+        OSError: the file cannot be opened.
+        FormatError: no storage header, more records than fit, not a regular file, a Git LFS pointer.
+        UnsupportedError: storage version 1 (Espresso) or unknown.
+
+    Iterating gives a BlobRecord each, in file order; `index` gives all of them as one structured array, built in C.
+    Offsets are those of record metadata, as a Program's BlobFileValue holds them. Safe to share between threads.
+
+    Spec: coremltools e0e2f42, mlmodel/src/MILBlob/Blob/StorageFormat.hpp.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._mapping = source if isinstance(source, Mapping) else Mapping(source)
+        self._index: np.ndarray[Any, Any] | None = None
+        try:
+            self._count: int = _codec.blob_count(self._mapping.live())
+        except BaseException:
+            self._mapping.close()
+            raise
+
+    @property
+    def name(self) -> str | None:
+        """The file's path as given, or None for a buffer."""
+        return self._mapping.name
+
+    @property
+    def index(self) -> np.ndarray[Any, Any]:
+        """Every record, as a read-only structured array of dtype `RECORD`, shape (len(self),).
+
+        Raises:
+            FormatError: a broken record; its offset and number are named.
+        """
+        if self._index is None:
+            buffer = self._mapping.check_size()
+            index = np.empty(self._count, RECORD)
+            self._mapping.expect_random(True)
+            try:
+                _codec.blob_walk(buffer, index)
+            finally:
+                self._mapping.expect_random(False)
+            index.flags.writeable = False
+            self._index = index
+        return self._index
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[BlobRecord]:
+        for offset, data_offset, nbytes, count, padding, code, _ in self.index.tolist():
+            yield BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
+
+    def __getitem__(self, number: int) -> BlobRecord:
+        """Return the record with this number, counted from 0 in file order; negative numbers count from the end."""
+        offset, data_offset, nbytes, count, padding, code, _ = self.index[number].tolist()
+        return BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
+
+    def record(self, offset: int | BlobRecord) -> BlobRecord:
+        """Return the record whose metadata is at `offset`; nothing else in the file is read.
+
+        Raises:
+            FormatError: no sound record there.
+        """
+        return self._record(self._mapping.check_size(), offset)
+
+    def _record(self, buffer: _codec.Buffer, offset: int | BlobRecord) -> BlobRecord:
+        if isinstance(offset, BlobRecord):
+            offset = offset.offset
+        if offset < 0 or offset >= 1 << 64:
+            raise FormatError(f"record offset: expected 0 to 2^64 - 1, got {offset}", file=self.name)
+        data_offset, nbytes, count, padding, code = _codec.blob_record(buffer, offset)
+        return BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
+
+    def read(self, offset: int | BlobRecord, *, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Return the values of the record at `offset`.
+
+        Args:
+            offset: byte offset of the record's metadata, or a BlobRecord.
+            out: array of the record's NumPy dtype and shape (count,) to fill instead.
+
+        Returns:
+            ndarray, shape (count,), read-only, over the mapped file (it stays valid after close). Sub-byte dtypes are
+            unpacked to a new array, one byte per element. With `out`, that array.
+
+        Raises:
+            FormatError: no sound record there, or the file has shrunk.
+            ValueError: `out` does not fit, or the reader is closed.
+        """
+        buffer = self._mapping.check_size()
+        values = array_over(buffer, self._record(buffer, offset))
+        return values if out is None else copy_into(out, values)
+
+    def read_packed(self, offset: int | BlobRecord) -> np.ndarray[Any, Any]:
+        """Return the stored bytes of the record at `offset`: uint8, shape (nbytes,), a read-only view of the file."""
+        buffer = self._mapping.check_size()
+        record = self._record(buffer, offset)
+        return np.ndarray((record.nbytes,), np.uint8, buffer, record.data_offset)
+
+    def close(self) -> None:
+        """Close the file. Arrays that were read stay valid; the mapping goes when the last of them does."""
+        self._mapping.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._mapping.buffer is None else f"{self._count} records"
+        return f"<BlobReader {self.name or 'buffer'}: {state}>"
+
+
+__all__ = ["RECORD", "BlobReader", "BlobRecord", "DType"]

@@ -1,0 +1,123 @@
+"""Element types: MIL's enum, built from the one table in include/milblob/dtype.h."""
+
+import enum
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from . import _codec
+
+# NumPy has no 3- or 6-bit type: these arrive as uint8. The other names are NumPy's or ml_dtypes' own.
+_UNNAMED = {
+    "STRING": np.dtype(object),
+    "UINT3": np.dtype(np.uint8),
+    "UINT6": np.dtype(np.uint8),
+    "BFLOAT16": np.dtype(ml_dtypes.bfloat16),
+    "FLOAT8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
+    "FLOAT8E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "INT4": np.dtype(ml_dtypes.int4),
+    "UINT4": np.dtype(ml_dtypes.uint4),
+    "UINT2": np.dtype(ml_dtypes.uint2),
+    "UINT1": np.dtype(ml_dtypes.uint1),
+}
+
+
+class _DTypeBase(enum.Enum):
+    """What every member of DType carries; see DType."""
+
+    mil_code: int
+    blob_code: int | None
+    nbits: int
+    numpy: np.dtype[Any]
+    mil_text: str
+    field: int
+
+    def __init__(self, mil_text: str, mil_code: int, blob_code: int, nbits: int, field: int) -> None:
+        self.mil_text = mil_text
+        self.mil_code = mil_code
+        self.blob_code = blob_code or None
+        self.nbits = nbits
+        self.field = field
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+    def __repr__(self) -> str:
+        return f"DType.{self.name}"
+
+    @property
+    def is_sub_byte(self) -> bool:
+        """Whether several elements share a byte when stored."""
+        return 0 < self.nbits < 8
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the elements are integers, signed or not; False for BOOL."""
+        return "INT" in self.name
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The least and the greatest value of an integer type or BOOL."""
+        if self.name == "BOOL":
+            return 0, 1
+        if not self.is_integer:
+            raise TypeError(f"range: expected an integer dtype, got {self}")
+        if self.name.startswith("U"):
+            return 0, (1 << self.nbits) - 1
+        return -(1 << (self.nbits - 1)), (1 << (self.nbits - 1)) - 1
+
+    def nbytes(self, count: int) -> int:
+        """Return the bytes that `count` elements take when stored; sub-byte elements are packed."""
+        return (count * self.nbits + 7) // 8
+
+
+def _build() -> Any:
+    rows = {name: (text, mil, blob, nbits, field) for name, text, mil, blob, nbits, field in _codec.dtype_table()}
+    kind = _DTypeBase("DType", rows, module=__name__)  # type: ignore[call-overload,unused-ignore]
+    for member in kind:
+        # Stored bytes are little-endian on every host; on a little-endian one this is the native dtype.
+        member.numpy = _UNNAMED.get(member.name) or np.dtype(np.dtype(member.name.lower()).str.replace(">", "<"))
+    return kind
+
+
+DType = _build()
+DType.__doc__ = """MIL's element types (MIL.proto, enum DataType).
+
+Attributes:
+    mil_code: the number in a Program (FLOAT16 is 10).
+    blob_code: the number in a blob file (FLOAT16 is 1), None where blob files cannot hold the type.
+    nbits: bits per stored element; 0 for STRING.
+    numpy: the dtype of arrays: NumPy's, else ml_dtypes', else uint8 (UINT3, UINT6); object for STRING.
+    mil_text: the name in MIL text ("fp16").
+    field: the TensorValue field that coremltools writes for it.
+"""
+
+BY_MIL_CODE: dict[int, Any] = {member.mil_code: member for member in DType}
+BY_BLOB_CODE: dict[int, Any] = {member.blob_code: member for member in DType if member.blob_code}
+_BY_NAME: dict[str, Any] = {name: m for m in DType for name in (m.name, m.name.lower(), m.mil_text)}
+# uint8 arrays are UINT8: the first member with a NumPy dtype in this order is the one it stands for.
+_BY_NUMPY: dict[Any, Any] = {m.numpy: m for m in reversed(DType) if m.name not in ("UINT3", "UINT6", "STRING")}
+_BY_NUMPY[np.dtype(np.uint8)] = DType.UINT8
+
+
+def as_dtype(value: Any) -> Any:
+    """Return the DType that a DType, a name ("float16", "FLOAT16", "fp16") or a NumPy dtype stands for.
+
+    Raises:
+        TypeError: nothing in the table corresponds.
+    """
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, str) and value in _BY_NAME:
+        return _BY_NAME[value]
+    try:
+        dtype = np.dtype(value)
+    except TypeError:
+        raise TypeError(f"dtype: expected a DType, a name or a NumPy dtype, got {value!r}") from None
+    if dtype.kind in "USOT":
+        return DType.STRING
+    found = _BY_NUMPY.get(dtype) or _BY_NUMPY.get(dtype.newbyteorder("<"))
+    if found is None:
+        raise TypeError(f"dtype: expected one that MIL has, got {dtype}")
+    return found

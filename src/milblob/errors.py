@@ -1,0 +1,82 @@
+"""The errors that milblob raises about data, and how they say where.
+
+One line each, no capital, no full stop: ``<what>: expected <X>, got <Y> at byte <offset> in <file> - at <path>``.
+Built-in exceptions keep their meaning: ``OSError`` passes through, ``TypeError`` and ``BufferError`` are for wrong
+arguments, ``KeyError`` for a name that is not there, ``OverflowError`` for a value that does not fit its width.
+"""
+
+from collections.abc import Iterable
+
+
+class MilblobError(Exception):
+    """The base of everything milblob raises about data.
+
+    Attributes:
+        offset: byte offset at which the problem was found, counted from the start of ``file`` (or of the buffer), or
+            None where no single byte is to blame.
+        where: path inside the Program, such as ``main.block['CoreML7'].op[12] 'conv_3'.weight``, or "".
+        file: the file that holds the bytes, or None for a buffer.
+    """
+
+    def __init__(self, what: str, *, offset: int | None = None, where: str = "", file: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.offset = offset
+        self.where = where
+        self.file = file
+
+    def __str__(self) -> str:
+        at = "" if self.offset is None else f" at byte {self.offset}"
+        file = "" if self.file is None else f" in {self.file}"
+        where = f" - at {self.where}" if self.where else ""
+        return f"{self.what}{at}{file}{where}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.what, self.offset, self.where, self.file)
+
+
+class FormatError(MilblobError, ValueError):
+    """The bytes break the format."""
+
+
+class UnsupportedError(MilblobError, NotImplementedError):
+    """The bytes may be sound, but they are not ours: another model type, another version, a draft."""
+
+
+class ResolveError(MilblobError, LookupError):
+    """A reference leads to a file that is missing or outside the model, or to a record of another dtype or size."""
+
+
+class ProgramError(MilblobError, ValueError):
+    """Asked to write something that MIL cannot hold."""
+
+
+def _rebuild(kind: type[MilblobError], what: str, offset: int | None, where: str, file: str | None) -> MilblobError:
+    return kind(what, offset=offset, where=where, file=file)
+
+
+def program_path(
+    function: str,
+    specialization: str | None,
+    nesting: Iterable[tuple[int, str, int]] = (),
+    op: tuple[int, str] | None = None,
+    key: str = "",
+) -> str:
+    """Spell a path inside a Program, the way every error does.
+
+    Args:
+        function: name of the function, "" for the Program itself.
+        specialization: key of the function's block, or None outside of it.
+        nesting: (operation index, operation name, block number) from the outermost operation that holds a block.
+        op: (index, name) of the operation, or None.
+        key: parameter or attribute.
+    """
+    parts = [function or "program"]
+    if specialization is not None:
+        parts.append(f".block[{specialization!r}]")
+    parts += [f".op[{index}] {name!r}.block[{number}]" for index, name, number in nesting]
+    if op is not None:
+        parts.append(f".op[{op[0]}] {op[1]!r}")
+    if key:
+        parts.append(f".{key}")
+    return "".join(parts)

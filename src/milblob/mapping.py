@@ -1,0 +1,136 @@
+"""Files and buffers as one thing: held, mapped read-only, checked for shrinking."""
+
+import mmap
+import os
+import stat
+from typing import Any
+
+from ._codec import Buffer
+from .errors import FormatError
+
+_KINDS = (
+    (stat.S_ISDIR, "directory"),
+    (stat.S_ISFIFO, "FIFO"),
+    (stat.S_ISCHR, "character device"),
+    (stat.S_ISBLK, "block device"),
+    (stat.S_ISSOCK, "socket"),
+)
+_LFS = b"version https://git-lfs.github.com/spec/"
+# O_NONBLOCK so that opening a FIFO returns at once and can be refused; it does nothing on regular files.
+_OPEN_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOCTTY"))
+
+
+class Mapping:
+    """The bytes of one file or buffer, read-only, for as long as this object or an array over it lives.
+
+    A file is memory-mapped: nothing is read before it is touched. If another process truncates the file, touching the
+    lost pages of an array that was handed out before kills the process with SIGBUS; no library can promise otherwise.
+    `check_size` notices it before anything new is handed out.
+
+    Attributes:
+        buffer: what `_codec` reads from and arrays are made over; None after close.
+        name: the path as given, or None for memory.
+    """
+
+    __slots__ = ("_mmap", "buffer", "name")
+
+    def __init__(self, source: Any, name: str | None = None) -> None:
+        """Map a path, a file object or a buffer.
+
+        Args:
+            source: str or PathLike; an object with `fileno` or `read`; or any C-contiguous buffer, which is used where
+                it lies and must not change. File objects without a file behind them are read whole.
+            name: what messages call it.
+
+        Raises:
+            OSError: the file cannot be opened.
+            FormatError: not a regular file, or a Git LFS pointer.
+            BufferError: a strided buffer.
+        """
+        self._mmap: mmap.mmap | None = None
+        self.name = name
+        if isinstance(source, str | os.PathLike):
+            path = os.fspath(source)
+            self.name = name or os.fsdecode(path)
+            fd = os.open(path, _OPEN_FLAGS)
+            try:
+                data = self._map(fd)
+            finally:
+                os.close(fd)
+        elif hasattr(source, "read"):
+            data = self._of_file_object(source)
+        else:
+            data = source
+        self.buffer = Buffer(data, self.name)
+        if self.buffer.nbytes < 1024 and bytes(memoryview(data)[: len(_LFS)]) == _LFS:
+            raise FormatError(self._lfs_words(bytes(data)), offset=0, file=self.name)
+
+    def _of_file_object(self, source: Any) -> Any:
+        try:
+            fd = source.fileno()
+        except (AttributeError, OSError):  # io.UnsupportedOperation is an OSError
+            source.seek(0)
+            return source.read()
+        name = getattr(source, "name", None)
+        self.name = self.name or (name if isinstance(name, str) else None)
+        return self._map(fd)
+
+    def _map(self, fd: int) -> Any:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            kind = next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "special file")
+            raise FormatError(f"file: expected a regular file, got a {kind}", file=self.name)
+        if status.st_size == 0:
+            return b""
+        self._mmap = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+        return self._mmap
+
+    @staticmethod
+    def _lfs_words(data: bytes) -> str:
+        sizes = [line[5:].decode("ascii", "replace") for line in data.splitlines() if line.startswith(b"size ")]
+        size = f" of {sizes[0]} bytes" if sizes else ""
+        return f"content: expected the file itself{size}, got a Git LFS pointer (run `git lfs pull`)"
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes when it was mapped."""
+        return self.live().nbytes
+
+    def live(self) -> Buffer:
+        """Return the buffer, or raise ValueError after close."""
+        if self.buffer is None:
+            raise ValueError("I/O operation on closed file" + (f" {self.name}" if self.name else ""))
+        return self.buffer
+
+    def check_size(self) -> Buffer:
+        """Return the buffer if the file still has all the bytes that were mapped.
+
+        Raises:
+            FormatError: the file has shrunk since it was opened.
+        """
+        buffer = self.live()
+        if self._mmap is not None:
+            now = self._mmap.size()
+            if now < buffer.nbytes:
+                raise FormatError(
+                    f"size: expected {buffer.nbytes} bytes as when it was opened, got {now}", offset=now, file=self.name
+                )
+        return buffer
+
+    def expect_random(self, random: bool) -> None:
+        """Advise the kernel of the reads to come: a little here and there, or (False) whole arrays.
+
+        Listing touches 64 bytes per record; with default read-ahead a cold file is mostly read for nothing.
+        """
+        if self._mmap is not None and hasattr(self._mmap, "madvise"):
+            self._mmap.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
+
+    def close(self) -> None:
+        """Let go of the bytes. Arrays over them stay valid and keep the mapping until the last of them is gone."""
+        self.buffer = None
+        if self._mmap is not None:
+            try:
+                self._mmap.close()
+            except BufferError:  # arrays are alive: unmapped when they are gone
+                pass
+            self._mmap = None

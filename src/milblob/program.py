@@ -1,0 +1,262 @@
+"""What the scan of a Program means: the names of its constants, and which of them make up a compressed weight."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from . import _codec
+from .errors import UnsupportedError, program_path
+
+_STEP = ("[{}]", "[{}].key", "[{}].value")
+
+
+class Use(NamedTuple):
+    """One place where a constant is read.
+
+    Attributes:
+        op: type of the operation that reads it, or "return" for an output of a block.
+        name: the operation's first output; of a block's output: the constant itself.
+        parameter: the operation's input, "" for an output of a block.
+    """
+
+    op: str
+    name: str
+    parameter: str
+
+
+class Compressed:
+    """A chain of constexpr operations that ends in one dense weight.
+
+    Attributes:
+        op: the `_codec.Op` at the dense end.
+        parts: parameter -> the `_codec.Constant` stored for it, or the Compressed that computes it.
+    """
+
+    __slots__ = ("op", "parts")
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        self.parts: dict[str, Any] = {}
+
+    def stored(self) -> Iterator[Any]:
+        """Yield every stored part, those of inner operations included, each once."""
+        seen: set[int] = set()
+        pending: list[Any] = list(self.parts.values())
+        while pending:
+            part = pending.pop(0)
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            if isinstance(part, Compressed):
+                pending += part.parts.values()
+            else:
+                yield part
+
+
+class Program:
+    """The scan of one serialized Program: what there is, what it is called.
+
+    Args:
+        buffer: held bytes.
+        span: (offset, nbytes) of the Program in them.
+        prefix: put before every name: "" or, in a pipeline, "model0/".
+        constants: also small immediates, bools and strings, not just weights.
+
+    Attributes:
+        scan: `_codec.Scan`.
+        buffer, span: what the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
+        rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
+    """
+
+    def __init__(self, buffer: _codec.Buffer, span: tuple[int, int], prefix: str = "", constants: bool = False) -> None:
+        self.prefix = prefix
+        self.buffer = buffer
+        self.span = span
+        self.rewritten = False
+        flags = _codec.SCAN_ALL if constants else 0
+        scan = _codec.scan_program(buffer, *span, flags)
+        if scan is None:
+            self.buffer, self.span = _rewrite(buffer, span)
+            self.rewritten = True
+            scan = _codec.scan_program(self.buffer, *self.span, flags | _codec.SCAN_PLAIN)
+        self.scan = scan
+        self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
+
+    # ------------------------------------------------------------------------------------------------------- names
+
+    def names(self) -> list[str]:
+        """Return a unique, stable name for each of scan.constants and then each of scan.ops, in one list."""
+        scan = self.scan
+        rows = [(_name(c), c.function, c.block) for c in scan.constants]
+        rows += [(op.name, scan.blocks[op.block][1], op.block) for op in scan.ops]
+        many = len(scan.functions) > 1
+        prefix = self.prefix
+        if many:
+            heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
+            names = [(heads[function] if function >= 0 else prefix) + name for name, function, _ in rows]
+        else:
+            names = [prefix + name for name, _, _ in rows] if prefix else [row[0] for row in rows]
+        # A const operation and the value in its attributes are one tensor and share the name.
+        own = len(scan.constants)
+        if len(set(names[:own])) == own and len(set(names[own:])) == len(names) - own:
+            return names
+        for start, stop in ((0, own), (own, len(names))):
+            self._make_unique(names, rows, start, stop)
+        return names
+
+    def _make_unique(self, names: list[str], rows: list[tuple[str, int, int]], start: int, stop: int) -> None:
+        counts = Counter(names[start:stop])
+        for i in range(start, stop):
+            if counts[names[i]] > 1:
+                names[i] = self.prefix + self._scope(rows[i][1], rows[i][2]) + rows[i][0]
+        # Not SSA, or a path that happens to equal another name: number them, in Program order.
+        taken = Counter(names[start:stop])
+        seen: set[str] = set()
+        for i in range(start, stop):
+            name, number = names[i], 2
+            while name in seen or (number > 2 and taken[name]):
+                name, number = f"{names[i]}#{number}", number + 1
+            names[i] = name
+            seen.add(name)
+
+    def _scope(self, function: int, block: int) -> str:
+        """The block path of DESIGN: ``main/cond_0[1]/``; ``main[CoreML7]/`` where a function has several blocks."""
+        steps = []
+        blocks = self.scan.blocks
+        while block >= 0 and blocks[block][2] >= 0:
+            steps.append(f"{blocks[block][0]}[{blocks[block][3]}]/")
+            block = blocks[block][2]
+        if function < 0:
+            return ""
+        name = self.scan.functions[function][0]
+        several = sum(1 for row in blocks if row[1] == function and row[2] < 0) > 1
+        return f"{name}[{blocks[block][0]}]/" + "".join(steps[::-1]) if several and block >= 0 else f"{name}/" + "".join(steps[::-1])
+
+    def path(self, constant: Any) -> str:
+        """Return the path of a constant inside the Program, as messages spell it."""
+        blocks = self.scan.blocks
+        function = self.scan.functions[constant.function][0] if constant.function >= 0 else ""
+        nesting = []
+        block = constant.block
+        while block >= 0 and blocks[block][2] >= 0:
+            nesting.append((blocks[block][4], blocks[block][0], blocks[block][3]))
+            block = blocks[block][2]
+        op = constant.op
+        where = (op.index, op.name) if op is not None else None
+        spec = blocks[block][0] if block >= 0 else None
+        return self.prefix + program_path(function, spec, nesting[::-1], where, constant.key)
+
+    # -------------------------------------------------------------------------------------------------- compression
+
+    def compressed(self) -> tuple[list[Compressed], set[int]]:
+        """Group the parts of constexpr operations.
+
+        Returns:
+            The dense weights, in Program order, and the ids of all constants that are parts of one (a const operation
+            that a constexpr operation reads is a part too).
+        """
+        ops = [op for op in self.scan.ops if op.type.startswith("constexpr_")]
+        if not ops:
+            return [], set()
+        groups = {id(op): Compressed(op) for op in ops}
+        outputs: dict[tuple[int, str], Any] = {}
+        for op in ops:
+            for name in self._output_names(op):
+                outputs[op.block, name] = groups[id(op)]
+        parts: set[int] = set()
+        readers = []
+        for c in self.scan.constants:
+            if c.op is not None and id(c.op) in groups:
+                if c.storage == _codec.NAME:
+                    readers.append(c)
+                elif c.key != "name" and c.mil_code != 2:
+                    groups[id(c.op)].parts[_part(c)] = c
+                    parts.add(id(c))
+            elif c.op is not None and c.op.type == "const" and c.key == "val":
+                outputs.setdefault((c.block, c.op.name), c)
+        inner: set[int] = set()
+        for c in readers:
+            source = self._visible(outputs, c.block, c.text)
+            if source is None:
+                continue  # a name that is no constant: for the caller of decode to refuse
+            groups[id(c.op)].parts[_part(c)] = source
+            if isinstance(source, Compressed):
+                inner.add(id(source))
+            else:
+                parts.add(id(source))
+        # What another constexpr reads is a part, and so is what yields more than one tensor (a mask and its values).
+        ends = [g for g in groups.values() if id(g) not in inner and g.op.output_count == 1]
+        return ends, parts
+
+    def _visible(self, outputs: dict[tuple[int, str], Any], block: int, name: str) -> Any:
+        while block >= 0:
+            found = outputs.get((block, name))
+            if found is not None:
+                return found
+            block = self.scan.blocks[block][2]
+        return None
+
+    def _output_names(self, op: Any) -> list[str]:
+        if op.output_count <= 1:
+            return [op.name]
+        names = []
+        for number, _, _, offset, nbytes in _codec.wire_fields(self.buffer, *op.message):
+            if number == 3:
+                for inner, _, _, at, length in _codec.wire_fields(self.buffer, offset, nbytes):
+                    if inner == 1:
+                        names.append(bytes(memoryview(self.buffer)[at : at + length]).decode("utf-8", "replace"))
+        return names
+
+    # -------------------------------------------------------------------------------------------------------- uses
+
+    def uses(self) -> dict[tuple[int, str], list[Use]]:
+        """Return who reads what: (block of the definition, name) -> uses. Names are resolved by scope.
+
+        Only names that an operation of this scan defines are kept; a nested block sees the blocks around it.
+        """
+        scan = _codec.scan_program(self.buffer, *self.span, self.flags | _codec.SCAN_USES)
+        defined = {(op.block, op.name) for op in self.scan.ops}
+        found: dict[tuple[int, str], list[Use]] = {}
+        for c in scan.constants:
+            block = c.block
+            while block >= 0 and (block, c.text) not in defined:
+                block = scan.blocks[block][2]
+            if block < 0:
+                continue
+            returned = c.owner == _codec.RETURN
+            use = Use("return", c.text, "") if returned else Use(c.op.type, c.op.name, c.key)
+            found.setdefault((block, c.text), []).append(use)
+        return found
+
+
+def _rewrite(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[_codec.Buffer, tuple[int, int]]:
+    """Have protobuf merge split messages and drop repeated map keys. Unknown fields are kept."""
+    from . import schema
+
+    offset, nbytes = span
+    if nbytes >= 1 << 31:
+        raise UnsupportedError(
+            f"Program in pieces: expected less than 2 GiB, which protobuf can merge, got {nbytes} bytes", file=buffer.name
+        )
+    data = schema.parse("Program", memoryview(buffer)[offset : offset + nbytes]).SerializeToString(deterministic=True)
+    return _codec.Buffer(data, buffer.name), (0, len(data))
+
+
+def _part(c: Any) -> str:
+    index, count = c.binding
+    return c.key if count == 1 else f"{c.key}[{index}]"
+
+
+def _name(c: Any) -> str:
+    """The name of a constant inside its scope."""
+    op = c.op
+    if op is None:
+        owner = {_codec.PROGRAM_ATTRIBUTE: "@program", _codec.FUNCTION_ATTRIBUTE: "@function"}.get(c.owner, "@block")
+        name = f"{owner}.{c.key}"
+    elif c.key == "val" and op.type == "const" and c.owner == _codec.ATTRIBUTE:
+        name = op.name
+    else:
+        name = f"{op.name}.{_part(c)}"
+    for index, kind in c.steps:
+        name += _STEP[kind].format(index)
+    return str(name)

@@ -1,0 +1,219 @@
+"""TensorValue <-> ndarray: which field holds the data, and whether it is what the declared type says."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from . import _codec
+from .dtypes import DType, as_dtype
+from .errors import FormatError
+
+FLOATS, INTS, BOOLS, STRINGS, LONGINTS, DOUBLES, BYTES = range(1, 8)
+FIELD_NAMES = ("nothing", "floats", "ints", "bools", "strings", "longInts", "doubles", "bytes")
+
+Shape = Sequence[int | None]
+
+
+def accepts(dtype: Any, field: int) -> bool:
+    """Whether values of `dtype` follow without loss from a TensorValue field.
+
+    Integers from ints and longInts (each value is checked against the dtype), float64 also from floats, and anything of
+    fixed size from bytes, little-endian and packed as in a blob file.
+    """
+    if field == BYTES:
+        return dtype is not DType.STRING
+    if field in (INTS, LONGINTS):
+        return bool(dtype.is_integer)
+    if field == FLOATS:
+        return dtype is DType.FLOAT32 or dtype is DType.FLOAT64
+    return field == dtype.field
+
+
+def unpack_tensor(value: Any, dtype: Any, shape: Shape) -> np.ndarray[Any, Any]:
+    """Return the values of a TensorValue.
+
+    Args:
+        value: a serialized TensorValue (any C-contiguous buffer), or a TensorValue message of any protobuf binding,
+            milblob's or coremltools'. A buffer must not change while the array is in use.
+        dtype: DType, name or NumPy dtype that the enclosing Value declares.
+        shape: declared dimensions; one may be None (open), and then follows from the count.
+
+    Returns:
+        ndarray of dtype.numpy and the given shape. From bytes, floats, doubles and byte-sized values of the bytes field
+        are a read-only view of `value`, possibly unaligned; everything else is a new array. Sub-byte values take one
+        byte each. Strings are an object array of str.
+
+    Raises:
+        FormatError: broken bytes; a field that does not hold this dtype; too many or too few elements; an element
+            outside the dtype. The message names the field and the element.
+        TypeError: `value` is neither bytes nor a TensorValue message.
+
+    Spec: FORMATS of coremltools e0e2f42, mlmodel/format/MIL.proto, message TensorValue.
+    """
+    if hasattr(value, "SerializeToString"):
+        name = getattr(getattr(value, "DESCRIPTOR", None), "full_name", type(value).__name__)
+        if not name.endswith("MILSpec.TensorValue"):
+            raise TypeError(f"value: expected a TensorValue message, got {name}")
+        value = value.SerializeToString()
+    buffer = value if isinstance(value, _codec.Buffer) else _codec.Buffer(value)
+    return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), tuple(shape))
+
+
+def unpack_at(buffer: _codec.Buffer, offset: int, nbytes: int, dtype: Any, shape: tuple[int | None, ...]) -> np.ndarray[Any, Any]:
+    """As unpack_tensor, for the TensorValue at [offset, offset + nbytes) of a held buffer."""
+    field, start, at, payload, chunk_count, string_count = _codec.tensor_locate(buffer, offset, nbytes)
+    open_count = shape.count(None)
+    if open_count > 1:
+        raise FormatError(f"shape: expected at most one open dimension, got {shape}", offset=offset, file=buffer.name)
+    known = prod([size for size in shape if size is not None])
+    if field == 0 or not accepts(dtype, field):
+        if field == 0 and known == 0:
+            return np.empty([size or 0 for size in shape], dtype.numpy)
+        expected = FIELD_NAMES[dtype.field]
+        raise FormatError(
+            f"tensor value of {dtype}: expected field {expected}, got {FIELD_NAMES[field]}", offset=offset, file=buffer.name
+        )
+    if chunk_count > 1 and field != STRINGS:
+        buffer = _codec.Buffer(_codec.tensor_gather(buffer, offset + nbytes, field, start, payload), buffer.name)
+        at = 0
+    count = _count(buffer, field, dtype, at, payload, string_count, None if open_count else known)
+    if open_count:
+        shape = _close(shape, known, count)
+        known = prod(shape)  # type: ignore[arg-type]
+    if count != known:
+        words = f"elements of {FIELD_NAMES[field]}: expected {known} for shape {shape}, got {count}"
+        raise FormatError(words, offset=at, file=buffer.name)
+    if field == STRINGS:
+        texts = np.empty(count, object)
+        texts[:] = _codec.tensor_strings(buffer, offset + nbytes, start, count)
+        return texts.reshape(shape)  # type: ignore[arg-type]
+    return _values(buffer, field, dtype, at, payload, count, shape)
+
+
+def _count(
+    buffer: _codec.Buffer, field: int, dtype: Any, at: int, nbytes: int, string_count: int, expected: int | None
+) -> int:
+    """The number of elements in a payload; bytes that make no whole element are refused."""
+    if field == STRINGS:
+        return string_count
+    if field in (INTS, BOOLS, LONGINTS):
+        return int(_codec.varint_count(buffer, at, nbytes))
+    nbits = {FLOATS: 32, DOUBLES: 64}.get(field, dtype.nbits)
+    count = nbytes * 8 // nbits
+    if expected is not None and (expected * nbits + 7) // 8 == nbytes:
+        count = expected  # the padding bits of the last byte are not elements
+    if (count * nbits + 7) // 8 != nbytes:
+        words = f"bytes of {FIELD_NAMES[field]}: expected a multiple of {nbits // 8}, got {nbytes}"
+        raise FormatError(words, offset=at, file=buffer.name)
+    return int(count)
+
+
+def _close(shape: tuple[int | None, ...], known: int, count: int) -> tuple[int | None, ...]:
+    """Fill in the one open dimension; left at 0 where the count does not divide, which the caller then refuses."""
+    size = count // known if known else 0
+    return tuple(size if n is None else n for n in shape)
+
+
+def _values(
+    buffer: _codec.Buffer, field: int, dtype: Any, at: int, nbytes: int, count: int, shape: Any
+) -> np.ndarray[Any, Any]:
+    if field in (FLOATS, DOUBLES):
+        stored = np.ndarray(shape, "<f4" if field == FLOATS else "<f8", buffer, at)
+        return stored.astype(dtype.numpy, copy=False)
+    if field == BYTES:
+        if dtype is DType.BOOL:
+            out = np.empty(count, np.uint8)
+            _codec.varint_decode(buffer, at, nbytes, out, 1, 0, 1, is_bool=True)
+            return out.view(np.bool_).reshape(shape)
+        if not dtype.is_sub_byte:
+            return np.ndarray(shape, dtype.numpy, buffer, at)
+        out = np.empty(shape, np.uint8)
+        _codec.unpack_bits(buffer, at, count, dtype.nbits, out)
+        return out.view(dtype.numpy)
+    out = np.empty(shape, np.uint8 if dtype is DType.BOOL else dtype.numpy.newbyteorder("="))
+    low, high = dtype.range
+    # A field of signed numbers holds an unsigned dtype of its own width as the same bits.
+    if dtype is DType.UINT64 and field == LONGINTS:
+        low, high = -(1 << 63), (1 << 63) - 1
+    elif dtype is DType.UINT32 and field == INTS:
+        low = -(1 << 31)
+    high = min(high, (1 << 63) - 1)
+    _codec.varint_decode(buffer, at, nbytes, out.view(np.uint8) if dtype.is_sub_byte else out, out.itemsize, low, high, field == BOOLS)
+    if dtype is DType.BOOL:
+        return out.view(np.bool_)
+    if dtype is DType.INT4:
+        out.view(np.uint8)[...] &= 0x0F  # ml_dtypes keeps int4 zero-extended
+    return out
+
+
+_VARINT_KINDS = {DType.INT16: "i16", DType.UINT16: "u16", DType.INT32: "i32", DType.INT64: "i64", DType.UINT64: "i64"}
+
+
+def pack_tensor(array: Any, dtype: Any = None) -> bytes:
+    """Serialize an array as a TensorValue, byte for byte as protobuf writes what coremltools puts there.
+
+    Args:
+        array: anything NumPy makes an array of. Its shape is not stored; a strided array is copied.
+        dtype: DType, name or NumPy dtype to store; default: the array's own. Integers may be narrowed, every value is
+            checked; uint3 and uint6 must be named, their arrays are uint8. Floats are not converted on the way.
+
+    Returns:
+        bytes: the message TensorValue, ready for `TensorValue.FromString` or the value of a Program.
+
+    Raises:
+        TypeError: a dtype that MIL has not, or that the array's values do not belong to.
+        OverflowError: an element outside the dtype; its index is named.
+    """
+    if dtype is not None and not isinstance(array, np.ndarray | np.generic):
+        wanted = as_dtype(dtype)
+        if not wanted.is_integer and wanted is not DType.STRING:
+            array = np.asarray(array, wanted.numpy)
+    array = np.asarray(array)
+    own = as_dtype(array.dtype)
+    target = own if dtype is None else as_dtype(dtype)
+    if target is DType.STRING and own is DType.STRING:
+        return bytes(_codec.tensor_pack_strings([_utf8(text) for text in array.reshape(-1).tolist()]))
+    if target is not own and not (target.is_integer and own.is_integer):
+        raise TypeError(f"array: expected elements of {target}, got {own}; convert them first")
+    if target.is_sub_byte:
+        return _pack_sub_byte(array, own, target)
+    if target is not own:
+        array = _narrow(array, target)
+    kind = _VARINT_KINDS.get(target, "raw")
+    array = np.require(array, array.dtype.newbyteorder("=" if kind != "raw" else "<"), ["C", "A"])
+    if target is DType.BOOL and array.size and array.view(np.uint8).max() > 1:
+        array = array.view(np.uint8) != 0  # a view of foreign bytes: NumPy does not promise 0 and 1
+    return bytes(_codec.tensor_pack(target.field, array.reshape(-1).view(np.uint8), kind))
+
+
+def _utf8(text: Any) -> bytes:
+    if isinstance(text, str):
+        return text.encode()
+    if isinstance(text, bytes):
+        return text.decode().encode()
+    raise TypeError(f"array: expected elements of str, got {type(text).__name__}")
+
+
+def _narrow(array: np.ndarray[Any, Any], target: Any) -> np.ndarray[Any, Any]:
+    """Convert integers to another integer dtype, every value checked."""
+    low, high = target.range
+    wide = array.astype(np.int64) if array.dtype.kind not in "iu" else array
+    outside = (wide < low) | (wide > high)
+    if outside.any():
+        index = int(outside.reshape(-1).argmax())
+        raise OverflowError(f"element {index}: expected {low} to {high}, got {int(wide.reshape(-1)[index])}")
+    return wide.astype(target.numpy)
+
+
+def _pack_sub_byte(array: np.ndarray[Any, Any], own: Any, target: Any) -> bytes:
+    """Pack one-byte elements, the range checked by the kernel; anything else is narrowed to them first."""
+    low, high = target.range
+    direct = array.dtype == np.int8 if target is DType.INT4 else array.dtype == np.uint8
+    if not direct:
+        array = array if own is target else _narrow(array, target)
+        if target is DType.INT4:
+            low, high = -8, 15  # ml_dtypes keeps -1 as 0x0F; 0xFF would mean the same
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return bytes(_codec.tensor_pack(target.field, flat, f"p{target.nbits}", low, high))
