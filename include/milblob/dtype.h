@@ -89,7 +89,8 @@ static inline const mb_dtype *mb_dtype_of_mil_code(uint64_t mil_code) {
 
 static inline const mb_dtype *mb_dtype_of_text(const uint8_t *text, size_t nbytes) {
     for (size_t i = 0; i < MB_DTYPE_COUNT; i++)
-        if (strlen(mb_dtypes[i].text) == nbytes && memcmp(mb_dtypes[i].text, text, nbytes) == 0) return &mb_dtypes[i];
+        if (strncmp(mb_dtypes[i].text, (const char *)text, nbytes) == 0 && strlen(mb_dtypes[i].text) == nbytes)
+            return &mb_dtypes[i]; /* strncmp first: it leaves at the first letter, and never reads past `text` */
     return NULL;
 }
 
