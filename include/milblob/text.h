@@ -16,7 +16,7 @@ enum {
 };
 
 /* Names of operator sets: what Apple's compiler writes, and what the Program it read said (coremltools, _OPSET). */
-static inline bool mb_text_opset(mb_text *text, mb_span *out, const uint8_t **name, uint64_t *nbytes) {
+static inline bool mb_text_opset(mb_text *text, mb_text_span *out, const uint8_t **name, uint64_t *nbytes) {
     static const char *const opsets[][2] = {{"ios13", "CoreML3"}, {"ios14", "CoreML4"}, {"ios15", "CoreML5"},
                                             {"ios16", "CoreML6"}, {"ios17", "CoreML7"}, {"ios18", "CoreML8"},
                                             {"ios26", "CoreML9"}};
@@ -33,7 +33,7 @@ static inline bool mb_text_opset(mb_text *text, mb_span *out, const uint8_t **na
 
 /* NAME as the bytes of field. */
 static inline bool mb_text_name(mb_text *text, uint32_t field, const char *detail) {
-    mb_span name;
+    mb_text_span name;
     if (!mb_text_identifier(text, &name, detail)) return false;
     mb_emit_bytes(&text->emit, field, text->text + name.start, name.nbytes);
     return true;
@@ -74,7 +74,7 @@ static inline bool mb_text_attributes(mb_text *text, uint32_t field) {
 
 /* NAME or value as one Binding{1 name, 2 value} of an Argument. */
 static inline bool mb_text_binding(mb_text *text) {
-    mb_span name;
+    mb_text_span name;
     if (!mb_text_identifier(text, &name, "a name or a value")) return false;
     int next = mb_text_peek(text);
     if (next != '(' && next != '<' && (mb_text_is(text, name, "true") || mb_text_is(text, name, "false"))) {
@@ -138,7 +138,7 @@ static inline bool mb_text_block(mb_text *text) {
 
 /* The blocks of an operation: { [NAME] ["(" parameters ")"] block [","] }, as far as they go. */
 static inline bool mb_text_nested_blocks(mb_text *text) {
-    mb_span name;
+    mb_text_span name;
     while (mb_text_peek(text) != ';') {
         uint64_t block = mb_emit_begin(&text->emit, 4);
         if (mb_is_letter(mb_text_peek(text)) && !mb_text_identifier(text, &name, "a block")) return false;
@@ -153,7 +153,7 @@ static inline bool mb_text_nested_blocks(mb_text *text) {
 /* [type NAME {, type NAME} =] OPERATION (arguments) [attributes] [blocks] ; as one Operation of a Block. */
 static inline bool mb_text_statement(mb_text *text) {
     mb_emit *emit = &text->emit;
-    mb_span name;
+    mb_text_span name;
     uint64_t operation = mb_emit_begin(emit, 3), outputs_end = operation;
     if (!mb_text_identifier(text, &name, "a statement or }")) return false;
     if (mb_text_peek(text) != '(') { /* there are results: the identifier begins a type */
@@ -183,7 +183,7 @@ static inline bool mb_text_statement(mb_text *text) {
 /* func NAME<OPSET>(parameters) [attributes] block ; as one entry of Program.functions. */
 static inline bool mb_text_function(mb_text *text) {
     mb_emit *emit = &text->emit;
-    mb_span span;
+    mb_text_span span;
     const uint8_t *opset;
     uint64_t opset_nbytes, entry = mb_emit_begin(emit, 2);
     if (!mb_text_word(text, "func") || !mb_text_name(text, 1, "the name of a function")) return false;

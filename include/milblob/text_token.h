@@ -30,10 +30,10 @@ typedef struct mb_text {
 } mb_text;
 
 /* A piece of the text. */
-typedef struct mb_span {
+typedef struct mb_text_span {
     uint64_t start;
     uint64_t nbytes;
-} mb_span;
+} mb_text_span;
 
 static inline bool mb_text_fail(mb_text *text, mb_status status, uint64_t offset, uint64_t expected, uint64_t got,
                                 const char *detail) {
@@ -94,7 +94,7 @@ static inline bool mb_is_letter(int c) { return (unsigned)((c | 0x20) - 'a') < 2
 static inline bool mb_is_digit(int c) { return (unsigned)(c - '0') < 10; }
 
 /* [A-Za-z_][A-Za-z0-9_@]* */
-static inline bool mb_text_identifier(mb_text *text, mb_span *out, const char *detail) {
+static inline bool mb_text_identifier(mb_text *text, mb_text_span *out, const char *detail) {
     if (!mb_is_letter(mb_text_peek(text))) return mb_text_want(text, detail);
     uint64_t at = text->at, nbytes = text->nbytes;
     const uint8_t *src = text->text;
@@ -105,14 +105,14 @@ static inline bool mb_text_identifier(mb_text *text, mb_span *out, const char *d
     return true;
 }
 
-static inline bool mb_text_is(const mb_text *text, mb_span span, const char *word) {
+static inline bool mb_text_is(const mb_text *text, mb_text_span span, const char *word) {
     size_t nbytes = strlen(word);
     return span.nbytes == nbytes && memcmp(text->text + span.start, word, nbytes) == 0;
 }
 
 /* Take this word. */
 static inline bool mb_text_word(mb_text *text, const char *word) {
-    mb_span span;
+    mb_text_span span;
     if (!mb_text_identifier(text, &span, word)) return false;
     if (mb_text_is(text, span, word)) return true;
     text->at = span.start;

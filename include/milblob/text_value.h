@@ -56,7 +56,7 @@ static inline bool mb_text_dimension(mb_text *text, uint32_t field, const char *
     return true;
 }
 
-static inline bool mb_text_scalar(mb_text *text, mb_span name, const mb_dtype **out) {
+static inline bool mb_text_scalar(mb_text *text, mb_text_span name, const mb_dtype **out) {
     *out = mb_dtype_of_text(text->text + name.start, (size_t)name.nbytes);
     if (*out != NULL) return true;
     text->at = name.start;
@@ -65,7 +65,7 @@ static inline bool mb_text_scalar(mb_text *text, mb_span name, const mb_dtype **
 
 /* After "tensor": <SCALAR, [dims]> as the fields of TensorType. */
 static inline bool mb_text_tensor_type(mb_text *text) {
-    mb_span name;
+    mb_text_span name;
     const mb_dtype *dtype;
     uint64_t rank = 0, dims_start;
     if (!mb_text_take(text, '<', "<") || !mb_text_identifier(text, &name, "an element type") ||
@@ -100,7 +100,7 @@ static inline bool mb_text_inner_type(mb_text *text, uint32_t field) {
 
 static inline bool mb_text_type(mb_text *text) {
     mb_emit *emit = &text->emit;
-    mb_span name;
+    mb_text_span name;
     uint64_t mark;
     if (!mb_text_identifier(text, &name, "a type") || !mb_text_deeper(text, "types")) return false;
     if (mb_text_is(text, name, "tensor")) {
@@ -225,7 +225,7 @@ static inline bool mb_text_literal(mb_text *text, mb_packer *packer) {
     static const mb_real_format fp16 = {10, 5, false}, fp32 = {23, 8, false}, fp64 = {52, 11, false},
                                 bf16 = {7, 8, false}, e4m3fn = {3, 4, true}, e5m2 = {2, 5, false};
     bool good;
-    mb_span word;
+    mb_text_span word;
     mb_text_peek(text);
     switch (text->dtype->mil_code) {
     case MB_MIL_FLOAT16: good = mb_text_real(text, packer, fp16, 2); break;
@@ -430,7 +430,7 @@ static inline bool mb_text_dict(mb_text *text, mb_written dict_type) {
 }
 
 static inline bool mb_text_payload(mb_text *text, mb_written type) {
-    mb_span word;
+    mb_text_span word;
     if (!mb_text_room(text)) return false; /* the type is about to be read back */
     uint64_t start = text->at;
     if (mb_text_peek(text) == 'B' && mb_text_identifier(text, &word, "a value")) {

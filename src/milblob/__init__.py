@@ -1,0 +1,34 @@
+"""milblob reads Core ML weights: blob v2 files, ML Programs and tensor values, without copying and without Core ML.
+
+    weights = milblob.load("Model.mlpackage")       # name -> ndarray, views of the mapped file
+    with milblob.open("Model.mlpackage") as model:  # a mapping from names to lazy tensors
+        ...
+
+Everything public is listed in `__all__`; docs/api.md has the same list with one line each.
+"""
+
+from .blob import RECORD, BlobReader, BlobRecord
+from .dtypes import DType
+from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
+from .model import Model, Tensor, load, open
+from .program import Use
+from .tensorvalue import pack_tensor, unpack_tensor
+
+__all__ = [
+    "RECORD",
+    "BlobReader",
+    "BlobRecord",
+    "DType",
+    "FormatError",
+    "MilblobError",
+    "Model",
+    "ProgramError",
+    "ResolveError",
+    "Tensor",
+    "UnsupportedError",
+    "Use",
+    "load",
+    "open",
+    "pack_tensor",
+    "unpack_tensor",
+]

@@ -73,39 +73,32 @@ cdef _span_check(Buffer buffer, uint64_t offset, uint64_t nbytes):
                           offset=offset, file=buffer.name)
 
 
+# The one table from a status to words. MB_VERSION and a range error of one element have classes or values of their own.
+_WORDS = {
+    <int>C.MB_TRUNCATED: "{what}: expected {expected} more bytes, got {got}",
+    <int>C.MB_SENTINEL: "{what}: expected 0x{expected:08x}, got 0x{got:08x}",
+    <int>C.MB_DTYPE: "{what}: expected one that is known, got {got}",
+    <int>C.MB_BOUNDS: "{what}: expected {expected} bytes, got an end of file at byte {got}",
+    <int>C.MB_OVERLAP: "{what}: expected to begin at byte {expected} or later, got {got}",
+    <int>C.MB_OVERFLOW: "{what}: expected a number below 2^64, got {expected} and {got}",
+    <int>C.MB_PADDING: "{what}: expected 0 to 7 that leave whole {expected}-bit elements, got {got}",
+    <int>C.MB_VARINT: "{what}: expected at most 10 bytes and 64 bits, got more",
+    <int>C.MB_TAG: "{what}: expected wire type {expected}, got {got}",
+    <int>C.MB_LENGTH: "{what}: expected {expected} bytes, got {got} before the end of the message",
+    <int>C.MB_DEPTH: "{what}: expected at most {expected} levels of nesting, got more",
+    <int>C.MB_RANK: "{what}: expected {expected} dimensions, got {got}",
+    <int>C.MB_TYPE: "{what}: expected a tensor type, got none",
+    <int>C.MB_UTF8: "{what}: expected UTF-8, got other bytes",
+    <int>C.MB_RANGE: "{what}: expected a value that fits, got another at element {expected}",
+    <int>C.MB_SYNTAX: "MIL text: expected {what}, got {found}",
+}
+
+
 cdef str _words(C.mb_error *e):
-    """The one table from a status to words. `detail` is static text from C, so it is ASCII."""
-    cdef str what = e.detail.decode() if e.detail != NULL else "data"
-    cdef C.mb_status s = e.status
-    if s == C.MB_TRUNCATED:
-        return f"{what}: expected {e.expected} more bytes, got {e.got}"
-    if s == C.MB_SENTINEL:
-        return f"{what}: expected 0x{e.expected:08x}, got 0x{e.got:08x}"
-    if s == C.MB_COUNT:
-        return f"{what}: expected {e.expected}, got {e.got}"
-    if s == C.MB_DTYPE:
-        return f"{what}: expected one that is known, got {e.got}"
-    if s == C.MB_BOUNDS:
-        return f"{what}: expected {e.expected} bytes, got an end of file at byte {e.got}"
-    if s == C.MB_OVERLAP:
-        return f"{what}: expected to begin at byte {e.expected} or later, got {e.got}"
-    if s == C.MB_OVERFLOW:
-        return f"{what}: expected a number below 2^64, got {e.expected} and {e.got}"
-    if s == C.MB_PADDING:
-        return f"{what}: expected 0 to 7 that leave whole {e.expected}-bit elements, got {e.got}"
-    if s == C.MB_VARINT:
-        return f"{what}: expected at most 10 bytes and 64 bits, got more"
-    if s == C.MB_TAG:
-        return f"{what}: expected wire type {e.expected}, got {e.got}" if e.expected else f"{what}: expected a valid tag, got wire type {e.got}"
-    if s == C.MB_LENGTH:
-        return f"{what}: expected {e.expected} bytes, got {e.got} before the end of the message"
-    if s == C.MB_DEPTH:
-        return f"{what}: expected at most {e.expected} levels of nesting, got more"
-    if s == C.MB_RANK:
-        return f"{what}: expected {e.expected} dimensions, got {e.got}"
-    if s == C.MB_TYPE:
-        return f"{what}: expected a tensor type, got none"
-    return f"{what}: expected {e.expected}, got {e.got}"
+    words = _WORDS.get(<int>e.status, "{what}: expected {expected}, got {got}")
+    found = "the end" if e.got > 255 else repr(chr(e.got))
+    what = e.detail.decode() if e.detail != NULL else "data"
+    return words.format(what=what, expected=e.expected, got=e.got, found=found)
 
 
 cdef _fail(C.mb_error *e, name, str where=""):
@@ -600,6 +593,32 @@ cdef Scan _scan_rows(Buffer buffer, C.mb_scan *s):
         row.function = -1 if t.function == C.MB_NONE else <int64_t>t.function
         constants.append(row)
     return scan
+
+
+def text_to_program(Buffer text not None):
+    """Parse MIL text to the bytes of the Program it describes: a new bytes object.
+
+    Raises:
+        FormatError: with the byte offset in the text (line and column are for text.py to say).
+    """
+    cdef C.mb_error e
+    cdef C.mb_status status
+    cdef uint64_t capacity = text.nbytes + 4096, nbytes = 0
+    cdef uint8_t *out
+    while True:
+        out = <uint8_t *>malloc(capacity)
+        if out == NULL:
+            raise MemoryError
+        try:
+            with nogil:
+                status = C.mb_text_to_program(text.data, text.nbytes, out, capacity, &nbytes, &e)
+            if status == C.MB_OK:
+                return out[:nbytes]
+            if status != C.MB_FULL:
+                _fail(&e, text.name)
+            capacity = nbytes
+        finally:
+            free(out)
 
 
 def wire_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64_t limit=100000):

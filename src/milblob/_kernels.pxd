@@ -124,3 +124,7 @@ cdef extern from "milblob/tables.h" nogil:
 
 cdef extern from "milblob/program.h" nogil:
     mb_status mb_program_scan(mb_scan *scan, mb_span program)
+
+cdef extern from "milblob/text.h" nogil:
+    mb_status mb_text_to_program(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,
+                                 uint64_t *out_nbytes, mb_error *error)

@@ -137,8 +137,8 @@ def _values(
     # A field of signed numbers holds an unsigned dtype of its own width as the same bits.
     if dtype is DType.UINT64 and field == LONGINTS:
         low, high = -(1 << 63), (1 << 63) - 1
-    elif dtype is DType.UINT32 and field == INTS:
-        low = -(1 << 31)
+    elif dtype.nbits == 32 and field == INTS:
+        low, high = -(1 << 31), (1 << 32) - 1  # some encoders write a negative int32 in five bytes
     high = min(high, (1 << 63) - 1)
     _codec.varint_decode(buffer, at, nbytes, out.view(np.uint8) if dtype.is_sub_byte else out, out.itemsize, low, high, field == BOOLS)
     if dtype is DType.BOOL:
