@@ -13,18 +13,16 @@ import sys
 import time
 import traceback
 
-logging.disable(logging.WARNING)
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
-import coremltools  # noqa: E402
-import google.protobuf  # noqa: E402
-import make_blobs  # noqa: E402
-import make_compressed  # noqa: E402
-import make_programs  # noqa: E402
-import make_protos  # noqa: E402
-import make_wire  # noqa: E402
-import numpy  # noqa: E402
+import coremltools
+import google.protobuf
+import make_blobs
+import make_compressed
+import make_programs
+import make_protos
+import make_wire
+import numpy
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = {
     **make_blobs.CASES, **make_programs.CASES, **make_protos.CASES, **make_compressed.CASES, **make_wire.CASES,
 }  # fmt: skip
@@ -43,9 +41,9 @@ def make_case(name):
         numpy.random.seed(0)
         CASES[name](folder)
         status = 0
-    except BaseException:
-        traceback.print_exc()
     finally:
+        if status:
+            traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -58,7 +56,7 @@ def record_versions():
         for name in names:
             path = os.path.join(folder, name)
             inside = os.path.relpath(path, HERE).replace(os.sep, "/")
-            if inside.split("/")[0] in CASES:
+            if any(inside.startswith(f"{case}/") for case in CASES):
                 with open(path, "rb") as file:
                     sums[inside] = hashlib.sha256(file.read()).hexdigest()
     versions = {
@@ -73,6 +71,7 @@ def record_versions():
 
 def main(names):
     """Makes the named cases, or all; returns the exit status."""
+    logging.disable(logging.WARNING)
     failed = []
     for name in names or CASES:
         start = time.monotonic()

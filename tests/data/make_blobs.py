@@ -9,7 +9,7 @@ import record
 from coremltools.libmilstoragepython import _BlobStorageWriter
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-import reference  # noqa: E402
+import reference
 
 # dtype name -> (writer method, array type it takes). All 14 that coremltools 9.0 has.
 WRITABLE = {
