@@ -1,6 +1,6 @@
 """Makes every fixture under tests/data (and examples/demo.mlpackage) with coremltools. Tests only read what this wrote.
 
-Usage: python tests/data/make.py [case ...]        (needs coremltools; no torch, no Mac)
+Usage: python tests/data/make.py [case | demo ...]        (needs coremltools; no torch, no Mac)
 """
 
 import hashlib
@@ -17,12 +17,14 @@ import coremltools
 import google.protobuf
 import make_blobs
 import make_compressed
+import make_demo
 import make_programs
 import make_protos
 import make_wire
 import numpy
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+DEMO = os.path.join(HERE, "..", "..", "examples")
 CASES = {
     **make_blobs.CASES, **make_programs.CASES, **make_protos.CASES, **make_compressed.CASES, **make_wire.CASES,
 }  # fmt: skip
@@ -35,11 +37,14 @@ def make_case(name):
         return os.waitpid(child, 0)[1] == 0
     status = 1
     try:
-        folder = os.path.join(HERE, name)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(folder)
         numpy.random.seed(0)
-        CASES[name](folder)
+        if name == "demo":
+            make_demo.make_demo(DEMO)
+        else:
+            folder = os.path.join(HERE, name)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.makedirs(folder)
+            CASES[name](folder)
         status = 0
     finally:
         if status:
@@ -73,7 +78,7 @@ def main(names):
     """Makes the named cases, or all; returns the exit status."""
     logging.disable(logging.WARNING)
     failed = []
-    for name in names or CASES:
+    for name in names or [*CASES, "demo"]:
         start = time.monotonic()
         ok = make_case(name)
         print(f"{'made  ' if ok else 'FAILED'} {name} ({time.monotonic() - start:.1f} s)", flush=True)

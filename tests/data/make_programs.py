@@ -27,13 +27,13 @@ def finish(model, folder, note, compiled=None):
     record_package(path, folder, note, compiled)
 
 
-def record_package(path, folder, note, compiled=None, pymil=True):
-    """Writes model.mlmodelc beside the package if asked for, and records the case."""
+def record_package(path, folder, note, compiled=None, pymil=True, dense=None):
+    """Writes model.mlmodelc beside the package if asked for, and records the case (`dense`: rows and arrays)."""
     paths = ["model.mlpackage"]
     if compiled:
         mil_printer.compile_package(path, os.path.join(folder, "model.mlmodelc"), compiled)
         paths.append("model.mlmodelc")
-    record.record_model(folder, paths, note, pymil)
+    record.record_model(folder, paths, note, pymil, dense)
 
 
 def make_opset(name, half):

@@ -233,8 +233,16 @@ def save_json(path, head, **tables):
         file.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def record_model(folder, paths, note, pymil=True):
-    """Records a case whose first path holds the protobuf; the other paths hold the same tensors in another form."""
+def record_model(folder, paths, note, pymil=True, dense=None):
+    """Records a case.
+
+    Args:
+        folder: the case.
+        paths: its models; the first holds the protobuf, the others hold the same tensors in another form.
+        note: what is special.
+        pymil: whether to say if coremltools' PyMIL loads it.
+        dense: (rows, arrays) of decompressed weights.
+    """
     path = os.path.join(folder, paths[0])
     spec = read_spec(path)
     recorder = Recorder(os.path.dirname(find_spec(path)))
@@ -252,9 +260,10 @@ def record_model(folder, paths, note, pymil=True):
     if kind == "mlProgram" and pymil:
         head["pymil"] = load_pymil(path, spec)
     head["values_pymil_agreed_on"], head["values_pymil_refused"] = recorder.agreed, recorder.refused
-    save_json(os.path.join(folder, "expected.json"), head, tensors=recorder.tensors)
-    save_arrays(os.path.join(folder, "expected.npz"), recorder.arrays)
-    return recorder
+    rows, arrays = dense or ([], {})
+    tables = {"tensors": recorder.tensors} | ({"dense": rows} if rows else {})
+    save_json(os.path.join(folder, "expected.json"), head, **tables)
+    save_arrays(os.path.join(folder, "expected.npz"), recorder.arrays | arrays)
 
 
 def record_blobs(folder, paths, note, rows, arrays):
