@@ -7,12 +7,12 @@ which stay raw bits (unsigned integers): there is no Python number for them, and
 import struct
 
 SENTINEL = 0xDEADBEEF
-# name: (blob code or None, MIL DataType, bits, kind); kind: i signed, u unsigned, f struct float, r raw bits, b bool, s string
+# name: (blob code or None, MIL DataType, bits, kind); kind: i signed, u unsigned, f float, r raw bits, b bool, s string
 DTYPES = {
     "BOOL": (None, 1, 8, "b"), "STRING": (None, 2, 0, "s"),
-    "FLOAT16": (1, 10, 16, "r"), "FLOAT32": (2, 11, 32, "f"), "FLOAT64": (None, 12, 64, "f"), "BFLOAT16": (5, 13, 16, "r"),
+    "FLOAT16": (1, 10, 16, "r"), "FLOAT32": (2, 11, 32, "f"), "FLOAT64": (None, 12, 64, "f"),
     "INT8": (4, 21, 8, "i"), "INT16": (6, 22, 16, "i"), "INT32": (14, 23, 32, "i"), "INT64": (None, 24, 64, "i"),
-    "INT4": (8, 25, 4, "i"),
+    "INT4": (8, 25, 4, "i"), "BFLOAT16": (5, 13, 16, "r"),
     "UINT8": (3, 31, 8, "u"), "UINT16": (7, 32, 16, "u"), "UINT32": (15, 33, 32, "u"), "UINT64": (None, 34, 64, "u"),
     "UINT4": (11, 35, 4, "u"), "UINT2": (10, 36, 2, "u"), "UINT1": (9, 37, 1, "u"), "UINT6": (13, 38, 6, "u"),
     "UINT3": (12, 39, 3, "u"),
@@ -187,7 +187,7 @@ def unpack_tensor_value(data):
 
 
 def pack_tensor_value(field, values):
-    """Encodes a TensorValue as protobuf does: packed, except strings (one field each) and bytes; empty gives no field 1."""
+    """Encodes a TensorValue as protobuf does: packed, but strings one field each; no values give no field 1."""
     number = next(n for n, name in FIELDS.items() if name == field)
     if field == "strings":
         return write_field(number, b"".join(write_field(1, value) for value in values))

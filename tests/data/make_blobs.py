@@ -93,7 +93,9 @@ def make_appended(folder):
     """A file that a second writer continued."""
     path = os.path.join(folder, "weight.bin")
     offsets = write_all(path, [("FLOAT32", np.arange(5, dtype=np.float32)), ("INT8", np.arange(3, dtype=np.int8))])
-    offsets += write_all(path, [("UINT3", np.arange(7, dtype=np.uint8)), ("FLOAT16", np.arange(3, dtype=np.uint16))], True)
+    offsets += write_all(
+        path, [("UINT3", np.arange(7, dtype=np.uint8)), ("FLOAT16", np.arange(3, dtype=np.uint16))], True
+    )
     note = "two records, then two more by a writer opened with truncate_file=False"
     record.record_blobs(folder, ["weight.bin"], note, *describe(path, offsets, "coremltools"))
 
@@ -144,6 +146,11 @@ def make_none(folder):
 
 
 CASES = {
-    "blob_all_dtypes": make_all_dtypes, "blob_sub_byte": make_sub_byte, "blob_empty": make_empty,
-    "blob_appended": make_appended, "blob_handmade": make_handmade, "blob_garbage": make_garbage, "blob_none": make_none,
-}  # fmt: skip
+    "blob_all_dtypes": make_all_dtypes,
+    "blob_sub_byte": make_sub_byte,
+    "blob_empty": make_empty,
+    "blob_appended": make_appended,
+    "blob_handmade": make_handmade,
+    "blob_garbage": make_garbage,
+    "blob_none": make_none,
+}

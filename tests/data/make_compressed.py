@@ -64,9 +64,16 @@ def dense_values(path):
             dtype = {"float16": "FLOAT16", "float32": "FLOAT32"}[array.dtype.name]
             key = f"d{len(arrays)}"
             arrays[key] = array
-            rows.append({
-                "function": name, "op": op.op_type, "output": var.name, "dtype": dtype, "shape": list(array.shape), "npz": key,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "function": name,
+                    "op": op.op_type,
+                    "output": var.name,
+                    "dtype": dtype,
+                    "shape": list(array.shape),
+                    "npz": key,
+                }
+            )
     return rows, arrays
 
 
@@ -112,23 +119,35 @@ def make_by_hand(folder):
 
     @mb.program(input_specs=[mb.TensorSpec(shape=(1, 13))], opset_version=ct.target.iOS16)
     def program(x):
-        cast = mb.constexpr_cast(source_val=rng.standard_normal(13).astype(np.float16), output_dtype="fp32", name="cast_weight")
+        cast = mb.constexpr_cast(
+            source_val=rng.standard_normal(13).astype(np.float16), output_dtype="fp32", name="cast_weight"
+        )
         lut1 = mb.constexpr_lut_to_dense(
             indices=rng.integers(0, 256, 2).astype(np.uint8) & np.array([255, 31], np.uint8),
-            lut=np.array([-1.5, 2.5], np.float32), shape=np.array([1, 13], np.uint32), name="palette_1bit",
-        )  # fmt: skip
+            lut=np.array([-1.5, 2.5], np.float32),
+            shape=np.array([1, 13], np.uint32),
+            name="palette_1bit",
+        )
         lut8 = mb.constexpr_lut_to_dense(
             indices=rng.integers(0, 256, 13).astype(np.uint8),
-            lut=rng.standard_normal(256).astype(np.float32), shape=np.array([1, 13], np.uint32), name="palette_8bit",
-        )  # fmt: skip
+            lut=rng.standard_normal(256).astype(np.float32),
+            shape=np.array([1, 13], np.uint32),
+            name="palette_8bit",
+        )
         mask = np.array([0b10100101, 0b00010011], np.uint8)
         sparse = mb.constexpr_sparse_to_dense(
-            nonzero_data=rng.standard_normal(7).astype(np.float32), mask=mask, shape=np.array([1, 13], np.uint32), name="sparse_odd",
-        )  # fmt: skip
+            nonzero_data=rng.standard_normal(7).astype(np.float32),
+            mask=mask,
+            shape=np.array([1, 13], np.uint32),
+            name="sparse_odd",
+        )
         affine = mb.constexpr_affine_dequantize(
-            quantized_data=rng.integers(-128, 128, (2, 13)).astype(np.int8), axis=1,
-            scale=np.linspace(0.1, 1.3, 13).astype(np.float32), zero_point=np.arange(-6, 7).astype(np.int8), name="affine_axis1",
-        )  # fmt: skip
+            quantized_data=rng.integers(-128, 128, (2, 13)).astype(np.int8),
+            axis=1,
+            scale=np.linspace(0.1, 1.3, 13).astype(np.float32),
+            zero_point=np.arange(-6, 7).astype(np.int8),
+            name="affine_axis1",
+        )
         for i, part in enumerate((cast, lut1, lut8, sparse)):
             x = mb.add(x=x, y=part, name=f"sum{i}")
         return mb.add(x=affine, y=x, name="out")
@@ -142,7 +161,9 @@ def make_vectors(folder):
     rng = np.random.default_rng(63)
 
     def indices(nbits, *shape):
-        return rng.integers(0, 1 << nbits, shape).astype(types.nptype_from_builtin(types.string_to_builtin(f"uint{nbits}")))
+        return rng.integers(0, 1 << nbits, shape).astype(
+            types.nptype_from_builtin(types.string_to_builtin(f"uint{nbits}"))
+        )
 
     @mb.program(input_specs=[mb.TensorSpec(shape=(1, 24))], opset_version=ct.target.iOS18)
     def program(x):
@@ -162,9 +183,11 @@ def make_vectors(folder):
         mask = (np.arange(2 * 24) % 3 == 0).reshape(2, 24)
         bits = mask.astype(types.nptype_from_builtin(types.uint1))
         mask_out, data_out = mb.constexpr_lut_to_sparse(
-            indices_mask=bits, indices_nonzero_data=indices(2, int(mask.sum())),
-            lut=rng.standard_normal((1, 1, 4, 1)).astype(np.float32), name="sparse_palette",
-        )  # fmt: skip
+            indices_mask=bits,
+            indices_nonzero_data=indices(2, int(mask.sum())),
+            lut=rng.standard_normal((1, 1, 4, 1)).astype(np.float32),
+            name="sparse_palette",
+        )
         weight = mb.constexpr_sparse_to_dense(nonzero_data=data_out, mask=mask_out, name="sparse_palette_dense")
         return mb.add(x=total, y=mb.reduce_sum(x=weight, axes=[0], keep_dims=True), name="out")
 
@@ -174,26 +197,43 @@ def make_vectors(folder):
 
 OLD, NEW = ct.target.iOS16, ct.target.iOS18
 CASES = {
-    "quant_int8": compressed_case(OLD, "int8 per channel, symmetric", quantize("linear_symmetric", "int8"), compiled="1.0"),
-    "quant_uint8": compressed_case(OLD, "uint8 per tensor, zero point", quantize("linear", "uint8", "per_tensor"), half=True),
-    "quant_int4_block": compressed_case(
-        NEW, "int4, blocks of 16", quantize("linear_symmetric", "int4", "per_block", block_size=16), half=True, compiled="1.3"
+    "quant_int8": compressed_case(
+        OLD, "int8 per channel, symmetric", quantize("linear_symmetric", "int8"), compiled="1.0"
     ),
-    "quant_uint4_block": compressed_case(NEW, "uint4 with offset, blocks of 8", quantize("linear", "uint4", "per_block", block_size=8)),
+    "quant_uint8": compressed_case(
+        OLD, "uint8 per tensor, zero point", quantize("linear", "uint8", "per_tensor"), half=True
+    ),
+    "quant_int4_block": compressed_case(
+        NEW,
+        "int4, blocks of 16",
+        quantize("linear_symmetric", "int4", "per_block", block_size=16),
+        half=True,
+        compiled="1.3",
+    ),
+    "quant_uint4_block": compressed_case(
+        NEW, "uint4 with offset, blocks of 8", quantize("linear", "uint4", "per_block", block_size=8)
+    ),
     "quant_int8_offset": compressed_case(NEW, "int8 with offset, fp16 scale", quantize("linear", "int8"), half=True),
     "palette_4bit": compressed_case(OLD, "4-bit palette", palettize(4), compiled="1.0"),
     "palette_6bit": compressed_case(OLD, "6-bit palette, fp16", palettize(6), half=True),
     "palette_2bit": compressed_case(OLD, "2-bit palette", palettize(2)),
-    "palette_grouped": compressed_case(NEW, "3-bit palette per group of 8 channels", palettize(3, "per_grouped_channel", group_size=8)),
-    "palette_scaled": compressed_case(
-        NEW, "4-bit palette per group of 4, with per-channel scale",
-        palettize(4, "per_grouped_channel", group_size=4, enable_per_channel_scale=True), half=True, compiled="1.3",
+    "palette_grouped": compressed_case(
+        NEW, "3-bit palette per group of 8 channels", palettize(3, "per_grouped_channel", group_size=8)
     ),
-    "palette_quantized": compressed_case(NEW, "6-bit palette whose entries are int8", palettize(6), quantize("linear_symmetric", "int8", "per_tensor")),
+    "palette_scaled": compressed_case(
+        NEW,
+        "4-bit palette per group of 4, with per-channel scale",
+        palettize(4, "per_grouped_channel", group_size=4, enable_per_channel_scale=True),
+        half=True,
+        compiled="1.3",
+    ),
+    "palette_quantized": compressed_case(
+        NEW, "6-bit palette whose entries are int8", palettize(6), quantize("linear_symmetric", "int8", "per_tensor")
+    ),
     "sparse": compressed_case(OLD, "60 % zeros, bit mask in uint8", prune(), compiled="1.0"),
     "sparse_uint1": compressed_case(NEW, "60 % zeros, bit mask in uint1", prune(), half=True),
     "sparse_palette": compressed_case(NEW, "pruned, then 4-bit palette", prune(), palettize(4), compiled="1.3"),
     "sparse_quantized": compressed_case(NEW, "pruned, then int8", prune(), quantize("linear_symmetric", "int8")),
     "constexpr_ios16": make_by_hand,
     "constexpr_ios18": make_vectors,
-}  # fmt: skip
+}

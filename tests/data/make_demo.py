@@ -1,5 +1,7 @@
 """The model that `make demo` shows: examples/demo.mlpackage, a transformer encoder of four small layers."""
 
+import os
+
 import coremltools as ct
 import numpy as np
 import packages
@@ -18,7 +20,9 @@ def make_demo(folder):
         return mb.const(val=(rng.standard_normal(shape) * scale).astype(kind), name=name)
 
     def linear(x, name, width, depth):
-        return mb.linear(x=x, weight=weight(f"{name}_weight", width, depth), bias=weight(f"{name}_bias", width), name=name)
+        return mb.linear(
+            x=x, weight=weight(f"{name}_weight", width, depth), bias=weight(f"{name}_bias", width), name=name
+        )
 
     def norm(x, name):
         gamma = mb.const(val=(1 + 0.02 * rng.standard_normal(WIDTH)).astype(np.float16), name=f"{name}_weight")
@@ -43,7 +47,9 @@ def make_demo(folder):
         for i in range(4):
             layer = f"layers_{i}"
             x = mb.add(x=x, y=attention(norm(x, f"{layer}_norm1"), f"{layer}_attention"))
-            hidden = mb.gelu(x=linear(norm(x, f"{layer}_norm2"), f"{layer}_mlp_up", 2 * WIDTH, WIDTH), mode="TANH_APPROXIMATION")
+            hidden = mb.gelu(
+                x=linear(norm(x, f"{layer}_norm2"), f"{layer}_mlp_up", 2 * WIDTH, WIDTH), mode="TANH_APPROXIMATION"
+            )
             x = mb.add(x=x, y=linear(hidden, f"{layer}_mlp_down", WIDTH, 2 * WIDTH))
         x = mb.cast(x=norm(x, "final_norm"), dtype="fp32")
         head = weight("head_weight", LABELS, WIDTH, kind=np.float32)
@@ -54,4 +60,5 @@ def make_demo(folder):
     model.short_description = "Four transformer layers with random weights, to show what milblob shows."
     model.input_description["tokens"] = "16 token numbers below 96"
     model.output_description["logits"] = "a score for each label, at each token"
+    os.makedirs(folder, exist_ok=True)
     packages.save(model, folder, "demo.mlpackage")

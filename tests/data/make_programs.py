@@ -1,5 +1,6 @@
 """ML Programs from coremltools' MIL builder: opsets, control flow, functions, states, pipelines, flexible shapes."""
 
+import json
 import os
 import shutil
 
@@ -50,15 +51,24 @@ def make_opset(name, half):
         y = mb.add(x=y, y=kind(0.1), name="shift")
         picked = mb.gather(x=y, indices=np.array([7, -1, 0, 3, 3, 1, 2, 6, 5, 4, 0, 1], np.int32), axis=1, name="pick")
         where = mb.select(cond=np.arange(12).reshape(1, 12) % 3 == 0, a=picked, b=kind(-2.5), name="choose")
+        if name in ("ios15", "ios16"):  # no operation takes them yet, but the writer stores them
+            mb.const(val=rng.integers(-128, 128, 12).astype(np.int8), name="int8_values")
+            mb.const(val=rng.integers(0, 256, (2, 6)).astype(np.uint8), name="uint8_values")
         if name in ("ios16", "ios17"):
             table = mb.constexpr_affine_dequantize(
-                quantized_data=rng.integers(-128, 128, (12, 3)).astype(np.int8), axis=0,
-                scale=np.linspace(0.01, 0.12, 12).astype(kind), zero_point=np.arange(12).astype(np.int8), name="table",
-            )  # fmt: skip
+                quantized_data=rng.integers(-128, 128, (12, 3)).astype(np.int8),
+                axis=0,
+                scale=np.linspace(0.01, 0.12, 12).astype(kind),
+                zero_point=np.arange(12).astype(np.int8),
+                name="table",
+            )
             small = mb.constexpr_affine_dequantize(
-                quantized_data=rng.integers(0, 256, (3, 12)).astype(np.uint8), axis=0, scale=kind(0.5),
-                zero_point=np.uint8(128), name="table_u8",
-            )  # fmt: skip
+                quantized_data=rng.integers(0, 256, (3, 12)).astype(np.uint8),
+                axis=0,
+                scale=kind(0.5),
+                zero_point=np.uint8(128),
+                name="table_u8",
+            )
             where = mb.matmul(x=mb.matmul(x=where, y=table), y=small, name="tables")
         if name in ("ios17", "ios18"):
             dtype = "fp16" if half else "fp32"
@@ -102,7 +112,7 @@ def make_wide_integers(folder):
 
 
 def make_control_flow(folder):
-    """cond inside while_loop; weights in every block, two with one name."""
+    """Nests cond inside while_loop; weights in every block, two with one name."""
     rng = np.random.default_rng(21)
 
     def array(*shape):
@@ -151,7 +161,9 @@ def make_control_flow(folder):
                                     binding.name = "branch_weight"
 
     packages.edit(path, one_name)
-    note = "cond inside while_loop; branch_weight in both branches (renamed in the spec: the builder keeps names unique)"
+    note = (
+        "cond inside while_loop; branch_weight in both branches (renamed in the spec: the builder keeps names unique)"
+    )
     record_package(path, folder, note)
 
 
@@ -212,7 +224,12 @@ def make_states(folder):
         mb.coreml_update_state(state=cache, value=mb.add(x=kept, y=np.float16(1.5), name="last"), name="unread")
         return mb.identity(x=kept, name="out")
 
-    finish(packages.convert(program, ct.target.iOS18, half=True), folder, "state<...> input, read_state, write_state", "1.3")
+    finish(
+        packages.convert(program, ct.target.iOS18, half=True),
+        folder,
+        "state<...> input, read_state, write_state",
+        "1.3",
+    )
 
 
 def make_pipeline(folder):
@@ -239,8 +256,10 @@ def make_pipeline(folder):
 def make_flexible(folder):
     """Unknown dimensions: RangeDim inputs."""
 
-    @mb.program(input_specs=[mb.TensorSpec(shape=(1, ct.converters.mil.mil.get_new_symbol(), 12), dtype=types.fp32)],
-                opset_version=ct.target.iOS16)  # fmt: skip
+    @mb.program(
+        input_specs=[mb.TensorSpec(shape=(1, ct.converters.mil.mil.get_new_symbol(), 12), dtype=types.fp32)],
+        opset_version=ct.target.iOS16,
+    )
     def program(x):
         weight = mb.const(val=np.arange(144, dtype=np.float32).reshape(12, 12) / 7, name="weight")
         return mb.reduce_mean(x=mb.matmul(x=x, y=weight, name="product"), axes=[1], keep_dims=False, name="out")
@@ -263,6 +282,76 @@ def classifier_case(labels, note):
         finish(packages.convert(program, ct.target.iOS15, classifier_config=config), folder, note, "1.0")
 
     return make
+
+
+def small_package(folder):
+    """Saves a package of one weight; returns its path."""
+
+    @mb.program(input_specs=[spec(1, 12)], opset_version=ct.target.iOS16)
+    def program(x):
+        return mb.add(x=x, y=mb.const(val=np.linspace(0, 1, 12).astype(np.float32), name="w"), name="out")
+
+    return packages.save(packages.convert(program, ct.target.iOS16), folder)
+
+
+def edit_manifest(package, change):
+    """Applies change(manifest object) to Manifest.json."""
+    path = os.path.join(package, "Manifest.json")
+    with open(path, encoding="utf-8") as file:
+        manifest = json.load(file)
+    change(manifest)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=4)
+        file.write("\n")
+
+
+def make_xcode(folder):
+    """A package as Xcode leaves it after its description was edited: two overlay files more."""
+    path = small_package(folder)
+    overlays = {
+        "Metadata.json": {
+            "MLModelAuthorKey": "overlay author",
+            "MLModelDescriptionKey": "--",
+            "MLModelVersionStringKey": "--",
+        },
+        "FeatureDescriptions.json": {
+            "Inputs": {"x": {"MLFeatureShortDescription": "overlay"}},
+            "Outputs": {},
+            "TrainingInputs": {},
+        },
+    }
+
+    def add(manifest):
+        for number, name in enumerate(overlays):
+            manifest["itemInfoEntries"][f"00000000-0000-4000-8000-{number:012}"] = {
+                "author": "com.apple.CoreML",
+                "description": "External Overlay",
+                "name": name,
+                "path": f"com.apple.CoreML/{name}",
+            }
+
+    for name, content in overlays.items():
+        with open(os.path.join(path, "Data", "com.apple.CoreML", name), "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+    edit_manifest(path, add)
+    record_package(path, folder, "an Xcode-edited package: overlay files in the manifest")
+
+
+def make_elsewhere(folder):
+    """A package whose manifest names another folder and file: only the manifest tells where the model is."""
+    path = small_package(folder)
+    record_package(path, folder, "the manifest says org.example/other.mlmodel; weights beside it")
+    data = os.path.join(path, "Data")
+    os.rename(os.path.join(data, "com.apple.CoreML"), os.path.join(data, "org.example"))
+    os.rename(os.path.join(data, "org.example", "model.mlmodel"), os.path.join(data, "org.example", "other.mlmodel"))
+
+    def move(manifest):
+        for item in manifest["itemInfoEntries"].values():
+            item["path"] = (
+                item["path"].replace("com.apple.CoreML", "org.example").replace("model.mlmodel", "other.mlmodel")
+            )
+
+    edit_manifest(path, move)
 
 
 def make_neural_network(folder):
@@ -288,5 +377,7 @@ CASES = {
     "flexible": make_flexible,
     "classifier_strings": classifier_case(["cat", "猫", 'quote " and \\ slash'], "string labels as an input value"),
     "classifier_integers": classifier_case([7, -1, 1 << 40], "int64 labels as an input value"),
+    "xcode": make_xcode,
+    "elsewhere": make_elsewhere,
     "neural_network": make_neural_network,
 }

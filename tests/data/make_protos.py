@@ -14,9 +14,16 @@ from coremltools.converters.mil import Builder as mb
 MIL = proto.MIL_pb2
 # The TensorValue field that coremltools' helper picks for a dtype (bfloat16 and fp8, which it refuses: bytes).
 FIELD = {
-    "BOOL": "bools", "STRING": "strings", "FLOAT32": "floats", "FLOAT64": "doubles", "INT16": "ints", "INT32": "ints",
-    "UINT16": "ints", "INT64": "longInts", "UINT64": "longInts",
-}  # fmt: skip
+    "BOOL": "bools",
+    "STRING": "strings",
+    "FLOAT32": "floats",
+    "FLOAT64": "doubles",
+    "INT16": "ints",
+    "INT32": "ints",
+    "UINT16": "ints",
+    "INT64": "longInts",
+    "UINT64": "longInts",
+}
 NUMERIC = [dtype for dtype in reference.DTYPES if dtype != "STRING"]
 
 
@@ -100,7 +107,7 @@ def const(name, value):
 
 
 def identity(name, source="x", shape=(1,)):
-    """out = identity(x)."""
+    """An identity operation."""
     op = MIL.Operation(type="identity", attributes={"name": string(name)})
     op.inputs["x"].arguments.add(name=source)
     op.outputs.add(name=name).type.CopyFrom(value_type("FLOAT32", shape))
@@ -147,7 +154,11 @@ def sample(rng, dtype, count):
     if kind == "r":
         return rng.integers(0, 0x70, count).tolist()
     low = -(1 << nbits - 1) if kind == "i" else 0
-    values = [low, low + (1 << nbits) - 1, *(low + int.from_bytes(rng.bytes(8), "little") % (1 << nbits) for _ in range(count))]
+    values = [
+        low,
+        low + (1 << nbits) - 1,
+        *(low + int.from_bytes(rng.bytes(8), "little") % (1 << nbits) for _ in range(count)),
+    ]
     return values[:count]
 
 
@@ -156,7 +167,14 @@ def make_immediates(folder):
     rng = np.random.default_rng(51)
     operations = []
     for dtype in NUMERIC:
-        for label, shape in (("scalar", ()), ("one", (1,)), ("nine", (9,)), ("ten", (10,)), ("cube", (2, 3, 2)), ("long", (37,))):
+        for label, shape in (
+            ("scalar", ()),
+            ("one", (1,)),
+            ("nine", (9,)),
+            ("ten", (10,)),
+            ("cube", (2, 3, 2)),
+            ("long", (37,)),
+        ):
             values = sample(rng, dtype, int(np.prod(shape)))
             operations.append(const(f"{dtype.lower()}_{label}", tensor(dtype, shape, values)))
     operations.append(const("string_scalar", string("plain")))
@@ -169,7 +187,9 @@ def make_immediates_odd(folder):
     """Inline values no text was ever seen for: empty tensors, NaN, control characters, many-faced floats."""
     operations = []
     for dtype in [*NUMERIC, "STRING"]:
-        operations += [const(f"{dtype.lower()}_empty{i}", tensor(dtype, shape, [])) for i, shape in enumerate([(0,), (2, 0, 3)])]
+        operations += [
+            const(f"{dtype.lower()}_empty{i}", tensor(dtype, shape, [])) for i, shape in enumerate([(0,), (2, 0, 3)])
+        ]
     special = [float("nan"), float("inf"), -float("inf"), -0.0, 5e-324, 1.7976931348623157e308, 0.1]
     operations.append(const("float64_special", tensor("FLOAT64", (7,), special)))
     singles = np.array([0x7FC00000, 0xFFC00001, 0x7F800000, 0xFF800000, 0x80000000, 1, 0x7F7FFFFF], "u4").view("f4")
@@ -181,13 +201,23 @@ def make_immediates_odd(folder):
     operations.append(const("bfloat16_special", tensor("BFLOAT16", (5,), [0x7FC0, 0x7F80, 0xFF80, 0x8000, 1])))
     operations.append(const("fp8_all", tensor("FLOAT8E4M3FN", (16, 16), list(range(256)))))
     operations.append(const("fp8_wide", tensor("FLOAT8E5M2", (256,), list(range(256)))))
-    texts = ["", "NUL \0 inside", 'quote " backslash \\ tab \t newline \n', "猫", "\U0001f600", "e\u0301 is not \u00e9", "x" * 300]
+    texts = [
+        "",
+        "NUL \0 inside",
+        'quote " backslash \\ tab \t newline \n',
+        "猫",
+        "\U0001f600",
+        "e\u0301 is not \u00e9",
+        "x" * 300,
+    ]
     operations.append(const("strings_special", tensor("STRING", (7,), texts)))
     missing = MIL.Value(type=value_type("FLOAT32", (0,)))
     missing.immediateValue.tensor.SetInParent()
     operations.append(const("empty_without_field", missing))
     operations.append(const("rank_unknown_shape", tensor("INT32", (None,), [1, 2, 3])))
-    note = "empty tensors, NaN and infinities, all fp8 values, strings with NUL, quotes, newlines and non-BMP characters"
+    note = (
+        "empty tensors, NaN and infinities, all fp8 values, strings with NUL, quotes, newlines and non-BMP characters"
+    )
     finish(model(operations), folder, note)
 
 
@@ -207,24 +237,32 @@ def make_other_fields(folder):
 
 
 def make_attributes(folder):
-    """Values everywhere else: attributes of program, functions, blocks and operations, containers, argument bindings."""
+    """Values everywhere else: attributes of program, functions, blocks, operations; containers; argument bindings."""
     ten = [i / 4 for i in range(12)]
     spec = model([])
     program, function = spec.mlProgram, spec.mlProgram.functions["main"]
     block = function.block_specializations["CoreML8"]
     program.docString = "documentation"
-    program.attributes["buildInfo"].CopyFrom(dictionary((string("tool"), string("make.py")), (string("v"), string("1"))))
+    program.attributes["buildInfo"].CopyFrom(
+        dictionary((string("tool"), string("make.py")), (string("v"), string("1")))
+    )
     program.attributes["table"].CopyFrom(tensor("FLOAT32", (3, 4), ten))
     shapes = dictionary((string("x"), tensor("INT32", (2,), [1, 4])))
     ranges = dictionary((string("x"), sequence([tensor("INT32", (2,), [1, 4]), tensor("INT32", (2,), [2, 8])])))
     information = group(group(string("DefaultShapes"), shapes), group(string("RangeDims"), ranges))
     function.attributes["FlexibleShapeInformation"].CopyFrom(information)
     block.attributes["block_note"].CopyFrom(tensor("INT32", (11,), range(11)))
-    custom = MIL.Operation(type="custom_layer", attributes={
-        "name": string("custom"), "class_name": string("Mine"), "input_order": sequence([string("x"), string("y")]),
-        "weights": sequence([tensor("FLOAT32", (12,), ten), tensor("FLOAT32", (12,), ten[::-1])]),
-        "nothing": sequence([]), "pair": group(tensor("INT64", (), [-5]), sequence([sequence([tensor("UINT8", (2,), [1, 255])])])),
-    })  # fmt: skip
+    custom = MIL.Operation(
+        type="custom_layer",
+        attributes={
+            "name": string("custom"),
+            "class_name": string("Mine"),
+            "input_order": sequence([string("x"), string("y")]),
+            "weights": sequence([tensor("FLOAT32", (12,), ten), tensor("FLOAT32", (12,), ten[::-1])]),
+            "nothing": sequence([]),
+            "pair": group(tensor("INT64", (), [-5]), sequence([sequence([tensor("UINT8", (2,), [1, 255])])])),
+        },
+    )
     custom.attributes["documented"].CopyFrom(string("text"))
     custom.attributes["documented"].docString = "a Value may have one"
     custom.inputs["x"].arguments.add(name="x")
@@ -279,7 +317,9 @@ def make_type_attributes(folder):
     extra = function.inputs.add(name="any_rank")
     extra.type.CopyFrom(value_type("FLOAT32", ("...",)))
     function.inputs.add(name="cache").type.stateType.wrappedType.CopyFrom(value_type("FLOAT16", (2, 3)))
-    note = "a tensor inside TensorType.attributes (not listed: it belongs to a type), a variadic dimension, a state input"
+    note = (
+        "a tensor inside TensorType.attributes (not listed: it belongs to a type), a variadic dimension, a state input"
+    )
     finish(spec, folder, note)
 
 
@@ -334,12 +374,20 @@ def make_weight_files(folder):
 
     packages.edit(path, move)
     mil_printer.compile_package(path, os.path.join(folder, "model.mlmodelc"), "1.0")
-    note = "three weight files, one in a sub-folder under a basename used elsewhere; the second and third by reference.py"
+    note = (
+        "three weight files, one in a sub-folder under a basename used elsewhere; the second and third by reference.py"
+    )
     record.record_model(folder, ["model.mlpackage", "model.mlmodelc"], note, pymil=False)
 
 
 CASES = {
-    "immediates": make_immediates, "immediates_odd": make_immediates_odd, "other_fields": make_other_fields,
-    "attributes": make_attributes, "containers": make_containers_text, "type_attributes": make_type_attributes,
-    "specializations": make_specializations, "nested_pipeline": make_nested_pipeline, "weight_files": make_weight_files,
-}  # fmt: skip
+    "immediates": make_immediates,
+    "immediates_odd": make_immediates_odd,
+    "other_fields": make_other_fields,
+    "attributes": make_attributes,
+    "containers": make_containers_text,
+    "type_attributes": make_type_attributes,
+    "specializations": make_specializations,
+    "nested_pipeline": make_nested_pipeline,
+    "weight_files": make_weight_files,
+}

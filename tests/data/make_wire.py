@@ -109,9 +109,13 @@ def plain():
         const("b", tensor(BOOL, (10,), (3, [(1, varints(1, 0, 1, 1, 0, 0, 1, 0, 1, 1))]))),
         const("s", tensor(STRING, (2,), (4, [(1, "one"), (1, "zwei ü")]))),
         const("y", tensor(UINT8, (10,), (7, [(1, bytes(range(10)))]))),
-        [(1, "add"), (2, entry("x", [(1, [(1, "x")])])), (2, entry("y", [(1, [(2, tensor(FLOAT32, (), (1, [(1, floats(0.5))])))])])),
-         (3, [(1, "out"), (2, value_type(FLOAT32, 1))])],
-    )  # fmt: skip
+        [
+            (1, "add"),
+            (2, entry("x", [(1, [(1, "x")])])),
+            (2, entry("y", [(1, [(2, tensor(FLOAT32, (), (1, [(1, floats(0.5))])))])])),
+            (3, [(1, "out"), (2, value_type(FLOAT32, 1))]),
+        ],
+    )
 
 
 def each_message(message, change):
@@ -145,12 +149,26 @@ def chunks():
     """Packed fields in several pieces, an empty one among them, and pieces mixed with single elements."""
     single = Raw(5, struct.pack("<f", 9.5))
     return program(
-        const("f", tensor(FLOAT32, (11,), (1, [(1, floats(*range(4))), (1, b""), (1, floats(4.0)), (1, single), (1, floats(*range(5)))]))),
+        const(
+            "f",
+            tensor(
+                FLOAT32,
+                (11,),
+                (1, [(1, floats(*range(4))), (1, b""), (1, floats(4.0)), (1, single), (1, floats(*range(5)))]),
+            ),
+        ),
         const("d", tensor(FLOAT64, (4,), (6, [(1, doubles(1.0, 2.0)), (1, Raw(1, doubles(3.0))), (1, doubles(4.0))]))),
-        const("i", tensor(INT32, (10,), (2, [(1, varints(1, -2, 3)), (1, 4), (1, -5), (1, varints(6, 7)), (1, varints(8, 9, 1000))]))),
+        const(
+            "i",
+            tensor(
+                INT32,
+                (10,),
+                (2, [(1, varints(1, -2, 3)), (1, 4), (1, -5), (1, varints(6, 7)), (1, varints(8, 9, 1000))]),
+            ),
+        ),
         const("l", tensor(INT64, (3,), (5, [(1, varints(1)), (1, -2), (1, varints(1 << 40))]))),
         const("b", tensor(BOOL, (4,), (3, [(1, varints(1, 0)), (1, 1), (1, varints(0))]))),
-    )  # fmt: skip
+    )
 
 
 def unpacked():
@@ -166,19 +184,40 @@ def unpacked():
 
 def split():
     """Singular sub-messages in two pieces, which merge; a singular scalar given twice, of which the last counts."""
-    type_split = [(2, [(1, [(1, FLOAT32), (2, 1)])]), (2, [(1, [(3, [(1, [(1, 4)])])])]), (3, [(1, [(1, [(1, floats(1, 2, 3, 4))])])])]
-    value_split = [(2, value_type(FLOAT32, 12)), (3, [(1, [(1, [(1, floats(*range(5)))])])]), (3, [(1, [(1, [(1, floats(*range(7)))])])])]
+    type_split = [
+        (2, [(1, [(1, FLOAT32), (2, 1)])]),
+        (2, [(1, [(3, [(1, [(1, 4)])])])]),
+        (3, [(1, [(1, [(1, floats(1, 2, 3, 4))])])]),
+    ]
+    value_split = [
+        (2, value_type(FLOAT32, 12)),
+        (3, [(1, [(1, [(1, floats(*range(5)))])])]),
+        (3, [(1, [(1, [(1, floats(*range(7)))])])]),
+    ]
     floats_split = tensor(FLOAT32, (10,), (1, [(1, floats(*range(6)))]), (1, [(1, floats(6, 7, 8, 9))]))
     ints_split = tensor(INT32, (4,), (2, [(1, varints(1, 2))]), (2, [(1, 3), (1, 4)]))
     bytes_twice = tensor(UINT8, (3,), (7, [(1, b"first"), (1, b"xyz")]))
     bytes_split = tensor(UINT8, (3,), (7, [(1, b"first")]), (7, [(1, b"abc")]))
     bytes_kept = tensor(UINT8, (3,), (7, [(1, b"abc")]), (7, []))
     strings_split = tensor(STRING, (3,), (4, [(1, "a"), (1, "b")]), (4, [(1, "c")]))
-    dtype_twice = [(2, [(1, [(1, INT32), (2, 1), (3, [(1, [(1, 9)]), (1, [(1, 2)])]), (1, FLOAT32)])]), (3, [(1, [(1, [(1, floats(1, 2))])])])]
+    dtype_twice = [
+        (2, [(1, [(1, INT32), (2, 1), (3, [(1, [(1, 9)]), (1, [(1, 2)])]), (1, FLOAT32)])]),
+        (3, [(1, [(1, [(1, floats(1, 2))])])]),
+    ]
     whole = tensor(FLOAT32, (2,), (1, [(1, floats(7, 8))]))
     entry_split = ([(1, "val"), *((2, [field]) for field in whole)],)
-    blobs = {"type": type_split, "value": value_split, "floats": floats_split, "ints": ints_split, "bytes_twice": bytes_twice,
-             "bytes": bytes_split, "bytes_kept": bytes_kept, "strings": strings_split, "dtype": dtype_twice, "entry": entry_split}  # fmt: skip
+    blobs = {
+        "type": type_split,
+        "value": value_split,
+        "floats": floats_split,
+        "ints": ints_split,
+        "bytes_twice": bytes_twice,
+        "bytes": bytes_split,
+        "bytes_kept": bytes_kept,
+        "strings": strings_split,
+        "dtype": dtype_twice,
+        "entry": entry_split,
+    }
     return program(*(const(f"{name}_split", value) for name, value in blobs.items()))
 
 
@@ -190,12 +229,24 @@ def replaced():
         const("there_and_back", tensor(FLOAT32, (1,), (1, [(1, floats(9, 9))]), (2, [(1, 7)]), (1, [(1, floats(3))]))),
         const("floats_then_nothing", tensor(INT32, (0,), (1, [(1, floats(9, 9))]), (2, []))),
         const("blob_then_immediate", [(2, value_type(FLOAT32, 1)), (5, [(1, "gone.bin"), (2, 64)]), (3, [(1, five)])]),
-        const("list_then_tensor", [(2, value_type(FLOAT32, 1)), (3, [(3, [(1, tensor(INT32, (), (2, [(1, 4)])))]), (1, five)])]),
-        const("list_type_then_tensor", [(2, [(2, [(1, value_type(INT32))]), *value_type(FLOAT32, 1)]), (3, [(1, five)])]),
-        const("unknown_then_constant", [(2, [(1, [(1, FLOAT32), (2, 1), (3, [(2, [(1, 1)]), (1, [(1, 1)])])])]), (3, [(1, five)])]),
-        [(1, "add"), (2, entry("y", [(1, [(1, "x"), (2, tensor(FLOAT32, (1,), *five))])])),
-         (2, entry("z", [(1, [(2, tensor(FLOAT32, (1,), *five)), (1, "x")])])), (3, [(1, "out"), (2, value_type(FLOAT32, 1))])],
-    )  # fmt: skip
+        const(
+            "list_then_tensor",
+            [(2, value_type(FLOAT32, 1)), (3, [(3, [(1, tensor(INT32, (), (2, [(1, 4)])))]), (1, five)])],
+        ),
+        const(
+            "list_type_then_tensor", [(2, [(2, [(1, value_type(INT32))]), *value_type(FLOAT32, 1)]), (3, [(1, five)])]
+        ),
+        const(
+            "unknown_then_constant",
+            [(2, [(1, [(1, FLOAT32), (2, 1), (3, [(2, [(1, 1)]), (1, [(1, 1)])])])]), (3, [(1, five)])],
+        ),
+        [
+            (1, "add"),
+            (2, entry("y", [(1, [(1, "x"), (2, tensor(FLOAT32, (1,), *five))])])),
+            (2, entry("z", [(1, [(2, tensor(FLOAT32, (1,), *five)), (1, "x")])])),
+            (3, [(1, "out"), (2, value_type(FLOAT32, 1))]),
+        ],
+    )
 
 
 def duplicates():
@@ -209,7 +260,10 @@ def duplicates():
 def odd_numbers():
     """Varints that say more than their field holds: cut to 32 bits, or any bit set for a bool."""
     return program(
-        const("i", tensor(INT32, (6,), (2, [(1, varints(0xFFFFFFFF, 1 << 32, (1 << 32) + 5, -1, 0x80000000, (1 << 63) | 3))]))),
+        const(
+            "i",
+            tensor(INT32, (6,), (2, [(1, varints(0xFFFFFFFF, 1 << 32, (1 << 32) + 5, -1, 0x80000000, (1 << 63) | 3))])),
+        ),
         const("b", tensor(BOOL, (5,), (3, [(1, varints(2, 0, 255, 1 << 31, -1))]))),
         const("padded", tensor(INT32, (3,), (2, [(1, varints(1, 0, 300, nbytes=10))]))),
         const("padded_bool", tensor(BOOL, (3,), (3, [(1, varints(1, 0, 1, nbytes=10))]))),
@@ -246,10 +300,22 @@ def wrap(pieces, **padding):
 
 CHANGES = {
     "plain": ("fields in order, nothing odd: what the others are compared with", plain, {}),
-    "value_before_key": ("every map entry has its value before its key", lambda: each_message(plain(), swap_entries), {}),
+    "value_before_key": (
+        "every map entry has its value before its key",
+        lambda: each_message(plain(), swap_entries),
+        {},
+    ),
     "reversed": ("fields of every message in descending order", lambda: each_message(plain(), order), {}),
-    "unknown_fields": ("unknown fields of wire types 0 1 2 5 in every message but map entries", lambda: each_message(plain(), add_unknown), {}),
-    "unknown_groups": ("unknown nested groups (wire types 3 and 4) in every message but map entries", lambda: each_message(plain(), add_group), {}),
+    "unknown_fields": (
+        "unknown fields of wire types 0 1 2 5 in every message but map entries",
+        lambda: each_message(plain(), add_unknown),
+        {},
+    ),
+    "unknown_groups": (
+        "unknown nested groups (wire types 3 and 4) in every message but map entries",
+        lambda: each_message(plain(), add_group),
+        {},
+    ),
     "padded_values": ("every varint value takes 10 bytes", plain, {"values": 10}),
     "padded_lengths": ("every length prefix takes 5 bytes", plain, {"lengths": 5}),
     "padded_tags": ("every tag takes 5 bytes", plain, {"tags": 5}),
@@ -260,7 +326,7 @@ CHANGES = {
     "duplicate_keys": ("a map key twice: the last entry counts", duplicates, {}),
     "odd_numbers": ("varints wider than their field", odd_numbers, {}),
     "odd_names": ("empty and non-ASCII names, entries without key or value", odd_names, {}),
-}  # fmt: skip
+}
 
 
 def wire_case(name):
@@ -294,12 +360,15 @@ def make_split_program(folder):
 def make_unknown_in_entry(folder):
     """An unknown field in every map entry. Python's protobuf hides such entries; C++ keeps them, and that is right."""
     piece = each_message(plain(), add_to_entries)
-    note = "an unknown field in every map entry; expected is what C++ and pure-Python protobuf see (upb hides the entries)"
+    note = (
+        "an unknown field in every map entry; expected is what C++ and pure-Python protobuf see (upb hides the entries)"
+    )
     write(folder, [plain()], note, {})
     write(folder, [piece], note, {}, recorded=True)
 
 
 CASES = {
     **{f"wire/{name}": wire_case(name) for name in CHANGES},
-    "wire/split_program": make_split_program, "wire/unknown_in_entry": make_unknown_in_entry,
-}  # fmt: skip
+    "wire/split_program": make_split_program,
+    "wire/unknown_in_entry": make_unknown_in_entry,
+}

@@ -1,7 +1,7 @@
 """Prints a MIL Program as `model.mil` text, as Apple's compiler would, and lays out a compiled model around it.
 
-Written from FORMATS.md section 4 and checked against a real pair (see README.md). There is no Core ML compiler on Linux, so
-these `.mlmodelc` directories have no coremldata.bin. What was never seen in real text is a guess, listed in README.md.
+Checked against a real pair of protobuf and text (see README.md). There is no Core ML compiler on Linux, so these `.mlmodelc`
+directories have no coremldata.bin. What was never seen in real text is a guess, listed in README.md.
 """
 
 import json
@@ -28,6 +28,13 @@ def print_float(value):
         head, exponent = text.split("p")
         text = f"{head.rstrip('0').rstrip('.')}p{exponent}"
     return text
+
+
+def decode_fp8(bits, mantissa):
+    """The value of a finite fp8: 3 mantissa bits with bias 7, or 2 with bias 15."""
+    sign, exponent, fraction = -1.0 if bits >> 7 else 1.0, (bits & 0x7F) >> mantissa, bits & (1 << mantissa) - 1
+    significand = fraction / (1 << mantissa) + (1 if exponent else 0)
+    return sign * significand * 2.0 ** (max(exponent, 1) - (7 if mantissa == 3 else 15))
 
 
 def print_string(value):
@@ -88,6 +95,8 @@ class Printer:
             return [print_float(v) for v in values.flat]
         if dtype == "BFLOAT16":
             return [print_float(struct.unpack("<f", struct.pack("<I", int(v) << 16))[0]) for v in values.flat]
+        if dtype in ("FLOAT8E4M3FN", "FLOAT8E5M2"):
+            return [print_float(decode_fp8(int(v), 3 if dtype == "FLOAT8E4M3FN" else 2)) for v in values.flat]
         if dtype == "INT4":
             return [str(int(v) - 16 if v > 7 else int(v)) for v in values.flat]
         return [str(int(v)) for v in values.flat]

@@ -61,9 +61,7 @@ def read_immediate(tensor, dtype, shape):
 
 def read_shape(tensor_type):
     """Returns the dimensions as integers, unknown ones as None."""
-    return [
-        d.constant.size if d.WhichOneof("dimension") == "constant" else None for d in tensor_type.dimensions
-    ]
+    return [d.constant.size if d.WhichOneof("dimension") == "constant" else None for d in tensor_type.dimensions]
 
 
 class Recorder:
