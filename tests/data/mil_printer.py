@@ -1,7 +1,7 @@
 """Prints a MIL Program as `model.mil` text, as Apple's compiler would, and lays out a compiled model around it.
 
-Checked against a real pair of protobuf and text (see README.md). There is no Core ML compiler on Linux, so these `.mlmodelc`
-directories have no coremldata.bin. What was never seen in real text is a guess, listed in README.md.
+Checked against a real pair of protobuf and text (see README.md). There is no Core ML compiler on Linux, so these
+`.mlmodelc` directories have no coremldata.bin. What was never seen in real text is a guess, listed in README.md.
 """
 
 import json
