@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from math import prod
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class Tensor:
         self,
         model: "Model",
         name: str,
-        mil_dtype: Any,
+        mil_dtype: DType,
         shape: tuple[int | None, ...],
         source: Source | None = None,
         program: Program | None = None,
@@ -72,8 +72,7 @@ class Tensor:
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy dtype of the values."""
-        dtype: np.dtype[Any] = self.mil_dtype.numpy
-        return dtype
+        return self.mil_dtype.numpy
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -99,7 +98,7 @@ class Tensor:
             return sum(self._model._stored(self, c).nbytes for c in self._compressed.stored())
         if self.mil_dtype is DType.STRING:
             return int(self._constant.payload[1])
-        return int(self.mil_dtype.nbytes(self.size))
+        return self.mil_dtype.nbytes(self.size)
 
     @property
     def is_blob(self) -> bool:
@@ -220,21 +219,22 @@ class Tensor:
             record = reader._record(buffer, constant.blob_offset)
             return self._checked(reader, buffer, record)
         self._source.mapping.check_size()
-        return unpack_at(self._program.buffer, *constant.payload, self.mil_dtype, self._shape)
+        offset, nbytes = constant.payload
+        return unpack_at(self._program.buffer, offset, nbytes, self.mil_dtype, self._shape)
 
     def _checked(self, reader: BlobReader, buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any]:
         """The values of a record, once it is known to hold what the Program declares."""
         if record.dtype is not self.mil_dtype:
             words = f"record dtype: expected {self.mil_dtype} as the Program declares, got {record.dtype}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
-        shape = self._shape
+        shape = cast("tuple[int, ...]", self._shape)
         if None in shape:
             raise ResolveError(f"shape: expected every dimension known, got {shape}", offset=record.offset, file=reader.name)
-        if record.count != prod(shape):  # type: ignore[arg-type]
-            words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"  # type: ignore[arg-type]
+        if record.count != prod(shape):
+            words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
         if record.dtype.is_sub_byte:
-            return array_over(buffer, record).reshape(shape)  # type: ignore[arg-type]
+            return array_over(buffer, record).reshape(shape)
         return np.ndarray(shape, record.dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -502,14 +502,14 @@ class Model(MappingABC[str, Tensor]):
         return f"<Model {self.path or 'buffer'} ({self.kind}): {state}>"
 
 
-def _untyped(buffer: _codec.Buffer, constant: Any) -> tuple[Any, tuple[int | None, ...]]:
+def _untyped(buffer: _codec.Buffer, constant: _codec.Constant) -> tuple[DType, tuple[int | None, ...]]:
     """Dtype and shape of a list element that states no type: what its field holds, as a vector."""
     field = _codec.tensor_locate(buffer, *constant.payload)[0]
     names = ("UINT8", "FLOAT32", "INT32", "BOOL", "STRING", "INT64", "FLOAT64", "UINT8")
     return DType[names[field]], (None,) if field else (0,)
 
 
-def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool = False) -> Model:  # noqa: A001
+def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool = False) -> Model:
     """Open a model, or a bare weight file, without reading its values.
 
     Args:
@@ -580,11 +580,11 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
     offsets = np.array([t.offset for t in tensors], np.uint64)
     records = np.empty(len(tensors), RECORD)
     reader._mapping.expect_random(True)
-    done, error = _codec.blob_records_at(buffer, offsets, records, True)
+    done, broken = _codec.blob_records_at(buffer, offsets, records, True)
     reader._mapping.expect_random(False)
-    if error is not None:
-        error.where = tensors[done].where
-        raise error
+    if broken is not None:
+        broken.where = tensors[done].where
+        raise broken
     for tensor, (offset, data_offset, nbytes, count, padding, code, _) in zip(tensors, records.tolist(), strict=True):
         try:
             record = BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)

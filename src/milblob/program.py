@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from . import _codec
 from .errors import UnsupportedError, program_path
@@ -34,7 +34,7 @@ class Compressed:
 
     __slots__ = ("op", "parts")
 
-    def __init__(self, op: Any) -> None:
+    def __init__(self, op: _codec.Op) -> None:
         self.op = op
         self.parts: dict[str, Any] = {}
 
@@ -79,7 +79,7 @@ class Program:
             self.buffer, self.span = _rewrite(buffer, span)
             self.rewritten = True
             scan = _codec.scan_program(self.buffer, *self.span, flags | _codec.SCAN_PLAIN)
-        self.scan = scan
+        self.scan = cast(_codec.Scan, scan)  # protobuf writes no message in pieces
         self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
 
     # ------------------------------------------------------------------------------------------------------- names
@@ -214,7 +214,7 @@ class Program:
 
         Only names that an operation of this scan defines are kept; a nested block sees the blocks around it.
         """
-        scan = _codec.scan_program(self.buffer, *self.span, self.flags | _codec.SCAN_USES)
+        scan = cast(_codec.Scan, _codec.scan_program(self.buffer, *self.span, self.flags | _codec.SCAN_USES))
         defined = {(op.block, op.name) for op in self.scan.ops}
         found: dict[tuple[int, str], list[Use]] = {}
         for c in scan.constants:
@@ -223,8 +223,8 @@ class Program:
                 block = scan.blocks[block][2]
             if block < 0:
                 continue
-            returned = c.owner == _codec.RETURN
-            use = Use("return", c.text, "") if returned else Use(c.op.type, c.op.name, c.key)
+            op = None if c.owner == _codec.RETURN else c.op
+            use = Use("return", c.text, "") if op is None else Use(op.type, op.name, c.key)
             found.setdefault((block, c.text), []).append(use)
         return found
 

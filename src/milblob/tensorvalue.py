@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,7 +16,7 @@ FIELD_NAMES = ("nothing", "floats", "ints", "bools", "strings", "longInts", "dou
 Shape = Sequence[int | None]
 
 
-def accepts(dtype: Any, field: int) -> bool:
+def accepts(dtype: DType, field: int) -> bool:
     """Whether values of `dtype` follow without loss from a TensorValue field.
 
     Integers from ints and longInts (each value is checked against the dtype), float64 also from floats, and anything of
@@ -25,7 +25,7 @@ def accepts(dtype: Any, field: int) -> bool:
     if field == BYTES:
         return dtype is not DType.STRING
     if field in (INTS, LONGINTS):
-        return bool(dtype.is_integer)
+        return dtype.is_integer
     if field == FLOATS:
         return dtype is DType.FLOAT32 or dtype is DType.FLOAT64
     return field == dtype.field
@@ -61,7 +61,7 @@ def unpack_tensor(value: Any, dtype: Any, shape: Shape) -> np.ndarray[Any, Any]:
     return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), tuple(shape))
 
 
-def unpack_at(buffer: _codec.Buffer, offset: int, nbytes: int, dtype: Any, shape: tuple[int | None, ...]) -> np.ndarray[Any, Any]:
+def unpack_at(buffer: _codec.Buffer, offset: int, nbytes: int, dtype: DType, shape: tuple[int | None, ...]) -> np.ndarray[Any, Any]:
     """As unpack_tensor, for the TensorValue at [offset, offset + nbytes) of a held buffer."""
     field, start, at, payload, chunk_count, string_count = _codec.tensor_locate(buffer, offset, nbytes)
     open_count = shape.count(None)
@@ -88,18 +88,18 @@ def unpack_at(buffer: _codec.Buffer, offset: int, nbytes: int, dtype: Any, shape
     if field == STRINGS:
         texts = np.empty(count, object)
         texts[:] = _codec.tensor_strings(buffer, offset + nbytes, start, count)
-        return texts.reshape(shape)  # type: ignore[arg-type]
+        return texts.reshape(cast("tuple[int, ...]", shape))
     return _values(buffer, field, dtype, at, payload, count, shape)
 
 
 def _count(
-    buffer: _codec.Buffer, field: int, dtype: Any, at: int, nbytes: int, string_count: int, expected: int | None
+    buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, string_count: int, expected: int | None
 ) -> int:
     """The number of elements in a payload; bytes that make no whole element are refused."""
     if field == STRINGS:
         return string_count
     if field in (INTS, BOOLS, LONGINTS):
-        return int(_codec.varint_count(buffer, at, nbytes))
+        return _codec.varint_count(buffer, at, nbytes)
     nbits = {FLOATS: 32, DOUBLES: 64}.get(field, dtype.nbits)
     count = nbytes * 8 // nbits
     if expected is not None and (expected * nbits + 7) // 8 == nbytes:
@@ -117,10 +117,10 @@ def _close(shape: tuple[int | None, ...], known: int, count: int) -> tuple[int |
 
 
 def _values(
-    buffer: _codec.Buffer, field: int, dtype: Any, at: int, nbytes: int, count: int, shape: Any
+    buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, count: int, shape: Any
 ) -> np.ndarray[Any, Any]:
     if field in (FLOATS, DOUBLES):
-        stored = np.ndarray(shape, "<f4" if field == FLOATS else "<f8", buffer, at)
+        stored = np.ndarray(shape, "<f4" if field == FLOATS else "<f8", buffer, at)  # type: ignore[arg-type]
         return stored.astype(dtype.numpy, copy=False)
     if field == BYTES:
         if dtype is DType.BOOL:
@@ -128,7 +128,7 @@ def _values(
             _codec.varint_decode(buffer, at, nbytes, out, 1, 0, 1, is_bool=True)
             return out.view(np.bool_).reshape(shape)
         if not dtype.is_sub_byte:
-            return np.ndarray(shape, dtype.numpy, buffer, at)
+            return np.ndarray(shape, dtype.numpy, buffer, at)  # type: ignore[arg-type]
         out = np.empty(shape, np.uint8)
         _codec.unpack_bits(buffer, at, count, dtype.nbits, out)
         return out.view(dtype.numpy)
@@ -174,7 +174,7 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
     own = as_dtype(array.dtype)
     target = own if dtype is None else as_dtype(dtype)
     if target is DType.STRING and own is DType.STRING:
-        return bytes(_codec.tensor_pack_strings([_utf8(text) for text in array.reshape(-1).tolist()]))
+        return _codec.tensor_pack_strings([_utf8(text) for text in array.reshape(-1).tolist()])
     if target is not own and not (target.is_integer and own.is_integer):
         raise TypeError(f"array: expected elements of {target}, got {own}; convert them first")
     if target.is_sub_byte:
@@ -185,7 +185,7 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
     array = np.require(array, array.dtype.newbyteorder("=" if kind != "raw" else "<"), ["C", "A"])
     if target is DType.BOOL and array.size and array.view(np.uint8).max() > 1:
         array = array.view(np.uint8) != 0  # a view of foreign bytes: NumPy does not promise 0 and 1
-    return bytes(_codec.tensor_pack(target.field, array.reshape(-1).view(np.uint8), kind))
+    return _codec.tensor_pack(target.field, array.reshape(-1).view(np.uint8), kind)
 
 
 def _utf8(text: Any) -> bytes:
@@ -196,7 +196,7 @@ def _utf8(text: Any) -> bytes:
     raise TypeError(f"array: expected elements of str, got {type(text).__name__}")
 
 
-def _narrow(array: np.ndarray[Any, Any], target: Any) -> np.ndarray[Any, Any]:
+def _narrow(array: np.ndarray[Any, Any], target: DType) -> np.ndarray[Any, Any]:
     """Convert integers to another integer dtype, every value checked."""
     low, high = target.range
     wide = array.astype(np.int64) if array.dtype.kind not in "iu" else array
@@ -207,7 +207,7 @@ def _narrow(array: np.ndarray[Any, Any], target: Any) -> np.ndarray[Any, Any]:
     return wide.astype(target.numpy)
 
 
-def _pack_sub_byte(array: np.ndarray[Any, Any], own: Any, target: Any) -> bytes:
+def _pack_sub_byte(array: np.ndarray[Any, Any], own: DType, target: DType) -> bytes:
     """Pack one-byte elements, the range checked by the kernel; anything else is narrowed to them first."""
     low, high = target.range
     direct = array.dtype == np.int8 if target is DType.INT4 else array.dtype == np.uint8
@@ -216,4 +216,4 @@ def _pack_sub_byte(array: np.ndarray[Any, Any], own: Any, target: Any) -> bytes:
         if target is DType.INT4:
             low, high = -8, 15  # ml_dtypes keeps -1 as 0x0F; 0xFF would mean the same
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return bytes(_codec.tensor_pack(target.field, flat, f"p{target.nbits}", low, high))
+    return _codec.tensor_pack(target.field, flat, f"p{target.nbits}", low, high)
