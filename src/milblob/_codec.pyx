@@ -476,6 +476,7 @@ cdef str _path(Buffer buffer, C.mb_scan *s):
         return (<const char *>buffer.data)[offset:offset + nbytes].decode("utf-8", "replace")
     cdef uint32_t block = s.block
     cdef C.mb_block *row
+    cdef C.mb_span name
     if s.function == C.MB_NONE or s.function >= s.function_capacity:
         return program_path("", None)
     function = text(s.functions[s.function].name.offset, s.functions[s.function].name.nbytes)
@@ -487,7 +488,15 @@ cdef str _path(Buffer buffer, C.mb_scan *s):
         nesting.append((row.index, text(row.name.offset, row.name.nbytes), row.number))
         block = row.parent
     spec = text(s.blocks[block].name.offset, s.blocks[block].name.nbytes) if block != C.MB_NONE and block < s.block_capacity else None
-    op = (s.current.index, text(s.current.name.offset, s.current.name.nbytes)) if s.in_op else None
+    name = s.current.name
+    if s.in_op and s.output.offset:  # the scan reads an operation's name only when it needs it
+        try:
+            for number, wire, _, offset, nbytes in wire_fields(buffer, s.output.offset, s.output.nbytes):
+                if number == 1 and wire == 2:
+                    name.offset, name.nbytes = offset, nbytes
+        except FormatError:
+            pass
+    op = (s.current.index, text(name.offset, name.nbytes)) if s.in_op else None
     key = text(s.owner.key.offset, s.owner.key.nbytes) if s.in_op else ""
     return program_path(function, spec, nesting[::-1], op, key)
 

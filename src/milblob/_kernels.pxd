@@ -117,6 +117,7 @@ cdef extern from "milblob/tables.h" nogil:
         uint64_t function_count, block_count, op_count, entry_count, number_count
         uint32_t function, block, op
         mb_op current
+        mb_span output
         bint in_op
         mb_entry owner
         uint64_t version

@@ -301,11 +301,11 @@ class Model(MappingABC[str, Tensor]):
     def _add(self, source: Source, program: Program) -> None:
         scan = program.scan
         constants = scan.constants
-        names = program.names()
+        names, op_names = program.names()
         ends, parts = program.compressed()
         tensors = self._tensors
         plain = not program.rewritten and not source.is_text
-        for name, c in zip(names, constants, strict=False):
+        for name, c in zip(names, constants, strict=True):
             if c.storage == _codec.NAME:
                 continue
             offset = c.blob_offset if c.storage == _codec.BLOB else c.payload[0] if plain else None
@@ -321,7 +321,6 @@ class Model(MappingABC[str, Tensor]):
                     continue
             tensors[name] = tensor
         if ends:
-            op_names = dict(zip(map(id, scan.ops), names[len(constants) :], strict=True))
             self._add_compressed(source, program, ends, op_names)
 
     def _add_compressed(self, source: Source, program: Program, ends: list[Compressed], names: dict[int, str]) -> None:
@@ -585,10 +584,11 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
     if broken is not None:
         broken.where = tensors[done].where
         raise broken
-    for tensor, (offset, data_offset, nbytes, count, padding, code, _) in zip(tensors, records.tolist(), strict=True):
-        try:
-            record = BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
-            result[tensor.name] = tensor._checked(reader, buffer, record)
-        except MilblobError as error:
-            error.where = error.where or tensor.where
-            raise
+    starts, counts, codes = (records[name].tolist() for name in ("data_offset", "count", "blob_code"))
+    for tensor, start, count, code in zip(tensors, starts, counts, codes, strict=True):
+        dtype = tensor.mil_dtype
+        # The common case, in one comparison each: what the record says is what the Program declares.
+        if code == dtype.blob_code and count == tensor._constant.count and dtype.nbits >= 8:
+            result[tensor.name] = np.ndarray(tensor._shape, dtype.numpy, buffer, start)  # type: ignore[arg-type]
+        else:
+            result[tensor.name] = tensor.read()

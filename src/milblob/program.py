@@ -84,40 +84,43 @@ class Program:
 
     # ------------------------------------------------------------------------------------------------------- names
 
-    def names(self) -> list[str]:
-        """Return a unique, stable name for each of scan.constants and then each of scan.ops, in one list."""
-        scan = self.scan
-        rows = [(_name(c), c.function, c.block) for c in scan.constants]
-        rows += [(op.name, scan.blocks[op.block][1], op.block) for op in scan.ops]
-        many = len(scan.functions) > 1
-        prefix = self.prefix
-        if many:
-            heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
-            names = [(heads[function] if function >= 0 else prefix) + name for name, function, _ in rows]
-        else:
-            names = [prefix + name for name, _, _ in rows] if prefix else [row[0] for row in rows]
-        # A const operation and the value in its attributes are one tensor and share the name.
-        own = len(scan.constants)
-        if len(set(names[:own])) == own and len(set(names[own:])) == len(names) - own:
-            return names
-        for start, stop in ((0, own), (own, len(names))):
-            self._make_unique(names, rows, start, stop)
-        return names
+    def names(self) -> tuple[list[str], dict[int, str]]:
+        """Return unique, stable names: of scan.constants, in order, and of constexpr operations, by id.
 
-    def _make_unique(self, names: list[str], rows: list[tuple[str, int, int]], start: int, stop: int) -> None:
-        counts = Counter(names[start:stop])
-        for i in range(start, stop):
-            if counts[names[i]] > 1:
+        All of them share one namespace. Rows that only read a name have an empty name.
+        """
+        scan = self.scan
+        ops = [op for op in scan.ops if op.type.startswith("constexpr_")]
+        rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else ("", -1, -1) for c in scan.constants]
+        rows += [(op.name, scan.blocks[op.block][1], op.block) for op in ops]
+        prefix = self.prefix
+        if len(scan.functions) > 1:
+            heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
+            names = [(heads[function] if function >= 0 else prefix) + name if name else "" for name, function, _ in rows]
+        else:
+            names = [prefix + row[0] if row[0] else "" for row in rows] if prefix else [row[0] for row in rows]
+        if len(set(names)) != len(names):
+            self._make_unique(names, rows)
+        count = len(scan.constants)
+        return names[:count], {id(op): name for op, name in zip(ops, names[count:], strict=True)}
+
+    def _make_unique(self, names: list[str], rows: list[tuple[str, int, int]]) -> None:
+        counts = Counter(names)
+        for i, name in enumerate(names):
+            if name and counts[name] > 1:
                 names[i] = self.prefix + self._scope(rows[i][1], rows[i][2]) + rows[i][0]
         # Not SSA, or a path that happens to equal another name: number them, in Program order.
-        taken = Counter(names[start:stop])
-        seen: set[str] = set()
-        for i in range(start, stop):
-            name, number = names[i], 2
-            while name in seen or (number > 2 and taken[name]):
-                name, number = f"{names[i]}#{number}", number + 1
-            names[i] = name
-            seen.add(name)
+        taken = Counter(names)
+        seen: dict[str, int] = {}
+        for i, name in enumerate(names):
+            if not name or taken[name] == 1:
+                continue
+            number = seen.get(name, 0) + 1
+            while number > 1 and f"{name}#{number}" in taken:
+                number += 1
+            seen[name] = number
+            if number > 1:
+                names[i] = f"{name}#{number}"
 
     def _scope(self, function: int, block: int) -> str:
         """The block path of DESIGN: ``main/cond_0[1]/``; ``main[CoreML7]/`` where a function has several blocks."""
@@ -214,7 +217,9 @@ class Program:
 
         Only names that an operation of this scan defines are kept; a nested block sees the blocks around it.
         """
-        scan = cast(_codec.Scan, _codec.scan_program(self.buffer, *self.span, self.flags | _codec.SCAN_USES))
+        scan = _codec.scan_program(self.buffer, *self.span, self.flags | _codec.SCAN_USES | _codec.SCAN_PLAIN)
+        if scan is None:  # in an operation without weights, at which the first scan did not look
+            raise UnsupportedError("consumers: expected every message in one piece, got pieces", file=self.buffer.name)
         defined = {(op.block, op.name) for op in self.scan.ops}
         found: dict[tuple[int, str], list[Use]] = {}
         for c in scan.constants:
