@@ -1,7 +1,8 @@
 """Consumers where the Program comes in pieces that listing does not notice."""
 
-import milblob
 import pytest
+
+import milblob
 
 
 def field(number, payload):

@@ -69,8 +69,8 @@ cdef class Buffer:
 
 cdef _span_check(Buffer buffer, uint64_t offset, uint64_t nbytes):
     if offset > buffer.nbytes or nbytes > buffer.nbytes - offset:
-        raise FormatError(f"bytes [{offset}, {offset + nbytes}): expected to lie inside the buffer, got an end at {buffer.nbytes}",
-                          offset=offset, file=buffer.name)
+        words = f"bytes [{offset}, {offset + nbytes}): expected to lie inside the buffer, got an end at {buffer.nbytes}"
+        raise FormatError(words, offset=offset, file=buffer.name)
 
 
 # The one table from a status to words. MB_VERSION and a range error of one element have classes or values of their own.
@@ -103,8 +103,8 @@ cdef str _words(C.mb_error *e):
 
 cdef _fail(C.mb_error *e, name, str where=""):
     if e.status == C.MB_VERSION:
-        raise UnsupportedError(f"storage version: expected 2, got {e.got}" + (" (the older Espresso weight format)" if e.got == 1 else ""),
-                               offset=e.offset, file=name, where=where)
+        older = " (the older Espresso weight format)" if e.got == 1 else ""
+        raise UnsupportedError(f"storage version: expected 2, got {e.got}{older}", offset=e.offset, file=name, where=where)
     raise FormatError(_words(e), offset=e.offset, file=name, where=where)
 
 
@@ -487,7 +487,9 @@ cdef str _path(Buffer buffer, C.mb_scan *s):
             break
         nesting.append((row.index, text(row.name.offset, row.name.nbytes), row.number))
         block = row.parent
-    spec = text(s.blocks[block].name.offset, s.blocks[block].name.nbytes) if block != C.MB_NONE and block < s.block_capacity else None
+    spec = None
+    if block != C.MB_NONE and block < s.block_capacity:
+        spec = text(s.blocks[block].name.offset, s.blocks[block].name.nbytes)
     name = s.current.name
     if s.in_op and s.output.offset:  # the scan reads an operation's name only when it needs it
         try:
@@ -645,6 +647,7 @@ def wire_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64
         if C.mb_read_field(&cursor, &wire, &e):
             _fail(&e, buffer.name)
         if <uint64_t>len(result) == limit:
-            raise FormatError(f"fields of one message: expected at most {limit}, got more", offset=wire.tag - buffer.data, file=buffer.name)
+            words = f"fields of one message: expected at most {limit}, got more"
+            raise FormatError(words, offset=wire.tag - buffer.data, file=buffer.name)
         result.append((wire.number, wire.type, wire.value, wire.data - buffer.data, wire.nbytes))
     return result

@@ -26,9 +26,9 @@ _EMPTY: MappingABC[str, "Tensor"] = MappingProxyType({})
 class Tensor:
     """One tensor of a model, not yet read.
 
-    `np.asarray(t)`, `t[...]` and `t.read()` give the values: a read-only view of the mapped file wherever the stored bytes
-    are the values, else a new array. Views may be unaligned (`array.flags.aligned`), and stay valid after the model is
-    closed.
+    `np.asarray(t)`, `t[...]` and `t.read()` give the values: a read-only view of the mapped file wherever the stored
+    bytes are the values, else a new array. Views may be unaligned (`array.flags.aligned`), and stay valid after the
+    model is closed.
 
     Attributes:
         name: unique in its model.
@@ -43,7 +43,9 @@ class Tensor:
         is_blob: whether the values are in a blob file.
     """
 
-    __slots__ = ("_compressed", "_constant", "_file_name", "_model", "_program", "_shape", "_source", "mil_dtype", "name", "offset")
+    __slots__ = (
+        "_compressed", "_constant", "_model", "_program", "_shape", "_source", "mil_dtype", "name", "offset",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -194,7 +196,7 @@ class Tensor:
 
     @property
     def where(self) -> str:
-        """Path inside the Program, such as ``main.block['CoreML7'].op[12] 'conv_3'.weight``; the name in a blob file."""
+        """Path in the Program, such as ``main.block['CoreML7'].op[12] 'conv_3'.weight``; the name in a blob file."""
         if self._program is None:
             return self.name
         constant = self._constant
@@ -206,8 +208,8 @@ class Tensor:
         model = self._model
         if self._compressed is not None:
             model._check_open()
-            words = f"compressed weight {self.name!r} ({self.op}): expected stored values, which can be read, got compressed"
-            raise UnsupportedError(f"{words} ones; its parts are in open(..., stored=True)")
+            words = f"compressed weight {self.name!r} ({self.op}): expected stored values, which can be read, got"
+            raise UnsupportedError(f"{words} compressed ones; its parts are in open(..., stored=True)")
         if self._source is None or self._program is None:
             blobs = model._blobs()
             return blobs.read(self.offset or 0)
@@ -229,7 +231,9 @@ class Tensor:
             raise ResolveError(words, offset=record.offset, file=reader.name)
         shape = cast("tuple[int, ...]", self._shape)
         if None in shape:
-            raise ResolveError(f"shape: expected every dimension known, got {shape}", offset=record.offset, file=reader.name)
+            raise ResolveError(
+                f"shape: expected every dimension known, got {shape}", offset=record.offset, file=reader.name
+            )
         if record.count != prod(shape):
             words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
@@ -241,7 +245,9 @@ class Tensor:
         values = self.read()
         if dtype is not None and np.dtype(dtype) != values.dtype:
             if copy is False:
-                raise ValueError(f"array of {values.dtype} as {np.dtype(dtype)}: expected a copy to be allowed, got copy=False")
+                raise ValueError(
+                    f"array of {values.dtype} as {np.dtype(dtype)}: expected a copy to be allowed, got copy=False"
+                )
             return values.astype(dtype)
         return values.copy() if copy else values
 
@@ -333,7 +339,9 @@ class Model(MappingABC[str, Tensor]):
             name, op = names[id(group.op)], group.op
             if op.shape is None:
                 where = program.path(next(group.stored(), None)) if group.parts else name
-                raise FormatError(f"output of {op.type}: expected a tensor type, got none", file=source.mapping.name, where=where)
+                raise FormatError(
+                    f"output of {op.type}: expected a tensor type, got none", file=source.mapping.name, where=where
+                )
             tensor = Tensor(self, name, BY_MIL_CODE[op.mil_code], op.shape, source, program, None, group)
             self._parts[id(group)] = tensor
             if id(group) in outer and not self._stored_view:
@@ -412,7 +420,9 @@ class Model(MappingABC[str, Tensor]):
     @property
     def functions(self) -> tuple[str, ...]:
         """Names of all functions, in Program order; "model0/main" in a pipeline."""
-        return tuple(source.prefix + name for source, program in self._programs for name, _, _ in program.scan.functions)
+        return tuple(
+            source.prefix + name for source, program in self._programs for name, _, _ in program.scan.functions
+        )
 
     @property
     def program(self) -> Any:
@@ -454,7 +464,11 @@ class Model(MappingABC[str, Tensor]):
     def _read_metadata(self) -> "Metadata":
         from .metadata import Metadata, read_build_info
 
-        opsets = {source.prefix + name: opset for source, program in self._programs for name, opset, _ in program.scan.functions}
+        opsets = {
+            source.prefix + name: opset
+            for source, program in self._programs
+            for name, opset, _ in program.scan.functions
+        }
         if not self._programs:
             return Metadata()
         source, _ = self._programs[0]
@@ -464,7 +478,11 @@ class Model(MappingABC[str, Tensor]):
             spec_version, description = self._package.describe()
             return Metadata.from_model(description, spec_version, opset=opset, build_info=build_info)
         document = None
-        if self.kind == "mlmodelc" and self.path is not None and os.path.lexists(os.path.join(self.path, "metadata.json")):
+        if (
+            self.kind == "mlmodelc"
+            and self.path is not None
+            and os.path.lexists(os.path.join(self.path, "metadata.json"))
+        ):
             document = read_json(contained(self.path, "metadata.json"))
         if document is not None or len(opsets) != 1:
             return Metadata.from_metadata_json(document, opset=opset, build_info=build_info)
@@ -479,7 +497,9 @@ class Model(MappingABC[str, Tensor]):
         for number, wire, _, offset, nbytes in _codec.wire_fields(program.buffer, *program.span):
             if number == 4 and wire == 2:
                 pair = dict.fromkeys((1, 2), (offset, 0))
-                pair.update({n: (o, size) for n, w, _, o, size in _codec.wire_fields(program.buffer, offset, nbytes) if w == 2})
+                pair.update(
+                    {n: (o, size) for n, w, _, o, size in _codec.wire_fields(program.buffer, offset, nbytes) if w == 2}
+                )
                 view = memoryview(program.buffer)
                 if bytes(view[pair[1][0] : sum(pair[1])]) == b"buildInfo":
                     return schema.parse("Value", view[pair[2][0] : sum(pair[2])], file=program.buffer.name)
@@ -493,7 +513,9 @@ class Model(MappingABC[str, Tensor]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -512,11 +534,11 @@ def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool 
     """Open a model, or a bare weight file, without reading its values.
 
     Args:
-        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object that holds one
-            of the latter three. What it is follows from the contents.
+        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object that holds
+            one of the latter three. What it is follows from the contents.
         mode: "r".
-        constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of ten
-            or more elements).
+        constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of
+            ten or more elements).
         stored: list the stored parts of compressed weights ("w.indices", "w.lut", ...) instead of the dense weights.
 
     Returns:
@@ -524,8 +546,8 @@ def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool 
 
     Raises:
         OSError: a file cannot be opened.
-        FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named); ResolveError: the manifest leads
-            nowhere. A missing weight file is no error before a tensor in it is read.
+        FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named); ResolveError: the manifest
+            leads nowhere. A missing weight file is no error before a tensor in it is read.
         ValueError: another mode.
     """
     if mode != "r":

@@ -96,7 +96,9 @@ class Program:
         prefix = self.prefix
         if len(scan.functions) > 1:
             heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
-            names = [(heads[function] if function >= 0 else prefix) + name if name else "" for name, function, _ in rows]
+            names = [
+                (heads[function] if function >= 0 else prefix) + name if name else "" for name, function, _ in rows
+            ]
         else:
             names = [prefix + row[0] if row[0] else "" for row in rows] if prefix else [row[0] for row in rows]
         if len(set(names)) != len(names):
@@ -133,7 +135,11 @@ class Program:
             return ""
         name = self.scan.functions[function][0]
         several = sum(1 for row in blocks if row[1] == function and row[2] < 0) > 1
-        return f"{name}[{blocks[block][0]}]/" + "".join(steps[::-1]) if several and block >= 0 else f"{name}/" + "".join(steps[::-1])
+        return (
+            f"{name}[{blocks[block][0]}]/" + "".join(steps[::-1])
+            if several and block >= 0
+            else f"{name}/" + "".join(steps[::-1])
+        )
 
     def path(self, constant: Any) -> str:
         """Return the path of a constant inside the Program, as messages spell it."""
@@ -241,7 +247,8 @@ def _rewrite(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[_codec.Buffe
     offset, nbytes = span
     if nbytes >= 1 << 31:
         raise UnsupportedError(
-            f"Program in pieces: expected less than 2 GiB, which protobuf can merge, got {nbytes} bytes", file=buffer.name
+            f"Program in pieces: expected less than 2 GiB, which protobuf can merge, got {nbytes} bytes",
+            file=buffer.name,
         )
     data = schema.parse("Program", memoryview(buffer)[offset : offset + nbytes]).SerializeToString(deterministic=True)
     return _codec.Buffer(data, buffer.name), (0, len(data))

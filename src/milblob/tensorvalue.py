@@ -61,7 +61,9 @@ def unpack_tensor(value: Any, dtype: Any, shape: Shape) -> np.ndarray[Any, Any]:
     return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), tuple(shape))
 
 
-def unpack_at(buffer: _codec.Buffer, offset: int, nbytes: int, dtype: DType, shape: tuple[int | None, ...]) -> np.ndarray[Any, Any]:
+def unpack_at(
+    buffer: _codec.Buffer, offset: int, nbytes: int, dtype: DType, shape: tuple[int | None, ...]
+) -> np.ndarray[Any, Any]:
     """As unpack_tensor, for the TensorValue at [offset, offset + nbytes) of a held buffer."""
     field, start, at, payload, chunk_count, string_count = _codec.tensor_locate(buffer, offset, nbytes)
     open_count = shape.count(None)
@@ -73,7 +75,9 @@ def unpack_at(buffer: _codec.Buffer, offset: int, nbytes: int, dtype: DType, sha
             return np.empty([size or 0 for size in shape], dtype.numpy)
         expected = FIELD_NAMES[dtype.field]
         raise FormatError(
-            f"tensor value of {dtype}: expected field {expected}, got {FIELD_NAMES[field]}", offset=offset, file=buffer.name
+            f"tensor value of {dtype}: expected field {expected}, got {FIELD_NAMES[field]}",
+            offset=offset,
+            file=buffer.name,
         )
     if chunk_count > 1 and field != STRINGS:
         buffer = _codec.Buffer(_codec.tensor_gather(buffer, offset + nbytes, field, start, payload), buffer.name)
@@ -140,7 +144,9 @@ def _values(
     elif dtype.nbits == 32 and field == INTS:
         low, high = -(1 << 31), (1 << 32) - 1  # some encoders write a negative int32 in five bytes
     high = min(high, (1 << 63) - 1)
-    _codec.varint_decode(buffer, at, nbytes, out.view(np.uint8) if dtype.is_sub_byte else out, out.itemsize, low, high, field == BOOLS)
+    _codec.varint_decode(
+        buffer, at, nbytes, out.view(np.uint8) if dtype.is_sub_byte else out, out.itemsize, low, high, field == BOOLS
+    )
     if dtype is DType.BOOL:
         return out.view(np.bool_)
     if dtype is DType.INT4:
