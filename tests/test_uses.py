@@ -38,5 +38,5 @@ def test_split_type_of_an_operation_without_weights_is_refused_by_name():
     model = milblob.open(field(1, 8) + field(502, program))
     assert list(model) == ["w"]
     assert model["w"].read().tolist() == [0.0] * 12
-    with pytest.raises(milblob.UnsupportedError, match="consumers: expected every message in one piece, got pieces"):
+    with pytest.raises(milblob.UnsupportedError, match="Program: expected every message in one piece, got pieces"):
         _ = model["w"].consumers

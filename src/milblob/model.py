@@ -199,17 +199,14 @@ class Tensor:
         """Path in the Program, such as ``main.block['CoreML7'].op[12] 'conv_3'.weight``; the name in a blob file."""
         if self._program is None:
             return self.name
-        constant = self._constant
-        if constant is None:
-            constant = next(self._compressed.stored(), None) if self._compressed is not None else None
-        return self._program.path(constant) if constant is not None else self.name
+        return self._program.path(self._op(), self._constant)
 
     def _read(self) -> np.ndarray[Any, Any]:
         model = self._model
         if self._compressed is not None:
             model._check_open()
-            words = f"compressed weight {self.name!r} ({self.op}): expected stored values, which can be read, got"
-            raise UnsupportedError(f"{words} compressed ones; its parts are in open(..., stored=True)")
+            words = f"weight: expected one that is stored dense, got {self.op} (its parts can be read: stored=True)"
+            raise UnsupportedError(words, file=self._source.mapping.name if self._source else None)
         if self._source is None or self._program is None:
             blobs = model._blobs()
             return blobs.read(self.offset or 0)
@@ -284,7 +281,7 @@ class Model(MappingABC[str, Tensor]):
         self._package = Package(source)
         self.path = self._package.path
         self.kind = self._package.kind
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: MappingABC[str, Tensor] = {}
         self._short: dict[str, list[str]] | None = None
         self._parts: dict[int, Tensor] = {}
         self._use_tables: dict[int, dict[tuple[int, str], list[Use]]] = {}
@@ -299,7 +296,7 @@ class Model(MappingABC[str, Tensor]):
                 self._programs.append((part, program))
                 self._add(part, program)
             if self._package.blobs is not None:
-                self._add_records(self._package.blobs)
+                self._tensors = _Records(self, self._package.blobs)
         except BaseException:
             self.close()
             raise
@@ -309,9 +306,12 @@ class Model(MappingABC[str, Tensor]):
         constants = scan.constants
         names, op_names = program.names()
         ends, parts = program.compressed()
-        tensors = self._tensors
+        tensors: dict[str, Tensor] = self._tensors  # type: ignore[assignment]
         plain = not program.rewritten and not source.is_text
-        for name, c in zip(names, constants, strict=True):
+        listed = dict(zip(map(id, constants), names, strict=True))
+        small = [c for c in parts.values() if id(c) not in listed]  # below the threshold, but a part of a weight
+        names += [f"{program.prefix}{c.op.name}" for c in small]
+        for name, c in zip(names, constants + small, strict=True):
             if c.storage == _codec.NAME:
                 continue
             offset = c.blob_offset if c.storage == _codec.BLOB else c.payload[0] if plain else None
@@ -325,11 +325,12 @@ class Model(MappingABC[str, Tensor]):
                 self._parts[id(c)] = tensor
                 if not self._stored_view:
                     continue
-            tensors[name] = tensor
+            tensors.setdefault(name, tensor)
         if ends:
             self._add_compressed(source, program, ends, op_names)
 
     def _add_compressed(self, source: Source, program: Program, ends: list[Compressed], names: dict[int, str]) -> None:
+        tensors: dict[str, Tensor] = self._tensors  # type: ignore[assignment]
         pending = list(ends)
         outer = {id(group) for group in ends}
         while pending:
@@ -338,21 +339,13 @@ class Model(MappingABC[str, Tensor]):
                 continue
             name, op = names[id(group.op)], group.op
             if op.shape is None:
-                where = program.path(next(group.stored(), None)) if group.parts else name
-                raise FormatError(
-                    f"output of {op.type}: expected a tensor type, got none", file=source.mapping.name, where=where
-                )
+                words = f"output of {op.type}: expected a tensor type, got none"
+                raise FormatError(words, file=source.mapping.name, where=program.path(op))
             tensor = Tensor(self, name, BY_MIL_CODE[op.mil_code], op.shape, source, program, None, group)
             self._parts[id(group)] = tensor
             if id(group) in outer and not self._stored_view:
-                self._tensors[name] = tensor
+                tensors[name] = tensor
             pending += [part for part in group.parts.values() if isinstance(part, Compressed)]
-
-    def _add_records(self, blobs: BlobReader) -> None:
-        names = ("offset", "count", "blob_code")
-        for number, (offset, count, code) in enumerate(zip(*(blobs.index[n].tolist() for n in names), strict=True)):
-            name = f"#{number}"
-            self._tensors[name] = Tensor(self, name, BY_BLOB_CODE[code], (count,), offset=offset)
 
     # -------------------------------------------------------------------------------------------------- for the tensors
 
@@ -523,6 +516,31 @@ class Model(MappingABC[str, Tensor]):
         return f"<Model {self.path or 'buffer'} ({self.kind}): {state}>"
 
 
+class _Records(MappingABC[str, Tensor]):
+    """The records of a bare blob file as tensors `#0`, `#1`, ...; made when asked for, since there may be very many."""
+
+    def __init__(self, model: Model, blobs: BlobReader) -> None:
+        self._model = model
+        self._index = blobs.index
+
+    def __getitem__(self, name: str) -> Tensor:
+        digits = name[1:] if isinstance(name, str) and name[:1] == "#" else ""
+        # Only the one spelling: no "#007", no "#+7", no digits of other scripts.
+        if not (
+            digits.isascii() and digits.isdigit() and str(int(digits[:20])) == digits and int(digits) < len(self._index)
+        ):
+            raise KeyError(name)
+        row = self._index[int(digits)]
+        dtype = BY_BLOB_CODE[int(row["blob_code"])]
+        return Tensor(self._model, name, dtype, (int(row["count"]),), offset=int(row["offset"]))
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"#{number}" for number in range(len(self._index)))
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+
 def _untyped(buffer: _codec.Buffer, constant: _codec.Constant) -> tuple[DType, tuple[int | None, ...]]:
     """Dtype and shape of a list element that states no type: what its field holds, as a vector."""
     field = _codec.tensor_locate(buffer, *constant.payload)[0]
@@ -574,7 +592,7 @@ def load(source: Any, *, constants: bool = False, stored: bool = False) -> dict[
 
 def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
     """Read every tensor of an open model. Records are looked up file by file, in one C call each."""
-    result: dict[str, Any] = dict.fromkeys(model)
+    result: dict[str, Any] = dict.fromkeys(model)  # keeps Program order while files are read one after another
     by_file: dict[int, tuple[BlobReader, list[Tensor]]] = {}
     readers: dict[tuple[int, str], BlobReader] = {}
     for name, tensor in model._tensors.items():

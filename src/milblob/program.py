@@ -141,38 +141,40 @@ class Program:
             else f"{name}/" + "".join(steps[::-1])
         )
 
-    def path(self, constant: Any) -> str:
-        """Return the path of a constant inside the Program, as messages spell it."""
+    def path(self, op: Any, constant: Any = None) -> str:
+        """Return the path of an operation, or of a constant (then `op` may be None), as messages spell it."""
         blocks = self.scan.blocks
-        function = self.scan.functions[constant.function][0] if constant.function >= 0 else ""
+        block = constant.block if constant is not None else op.block
+        number = constant.function if constant is not None else blocks[block][1]
+        function = self.scan.functions[number][0] if number >= 0 else ""
         nesting = []
-        block = constant.block
         while block >= 0 and blocks[block][2] >= 0:
             nesting.append((blocks[block][4], blocks[block][0], blocks[block][3]))
             block = blocks[block][2]
-        op = constant.op
         where = (op.index, op.name) if op is not None else None
         spec = blocks[block][0] if block >= 0 else None
-        return self.prefix + program_path(function, spec, nesting[::-1], where, constant.key)
+        return self.prefix + program_path(
+            function, spec, nesting[::-1], where, constant.key if constant is not None else ""
+        )
 
     # -------------------------------------------------------------------------------------------------- compression
 
-    def compressed(self) -> tuple[list[Compressed], set[int]]:
+    def compressed(self) -> tuple[list[Compressed], dict[int, Any]]:
         """Group the parts of constexpr operations.
 
         Returns:
-            The dense weights, in Program order, and the ids of all constants that are parts of one (a const operation
-            that a constexpr operation reads is a part too).
+            The dense weights, in Program order, and all constants that are parts of one, by id (a const operation that
+            a constexpr operation reads is a part too, and may be too small to be in scan.constants).
         """
         ops = [op for op in self.scan.ops if op.type.startswith("constexpr_")]
         if not ops:
-            return [], set()
+            return [], {}
         groups = {id(op): Compressed(op) for op in ops}
         outputs: dict[tuple[int, str], Any] = {}
         for op in ops:
             for name in self._output_names(op):
                 outputs[op.block, name] = groups[id(op)]
-        parts: set[int] = set()
+        parts: dict[int, Any] = {}
         readers = []
         for c in self.scan.constants:
             if c.op is not None and id(c.op) in groups:
@@ -180,22 +182,44 @@ class Program:
                     readers.append(c)
                 elif c.key != "name" and c.mil_code != 2:
                     groups[id(c.op)].parts[_part(c)] = c
-                    parts.add(id(c))
+                    parts[id(c)] = c
             elif c.op is not None and c.op.type == "const" and c.key == "val":
                 outputs.setdefault((c.block, c.op.name), c)
         inner: set[int] = set()
+        small = False
         for c in readers:
             source = self._visible(outputs, c.block, c.text)
+            if source is None and not small:
+                small = True
+                for key, value in self._small_constants().items():
+                    outputs.setdefault(key, value)
+                source = self._visible(outputs, c.block, c.text)
             if source is None:
-                continue  # a name that is no constant: for the caller of decode to refuse
+                continue  # the name of something that is no constant: no part
             groups[id(c.op)].parts[_part(c)] = source
             if isinstance(source, Compressed):
                 inner.add(id(source))
             else:
-                parts.add(id(source))
+                parts[id(source)] = source
         # What another constexpr reads is a part, and so is what yields more than one tensor (a mask and its values).
         ends = [g for g in groups.values() if id(g) not in inner and g.op.output_count == 1]
         return ends, parts
+
+    def _small_constants(self) -> dict[tuple[int, str], Any]:
+        """Every const operation, those below the threshold for weights included: (block, name) -> Constant."""
+        scan = self._scan_again(_codec.SCAN_ALL)
+        return {
+            (c.block, c.op.name): c
+            for c in scan.constants
+            if c.key == "val" and c.op is not None and c.op.type == "const"
+        }
+
+    def _scan_again(self, flags: int) -> _codec.Scan:
+        """Scan for something else; the rows of functions and blocks are numbered as in `scan`."""
+        scan = _codec.scan_program(self.buffer, *self.span, self.flags | flags | _codec.SCAN_PLAIN)
+        if scan is None:  # where the first scan had no reason to look
+            raise UnsupportedError("Program: expected every message in one piece, got pieces", file=self.buffer.name)
+        return scan
 
     def _visible(self, outputs: dict[tuple[int, str], Any], block: int, name: str) -> Any:
         while block >= 0:
@@ -223,9 +247,7 @@ class Program:
 
         Only names that an operation of this scan defines are kept; a nested block sees the blocks around it.
         """
-        scan = _codec.scan_program(self.buffer, *self.span, self.flags | _codec.SCAN_USES | _codec.SCAN_PLAIN)
-        if scan is None:  # in an operation without weights, at which the first scan did not look
-            raise UnsupportedError("consumers: expected every message in one piece, got pieces", file=self.buffer.name)
+        scan = self._scan_again(_codec.SCAN_USES)
         defined = {(op.block, op.name) for op in self.scan.ops}
         found: dict[tuple[int, str], list[Use]] = {}
         for c in scan.constants:
