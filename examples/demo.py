@@ -7,10 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-import milblob
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+
+import milblob
 
 DEMO = Path(__file__).with_name("demo.mlpackage")
 MAX_ROWS = 24

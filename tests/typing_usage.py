@@ -2,8 +2,9 @@
 
 from typing import Any, assert_type
 
-import milblob
 import numpy as np
+
+import milblob
 from milblob.metadata import Feature, Metadata
 
 Array = np.ndarray[Any, Any]

@@ -161,6 +161,7 @@ def blob_record(Buffer buffer not None, uint64_t offset):
     cdef C.mb_blob_record r
     cdef C.mb_error e
     cdef uint64_t done
+    memset(&r, 0, sizeof(r))
     if C.mb_blob_records_at(buffer.data, buffer.nbytes, &offset, 1, &r, &done, &e):
         _fail(&e, buffer.name)
     return r.data_offset, r.nbytes, r.count, r.padding_nbits, r.blob_code
@@ -353,7 +354,7 @@ def tensor_strings(Buffer buffer not None, uint64_t end, uint64_t start, uint64_
     cdef C.mb_error e
     cdef uint64_t i
     cdef list result = []
-    cdef uint64_t *ranges = <uint64_t *>malloc(max(count, 1) * 16)
+    cdef uint64_t *ranges = <uint64_t *>malloc(max(count, <uint64_t>1) * 16)
     if ranges == NULL:
         raise MemoryError
     _span_check(buffer, start, end - start)
