@@ -44,7 +44,7 @@ clean: ## remove .venv and everything that was built
 
 # A candidate must run (a version manager's shim may not), be new enough, and be able to make environments and extensions.
 $(VENV)/.python:
-	@for python in $(PYTHON) python3.13 python3.12 python3.11 python3.14 python3 python; do \
+	@found=; for python in $(PYTHON) python3.13 python3.12 python3.11 python3.14 python3 python; do \
 	    "$$python" -c 'import ensurepip, os, sys, sysconfig as s, venv; \
 	        sys.exit(sys.version_info < (3, 11) or not os.path.exists(os.path.join(s.get_path("include"), "Python.h")))' \
 	        >/dev/null 2>&1 && found=$$python && break; \
