@@ -23,6 +23,8 @@ SCAN_ALL, SCAN_USES, SCAN_PLAIN = 1, 2, 4
 ATTRIBUTE, INPUT, BLOCK_ATTRIBUTE, FUNCTION_ATTRIBUTE, PROGRAM_ATTRIBUTE, RETURN = 1, 2, 3, 4, 5, 6
 IMMEDIATE, BLOB, NAME = 1, 2, 3
 
+cdef int64_t UINT32_LAST = (<int64_t>1 << 32) - 1
+
 
 def dtype_table():
     """Return the dtype table of dtype.h: (name, MIL text, MIL code, blob code or 0, bits, TensorValue field) per row."""
@@ -406,6 +408,8 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
                 status = C.mb_varint_decode_8(<uint8_t *>dst.buf, src, nbytes, count, lo, hi, &e)
             elif itemsize == 2:
                 status = C.mb_varint_decode_16(<uint16_t *>dst.buf, src, nbytes, count, lo, hi, &e)
+            elif itemsize == 4 and lo < 0 and hi == UINT32_LAST:
+                status = C.mb_varint_decode_ints(<uint32_t *>dst.buf, src, nbytes, count, lo, hi, &e)
             elif itemsize == 4:
                 status = C.mb_varint_decode_32(<uint32_t *>dst.buf, src, nbytes, count, lo, hi, &e)
             else:

@@ -7,7 +7,6 @@ from . import _codec
 from .blob import BlobReader
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
 from .mapping import Mapping
-from .schema import MODEL_TYPES
 from .text import parse_text
 
 ML_PROGRAM, PIPELINES = 502, {202: 1, 200: 2, 201: 2}  # field of Model -> messages around Pipeline.models
@@ -190,9 +189,9 @@ class Package:
                 self._add_model(mapping, buffer, o, n, directory, f"{prefix}model{index}/", depth + 1)
             self._require_programs(depth, mapping.name)
         elif depth > 0:
-            self.others.append((prefix, MODEL_TYPES.get(kind, "unknown")))
+            self.others.append((prefix, _type_name(kind) or "unknown"))
         else:
-            name = MODEL_TYPES.get(kind)
+            name = _type_name(kind)
             what = f"a {name}" if name else f"type number {kind}" if kind else "none that is known"
             raise UnsupportedError(
                 f"model type: expected an ML Program or a pipeline of them, got {what}", file=mapping.name
@@ -240,6 +239,13 @@ class Package:
         """Close every file. Arrays stay valid."""
         for mapping in self._mappings:
             mapping.close()
+
+
+def _type_name(kind: int) -> str | None:
+    """What Core ML calls a type of Model. The table is not imported before a model has to be refused."""
+    from .schema import MODEL_TYPES
+
+    return MODEL_TYPES.get(kind)
 
 
 def _is_blob(data: memoryview) -> bool:

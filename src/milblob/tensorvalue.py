@@ -11,6 +11,7 @@ from .dtypes import DType, as_dtype
 from .errors import FormatError
 
 FLOATS, INTS, BOOLS, STRINGS, LONGINTS, DOUBLES, BYTES = range(1, 8)
+_VARINTS = (INTS, BOOLS, LONGINTS)
 FIELD_NAMES = ("nothing", "floats", "ints", "bools", "strings", "longInts", "doubles", "bytes")
 
 Shape = Sequence[int | None]
@@ -82,18 +83,26 @@ def unpack_at(
     if chunk_count > 1 and field != STRINGS:
         buffer = _codec.Buffer(_codec.tensor_gather(buffer, offset + nbytes, field, start, payload), buffer.name)
         at = 0
+    if field in _VARINTS and not open_count and known <= payload:
+        return _varints(buffer, field, dtype, at, payload, shape)  # counts as it decodes; a varint is a byte at least
     count = _count(buffer, field, dtype, at, payload, string_count, None if open_count else known)
     if open_count:
         shape = _close(shape, known, count)
         known = prod(shape)  # type: ignore[arg-type]
     if count != known:
-        words = f"elements of {FIELD_NAMES[field]}: expected {known} for shape {shape}, got {count}"
-        raise FormatError(words, offset=at, file=buffer.name)
+        raise _wrong_count(buffer, field, at, known, shape, count)
     if field == STRINGS:
         texts = np.empty(count, object)
         texts[:] = _codec.tensor_strings(buffer, offset + nbytes, start, count)
         return texts.reshape(cast("tuple[int, ...]", shape))
-    return _values(buffer, field, dtype, at, payload, count, shape)
+    if field in _VARINTS:
+        return _varints(buffer, field, dtype, at, payload, shape)
+    return _fixed(buffer, field, dtype, at, payload, count, shape)
+
+
+def _wrong_count(buffer: _codec.Buffer, field: int, at: int, known: int, shape: Any, count: int) -> FormatError:
+    words = f"elements of {FIELD_NAMES[field]}: expected {known} for shape {shape}, got {count}"
+    return FormatError(words, offset=at, file=buffer.name)
 
 
 def _count(
@@ -102,7 +111,7 @@ def _count(
     """The number of elements in a payload; bytes that make no whole element are refused."""
     if field == STRINGS:
         return string_count
-    if field in (INTS, BOOLS, LONGINTS):
+    if field in _VARINTS:
         return _codec.varint_count(buffer, at, nbytes)
     nbits = {FLOATS: 32, DOUBLES: 64}.get(field, dtype.nbits)
     count = nbytes * 8 // nbits
@@ -120,38 +129,44 @@ def _close(shape: tuple[int | None, ...], known: int, count: int) -> tuple[int |
     return tuple(size if n is None else n for n in shape)
 
 
-def _values(
+def _fixed(
     buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, count: int, shape: Any
 ) -> np.ndarray[Any, Any]:
+    """The values of floats, doubles or bytes: a view, unless they have to be unpacked or widened."""
     if field in (FLOATS, DOUBLES):
         stored = np.ndarray(shape, "<f4" if field == FLOATS else "<f8", buffer, at)  # type: ignore[arg-type]
         return stored.astype(dtype.numpy, copy=False)
-    if field == BYTES:
-        if dtype is DType.BOOL:
-            out = np.empty(count, np.uint8)
-            _codec.varint_decode(buffer, at, nbytes, out, 1, 0, 1, is_bool=True)
-            return out.view(np.bool_).reshape(shape)
-        if not dtype.is_sub_byte:
-            return np.ndarray(shape, dtype.numpy, buffer, at)  # type: ignore[arg-type]
+    if dtype is DType.BOOL:
         out = np.empty(shape, np.uint8)
-        _codec.unpack_bits(buffer, at, count, dtype.nbits, out)
-        return out.view(dtype.numpy)
-    out = np.empty(shape, np.uint8 if dtype is DType.BOOL else dtype.numpy.newbyteorder("="))
+        _codec.varint_decode(buffer, at, nbytes, out, 1, 0, 1, True)
+        return out.view(np.bool_)
+    if not dtype.is_sub_byte:
+        return np.ndarray(shape, dtype.numpy, buffer, at)  # type: ignore[arg-type]
+    out = np.empty(shape, np.uint8)
+    _codec.unpack_bits(buffer, at, count, dtype.nbits, out)
+    return out.view(dtype.numpy)
+
+
+def _varints(buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, shape: Any) -> np.ndarray[Any, Any]:
+    """The values of ints, longInts or bools: a new array, every element checked against the dtype."""
     low, high = dtype.range
     # A field of signed numbers holds an unsigned dtype of its own width as the same bits.
     if dtype is DType.UINT64 and field == LONGINTS:
         low, high = -(1 << 63), (1 << 63) - 1
     elif dtype.nbits == 32 and field == INTS:
         low, high = -(1 << 31), (1 << 32) - 1  # some encoders write a negative int32 in five bytes
-    high = min(high, (1 << 63) - 1)
-    _codec.varint_decode(
-        buffer, at, nbytes, out.view(np.uint8) if dtype.is_sub_byte else out, out.itemsize, low, high, field == BOOLS
-    )
-    if dtype is DType.BOOL:
-        return out.view(np.bool_)
+    itemsize = max(dtype.nbits // 8, 1)
+    out = np.empty(shape, f"u{itemsize}")
+    try:
+        _codec.varint_decode(buffer, at, nbytes, out, itemsize, low, min(high, (1 << 63) - 1), field == BOOLS)
+    except FormatError:
+        count = _codec.varint_count(buffer, at, nbytes)
+        if count != out.size:
+            raise _wrong_count(buffer, field, at, out.size, shape, count) from None
+        raise
     if dtype is DType.INT4:
-        out.view(np.uint8)[...] &= 0x0F  # ml_dtypes keeps int4 zero-extended
-    return out
+        out &= 0x0F  # ml_dtypes keeps int4 zero-extended
+    return out.view(np.bool_ if dtype is DType.BOOL else dtype.numpy.newbyteorder("="))
 
 
 _VARINT_KINDS = {DType.INT16: "i16", DType.UINT16: "u16", DType.INT32: "i32", DType.INT64: "i64", DType.UINT64: "i64"}
