@@ -303,9 +303,13 @@ class Model(MappingABC[str, Tensor]):
         constants = scan.constants
         names = program.names()
         ends, parts = program.compressed()
+        op_names = dict(zip(map(id, scan.ops), names[len(constants) :], strict=True)) if ends else {}
+        waiting = {id(group.op): group for group in ends}
         tensors = self._tensors
         plain = not program.rewritten and not source.is_text
         for name, c in zip(names, constants, strict=False):
+            if waiting and id(c.op) in waiting:  # a compressed weight stands where its operation does
+                self._add_compressed(source, program, waiting.pop(id(c.op)), op_names)
             if c.storage == _codec.NAME:
                 continue
             offset = c.blob_offset if c.storage == _codec.BLOB else c.payload[0] if plain else None
@@ -320,24 +324,23 @@ class Model(MappingABC[str, Tensor]):
                 if not self._stored_view:
                     continue
             tensors[name] = tensor
-        if ends:
-            op_names = dict(zip(map(id, scan.ops), names[len(constants) :], strict=True))
-            self._add_compressed(source, program, ends, op_names)
+        for group in waiting.values():  # one without any part
+            self._add_compressed(source, program, group, op_names)
 
-    def _add_compressed(self, source: Source, program: Program, ends: list[Compressed], names: dict[int, str]) -> None:
-        pending = list(ends)
-        outer = {id(group) for group in ends}
+    def _add_compressed(self, source: Source, program: Program, end: Compressed, names: dict[int, str]) -> None:
+        pending = [end]
         while pending:
             group = pending.pop()
             if id(group) in self._parts:
                 continue
             name, op = names[id(group.op)], group.op
             if op.shape is None:
-                where = program.path(next(group.stored(), None)) if group.parts else name
+                stored = next(group.stored(), None)
+                where = program.path(stored) if stored is not None else name
                 raise FormatError(f"output of {op.type}: expected a tensor type, got none", file=source.mapping.name, where=where)
             tensor = Tensor(self, name, BY_MIL_CODE[op.mil_code], op.shape, source, program, None, group)
             self._parts[id(group)] = tensor
-            if id(group) in outer and not self._stored_view:
+            if group is end and not self._stored_view:
                 self._tensors[name] = tensor
             pending += [part for part in group.parts.values() if isinstance(part, Compressed)]
 
