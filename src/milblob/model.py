@@ -303,10 +303,19 @@ class Model(MappingABC[str, Tensor]):
         constants = scan.constants
         names = program.names()
         ends, parts = program.compressed()
-        op_names = dict(zip(map(id, scan.ops), names[len(constants) :], strict=True)) if ends else {}
+        op_names: dict[int, str] = {}
+        if ends:
+            op_names = dict(zip(map(id, scan.ops), names[len(constants) :], strict=True))
+            taken = set(names[: len(constants)])
+            for group in ends:  # "a.b" may be both an operation and the parameter b of an operation a
+                name, number = op_names[id(group.op)], 2
+                while name in taken:
+                    name, number = f"{op_names[id(group.op)]}#{number}", number + 1
+                op_names[id(group.op)] = name
+                taken.add(name)
         waiting = {id(group.op): group for group in ends}
         tensors = self._tensors
-        plain = not program.rewritten and not source.is_text
+        plain = not program.rewritten and program.buffer is source.mapping.buffer  # else not offsets in the file
         for name, c in zip(names, constants, strict=False):
             if waiting and id(c.op) in waiting:  # a compressed weight stands where its operation does
                 self._add_compressed(source, program, waiting.pop(id(c.op)), op_names)
