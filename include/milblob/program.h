@@ -36,6 +36,7 @@ static inline mb_status mb_scan_dimension(mb_scan *scan, mb_cursor dimension, ui
             if (mb_read_field(&constant, &wire, scan->error)) return scan->error->status;
             if (wire.number != 1) continue;
             if (mb_expect_wire(&constant, &wire, MB_WIRE_VARINT, "size of a dimension", scan->error)) return scan->error->status;
+            if (wire.value == MB_UNKNOWN) return mb_fail(scan->error, MB_COUNT, (uint64_t)(wire.tag - scan->base), MB_UNKNOWN - 1, MB_UNKNOWN, "size of a dimension");
             *size = wire.value;
         }
     }

@@ -50,7 +50,10 @@ cdef class Buffer:
     cdef readonly object name
 
     def __cinit__(self, source, name=None):
-        PyObject_GetBuffer(source, &self.view, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(source, &self.view, PyBUF_SIMPLE)
+        except ValueError as error:  # NumPy's word for a strided array
+            raise BufferError(str(error)) from None
         self.held = True
         self.data = <const uint8_t *>self.view.buf
         self.nbytes = <uint64_t>self.view.len
@@ -353,12 +356,13 @@ def tensor_strings(Buffer buffer not None, uint64_t end, uint64_t start, uint64_
     cdef C.mb_error e
     cdef uint64_t i
     cdef list result = []
-    cdef uint64_t *ranges = <uint64_t *>malloc(max(count, 1) * 16)
-    if ranges == NULL:
-        raise MemoryError
+    cdef uint64_t *ranges
     _span_check(buffer, start, end - start)
     memset(&t, 0, sizeof(t))
-    t.field, t.start = C.MB_FIELD_STRINGS, start
+    t.field, t.start, t.count = C.MB_FIELD_STRINGS, start, count
+    ranges = <uint64_t *>malloc(max(count, 1) * 16)
+    if ranges == NULL:
+        raise MemoryError
     try:
         if C.mb_tensor_gather(buffer.data, buffer.data + end, &t, NULL, ranges, &e):
             _fail(&e, buffer.name)
@@ -550,13 +554,19 @@ cdef Scan _scan_rows(Buffer buffer, C.mb_scan *s):
     cdef C.mb_entry *t
     cdef uint64_t i
     cdef uint32_t k
-    cdef uint64_t last_offset = 0, last_nbytes = 0
-    cdef str last = ""
+    cdef uint64_t last_offset = 0, last_nbytes = 0, key_offset = 0, key_nbytes = 0
+    cdef str last = "", key = ""
+    cdef list names = []
     scan.version = s.version
     scan.functions = [(_text(buffer, s.functions[i].name.offset, s.functions[i].name.nbytes),
                        _text(buffer, s.functions[i].opset.offset, s.functions[i].opset.nbytes),
                        (s.functions[i].message.offset, s.functions[i].message.nbytes)) for i in range(s.function_count)]
-    scan.blocks = [(_text(buffer, s.blocks[i].name.offset, s.blocks[i].name.nbytes), s.blocks[i].function,
+    for i in range(s.block_count):  # the blocks of one operation share its name
+        if i == 0 or s.blocks[i].name.offset != s.blocks[i - 1].name.offset:
+            last = _text(buffer, s.blocks[i].name.offset, s.blocks[i].name.nbytes)
+        names.append(last)
+    last = ""
+    scan.blocks = [(names[i], s.blocks[i].function,
                     -1 if s.blocks[i].parent == C.MB_NONE else <int64_t>s.blocks[i].parent, s.blocks[i].number,
                     s.blocks[i].index) for i in range(s.block_count)]
     scan.ops = ops = []
@@ -575,7 +585,10 @@ cdef Scan _scan_rows(Buffer buffer, C.mb_scan *s):
         row = Constant.__new__(Constant)
         row.value = (t.value.offset, t.value.nbytes)
         row.payload = (t.payload.offset, t.payload.nbytes)
-        row.key = _text(buffer, t.key.offset, t.key.nbytes)
+        if t.key.offset != key_offset or t.key.nbytes != key_nbytes:  # the elements of one list share theirs
+            key_offset, key_nbytes = t.key.offset, t.key.nbytes
+            key = _text(buffer, key_offset, key_nbytes)
+        row.key = key
         if t.storage != IMMEDIATE:
             # Nearly every weight names the same file: one str for a run of equal names.
             if t.payload.nbytes != last_nbytes or memcmp(buffer.data + t.payload.offset, buffer.data + last_offset, last_nbytes):

@@ -29,7 +29,9 @@ class MilblobError(Exception):
         at = "" if self.offset is None else f" at byte {self.offset}"
         file = "" if self.file is None else f" in {self.file}"
         where = f" - at {self.where}" if self.where else ""
-        return f"{self.what}{at}{file}{where}"
+        text = f"{self.what}{at}{file}{where}"
+        # Names come from the file: nothing in them may start a new line or talk to the terminal.
+        return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.what, self.offset, self.where, self.file)

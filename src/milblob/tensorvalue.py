@@ -8,11 +8,12 @@ import numpy as np
 
 from . import _codec
 from .dtypes import DType, as_dtype
-from .errors import FormatError
+from .errors import FormatError, UnsupportedError
 
 FLOATS, INTS, BOOLS, STRINGS, LONGINTS, DOUBLES, BYTES = range(1, 8)
 FIELD_NAMES = ("nothing", "floats", "ints", "bools", "strings", "longInts", "doubles", "bytes")
 
+MAX_RANK = 64
 Shape = Sequence[int | None]
 
 
@@ -48,6 +49,7 @@ def unpack_tensor(value: Any, dtype: Any, shape: Shape) -> np.ndarray[Any, Any]:
     Raises:
         FormatError: broken bytes; a field that does not hold this dtype; too many or too few elements; an element
             outside the dtype. The message names the field and the element.
+        UnsupportedError: a shape that NumPy does not hold (more than 64 dimensions).
         TypeError: `value` is neither bytes nor a TensorValue message.
 
     Spec: FORMATS of coremltools e0e2f42, mlmodel/format/MIL.proto, message TensorValue.
@@ -64,6 +66,7 @@ def unpack_tensor(value: Any, dtype: Any, shape: Shape) -> np.ndarray[Any, Any]:
 def unpack_at(buffer: _codec.Buffer, offset: int, nbytes: int, dtype: Any, shape: tuple[int | None, ...]) -> np.ndarray[Any, Any]:
     """As unpack_tensor, for the TensorValue at [offset, offset + nbytes) of a held buffer."""
     field, start, at, payload, chunk_count, string_count = _codec.tensor_locate(buffer, offset, nbytes)
+    require_shape(shape, offset, buffer.name)
     open_count = shape.count(None)
     if open_count > 1:
         raise FormatError(f"shape: expected at most one open dimension, got {shape}", offset=offset, file=buffer.name)
@@ -90,6 +93,19 @@ def unpack_at(buffer: _codec.Buffer, offset: int, nbytes: int, dtype: Any, shape
         texts[:] = _codec.tensor_strings(buffer, offset + nbytes, start, count)
         return texts.reshape(shape)  # type: ignore[arg-type]
     return _values(buffer, field, dtype, at, payload, count, shape)
+
+
+def require_shape(shape: Shape, offset: int, file: str | None) -> None:
+    """Refuse a shape that no ndarray can have, even an empty one.
+
+    Raises:
+        UnsupportedError: more than 64 dimensions, or too many elements once zeros are left out.
+    """
+    if len(shape) > MAX_RANK:
+        raise UnsupportedError(f"rank: expected at most {MAX_RANK}, which NumPy holds, got {len(shape)}", offset=offset, file=file)
+    if prod([size for size in shape if size]) >= 1 << 59:
+        words = f"shape: expected fewer than 2^59 elements, zeros left out, got {tuple(shape)}"
+        raise UnsupportedError(words, offset=offset, file=file)
 
 
 def _count(
