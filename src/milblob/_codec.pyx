@@ -419,7 +419,7 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
         return
     e.offset += offset
     if status == C.MB_RANGE:
-        value = <int64_t>e.got if is_signed else e.got
+        value = <object>(<int64_t>e.got) if is_signed else <object>e.got  # objects: C would make both unsigned
         raise FormatError(f"element {e.expected}: expected {lo} to {hi}, got {value}", offset=e.offset, file=buffer.name)
     _fail(&e, buffer.name)
 
@@ -538,7 +538,9 @@ def scan_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint3
                 return _scan_rows(buffer, &s)
             if status == C.MB_SPLIT:
                 return None
-            if status != C.MB_FULL:
+            # An error in a block that has no row yet: once more with room for it, so that the message can say where.
+            if status != C.MB_FULL and (s.function_count | s.block_count >= 1 << 20 or
+                                        (s.function_count <= functions and s.block_count <= blocks)):
                 _fail(&e, buffer.name, _path(buffer, &s))
             functions, blocks, ops = max(functions, s.function_count), max(blocks, s.block_count), max(ops, s.op_count)
             entries, numbers = max(entries, s.entry_count), max(numbers, s.number_count)

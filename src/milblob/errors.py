@@ -72,13 +72,23 @@ def program_path(
         nesting: (operation index, operation name, block number) from the outermost operation that holds a block.
         op: (index, name) of the operation, or None.
         key: parameter or attribute.
+
+    Names longer than 120 characters and the middle of more than 8 levels are left out.
     """
-    parts = [function or "program"]
+    parts = [_short(function) or "program"]
     if specialization is not None:
-        parts.append(f".block[{specialization!r}]")
-    parts += [f".op[{index}] {name!r}.block[{number}]" for index, name, number in nesting]
+        parts.append(f".block[{_short(specialization)!r}]")
+    levels = [f".op[{index}] {_short(name)!r}.block[{number}]" for index, name, number in nesting]
+    if len(levels) > 8:
+        levels[4:-4] = [f"...{len(levels) - 8} more levels..."]
+    parts += levels
     if op is not None:
-        parts.append(f".op[{op[0]}] {op[1]!r}")
+        parts.append(f".op[{op[0]}] {_short(op[1])!r}")
     if key:
-        parts.append(f".{key}")
+        parts.append(f".{_short(key)}")
     return "".join(parts)
+
+
+def _short(name: str) -> str:
+    """A name as a message has room for it; foreign ones may be of any length."""
+    return name if len(name) <= 120 else name[:100] + "..." + name[-17:]
