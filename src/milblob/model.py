@@ -15,12 +15,13 @@ from .dtypes import BY_BLOB_CODE, BY_MIL_CODE, DType
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
 from .package import Package, Source, contained, read_json
 from .program import Compressed, Program, Use
-from .tensorvalue import unpack_at
+from .tensorvalue import require_shape, unpack_at
 
 if TYPE_CHECKING:
     from .metadata import Metadata
 
 _EMPTY: MappingABC[str, "Tensor"] = MappingProxyType({})
+_MAX_TAILS = 32  # prefixes that a name may be asked for without; a foreign name of a million slashes has no more
 
 
 class Tensor:
@@ -227,6 +228,7 @@ class Tensor:
             words = f"record dtype: expected {self.mil_dtype} as the Program declares, got {record.dtype}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
         shape = cast("tuple[int, ...]", self._shape)
+        require_shape(shape, record.offset, reader.name)
         if None in shape:
             raise ResolveError(
                 f"shape: expected every dimension known, got {shape}", offset=record.offset, file=reader.name
@@ -371,6 +373,9 @@ class Model(MappingABC[str, Tensor]):
         table = self._use_tables.get(id(program))
         if table is None:
             self._check_open()
+            for source, own in self._programs:
+                if own is program:
+                    source.mapping.check_size()
             table = self._use_tables[id(program)] = program.uses()
         return table
 
@@ -393,7 +398,7 @@ class Model(MappingABC[str, Tensor]):
             short: dict[str, list[str]] = {}
             for name in self._tensors:
                 tail = name
-                while "/" in tail:
+                for _ in range(min(name.count("/"), _MAX_TAILS)):
                     tail = tail.partition("/")[2]
                     short.setdefault(tail, []).append(name)
             self._short = short
@@ -488,7 +493,8 @@ class Model(MappingABC[str, Tensor]):
         """The first Program's buildInfo attribute as a Value message, without parsing the Program."""
         from . import schema
 
-        program = self._programs[0][1]
+        source, program = self._programs[0]
+        source.mapping.check_size()
         for number, wire, _, offset, nbytes in _codec.wire_fields(program.buffer, *program.span):
             if number == 4 and wire == 2:
                 pair = dict.fromkeys((1, 2), (offset, 0))
