@@ -10,8 +10,9 @@ Everything public is listed in `__all__`; docs/api.md has the same list with one
 from .blob import RECORD, BlobReader, BlobRecord
 from .dtypes import DType
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
-from .model import Model, Tensor, load, open
+from .model import Model, load, open
 from .program import Use
+from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
 
 __all__ = [

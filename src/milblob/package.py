@@ -62,6 +62,7 @@ class Package:
     """
 
     def __init__(self, source: Any) -> None:
+        self.closed = False
         self.path: str | None = None
         self.sources: list[Source] = []
         self.blobs: BlobReader | None = None
@@ -235,8 +236,14 @@ class Package:
             found = self._readers[key] = BlobReader(mapping)
         return found
 
+    def require_open(self) -> None:
+        """Raise ValueError after close."""
+        if self.closed:
+            raise ValueError("I/O operation on closed model" + (f" {self.path}" if self.path else ""))
+
     def close(self) -> None:
         """Close every file. Arrays stay valid."""
+        self.closed = True
         for mapping in self._mappings:
             mapping.close()
 

@@ -68,11 +68,16 @@ class Program:
     Attributes:
         scan: `_codec.Scan`.
         buffer, span: what the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
+        groups: every constexpr operation with its parts, once `compressed` was called.
+        part_names: names of parts and of constexpr operations, by id of the Constant or Compressed.
         rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
     """
 
     def __init__(self, buffer: _codec.Buffer, span: tuple[int, int], prefix: str = "", constants: bool = False) -> None:
         self.prefix = prefix
+        self.groups: list[Compressed] = []
+        self.part_names: dict[int, str] = {}
+        self._uses: dict[tuple[int, str], list[Use]] | None = None
         self.buffer = buffer
         self.span = span
         self.rewritten = False
@@ -189,6 +194,7 @@ class Program:
         if not ops:
             return [], {}
         groups = {id(op): Compressed(op) for op in ops}
+        self.groups = list(groups.values())
         outputs: dict[tuple[int, str], Any] = {}
         for op in ops:
             for name in self._output_names(op):
@@ -264,8 +270,14 @@ class Program:
     def uses(self) -> dict[tuple[int, str], list[Use]]:
         """Return who reads what: (block of the definition, name) -> uses. Names are resolved by scope.
 
-        Only names that an operation of this scan defines are kept; a nested block sees the blocks around it.
+        Only names that an operation of this scan defines are kept; a nested block sees the blocks around it. Found on
+        the first call.
         """
+        if self._uses is None:
+            self._uses = self._find_uses()
+        return self._uses
+
+    def _find_uses(self) -> dict[tuple[int, str], list[Use]]:
         scan = self._scan_again(_codec.SCAN_USES)
         defined = {(op.block, op.name) for op in self.scan.ops}
         found: dict[tuple[int, str], list[Use]] = {}
