@@ -8,6 +8,7 @@ Everything public is listed in `__all__`; docs/api.md has the same list with one
 """
 
 from .blob import RECORD, BlobReader, BlobRecord
+from .check import Finding, check
 from .dtypes import DType
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
 from .model import Model, Tensor, load, open
@@ -19,6 +20,7 @@ __all__ = [
     "BlobReader",
     "BlobRecord",
     "DType",
+    "Finding",
     "FormatError",
     "MilblobError",
     "Model",
@@ -27,6 +29,7 @@ __all__ = [
     "Tensor",
     "UnsupportedError",
     "Use",
+    "check",
     "load",
     "open",
     "pack_tensor",
