@@ -45,7 +45,7 @@ def check(path: Any) -> list[Finding]:
     checker = _Checker()
     if isinstance(path, str | os.PathLike):
         name = os.fsdecode(os.fspath(path))
-        if stat.S_ISDIR(os.stat(name).st_mode):  # noqa: PTH116
+        if stat.S_ISDIR(os.stat(name).st_mode):
             checker.check_directory(name)
         else:
             checker.check_file(name, name)

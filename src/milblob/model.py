@@ -509,7 +509,7 @@ def _untyped(buffer: _codec.Buffer, constant: Any) -> tuple[Any, tuple[int | Non
     return DType[names[field]], (None,) if field else (0,)
 
 
-def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool = False) -> Model:  # noqa: A001
+def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool = False) -> Model:
     """Open a model, or a bare weight file, without reading its values.
 
     Args:

@@ -49,11 +49,11 @@ def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progr
 
 
 def _key(name: str) -> str:
-    """A key for a tensor: the name, unless a zip member cannot be called that."""
+    """A key for a tensor: the name, unless a zip member cannot be called that; then "%" and the name escaped."""
     parts = name.split("/")
     safe = all(part not in ("", ".", "..") and part.isprintable() for part in parts)
     safe = safe and not any(c in name for c in "\\:%") and not name.endswith(".npy") and len(name) < 4096
-    return name if safe and name != NOTES else escaped(name)
+    return name if safe and name != NOTES else "%" + escaped(name)
 
 
 def _write(archive: zipfile.ZipFile, key: str, array: np.ndarray[Any, Any]) -> None:

@@ -50,13 +50,16 @@ def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progr
         array = np.require(array, requirements="C")
         if note is not None:
             notes[name] = note
+        key = name if name != "__metadata__" else f"%{name}"
+        if key != name:
+            notes[key] = {"name": name, **(note or {})}
         dtype = _NAMES.get(tensor.mil_dtype) if note is None else None
         dtype = dtype or array.dtype.name
         if specification is not None:
             alive.append(array)
-            entries[name] = specification(dtype=dtype, shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes)
+            entries[key] = specification(dtype=dtype, shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes)
         else:
-            entries[name] = {"dtype": dtype, "shape": array.shape, "data": array.tobytes()}
+            entries[key] = {"dtype": dtype, "shape": array.shape, "data": array.tobytes()}
         if progress is not None:
             progress(name, tensor.nbytes)
     metadata = {NOTES: json.dumps(notes)} if notes else None

@@ -23,12 +23,12 @@ def whole_file(path: str, force: bool = False) -> Iterator[str]:
     os.close(handle)
     try:
         yield temporary
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's files are for their owner alone  # noqa: PTH101
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's files are for their owner alone
         sync(temporary)
-        os.replace(temporary, path)  # noqa: PTH105
+        os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(temporary)  # noqa: PTH108
+            os.unlink(temporary)
         raise
     _sync_parent(path)
 
@@ -45,28 +45,28 @@ def whole_directory(path: str, force: bool, marker: str) -> Iterator[str]:
     path = path.rstrip("/\\") or path
     if os.path.lexists(path):
         is_ours = os.path.isdir(path) and not os.path.islink(path)
-        is_ours = is_ours and (not os.listdir(path) or os.path.isfile(os.path.join(path, marker)))  # noqa: PTH208
+        is_ours = is_ours and (not os.listdir(path) or os.path.isfile(os.path.join(path, marker)))
         if not is_ours:
             raise FileExistsError(f"{path}: expected no such directory, or one that milblob extract made, got another")
-        if not force and os.listdir(path):  # noqa: PTH208
+        if not force and os.listdir(path):
             raise FileExistsError(f"{path}: expected no such directory, got one (--force replaces it)")
     parent = os.path.dirname(path) or "."
     temporary = tempfile.mkdtemp(prefix=".milblob-", suffix=".tmp", dir=parent)
     try:
         yield temporary
-        os.chmod(temporary, 0o777 & ~_umask())  # noqa: PTH101
+        os.chmod(temporary, 0o777 & ~_umask())
         if os.path.isdir(path):
             old = tempfile.mkdtemp(prefix=".milblob-", suffix=".old", dir=parent)
-            os.rename(path, os.path.join(old, "old"))  # noqa: PTH104
+            os.rename(path, os.path.join(old, "old"))
             try:
-                os.rename(temporary, path)  # noqa: PTH104
+                os.rename(temporary, path)
             except BaseException:
-                os.rename(os.path.join(old, "old"), path)  # noqa: PTH104
+                os.rename(os.path.join(old, "old"), path)
                 raise
             finally:
                 shutil.rmtree(old, ignore_errors=True)
         else:
-            os.rename(temporary, path)  # noqa: PTH104
+            os.rename(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
