@@ -27,8 +27,8 @@ class Finding(NamedTuple):
     """One thing that `milblob.check` noticed.
 
     Attributes:
-        severity: "error": a reader fails or gives wrong values; "warning": readers differ on it; "note": sound, but worth
-            knowing.
+        severity: "error": a reader fails or gives wrong values; "warning": readers differ on it; "note": sound, but
+            worth knowing.
         code: stable short name of the kind of problem, such as "sentinel"; docs/cli.md lists all.
         message: one line: what, expected, got.
         file: path of the file it is in; None in a buffer.
@@ -63,7 +63,14 @@ class Findings:
         self._severities: dict[tuple[str, str | None], Severity] = {}
 
     def add(
-        self, severity: Severity, code: str, message: str, *, file: str | None = None, offset: int | None = None, where: str = ""
+        self,
+        severity: Severity,
+        code: str,
+        message: str,
+        *,
+        file: str | None = None,
+        offset: int | None = None,
+        where: str = "",
     ) -> None:
         """Append a finding, unless there are `MAX_ALIKE` of its code in its file already."""
         key = (code, file)
@@ -106,7 +113,8 @@ def check_blob(found: Findings, buffer: _codec.Buffer, references: Sequence[int]
     """
     file = buffer.name
     if buffer.nbytes == 0:
-        found.add("error", "empty-file", "weight file: expected a storage header of 64 bytes, got an empty file", file=file, offset=0)
+        words = "weight file: expected a storage header of 64 bytes, got an empty file"
+        found.add("error", "empty-file", words, file=file, offset=0)
         return None
     if buffer.nbytes < _HEADER_NBYTES:
         words = f"storage header: expected {_HEADER_NBYTES} bytes, got {buffer.nbytes}"
@@ -180,10 +188,18 @@ class _Walk:
             if expected <= 0:
                 extra = True  # what the header announced has been found: the rest need not be records
             sentinel, code, size, data_offset, _ = _METADATA.unpack_from(self.data, at)
-            likely = code in BY_BLOB_CODE and data_offset == at + _RECORD_NBYTES and data_offset + size <= self.buffer.nbytes
+            likely = code in BY_BLOB_CODE and data_offset == at + _RECORD_NBYTES
+            likely = likely and data_offset + size <= self.buffer.nbytes
             if sentinel == _SENTINEL or (likely and not extra):
                 for problem, offset, words in record_problems(self.data, at):
-                    self.found.add("error", problem, words, file=self.buffer.name, offset=offset, where=f"record {len(self.places)}")
+                    self.found.add(
+                        "error",
+                        problem,
+                        words,
+                        file=self.buffer.name,
+                        offset=offset,
+                        where=f"record {len(self.places)}",
+                    )
                 yield at, None
                 expected -= 1
                 if likely:
@@ -191,7 +207,9 @@ class _Walk:
                     continue
             elif not extra:
                 words = f"record sentinel: expected 0x{_SENTINEL:08x}, got 0x{sentinel:08x}"
-                self.found.add("error", "sentinel", words, file=self.buffer.name, offset=at, where=f"record {len(self.places)}")
+                self.found.add(
+                    "error", "sentinel", words, file=self.buffer.name, offset=at, where=f"record {len(self.places)}"
+                )
             if extra and sentinel != _SENTINEL:
                 return
             following = self._next_candidate(at)
@@ -245,7 +263,9 @@ def record_problems(data: memoryview, at: int) -> list[tuple[str, int, str]]:
     `_codec` decides whether a record is sound, and stops at the first reason; this lists all of them.
     """
     if at < _HEADER_NBYTES or at + _RECORD_NBYTES > len(data):
-        words = f"record metadata: expected {_RECORD_NBYTES} bytes from byte {_HEADER_NBYTES} on, got an end of file at byte {len(data)}"
+        words = f"record metadata: expected {_RECORD_NBYTES} bytes, got an end of file at byte {len(data)}"
+        if at < _HEADER_NBYTES:
+            words = f"record metadata: expected it behind the storage header of {_HEADER_NBYTES} bytes, got byte {at}"
         return [("bounds", at, words)]
     sentinel, code, nbytes, data_offset, padding = _METADATA.unpack_from(data, at)
     problems = []
@@ -262,7 +282,7 @@ def record_problems(data: memoryview, at: int) -> list[tuple[str, int, str]]:
         problems.append(("size", at + 24, words))
     end = data_offset + nbytes
     if end > len(data):
-        words = f"record data: expected {nbytes} bytes from byte {data_offset} on, got an end of file at byte {len(data)}"
+        words = f"record data: expected {nbytes} bytes at byte {data_offset}, got an end of file at byte {len(data)}"
         problems.append(("bounds", at + 16, words))
     if data_offset < at + _RECORD_NBYTES:
         words = f"record data: expected to begin at byte {at + _RECORD_NBYTES} or later, got {data_offset}"
@@ -290,11 +310,16 @@ def _check_overlaps(found: Findings, file: str | None, records: np.ndarray[Any, 
     for index in (np.flatnonzero(starts[1:] < reach[:-1]) + 1).tolist():
         other = int(furthest[index - 1])
         first, second = int(owners[other]), int(owners[index])
-        words = f"record at byte {second}: expected to lie behind the record at byte {first}, which ends at {int(ends[other])}, got byte {int(starts[index])}"
+        words = (
+            f"record at byte {second}: expected to lie behind the record at byte {first}, which ends at "
+            f"{int(ends[other])}, got byte {int(starts[index])}"
+        )
         found.add("error", "overlap", words, file=file, offset=second)
 
 
-def _check_layout(found: Findings, data: memoryview, file: str | None, records: np.ndarray[Any, Any], broken: bool) -> None:
+def _check_layout(
+    found: Findings, data: memoryview, file: str | None, records: np.ndarray[Any, Any], broken: bool
+) -> None:
     """Look at the alignment of data and at the bytes that belong to no record."""
     previous_end = _HEADER_NBYTES
     for offset, data_offset, nbytes, _, padding, code, _ in records.tolist():
@@ -302,7 +327,9 @@ def _check_layout(found: Findings, data: memoryview, file: str | None, records: 
             words = f"data offset: expected a multiple of {_ALIGNMENT}, got {data_offset}"
             found.add("warning", "alignment", words, file=file, offset=offset + 16)
         if not broken and not _is_zero(data[previous_end:offset]):
-            found.add("note", "padding", "bytes between records: expected zeros, got others", file=file, offset=previous_end)
+            found.add(
+                "note", "padding", "bytes between records: expected zeros, got others", file=file, offset=previous_end
+            )
         if data_offset > offset + _RECORD_NBYTES and not _is_zero(data[offset + _RECORD_NBYTES : data_offset]):
             words = "bytes between metadata and data: expected zeros, got others"
             found.add("note", "padding", words, file=file, offset=offset + _RECORD_NBYTES)

@@ -28,13 +28,13 @@ _REFUSALS = (MilblobError, OSError, ValueError)
 def check(path: Any) -> list[Finding]:
     """Check a model, or a bare weight file, and report every problem in one pass.
 
-    Broken parts are reported and the rest is still checked: a manifest that leads nowhere hides no wrong record, and one
-    wrong record hides no other. Values are not judged, and bytes 24..63 of records with byte-sized dtypes, in which real
-    files hold noise, are not looked at.
+    Broken parts are reported and the rest is still checked: a manifest that leads nowhere hides no wrong record, and
+    one wrong record hides no other. Values are not judged, and bytes 24..63 of records with byte-sized dtypes, in which
+    real files hold noise, are not looked at.
 
     Args:
-        path: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object that holds one
-            of the latter three (references to weight files cannot be followed from there).
+        path: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object that holds
+            one of the latter three (references to weight files cannot be followed from there).
 
     Returns:
         list of Finding; without errors and warnings the model is sound.
@@ -76,7 +76,14 @@ class _Lenient(Package):
                 self._report(error, "")
 
     def _add_model(
-        self, mapping: Mapping, buffer: _codec.Buffer, offset: int, nbytes: int, directory: str | None, prefix: str, depth: int
+        self,
+        mapping: Mapping,
+        buffer: _codec.Buffer,
+        offset: int,
+        nbytes: int,
+        directory: str | None,
+        prefix: str,
+        depth: int,
     ) -> None:
         try:
             super()._add_model(mapping, buffer, offset, nbytes, directory, prefix, depth)
@@ -292,14 +299,24 @@ class _Checker:
                 self._check_immediate(source, program, constant)
 
     def _check_immediate(self, source: Source, program: Program, constant: Any) -> None:
+        offset, nbytes = constant.payload
         try:
-            unpack_at(program.buffer, *constant.payload, BY_MIL_CODE[constant.mil_code], constant.shape)
-        except (MilblobError, ValueError, OverflowError) as error:
-            exact = isinstance(error, MilblobError) and not source.is_text and not program.rewritten
-            offset = error.offset if exact else constant.payload[0] if not (source.is_text or program.rewritten) else None  # type: ignore[attr-defined]
-            words = error.what if isinstance(error, MilblobError) else f"shape {constant.shape}: expected one that can be, got {error}"
-            file = source.mapping.name
-            self.found.add("error", "immediate", words, file=file, offset=offset, where=program.path(constant))
+            unpack_at(program.buffer, offset, nbytes, BY_MIL_CODE[constant.mil_code], constant.shape)
+            return
+        except MilblobError as error:
+            words = error.what
+            offset = error.offset if error.offset is not None else offset
+        except (ValueError, OverflowError) as error:
+            words = f"shape {constant.shape}: expected one that an array can have, got {error}"
+        in_file = not source.is_text and not program.rewritten and program.buffer.nbytes == source.mapping.nbytes
+        self.found.add(
+            "error",
+            "immediate",
+            words,
+            file=source.mapping.name,
+            offset=offset if in_file else None,
+            where=program.path(constant),
+        )
 
     def _add_reference(self, source: Source, reference: _Reference) -> None:
         name = reference.constant.text
@@ -357,8 +374,13 @@ class _Checker:
         for reference in references:
             earlier = first.setdefault(reference.offset, reference)
             if earlier is not reference and (earlier.dtype, earlier.count) != (reference.dtype, reference.count):
-                words = f"two values at one record: expected {earlier.declared} as {earlier.where} declares, got {reference.declared}"
-                self.found.add("error", "conflict", words, file=buffer.name, offset=reference.offset, where=reference.where)
+                words = (
+                    f"two values at one record: expected {earlier.declared} as {earlier.where} declares, "
+                    f"got {reference.declared}"
+                )
+                self.found.add(
+                    "error", "conflict", words, file=buffer.name, offset=reference.offset, where=reference.where
+                )
             self._check_reference(buffer, blobs, reference)
 
     def _check_reference(self, buffer: _codec.Buffer, blobs: BlobFile, reference: _Reference) -> None:
@@ -383,12 +405,16 @@ class _Checker:
         if reference.count is None:
             add("shape", f"shape of a blob-file value: expected every dimension known, got {reference.declared}")
         elif count != reference.count:
-            add("size-mismatch", f"elements of the record: expected {reference.count} for {reference.declared}, got {count}")
+            words = f"elements of the record: expected {reference.count} for {reference.declared}, got {count}"
+            add("size-mismatch", words)
 
-    def _check_unreferenced(self, path: str, blobs: BlobFile, references: list[_Reference], is_referenced: bool) -> None:
+    def _check_unreferenced(
+        self, path: str, blobs: BlobFile, references: list[_Reference], is_referenced: bool
+    ) -> None:
         if not is_referenced:
             if self._is_sound:
-                self.found.add("note", "unreferenced", "weight file: expected a Program that refers to it, got none", file=path)
+                words = "weight file: expected a Program that refers to it, got none"
+                self.found.add("note", "unreferenced", words, file=path)
             return
         used = {r.offset for r in references}
         for offset, nbytes in zip(blobs.records["offset"].tolist(), blobs.records["nbytes"].tolist(), strict=True):

@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; default: those of the process.
 
     Returns:
-        Exit status: 0 good, 1 findings, 2 an error (one line on stderr), 130 interrupted, 141 the reader of stdout left.
+        Exit status: 0 good, 1 findings, 2 an error (one line on stderr), 130 interrupted, 141 nobody reads stdout.
     """
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError, OSError):
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         file = f": {error.filename}" if error.filename is not None else ""
         return _fail(f"{error.strerror}{file}" if error.strerror else str(error))
-    except (ValueError, TypeError, NotImplementedError, LookupError, OverflowError) as error:  # MilblobError is among them
+    except (ValueError, TypeError, NotImplementedError, LookupError, OverflowError) as error:
         return _fail(str(error))
 
 

@@ -54,10 +54,18 @@ def _lazily(name: str) -> Callable[[argparse.Namespace], int]:
 
 
 def _command(commands: Any, name: str, summary: str, *, selects: bool = True) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False)
+    sentence = f"{summary[0].upper()}{summary[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=sentence, allow_abbrev=False)
     parser.set_defaults(run=_lazily(name))
     if selects:
-        parser.add_argument("-k", "--keep", metavar="GLOB", action="append", default=[], help="only tensors whose name matches; may be repeated")
+        parser.add_argument(
+            "-k",
+            "--keep",
+            metavar="GLOB",
+            action="append",
+            default=[],
+            help="only tensors whose name matches; may be repeated",
+        )
         parser.add_argument("-f", "--function", metavar="NAME", help="only tensors of this function")
     volume = parser.add_mutually_exclusive_group()
     volume.add_argument("-q", "--quiet", action="store_true", help="say less")
@@ -67,15 +75,26 @@ def _command(commands: Any, name: str, summary: str, *, selects: bool = True) ->
 
 def _add_views(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--constants", action="store_true", help="every tensor constant, not only the weights")
-    parser.add_argument("--stored", action="store_true", help="the stored parts of compressed weights instead of the weights")
+    parser.add_argument(
+        "--stored", action="store_true", help="the stored parts of compressed weights instead of the weights"
+    )
 
 
 def _add_ls(commands: Any) -> None:
     parser = _command(commands, "ls", "list the tensors of a model or weight file")
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
     _add_views(parser)
-    parser.add_argument("-p", "--pattern", action="store_true", help="fold names that differ in counted numbers into one row")
-    parser.add_argument("-s", "--sort", metavar="KEY", choices=_ORDERS, default="file", help=f"one of {', '.join(_ORDERS)}; default: file, the model's own order")
+    parser.add_argument(
+        "-p", "--pattern", action="store_true", help="fold names that differ in counted numbers into one row"
+    )
+    parser.add_argument(
+        "-s",
+        "--sort",
+        metavar="KEY",
+        choices=_ORDERS,
+        default="file",
+        help=f"{', '.join(_ORDERS)}; default: file, the model's own order",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
@@ -98,5 +117,7 @@ def _add_extract(commands: Any) -> None:
 
 def _add_check(commands: Any) -> None:
     parser = _command(commands, "check", "report every problem of models and weight files", selects=False)
-    parser.add_argument("models", metavar="MODEL", nargs="+", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
+    parser.add_argument(
+        "models", metavar="MODEL", nargs="+", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")

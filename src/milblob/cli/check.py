@@ -22,12 +22,12 @@ def run(arguments: Namespace) -> int:
             output.say(f"{error.strerror or error}: {path}")
             status = _EXIT_ERROR
             continue
-        counts = Counter(finding.severity for finding in findings)
+        counts = Counter[str](finding.severity for finding in findings)
         if counts["error"] or counts["warning"]:
             status = max(status, _EXIT_FINDINGS)
         if arguments.json:
-            rows = [finding._asdict() for finding in findings]
-            results.append({"path": path, "errors": counts["error"], "warnings": counts["warning"], "notes": counts["note"], "findings": rows})
+            totals = {f"{severity}s": counts[severity] for severity in ("error", "warning", "note")}
+            results.append({"path": path, **totals, "findings": [finding._asdict() for finding in findings]})
             continue
         for finding in findings:
             if finding.severity != "note" or not arguments.quiet:

@@ -22,7 +22,8 @@ def run(arguments: Namespace) -> int:
     with models.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
         chosen = select(model, arguments)
         if not chosen:
-            raise ValueError(f"tensors to extract: expected at least one, got none{' for ' + describe_filter(arguments) if describe_filter(arguments) else ''}")
+            wanted = describe_filter(arguments)
+            raise ValueError(f"tensors to extract: expected at least one, got none{' for ' if wanted else ''}{wanted}")
         progress = _Progress(chosen, enabled=not arguments.quiet and sys.stderr.isatty())
         try:
             _save(chosen, target, arguments.force, progress)
@@ -68,7 +69,8 @@ def _check_target(source: str, target: str) -> None:
     inside = real_target == real_source or real_target.startswith(real_source + os.sep)
     around = os.path.isdir(real_target) and real_source.startswith(real_target.rstrip(os.sep) + os.sep)
     if inside or around:
-        raise ValueError(f"output {target}: expected a place outside the model, got one that {'holds' if around else 'is, or is in,'} {source}")
+        how = "holds" if around else "is, or is in,"
+        raise ValueError(f"output {target}: expected a place outside the model, got one that {how} {source}")
 
 
 class _Progress:
@@ -93,7 +95,8 @@ class _Progress:
         self._last, self._shown = now, True
         portion = self._done_nbytes / self._total if self._total else 1.0
         bar = "#" * int(30 * portion)
-        print(f"\r[{bar:<30}] {portion:4.0%}  {self._done} of {self._count}  {output.size(self._done_nbytes)}\x1b[K", end="", file=sys.stderr, flush=True)
+        line = f"[{bar:<30}] {portion:4.0%}  {self._done} of {self._count}  {output.size(self._done_nbytes)}"
+        print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Take the line away."""

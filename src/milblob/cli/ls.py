@@ -19,7 +19,7 @@ class Row(NamedTuple):
     """What is listed of one tensor. Nothing here reads values, so weight files may be absent.
 
     Attributes:
-        count: elements; None where the shape is open.
+        element_count: elements; None where the shape is open.
         nbytes: stored bytes; None where they cannot be told.
         offset: in `file`; see `Tensor.offset`.
     """
@@ -27,7 +27,7 @@ class Row(NamedTuple):
     name: str
     dtype: str
     shape: tuple[int | None, ...]
-    count: int | None
+    element_count: int | None
     nbytes: int | None
     function: str
     op: str
@@ -38,7 +38,7 @@ class Row(NamedTuple):
     @property
     def nbits(self) -> str:
         """Stored bits per element, for people."""
-        return f"{8 * self.nbytes / self.count:.4g}" if self.count and self.nbytes is not None else "-"
+        return f"{8 * self.nbytes / self.element_count:.4g}" if self.element_count and self.nbytes is not None else "-"
 
 
 def run(arguments: Namespace) -> int:
@@ -71,7 +71,16 @@ def _row(tensor: models.Tensor) -> Row:
         except MilblobError:  # a part whose shape is open
             nbytes = None
     return Row(
-        tensor.name, str(tensor.mil_dtype), shape, count, nbytes, full_function(tensor), tensor.op, tensor.file, tensor.offset, tensor.compression
+        tensor.name,
+        str(tensor.mil_dtype),
+        shape,
+        count,
+        nbytes,
+        full_function(tensor),
+        tensor.op,
+        tensor.file,
+        tensor.offset,
+        tensor.compression,
     )
 
 
@@ -113,11 +122,11 @@ def _totals(rows: list[Row], unique: int) -> dict[str, Any]:
         for table, key in ((by_dtype, row.dtype), (by_scope, scope)):
             entry = table.setdefault(key, {"tensors": 0, "elements": 0, "nbytes": 0})
             entry["tensors"] += 1
-            entry["elements"] += row.count or 0
+            entry["elements"] += row.element_count or 0
             entry["nbytes"] += row.nbytes or 0
     return {
         "tensors": len(rows),
-        "elements": sum(row.count or 0 for row in rows),
+        "elements": sum(row.element_count or 0 for row in rows),
         "nbytes": sum(row.nbytes or 0 for row in rows),
         "nbytes_unique": unique,
         "by_dtype": by_dtype,
@@ -129,7 +138,7 @@ def _print_json(model: models.Model, rows: list[Row], unique: int, pattern: bool
     document: dict[str, Any] = {
         "path": model.path,
         "kind": model.kind,
-        "tensors": [{key: value for key, value in row._asdict().items() if key != "count"} for row in rows],
+        "tensors": [{key: value for key, value in row._asdict().items() if key != "element_count"} for row in rows],
         "totals": _totals(rows, unique),
     }
     if pattern:
@@ -159,7 +168,15 @@ def _print_rows(rows: list[Row], verbose: bool) -> None:
     total = sum(row.nbytes or 0 for row in rows)
     heads = ["name", "dtype", "shape", "size", "bits", "share"]
     cells = [
-        [row.name, _dtype(row), output.shape_text(row.shape), output.size(row.nbytes), row.nbits, output.share(row.nbytes, total)] for row in rows
+        [
+            row.name,
+            _dtype(row),
+            output.shape_text(row.shape),
+            output.size(row.nbytes),
+            row.nbits,
+            output.share(row.nbytes, total),
+        ]
+        for row in rows
     ]
     if verbose:
         heads += ["function", "op", "offset", "file"]
@@ -175,7 +192,17 @@ def _print_patterns(rows: list[Row]) -> None:
         nbytes = sum(row.nbytes or 0 for row in members)
         count = f"{len(members)} x" if len(members) > 1 else ""
         first = members[0]
-        cells.append([pattern, count, _dtype(first), output.shape_text(first.shape), output.size(nbytes), first.nbits, output.share(nbytes, total)])
+        cells.append(
+            [
+                pattern,
+                count,
+                _dtype(first),
+                output.shape_text(first.shape),
+                output.size(nbytes),
+                first.nbits,
+                output.share(nbytes, total),
+            ]
+        )
     if cells:
         output.print_table(["name", "count", "dtype", "shape", "size", "bits", "share"], cells, right=(1, 4, 5, 6))
 
@@ -206,4 +233,10 @@ def _print_totals(rows: list[Row], unique: int, is_blob: bool) -> None:
 
 def _total_cells(entry: Any, total: int) -> list[str]:
     nbits = f"{8 * entry['nbytes'] / entry['elements']:.4g}" if entry["elements"] else "-"
-    return [f"{entry['tensors']:,}", f"{entry['elements']:,}", output.size(entry["nbytes"]), nbits, output.share(entry["nbytes"], total)]
+    return [
+        f"{entry['tensors']:,}",
+        f"{entry['elements']:,}",
+        output.size(entry["nbytes"]),
+        nbits,
+        output.share(entry["nbytes"], total),
+    ]

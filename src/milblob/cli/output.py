@@ -23,11 +23,12 @@ def size(nbytes: int | None) -> str:
     if nbytes < 1024:
         return f"{nbytes} B"
     value = float(nbytes)
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+    units = ["KiB", "MiB", "GiB", "TiB", "PiB"]
+    value /= 1024
+    while value >= 1023.95 and len(units) > 1:
         value /= 1024
-        if value < 1023.95:
-            break
-    return f"{value:.1f} {unit}"
+        units.pop(0)
+    return f"{value:.1f} {units[0]}"
 
 
 def share(nbytes: int | None, total: int) -> str:
@@ -65,7 +66,9 @@ def can_draw(text: str) -> bool:
     return True
 
 
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = (), title: str = "") -> None:
+def print_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = (), title: str = ""
+) -> None:
     """Print a table: with rich where it is installed and stdout is a terminal, else as aligned plain text.
 
     Args:
@@ -83,7 +86,10 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Iter
     widths = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(heads)]
     lines = [list(heads)] if any(heads) else []
     for row in [*lines, *cells]:
-        padded = [cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        padded = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
         print("  ".join(padded).rstrip())
 
 
@@ -100,12 +106,23 @@ def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], right: froz
     except ImportError:
         return False
     table = Table(
-        box=box.SIMPLE_HEAD if any(heads) else None, show_header=any(heads), header_style="bold", padding=(0, 1), pad_edge=False, show_edge=False
+        box=box.SIMPLE_HEAD if any(heads) else None,
+        show_header=any(heads),
+        header_style="bold",
+        padding=(0, 1),
+        pad_edge=False,
+        show_edge=False,
     )
     for index, head in enumerate(heads):
         # Names fold over several lines on a narrow terminal; numbers stay whole.
         name = index not in right
-        table.add_column(head, justify="left" if name else "right", overflow="fold", no_wrap=not name, style="cyan" if index == 0 else None)
+        table.add_column(
+            head,
+            justify="left" if name else "right",
+            overflow="fold",
+            no_wrap=not name,
+            style="cyan" if index == 0 else None,
+        )
     for row in rows:
         table.add_row(*[Text(cell) for cell in row])
     console = Console(highlight=False, emoji=False, markup=False)

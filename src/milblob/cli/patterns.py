@@ -62,8 +62,8 @@ def _range(column: Sequence[str]) -> str:
 def scopes(names: Iterable[str]) -> list[str]:
     """Return the top-level scope of each name: its first component, behind those that all names share.
 
-    "encoder_layers_0_weight" and "decoder_bias" are in "encoder" and "decoder"; if all names begin with "model_", that is
-    passed over: "model_encoder", "model_decoder". A number belongs to what stands before it: "layers_0" is in "layers".
+    "encoder_layers_0_weight" and "decoder_bias" are in "encoder" and "decoder"; if all names begin with "model_", that
+    is passed over: "model_encoder", "model_decoder".
     """
     names = list(names)
     parts = [_SEPARATOR.split(name) for name in names]

@@ -1,6 +1,7 @@
 """milblob show: one tensor, or the model itself."""
 
 from argparse import Namespace
+from contextlib import suppress
 from typing import Any
 
 from .. import model as models
@@ -29,7 +30,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-# -------------------------------------------------------------------------------------------------------------- a tensor
+# ------------------------------------------------------------------------------------------------------------ a tensor
 
 
 def _show_tensor(model: models.Model, tensor: models.Tensor, as_json: bool) -> None:
@@ -38,7 +39,8 @@ def _show_tensor(model: models.Model, tensor: models.Tensor, as_json: bool) -> N
     try:
         statistics = summarize(tensor.read(), tensor.mil_dtype)
     except UnsupportedError:
-        remark = f"compressed ({tensor.compression or tensor.op}); its values cannot be decoded by this version, its parts can be shown"
+        scheme = tensor.compression or tensor.op
+        remark = f"compressed ({scheme}); its values cannot be decoded by this version, its parts can be shown"
     except MilblobError as error:
         failure = error
     if as_json:
@@ -65,10 +67,8 @@ def _place(tensor: models.Tensor) -> dict[str, Any]:
     """Where a tensor lives and who uses it."""
     shape = tensor._shape
     if None in shape:
-        try:
+        with suppress(MilblobError):
             shape = tensor.shape
-        except MilblobError:
-            pass
     return {
         "name": tensor.name,
         "dtype": str(tensor.mil_dtype),
@@ -101,7 +101,12 @@ def _data_offset(tensor: models.Tensor) -> int | None:
 def _place_rows(tensor: models.Tensor, place: dict[str, Any]) -> list[list[str]]:
     rows = [["name", place["name"]], ["type", f"{place['dtype']} {output.shape_text(place['shape'])}"]]
     if place["nbytes"] is not None:
-        rows.append(["stored", f"{place['nbytes']} bytes" + (f" ({output.size(place['nbytes'])})" if place["nbytes"] >= 1024 else "")])
+        rows.append(
+            [
+                "stored",
+                f"{place['nbytes']} bytes" + (f" ({output.size(place['nbytes'])})" if place["nbytes"] >= 1024 else ""),
+            ]
+        )
     if place["file"] is not None:
         rows.append(["file", place["file"]])
     if place["offset"] is not None:
@@ -160,7 +165,7 @@ def _number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value) if isinstance(value, int) else repr(value)
 
 
-# ------------------------------------------------------------------------------------------------------------- the model
+# ----------------------------------------------------------------------------------------------------------- the model
 
 
 def _describe_model(model: models.Model) -> dict[str, Any]:
@@ -190,12 +195,8 @@ def _feature(feature: Any) -> dict[str, str]:
 
 def _print_model(document: dict[str, Any]) -> None:
     rows = [["model", f"{document['path']} ({document['kind']})"]]
-    for key, head in (
-        ("description", "description"), ("author", "author"), ("license", "license"), ("version", "version"), ("producer", "producer"),
-        ("opset", "opset"), ("spec_version", "specification"),
-    ):  # fmt: skip
-        if document[key]:
-            rows.append([head, str(document[key])])
+    keys = ("description", "author", "license", "version", "producer", "opset", "spec_version")
+    rows += [[key.replace("_", " "), str(document[key])] for key in keys if document[key]]
     if document["functions"]:
         rows.append(["functions", ", ".join(document["functions"])])
     rows.append(["tensors", str(document["tensors"])])

@@ -39,8 +39,12 @@ class Statistics:
     def as_json(self, first_count: int) -> dict[str, Any]:
         """Return it as JSON knows it: numbers that are not finite become strings."""
         document = asdict(self)
-        document["first"] = [str(v) if isinstance(v, float) and not math.isfinite(v) else v for v in self.first[:first_count]]
-        document["histogram"] = [{"low": low, "high": high, "count": count} for low, high, count in document.pop("bins")]
+        document["first"] = [
+            str(v) if isinstance(v, float) and not math.isfinite(v) else v for v in self.first[:first_count]
+        ]
+        document["histogram"] = [
+            {"low": low, "high": high, "count": count} for low, high, count in document.pop("bins")
+        ]
         for key in ("mean", "deviation"):
             if document[key] is not None and not math.isfinite(document[key]):
                 document[key] = str(document[key])

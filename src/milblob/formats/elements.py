@@ -1,4 +1,4 @@
-"""What an outside format stores for a tensor whose dtype it lacks: the raw elements, and a note that says what they are."""
+"""What a format stores for a tensor whose dtype it lacks: the raw elements, and a note that says what they are."""
 
 import json
 from typing import Any, NamedTuple
@@ -10,7 +10,20 @@ from ..model import Tensor
 
 PLAIN = frozenset(
     DType[name]
-    for name in ("BOOL", "FLOAT16", "FLOAT32", "FLOAT64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+    for name in (
+        "BOOL",
+        "FLOAT16",
+        "FLOAT32",
+        "FLOAT64",
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "UINT64",
+    )
 )
 """Dtypes that NumPy itself has."""
 

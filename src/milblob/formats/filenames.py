@@ -15,9 +15,9 @@ _MAX_NCHARS = 200  # file systems stop at 255, with the suffix
 def escaped(name: str, kept: frozenset[str] = _KEPT) -> str:
     """Return a file name, without suffix, for a tensor's name.
 
-    ASCII letters, digits and ``_ - . #`` stand for themselves, everything else becomes ``%XX`` per byte of its UTF-8; so
-    does a first character that would hide the file or make it a device of Windows. What gets too long is cut, and ends in
-    ``~`` and a hash. Different names have different results.
+    ASCII letters, digits and ``_ - . #`` stand for themselves, everything else becomes ``%XX`` per byte of its UTF-8;
+    so does a first character that would hide the file or make it a device of Windows. What gets too long is cut, and
+    ends in ``~`` and a hash. Different names have different results.
     """
     if name.startswith(".") or name.partition(".")[0].lower() in _RESERVED or not name:
         head, rest = f"%{ord(name[0]):02X}" if name else "%", name[1:]

@@ -19,13 +19,13 @@ def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progr
     """Write tensors to a directory.
 
     Args:
-        tensors: name -> Tensor. They are read one at a time, and written from the mapped file where it holds the values.
+        tensors: name -> Tensor. Read one at a time, and written from the mapped file where it holds the values.
         path: appears whole or not at all.
         force: replace a directory that an earlier call has made. No other is ever replaced.
         progress: told of each tensor.
 
-    index.json is {"format": "milblob", "tensors": {name: {"file", "dtype", "shape", "stored"}}}: `dtype` is milblob's name of
-    it, `stored` the NumPy dtype in the file, which differs where NumPy lacks the former (see `elements`).
+    index.json is {"format": "milblob", "tensors": {name: {"file", "dtype", "shape", "stored"}}}: `dtype` is milblob's
+    name of it, `stored` the NumPy dtype in the file, which differs where NumPy lacks the former (see `elements`).
 
     Raises:
         As `Tensor.read`; FileExistsError: the directory exists.
@@ -39,7 +39,12 @@ def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progr
             np.save(target, array, allow_pickle=False)
             sync(target)
             shape = (note or {}).get("shape", list(array.shape))
-            index[name] = {"file": f"{file_name}.npy", "dtype": str(tensor.mil_dtype), "shape": shape, "stored": str(array.dtype)}
+            index[name] = {
+                "file": f"{file_name}.npy",
+                "dtype": str(tensor.mil_dtype),
+                "shape": shape,
+                "stored": str(array.dtype),
+            }
             if progress is not None:
                 progress(name, tensor.nbytes)
         target = os.path.join(temporary, INDEX)

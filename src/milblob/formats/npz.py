@@ -13,39 +13,38 @@ from .filenames import escaped
 from .whole import Progress, whole_file
 
 NOTES = "__milblob__"
-"""Key of the notes: one string, JSON, {key: {"dtype": ..., "name": ...}} of the tensors that need one; absent if none does."""
+"""Key of the notes: one string of JSON, {key: {"dtype": ..., "name": ...}}; only of tensors that need a note."""
 
 
 def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progress: Progress | None = None) -> None:
     """Write tensors to an .npz file that `numpy.load` reads.
 
     Args:
-        tensors: name -> Tensor. They are read one at a time, and written from the mapped file where it holds the values.
+        tensors: name -> Tensor. Read one at a time, and written from the mapped file where it holds the values.
         path: appears whole or not at all.
         force: replace a file that exists.
         progress: told of each tensor.
 
-    Names that a zip cannot hold as they are, or that would lead out of a directory where it is unpacked, are escaped; the
-    notes have the real ones. Dtypes that NumPy lacks: see `elements`.
+    Names that a zip cannot hold as they are, or that would lead out of a directory where it is unpacked, are escaped;
+    the notes have the real ones. Dtypes that NumPy lacks: see `elements`.
 
     Raises:
         As `Tensor.read`; FileExistsError: without `force`.
     """
     notes: dict[str, dict[str, Any]] = {}
-    with whole_file(path, force) as temporary:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-            for name, tensor in tensors.items():
-                key = _key(name)
-                array, note = elements(tensor)
-                if key != name:
-                    note = {"name": name, **(note or {})}
-                if note is not None:
-                    notes[key] = note
-                _write(archive, key, array)
-                if progress is not None:
-                    progress(name, tensor.nbytes)
-            if notes:
-                _write(archive, NOTES, np.array(json.dumps(notes)))
+    with whole_file(path, force) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+        for name, tensor in tensors.items():
+            key = _key(name)
+            array, note = elements(tensor)
+            if key != name:
+                note = {"name": name, **(note or {})}
+            if note is not None:
+                notes[key] = note
+            _write(archive, key, array)
+            if progress is not None:
+                progress(name, tensor.nbytes)
+        if notes:
+            _write(archive, NOTES, np.array(json.dumps(notes)))
 
 
 def _key(name: str) -> str:
@@ -59,4 +58,4 @@ def _key(name: str) -> str:
 def _write(archive: zipfile.ZipFile, key: str, array: np.ndarray[Any, Any]) -> None:
     # A fixed date, so that the same tensors give the same file.
     with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as member:
-        np.lib.format.write_array(member, array, allow_pickle=False)
+        np.lib.format.write_array(member, array, allow_pickle=False)  # type: ignore[no-untyped-call,unused-ignore]

@@ -18,7 +18,9 @@ def whole_file(path: str, force: bool = False) -> Iterator[str]:
         FileExistsError: `path` exists and `force` is False, or it is a directory.
     """
     if os.path.isdir(path) or (os.path.lexists(path) and not force):
-        raise FileExistsError(f"{path}: expected no such file, got one" + ("" if os.path.isdir(path) else " (--force replaces it)"))
+        raise FileExistsError(
+            f"{path}: expected no such file, got one" + ("" if os.path.isdir(path) else " (--force replaces it)")
+        )
     handle, temporary = tempfile.mkstemp(prefix=".milblob-", suffix=".tmp", dir=os.path.dirname(path) or ".")
     os.close(handle)
     try:
