@@ -188,34 +188,33 @@ class _Walk:
             if expected <= 0:
                 extra = True  # what the header announced has been found: the rest need not be records
             sentinel, code, size, data_offset, _ = _METADATA.unpack_from(self.data, at)
-            likely = code in BY_BLOB_CODE and data_offset == at + _RECORD_NBYTES
-            likely = likely and data_offset + size <= self.buffer.nbytes
-            if sentinel == _SENTINEL or (likely and not extra):
+            is_marked = sentinel == _SENTINEL
+            # Enough of it makes sense to trust it about where the next one is.
+            likely = data_offset == at + _RECORD_NBYTES and data_offset + size <= self.buffer.nbytes
+            likely = likely and (is_marked or code in BY_BLOB_CODE)
+            if extra and not is_marked:
+                return
+            if is_marked or likely:
                 for problem, offset, words in record_problems(self.data, at):
-                    self.found.add(
-                        "error",
-                        problem,
-                        words,
-                        file=self.buffer.name,
-                        offset=offset,
-                        where=f"record {len(self.places)}",
-                    )
+                    self._add(problem, words, offset)
                 yield at, None
                 expected -= 1
                 if likely:
                     at = _next(data_offset, size)
                     continue
-            elif not extra:
-                words = f"record sentinel: expected 0x{_SENTINEL:08x}, got 0x{sentinel:08x}"
-                self.found.add(
-                    "error", "sentinel", words, file=self.buffer.name, offset=at, where=f"record {len(self.places)}"
-                )
-            if extra and sentinel != _SENTINEL:
-                return
+            else:
+                self._add("sentinel", f"record sentinel: expected 0x{_SENTINEL:08x}, got 0x{sentinel:08x}", at)
             following = self._next_candidate(at)
             if following is None:
                 return
+            if not is_marked:  # there was a record, or the next one would not be here
+                yield at, None
+                expected -= 1
             at = following
+
+    def _add(self, code: str, message: str, offset: int) -> None:
+        number = f"record {len(self.places)}"
+        self.found.add("error", code, message, file=self.buffer.name, offset=offset, where=number)
 
     def _next_candidate(self, at: int) -> int | None:
         """The next place after `at` that looks like a record: a sentinel, and a dtype or an offset that make sense."""
