@@ -554,16 +554,15 @@ def test_an_empty_directory(tmp_path):
     assert codes(problems(tmp_path)) == ["not-a-model"]
 
 
-@pytest.mark.parametrize("step", [1, 97])
-def test_mutated_models_raise_nothing(step, demo, copy):
-    """Each byte of the head of the model file, and some of the rest, changed: findings or none, no exception."""
-    path = model_file(demo)
+def test_mutated_models_raise_nothing(copy):
+    """Every third byte of a model file changed, one at a time: findings or none, but no exception."""
+    package = copy(DATA / "lists/model.mlpackage")
+    path = model_file(package)
     data = path.read_bytes()
-    places = range(0, 300) if step == 1 else range(0, len(data), step)
-    for at in places:
-        for value in (0x00, 0xFF, data[at] ^ 0x08):
+    for at in range(0, len(data), 3):
+        for value in (0xFF, data[at] ^ 0x08):
             path.write_bytes(data[:at] + bytes([value]) + data[at + 1 :])
-            milblob.check(path)
+            milblob.check(package)
 
 
 def test_mutated_blobs_raise_nothing():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -66,30 +67,25 @@ def can_draw(text: str) -> bool:
     return True
 
 
-def print_table(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = (), title: str = ""
-) -> None:
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> None:
     """Print a table: with rich where it is installed and stdout is a terminal, else as aligned plain text.
 
+    Names are never cut or folded to fit: a table that is too wide is plain text, which the terminal wraps.
+
     Args:
-        heads: column heads; all empty for a table without.
+        heads: column heads; all empty for a list of keys and values, whose last column may be folded.
         rows: cells, one line each.
         right: indices of the columns that are aligned to the right.
-        title: printed above.
     """
     cells = [[escape(cell) for cell in row] for row in rows]
     right = frozenset(right)
-    if _is_terminal() and len(cells) <= MAX_RICH_ROWS and _print_rich(heads, cells, right, title):
-        return
-    if title:
-        print(title)
     widths = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(heads)]
-    lines = [list(heads)] if any(heads) else []
-    for row in [*lines, *cells]:
-        padded = [
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
+    fits = sum(widths) + 3 * len(widths) <= shutil.get_terminal_size().columns or not any(heads)
+    if fits and len(cells) <= MAX_RICH_ROWS and _is_terminal() and _print_rich(heads, cells, right):
+        return
+    for row in [list(heads), *cells] if any(heads) else cells:
+        columns = enumerate(zip(row, widths, strict=True))
+        padded = [cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in columns]
         print("  ".join(padded).rstrip())
 
 
@@ -97,7 +93,8 @@ def _is_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int], title: str) -> bool:
+def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int]) -> bool:
+    """Print a table with rich; return False if it is not installed."""
     try:
         from rich import box
         from rich.console import Console
@@ -105,28 +102,20 @@ def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], right: froz
         from rich.text import Text
     except ImportError:
         return False
+    has_heads = any(heads)
     table = Table(
-        box=box.SIMPLE_HEAD if any(heads) else None,
-        show_header=any(heads),
+        box=box.SIMPLE_HEAD if has_heads else None,
+        show_header=has_heads,
         header_style="bold",
         padding=(0, 1),
         pad_edge=False,
         show_edge=False,
     )
     for index, head in enumerate(heads):
-        # Names fold over several lines on a narrow terminal; numbers stay whole.
-        name = index not in right
-        table.add_column(
-            head,
-            justify="left" if name else "right",
-            overflow="fold",
-            no_wrap=not name,
-            style="cyan" if index == 0 else None,
-        )
+        justify: Any = "right" if index in right else "left"
+        style = "cyan" if index == 0 else None
+        table.add_column(head, justify=justify, overflow="fold", no_wrap=has_heads or index == 0, style=style)
     for row in rows:
         table.add_row(*[Text(cell) for cell in row])
-    console = Console(highlight=False, emoji=False, markup=False)
-    if title:
-        console.print(Text(title, "bold"))
-    console.print(table)
+    Console(highlight=False, emoji=False, markup=False).print(table)
     return True

@@ -30,9 +30,9 @@ def fold(names: Sequence[str], kinds: Sequence[object]) -> list[Group]:
     Returns:
         Groups, in the order of their first members.
     """
-    alike: dict[tuple[str, object], list[int]] = {}
+    alike: dict[tuple[tuple[str, ...], object], list[int]] = {}
     for index, (name, kind) in enumerate(zip(names, kinds, strict=True)):
-        alike.setdefault((_NUMBER.sub("\0", name), kind), []).append(index)
+        alike.setdefault((tuple(_NUMBER.split(name)), kind), []).append(index)
     return [Group(_pattern([names[i] for i in members]), members) for members in alike.values()]
 
 

@@ -150,7 +150,10 @@ def _print_statistics(statistics: Statistics) -> None:
         bar = block * max(round(_BAR_NCHARS * count / most), 1 if count else 0)
         cells.append([f"{low:.4g}", "" if low == high else f"{high:.4g}", str(count), bar])
     if all(low == high for low, high, _ in statistics.bins):
-        cells = [[f"{low:.6g}", *cell[2:]] for (low, _, _), cell in zip(statistics.bins, cells, strict=True)]
+        cells = [
+            [str(low) if isinstance(low, int) else f"{low:.6g}", *cell[2:]]
+            for (low, _, _), cell in zip(statistics.bins, cells, strict=True)
+        ]
         output.print_table(["value", "count", ""], cells, right=(0, 1))
     else:
         output.print_table(["from", "to", "count", ""], cells, right=(0, 1, 2))

@@ -59,7 +59,11 @@ def summarize(values: np.ndarray[Any, Any], dtype: Any, first_count: int = 16) -
         dtype: its DType.
         first_count: how many of the first elements to keep.
     """
-    flat = values.reshape(-1)
+    with np.errstate(all="ignore"):  # signalling NaNs and extremes are what is looked for, not trouble
+        return _summarize(values.reshape(-1), dtype, first_count)
+
+
+def _summarize(flat: np.ndarray[Any, Any], dtype: Any, first_count: int) -> Statistics:
     if dtype is DType.STRING:
         return Statistics(len(flat), [str(text) for text in flat[:first_count]])
     is_float = not (dtype.is_integer or dtype is DType.BOOL)
@@ -88,31 +92,30 @@ def _add_spread(result: Statistics, flat: np.ndarray[Any, Any], is_float: bool, 
     high: Any = result.maximum
     mean: Any = result.mean
     by_value = not is_float and high - low < 16
-    width = high / 2 - low / 2  # half of it: the whole may overflow
-    edges: Any = None
-    if by_value:
-        edges = np.arange(low, high + 2, dtype=np.float64) - 0.5
-    elif width > 0 and math.isfinite(width):
-        edges = low + (np.arange(_BIN_COUNT + 1) * (width / _BIN_COUNT)) * 2
-        edges[-1] = high
-    counts = np.zeros(len(edges) - 1 if edges is not None else 1, np.int64)
+    half = high / 2 - low / 2  # of the width, which itself may overflow
+    steps = np.arange(_BIN_COUNT + 1) * (half / _BIN_COUNT)
+    edges = low + steps + steps  # in this order nothing overflows
+    edges[-1] = high
+    has_edges = not by_value and bool(np.all(np.diff(edges) > 0))
+    counts = np.zeros(high - low + 1 if by_value else _BIN_COUNT if has_edges else 1, np.int64)
     squares = 0.0
-    with np.errstate(over="ignore"):
-        for chunk in _chunks(flat, is_float):
-            numbers = chunk.astype(np.float64)
-            numbers = numbers[np.isfinite(numbers)]
-            squares += float(np.square(numbers - mean).sum())
-            if edges is not None and np.all(np.diff(edges) > 0):
-                counts += np.histogram(numbers, edges)[0]
-            else:
-                counts[0] += len(numbers)
+    for chunk in _chunks(flat, is_float):
+        numbers = chunk.astype(np.float64)
+        numbers = numbers[np.isfinite(numbers)]
+        squares += float(np.square(numbers - mean).sum())
+        if by_value:
+            counts += np.bincount((chunk - low).astype(np.int64), minlength=len(counts))
+        elif has_edges:
+            counts += np.histogram(numbers, edges)[0]
+        else:
+            counts[0] += len(numbers)
     result.deviation = math.sqrt(squares / finite_count)
     if by_value:
-        result.bins = [(int(low) + i, int(low) + i, n) for i, n in enumerate(counts.tolist())]
-    elif edges is not None and len(counts) == _BIN_COUNT and np.all(np.diff(edges) > 0):
+        result.bins = [(low + i, low + i, count) for i, count in enumerate(counts.tolist())]
+    elif has_edges:
         result.bins = list(zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True))
     else:
-        result.bins = [(low, high, int(counts.sum()))]
+        result.bins = [(low, high, int(counts[0]))]
 
 
 def _chunks(flat: np.ndarray[Any, Any], is_float: bool) -> Iterator[np.ndarray[Any, Any]]:
