@@ -35,6 +35,7 @@ def problems(path):
     findings = milblob.check(path)
     for finding in findings:
         assert GRAMMAR.fullmatch(finding.message), finding
+        assert finding.code in blobcheck.CODES
         assert "\n" not in str(finding)
     return [f for f in findings if f.severity != "note"]
 

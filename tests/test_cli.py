@@ -4,8 +4,11 @@ import contextlib
 import json
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 
 import milblob
+from milblob import blobcheck
 from milblob.cli import main, output, patterns, statistics
 
 TESTS = pathlib.Path(__file__).parent
@@ -22,6 +26,7 @@ PALETTE = str(DATA / "palette_4bit/model.mlpackage")
 PIPELINE = str(DATA / "pipeline/model.mlpackage")
 FUNCTIONS = str(DATA / "functions/model.mlpackage")
 BLOB = str(DATA / "blob_all_dtypes/weight.bin")
+COMMANDS = ["ls", "show", "extract", "check"]
 TENSOR_KEYS = ["name", "dtype", "shape", "nbytes", "function", "op", "file", "offset", "compression"]
 
 
@@ -232,8 +237,11 @@ def test_show_compressed(cli):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("source", [BLOB, DATA / "blob_handmade/weight.bin", DATA / "blob_empty/weight.bin",
-                                    DATA / "immediates/model.mlmodel", DATA / "immediates_odd/model.mlmodel"])  # fmt: skip
+@pytest.mark.parametrize(
+    "source",
+    [BLOB, *(DATA / case for case in ("blob_handmade/weight.bin", "blob_empty/weight.bin", "immediates/model.mlmodel",
+                                      "immediates_odd/model.mlmodel"))],
+)  # fmt: skip
 def test_show_every_dtype(cli, source):
     with milblob.open(source, constants=True) as model:
         names = list(model)
@@ -393,7 +401,7 @@ def hostile(tmp_path):
     return [*map(str, sorted(tmp_path.iterdir())), str(tmp_path / "none"), str(DATA / "neural_network/model.mlpackage")]
 
 
-@pytest.mark.parametrize("command", ["ls", "show", "extract", "check"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_hostile_input_is_one_line(cli, command, hostile, tmp_path):
     for path in hostile:
         rest = ["-o", str(tmp_path / "x.npz")] if command == "extract" else ["#0"] if command == "show" else []
@@ -408,9 +416,7 @@ def test_wrong_usage_is_one_line(cli, argv):
     assert cli(*argv)[0] == 2
 
 
-@pytest.mark.parametrize(
-    "argv", [["--help"], ["--version"], ["ls", "--help"], ["show", "-h"], ["extract", "-h"], ["check", "-h"]]
-)
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], *([command, "-h"] for command in COMMANDS)])
 def test_help(cli, argv):
     status, out, err = cli(*argv)
     assert (status, err) == (0, "")
@@ -513,3 +519,31 @@ def test_interrupted_while_it_waits():
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
     assert process.returncode in (130, 141)
+
+
+# -- the page about it ------------------------------------------------------------------------------------------------
+
+PAGE = (TESTS.parent / "docs" / "cli.md").read_text("utf-8")
+
+
+@pytest.mark.skipif(os.sep != "/", reason="the examples show paths as POSIX spells them")
+@pytest.mark.parametrize("example", re.findall(r"```console\n\$ milblob (.*?)\n```", PAGE, re.S))
+def test_examples_of_the_page(cli, example, tmp_path, monkeypatch):
+    """Every command of docs/cli.md gives what stands there; "..." stands for lines that were left out."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(DEMO, "demo.mlpackage")
+    broken = pathlib.Path(shutil.copytree(DEMO, "broken.mlpackage")) / "Data/com.apple.CoreML/weights/weight.bin"
+    data = bytearray(broken.read_bytes())
+    struct.pack_into("<I", data, 9344, 0)
+    broken.write_bytes(bytes(data[:-100]))
+    command, _, shown = example.partition("\n")
+    _, out, err = cli(*shlex.split(command))
+    parts = [re.escape(part) for part in shown.split("\n...\n")]
+    assert re.fullmatch("\n(?:.*\n)+".join(parts), (out + err).rstrip("\n"))
+
+
+def test_the_page_has_every_code():
+    listed = re.findall(r"^\| `([a-z-]+)` \| (?:error|warning|note) \|", PAGE, re.M)
+    assert sorted(listed) == sorted(blobcheck.CODES)
+    tested = (TESTS / "test_check.py").read_text("utf-8")
+    assert [code for code in listed if f'"{code}"' not in tested] == []

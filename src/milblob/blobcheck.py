@@ -20,6 +20,17 @@ _VERSION = 2
 _METADATA = struct.Struct("<IIQQQ")
 _CHUNK_NBYTES = 1 << 20
 
+CODES = frozenset(
+    """
+    not-a-model manifest missing-file escaping-file lfs-pointer unreadable
+    empty-file model-type spec-version program metadata immediate
+    header version record-count sentinel dtype-code size
+    bounds overlap alignment reference dtype-mismatch size-mismatch
+    shape conflict unreferenced padding trailing-bytes other-model
+    """.split()
+)
+"""Every code that a finding can have; docs/cli.md says what they mean."""
+
 Severity = Literal["error", "warning", "note"]
 
 
@@ -262,7 +273,7 @@ def record_problems(data: memoryview, at: int) -> list[tuple[str, int, str]]:
     `_codec` decides whether a record is sound, and stops at the first reason; this lists all of them.
     """
     if at < _HEADER_NBYTES or at + _RECORD_NBYTES > len(data):
-        words = f"record metadata: expected {_RECORD_NBYTES} bytes, got an end of file at byte {len(data)}"
+        words = f"record metadata: expected {_RECORD_NBYTES} bytes, got a file that ends at {len(data)}"
         if at < _HEADER_NBYTES:
             words = f"record metadata: expected it behind the storage header of {_HEADER_NBYTES} bytes, got byte {at}"
         return [("bounds", at, words)]
@@ -281,7 +292,7 @@ def record_problems(data: memoryview, at: int) -> list[tuple[str, int, str]]:
         problems.append(("size", at + 24, words))
     end = data_offset + nbytes
     if end > len(data):
-        words = f"record data: expected {nbytes} bytes at byte {data_offset}, got an end of file at byte {len(data)}"
+        words = f"record data: expected {nbytes} bytes from {data_offset} on, got a file that ends at {len(data)}"
         problems.append(("bounds", at + 16, words))
     if data_offset < at + _RECORD_NBYTES:
         words = f"record data: expected to begin at byte {at + _RECORD_NBYTES} or later, got {data_offset}"
