@@ -21,13 +21,38 @@ _METADATA = struct.Struct("<IIQQQ")
 _CHUNK_NBYTES = 1 << 20
 
 CODES = frozenset(
-    """
-    not-a-model manifest missing-file escaping-file lfs-pointer unreadable
-    empty-file model-type spec-version program metadata immediate
-    header version record-count sentinel dtype-code size
-    bounds overlap alignment reference dtype-mismatch size-mismatch
-    shape conflict unreferenced padding trailing-bytes other-model
-    """.split()
+    [
+        "not-a-model",
+        "manifest",
+        "missing-file",
+        "escaping-file",
+        "lfs-pointer",
+        "unreadable",
+        "empty-file",
+        "model-type",
+        "spec-version",
+        "program",
+        "metadata",
+        "immediate",
+        "header",
+        "version",
+        "record-count",
+        "sentinel",
+        "dtype-code",
+        "size",
+        "bounds",
+        "overlap",
+        "alignment",
+        "reference",
+        "dtype-mismatch",
+        "size-mismatch",
+        "shape",
+        "conflict",
+        "unreferenced",
+        "padding",
+        "trailing-bytes",
+        "other-model",
+    ]
 )
 """Every code that a finding can have; docs/cli.md says what they mean."""
 
