@@ -8,6 +8,7 @@ Everything public is listed in `__all__`; docs/api.md has the same list with one
 """
 
 from .blob import RECORD, BlobReader, BlobRecord
+from .check import Finding, check
 from .dtypes import DType
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
 from .model import Model, load, open
@@ -20,6 +21,7 @@ __all__ = [
     "BlobReader",
     "BlobRecord",
     "DType",
+    "Finding",
     "FormatError",
     "MilblobError",
     "Model",
@@ -28,6 +30,7 @@ __all__ = [
     "Tensor",
     "UnsupportedError",
     "Use",
+    "check",
     "load",
     "open",
     "pack_tensor",
