@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from . import _codec
 from .errors import FormatError, UnsupportedError, program_path
@@ -102,7 +102,9 @@ class Program:
         """
         scan = self.scan
         ops = [op for op in scan.ops if op.type.startswith("constexpr_")]
-        nchars = sum(len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in scan.constants)
+        nchars = sum(
+            len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in scan.constants
+        )
         self._require_nchars(nchars)
         rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else ("", -1, -1) for c in scan.constants]
         rows += [(op.name, scan.blocks[op.block][1], op.block) for op in ops]
