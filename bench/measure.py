@@ -1,0 +1,85 @@
+"""What a clock does not show: the page cache, bytes read from disk, resident memory of a fresh process."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+SOURCES = HERE.parent / "src"
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the file itself, or every file below a directory."""
+    return [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+
+
+def drop_cache(path: Path) -> None:
+    """Ask the kernel to forget the pages of a file, or of all files below a directory. They must not be mapped.
+
+    Pages that are not on disk yet cannot be dropped, hence the fsync. What is left can be read off CWalk.resident.
+    """
+    for file in files_of(path):
+        fd = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
+
+
+def drop_all_caches() -> bool:
+    """Drop the page cache of the whole machine, and directory entries. False without the right to."""
+    try:
+        os.sync()
+        Path("/proc/sys/vm/drop_caches").write_text("3\n")
+    except OSError:
+        return False
+    return True
+
+
+def disk_nbytes() -> int:
+    """Return the bytes that this process has caused to be read from disk; 0 where the system does not say."""
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:
+        return 0
+    return int(dict(line.split(": ") for line in lines)["read_bytes"])
+
+
+def run_python(code: str, *argv: str) -> Any:
+    """Run Python code in a fresh process, with bench/ and src/ to import from; return the JSON that it prints last."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(SOURCES), str(HERE), os.environ.get("PYTHONPATH", "")))}
+    done = subprocess.run([sys.executable, "-c", code, *argv], env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"python -c {code!r}: expected exit 0, got {done.returncode}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+_RSS = """
+import importlib, json, sys
+module, function, tiny, path = sys.argv[1:]
+run = getattr(importlib.import_module(module), function)
+def status(key):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(key)) * 1024
+kept = run(tiny)                            # pays for imports and first uses
+with open("/proc/self/clear_refs", "w") as file:
+    file.write("5")                         # the peak starts again from what is resident now
+before = status("VmRSS")
+kept = run(path)
+print(json.dumps([status("VmHWM") - before, status("VmRSS") - before]))
+"""
+
+
+def resident_growth(module: str, function: str, tiny: Path, path: Path) -> tuple[int, int] | None:
+    """Return how many bytes (peak, after) become resident when `module.function(path)` runs in a fresh process.
+
+    The function has been run on `tiny` before. Its result is kept alive. None where /proc does not say.
+    """
+    if not Path("/proc/self/clear_refs").exists():
+        return None
+    peak, after = run_python(_RSS, module, function, str(tiny), str(path))
+    return peak, after
