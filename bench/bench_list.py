@@ -1,4 +1,4 @@
-"""Listing 20,000 blobs of 1 KiB: name or offset, dtype and size of every tensor in a file. Nothing is read of the values."""
+"""Listing 20,000 blobs of 1 KiB: name or offset, dtype and size of every tensor in a file, and no values."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -44,7 +44,7 @@ def offsets() -> np.ndarray[Any, Any]:
     return 64 + (64 + SIZE * 2) * np.arange(COUNT, dtype=np.uint64)
 
 
-# ----------------------------------------------------------------------------------------------------------------- limit
+# --------------------------------------------------------------------------------------------------------------- limit
 
 
 def bench_c_walk(row: Any, file: Any, cwalk: CWalk) -> None:
@@ -56,7 +56,7 @@ def bench_c_walk(row: Any, file: Any, cwalk: CWalk) -> None:
     row(JOB, LIMIT, lambda: cwalk.records(path), check=check, role="limit")
 
 
-# --------------------------------------------------------------------------------------------------------------- milblob
+# ------------------------------------------------------------------------------------------------------------- milblob
 
 
 def bench_index(row: Any, file: Any) -> None:
@@ -102,7 +102,7 @@ def bench_keys(row: Any, file: Any) -> None:
     row(JOB, "milblob: list(milblob.open(path))", run, check=check, role="milblob", note="one Tensor per record")
 
 
-# ---------------------------------------------------------------------------------------------------------------- rivals
+# -------------------------------------------------------------------------------------------------------------- rivals
 
 
 def bench_safetensors_keys(row: Any, file: Any) -> None:

@@ -124,9 +124,8 @@ def _measure(
     iterations = 1 if setup is not None else max(1, min(1000, int(50e-6 / seconds)))
     benchmark.group = job
     benchmark.name = f"{job}: {name}"
-    benchmark.extra_info.update(
-        job=job, row=name, role=role, checked=True, targets=targets or {}, limit_ms=limit_ms, share=share, note=note, scale=SCALE
-    )
+    benchmark.extra_info.update(job=job, row=name, role=role, checked=True, note=note, share=share, scale=SCALE)
+    benchmark.extra_info.update(targets=targets or {}, limit_ms=limit_ms)
     warmup = 1 if seconds < 0.2 else 0
     benchmark.pedantic(run, setup=setup, rounds=rounds, iterations=iterations, warmup_rounds=warmup)
     benchmark.extra_info.update(extra or {})
