@@ -90,6 +90,7 @@ def _measure(
     targets: dict[str, float] | None = None,
     limit_ms: float | None = None,
     share: float = 1.0,
+    nbytes: int = 0,
     setup: Callable[[], None] | None = None,
     rounds: int | None = None,
     note: str = "",
@@ -106,8 +107,9 @@ def _measure(
         targets: name of another row of this job -> how many times its median this one may take.
         limit_ms: what this row may take, in milliseconds.
         share: part of the work that was done; the table divides by it.
+        nbytes: bytes of input, where a speed is wanted.
         setup: called before each round, not timed.
-        rounds: how often; default: what fits in SECONDS_PER_ROW.
+        rounds: how often, without a warm-up; default: what fits in SECONDS_PER_ROW.
         note: for the table.
         extra: more facts for extra_info.
     """
@@ -119,13 +121,14 @@ def _measure(
     check(result)
     del result
     gc.collect()
+    iterations, warmup = 1, 0
     if rounds is None:
         rounds = min(MAX_ROUNDS, max(MIN_ROUNDS, int(SECONDS_PER_ROW / seconds)))
-    iterations = 1 if setup is not None else max(1, min(1000, int(50e-6 / seconds)))
+        iterations = 1 if setup is not None else max(1, min(1000, int(50e-6 / seconds)))
+        warmup = 1 if seconds < 0.2 else 0
     benchmark.group = job
     benchmark.name = f"{job}: {name}"
-    benchmark.extra_info.update(job=job, row=name, role=role, checked=True, note=note, share=share, scale=SCALE)
+    benchmark.extra_info.update(job=job, row=name, role=role, checked=True, note=note, share=share, nbytes=nbytes, scale=SCALE)
     benchmark.extra_info.update(targets=targets or {}, limit_ms=limit_ms)
-    warmup = 1 if seconds < 0.2 else 0
     benchmark.pedantic(run, setup=setup, rounds=rounds, iterations=iterations, warmup_rounds=warmup)
     benchmark.extra_info.update(extra or {})
