@@ -4,9 +4,6 @@ Each sample is a fresh process that times its own import. The rows take turns, s
 the samples are then handed to pytest-benchmark through a clock that they move.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -75,12 +72,18 @@ def samples() -> dict[str, list[float]]:
 
 def breakdown() -> dict[str, float]:
     """What `python -X importtime` says of milblob: milliseconds of its own for each module, dearest first."""
-    code = "import numpy, ml_dtypes; import sys; print('-' * 9, file=sys.stderr); import milblob"
-    env = {**os.environ, "PYTHONPATH": str(measure.SOURCES)}
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", code], env=env, capture_output=True, text=True, check=True
-    )
-    lines = done.stderr.split("-" * 9)[1].splitlines()
+    code = """
+import json, os
+import numpy, ml_dtypes
+reader, writer = os.pipe()
+kept = os.dup(2)
+os.dup2(writer, 2)
+import milblob
+os.dup2(kept, 2)
+os.close(writer)
+print(json.dumps(os.read(reader, 65536).decode()))
+"""
+    lines = measure.run_python(code, options=("-X", "importtime")).splitlines()
     rows = [line.removeprefix("import time:").split("|") for line in lines if "|" in line]
     times = {name.strip(): int(own) / 1000 for own, _, name in rows}
     return dict(sorted(times.items(), key=lambda item: -item[1])[:15])

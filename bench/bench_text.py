@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from conftest import scaled
 
-from milblob import schema
-from milblob._codec import Buffer
+from milblob import _codec, schema
 from milblob.text import parse_text
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "data"
@@ -113,7 +112,8 @@ def bench_milblob(row: Any, case: Any) -> None:
         parsed = schema.parse("Program", result)
         assert parsed.SerializeToString(deterministic=True) == program.SerializeToString(deterministic=True)
 
-    row(job, "milblob: parse_text", lambda: parse_text(Buffer(text)), check=check, role="milblob", nbytes=len(text))
+    options = {"role": "milblob", "nbytes": len(text)}
+    row(job, "milblob: parse_text", lambda: parse_text(_codec.Buffer(text)), check=check, **options)
 
 
 def bench_protobuf(row: Any, case: Any) -> None:
@@ -123,8 +123,8 @@ def bench_protobuf(row: Any, case: Any) -> None:
     def check(result: Any) -> None:
         assert result.ByteSize() == len(data)
 
-    note = f"{len(data) / 1e6:.1f} MB of protobuf instead of text"
-    row(job, "protobuf: the same Program", lambda: schema.parse("Program", data), check=check, note=note, nbytes=len(text))
+    options = {"note": f"{len(data) / 1e6:.1f} MB of protobuf instead of text", "nbytes": len(text)}
+    row(job, "protobuf: the same Program", lambda: schema.parse("Program", data), check=check, **options)
 
 
 def bench_split(row: Any, case: Any) -> None:

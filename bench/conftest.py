@@ -128,7 +128,7 @@ def _measure(
         warmup = 1 if seconds < 0.2 else 0
     benchmark.group = job
     benchmark.name = f"{job}: {name}"
-    benchmark.extra_info.update(job=job, row=name, role=role, checked=True, note=note, share=share, nbytes=nbytes, scale=SCALE)
-    benchmark.extra_info.update(targets=targets or {}, limit_ms=limit_ms)
+    benchmark.extra_info.update(job=job, row=name, role=role, checked=True, note=note, scale=SCALE)
+    benchmark.extra_info.update(targets=targets or {}, limit_ms=limit_ms, share=share, nbytes=nbytes)
     benchmark.pedantic(run, setup=setup, rounds=rounds, iterations=iterations, warmup_rounds=warmup)
     benchmark.extra_info.update(extra or {})

@@ -1,9 +1,13 @@
 """What a clock does not show: the page cache, bytes read from disk, resident memory of a fresh process."""
 
+import atexit
+import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +53,23 @@ def disk_nbytes() -> int:
     return int(dict(line.split(": ") for line in lines)["read_bytes"])
 
 
-def run_python(code: str, *argv: str) -> Any:
-    """Run Python code in a fresh process, with bench/ and src/ to import from; return the JSON that it prints last."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(SOURCES), str(HERE), os.environ.get("PYTHONPATH", "")))}
-    done = subprocess.run([sys.executable, "-c", code, *argv], env=env, capture_output=True, text=True, check=False)
+@functools.cache
+def _environment() -> dict[str, str]:
+    """Environment of a fresh process: bench/ and src/ to import from, bytecode kept, as an installed package has it."""
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPATH"] = os.pathsep.join((str(SOURCES), str(HERE), env.get("PYTHONPATH", "")))
+    cache = env["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="milblob-bench-pyc-")
+    atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    return env
+
+
+def run_python(code: str, *argv: str, options: tuple[str, ...] = ()) -> Any:
+    """Run Python code in a fresh process and return the JSON that it prints last.
+
+    The first run of a module compiles it; later ones load its bytecode.
+    """
+    command = [sys.executable, *options, "-c", code, *argv]
+    done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"python -c {code!r}: expected exit 0, got {done.returncode}: {done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
