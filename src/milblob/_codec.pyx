@@ -382,12 +382,11 @@ def varint_count(Buffer buffer not None, uint64_t offset, uint64_t nbytes):
 
 
 def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out, unsigned int itemsize, int64_t lo, int64_t hi,
-                  bint is_bool=False, bint is_signed=True):
+                  bint is_bool=False):
     """Decode varints to elements of `itemsize` bytes (1, 2, 4, 8), each within lo..hi.
 
     Args:
         out: writable, aligned buffer; its size says how many elements there must be.
-        is_signed: how a value out of range is spelled in the message.
 
     Raises:
         FormatError: a value out of range (its index is named), a malformed varint, or too many or few of them.
@@ -420,8 +419,7 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
         return
     e.offset += offset
     if status == C.MB_RANGE:
-        value = <int64_t>e.got if is_signed else e.got
-        raise FormatError(f"element {e.expected}: expected {lo} to {hi}, got {value}", offset=e.offset, file=buffer.name)
+        raise FormatError(f"element {e.expected}: expected {lo} to {hi}, got {<int64_t>e.got}", offset=e.offset, file=buffer.name)
     _fail(&e, buffer.name)
 
 

@@ -58,7 +58,7 @@ class Mapping:
                 data = self._map(fd)
             finally:
                 os.close(fd)
-        elif hasattr(source, "read"):
+        elif hasattr(source, "read") and not isinstance(source, mmap.mmap):
             data = self._of_file_object(source)
         else:
             data = source

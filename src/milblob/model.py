@@ -306,12 +306,15 @@ class Model(MappingABC[str, Tensor]):
         constants = scan.constants
         names, op_names = program.names()
         ends, parts = program.compressed()
+        waiting = {id(group.op): group for group in ends}
         tensors: dict[str, Tensor] = self._tensors  # type: ignore[assignment]
-        plain = not program.rewritten and not source.is_text
+        plain = not program.rewritten and program.buffer is source.mapping.buffer  # else not offsets in the file
         listed = dict(zip(map(id, constants), names, strict=True))
         small = [c for c in parts.values() if id(c) not in listed]  # below the threshold, but a part of a weight
         names += [f"{program.prefix}{c.op.name}" for c in small]
         for name, c in zip(names, constants + small, strict=True):
+            if waiting and id(c.op) in waiting:  # a compressed weight stands where its operation does
+                self._add_compressed(source, program, waiting.pop(id(c.op)), op_names)
             if c.storage == _codec.NAME:
                 continue
             offset = c.blob_offset if c.storage == _codec.BLOB else c.payload[0] if plain else None
@@ -326,13 +329,12 @@ class Model(MappingABC[str, Tensor]):
                 if not self._stored_view:
                     continue
             tensors.setdefault(name, tensor)
-        if ends:
-            self._add_compressed(source, program, ends, op_names)
+        for group in waiting.values():  # one without any part
+            self._add_compressed(source, program, group, op_names)
 
-    def _add_compressed(self, source: Source, program: Program, ends: list[Compressed], names: dict[int, str]) -> None:
+    def _add_compressed(self, source: Source, program: Program, end: Compressed, names: dict[int, str]) -> None:
         tensors: dict[str, Tensor] = self._tensors  # type: ignore[assignment]
-        pending = list(ends)
-        outer = {id(group) for group in ends}
+        pending = [end]
         while pending:
             group = pending.pop()
             if id(group) in self._parts:
@@ -343,7 +345,7 @@ class Model(MappingABC[str, Tensor]):
                 raise FormatError(words, file=source.mapping.name, where=program.path(op))
             tensor = Tensor(self, name, BY_MIL_CODE[op.mil_code], op.shape, source, program, None, group)
             self._parts[id(group)] = tensor
-            if id(group) in outer and not self._stored_view:
+            if group is end and not self._stored_view:
                 tensors[name] = tensor
             pending += [part for part in group.parts.values() if isinstance(part, Compressed)]
 

@@ -135,7 +135,10 @@ def _fixed(
     """The values of floats, doubles or bytes: a view, unless they have to be unpacked or widened."""
     if field in (FLOATS, DOUBLES):
         stored = np.ndarray(shape, "<f4" if field == FLOATS else "<f8", buffer, at)  # type: ignore[arg-type]
-        return stored.astype(dtype.numpy, copy=False)
+        if dtype.numpy == stored.dtype:
+            return stored
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+            return stored.astype(dtype.numpy)
     if dtype is DType.BOOL:
         out = np.empty(shape, np.uint8)
         _codec.varint_decode(buffer, at, nbytes, out, 1, 0, 1, True)
@@ -187,10 +190,8 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
         TypeError: a dtype that MIL has not, or that the array's values do not belong to.
         OverflowError: an element outside the dtype; its index is named.
     """
-    if dtype is not None and not isinstance(array, np.ndarray | np.generic):
-        wanted = as_dtype(dtype)
-        if not wanted.is_integer and wanted is not DType.STRING:
-            array = np.asarray(array, wanted.numpy)
+    if not isinstance(array, np.ndarray | np.generic) or isinstance(array, str | bytes):
+        array = _as_array(array, None if dtype is None else as_dtype(dtype))
     array = np.asarray(array)
     own = as_dtype(array.dtype)
     target = own if dtype is None else as_dtype(dtype)
@@ -207,6 +208,16 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
     if target is DType.BOOL and array.size and array.view(np.uint8).max() > 1:
         array = array.view(np.uint8) != 0  # a view of foreign bytes: NumPy does not promise 0 and 1
     return _codec.tensor_pack(target.field, array.reshape(-1).view(np.uint8), kind)
+
+
+def _as_array(values: Any, wanted: Any) -> np.ndarray[Any, Any]:
+    """Make an array of a number or of lists, of `wanted` where NumPy would choose a dtype that is not meant."""
+    array = np.asarray(values)
+    if array.dtype.kind in "US":  # NumPy's fixed-width text loses NULs at the end, and takes numbers for text
+        return np.asarray(values, object)
+    if wanted is not None and (array.size == 0 or not (wanted.is_integer or wanted is DType.STRING)):
+        return np.asarray(values, wanted.numpy)
+    return array
 
 
 def _utf8(text: Any) -> bytes:
