@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from . import _codec
 from .errors import FormatError, UnsupportedError, program_path
 
 MAX_NAMES_NCHARS = 1 << 26
-"""Of all names together. They repeat text of the file (an operation's name in each of its constants), so a few megabytes
-could otherwise ask for terabytes; ten thousand constants take less than a hundredth of this."""
+"""Of all names together. They repeat text of the file (an operation's name in each of its constants), so a few
+megabytes could otherwise ask for terabytes; ten thousand constants take less than a hundredth of this."""
 
 _STEP = ("[{}]", "[{}].key", "[{}].value")
 
@@ -102,7 +102,8 @@ class Program:
         """
         scan = self.scan
         ops = [op for op in scan.ops if op.type.startswith("constexpr_")]
-        nchars = sum(len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in scan.constants)
+        own = sum(len(c.key) + 16 * len(c.steps) for c in scan.constants)
+        nchars = own + sum(len(c.op.name) for c in scan.constants if c.op is not None)
         self._require_nchars(nchars)
         rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else ("", -1, -1) for c in scan.constants]
         rows += [(op.name, scan.blocks[op.block][1], op.block) for op in ops]

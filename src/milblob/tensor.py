@@ -145,7 +145,7 @@ class Tensor:
         return MappingProxyType({key: self._part(part) for key, part in self._compressed.parts.items()})
 
     def _part(self, part: Any) -> "Tensor":
-        # Made anew each time: a model whose tensors held each other would be a cycle, and keep its files mapped for long.
+        # Made anew each time: tensors that held each other would be a cycle, and keep their files mapped for long.
         source, program = cast(Source, self._source), cast(Program, self._program)
         return make_tensor(self._package, source, program, program.part_names[id(part)], part)
 

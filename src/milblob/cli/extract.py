@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from .. import model as models
 from ..errors import UnsupportedError
+from ..tensor import Tensor
 from . import output
 from .selection import describe_filter, select
 
@@ -41,7 +42,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _save(tensors: Mapping[str, models.Tensor], target: str, force: bool, progress: "_Progress") -> None:
+def _save(tensors: Mapping[str, Tensor], target: str, force: bool, progress: "_Progress") -> None:
     suffix = os.path.splitext(target)[1].lower()
     if target.endswith(("/", os.sep)) or os.path.isdir(target) or not suffix:
         from ..formats import npy_dir
@@ -76,7 +77,7 @@ def _check_target(source: str, target: str) -> None:
 class _Progress:
     """A line on a terminal, from the second second on."""
 
-    def __init__(self, tensors: Mapping[str, models.Tensor], enabled: bool) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], enabled: bool) -> None:
         self._enabled = enabled
         self._count = len(tensors)
         self._total = sum(tensor.nbytes for tensor in tensors.values()) if enabled else 0

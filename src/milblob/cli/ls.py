@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .. import model as models
 from ..errors import MilblobError
+from ..tensor import Tensor
 from . import output
 from .patterns import fold, scopes
 from .selection import describe_filter, full_function, select
@@ -61,7 +62,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _row(tensor: models.Tensor) -> Row:
+def _row(tensor: Tensor) -> Row:
     shape = tensor._shape
     count = None if None in shape else prod(shape)  # type: ignore[arg-type]
     nbytes = None
@@ -84,7 +85,7 @@ def _row(tensor: models.Tensor) -> Row:
     )
 
 
-def _unique_nbytes(tensors: Iterable[models.Tensor]) -> int:
+def _unique_nbytes(tensors: Iterable[Tensor]) -> int:
     """Stored bytes, with each blob counted once however many tensors refer to it."""
     seen: set[Any] = set()
     total = 0

@@ -7,15 +7,16 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from .. import model as models
+from ..tensor import Tensor
 
 
-def full_function(tensor: models.Tensor) -> str:
+def full_function(tensor: Tensor) -> str:
     """Name of a tensor's function as `Model.functions` spells it: with the prefix of a pipeline's member."""
     prefix = tensor._program.prefix if tensor._program is not None else ""
     return f"{prefix}{tensor.function}" if tensor.function else ""
 
 
-def select(model: models.Model, arguments: Namespace) -> dict[str, models.Tensor]:
+def select(model: models.Model, arguments: Namespace) -> dict[str, Tensor]:
     """Return the tensors that -k and -f leave, in the model's order.
 
     Raises:
@@ -49,7 +50,7 @@ def describe_filter(arguments: Namespace) -> str:
     return " ".join(words)
 
 
-def find(source: str, name: str, function: str | None) -> tuple[models.Model, models.Tensor]:
+def find(source: str, name: str, function: str | None) -> tuple[models.Model, Tensor]:
     """Open a model in the first view that has a tensor of this name: weights, stored parts, every constant.
 
     Returns:
@@ -77,7 +78,7 @@ def find(source: str, name: str, function: str | None) -> tuple[models.Model, mo
     raise KeyError(f"tensor {name!r}: expected one of the model's, got an unknown name{_hint(name, known)}")
 
 
-def _lookup(model: models.Model, name: str, function: str | None) -> models.Tensor | None:
+def _lookup(model: models.Model, name: str, function: str | None) -> Tensor | None:
     if function is not None:
         inside = [t for t in model.values() if function in (t.function, full_function(t))]
         exact = [t for t in inside if t.name == name] or [t for t in inside if t.name.endswith(f"/{name}")]

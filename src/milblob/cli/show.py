@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import model as models
 from ..errors import MilblobError, UnsupportedError
+from ..tensor import Tensor
 from . import output
 from .selection import find, full_function
 from .statistics import Statistics, summarize
@@ -33,7 +34,7 @@ def run(arguments: Namespace) -> int:
 # ------------------------------------------------------------------------------------------------------------ a tensor
 
 
-def _show_tensor(model: models.Model, tensor: models.Tensor, as_json: bool) -> None:
+def _show_tensor(model: models.Model, tensor: Tensor, as_json: bool) -> None:
     place = _place(tensor)
     statistics, remark, failure = None, "", None
     try:
@@ -63,7 +64,7 @@ def _show_tensor(model: models.Model, tensor: models.Tensor, as_json: bool) -> N
         _print_statistics(statistics)
 
 
-def _place(tensor: models.Tensor) -> dict[str, Any]:
+def _place(tensor: Tensor) -> dict[str, Any]:
     """Where a tensor lives and who uses it."""
     shape = tensor._shape
     if None in shape:
@@ -85,20 +86,22 @@ def _place(tensor: models.Tensor) -> dict[str, Any]:
     }
 
 
-def _data_offset(tensor: models.Tensor) -> int | None:
+def _data_offset(tensor: Tensor) -> int | None:
     """Where the values of a blob-file value begin; None if the file cannot be read."""
     if not tensor.is_blob or tensor.offset is None:
         return None
+    package, source = tensor._package, tensor._source
     try:
         if tensor._constant is None:
-            return tensor._model._blobs().record(tensor.offset).data_offset
-        source: Any = tensor._source
-        return tensor._model._package.reader(source, tensor._constant.text).record(tensor.offset).data_offset
+            reader = package.blobs
+        else:
+            reader = package.reader(source, tensor._constant.text) if source is not None else None
+        return reader.record(tensor.offset).data_offset if reader is not None else None
     except (MilblobError, OSError):
         return None
 
 
-def _place_rows(tensor: models.Tensor, place: dict[str, Any]) -> list[list[str]]:
+def _place_rows(tensor: Tensor, place: dict[str, Any]) -> list[list[str]]:
     rows = [["name", place["name"]], ["type", f"{place['dtype']} {output.shape_text(place['shape'])}"]]
     if place["nbytes"] is not None:
         rows.append(
@@ -123,7 +126,7 @@ def _place_rows(tensor: models.Tensor, place: dict[str, Any]) -> list[list[str]]
     return rows
 
 
-def _print_parts(tensor: models.Tensor) -> None:
+def _print_parts(tensor: Tensor) -> None:
     cells = []
     for key, part in tensor.parts.items():
         stored = output.size(None if None in part._shape else part.nbytes)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..dtypes import DType
-from ..model import Tensor
+from ..tensor import Tensor
 
 PLAIN = frozenset(
     DType[name]

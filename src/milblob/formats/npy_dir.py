@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..model import Tensor
+from ..tensor import Tensor
 from .elements import elements
 from .filenames import file_names
 from .whole import Progress, sync, whole_directory

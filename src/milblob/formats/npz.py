@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..model import Tensor
+from ..tensor import Tensor
 from .elements import elements
 from .filenames import escaped
 from .whole import Progress, whole_file

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..errors import UnsupportedError
-from ..model import Tensor
+from ..tensor import Tensor
 from .elements import PLAIN, elements
 from .whole import Progress, whole_file
 
