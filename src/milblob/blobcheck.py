@@ -255,8 +255,7 @@ class _Walk:
     def _next_candidate(self, at: int) -> int | None:
         """The next place after `at` that looks like a record: a sentinel, and a dtype or an offset that make sense."""
         if self._candidates is None:
-            shape = (self.buffer.nbytes // _ALIGNMENT,)
-            words = np.ndarray(shape, "<u4", self.buffer, 0, (_ALIGNMENT,))  # type: ignore[arg-type]
+            words = np.ndarray((self.buffer.nbytes // _ALIGNMENT,), "<u4", memoryview(self.buffer), 0, (_ALIGNMENT,))
             self._candidates = np.flatnonzero(words == _SENTINEL) * _ALIGNMENT
         start = int(np.searchsorted(self._candidates, at, "right"))
         for offset in self._candidates[start:]:

@@ -105,7 +105,7 @@ class _Reference:
 
     @property
     def where(self) -> str:
-        return self.program.path(self.constant)
+        return self.program.path(self.constant.op, self.constant)
 
     @property
     def declared(self) -> str:
@@ -315,7 +315,7 @@ class _Checker:
             words,
             file=source.mapping.name,
             offset=offset if in_file else None,
-            where=program.path(constant),
+            where=program.path(constant.op, constant),
         )
 
     def _add_reference(self, source: Source, reference: _Reference) -> None:

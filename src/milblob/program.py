@@ -102,8 +102,9 @@ class Program:
         """
         scan = self.scan
         ops = [op for op in scan.ops if op.type.startswith("constexpr_")]
-        own = sum(len(c.key) + 16 * len(c.steps) for c in scan.constants)
-        nchars = own + sum(len(c.op.name) for c in scan.constants if c.op is not None)
+        nchars = sum(
+            len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in scan.constants
+        )
         self._require_nchars(nchars)
         rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else ("", -1, -1) for c in scan.constants]
         rows += [(op.name, scan.blocks[op.block][1], op.block) for op in ops]

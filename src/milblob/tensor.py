@@ -138,6 +138,20 @@ class Tensor:
         return os.path.join(self._source.directory, *tail.split("/"))
 
     @property
+    def data_offset(self) -> int | None:
+        """In a blob file, byte offset of the first value, as its record says; None for other tensors.
+
+        Raises:
+            As `read`: this looks into the file.
+        """
+        if not self.is_blob or self.offset is None:
+            return None
+        self._package.require_open()
+        if self._source is None:
+            return cast(BlobReader, self._package.blobs).record(self.offset).data_offset
+        return self._package.reader(self._source, self._constant.text).record(self.offset).data_offset
+
+    @property
     def parts(self) -> Mapping[str, "Tensor"]:
         """Parameter -> stored part of a compressed weight (which may be compressed itself); empty for others."""
         if self._compressed is None:

@@ -116,8 +116,9 @@ def require_shape(shape: Shape, offset: int, file: str | None) -> None:
             much, which no payload can be too short for.
     """
     if len(shape) > MAX_RANK:
-        words = f"rank: expected at most {MAX_RANK}, which NumPy holds, got {len(shape)}"
-        raise UnsupportedError(words, offset=offset, file=file)
+        raise UnsupportedError(
+            f"rank: expected at most {MAX_RANK}, which NumPy holds, got {len(shape)}", offset=offset, file=file
+        )
     if not all(shape) and prod([size for size in shape if size]) >= 1 << 59:
         words = f"shape: expected fewer than 2^59 elements, zeros left out, got {tuple(shape)}"
         raise UnsupportedError(words, offset=offset, file=file)

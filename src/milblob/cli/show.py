@@ -90,13 +90,8 @@ def _data_offset(tensor: Tensor) -> int | None:
     """Where the values of a blob-file value begin; None if the file cannot be read."""
     if not tensor.is_blob or tensor.offset is None:
         return None
-    package, source = tensor._package, tensor._source
     try:
-        if tensor._constant is None:
-            reader = package.blobs
-        else:
-            reader = package.reader(source, tensor._constant.text) if source is not None else None
-        return reader.record(tensor.offset).data_offset if reader is not None else None
+        return tensor.data_offset
     except (MilblobError, OSError):
         return None
 
