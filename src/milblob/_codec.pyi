@@ -62,7 +62,6 @@ def varint_decode(
     lo: int,
     hi: int,
     is_bool: bool = False,
-    is_signed: bool = True,
 ) -> None: ...
 
 class Op:
