@@ -7,6 +7,7 @@ Offsets and sizes are in bytes unless a name says otherwise. No function keeps a
 only `Buffer` holds one, and it lets go when the last array made from it is gone.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -33,6 +34,9 @@ def dtype_table():
 
 # ------------------------------------------------------------------------------------------------ buffers and errors
 
+# Not for the garbage collector: it would clear an exporter in a dead cycle (a memoryview that an exception's traceback
+# holds) before this object releases it, and CPython's memoryview crashes on that order (3.11, tried).
+@cython.no_gc
 cdef class Buffer:
     """A held read-only view of any C-contiguous buffer, and an exporter of it.
 

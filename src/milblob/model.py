@@ -161,12 +161,12 @@ class Tensor:
     def consumers(self) -> tuple[Use, ...]:
         """Who reads it: operations, constexpr ones among them, and blocks that return it; in Program order."""
         op = self._op()
-        if op is None or self._program is None:
+        if op is None or self._program is None or self._source is None:
             return ()
         constant = self._constant
         if constant is not None and not (constant.key == "val" and op.type == "const"):
             return (Use(op.type, op.name, constant.key),)
-        return tuple(self._model._uses(self._program).get((op.block, op.name), ()))
+        return tuple(self._model._uses(self._source, self._program).get((op.block, op.name), ()))
 
     # --------------------------------------------------------------------------------------------------------- reading
 
@@ -288,12 +288,12 @@ class Model(MappingABC[str, Tensor]):
         self._programs: list[tuple[Source, Program]] = []
         try:
             for part in self._package.sources:
-                buffer, offset, nbytes = part.program
                 part.mapping.expect_random(True)
-                program = Program(buffer, (offset, nbytes), part.prefix, constants)
+                program = Program(part.program[0], part.program[1:], part.prefix, constants)
                 part.mapping.expect_random(False)
-                self._programs.append((part, program))
-                self._add(part, program)
+                held = part._replace(program=(_codec.Buffer(b""), 0, 0))  # from here on the Program alone holds its bytes
+                self._programs.append((held, program))
+                self._add(held, program)
             if self._package.blobs is not None:
                 self._add_records(self._package.blobs)
         except BaseException:
@@ -367,13 +367,11 @@ class Model(MappingABC[str, Tensor]):
     def _inner(self, _owner: Tensor, group: Compressed) -> Tensor:
         return self._parts[id(group)]
 
-    def _uses(self, program: Program) -> dict[tuple[int, str], list[Use]]:
+    def _uses(self, source: Source, program: Program) -> dict[tuple[int, str], list[Use]]:
         table = self._use_tables.get(id(program))
         if table is None:
             self._check_open()
-            for source, own in self._programs:
-                if own is program:
-                    source.mapping.check_size()
+            source.mapping.check_size()
             table = self._use_tables[id(program)] = program.uses()
         return table
 
@@ -495,6 +493,8 @@ class Model(MappingABC[str, Tensor]):
     def close(self) -> None:
         """Close every file. Arrays that were read stay valid; their mapping goes when the last of them does."""
         self._closed = True
+        for _, program in self._programs:
+            program.release()
         self._package.close()
 
     def __enter__(self) -> Self:

@@ -223,6 +223,7 @@ class Package:
 
     def close(self) -> None:
         """Close every file. Arrays stay valid."""
+        self.sources = []
         for mapping in self._mappings:
             mapping.close()
 

@@ -87,6 +87,10 @@ class Program:
         self.scan = scan
         self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
 
+    def release(self) -> None:
+        """Let go of the bytes; names and paths stay."""
+        self.buffer, self.span = _codec.Buffer(b""), (0, 0)
+
     # ------------------------------------------------------------------------------------------------------- names
 
     def names(self) -> list[str]:
