@@ -13,10 +13,10 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
-import reference
-from hostile_bytes import DATA, FLOATS, blob_value, const, immediate, model, program, run_child, write_package
 
 import milblob
+import reference
+from hostile_bytes import DATA, FLOATS, blob_value, const, immediate, model, program, run_child, write_package
 
 FILE, OFFSETS = reference.write_blobs([("FLOAT32", [float(i) for i in range(100)]), ("UINT4", [1, 2, 3])])
 VALUES = list(range(100))
@@ -67,7 +67,12 @@ def test_every_kind_of_source(kind, tmp_path):
     np.zeros((64, 64), np.uint8)[:, :32],
 ], ids=["strided", "strided view", "Fortran", "columns"])  # fmt: skip
 def test_strided_buffers_are_refused(source):
-    for use in (milblob.BlobReader, milblob.open, milblob.load, lambda data: milblob.unpack_tensor(data, "float32", (1,))):
+    for use in (
+        milblob.BlobReader,
+        milblob.open,
+        milblob.load,
+        lambda data: milblob.unpack_tensor(data, "float32", (1,)),
+    ):
         with pytest.raises(BufferError, match="contiguous"):
             use(source)
 
@@ -81,8 +86,13 @@ def test_what_is_no_buffer(source):
 
 def test_bfloat16_and_int4_arrays_are_buffers():
     value = np.arange(40, dtype=np.uint8).view(ml_dtypes.bfloat16)
-    assert milblob.unpack_tensor(reference.pack_tensor_value("bytes", value.tobytes()), "bfloat16", (20,)).tobytes() == value.tobytes()
-    assert milblob.unpack_tensor(np.frombuffer(reference.pack_tensor_value("bytes", b"\x21"), np.uint8), "int4", (2,)).tolist() == [1, 2]
+    assert (
+        milblob.unpack_tensor(reference.pack_tensor_value("bytes", value.tobytes()), "bfloat16", (20,)).tobytes()
+        == value.tobytes()
+    )
+    assert milblob.unpack_tensor(
+        np.frombuffer(reference.pack_tensor_value("bytes", b"\x21"), np.uint8), "int4", (2,)
+    ).tolist() == [1, 2]
 
 
 def test_bytearray_is_locked_while_arrays_live():
@@ -210,7 +220,13 @@ def test_closing_twice_and_using_after_close(tmp_path):
     values = tensor.read()
     opened.close()
     opened.close()
-    for use in (tensor.read, lambda: np.asarray(tensor), lambda: tensor[...], lambda: opened.metadata, lambda: opened.program):
+    for use in (
+        tensor.read,
+        lambda: np.asarray(tensor),
+        lambda: tensor[...],
+        lambda: opened.metadata,
+        lambda: opened.program,
+    ):
         with pytest.raises(ValueError, match="closed"):
             use()
     assert (list(opened), repr(opened), tensor.shape) == (["w"], f"<Model {package} (mlpackage): closed>", (10,))
@@ -218,7 +234,12 @@ def test_closing_twice_and_using_after_close(tmp_path):
     reader = milblob.BlobReader(FILE)
     reader.close()
     reader.close()
-    for use in (lambda: reader.read(64), lambda: reader.index, lambda: reader.record(64), lambda: reader.read_packed(64)):
+    for use in (
+        lambda: reader.read(64),
+        lambda: reader.index,
+        lambda: reader.record(64),
+        lambda: reader.read_packed(64),
+    ):
         with pytest.raises(ValueError, match="closed"):
             use()
 
@@ -265,6 +286,6 @@ def test_no_array_is_writable_or_shares_what_is_not_its_own():
     with milblob.open(DATA / "immediates/model.mlmodel", constants=True) as opened:
         for tensor in opened.values():
             values = tensor.read()
-            if values.flags.owndata or values.base is not None and getattr(values.base, "flags", None) is not None:
+            if values.flags.owndata or (values.base is not None and getattr(values.base, "flags", None) is not None):
                 continue
             assert not values.flags.writeable

@@ -4,9 +4,13 @@ The limit is on the child's address space (RLIMIT_AS); what it really used is as
 guard against a hang: the inputs are chosen so that anything quadratic takes hours.
 """
 
+# One attack per line, however long it is.
+# ruff: noqa: E501
+
 import sys
 
 import pytest
+
 from hostile_bytes import run_child
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS and /proc")
@@ -92,11 +96,13 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_bomb(name):
     source, options, outcome, allowed = BOMBS[name]
-    code = PRELUDE + f"""
+    code = (
+        PRELUDE
+        + f"""
     source = {source}
     before = peak_rss_nbytes()
     try:
-        with milblob.open(source{', ' + options if options else ''}) as opened:
+        with milblob.open(source{", " + options if options else ""}) as opened:
             outcome = str(len(opened))
             "no such name" in opened
             first = next(iter(opened.values()), None)
@@ -113,6 +119,7 @@ def test_bomb(name):
         assert len(outcome) < 2000
     print((peak_rss_nbytes() - before) >> 20, outcome)
     """
+    )
     used, _, got = run_child(code, timeout=90, memory_nbytes=2500 * MIB).strip().partition(" ")
     if isinstance(outcome, int):
         assert got == str(outcome)

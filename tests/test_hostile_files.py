@@ -1,5 +1,8 @@
 """Files that are not what they seem: references that lead out, links, devices, JSON bombs, files that change when open."""
 
+# One attack per line, however long it is.
+# ruff: noqa: E501
+
 import json
 import os
 import pathlib
@@ -9,10 +12,10 @@ import sys
 
 import numpy as np
 import pytest
-import reference
-from hostile_bytes import DATA, blob_value, const, model, program, run_child, write_package
 
 import milblob
+import reference
+from hostile_bytes import DATA, blob_value, const, model, program, run_child, write_package
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX file types and links")
 WEIGHTS, (OFFSET,) = reference.write_blobs([("FLOAT32", [float(i) for i in range(10)])])
@@ -154,7 +157,12 @@ def test_link_that_leads_out(target, tmp_path):
         weights.rmdir()
         weights.symlink_to(outside)
     else:
-        to = {"file": outside / "weight.bin", "device": "/dev/zero", "missing": outside / "missing", "loop": "weight.bin"}
+        to = {
+            "file": outside / "weight.bin",
+            "device": "/dev/zero",
+            "missing": outside / "missing",
+            "loop": "weight.bin",
+        }
         (weights / "weight.bin").symlink_to(to[target])
     if target == "loop":
         with pytest.raises(OSError, match="symbolic link"):
@@ -341,7 +349,10 @@ STEPS = {
     "programs": "model.programs",
     "consumers": "model['fc_weight'].consumers",
 }
-OF_FILE = {"model.mlmodel": set(STEPS) - {"read", "asarray", "out"}, "weights/weight.bin": {"read", "asarray", "out", "all"}}
+OF_FILE = {
+    "model.mlmodel": set(STEPS) - {"read", "asarray", "out"},
+    "weights/weight.bin": {"read", "asarray", "out", "all"},
+}
 
 
 @posix
@@ -353,7 +364,7 @@ def test_file_that_shrank_after_it_was_opened(file, left, tmp_path):
     shutil.copytree(DATA / "opset_ios15_fp16/model.mlpackage", package)
     victim = package / "Data/com.apple.CoreML" / file
     nbytes = victim.stat().st_size - 1 if left == "all but one" else left
-    code = f"""
+    code = """
         import os
         import milblob, numpy as np
         package, victim, nbytes, *steps = sys.argv[1:]

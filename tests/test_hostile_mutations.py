@@ -7,9 +7,9 @@ nothing is no success.
 import json
 
 import pytest
-from hostile_bytes import DATA, run_child
 
 import milblob
+from hostile_bytes import DATA, run_child
 
 # What the child runs. Files are written to a package on disk, so that references lead somewhere.
 CHILD = """

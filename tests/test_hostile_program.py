@@ -1,6 +1,11 @@
 """Bad Programs and MIL texts, numbered: each ends in the documented class, with its offset and its path in the Program."""
 
+# One attack per line, however long it is.
+# ruff: noqa: E501
+
 import pytest
+
+import milblob
 from hostile_bytes import (
     FLOATS,
     blob_value,
@@ -16,8 +21,6 @@ from hostile_bytes import (
 )
 from reference import write_varint
 
-import milblob
-
 GOOD = immediate(11, [10], FLOATS)
 HERE = "main.block['CoreML7'].op[0] 'w'.val"
 MOST = (1 << 64) - 1
@@ -31,7 +34,9 @@ def nested(count, wrap, core=b""):
 
 def in_block(block):
     """A Program whose only block has these bytes."""
-    return field(1, 1) + field(2, field(1, "main") + field(2, field(2, "CoreML7") + field(3, field(1, "CoreML7") + field(2, block))))
+    return field(1, 1) + field(
+        2, field(1, "main") + field(2, field(2, "CoreML7") + field(3, field(1, "CoreML7") + field(2, block)))
+    )
 
 
 # number, Program, words, path inside the Program

@@ -8,6 +8,7 @@ import struct
 import sys
 
 import pytest
+
 import reference
 from hostile_bytes import Sparse, blob_value, field, model, program, run_child, tensor_type, write_package
 

@@ -3,18 +3,20 @@
 MILBLOB_HYPOTHESIS chooses how long: dev (default, about 15 seconds in all), ci, long.
 """
 
+# ruff: noqa: E501
+
 import os
 import struct
 
 import numpy as np
 import pytest
-import reference
-from hostile_bytes import blob_value, const, field, function, immediate, model, operation, program, write_package
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import milblob
+import reference
+from hostile_bytes import blob_value, const, field, function, immediate, model, operation, program, write_package
 
 settings.register_profile("dev", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("dev"), max_examples=500)
@@ -46,7 +48,10 @@ def as_array(values, dtype):
     return np.frombuffer(reference.pack_elements(values, dtype.name), dtype.numpy)
 
 
-records = st.lists(st.sampled_from(BLOB_DTYPES).flatmap(lambda d: st.tuples(st.just(d), st.lists(elements(d), max_size=40))), max_size=6)
+records = st.lists(
+    st.sampled_from(BLOB_DTYPES).flatmap(lambda d: st.tuples(st.just(d), st.lists(elements(d), max_size=40))),
+    max_size=6,
+)
 
 
 @settings(PROFILE)
@@ -74,7 +79,11 @@ def change(data, edits):
     return bytes(data)
 
 
-edits = st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255), st.sampled_from(["set", "set", "set", "insert", "cut"])), min_size=1, max_size=6)
+edits = st.lists(
+    st.tuples(st.integers(0, 1 << 20), st.integers(0, 255), st.sampled_from(["set", "set", "set", "insert", "cut"])),
+    min_size=1,
+    max_size=6,
+)
 
 
 @settings(PROFILE)
@@ -94,13 +103,17 @@ def test_blobs_with_changed_bytes(rows, changes):
             dtype, values, data_offset, nbytes = reference.read_blob(data, offset)
         except (ValueError, struct.error):
             continue
-        if data_offset < 64 or data_offset + nbytes > offset and data_offset < offset + 64:
+        if data_offset < 64 or (data_offset + nbytes > offset and data_offset < offset + 64):
             continue  # data over the header or its own metadata: the reference does not mind
         try:
             with milblob.BlobReader(data) as blobs:
                 found = blobs.read(offset)
         except milblob.MilblobError:
-            assert len(data) < 64 or struct.unpack_from("<I", data, 4) != (2,) or struct.unpack_from("<I", data)[0] > len(data) // 64 - 1
+            assert (
+                len(data) < 64
+                or struct.unpack_from("<I", data, 4) != (2,)
+                or struct.unpack_from("<I", data)[0] > len(data) // 64 - 1
+            )
             continue
         kind = next(member for member in BLOB_DTYPES if member.name == dtype)
         if reference.DTYPES[dtype][3] != "f":  # a NaN need not come through a Python float
@@ -137,7 +150,11 @@ def test_strings_there_and_back(texts):
 
 
 @settings(PROFILE)
-@given(st.sampled_from([2, 3, 5]), st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=150), st.sampled_from(["packed", "unpacked", "chunks"]))
+@given(
+    st.sampled_from([2, 3, 5]),
+    st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=150),
+    st.sampled_from(["packed", "unpacked", "chunks"]),
+)
 def test_varints_in_every_encoding(number, values, encoding):
     """Each value of the reference is the one milblob gives, or it is out of range and milblob says so."""
     dtype = {2: "int32", 3: "bool", 5: "int64"}[number]
@@ -153,7 +170,7 @@ def test_varints_in_every_encoding(number, values, encoding):
     else:
         body = b"".join(field(1, b"".join(pieces[i : i + 7])) for i in range(0, len(pieces), 7))
     data = field(number, body)
-    name, expected = reference.unpack_tensor_value(data)
+    _, expected = reference.unpack_tensor_value(data)
     assert milblob.unpack_tensor(data, dtype, (len(values),)).tolist() == expected
     assert milblob.unpack_tensor(data, dtype, (None,)).tolist() == expected
 
@@ -169,10 +186,21 @@ def test_any_bytes_as_a_tensor_value(dtype, number, data, count):
 
 
 names = st.text("ab_/[]#0.@é", max_size=6)
-leaf = st.builds(lambda name, code: operation("const", name, [("val", immediate(code, [10], VALUES[code]))]), names, st.sampled_from([11, 21]))
-VALUES = {11: reference.pack_tensor_value("floats", [float(i) for i in range(10)]), 21: field(7, field(1, bytes(range(10))))}
+leaf = st.builds(
+    lambda name, code: operation("const", name, [("val", immediate(code, [10], VALUES[code]))]),
+    names,
+    st.sampled_from([11, 21]),
+)
+VALUES = {
+    11: reference.pack_tensor_value("floats", [float(i) for i in range(10)]),
+    21: field(7, field(1, bytes(range(10)))),
+}
 listed = st.builds(
-    lambda name, n: operation("const", name, [("val", field(3, field(3, field(1, immediate(11, [10], VALUES[11])) * n)))]), names, st.integers(0, 3)
+    lambda name, n: operation(
+        "const", name, [("val", field(3, field(3, field(1, immediate(11, [10], VALUES[11])) * n)))]
+    ),
+    names,
+    st.integers(0, 3),
 )
 operations = st.recursive(
     st.lists(leaf | listed, max_size=4),
@@ -237,7 +265,9 @@ def test_any_tokens_as_text(start, tokens):
 @settings(PROFILE, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(BLOB_DTYPES), st.sampled_from(BLOB_DTYPES), st.integers(0, 12), st.integers(0, 12))
 def test_a_reference_is_followed_only_to_what_was_declared(tmp_path_factory, stored, declared, count, wanted):
-    data, (offset,) = reference.write_blobs([(stored.name, [0] * count if reference.DTYPES[stored.name][3] != "f" else [0.0] * count)])
+    data, (offset,) = reference.write_blobs(
+        [(stored.name, [0] * count if reference.DTYPES[stored.name][3] != "f" else [0.0] * count)]
+    )
     spec = model(program(const(blob_value(declared.mil_code, [wanted], "@model_path/weights/weight.bin", offset))))
     package = write_package(tmp_path_factory.mktemp("p"), spec, {"weight.bin": data})
     if (stored, count) == (declared, wanted):

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import reference
-from hostile_bytes import DATA, FLOATS, const, field, immediate, model, run_child
 
 import milblob
+import reference
+from hostile_bytes import DATA, FLOATS, const, field, immediate, model, run_child
 
 PACKAGE = DATA / "constexpr_ios18/model.mlpackage"
 FILE = DATA / "blob_all_dtypes/weight.bin"
@@ -153,7 +153,8 @@ def test_depth_limits_hold_in_a_thread_with_a_small_stack(tmp_path):
         threading.stack_size(512 << 10)
         found = []
         sources = [open(path, "rb").read() for path in sys.argv[1:]]
-        thread = threading.Thread(target=lambda: found.extend(len(milblob.open(source, constants=True)) for source in sources))
+        count = lambda: found.extend(len(milblob.open(source, constants=True)) for source in sources)
+        thread = threading.Thread(target=count)
         thread.start()
         thread.join()
         print(found)
