@@ -280,3 +280,25 @@ def test_output_type_that_lies():
     bad = operation(attributes=[("val", GOOD)], output_type=tensor_type(99, [1]))
     with pytest.raises(milblob.FormatError, match="MIL dtype code"):
         milblob.open(model(program(bad)))
+
+
+def test_small_parts_of_one_name_in_two_functions_are_two_tensors():
+    """Parts below the threshold of weights are listed with stored=True; once the second function's was lost."""
+
+    def half(name, last):
+        part = immediate(11, [4], field(1, field(1, bytes(15) + bytes([last]))))
+        read = field(2, field(1, "source_val") + field(2, field(1, field(1, "lut"))))
+        cast = operation("constexpr_cast", "w", inputs=read, output_type=tensor_type(11, [4]))
+        return function([const(part, "lut"), cast], name)
+
+    source = model(field(1, 1) + half("a", 0x40) + half("b", 0x41))
+    with milblob.open(source, stored=True) as opened:
+        assert list(opened) == ["a/lut", "b/lut"]
+        assert [tensor.read()[-1] for tensor in opened.values()] == [2.0, 8.0]
+    with milblob.open(source) as opened:
+        assert [tensor.parts["source_val"].name for tensor in opened.values()] == ["a/lut", "b/lut"]
+
+
+def test_tensors_without_a_name_are_not_lost():
+    source = model(program(const(GOOD, ""), const(GOOD, "")))
+    assert len(milblob.load(source)) == 2

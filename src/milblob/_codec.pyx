@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-# cython: embedsignature=True, freethreading_compatible=True
+# cython: embedsignature=True, freethreading_compatible=True, auto_pickle=False
 """The compiled core: owns buffers, drops the GIL around work that grows with the data, turns a C status into an exception.
 
 C knows bytes and counts (include/milblob), Python owns names. Nothing here opens a file or decides what a tensor is called.
@@ -24,6 +24,8 @@ SCAN_ALL, SCAN_USES, SCAN_PLAIN = 1, 2, 4
 ATTRIBUTE, INPUT, BLOCK_ATTRIBUTE, FUNCTION_ATTRIBUTE, PROGRAM_ATTRIBUTE, RETURN = 1, 2, 3, 4, 5, 6
 IMMEDIATE, BLOB, NAME = 1, 2, 3
 
+cdef int64_t UINT32_LAST = (<int64_t>1 << 32) - 1
+
 
 def dtype_table():
     """Return the dtype table of dtype.h: (name, MIL text, MIL code, blob code or 0, bits, TensorValue field) per row."""
@@ -34,9 +36,7 @@ def dtype_table():
 
 # ------------------------------------------------------------------------------------------------ buffers and errors
 
-# Not for the garbage collector: it would clear an exporter in a dead cycle (a memoryview that an exception's traceback
-# holds) before this object releases it, and CPython's memoryview crashes on that order (3.11, tried).
-@cython.no_gc
+@cython.no_gc  # a cycle through it would let the collector break the exporter (a memoryview) while it is still held
 cdef class Buffer:
     """A held read-only view of any C-contiguous buffer, and an exporter of it.
 
@@ -76,8 +76,8 @@ cdef class Buffer:
 
 cdef _span_check(Buffer buffer, uint64_t offset, uint64_t nbytes):
     if offset > buffer.nbytes or nbytes > buffer.nbytes - offset:
-        raise FormatError(f"bytes [{offset}, {offset + nbytes}): expected to lie inside the buffer, got an end at {buffer.nbytes}",
-                          offset=offset, file=buffer.name)
+        words = f"bytes [{offset}, {offset + nbytes}): expected to lie inside the buffer, got an end at {buffer.nbytes}"
+        raise FormatError(words, offset=offset, file=buffer.name)
 
 
 # The one table from a status to words. MB_VERSION and a range error of one element have classes or values of their own.
@@ -110,8 +110,8 @@ cdef str _words(C.mb_error *e):
 
 cdef _fail(C.mb_error *e, name, str where=""):
     if e.status == C.MB_VERSION:
-        raise UnsupportedError(f"storage version: expected 2, got {e.got}" + (" (the older Espresso weight format)" if e.got == 1 else ""),
-                               offset=e.offset, file=name, where=where)
+        older = " (the older Espresso weight format)" if e.got == 1 else ""
+        raise UnsupportedError(f"storage version: expected 2, got {e.got}{older}", offset=e.offset, file=name, where=where)
     raise FormatError(_words(e), offset=e.offset, file=name, where=where)
 
 
@@ -168,6 +168,7 @@ def blob_record(Buffer buffer not None, uint64_t offset):
     cdef C.mb_blob_record r
     cdef C.mb_error e
     cdef uint64_t done
+    memset(&r, 0, sizeof(r))
     if C.mb_blob_records_at(buffer.data, buffer.nbytes, &offset, 1, &r, &done, &e):
         _fail(&e, buffer.name)
     return r.data_offset, r.nbytes, r.count, r.padding_nbits, r.blob_code
@@ -364,7 +365,7 @@ def tensor_strings(Buffer buffer not None, uint64_t end, uint64_t start, uint64_
     _span_check(buffer, start, end - start)
     memset(&t, 0, sizeof(t))
     t.field, t.start, t.count = C.MB_FIELD_STRINGS, start, count
-    ranges = <uint64_t *>malloc(max(count, 1) * 16)
+    ranges = <uint64_t *>malloc(max(count, <uint64_t>1) * 16)
     if ranges == NULL:
         raise MemoryError
     try:
@@ -387,12 +388,11 @@ def varint_count(Buffer buffer not None, uint64_t offset, uint64_t nbytes):
 
 
 def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out, unsigned int itemsize, int64_t lo, int64_t hi,
-                  bint is_bool=False, bint is_signed=True):
+                  bint is_bool=False):
     """Decode varints to elements of `itemsize` bytes (1, 2, 4, 8), each within lo..hi.
 
     Args:
         out: writable, aligned buffer; its size says how many elements there must be.
-        is_signed: how a value out of range is spelled in the message.
 
     Raises:
         FormatError: a value out of range (its index is named), a malformed varint, or too many or few of them.
@@ -413,6 +413,8 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
                 status = C.mb_varint_decode_8(<uint8_t *>dst.buf, src, nbytes, count, lo, hi, &e)
             elif itemsize == 2:
                 status = C.mb_varint_decode_16(<uint16_t *>dst.buf, src, nbytes, count, lo, hi, &e)
+            elif itemsize == 4 and lo < 0 and hi == UINT32_LAST:
+                status = C.mb_varint_decode_ints(<uint32_t *>dst.buf, src, nbytes, count, lo, hi, &e)
             elif itemsize == 4:
                 status = C.mb_varint_decode_32(<uint32_t *>dst.buf, src, nbytes, count, lo, hi, &e)
             else:
@@ -423,8 +425,7 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
         return
     e.offset += offset
     if status == C.MB_RANGE:
-        value = <object>(<int64_t>e.got) if is_signed else <object>e.got  # objects: C would make both unsigned
-        raise FormatError(f"element {e.expected}: expected {lo} to {hi}, got {value}", offset=e.offset, file=buffer.name)
+        raise FormatError(f"element {e.expected}: expected {lo} to {hi}, got {<int64_t>e.got}", offset=e.offset, file=buffer.name)
     _fail(&e, buffer.name)
 
 
@@ -484,6 +485,7 @@ cdef str _path(Buffer buffer, C.mb_scan *s):
         return (<const char *>buffer.data)[offset:offset + nbytes].decode("utf-8", "replace")
     cdef uint32_t block = s.block
     cdef C.mb_block *row
+    cdef C.mb_span name
     if s.function == C.MB_NONE or s.function >= s.function_capacity:
         return program_path("", None)
     function = text(s.functions[s.function].name.offset, s.functions[s.function].name.nbytes)
@@ -494,8 +496,18 @@ cdef str _path(Buffer buffer, C.mb_scan *s):
             break
         nesting.append((row.index, text(row.name.offset, row.name.nbytes), row.number))
         block = row.parent
-    spec = text(s.blocks[block].name.offset, s.blocks[block].name.nbytes) if block != C.MB_NONE and block < s.block_capacity else None
-    op = (s.current.index, text(s.current.name.offset, s.current.name.nbytes)) if s.in_op else None
+    spec = None
+    if block != C.MB_NONE and block < s.block_capacity:
+        spec = text(s.blocks[block].name.offset, s.blocks[block].name.nbytes)
+    name = s.current.name
+    if s.in_op and s.output.offset:  # the scan reads an operation's name only when it needs it
+        try:
+            for number, wire, _, offset, nbytes in wire_fields(buffer, s.output.offset, s.output.nbytes):
+                if number == 1 and wire == 2:
+                    name.offset, name.nbytes = offset, nbytes
+        except FormatError:
+            pass
+    op = (s.current.index, text(name.offset, name.nbytes)) if s.in_op else None
     key = text(s.owner.key.offset, s.owner.key.nbytes) if s.in_op else ""
     return program_path(function, spec, nesting[::-1], op, key)
 
@@ -655,6 +667,7 @@ def wire_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64
         if C.mb_read_field(&cursor, &wire, &e):
             _fail(&e, buffer.name)
         if <uint64_t>len(result) == limit:
-            raise FormatError(f"fields of one message: expected at most {limit}, got more", offset=wire.tag - buffer.data, file=buffer.name)
+            words = f"fields of one message: expected at most {limit}, got more"
+            raise FormatError(words, offset=wire.tag - buffer.data, file=buffer.name)
         result.append((wire.number, wire.type, wire.value, wire.data - buffer.data, wire.nbytes))
     return result

@@ -3,262 +3,23 @@
 import os
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
-from math import prod
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from . import _codec
-from .blob import RECORD, BlobReader, BlobRecord, array_over, copy_into
-from .dtypes import BY_BLOB_CODE, BY_MIL_CODE, DType
-from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from .blob import RECORD, BlobReader
+from .dtypes import BY_BLOB_CODE
+from .errors import MilblobError, UnsupportedError
 from .package import Package, Source, contained, read_json
-from .program import Compressed, Program, Use
-from .tensorvalue import require_shape, unpack_at
+from .program import Program
+from .tensor import Tensor, make_tensor
 
 if TYPE_CHECKING:
     from .metadata import Metadata
 
-_EMPTY: MappingABC[str, "Tensor"] = MappingProxyType({})
 _MAX_TAILS = 32  # prefixes that a name may be asked for without; a foreign name of a million slashes has no more
-
-
-class Tensor:
-    """One tensor of a model, not yet read.
-
-    `np.asarray(t)`, `t[...]` and `t.read()` give the values: a read-only view of the mapped file wherever the stored bytes
-    are the values, else a new array. Views may be unaligned (`array.flags.aligned`), and stay valid after the model is
-    closed.
-
-    Attributes:
-        name: unique in its model.
-        dtype: NumPy dtype of the values; `mil_dtype` is the DType.
-        shape: as declared; a dimension that is left open follows from the values.
-        nbytes: bytes stored for it: packed for sub-byte dtypes, the sum of the parts for a compressed weight.
-        function: name of its function; "" for attributes of the whole Program and in blob files.
-        op: type of the operation that holds it ("const", "constexpr_lut_to_dense", ...), "" where there is none.
-        file: path of the file that holds the values; None in a buffer.
-        offset: in a blob file, of the record's metadata; of an immediate value, of its TensorValue in the model file.
-            None for immediates of MIL text and for compressed weights, whose parts have offsets of their own.
-        is_blob: whether the values are in a blob file.
-    """
-
-    __slots__ = ("_compressed", "_constant", "_file_name", "_model", "_program", "_shape", "_source", "mil_dtype", "name", "offset")
-
-    def __init__(
-        self,
-        model: "Model",
-        name: str,
-        mil_dtype: Any,
-        shape: tuple[int | None, ...],
-        source: Source | None = None,
-        program: Program | None = None,
-        constant: Any = None,
-        compressed: Compressed | None = None,
-        offset: int | None = None,
-    ) -> None:
-        self._model = model
-        self.name = name
-        self.mil_dtype = mil_dtype
-        self._shape = shape
-        self._source = source
-        self._program = program
-        self._constant = constant
-        self._compressed = compressed
-        self.offset = offset
-
-    # ------------------------------------------------------------------------------------------------------ what it is
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """NumPy dtype of the values."""
-        dtype: np.dtype[Any] = self.mil_dtype.numpy
-        return dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Dimensions; one that the type leaves open is found by counting the values."""
-        if None in self._shape:
-            self._shape = self.read().shape
-        return self._shape  # type: ignore[return-value]
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self._shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes stored: packed for sub-byte dtypes, all parts together for a compressed weight."""
-        if self._compressed is not None:
-            return sum(self._model._stored(self, c).nbytes for c in self._compressed.stored())
-        if self.mil_dtype is DType.STRING:
-            return int(self._constant.payload[1])
-        return int(self.mil_dtype.nbytes(self.size))
-
-    @property
-    def is_blob(self) -> bool:
-        """Whether the values are in a blob file, not in the Program."""
-        return self._constant.storage == _codec.BLOB if self._constant is not None else self._compressed is None
-
-    @property
-    def function(self) -> str:
-        """Name of the function it belongs to, or ""."""
-        if self._program is None:
-            return ""
-        scan = self._program.scan
-        if self._compressed is not None:
-            return str(scan.functions[scan.blocks[self._compressed.op.block][1]][0])
-        return str(scan.functions[self._constant.function][0]) if self._constant.function >= 0 else ""
-
-    @property
-    def op(self) -> str:
-        """Type of the operation that holds it, or ""."""
-        op = self._op()
-        return str(op.type) if op is not None else ""
-
-    def _op(self) -> Any:
-        if self._compressed is not None:
-            return self._compressed.op
-        return self._constant.op if self._constant is not None else None
-
-    @property
-    def file(self) -> str | None:
-        """Path of the file that holds the values; it need not exist. None in a buffer."""
-        if self._source is None:
-            return self._model.path
-        if self._compressed is not None:
-            files = {self._model._stored(self, c).file for c in self._compressed.stored()}
-            return files.pop() if len(files) == 1 else None
-        if self._constant.storage != _codec.BLOB or self._source.directory is None:
-            return self._source.mapping.name
-        tail = self._constant.text.removeprefix("@model_path/")
-        return os.path.join(self._source.directory, *tail.split("/"))
-
-    @property
-    def parts(self) -> MappingABC[str, "Tensor"]:
-        """Parameter -> stored part of a compressed weight (which may be compressed itself); empty for others."""
-        if self._compressed is None:
-            return _EMPTY
-        parts = {}
-        for key, part in self._compressed.parts.items():
-            inner = isinstance(part, Compressed)
-            parts[key] = self._model._inner(self, part) if inner else self._model._stored(self, part)
-        return MappingProxyType(parts)
-
-    @property
-    def compression(self) -> str:
-        """Scheme of a compressed weight: its operation without "constexpr_", such as "lut_to_dense"; else ""."""
-        return self.op.removeprefix("constexpr_") if self._compressed is not None else ""
-
-    @property
-    def consumers(self) -> tuple[Use, ...]:
-        """Who reads it: operations, constexpr ones among them, and blocks that return it; in Program order."""
-        op = self._op()
-        if op is None or self._program is None or self._source is None:
-            return ()
-        constant = self._constant
-        if constant is not None and not (constant.key == "val" and op.type == "const"):
-            return (Use(op.type, op.name, constant.key),)
-        return tuple(self._model._uses(self._source, self._program).get((op.block, op.name), ()))
-
-    # --------------------------------------------------------------------------------------------------------- reading
-
-    def read(self, *, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """Return the values.
-
-        Args:
-            out: array of the same dtype and shape to fill instead.
-
-        Returns:
-            ndarray, read-only view of the mapped file if the stored bytes are the values, else a new array. With `out`,
-            that array.
-
-        Raises:
-            ResolveError: the weight file is missing or outside the model, or its record has another dtype or size.
-            FormatError: broken bytes; the file has shrunk since it was opened.
-            UnsupportedError: a compressed weight.
-            ValueError: `out` does not fit, or the model is closed.
-        """
-        try:
-            values = self._read()
-        except MilblobError as error:
-            if not error.where:
-                error.where = self.where
-            raise
-        return values if out is None else copy_into(out, values)
-
-    @property
-    def where(self) -> str:
-        """Path inside the Program, such as ``main.block['CoreML7'].op[12] 'conv_3'.weight``; the name in a blob file."""
-        if self._program is None:
-            return self.name
-        constant = self._constant
-        if constant is None:
-            constant = next(self._compressed.stored(), None) if self._compressed is not None else None
-        return self._program.path(constant) if constant is not None else self.name
-
-    def _read(self) -> np.ndarray[Any, Any]:
-        model = self._model
-        if self._compressed is not None:
-            model._check_open()
-            words = f"compressed weight {self.name!r} ({self.op}): expected stored values, which can be read, got compressed"
-            raise UnsupportedError(f"{words} ones; its parts are in open(..., stored=True)")
-        if self._source is None or self._program is None:
-            blobs = model._blobs()
-            return blobs.read(self.offset or 0)
-        constant = self._constant
-        if constant.storage == _codec.BLOB:
-            model._check_open()
-            reader = model._package.reader(self._source, constant.text)
-            buffer = reader._mapping.check_size()
-            record = reader._record(buffer, constant.blob_offset)
-            return self._checked(reader, buffer, record)
-        self._source.mapping.check_size()
-        return unpack_at(self._program.buffer, *constant.payload, self.mil_dtype, self._shape)
-
-    def _checked(self, reader: BlobReader, buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any]:
-        """The values of a record, once it is known to hold what the Program declares."""
-        if record.dtype is not self.mil_dtype:
-            words = f"record dtype: expected {self.mil_dtype} as the Program declares, got {record.dtype}"
-            raise ResolveError(words, offset=record.offset, file=reader.name)
-        shape = self._shape
-        require_shape(shape, record.offset, reader.name)
-        if None in shape:
-            raise ResolveError(f"shape: expected every dimension known, got {shape}", offset=record.offset, file=reader.name)
-        if record.count != prod(shape):  # type: ignore[arg-type]
-            words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"  # type: ignore[arg-type]
-            raise ResolveError(words, offset=record.offset, file=reader.name)
-        if record.dtype.is_sub_byte:
-            return array_over(buffer, record).reshape(shape)  # type: ignore[arg-type]
-        return np.ndarray(shape, record.dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        values = self.read()
-        if dtype is not None and np.dtype(dtype) != values.dtype:
-            if copy is False:
-                raise ValueError(f"array of {values.dtype} as {np.dtype(dtype)}: expected a copy to be allowed, got copy=False")
-            return values.astype(dtype)
-        return values.copy() if copy else values
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.read()[key]
-
-    def __len__(self) -> int:
-        if not self._shape:
-            raise TypeError("len() of a tensor with no dimensions")
-        return self.shape[0]
-
-    def __repr__(self) -> str:
-        shape = ", ".join("?" if size is None else str(size) for size in self._shape)
-        scheme = f", {self.compression}" if self.compression else ""
-        return f"<Tensor {self.name!r}: {self.mil_dtype} [{shape}]{scheme}>"
 
 
 class Model(MappingABC[str, Tensor]):
@@ -274,28 +35,26 @@ class Model(MappingABC[str, Tensor]):
     """
 
     def __init__(self, source: Any, *, constants: bool = False, stored: bool = False) -> None:
-        self._closed = False
         self._constants = constants
         self._stored_view = stored
         self._package = Package(source)
         self.path = self._package.path
         self.kind = self._package.kind
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: MappingABC[str, Tensor] = {}
         self._short: dict[str, list[str]] | None = None
-        self._parts: dict[int, Tensor] = {}
-        self._use_tables: dict[int, dict[tuple[int, str], list[Use]]] = {}
         self._metadata: Metadata | None = None
         self._programs: list[tuple[Source, Program]] = []
         try:
             for part in self._package.sources:
+                buffer, offset, nbytes = part.program
                 part.mapping.expect_random(True)
-                program = Program(part.program[0], part.program[1:], part.prefix, constants)
+                program = Program(buffer, (offset, nbytes), part.prefix, constants)
                 part.mapping.expect_random(False)
-                held = part._replace(program=(_codec.Buffer(b""), 0, 0))  # from here on the Program alone holds its bytes
+                held = part._replace(program=(_codec.Buffer(b""), 0, 0))  # from here on only the Program holds its bytes
                 self._programs.append((held, program))
                 self._add(held, program)
             if self._package.blobs is not None:
-                self._add_records(self._package.blobs)
+                self._tensors = _Records(self._package, self._package.blobs)
         except BaseException:
             self.close()
             raise
@@ -303,77 +62,25 @@ class Model(MappingABC[str, Tensor]):
     def _add(self, source: Source, program: Program) -> None:
         scan = program.scan
         constants = scan.constants
-        names = program.names()
         ends, parts = program.compressed()
-        tensors = self._tensors
-        plain = not program.rewritten and not source.is_text
-        for name, c in zip(names, constants, strict=False):
-            if c.storage == _codec.NAME:
-                continue
-            offset = c.blob_offset if c.storage == _codec.BLOB else c.payload[0] if plain else None
-            shape = c.shape
-            if shape is None:
-                dtype, shape = _untyped(program.buffer, c)
-            else:
-                dtype = BY_MIL_CODE[c.mil_code]
-            tensor = Tensor(self, name, dtype, shape, source, program, c, None, offset)
-            if parts and id(c) in parts:
-                self._parts[id(c)] = tensor
-                if not self._stored_view:
-                    continue
-            tensors[name] = tensor
-        if ends:
-            op_names = dict(zip(map(id, scan.ops), names[len(constants) :], strict=True))
-            self._add_compressed(source, program, ends, op_names)
-
-    def _add_compressed(self, source: Source, program: Program, ends: list[Compressed], names: dict[int, str]) -> None:
-        pending = list(ends)
-        outer = {id(group) for group in ends}
-        while pending:
-            group = pending.pop()
-            if id(group) in self._parts:
-                continue
-            name, op = names[id(group.op)], group.op
-            if op.shape is None:
-                where = program.path(next(group.stored(), None)) if group.parts else name
-                raise FormatError(f"output of {op.type}: expected a tensor type, got none", file=source.mapping.name, where=where)
-            tensor = Tensor(self, name, BY_MIL_CODE[op.mil_code], op.shape, source, program, None, group)
-            self._parts[id(group)] = tensor
-            if id(group) in outer and not self._stored_view:
-                self._tensors[name] = tensor
-            pending += [part for part in group.parts.values() if isinstance(part, Compressed)]
-
-    def _add_records(self, blobs: BlobReader) -> None:
-        names = ("offset", "count", "blob_code")
-        for number, (offset, count, code) in enumerate(zip(*(blobs.index[n].tolist() for n in names), strict=True)):
-            name = f"#{number}"
-            self._tensors[name] = Tensor(self, name, BY_BLOB_CODE[code], (count,), offset=offset)
-
-    # -------------------------------------------------------------------------------------------------- for the tensors
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ValueError("I/O operation on closed model" + (f" {self.path}" if self.path else ""))
-
-    def _blobs(self) -> BlobReader:
-        self._check_open()
-        if self._package.blobs is None:
-            raise TypeError("blob file: expected a bare weight file, got a model")
-        return self._package.blobs
-
-    def _stored(self, _owner: Tensor, constant: Any) -> Tensor:
-        return self._parts[id(constant)]
-
-    def _inner(self, _owner: Tensor, group: Compressed) -> Tensor:
-        return self._parts[id(group)]
-
-    def _uses(self, source: Source, program: Program) -> dict[tuple[int, str], list[Use]]:
-        table = self._use_tables.get(id(program))
-        if table is None:
-            self._check_open()
-            source.mapping.check_size()
-            table = self._use_tables[id(program)] = program.uses()
-        return table
+        tensors: dict[str, Tensor] = self._tensors  # type: ignore[assignment]
+        package, stored = self._package, self._stored_view
+        listed = set(map(id, constants)) if parts else set()
+        small = [c for c in parts.values() if id(c) not in listed]  # below the threshold, but a part of a weight
+        names, op_names = program.names(small)
+        rows = constants + small if small else constants
+        if parts or ends:
+            program.part_names = {id(c): name for name, c in zip(names, rows, strict=True) if id(c) in parts}
+            program.part_names |= {id(group): op_names[id(group.op)] for group in program.groups}
+        waiting = {} if stored else {id(group.op): group for group in ends}
+        for name, c in zip(names, rows, strict=True):
+            if waiting and id(c.op) in waiting:  # a compressed weight stands where its operation does
+                group = waiting.pop(id(c.op))
+                tensors[op_names[id(group.op)]] = make_tensor(package, source, program, op_names[id(group.op)], group)
+            if c.storage != _codec.NAME and (stored or id(c) not in parts):
+                tensors[name] = make_tensor(package, source, program, name, c)
+        for group in waiting.values():  # one without any part
+            tensors[op_names[id(group.op)]] = make_tensor(package, source, program, op_names[id(group.op)], group)
 
     # ---------------------------------------------------------------------------------------------------------- mapping
 
@@ -416,7 +123,9 @@ class Model(MappingABC[str, Tensor]):
     @property
     def functions(self) -> tuple[str, ...]:
         """Names of all functions, in Program order; "model0/main" in a pipeline."""
-        return tuple(source.prefix + name for source, program in self._programs for name, _, _ in program.scan.functions)
+        return tuple(
+            source.prefix + name for source, program in self._programs for name, _, _ in program.scan.functions
+        )
 
     @property
     def program(self) -> Any:
@@ -435,7 +144,7 @@ class Model(MappingABC[str, Tensor]):
         """Every Program as a protobuf message, by prefix: "" for the only one, "model0/" in a pipeline."""
         from . import schema
 
-        self._check_open()
+        self._package.require_open()
         messages = {}
         for source, program in self._programs:
             offset, nbytes = program.span
@@ -451,14 +160,18 @@ class Model(MappingABC[str, Tensor]):
         Of a pipeline: its own inputs and outputs. Of a weight file: empty.
         """
         if self._metadata is None:
-            self._check_open()
+            self._package.require_open()
             self._metadata = self._read_metadata()
         return self._metadata
 
     def _read_metadata(self) -> "Metadata":
         from .metadata import Metadata, read_build_info
 
-        opsets = {source.prefix + name: opset for source, program in self._programs for name, opset, _ in program.scan.functions}
+        opsets = {
+            source.prefix + name: opset
+            for source, program in self._programs
+            for name, opset, _ in program.scan.functions
+        }
         if not self._programs:
             return Metadata()
         source, _ = self._programs[0]
@@ -468,7 +181,11 @@ class Model(MappingABC[str, Tensor]):
             spec_version, description = self._package.describe()
             return Metadata.from_model(description, spec_version, opset=opset, build_info=build_info)
         document = None
-        if self.kind == "mlmodelc" and self.path is not None and os.path.lexists(os.path.join(self.path, "metadata.json")):
+        if (
+            self.kind == "mlmodelc"
+            and self.path is not None
+            and os.path.lexists(os.path.join(self.path, "metadata.json"))
+        ):
             document = read_json(contained(self.path, "metadata.json"))
         if document is not None or len(opsets) != 1:
             return Metadata.from_metadata_json(document, opset=opset, build_info=build_info)
@@ -484,7 +201,9 @@ class Model(MappingABC[str, Tensor]):
         for number, wire, _, offset, nbytes in _codec.wire_fields(program.buffer, *program.span):
             if number == 4 and wire == 2:
                 pair = dict.fromkeys((1, 2), (offset, 0))
-                pair.update({n: (o, size) for n, w, _, o, size in _codec.wire_fields(program.buffer, offset, nbytes) if w == 2})
+                pair.update(
+                    {n: (o, size) for n, w, _, o, size in _codec.wire_fields(program.buffer, offset, nbytes) if w == 2}
+                )
                 view = memoryview(program.buffer)
                 if bytes(view[pair[1][0] : sum(pair[1])]) == b"buildInfo":
                     return schema.parse("Value", view[pair[2][0] : sum(pair[2])], file=program.buffer.name)
@@ -492,7 +211,6 @@ class Model(MappingABC[str, Tensor]):
 
     def close(self) -> None:
         """Close every file. Arrays that were read stay valid; their mapping goes when the last of them does."""
-        self._closed = True
         for _, program in self._programs:
             program.release()
         self._package.close()
@@ -500,30 +218,50 @@ class Model(MappingABC[str, Tensor]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self)} tensors"
+        state = "closed" if self._package.closed else f"{len(self)} tensors"
         return f"<Model {self.path or 'buffer'} ({self.kind}): {state}>"
 
 
-def _untyped(buffer: _codec.Buffer, constant: Any) -> tuple[Any, tuple[int | None, ...]]:
-    """Dtype and shape of a list element that states no type: what its field holds, as a vector."""
-    field = _codec.tensor_locate(buffer, *constant.payload)[0]
-    names = ("UINT8", "FLOAT32", "INT32", "BOOL", "STRING", "INT64", "FLOAT64", "UINT8")
-    return DType[names[field]], (None,) if field else (0,)
+class _Records(MappingABC[str, Tensor]):
+    """The records of a bare blob file as tensors `#0`, `#1`, ...; made when asked for, since there may be very many."""
+
+    def __init__(self, package: Package, blobs: BlobReader) -> None:
+        self._package = package
+        self._index = blobs.index
+
+    def __getitem__(self, name: str) -> Tensor:
+        digits = name[1:] if isinstance(name, str) and name[:1] == "#" else ""
+        # Only the one spelling: no "#007", no "#+7", no digits of other scripts.
+        if not (
+            digits.isascii() and digits.isdigit() and str(int(digits[:20])) == digits and int(digits) < len(self._index)
+        ):
+            raise KeyError(name)
+        row = self._index[int(digits)]
+        dtype = BY_BLOB_CODE[int(row["blob_code"])]
+        return Tensor(self._package, name, dtype, (int(row["count"]),), offset=int(row["offset"]))
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"#{number}" for number in range(len(self._index)))
+
+    def __len__(self) -> int:
+        return len(self._index)
 
 
-def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool = False) -> Model:  # noqa: A001
+def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool = False) -> Model:
     """Open a model, or a bare weight file, without reading its values.
 
     Args:
-        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object that holds one
-            of the latter three. What it is follows from the contents.
+        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object that holds
+            one of the latter three. What it is follows from the contents.
         mode: "r".
-        constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of ten
-            or more elements).
+        constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of
+            ten or more elements).
         stored: list the stored parts of compressed weights ("w.indices", "w.lut", ...) instead of the dense weights.
 
     Returns:
@@ -531,8 +269,8 @@ def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool 
 
     Raises:
         OSError: a file cannot be opened.
-        FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named); ResolveError: the manifest leads
-            nowhere. A missing weight file is no error before a tensor in it is read.
+        FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named); ResolveError: the manifest
+            leads nowhere. A missing weight file is no error before a tensor in it is read.
         ValueError: another mode.
     """
     if mode != "r":
@@ -559,7 +297,7 @@ def load(source: Any, *, constants: bool = False, stored: bool = False) -> dict[
 
 def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
     """Read every tensor of an open model. Records are looked up file by file, in one C call each."""
-    result: dict[str, Any] = dict.fromkeys(model)
+    result: dict[str, Any] = dict.fromkeys(model)  # keeps Program order while files are read one after another
     by_file: dict[int, tuple[BlobReader, list[Tensor]]] = {}
     readers: dict[tuple[int, str], BlobReader] = {}
     for name, tensor in model._tensors.items():
@@ -586,15 +324,16 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
     offsets = np.array([t.offset for t in tensors], np.uint64)
     records = np.empty(len(tensors), RECORD)
     reader._mapping.expect_random(True)
-    done, error = _codec.blob_records_at(buffer, offsets, records, True)
+    done, broken = _codec.blob_records_at(buffer, offsets, records, True)
     reader._mapping.expect_random(False)
-    if error is not None:
-        error.where = tensors[done].where
-        raise error
-    for tensor, (offset, data_offset, nbytes, count, padding, code, _) in zip(tensors, records.tolist(), strict=True):
-        try:
-            record = BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
-            result[tensor.name] = tensor._checked(reader, buffer, record)
-        except MilblobError as error:
-            error.where = error.where or tensor.where
-            raise
+    if broken is not None:
+        broken.where = tensors[done].where
+        raise broken
+    starts, counts, codes = (records[name].tolist() for name in ("data_offset", "count", "blob_code"))
+    for tensor, start, count, code in zip(tensors, starts, counts, codes, strict=True):
+        dtype = tensor.mil_dtype
+        # The common case, in one comparison each: what the record says is what the Program declares.
+        if code == dtype.blob_code and count == tensor._constant.count and dtype.nbits >= 8:
+            result[tensor.name] = np.ndarray(tensor._shape, dtype.numpy, buffer, start)  # type: ignore[arg-type]
+        else:
+            result[tensor.name] = tensor.read()

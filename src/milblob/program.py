@@ -1,7 +1,7 @@
 """What the scan of a Program means: the names of its constants, and which of them make up a compressed weight."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from . import _codec
@@ -10,6 +10,9 @@ from .errors import FormatError, UnsupportedError, program_path
 MAX_NAMES_NCHARS = 1 << 26
 """Of all names together. They repeat text of the file (an operation's name in each of its constants), so a few megabytes
 could otherwise ask for terabytes; ten thousand constants take less than a hundredth of this."""
+
+_NOT_NAMED = -2  # in place of a function: a row that only reads a name. Tensors may have an empty name
+_NO_ROW = ("", _NOT_NAMED, -1)
 
 _STEP = ("[{}]", "[{}].key", "[{}].value")
 
@@ -38,7 +41,7 @@ class Compressed:
 
     __slots__ = ("op", "parts")
 
-    def __init__(self, op: Any) -> None:
+    def __init__(self, op: _codec.Op) -> None:
         self.op = op
         self.parts: dict[str, Any] = {}
 
@@ -68,11 +71,16 @@ class Program:
     Attributes:
         scan: `_codec.Scan`.
         buffer, span: what the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
+        groups: every constexpr operation with its parts, once `compressed` was called.
+        part_names: names of parts and of constexpr operations, by id of the Constant or Compressed.
         rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
     """
 
     def __init__(self, buffer: _codec.Buffer, span: tuple[int, int], prefix: str = "", constants: bool = False) -> None:
         self.prefix = prefix
+        self.groups: list[Compressed] = []
+        self.part_names: dict[int, str] = {}
+        self._uses: dict[tuple[int, str], list[Use]] | None = None
         self.buffer = buffer
         self.span = span
         self.rewritten = False
@@ -83,8 +91,9 @@ class Program:
             self.rewritten = True
             scan = _codec.scan_program(self.buffer, *self.span, flags | _codec.SCAN_PLAIN)
         if scan is None:
-            raise FormatError("Program: expected messages in one piece after protobuf merged them, got pieces", file=buffer.name)
-        self.scan = scan
+            words = "Program: expected messages in one piece after protobuf merged them, got pieces"
+            raise FormatError(words, file=buffer.name)
+        self.scan: _codec.Scan = scan
         self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
 
     def release(self) -> None:
@@ -93,48 +102,56 @@ class Program:
 
     # ------------------------------------------------------------------------------------------------------- names
 
-    def names(self) -> list[str]:
-        """Return a unique, stable name for each of scan.constants and then each of scan.ops, in one list."""
-        scan = self.scan
-        own_names = sum(len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in scan.constants)
-        self._require_nchars(own_names)
-        rows = [(_name(c), c.function, c.block) for c in scan.constants]
-        rows += [(op.name, scan.blocks[op.block][1], op.block) for op in scan.ops]
-        many = len(scan.functions) > 1
-        prefix = self.prefix
-        if many:
-            heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
-            self._require_nchars(own_names + sum(len(heads[function]) for _, function, _ in rows if function >= 0))
-            names = [(heads[function] if function >= 0 else prefix) + name for name, function, _ in rows]
-        else:
-            names = [prefix + name for name, _, _ in rows] if prefix else [row[0] for row in rows]
-        # A const operation and the value in its attributes are one tensor and share the name.
-        own = len(scan.constants)
-        if len(set(names[:own])) == own and len(set(names[own:])) == len(names) - own:
-            return names
-        for start, stop in ((0, own), (own, len(names))):
-            self._make_unique(names, rows, start, stop)
-        return names
+    def names(self, small: Sequence[Any] = ()) -> tuple[list[str], dict[int, str]]:
+        """Return unique, stable names: of scan.constants and then `small`, in order, and of constexpr operations, by id.
 
-    def _make_unique(self, names: list[str], rows: list[tuple[str, int, int]], start: int, stop: int) -> None:
-        counts = Counter(names[start:stop])
+        All of them share one namespace. Rows that only read a name have an empty name.
+        """
+        scan = self.scan
+        ops = [op for op in scan.ops if op.type.startswith("constexpr_")]
+        constants = [*scan.constants, *small]
+        nchars = sum(
+            len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in constants
+        )
+        self._require_nchars(nchars)
+        rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else _NO_ROW for c in constants]
+        rows += [(op.name, scan.blocks[op.block][1], op.block) for op in ops]
+        prefix = self.prefix
+        if len(scan.functions) > 1:
+            heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
+            self._require_nchars(nchars + sum(len(heads[function]) for _, function, _ in rows if function >= 0))
+            names = [
+                "" if function == _NOT_NAMED else (heads[function] if function >= 0 else prefix) + name
+                for name, function, _ in rows
+            ]
+        else:
+            names = ["" if row is _NO_ROW else prefix + row[0] for row in rows] if prefix else [row[0] for row in rows]
+        if len(set(names)) != len(names):
+            self._make_unique(names, rows)
+        count = len(constants)
+        return names[:count], {id(op): name for op, name in zip(ops, names[count:], strict=True)}
+
+    def _make_unique(self, names: list[str], rows: list[tuple[str, int, int]]) -> None:
+        counts = Counter(names)
         scopes: dict[tuple[int, int], str] = {}
         tops = Counter(row[1] for row in self.scan.blocks if row[2] < 0)
         nchars = 0
-        for i in range(start, stop):
-            if counts[names[i]] > 1:
-                name, function, block = rows[i]
+        for i, own in enumerate(names):
+            name, function, block = rows[i]
+            if function != _NOT_NAMED and counts[own] > 1:
                 if (function, block) not in scopes:
                     scopes[function, block] = self._scope(function, block, tops[function] > 1)
                 names[i] = self.prefix + scopes[function, block] + name
                 nchars += len(names[i])
                 self._require_nchars(nchars)
         # Not SSA, or a path that happens to equal another name: number them, in Program order.
-        taken = Counter(names[start:stop])
+        taken = Counter(names)
         seen: set[str] = set()
         following: dict[str, int] = {}
-        for i in range(start, stop):
-            base = name = names[i]
+        for i, base in enumerate(names):
+            name = base
+            if rows[i] is _NO_ROW:
+                continue
             if name in seen:
                 number = following.get(base, 2)
                 while (name := f"{base}#{number}") in seen or taken[name]:
@@ -158,40 +175,44 @@ class Program:
         if function < 0:
             return ""
         name = self.scan.functions[function][0]
-        return f"{name}[{blocks[block][0]}]/" + "".join(steps[::-1]) if several and block >= 0 else f"{name}/" + "".join(steps[::-1])
+        top = f"{name}[{blocks[block][0]}]/" if several and block >= 0 else f"{name}/"
+        return top + "".join(steps[::-1])
 
-    def path(self, constant: Any) -> str:
-        """Return the path of a constant inside the Program, as messages spell it."""
+    def path(self, op: Any, constant: Any = None) -> str:
+        """Return the path of an operation, or of a constant (then `op` may be None), as messages spell it."""
         blocks = self.scan.blocks
-        function = self.scan.functions[constant.function][0] if constant.function >= 0 else ""
+        block = constant.block if constant is not None else op.block
+        number = constant.function if constant is not None else blocks[block][1]
+        function = self.scan.functions[number][0] if number >= 0 else ""
         nesting = []
-        block = constant.block
         while block >= 0 and blocks[block][2] >= 0:
             nesting.append((blocks[block][4], blocks[block][0], blocks[block][3]))
             block = blocks[block][2]
-        op = constant.op
         where = (op.index, op.name) if op is not None else None
         spec = blocks[block][0] if block >= 0 else None
-        return self.prefix + program_path(function, spec, nesting[::-1], where, constant.key)
+        return self.prefix + program_path(
+            function, spec, nesting[::-1], where, constant.key if constant is not None else ""
+        )
 
     # -------------------------------------------------------------------------------------------------- compression
 
-    def compressed(self) -> tuple[list[Compressed], set[int]]:
+    def compressed(self) -> tuple[list[Compressed], dict[int, Any]]:
         """Group the parts of constexpr operations.
 
         Returns:
-            The dense weights, in Program order, and the ids of all constants that are parts of one (a const operation
-            that a constexpr operation reads is a part too).
+            The dense weights, in Program order, and all constants that are parts of one, by id (a const operation that
+            a constexpr operation reads is a part too, and may be too small to be in scan.constants).
         """
         ops = [op for op in self.scan.ops if op.type.startswith("constexpr_")]
         if not ops:
-            return [], set()
+            return [], {}
         groups = {id(op): Compressed(op) for op in ops}
+        self.groups = list(groups.values())
         outputs: dict[tuple[int, str], Any] = {}
         for op in ops:
             for name in self._output_names(op):
                 outputs[op.block, name] = groups[id(op)]
-        parts: set[int] = set()
+        parts: dict[int, Any] = {}
         readers = []
         for c in self.scan.constants:
             if c.op is not None and id(c.op) in groups:
@@ -199,22 +220,44 @@ class Program:
                     readers.append(c)
                 elif c.key != "name" and c.mil_code != 2:
                     groups[id(c.op)].parts[_part(c)] = c
-                    parts.add(id(c))
+                    parts[id(c)] = c
             elif c.op is not None and c.op.type == "const" and c.key == "val":
                 outputs.setdefault((c.block, c.op.name), c)
         inner: set[int] = set()
+        small = False
         for c in readers:
             source = self._visible(outputs, c.block, c.text)
+            if source is None and not small:
+                small = True
+                for key, value in self._small_constants().items():
+                    outputs.setdefault(key, value)
+                source = self._visible(outputs, c.block, c.text)
             if source is None:
-                continue  # a name that is no constant: for the caller of decode to refuse
+                continue  # the name of something that is no constant: no part
             groups[id(c.op)].parts[_part(c)] = source
             if isinstance(source, Compressed):
                 inner.add(id(source))
             else:
-                parts.add(id(source))
+                parts[id(source)] = source
         # What another constexpr reads is a part, and so is what yields more than one tensor (a mask and its values).
         ends = [g for g in groups.values() if id(g) not in inner and g.op.output_count == 1]
         return ends, parts
+
+    def _small_constants(self) -> dict[tuple[int, str], Any]:
+        """Every const operation, those below the threshold for weights included: (block, name) -> Constant."""
+        scan = self._scan_again(_codec.SCAN_ALL)
+        return {
+            (c.block, c.op.name): c
+            for c in scan.constants
+            if c.key == "val" and c.op is not None and c.op.type == "const"
+        }
+
+    def _scan_again(self, flags: int) -> _codec.Scan:
+        """Scan for something else; the rows of functions and blocks are numbered as in `scan`."""
+        scan = _codec.scan_program(self.buffer, *self.span, self.flags | flags | _codec.SCAN_PLAIN)
+        if scan is None:  # where the first scan had no reason to look
+            raise UnsupportedError("Program: expected every message in one piece, got pieces", file=self.buffer.name)
+        return scan
 
     def _visible(self, outputs: dict[tuple[int, str], Any], block: int, name: str) -> Any:
         while block >= 0:
@@ -240,9 +283,15 @@ class Program:
     def uses(self) -> dict[tuple[int, str], list[Use]]:
         """Return who reads what: (block of the definition, name) -> uses. Names are resolved by scope.
 
-        Only names that an operation of this scan defines are kept; a nested block sees the blocks around it.
+        Only names that an operation of this scan defines are kept; a nested block sees the blocks around it. Found on
+        the first call.
         """
-        scan = _codec.scan_program(self.buffer, *self.span, self.flags | _codec.SCAN_USES)
+        if self._uses is None:
+            self._uses = self._find_uses()
+        return self._uses
+
+    def _find_uses(self) -> dict[tuple[int, str], list[Use]]:
+        scan = self._scan_again(_codec.SCAN_USES)
         defined = {(op.block, op.name) for op in self.scan.ops}
         found: dict[tuple[int, str], list[Use]] = {}
         for c in scan.constants:
@@ -251,8 +300,8 @@ class Program:
                 block = scan.blocks[block][2]
             if block < 0:
                 continue
-            returned = c.owner == _codec.RETURN
-            use = Use("return", c.text, "") if returned else Use(c.op.type, c.op.name, c.key)
+            op = None if c.owner == _codec.RETURN else c.op
+            use = Use("return", c.text, "") if op is None else Use(op.type, op.name, c.key)
             found.setdefault((block, c.text), []).append(use)
         return found
 
@@ -264,7 +313,8 @@ def _rewrite(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[_codec.Buffe
     offset, nbytes = span
     if nbytes >= 1 << 31:
         raise UnsupportedError(
-            f"Program in pieces: expected less than 2 GiB, which protobuf can merge, got {nbytes} bytes", file=buffer.name
+            f"Program in pieces: expected less than 2 GiB, which protobuf can merge, got {nbytes} bytes",
+            file=buffer.name,
         )
     data = schema.parse("Program", memoryview(buffer)[offset : offset + nbytes]).SerializeToString(deterministic=True)
     return _codec.Buffer(data, buffer.name), (0, len(data))
