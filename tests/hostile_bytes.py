@@ -1,4 +1,4 @@
-"""Helpers of the hostile tests: wire bytes by hand, files with holes, and children that may crash without taking pytest along."""
+"""Helpers of the hostile tests: wire bytes by hand, files with holes, and children that may crash on their own."""
 
 import contextlib
 import os

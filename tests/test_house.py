@@ -15,7 +15,6 @@ from hostile_bytes import run_child
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE, HEADERS = ROOT / "src" / "milblob", ROOT / "include" / "milblob"
 MAX_LINES = 600
-LONGER = {"_codec.pyx": 680}  # "one extension module, one .pyx" is the other rule; it may not grow from here
 
 # Imports only point left.
 ORDER = [
@@ -114,7 +113,7 @@ def test_headers_know_bytes_and_counts_only():
 def test_kernels_pxd_lists_what_is_used_and_exists():
     pxd = re.sub(r"#[^\n]*", "", (PACKAGE / "_kernels.pxd").read_text(encoding="utf-8"))
     declared = set(re.findall(r"^    [\w ]+? \*?(mb_\w+)\(", pxd, re.M))
-    assert len(declared) > 20
+    assert len(declared) > 10
     code = (PACKAGE / "_codec.pyx").read_text(encoding="utf-8")
     headers = {path.name: without_comments(path.read_text(encoding="utf-8")) for path in HEADERS.glob("*.h")}
     everything = "\n".join(headers.values())
@@ -174,14 +173,13 @@ def test_stub_of_the_codec():
 def test_files_are_short():
     for path in PACKAGE.rglob("*.p*"):
         if path.suffix in (".py", ".pyx", ".pxd", ".pyi"):
-            limit = LONGER.get(path.name, MAX_LINES)
-            assert len(path.read_text(encoding="utf-8").splitlines()) <= limit, path.name
+            assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES, path.name
     for path in HEADERS.glob("*.h"):
         assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES, path.name
 
 
 def test_import_brings_little():
-    """Nothing but milblob beyond what NumPy and ml_dtypes bring; protobuf, JSON and the like come with their first use."""
+    """Nothing but milblob beyond what NumPy and ml_dtypes bring; protobuf and JSON come with their first use."""
     code = """
         import ml_dtypes, numpy
         before = set(sys.modules)

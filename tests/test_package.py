@@ -13,7 +13,7 @@ from test_program import LONG, add_const, as_model, new_program
 
 import milblob
 from milblob import schema
-from milblob.package import MAX_PIPELINE_DEPTH, Package, contained, find_root_model, read_json, resolve
+from milblob.package import MAX_JSON_NBYTES, MAX_PIPELINE_DEPTH, Package, contained, find_root_model, read_json, resolve
 
 PACKAGE = DATA / "opset_ios16_fp16" / "model.mlpackage"
 COMPILED = DATA / "opset_ios16_fp16" / "model.mlmodelc"
@@ -167,8 +167,9 @@ def test_manifests_that_are_no_json(copy, text, words):
 
 def test_huge_json_is_not_read(tmp_path):
     with (tmp_path / "Manifest.json").open("wb") as file:
-        file.truncate((16 << 20) + 1)
-    with pytest.raises(milblob.FormatError, match="JSON: expected at most 16777216 bytes, got 16777217"):
+        file.truncate(MAX_JSON_NBYTES + 1)
+    words = f"JSON: expected at most {MAX_JSON_NBYTES} bytes, got {MAX_JSON_NBYTES + 1}"
+    with pytest.raises(milblob.FormatError, match=words):
         read_json(str(tmp_path / "Manifest.json"))
     (tmp_path / "ok.json").write_text('{"a": [1]}')
     assert read_json(str(tmp_path / "ok.json")) == {"a": [1]}

@@ -106,12 +106,14 @@ class BlobReader:
             try:
                 while True:
                     index = np.empty(rows, RECORD)
-                    _codec.blob_walk(buffer, index)
-                    if rows == self._count:
+                    _, error = _codec.blob_walk(buffer, index)
+                    if error is not None or rows == self._count:
                         break
                     rows = min(self._count, rows * 4)
             finally:
                 self._mapping.expect_random(False)
+            if error is not None:
+                raise error
             index.flags.writeable = False
             self._index = index
         return self._index

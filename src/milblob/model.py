@@ -50,7 +50,7 @@ class Model(MappingABC[str, Tensor]):
                 part.mapping.expect_random(True)
                 program = Program(buffer, (offset, nbytes), part.prefix, constants)
                 part.mapping.expect_random(False)
-                held = part._replace(program=(_codec.Buffer(b""), 0, 0))  # from here on only the Program holds its bytes
+                held = part._replace(program=(_codec.Buffer(b""), 0, 0))  # now only the Program holds its bytes
                 self._programs.append((held, program))
                 self._add(held, program)
             if self._package.blobs is not None:
@@ -324,7 +324,7 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
     offsets = np.array([t.offset for t in tensors], np.uint64)
     records = np.empty(len(tensors), RECORD)
     reader._mapping.expect_random(True)
-    done, broken = _codec.blob_records_at(buffer, offsets, records, True)
+    done, broken = _codec.blob_records_at(buffer, offsets, records)
     reader._mapping.expect_random(False)
     if broken is not None:
         broken.where = tensors[done].where

@@ -8,8 +8,8 @@ from . import _codec
 from .errors import FormatError, UnsupportedError, program_path
 
 MAX_NAMES_NCHARS = 1 << 26
-"""Of all names together. They repeat text of the file (an operation's name in each of its constants), so a few megabytes
-could otherwise ask for terabytes; ten thousand constants take less than a hundredth of this."""
+"""Of all names together. They repeat text of the file (an operation's name in each of its constants), so a few
+megabytes could otherwise ask for terabytes; ten thousand constants take less than a hundredth of this."""
 
 _NOT_NAMED = -2  # in place of a function: a row that only reads a name. Tensors may have an empty name
 _NO_ROW = ("", _NOT_NAMED, -1)
@@ -103,7 +103,7 @@ class Program:
     # ------------------------------------------------------------------------------------------------------- names
 
     def names(self, small: Sequence[Any] = ()) -> tuple[list[str], dict[int, str]]:
-        """Return unique, stable names: of scan.constants and then `small`, in order, and of constexpr operations, by id.
+        """Return unique, stable names: of scan.constants, then of `small`, and of constexpr operations, by id.
 
         All of them share one namespace. Rows that only read a name have an empty name.
         """
