@@ -1,5 +1,6 @@
-"""Helpers of the hostile tests: wire bytes by hand, files with holes, and children that may crash without taking pytest along."""
+"""Helpers of the hostile tests: wire bytes by hand, files with holes, and children that may crash on their own."""
 
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -38,8 +39,12 @@ def list_value(values):
 def operation(kind="const", name="w", attributes=(), inputs=b"", blocks=b"", output_type=b""):
     """Operation; `attributes` are (key, Value bytes), the rest is serialized already."""
     output = field(1, name) + (field(2, output_type) if output_type else b"")
-    return field(1, kind) + inputs + field(3, output) + blocks + b"".join(
-        field(5, field(1, key) + field(2, value)) for key, value in attributes
+    return (
+        field(1, kind)
+        + inputs
+        + field(3, output)
+        + blocks
+        + b"".join(field(5, field(1, key) + field(2, value)) for key, value in attributes)
     )
 
 
@@ -131,20 +136,20 @@ def use_everything(source):
     for options in ({"constants": True, "stored": True}, {}):
         with milblob.open(source, **options) as opened:
             for step in ("metadata", "functions", "program"):
-                try:
+                with contextlib.suppress(milblob.MilblobError, OSError):
                     getattr(opened, step)
-                except (milblob.MilblobError, OSError):
-                    pass
             for name, tensor in opened.items():
                 repr(tensor)
                 for step in ("consumers", "where", "op", "function", "file", "parts", "compression", "ndim"):
-                    try:
+                    with contextlib.suppress(milblob.MilblobError, OSError):
                         getattr(tensor, step)
-                    except (milblob.MilblobError, OSError):
-                        pass
                 try:
                     values = tensor.read()
-                    found[name] = (str(tensor.dtype), tensor.shape, repr(values.tolist()) if values.dtype == object else values.tobytes())
+                    found[name] = (
+                        str(tensor.dtype),
+                        tensor.shape,
+                        repr(values.tolist()) if values.dtype == object else values.tobytes(),
+                    )
                     assert tensor.nbytes >= 0
                 except (milblob.MilblobError, OSError):
                     pass

@@ -1,13 +1,16 @@
 """Bad blob files, numbered: each ends in the documented class, with its offset and words."""
 
+# One attack per line, however long it is.
+# ruff: noqa: E501
+
 import os
 import struct
 
 import numpy as np
 import pytest
-import reference
 
 import milblob
+import reference
 
 SENTINEL = 0xDEADBEEF
 FILE, OFFSETS = reference.write_blobs([("FLOAT32", [1.0, 2.0]), ("UINT4", [1, 2, 3]), ("INT8", list(range(70)))])

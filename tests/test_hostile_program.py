@@ -1,6 +1,11 @@
 """Bad Programs and MIL texts, numbered: each ends in the documented class, with its offset and its path in the Program."""
 
+# One attack per line, however long it is.
+# ruff: noqa: E501
+
 import pytest
+
+import milblob
 from hostile_bytes import (
     FLOATS,
     blob_value,
@@ -16,8 +21,6 @@ from hostile_bytes import (
 )
 from reference import write_varint
 
-import milblob
-
 GOOD = immediate(11, [10], FLOATS)
 HERE = "main.block['CoreML7'].op[0] 'w'.val"
 MOST = (1 << 64) - 1
@@ -31,7 +34,9 @@ def nested(count, wrap, core=b""):
 
 def in_block(block):
     """A Program whose only block has these bytes."""
-    return field(1, 1) + field(2, field(1, "main") + field(2, field(2, "CoreML7") + field(3, field(1, "CoreML7") + field(2, block))))
+    return field(1, 1) + field(
+        2, field(1, "main") + field(2, field(2, "CoreML7") + field(3, field(1, "CoreML7") + field(2, block)))
+    )
 
 
 # number, Program, words, path inside the Program
@@ -275,3 +280,25 @@ def test_output_type_that_lies():
     bad = operation(attributes=[("val", GOOD)], output_type=tensor_type(99, [1]))
     with pytest.raises(milblob.FormatError, match="MIL dtype code"):
         milblob.open(model(program(bad)))
+
+
+def test_small_parts_of_one_name_in_two_functions_are_two_tensors():
+    """Parts below the threshold of weights are listed with stored=True; once the second function's was lost."""
+
+    def half(name, last):
+        part = immediate(11, [4], field(1, field(1, bytes(15) + bytes([last]))))
+        read = field(2, field(1, "source_val") + field(2, field(1, field(1, "lut"))))
+        cast = operation("constexpr_cast", "w", inputs=read, output_type=tensor_type(11, [4]))
+        return function([const(part, "lut"), cast], name)
+
+    source = model(field(1, 1) + half("a", 0x40) + half("b", 0x41))
+    with milblob.open(source, stored=True) as opened:
+        assert list(opened) == ["a/lut", "b/lut"]
+        assert [tensor.read()[-1] for tensor in opened.values()] == [2.0, 8.0]
+    with milblob.open(source) as opened:
+        assert [tensor.parts["source_val"].name for tensor in opened.values()] == ["a/lut", "b/lut"]
+
+
+def test_tensors_without_a_name_are_not_lost():
+    source = model(program(const(GOOD, ""), const(GOOD, "")))
+    assert len(milblob.load(source)) == 2

@@ -100,10 +100,16 @@ class BlobReader:
         """
         if self._index is None:
             buffer = self._mapping.check_size()
-            index = np.empty(self._count, RECORD)
+            # Only what is there gets room: a sparse file can announce 2^32 - 1 records and have none.
+            rows = min(self._count, 1 << 16)
             self._mapping.expect_random(True)
             try:
-                _, error = _codec.blob_walk(buffer, index)
+                while True:
+                    index = np.empty(rows, RECORD)
+                    _, error = _codec.blob_walk(buffer, index)
+                    if error is not None or rows == self._count:
+                        break
+                    rows = min(self._count, rows * 4)
             finally:
                 self._mapping.expect_random(False)
             if error is not None:

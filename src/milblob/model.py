@@ -50,8 +50,9 @@ class Model(MappingABC[str, Tensor]):
                 part.mapping.expect_random(True)
                 program = Program(buffer, (offset, nbytes), part.prefix, constants)
                 part.mapping.expect_random(False)
-                self._programs.append((part, program))
-                self._add(part, program)
+                held = part._replace(program=(_codec.Buffer(b""), 0, 0))  # now only the Program holds its bytes
+                self._programs.append((held, program))
+                self._add(held, program)
             if self._package.blobs is not None:
                 self._tensors = _Records(self._package, self._package.blobs)
         except BaseException:
@@ -61,14 +62,12 @@ class Model(MappingABC[str, Tensor]):
     def _add(self, source: Source, program: Program) -> None:
         scan = program.scan
         constants = scan.constants
-        names, op_names = program.names()
         ends, parts = program.compressed()
-        waiting = {id(group.op): group for group in ends}
         tensors: dict[str, Tensor] = self._tensors  # type: ignore[assignment]
         package, stored = self._package, self._stored_view
-        listed = dict(zip(map(id, constants), names, strict=True)) if parts else {}
+        listed = set(map(id, constants)) if parts else set()
         small = [c for c in parts.values() if id(c) not in listed]  # below the threshold, but a part of a weight
-        names += [f"{program.prefix}{c.op.name}" for c in small]
+        names, op_names = program.names(small)
         rows = constants + small if small else constants
         if parts or ends:
             program.part_names = {id(c): name for name, c in zip(names, rows, strict=True) if id(c) in parts}
@@ -79,7 +78,7 @@ class Model(MappingABC[str, Tensor]):
                 group = waiting.pop(id(c.op))
                 tensors[op_names[id(group.op)]] = make_tensor(package, source, program, op_names[id(group.op)], group)
             if c.storage != _codec.NAME and (stored or id(c) not in parts):
-                tensors.setdefault(name, make_tensor(package, source, program, name, c))
+                tensors[name] = make_tensor(package, source, program, name, c)
         for group in waiting.values():  # one without any part
             tensors[op_names[id(group.op)]] = make_tensor(package, source, program, op_names[id(group.op)], group)
 
@@ -212,6 +211,8 @@ class Model(MappingABC[str, Tensor]):
 
     def close(self) -> None:
         """Close every file. Arrays that were read stay valid; their mapping goes when the last of them does."""
+        for _, program in self._programs:
+            program.release()
         self._package.close()
 
     def __enter__(self) -> Self:

@@ -244,6 +244,7 @@ class Package:
     def close(self) -> None:
         """Close every file. Arrays stay valid."""
         self.closed = True
+        self.sources = []
         for mapping in self._mappings:
             mapping.close()
 

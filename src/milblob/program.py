@@ -1,7 +1,7 @@
 """What the scan of a Program means: the names of its constants, and which of them make up a compressed weight."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from . import _codec
@@ -10,6 +10,9 @@ from .errors import FormatError, UnsupportedError, program_path
 MAX_NAMES_NCHARS = 1 << 26
 """Of all names together. They repeat text of the file (an operation's name in each of its constants), so a few
 megabytes could otherwise ask for terabytes; ten thousand constants take less than a hundredth of this."""
+
+_NOT_NAMED = -2  # in place of a function: a row that only reads a name. Tensors may have an empty name
+_NO_ROW = ("", _NOT_NAMED, -1)
 
 _STEP = ("[{}]", "[{}].key", "[{}].value")
 
@@ -93,33 +96,39 @@ class Program:
         self.scan: _codec.Scan = scan
         self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
 
+    def release(self) -> None:
+        """Let go of the bytes; names and paths stay."""
+        self.buffer, self.span = _codec.Buffer(b""), (0, 0)
+
     # ------------------------------------------------------------------------------------------------------- names
 
-    def names(self) -> tuple[list[str], dict[int, str]]:
-        """Return unique, stable names: of scan.constants, in order, and of constexpr operations, by id.
+    def names(self, small: Sequence[Any] = ()) -> tuple[list[str], dict[int, str]]:
+        """Return unique, stable names: of scan.constants, then of `small`, and of constexpr operations, by id.
 
         All of them share one namespace. Rows that only read a name have an empty name.
         """
         scan = self.scan
         ops = [op for op in scan.ops if op.type.startswith("constexpr_")]
+        constants = [*scan.constants, *small]
         nchars = sum(
-            len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in scan.constants
+            len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in constants
         )
         self._require_nchars(nchars)
-        rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else ("", -1, -1) for c in scan.constants]
+        rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else _NO_ROW for c in constants]
         rows += [(op.name, scan.blocks[op.block][1], op.block) for op in ops]
         prefix = self.prefix
         if len(scan.functions) > 1:
             heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
             self._require_nchars(nchars + sum(len(heads[function]) for _, function, _ in rows if function >= 0))
             names = [
-                (heads[function] if function >= 0 else prefix) + name if name else "" for name, function, _ in rows
+                "" if function == _NOT_NAMED else (heads[function] if function >= 0 else prefix) + name
+                for name, function, _ in rows
             ]
         else:
-            names = [prefix + row[0] if row[0] else "" for row in rows] if prefix else [row[0] for row in rows]
+            names = ["" if row is _NO_ROW else prefix + row[0] for row in rows] if prefix else [row[0] for row in rows]
         if len(set(names)) != len(names):
             self._make_unique(names, rows)
-        count = len(scan.constants)
+        count = len(constants)
         return names[:count], {id(op): name for op, name in zip(ops, names[count:], strict=True)}
 
     def _make_unique(self, names: list[str], rows: list[tuple[str, int, int]]) -> None:
@@ -128,8 +137,8 @@ class Program:
         tops = Counter(row[1] for row in self.scan.blocks if row[2] < 0)
         nchars = 0
         for i, own in enumerate(names):
-            if own and counts[own] > 1:
-                name, function, block = rows[i]
+            name, function, block = rows[i]
+            if function != _NOT_NAMED and counts[own] > 1:
                 if (function, block) not in scopes:
                     scopes[function, block] = self._scope(function, block, tops[function] > 1)
                 names[i] = self.prefix + scopes[function, block] + name
@@ -141,7 +150,9 @@ class Program:
         following: dict[str, int] = {}
         for i, base in enumerate(names):
             name = base
-            if name and name in seen:
+            if rows[i] is _NO_ROW:
+                continue
+            if name in seen:
                 number = following.get(base, 2)
                 while (name := f"{base}#{number}") in seen or taken[name]:
                     number += 1

@@ -1,0 +1,149 @@
+"""The kernels without Python: small C programs under AddressSanitizer and UndefinedBehaviorSanitizer (tests/c)."""
+
+# ruff: noqa: E501
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import reference
+from hostile_bytes import DATA, const, field, immediate, list_value, model, program
+from test_house import compilers
+
+ROOT = pathlib.Path(__file__).parent.parent
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory):
+    """A function that builds tests/c/NAME.c once and returns the program's path."""
+    compiler = compilers()["c11"]
+    folder = tmp_path_factory.mktemp("c")
+    (folder / "probe.c").write_text("int main(void) { return 0; }\n")
+    if compiler is None or sys.platform == "win32":
+        pytest.skip("no C compiler with sanitizers")
+    probe = subprocess.run(
+        [compiler, *SANITIZERS, folder / "probe.c", "-o", folder / "probe"], capture_output=True, check=False
+    )
+    if probe.returncode != 0 or subprocess.run([folder / "probe"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("the compiler lacks AddressSanitizer")
+
+    def one(name):
+        program = folder / name
+        if not program.exists():
+            command = [compiler, "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", *SANITIZERS]
+            includes = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'tests' / 'c'}"]
+            subprocess.run([*command, *includes, ROOT / "tests" / "c" / f"{name}.c", "-o", program], check=True)
+        return program
+
+    return one
+
+
+def run(command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory):
+    """Program messages: of the fixtures' model files, and those of wire/."""
+    folder = tmp_path_factory.mktemp("programs")
+    paths = sorted(DATA.glob("wire/*/program.pb"))
+    for number, path in enumerate(sorted(DATA.glob("*/**/model.mlmodel"))):
+        try:
+            fields = reference.read_fields(path.read_bytes())
+        except ValueError:
+            continue
+        for _, _, body in [row for row in fields if row[0] == 502 and row[1] == 2]:
+            if len(body) < 12_000:
+                paths.append(folder / f"{number}.pb")
+                paths[-1].write_bytes(body)
+    assert len(paths) > 40
+    return paths
+
+
+@pytest.fixture(scope="session")
+def tensor_values(tmp_path_factory):
+    """TensorValues in every field and encoding, and runs of bytes that once fooled the quick decoder."""
+    folder = tmp_path_factory.mktemp("values")
+    values = [
+        reference.pack_tensor_value("floats", [1.0] * 9), reference.pack_tensor_value("doubles", [1.0] * 5),
+        reference.pack_tensor_value("ints", [1, -1, 300, 1 << 30] * 40), reference.pack_tensor_value("longInts", [-(1 << 63), 7] * 60),
+        reference.pack_tensor_value("bools", [True, False] * 100), reference.pack_tensor_value("strings", ["", "a", "bc"]),
+        reference.pack_tensor_value("bytes", bytes(range(200))),
+        field(2, field(1, b"\1" * 63 + b"\x80" * 10_000 + b"\1")), field(2, field(1, b"\1" * 64 + b"\x80" * 20)),
+        field(3, field(1, b"\1" * 200) + b"\x08\x01" * 50 + field(1, b"\0" * 5)), field(2, field(1, b"\5")) + field(2, b"\x08\x07") + field(5, field(1, b"\3")),
+    ]  # fmt: skip
+    paths = [folder / f"{number}.pb" for number in range(len(values))]
+    for path, value in zip(paths, values, strict=True):
+        path.write_bytes(value)
+    return paths
+
+
+def test_scan_program(build, programs):
+    run([build("scan_program"), *programs])
+    run([build("scan_program"), "--mutate", 150, 1, *programs])
+
+
+def test_scan_of_deep_nesting(build, tmp_path):
+    value = immediate(11, [10], field(1, field(1, bytes(40))))
+    for _ in range(150):
+        value = list_value([value])
+    path = tmp_path / "deep.pb"
+    path.write_bytes(program(const(value)))
+    assert model(b"")
+    run([build("scan_program"), path])
+    run([build("scan_program"), "--mutate", 300, 2, path])
+
+
+def test_walk_blob(build):
+    files = [path for path in sorted(DATA.glob("blob_*/weight.bin")) if path.stat().st_size < 20_000]
+    assert len(files) > 4
+    run([build("walk_blob"), *files])
+    run([build("walk_blob"), "--mutate", 400, 3, *files])
+
+
+def test_tensor_value(build, tensor_values):
+    run([build("tensor_value"), *tensor_values])
+    run([build("tensor_value"), "--mutate", 400, 4, *tensor_values])
+
+
+def test_text(build):
+    text = DATA / "opset_ios16_fp16/model.mlmodelc/model.mil"
+    run([build("text_to_program"), "--truncate", 7, text])
+    run([build("text_to_program"), "--mutate", 1500, 5, text])
+
+
+def test_a_broken_promise_is_seen(build, tmp_path):
+    """The drivers can fail: without the check that fixed it, the quick decoder writes past its array."""
+    header = (ROOT / "include/milblob/varint.h").read_text(encoding="utf-8")
+    broken = (
+        header.replace(" && bad == 0)", ")")
+        .replace("while (bad == 0 && ", "while (")
+        .replace("src[nbytes - 1] >= 0x80 || ", "")
+    )
+    assert broken.count("bad == 0") < header.count("bad == 0")
+    shutil.copytree(ROOT / "include", tmp_path / "include")
+    (tmp_path / "include/milblob/varint.h").write_text(broken, encoding="utf-8")
+    build("tensor_value")  # skips where there are no sanitizers
+    program_path, value = tmp_path / "broken", tmp_path / "value.pb"
+    includes = [f"-I{tmp_path / 'include'}", f"-I{ROOT / 'tests' / 'c'}"]
+    subprocess.run(
+        [
+            compilers()["c11"],
+            "-std=c11",
+            "-g",
+            *SANITIZERS,
+            *includes,
+            ROOT / "tests/c/tensor_value.c",
+            "-o",
+            program_path,
+        ],
+        check=True,
+    )
+    value.write_bytes(field(2, field(1, b"\1" * 63 + b"\x80" * 10_000 + b"\1")))
+    done = subprocess.run([program_path, value], capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "heap-buffer-overflow" in done.stderr

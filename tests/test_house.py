@@ -1,0 +1,213 @@
+"""The house rules that a program can check."""
+
+import ast
+import pathlib
+import re
+import shutil
+import subprocess
+import sysconfig
+
+import pytest
+
+import milblob
+from hostile_bytes import run_child
+
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGE, HEADERS = ROOT / "src" / "milblob", ROOT / "include" / "milblob"
+MAX_LINES = 600
+
+# Imports only point left.
+ORDER = [
+    "errors", "_codec", "dtypes", "mapping", "blob", "tensorvalue", "schema", "metadata", "program", "text", "package",
+    "tensor", "model", "blobcheck", "check", "formats", "cli",
+]  # fmt: skip
+
+
+def tracked():
+    """Files of the repository; without git, those of the folders that are its own."""
+    if shutil.which("git") and (ROOT / ".git").exists():
+        listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+        return [ROOT / name for name in listing.decode().split("\0") if name and (ROOT / name).is_file()]
+    folders = ("src", "include", "tests", "docs", "bench", "examples")
+    return [
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix not in (".so", ".pyc")
+    ]
+
+
+def our_modules():
+    """(module path inside the package, its top-level name, its syntax tree) of every Python file."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        inside = path.relative_to(PACKAGE)
+        yield inside, inside.parts[0].removesuffix(".py"), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported_names(tree, depth):
+    """Top-level modules of milblob that a file imports; `depth` is how many folders below the package it lies."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            if node.level <= depth:
+                continue  # inside its own sub-package
+            yield from [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "milblob":
+            yield from [node.module.split(".")[1]] if "." in node.module else [alias.name for alias in node.names]
+        elif isinstance(node, ast.Import):
+            yield from [alias.name.split(".")[1] for alias in node.names if alias.name.startswith("milblob.")]
+
+
+def test_imports_point_left():
+    seen = set()
+    for inside, name, tree in our_modules():
+        if name in ("__init__", "__main__"):
+            continue
+        assert name in ORDER, f"{inside} has no place in the order"
+        for other in imported_names(tree, len(inside.parts) - 1):
+            assert other in ORDER, f"{inside} imports {other}"
+            assert ORDER.index(other) < ORDER.index(name) or (other == name and len(inside.parts) > 1), (
+                f"{inside} imports {other}"
+            )
+            seen.add((name, other))
+    assert ("model", "package") in seen and ("mapping", "_codec") in seen
+    codec = (PACKAGE / "_codec.pyx").read_text(encoding="utf-8")
+    assert set(re.findall(r"^from \.(\w+)", codec, re.M)) == {"errors"}
+
+
+def compilers():
+    c = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) or shutil.which("cc")
+    cxx = shutil.which((sysconfig.get_config_var("CXX") or "c++").split()[0]) or shutil.which("c++")
+    return {"c11": c, "c++17": cxx}
+
+
+@pytest.mark.parametrize("standard", ["c11", "c++17"])
+def test_headers_compile_alone(standard, tmp_path):
+    compiler = compilers()[standard]
+    if compiler is None:
+        pytest.skip("no compiler")
+    headers = sorted(HEADERS.glob("*.h"))
+    assert len(headers) >= 14
+    for header in headers:
+        unit = tmp_path / f"{header.stem}.{'c' if standard == 'c11' else 'cpp'}"
+        unit.write_text(f'#include "milblob/{header.name}"\n#include "milblob/{header.name}"\n')
+        command = [compiler, f"-std={standard}", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fsyntax-only"]
+        done = subprocess.run([*command, f"-I{ROOT / 'include'}", unit], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def without_comments(text):
+    return re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
+
+
+def test_headers_know_bytes_and_counts_only():
+    for header in HEADERS.glob("*.h"):
+        code = without_comments(header.read_text(encoding="utf-8"))
+        for word in ("Python.h", "malloc", "calloc", "realloc", "free", "printf", "alloca", "strtod", "setjmp", "goto"):
+            assert not re.search(rf"\b{re.escape(word)}\b", code), f"{header.name}: {word}"
+        includes = set(re.findall(r"#include [<\"]([^>\"]+)", code))
+        assert all(name.startswith("milblob/") or name in {
+            "stdbool.h", "stddef.h", "stdint.h", "string.h", "intrin.h", "sys/mman.h",
+        } for name in includes), includes  # fmt: skip
+
+
+def test_kernels_pxd_lists_what_is_used_and_exists():
+    pxd = re.sub(r"#[^\n]*", "", (PACKAGE / "_kernels.pxd").read_text(encoding="utf-8"))
+    declared = set(re.findall(r"^    [\w ]+? \*?(mb_\w+)\(", pxd, re.M))
+    assert len(declared) > 10
+    code = (PACKAGE / "_codec.pyx").read_text(encoding="utf-8")
+    headers = {path.name: without_comments(path.read_text(encoding="utf-8")) for path in HEADERS.glob("*.h")}
+    everything = "\n".join(headers.values())
+    for name in sorted(declared):
+        # Defined by its name, or by a macro that is given the name.
+        assert re.search(rf"\b\w[\w *]* \*?{name}\(|MB_DEFINE_\w+\({name},", everything), f"{name} is in no header"
+        assert re.search(rf"\bC\.{name}\b", code), f"{name} is declared and not used"
+    used = set(re.findall(r"\bC\.(\w+)", code))
+    assert used <= set(re.findall(r"\w+", pxd))
+    for name in re.findall(r'cdef extern from "milblob/(\w+\.h)"', pxd):
+        assert name in headers
+
+
+def test_statuses_have_the_same_names_in_c_and_cython():
+    enum = re.search(
+        r"typedef enum mb_status \{(.*?)\}", without_comments((HEADERS / "base.h").read_text()), re.S
+    ).group(1)
+    pxd = (PACKAGE / "_kernels.pxd").read_text()
+    assert re.findall(r"MB_\w+", enum) == re.findall(
+        r"MB_\w+", pxd[pxd.index("mb_status:") : pxd.index("ctypedef struct mb_error")]
+    )
+
+
+def test_all_is_public_and_documented():
+    assert sorted(milblob.__all__) == sorted(set(milblob.__all__))
+    for name in milblob.__all__:
+        assert getattr(milblob, name).__doc__ or name == "RECORD"
+    api = ROOT / "docs" / "api.md"
+    if api.exists():
+        text = api.read_text(encoding="utf-8")
+        for name in milblob.__all__:
+            assert re.search(rf"\b{name}\b", text), f"docs/api.md lacks {name}"
+
+
+def test_stub_of_the_codec():
+    """Every public name of _codec is in its stub, and the reverse."""
+    stub = PACKAGE / "_codec.pyi"
+    if not stub.exists():
+        pytest.skip("no stub in this tree")
+    from milblob import _codec
+
+    listed = set()
+    for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            listed.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            listed.add(node.target.id)
+    own = {
+        name
+        for name, value in vars(_codec).items()
+        if getattr(value, "__module__", "milblob._codec") == "milblob._codec"
+    }
+    own -= {"FormatError", "UnsupportedError", "program_path"}
+    assert {name for name in listed if not name.startswith("_")} == {name for name in own if not name.startswith("_")}
+
+
+def test_files_are_short():
+    for path in PACKAGE.rglob("*.p*"):
+        if path.suffix in (".py", ".pyx", ".pxd", ".pyi"):
+            assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES, path.name
+    for path in HEADERS.glob("*.h"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES, path.name
+
+
+def test_import_brings_little():
+    """Nothing but milblob beyond what NumPy and ml_dtypes bring; protobuf and JSON come with their first use."""
+    code = """
+        import ml_dtypes, numpy
+        before = set(sys.modules)
+        import milblob
+        print(*sorted(name for name in set(sys.modules) - before if name.split(".")[0] != "milblob"))
+        print(*sorted(name.split(".")[0] for name in sys.modules))
+    """
+    new, heavy = run_child(code).split("\n")[:2]
+    new = {name for name in new.split() if "cython" not in name}  # the modules that Cython itself keeps
+    assert new <= {"mmap", "threading"}, new
+    assert not {"google", "coremltools", "rich", "safetensors"} & set(heavy.split())
+
+
+def test_no_machine_paths():
+    """What is committed names no machine and no registry."""
+    words = [f"/{name}/" for name in ("home", "Users", "work", "root")] + [
+        "/opt" + "/w",
+        "C:" + "\\Users",
+        "localhost:",
+        "devpi",
+    ]
+    checked = 0
+    for path in tracked():
+        data = path.read_bytes()
+        if b"\0" in data[:8000] or path == pathlib.Path(__file__):
+            continue
+        text = data.decode("utf-8", "replace")
+        checked += 1
+        for word in words:
+            assert word not in text, f"{path.relative_to(ROOT)}: {word}"
+    assert checked > 50

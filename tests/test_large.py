@@ -1,0 +1,153 @@
+"""Files past 2 and 4 GiB, sparse on disk: they open, list and load with little resident memory, right to the far end.
+
+What a child may use is the issue's 100 MiB, of which importing NumPy, ml_dtypes and milblob takes about 30.
+"""
+
+import os
+import struct
+import sys
+
+import pytest
+
+import reference
+from hostile_bytes import Sparse, blob_value, field, model, program, run_child, tensor_type, write_package
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sparse files and VmHWM")
+GIB = 1 << 30
+LIMIT_NBYTES = 100 << 20
+FAR = [1.5, -2.5, 3.5]
+
+
+def large_const(name, code, number, dtype_nbytes, count):
+    """Operation const of `count` elements, zeros but for FAR as its last ones, as float32 or as raw bytes."""
+    tail = b"".join(struct.pack("<f" if dtype_nbytes == 4 else "<e", value) for value in FAR)
+    payload = Sparse(count * dtype_nbytes - len(tail), tail)
+    tensor = payload.field(1).field(number)
+    value = Sparse(field(2, tensor_type(code, [count])), tensor.field(1).field(3))
+    attribute = Sparse(field(1, "val"), value.field(2)).field(5)
+    return Sparse(field(1, "const") + field(3, field(1, name)), attribute)
+
+
+def large_model(*operations):
+    block = Sparse(*(operation.field(3) for operation in operations))
+    inner = Sparse(field(2, "CoreML7"), Sparse(field(1, "CoreML7"), block.field(2)).field(3))
+    whole = Sparse(field(1, 1), Sparse(field(1, "main"), inner.field(2)).field(2))
+    return Sparse(field(1, 8), whole.field(502))
+
+
+CHILD = """
+    from hostile_bytes import peak_rss_nbytes
+    import milblob
+    baseline = peak_rss_nbytes()
+    path, counts = sys.argv[1], dict(item.split("=") for item in sys.argv[2:])
+    with milblob.open(path) as opened:
+        assert list(opened) == list(counts), list(opened)
+        for name, tensor in opened.items():
+            assert tensor.shape == (int(counts[name]),) and tensor.nbytes == tensor.size * tensor.dtype.itemsize
+    weights = milblob.load(path)
+    for name, values in weights.items():
+        assert values.shape == (int(counts[name]),)
+        assert values[-3:].tolist() == [1.5, -2.5, 3.5], values[-3:]
+        assert values[0] == values[len(values) // 2] == 0
+        assert not values.flags.owndata
+    print(baseline, peak_rss_nbytes())
+"""
+
+
+def check(path, counts):
+    assert os.stat(path if path.is_file() else next(path.rglob("weight.bin"))).st_blocks * 512 < 4 << 20
+    baseline, peak = map(int, run_child(CHILD, path, *(f"{name}={count}" for name, count in counts.items())).split())
+    print(f"{path.name}: {peak / 2**20:.0f} MiB at most, of which {baseline / 2**20:.0f} after the imports")
+    assert peak < LIMIT_NBYTES
+
+
+def test_one_value_of_3_gib_of_floats(tmp_path):
+    path = tmp_path / "model.mlmodel"
+    file = large_model(large_const("w", 11, 1, 4, 3 * GIB // 4), large_const("after", 11, 1, 4, 20))
+    file.write(path)
+    assert path.stat().st_size > 3 * GIB
+    check(path, {"w": 3 * GIB // 4, "after": 20})
+
+
+def test_one_value_of_3_gib_of_bytes(tmp_path):
+    path = tmp_path / "model.mlmodel"
+    large_model(large_const("before", 10, 7, 2, 20), large_const("w", 10, 7, 2, 3 * GIB // 2)).write(path)
+    check(path, {"before": 20, "w": 3 * GIB // 2})
+
+
+def test_several_values_with_their_bounds_past_4_gib(tmp_path):
+    path = tmp_path / "model.mlmodel"
+    large_model(*(large_const(f"w{i}", 11, 1, 4, GIB // 8 + i) for i in range(9))).write(path)
+    assert path.stat().st_size > 4 * GIB
+    check(path, {f"w{i}": GIB // 8 + i for i in range(9)})
+
+
+def test_program_property_of_a_large_model_is_refused(tmp_path):
+    path = tmp_path / "model.mlmodel"
+    large_model(large_const("w", 11, 1, 4, 3 * GIB // 4)).write(path)
+    code = """
+        from hostile_bytes import peak_rss_nbytes
+        import milblob
+        with milblob.open(sys.argv[1]) as opened:
+            try:
+                opened.program
+            except milblob.UnsupportedError as error:
+                assert "2147483647" in str(error), error
+            assert opened.metadata.spec_version == 8
+        assert peak_rss_nbytes() < 100 << 20, peak_rss_nbytes()
+        print("done")
+    """
+    assert run_child(code, path).strip() == "done"
+
+
+def large_blobs(*counts):
+    """A blob file of float32 records with FAR at their ends: (Sparse, metadata offsets)."""
+    parts, offsets, at = [struct.pack("<II56x", len(counts), 2)], [], 64
+    for count in counts:
+        offsets.append(at)
+        tail = b"".join(struct.pack("<f", value) for value in FAR)
+        parts += [struct.pack("<IIQQ40x", reference.SENTINEL, 2, count * 4, at + 64), count * 4 - len(tail), tail]
+        end = at + 64 + count * 4
+        at = reference.align64(end)
+        parts.append(at - end)
+    return Sparse(*parts), offsets
+
+
+def test_blob_file_of_5_gib(tmp_path):
+    counts = [20, 5 * GIB // 4, 30]
+    file, offsets = large_blobs(*counts)
+    path = tmp_path / "weight.bin"
+    file.write(path)
+    assert offsets[2] > 5 * GIB
+    check(path, {f"#{i}": count for i, count in enumerate(counts)})
+
+
+def test_package_with_weights_past_4_gib(tmp_path):
+    counts = [20, 5 * GIB // 4, 30]
+    file, offsets = large_blobs(*counts)
+    ops = [
+        field(1, "const") + field(3, field(1, f"w{i}"))
+        + field(5, field(1, "val") + field(2, blob_value(11, [count], "@model_path/weights/weight.bin", offset)))
+        for i, (count, offset) in enumerate(zip(counts, offsets, strict=True))
+    ]  # fmt: skip
+    package = write_package(tmp_path, model(program(*ops)))
+    file.write(package / "Data/com.apple.CoreML/weights/weight.bin")
+    check(package, {f"w{i}": count for i, count in enumerate(counts)})
+
+
+@pytest.mark.parametrize("nbytes", [5 * GIB, (1 << 40)])
+def test_large_blob_file_that_announces_what_fits_and_holds_nothing(nbytes, tmp_path):
+    """The most records that a sparse file has room for; the first is already broken."""
+    path = tmp_path / "weight.bin"
+    Sparse(struct.pack("<II56x", min((nbytes - 64) // 64, (1 << 32) - 1), 2), nbytes - 64).write(path)
+    code = """
+        from hostile_bytes import peak_rss_nbytes
+        import milblob
+        try:
+            milblob.open(sys.argv[1])
+        except milblob.FormatError as error:
+            assert "record sentinel" in str(error) and error.offset == 64, error
+        assert peak_rss_nbytes() < 100 << 20, peak_rss_nbytes()
+        print("done")
+    """
+    assert run_child(code, path).strip() == "done"
