@@ -8,6 +8,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+
 import reference
 
 ROOT = Path(__file__).resolve().parents[1]

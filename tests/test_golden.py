@@ -12,10 +12,10 @@ import os
 
 import numpy as np
 import pytest
-import reference
-from conftest import BLOB_CASES, DATA, NUMPY, assert_same, case_paths, load_case, model_directory, natural, tensor_value
 
 import milblob
+import reference
+from conftest import BLOB_CASES, DATA, NUMPY, assert_same, case_paths, load_case, model_directory, natural, tensor_value
 from milblob import schema
 
 # milblob refuses what google's parser cuts to size: int32 from more than 32 bits, bool from other numbers than 0 and 1.
@@ -147,7 +147,11 @@ def dense_weights(case):
                 for _, block in blocks_of(top):
                     for op in block.operations:
                         name = op.outputs[0].name if op.outputs else ""
-                        if op.type.startswith("constexpr_") and len(op.outputs) == 1 and (model, function, name) not in inner:
+                        if (
+                            op.type.startswith("constexpr_")
+                            and len(op.outputs) == 1
+                            and (model, function, name) not in inner
+                        ):
                             dense[name] = op
     return dense
 
@@ -166,7 +170,10 @@ def path_in_program(case, row):
         around = ""
         for step in row["block"].split("/") if row["block"] else []:
             name, _, number = step.rpartition("[")
-            same = {key: row[key] for key in ("model", "function", "specialization")} | {"block": around, "output": name}
+            same = {key: row[key] for key in ("model", "function", "specialization")} | {
+                "block": around,
+                "output": name,
+            }
             index = next(r["op_index"] for r in case.rows if {key: r[key] for key in same} == same)
             words += f".op[{index}] {name!r}.block[{number[:-1]}]"
             around = f"{around}/{step}" if around else step
@@ -373,7 +380,9 @@ def check_parts(tensor, op, case, rows):
 
 @pytest.mark.parametrize("path", load_case("neural_network").expected["paths"])
 def test_neural_network_is_refused_by_name(path):
-    with pytest.raises(milblob.UnsupportedError, match="expected an ML Program or a pipeline of them, got a neuralNetwork"):
+    with pytest.raises(
+        milblob.UnsupportedError, match="expected an ML Program or a pipeline of them, got a neuralNetwork"
+    ):
         milblob.open(DATA / "neural_network" / path)
 
 

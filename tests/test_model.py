@@ -9,13 +9,13 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 import pytest
-import reference
-from conftest import DATA, MODEL_CASES, assert_same, load_case, model_directory, tensor_value
-from test_program import LONG, add_const, add_op, as_model, new_program, set_type
-from test_tensorvalue import FIELD
 
 import milblob
+import reference
+from conftest import DATA, MODEL_CASES, assert_same, load_case, model_directory, tensor_value
 from milblob import schema
+from test_program import LONG, add_const, add_op, as_model, new_program, set_type
+from test_tensorvalue import FIELD
 
 PACKAGE = DATA / "opset_ios18_fp32" / "model.mlpackage"
 COMPILED = DATA / "opset_ios18_fp32" / "model.mlmodelc"
@@ -101,7 +101,9 @@ def test_arrays_outlive_the_model_and_its_files(tmp_path):
 
 
 def test_a_tensor_keeps_its_model_open():
-    tensor = milblob.open(PACKAGE)["w_float32" if "w_float32" in milblob.open(PACKAGE) else next(iter(milblob.open(PACKAGE)))]
+    tensor = milblob.open(PACKAGE)[
+        "w_float32" if "w_float32" in milblob.open(PACKAGE) else next(iter(milblob.open(PACKAGE)))
+    ]
     gc.collect()
     assert tensor.read().size == tensor.size
 
@@ -113,7 +115,12 @@ def test_nothing_is_read_when_listing(tmp_path):
     with milblob.open(path) as lazy, milblob.open(PACKAGE) as full:
         for name, tensor in full.items():
             mine = lazy[name]
-            assert (mine.dtype, mine.shape, mine.nbytes, mine.offset) == (tensor.dtype, tensor.shape, tensor.nbytes, tensor.offset)
+            assert (mine.dtype, mine.shape, mine.nbytes, mine.offset) == (
+                tensor.dtype,
+                tensor.shape,
+                tensor.nbytes,
+                tensor.offset,
+            )
             assert (mine.op, mine.function, mine.consumers) == (tensor.op, tensor.function, tensor.consumers)
 
 
@@ -313,7 +320,9 @@ def test_functions_share_blobs():
 # ------------------------------------------------------------------------------------------------------------- closing
 
 
-@pytest.mark.parametrize("path", [PACKAGE, COMPILED, DATA / "immediates" / "model.mlmodel", DATA / "blob_sub_byte" / "weight.bin"])
+@pytest.mark.parametrize(
+    "path", [PACKAGE, COMPILED, DATA / "immediates" / "model.mlmodel", DATA / "blob_sub_byte" / "weight.bin"]
+)
 def test_after_close(path):
     with milblob.open(path) as model:
         assert model.__enter__() is model
@@ -322,7 +331,13 @@ def test_after_close(path):
     tensor = model[name]
     assert list(model)
     assert (tensor.dtype, tensor.shape) == (kept.dtype, kept.shape)
-    for call in (tensor.read, lambda: np.asarray(tensor), lambda: tensor[0], lambda: model.program, lambda: model.programs):
+    for call in (
+        tensor.read,
+        lambda: np.asarray(tensor),
+        lambda: tensor[0],
+        lambda: model.program,
+        lambda: model.programs,
+    ):
         if path.suffix == ".bin" and call not in (tensor.read,):
             continue
         with pytest.raises(ValueError, match="I/O operation on closed"):
@@ -367,7 +382,9 @@ def test_a_file_that_shrank_is_noticed(tmp_path):
         size = weights.stat().st_size
         with weights.open("r+b") as file:
             file.truncate(size - 1)
-        with pytest.raises(milblob.FormatError, match=f"size: expected {size} bytes as when it was opened, got {size - 1}") as error:
+        with pytest.raises(
+            milblob.FormatError, match=f"size: expected {size} bytes as when it was opened, got {size - 1}"
+        ) as error:
             tensor.read()
         assert error.value.where == tensor.where
         assert error.value.file == str(weights)
@@ -441,13 +458,18 @@ def test_metadata_of_every_kind_of_source():
     assert (out.name, out.shape, out.dtype) == ("out", (1, 12), "float32")
     with milblob.open(DATA / "flexible" / "model.mlpackage" / "Data/com.apple.CoreML/model.mlmodel") as model:
         assert model.metadata == package
-    with milblob.open((DATA / "flexible" / "model.mlpackage" / "Data/com.apple.CoreML/model.mlmodel").read_bytes()) as model:
+    with milblob.open(
+        (DATA / "flexible" / "model.mlpackage" / "Data/com.apple.CoreML/model.mlmodel").read_bytes()
+    ) as model:
         assert model.metadata == package
     with milblob.open(DATA / "flexible" / "model.mlmodelc") as model:
         compiled = model.metadata
         assert (compiled.spec_version, compiled.opset, compiled.producer) == (7, "CoreML6", "coremltools 9.0")
         assert [feature.name for feature in compiled.inputs + compiled.outputs] == ["x", "out"]
-    for source in (DATA / "flexible" / "model.mlmodelc" / "model.mil", (DATA / "flexible" / "model.mlmodelc" / "model.mil").read_bytes()):
+    for source in (
+        DATA / "flexible" / "model.mlmodelc" / "model.mil",
+        (DATA / "flexible" / "model.mlmodelc" / "model.mil").read_bytes(),
+    ):
         with milblob.open(source) as model:
             bare = model.metadata
             assert (bare.spec_version, bare.opset, bare.producer) == (0, "CoreML6", "coremltools 9.0")
@@ -500,9 +522,10 @@ def test_a_compressed_weight_is_named_in_its_refusal():
 
 
 def test_parts_have_names_of_their_own():
-    with milblob.open(DATA / "palette_4bit" / "model.mlpackage") as model, milblob.open(
-        DATA / "palette_4bit" / "model.mlpackage", stored=True
-    ) as stored:
+    with (
+        milblob.open(DATA / "palette_4bit" / "model.mlpackage") as model,
+        milblob.open(DATA / "palette_4bit" / "model.mlpackage", stored=True) as stored,
+    ):
         for tensor in model.values():
             for key, part in tensor.parts.items():
                 assert part.name == f"{tensor.name}.{key}"
@@ -590,4 +613,9 @@ def test_errors_say_where():
 def test_where_in_a_weight_file():
     with milblob.open(DATA / "blob_sub_byte" / "weight.bin") as model:
         assert (model["#3"].where, model["#3"].file) == ("#3", str(DATA / "blob_sub_byte" / "weight.bin"))
-        assert (model["#3"].function, model["#3"].op, model["#3"].compression, model["#3"].is_blob) == ("", "", "", True)
+        assert (model["#3"].function, model["#3"].op, model["#3"].compression, model["#3"].is_blob) == (
+            "",
+            "",
+            "",
+            True,
+        )

@@ -7,13 +7,13 @@ import shutil
 
 import numpy as np
 import pytest
-import reference
-from conftest import DATA, blob_file, load_case, model_directory
-from test_program import LONG, add_const, as_model, new_program
 
 import milblob
+import reference
+from conftest import DATA, blob_file, load_case, model_directory
 from milblob import schema
 from milblob.package import MAX_PIPELINE_DEPTH, Package, contained, find_root_model, read_json, resolve
+from test_program import LONG, add_const, as_model, new_program
 
 PACKAGE = DATA / "opset_ios16_fp16" / "model.mlpackage"
 COMPILED = DATA / "opset_ios16_fp16" / "model.mlmodelc"
@@ -56,7 +56,9 @@ def test_kinds(source, kind, form):
             assert keys == list(package)
 
 
-@pytest.mark.parametrize(("source", "kind"), [(MODEL_FILE, "mlmodel"), (COMPILED / "model.mil", "mil"), (WEIGHTS, "blob")])
+@pytest.mark.parametrize(
+    ("source", "kind"), [(MODEL_FILE, "mlmodel"), (COMPILED / "model.mil", "mil"), (WEIGHTS, "blob")]
+)
 def test_kinds_of_buffers_and_file_objects(source, kind):
     data = source.read_bytes()
     for given in (data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8), io.BytesIO(data)):
@@ -87,7 +89,10 @@ def test_a_package_is_known_by_its_manifest(copy, tmp_path):
     with milblob.open(moved) as model:
         assert model.kind == "mlpackage"
     (moved / "Manifest.json").unlink()
-    for words, path in (("expected a .mlpackage or .mlmodelc", moved), ("expected a Manifest.json", tmp_path / "a.mlpackage")):
+    for words, path in (
+        ("expected a .mlpackage or .mlmodelc", moved),
+        ("expected a Manifest.json", tmp_path / "a.mlpackage"),
+    ):
         if path != moved:
             moved.rename(path)
         with pytest.raises(milblob.FormatError, match=words):
@@ -214,7 +219,9 @@ def test_links_outside_the_directory(tmp_path):
 
 
 def test_other_forms_of_references():
-    with pytest.raises(milblob.ResolveError, match="expected a name that begins with @model_path/, got 'weights/weight.bin'"):
+    with pytest.raises(
+        milblob.ResolveError, match="expected a name that begins with @model_path/, got 'weights/weight.bin'"
+    ):
         resolve("/somewhere", "weights/weight.bin")
     with pytest.raises(milblob.ResolveError, match="expected a model with a directory, got a buffer"):
         resolve(None, "@model_path/weights/weight.bin")
@@ -397,7 +404,9 @@ def test_compiled_models_of_other_types(tmp_path, name, words):
     ],
 )
 def test_models_of_other_types(data, words):
-    with pytest.raises(milblob.UnsupportedError, match=f"model type: expected an ML Program or a pipeline of them, {words}"):
+    with pytest.raises(
+        milblob.UnsupportedError, match=f"model type: expected an ML Program or a pipeline of them, {words}"
+    ):
         milblob.open(data)
 
 

@@ -4,13 +4,13 @@ import collections
 
 import numpy as np
 import pytest
-import reference
-from conftest import MODEL_CASES, load_case
-from test_golden import blocks_of, programs
 
 import milblob
+import reference
+from conftest import MODEL_CASES, load_case
 from milblob import Use, _codec, pack_tensor, schema
 from milblob.program import Compressed, Program
+from test_golden import blocks_of, programs
 
 F32, U8, STRING = 11, 31, 2
 
@@ -313,7 +313,9 @@ def test_a_constexpr_without_parts():
         assert list(model) == ["w"]
     op = add_op(block, "constexpr_cast", "c", source_val=LONG)
     op.outputs[0].ClearField("type")
-    with pytest.raises(milblob.FormatError, match=r"expected a tensor type, got none - at main.block\['CoreML8'\].op\[1\] 'c'"):
+    with pytest.raises(
+        milblob.FormatError, match=r"expected a tensor type, got none - at main.block\['CoreML8'\].op\[1\] 'c'"
+    ):
         milblob.open(as_model(program))
 
 
@@ -332,7 +334,9 @@ def uses_in_protobuf(function):
             for key, argument in op.inputs.items():
                 for binding in argument.arguments:
                     if binding.WhichOneof("binding") == "name" and binding.name in scope:
-                        uses[scope[binding.name], binding.name][Use(op.type, op.outputs[0].name if op.outputs else op.type, key)] += 1
+                        uses[scope[binding.name], binding.name][
+                            Use(op.type, op.outputs[0].name if op.outputs else op.type, key)
+                        ] += 1
             for number, nested in enumerate(op.blocks):
                 step = f"{op.outputs[0].name if op.outputs else op.type}[{number}]"
                 visit(nested, f"{path}/{step}" if path else step, scope)
@@ -383,7 +387,7 @@ def test_consumers_of_every_constant(name):
 
 def test_consumers_of_compressed_weights():
     case = load_case("sparse_palette")
-    (_, program), = programs(case)
+    ((_, program),) = programs(case)
     uses = uses_in_protobuf(program.functions["main"])
     with milblob.open(case.path()) as model:
         for row in case.expected["dense"]:
@@ -409,7 +413,9 @@ def test_consumers_in_nested_blocks_and_returns():
             [Use("cond", "c", "pred"), Use("relu", "r0", "x"), Use("return", "w", ""), Use("return", "w", ""),
              Use("add", "sum", "x"), Use("add", "sum", "y")]
         )  # fmt: skip
-        assert collections.Counter(inner.consumers) == collections.Counter([Use("relu", "r1", "x"), Use("return", "w", "")])
+        assert collections.Counter(inner.consumers) == collections.Counter(
+            [Use("relu", "r1", "x"), Use("return", "w", "")]
+        )
 
 
 def test_nobody_reads_it():
@@ -422,7 +428,7 @@ def test_nobody_reads_it():
 
 
 def test_every_block_is_found():
-    (_, program), = programs(load_case("control_flow"))
+    ((_, program),) = programs(load_case("control_flow"))
     paths = [path for path, _ in blocks_of(next(iter(program.functions["main"].block_specializations.values())))]
     data = program.SerializeToString(deterministic=True)
     scanned = Program(_codec.Buffer(data), (0, len(data)), "", True)

@@ -8,10 +8,10 @@ import random
 import ml_dtypes
 import numpy as np
 import pytest
-import reference
-from conftest import MODEL_CASES, NUMPY, assert_same, load_case, natural, numbers, tensor_value
 
 import milblob
+import reference
+from conftest import MODEL_CASES, NUMPY, assert_same, load_case, natural, numbers, tensor_value
 from milblob import DType, FormatError, pack_tensor, schema, unpack_tensor
 
 # The field that coremltools picks (FORMATS.md), and those that hold the dtype without loss.
@@ -48,7 +48,9 @@ def draw(dtype, count, seed=0):
     nbits = max(8, reference.DTYPES[dtype][2])
     bits = np.frombuffer(rng.bytes(count * nbits // 8), f"<u{nbits // 8}")
     if dtype in INTEGERS and nbits > 8:
-        bits = (bits.view(f"<i{nbits // 8}") >> rng.integers(0, nbits, count).astype(f"<i{nbits // 8}")).view(bits.dtype)
+        bits = (bits.view(f"<i{nbits // 8}") >> rng.integers(0, nbits, count).astype(f"<i{nbits // 8}")).view(
+            bits.dtype
+        )
     if dtype == "BOOL":
         bits = bits & 1
     if dtype in SUB_BYTE:
@@ -112,7 +114,9 @@ def test_pack_writes_the_immediates_of_the_fixtures(name):
             assert reference.write_field(1, packed) in data  # ImmediateValue.tensor
 
 
-@pytest.mark.parametrize("texts", [[], [""], ["a"], ["", "", "x"], ["ü\0\n\"\\", "日本", "\U0001f600"], ["x" * 200] * 70])
+@pytest.mark.parametrize(
+    "texts", [[], [""], ["a"], ["", "", "x"], ['ü\0\n"\\', "日本", "\U0001f600"], ["x" * 200] * 70]
+)
 def test_strings(texts):
     expected = reference.pack_tensor_value("strings", texts)
     assert pack_tensor(np.array(texts, object), "string") == expected
@@ -202,7 +206,9 @@ def test_narrowing_checks_every_value(own, target):
         if own in ("UINT3", "UINT6"):  # their arrays are uint8 and cannot say so
             continue
         if low <= value <= high:
-            assert pack_tensor(array, target) == tensor_value(FIELD[target], np.array([0, value, 0], NUMPY[target]), target)
+            assert pack_tensor(array, target) == tensor_value(
+                FIELD[target], np.array([0, value, 0], NUMPY[target]), target
+            )
         else:
             with pytest.raises(OverflowError, match=f"^element 1: expected {low} to {high}, got {value}$"):
                 pack_tensor(array, target)
@@ -284,13 +290,19 @@ def spellings(field, dtype, array, seed=0):
     yield "packed", whole(packed(parts))
     yield "unpacked", whole(b"".join(single))
     yield "chunks", whole(b"".join(packed(piece) for piece in pieces))
-    mixed = [packed(piece) if i % 2 else b"".join(single[len(sum(pieces[:i], [])) :][: len(piece)]) for i, piece in enumerate(pieces)]
+    mixed = [
+        packed(piece) if i % 2 else b"".join(single[len(sum(pieces[:i], [])) :][: len(piece)])
+        for i, piece in enumerate(pieces)
+    ]
     yield "mixed", whole(b"".join(mixed))
     yield "split", whole(*(packed(piece) for piece in pieces))
     yield "unknown", b"\xf8\x07\x05" + whole(b"\xf8\x07\x05" + packed(parts) + b"\xfa\x07\x01x") + b"\xf2\x07\x00"
     yield "replaced", reference.write_field(7 if field != "bytes" else 1, packed([b"gone"])) + whole(packed(parts))
     if wire == 0:
-        padded = [part[:-1] + bytes([part[-1] | 0x80]) + b"\x80" * (9 - len(part)) + b"\0" if len(part) < 10 else part for part in parts]
+        padded = [
+            part[:-1] + bytes([part[-1] | 0x80]) + b"\x80" * (9 - len(part)) + b"\0" if len(part) < 10 else part
+            for part in parts
+        ]
         yield "padded", whole(packed(padded))
 
 
@@ -421,7 +433,12 @@ def test_a_hundred_thousand_numbers_in_another_field(dtype):
 
 def test_nan_payloads_survive():
     rng = np.random.default_rng(8)
-    for dtype, exponent in (("FLOAT32", 0x7F800000), ("FLOAT64", 0x7FF0000000000000), ("FLOAT16", 0x7C00), ("BFLOAT16", 0x7F80)):
+    for dtype, exponent in (
+        ("FLOAT32", 0x7F800000),
+        ("FLOAT64", 0x7FF0000000000000),
+        ("FLOAT16", 0x7C00),
+        ("BFLOAT16", 0x7F80),
+    ):
         width = reference.DTYPES[dtype][2] // 8
         bits = np.frombuffer(rng.bytes(500 * width), f"<u{width}") | exponent
         array = natural(bits, dtype)
@@ -432,7 +449,9 @@ def test_nan_payloads_survive():
 # --------------------------------------------------------------------------------------------------------------- memory
 
 
-@pytest.mark.parametrize("dtype", ["FLOAT32", "FLOAT64", "FLOAT16", "BFLOAT16", "INT8", "UINT8", "UINT32", "FLOAT8E5M2"])
+@pytest.mark.parametrize(
+    "dtype", ["FLOAT32", "FLOAT64", "FLOAT16", "BFLOAT16", "INT8", "UINT8", "UINT32", "FLOAT8E5M2"]
+)
 def test_views_of_the_bytes(dtype):
     array = draw(dtype, 1000, 9)
     data = pack_tensor(array)
@@ -453,7 +472,9 @@ def test_what_is_decoded_is_new(dtype):
 def test_views_may_be_unaligned():
     array = np.arange(5, dtype=np.float64)
     data = b"xyz" + pack_tensor(array)
-    got = [unpack_tensor(memoryview(data)[3:] if i == 0 else b"" + pack_tensor(array), "float64", (5,)) for i in range(2)]
+    got = [
+        unpack_tensor(memoryview(data)[3:] if i == 0 else b"" + pack_tensor(array), "float64", (5,)) for i in range(2)
+    ]
     assert all(values.tolist() == array.tolist() for values in got)
 
 
@@ -508,7 +529,9 @@ def test_one_element_more_or_less(dtype):
                 nbits = reference.DTYPES[dtype][2]
                 if field == "bytes" and (wrong * nbits + 7) // 8 == (count * nbits + 7) // 8:
                     continue  # the bits at the end may be padding
-                with pytest.raises(FormatError, match=rf"^elements of {field}: expected {wrong} for shape \({wrong},\), got "):
+                with pytest.raises(
+                    FormatError, match=rf"^elements of {field}: expected {wrong} for shape \({wrong},\), got "
+                ):
                     unpack_tensor(data, dtype, (wrong,))
 
 
@@ -560,7 +583,10 @@ def test_values_out_of_range_are_named(dtype, field, count):
             values = [1 if high > 0 else 0] * count
             values[index] = bad
             values[-1] = bad if index == count - 1 else values[-1]
-            with pytest.raises(FormatError, match=rf"^element {index}: expected {low} to {min(high, (1 << 63) - 1)}, got {bad} at byte \d+$") as e:
+            with pytest.raises(
+                FormatError,
+                match=rf"^element {index}: expected {low} to {min(high, (1 << 63) - 1)}, got {bad} at byte \d+$",
+            ) as e:
                 unpack_tensor(in_field(field, values), dtype, (count,))
             data = in_field(field, values)
             assert reference.read_varint(data, e.value.offset)[0] == bad & (1 << 64) - 1
@@ -572,7 +598,9 @@ def test_the_first_of_several_bad_values_is_named(field, first):
     values = [3] * 10_000
     for index in {first, (first + 2500) % 10_000, (first + 5000) % 10_000, 9999}:
         values[index] = 999
-    with pytest.raises(FormatError, match=f"^element {min(i for i, v in enumerate(values) if v == 999)}: expected -128 to 127, got 999"):
+    with pytest.raises(
+        FormatError, match=f"^element {min(i for i, v in enumerate(values) if v == 999)}: expected -128 to 127, got 999"
+    ):
         unpack_tensor(in_field(field, values), "int8", (10_000,))
 
 
@@ -581,7 +609,9 @@ BROKEN = {"cut": b"\x80", "cut10": b"\xff" * 9, "eleven": b"\x80" * 10 + b"\x01"
 
 @pytest.mark.parametrize("kind", BROKEN)
 @pytest.mark.parametrize("count", [1, 50, 6000])
-@pytest.mark.parametrize(("dtype", "field"), [("INT8", 2), ("UINT16", 2), ("INT32", 2), ("INT64", 5), ("UINT64", 5), ("BOOL", 3)])
+@pytest.mark.parametrize(
+    ("dtype", "field"), [("INT8", 2), ("UINT16", 2), ("INT32", 2), ("INT64", 5), ("UINT64", 5), ("BOOL", 3)]
+)
 def test_broken_varints(dtype, field, count, kind):
     for index in sorted({0, count // 2, count - 1}):
         if kind.startswith("cut") and index != count - 1:
@@ -632,7 +662,9 @@ def test_wide_values_in_their_32_bit_field():
 @pytest.mark.parametrize("field", FIELDS)
 def test_truncation_anywhere(field):
     value = {"strings": ["ab", "", "c"], "bytes": b"abc"}.get(field, [1, 0, 1])
-    dtype = {"ints": "int32", "longInts": "int64", "floats": "float32", "doubles": "float64", "bytes": "uint8"}.get(field, field[:-1])
+    dtype = {"ints": "int32", "longInts": "int64", "floats": "float32", "doubles": "float64", "bytes": "uint8"}.get(
+        field, field[:-1]
+    )
     data = reference.pack_tensor_value(field, value)
     assert unpack_tensor(data, dtype, (3,)).size == 3
     for end in range(len(data)):
@@ -642,7 +674,9 @@ def test_truncation_anywhere(field):
 
 def test_strings_that_are_no_utf8():
     with pytest.raises(FormatError, match=r"UTF-8.* at byte 7$"):
-        unpack_tensor(reference.write_field(4, reference.write_field(1, b"a") + reference.write_field(1, b"\xff")), "string", (2,))
+        unpack_tensor(
+            reference.write_field(4, reference.write_field(1, b"a") + reference.write_field(1, b"\xff")), "string", (2,)
+        )
 
 
 def test_errors_are_value_errors_of_milblob():
