@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+
 import reference
 
 DATA = pathlib.Path(__file__).parent / "data"

@@ -108,15 +108,41 @@ static inline mb_status mb_scan_count(mb_scan *scan, mb_span payload, const mb_d
     return MB_OK;
 }
 
-/* Give the current operation its row, once, when its first entry needs it. */
-static inline void mb_scan_op(mb_scan *scan) {
-    if (!scan->in_op || scan->op != MB_NONE) return;
-    if (scan->op_count < scan->op_capacity) scan->ops[scan->op_count] = scan->current;
-    scan->op = (uint32_t)scan->op_count++;
+/* The name and type of an operation's first output, a NamedValueType {1 name, 2 type}. */
+static inline mb_status mb_scan_output(mb_scan *scan, mb_span span, mb_op *op) {
+    mb_cursor output = mb_cursor_at(scan, span);
+    mb_span type_span = {0, 0};
+    mb_type type;
+    while (output.at < output.end) {
+        mb_wire wire;
+        if (mb_read_field(&output, &wire, scan->error)) return scan->error->status;
+        if (wire.number == 1) {
+            if (mb_scan_bytes(scan, &output, &wire, "name of an output")) return scan->error->status;
+            op->name = mb_span_of(scan, &wire);
+        } else if (wire.number == 2) {
+            if (mb_scan_single(scan, &output, &wire, &type_span, "type of an output")) return scan->error->status;
+        }
+    }
+    if (mb_scan_type(scan, type_span, &type)) return scan->error->status;
+    op->mil_code = type.mil_code;
+    op->rank = type.rank;
+    op->dims = type.dims;
+    return MB_OK;
 }
 
-static inline mb_entry *mb_scan_entry(mb_scan *scan, mb_span value, mb_span payload, uint32_t storage, const mb_type *type) {
-    mb_scan_op(scan);
+/* Give the current operation its row, once, when its first entry needs it: most operations own no weight, and then
+ * their outputs are not looked at. */
+static inline mb_status mb_scan_op(mb_scan *scan) {
+    if (!scan->in_op || scan->op != MB_NONE) return MB_OK;
+    if (scan->output.offset != 0 && mb_scan_output(scan, scan->output, &scan->current)) return scan->error->status;
+    if (scan->op_count < scan->op_capacity) scan->ops[scan->op_count] = scan->current;
+    scan->op = (uint32_t)scan->op_count++;
+    return MB_OK;
+}
+
+/* Add a row of entries; *row is where it went, or NULL where there is no room. */
+static inline mb_status mb_scan_entry(mb_scan *scan, mb_span value, mb_span payload, uint32_t storage, const mb_type *type, mb_entry **row) {
+    if (mb_scan_op(scan)) return scan->error->status;
     mb_entry entry = scan->owner;
     entry.value = value;
     entry.payload = payload;
@@ -131,10 +157,10 @@ static inline mb_entry *mb_scan_entry(mb_scan *scan, mb_span value, mb_span payl
     entry.step_count = scan->depth;
     entry.steps = (uint32_t)scan->number_count;
     for (uint32_t i = 0; i < scan->depth; i++) mb_scan_number(scan, scan->steps[i]);
-    mb_entry *row = scan->entry_count < scan->entry_capacity ? &scan->entries[scan->entry_count] : NULL;
+    *row = scan->entry_count < scan->entry_capacity ? &scan->entries[scan->entry_count] : NULL;
     scan->entry_count++;
-    if (row != NULL) *row = entry;
-    return row;
+    if (*row != NULL) **row = entry;
+    return MB_OK;
 }
 
 static inline bool mb_scan_is_constexpr(const mb_scan *scan) {
@@ -157,7 +183,8 @@ static inline mb_status mb_scan_blob(mb_scan *scan, mb_span value, mb_span blob,
         }
     }
     if (type->mil_code == 0) return mb_fail(scan->error, MB_TYPE, value.offset, 1, 0, "type of a BlobFileValue");
-    mb_entry *row = mb_scan_entry(scan, value, name, MB_STORAGE_BLOB, type);
+    mb_entry *row;
+    if (mb_scan_entry(scan, value, name, MB_STORAGE_BLOB, type, &row)) return scan->error->status;
     if (row != NULL) row->blob_offset = offset;
     return MB_OK;
 }
@@ -240,18 +267,20 @@ static inline mb_status mb_scan_value(mb_scan *scan, mb_span span) {
         }
     }
     if (wanted) {
+        mb_entry *row;
         if (dtype == NULL) type.count = MB_UNKNOWN;
-        mb_scan_entry(scan, span, member, MB_STORAGE_IMMEDIATE, &type);
-    } else {
-        scan->number_count = numbers; /* the dimensions of a value that has no row are not kept */
+        return mb_scan_entry(scan, span, member, MB_STORAGE_IMMEDIATE, &type, &row);
     }
+    scan->number_count = numbers; /* the dimensions of a value that has no row are not kept */
     return MB_OK;
 }
 
-/* A map<string, Value> in field `number` of a message: attributes of anything. */
+/* A map<string, Value> in field `number` of a message: attributes of anything. Whether a key is repeated matters only
+ * where a constant was found, so only there it is looked for. */
 static inline mb_status mb_scan_attributes(mb_scan *scan, mb_cursor message, uint32_t number, uint32_t owner) {
+    mb_cursor start = message;
+    uint64_t entries = scan->entry_count;
     if (scan->flags & MB_SCAN_USES) return MB_OK;
-    if (mb_scan_keys(scan, message, number)) return scan->error->status;
     while (message.at < message.end) {
         mb_wire wire;
         mb_span key, value;
@@ -265,20 +294,21 @@ static inline mb_status mb_scan_attributes(mb_scan *scan, mb_cursor message, uin
         scan->owner.binding_count = 1;
         if (mb_scan_value(scan, value)) return scan->error->status;
     }
-    return MB_OK;
+    return scan->entry_count == entries ? MB_OK : mb_scan_keys(scan, start, number);
 }
 
 /* An Argument {1 arguments: Binding {1 name, 2 value}}: one operation input. */
 static inline mb_status mb_scan_argument(mb_scan *scan, mb_span key, mb_span span) {
     mb_cursor argument = mb_cursor_at(scan, span);
-    mb_type no_type = {0, 0, 0, MB_UNKNOWN, 0, 0};
+    const mb_type no_type = {0, 0, 0, MB_UNKNOWN, 0, 0};
+    const bool uses = (scan->flags & MB_SCAN_USES) != 0, names = uses || mb_scan_is_constexpr(scan);
+    const uint64_t entries = scan->entry_count;
     uint32_t count = 0;
     mb_wire wire;
-    for (mb_cursor at = argument; at.at < at.end;) {
-        if (mb_read_field(&at, &wire, scan->error)) return scan->error->status;
-        count += wire.number == 1;
-    }
-    for (uint32_t index = 0; argument.at < argument.end;) {
+    mb_entry *row;
+    scan->owner.owner = MB_OWNER_INPUT;
+    scan->owner.key = key;
+    for (; argument.at < argument.end;) {
         mb_span name = {0, 0}, value = {0, 0};
         if (mb_read_field(&argument, &wire, scan->error)) return scan->error->status;
         if (wire.number != 1) continue;
@@ -291,49 +321,24 @@ static inline mb_status mb_scan_argument(mb_scan *scan, mb_span key, mb_span spa
             if (mb_scan_single(scan, &binding, &wire, wire.number == 1 ? &name : &value, "member of Binding")) return scan->error->status;
         }
         if (name.offset != 0 && value.offset != 0) return mb_fail(scan->error, MB_SPLIT, message.offset, 1, 2, "member of Binding");
-        scan->owner.owner = MB_OWNER_INPUT;
-        scan->owner.key = key;
-        scan->owner.binding = index++;
-        scan->owner.binding_count = count;
-        bool uses = (scan->flags & MB_SCAN_USES) != 0;
-        if (name.offset != 0 && (uses || mb_scan_is_constexpr(scan))) mb_scan_entry(scan, message, name, MB_STORAGE_NAME, &no_type);
+        scan->owner.binding = count++;
+        if (name.offset != 0 && names && mb_scan_entry(scan, message, name, MB_STORAGE_NAME, &no_type, &row)) return scan->error->status;
         if (value.offset != 0 && !uses && mb_scan_value(scan, value)) return scan->error->status;
     }
+    for (uint64_t i = entries; i < scan->entry_count && i < scan->entry_capacity; i++) scan->entries[i].binding_count = count;
     return MB_OK;
 }
 
 static inline mb_status mb_scan_block(mb_scan *scan, mb_span span, mb_block row, uint32_t depth);
 
-/* The name and type of an operation's first output, a NamedValueType {1 name, 2 type}. */
-static inline mb_status mb_scan_output(mb_scan *scan, mb_span span, mb_op *op) {
-    mb_cursor output = mb_cursor_at(scan, span);
-    mb_span type_span = {0, 0};
-    mb_type type;
-    while (output.at < output.end) {
-        mb_wire wire;
-        if (mb_read_field(&output, &wire, scan->error)) return scan->error->status;
-        if (wire.number == 1) {
-            if (mb_scan_bytes(scan, &output, &wire, "name of an output")) return scan->error->status;
-            op->name = mb_span_of(scan, &wire);
-        } else if (wire.number == 2) {
-            if (mb_scan_single(scan, &output, &wire, &type_span, "type of an output")) return scan->error->status;
-        }
-    }
-    if (mb_scan_type(scan, type_span, &type)) return scan->error->status;
-    op->mil_code = type.mil_code;
-    op->rank = type.rank;
-    op->dims = type.dims;
-    return MB_OK;
-}
-
 /* An Operation {1 type, 2 inputs, 3 outputs, 4 blocks, 5 attributes}. */
 static inline mb_status mb_scan_operation(mb_scan *scan, mb_span span, uint32_t block, uint32_t index, uint32_t depth) {
-    mb_cursor message = mb_cursor_at(scan, span);
+    const mb_cursor message = mb_cursor_at(scan, span);
     mb_op op;
-    mb_span output = {0, 0};
     uint32_t block_count = 0, input_count = 0;
     mb_wire wire;
     memset(&op, 0, sizeof op);
+    memset(&scan->output, 0, sizeof scan->output);
     op.message = span;
     op.block = block;
     op.index = index;
@@ -343,7 +348,7 @@ static inline mb_status mb_scan_operation(mb_scan *scan, mb_span span, uint32_t 
         if (mb_scan_bytes(scan, &at, &wire, "field of Operation")) return scan->error->status;
         if (wire.number == 1) op.type = mb_span_of(scan, &wire);
         else if (wire.number == 2) input_count++;
-        else if (wire.number == 3 && op.output_count++ == 0) output = mb_span_of(scan, &wire);
+        else if (wire.number == 3 && op.output_count++ == 0) scan->output = mb_span_of(scan, &wire);
         else if (wire.number == 4) block_count++;
     }
     op.name = op.type;
@@ -351,25 +356,29 @@ static inline mb_status mb_scan_operation(mb_scan *scan, mb_span span, uint32_t 
     scan->op = MB_NONE;
     scan->block = block;
     scan->current = op;
-    uint64_t numbers = scan->number_count, entries = scan->entry_count;
-    if (output.offset != 0 && mb_scan_output(scan, output, &op)) return scan->error->status;
-    scan->current = op;
-
-    if (mb_scan_is_constexpr(scan)) mb_scan_op(scan);
-    if (input_count > 0) {
-        if (mb_scan_keys(scan, message, 2)) return scan->error->status;
-        for (mb_cursor at = message; at.at < at.end;) {
-            mb_span key, argument;
-            if (mb_read_field(&at, &wire, scan->error)) return scan->error->status;
-            if (wire.number != 2) continue;
-            if (mb_scan_pair(scan, mb_cursor_into(&at, &wire), &key, &argument)) return scan->error->status;
-            if (mb_scan_argument(scan, key, argument)) return scan->error->status;
-        }
+    uint64_t entries = scan->entry_count;
+    if (mb_scan_is_constexpr(scan) && mb_scan_op(scan)) return scan->error->status;
+    for (mb_cursor at = message; input_count > 0 && at.at < at.end;) {
+        mb_span key, argument;
+        if (mb_read_field(&at, &wire, scan->error)) return scan->error->status;
+        if (wire.number != 2) continue;
+        if (mb_scan_pair(scan, mb_cursor_into(&at, &wire), &key, &argument)) return scan->error->status;
+        if (mb_scan_argument(scan, key, argument)) return scan->error->status;
     }
+    if (scan->entry_count != entries && mb_scan_keys(scan, message, 2)) return scan->error->status;
     if (mb_scan_attributes(scan, message, 5, MB_OWNER_ATTRIBUTE)) return scan->error->status;
-    if (scan->op == MB_NONE && scan->entry_count == entries) scan->number_count = numbers; /* no row refers to its dimensions */
+    if (block_count == 0) {
+        scan->in_op = false;
+        return MB_OK;
+    }
+    /* Its blocks are called by its name, row or not. */
+    uint64_t numbers = scan->number_count;
+    op = scan->current;
+    if (scan->op == MB_NONE && scan->output.offset != 0) {
+        if (mb_scan_output(scan, scan->output, &op)) return scan->error->status;
+        scan->number_count = numbers;
+    }
     scan->in_op = false;
-    if (block_count == 0) return MB_OK;
     mb_block row = {op.name, scan->function, block, 0, index};
     for (mb_cursor at = message; at.at < at.end;) {
         if (mb_read_field(&at, &wire, scan->error)) return scan->error->status;
@@ -383,7 +392,7 @@ static inline mb_status mb_scan_operation(mb_scan *scan, mb_span span, uint32_t 
 /* A Block {1 inputs, 2 outputs, 3 operations, 4 attributes}. */
 static inline mb_status mb_scan_block(mb_scan *scan, mb_span span, mb_block row, uint32_t depth) {
     mb_cursor message = mb_cursor_at(scan, span);
-    mb_type no_type = {0, 0, 0, MB_UNKNOWN, 0, 0};
+    const mb_type no_type = {0, 0, 0, MB_UNKNOWN, 0, 0};
     if (depth > MB_MAX_DEPTH) return mb_fail(scan->error, MB_DEPTH, span.offset, MB_MAX_DEPTH, depth, "nested blocks");
     if (scan->block_count < scan->block_capacity) scan->blocks[scan->block_count] = row;
     uint32_t block = (uint32_t)scan->block_count++;
@@ -398,10 +407,10 @@ static inline mb_status mb_scan_block(mb_scan *scan, mb_span span, mb_block row,
             if (mb_scan_operation(scan, mb_span_of(scan, &wire), block, index++, depth)) return scan->error->status;
             scan->block = block;
         } else if (scan->flags & MB_SCAN_USES) {
-            mb_span none = {0, 0};
+            mb_entry *entry;
+            memset(&scan->owner, 0, sizeof scan->owner);
             scan->owner.owner = MB_OWNER_RETURN;
-            scan->owner.key = none;
-            mb_scan_entry(scan, mb_span_of(scan, &wire), mb_span_of(scan, &wire), MB_STORAGE_NAME, &no_type);
+            if (mb_scan_entry(scan, mb_span_of(scan, &wire), mb_span_of(scan, &wire), MB_STORAGE_NAME, &no_type, &entry)) return scan->error->status;
         }
     }
     return MB_OK;

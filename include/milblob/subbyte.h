@@ -16,7 +16,7 @@ static inline uint64_t mb_packed_nbytes(uint64_t count, unsigned nbits) { return
  * in   src: mb_packed_nbytes(count, nbits) bytes, any alignment  out  dst: count bytes; must not overlap src
  * over-reads: none      fails: never
  * spec: MILBlob/SubByteTypes.cpp (a value may straddle two bytes; unused high bits are ignored)                       */
-static inline void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) {
+MB_KERNEL void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) {
     const uint8_t mask = (uint8_t)((1u << nbits) - 1);
     for (; count >= 8; count -= 8, src += nbits, dst += 8) {
         uint64_t word = 0;
@@ -32,7 +32,7 @@ static inline void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t cou
  * in   src: count bytes; lo..hi: the range as int8 where is_signed, else as uint8      out  dst: mb_packed_nbytes bytes
  * over-reads: none      fails: MB_RANGE (index in error->expected, value in error->got); dst is then unspecified
  * spec: MILBlob/SubByteTypes.cpp (unused high bits of the last byte are 0)                                             */
-static inline mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
+MB_KERNEL mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
     const uint8_t mask = (uint8_t)((1u << nbits) - 1), shift = (uint8_t)(0 - lo), span = (uint8_t)(hi - lo);
     /* Adding -lo maps the legal range to 0..span; what was outside wraps past it. Signed and unsigned bytes alike. */
     for (uint64_t done = 0; done < count;) {

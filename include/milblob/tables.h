@@ -90,6 +90,7 @@ typedef struct mb_scan {
     uint32_t function, block;
     uint32_t op;           /* MB_NONE until the operation has its row */
     mb_op current;
+    mb_span output;        /* the operation's first output, read when its row is made; offset 0: none */
     bool in_op;
     mb_entry owner;        /* what the next entries share: key, owner, binding */
     uint64_t steps[MB_MAX_DEPTH];

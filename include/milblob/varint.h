@@ -18,7 +18,7 @@
 #define MB_VARINT_HIGH 0x8080808080808080u
 
 /* Index of the lowest set bit; value must not be 0. */
-static inline unsigned mb_lowest_bit(uint64_t value) {
+MB_STEP unsigned mb_lowest_bit(uint64_t value) {
 #if defined(_MSC_VER)
     unsigned long index;
     _BitScanForward64(&index, value);
@@ -29,14 +29,14 @@ static inline unsigned mb_lowest_bit(uint64_t value) {
 }
 
 /* Eight groups of seven bits, one per byte (top bits are ignored), to 56 bits in a row. */
-static inline uint64_t mb_varint_close(uint64_t word) {
+MB_STEP uint64_t mb_varint_close(uint64_t word) {
     word = (word & 0x007f007f007f007fu) | (word & 0x7f007f007f007f00u) >> 1;
     word = (word & 0x00003fff00003fffu) | (word & 0x3fff00003fff0000u) >> 2;
     return (word & 0x000000000fffffffu) | (word & 0x0fffffff00000000u) >> 4;
 }
 
 /* The inverse: the low 56 bits spread to seven per byte, top bits 0. */
-static inline uint64_t mb_varint_open(uint64_t value) {
+MB_STEP uint64_t mb_varint_open(uint64_t value) {
     value = (value & 0x000000000fffffffu) | (value & 0x00fffffff0000000u) << 4;
     value = (value & 0x00003fff00003fffu) | (value & 0x0fffc0000fffc000u) << 2;
     return (value & 0x007f007f007f007fu) | (value & 0x3f803f803f803f80u) << 1;
@@ -45,7 +45,7 @@ static inline uint64_t mb_varint_open(uint64_t value) {
 /* The number of varints in a buffer: of bytes whose top bit is clear.
  * in   src: nbytes bytes, any alignment
  * over-reads: none      fails: never (an unfinished last varint is not counted; the decoder refuses it)               */
-static inline uint64_t mb_varint_count(const uint8_t *src, uint64_t nbytes) {
+MB_KERNEL uint64_t mb_varint_count(const uint8_t *src, uint64_t nbytes) {
     uint64_t count = 0;
     /* Blocks of 255 rows of 64 keep byte-wide sums from overflowing and let the compiler add 64 lanes at a time. */
     while (nbytes >= 64) {
@@ -75,7 +75,7 @@ static inline unsigned mb_varint_read(const uint8_t *src, uint64_t nbytes, uint6
 /* Take one varint from at least ten readable bytes; no branch depends on its length. Returns the length, 1..10, and
  * sets bit 0 of *bad if the tenth byte has bits past the 64th. Without a stop in the first eight bytes `more` is 1; with
  * a ninth byte that goes on, `two` is 1 as well.                                                                      */
-static inline unsigned mb_varint_take(const uint8_t *at, uint64_t *value, uint64_t *bad) {
+MB_STEP unsigned mb_varint_take(const uint8_t *at, uint64_t *value, uint64_t *bad) {
     uint64_t word = mb_load_u64(at);
     uint64_t stop = ~word & MB_VARINT_HIGH;
     uint64_t more = stop == 0, ninth = at[8], tenth = at[9], two = more & ninth >> 7;
@@ -84,9 +84,21 @@ static inline unsigned mb_varint_take(const uint8_t *at, uint64_t *value, uint64
     return (mb_lowest_bit(stop | UINT64_C(1) << 63) >> 3) + 1u + (unsigned)(more + two);
 }
 
-/* The first varint boundary at or after src + nbytes / parts * part. */
-static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nbytes, unsigned part, unsigned parts) {
-    const uint8_t *at = src + nbytes / parts * part, *end = src + nbytes;
+/* The same for the field `ints`, whose values are 32 bits: one to five bytes, or ten for a negative one. Any other form
+ * (padded, or too wide) sets *bad, and the careful pass decides whether it is legal.                                  */
+MB_STEP unsigned mb_varint_take_ints(const uint8_t *at, uint64_t *value, uint64_t *bad) {
+    uint64_t word = mb_load_u64(at);
+    uint64_t stop = ~word & MB_VARINT_HIGH;
+    uint64_t more = stop == 0, tail = (uint64_t)at[8] | (uint64_t)at[9] << 8;
+    uint64_t own = word & (stop ^ (stop - 1));
+    *value = (own & 0x7f) | (own >> 1 & 0x3f80) | (own >> 2 & 0x1fc000) | (own >> 3 & 0xfe00000) | (own >> 4 & 0xf0000000u);
+    *bad |= (own >> 36 ^ (0x0fffffff & (0 - more))) | (more & (uint64_t)(tail != 0x01ff));
+    return (mb_lowest_bit(stop | UINT64_C(1) << 63) >> 3) + 1u + 2u * (unsigned)more;
+}
+
+/* The first varint boundary at or after the middle of src. */
+static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nbytes) {
+    const uint8_t *at = src + nbytes / 2, *end = src + nbytes;
     while (at > src && at < end && at[-1] >= 0x80) at++;
     return at;
 }
@@ -98,10 +110,11 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
  * what dst holds after a failure is unspecified
  *
  * The length of a varint is known only when its bytes are, so one cursor waits for itself about twelve cycles per
- * element. Long arrays are therefore cut in four at varint boundaries and the four cursors take turns; the quick pass
- * only notes that something was wrong, and the careful one, from the start, says what and where.                      */
-#define MB_DEFINE_VARINT_DECODE(name, type) \
-    static inline mb_status name##_careful(type *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) { \
+ * element. Long arrays are therefore cut in two at a varint boundary and two cursors take turns (three and four were
+ * slower: too few registers); the quick pass only notes that something was odd, and the careful one, from the start,
+ * says what and where.                                                                                                */
+#define MB_DEFINE_VARINT_DECODE(name, type, take, ranged) \
+    MB_KERNEL mb_status name##_careful(type *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) { \
         const uint8_t *at = src, *end = src + nbytes; \
         const uint64_t span = (uint64_t)hi - (uint64_t)lo; \
         for (uint64_t i = 0; i < count; i++) { \
@@ -116,46 +129,43 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
         if (at != end) return mb_fail(error, MB_COUNT, (uint64_t)(at - src), count, count + 1, "elements"); \
         return MB_OK; \
     } \
-    static inline mb_status name(type *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) { \
-        if (count < 64 || mb_varint_count(src, nbytes) != count) return name##_careful(dst, src, nbytes, count, lo, hi, error); \
+    MB_KERNEL mb_status name(type *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) { \
+        if (count < 64) return name##_careful(dst, src, nbytes, count, lo, hi, error); \
         const uint64_t span = (uint64_t)hi - (uint64_t)lo; \
         const bool small_fit = lo <= 0 && hi >= 0x7f; \
-        const uint8_t *at[4], *end[4]; \
-        type *to[4]; \
-        to[0] = dst; \
-        for (unsigned k = 0; k < 4; k++) { \
-            at[k] = mb_varint_boundary(src, nbytes, k, 4); \
-            end[k] = k == 3 ? src + nbytes : mb_varint_boundary(src, nbytes, k + 1, 4); \
-            if (k > 0) to[k] = to[k - 1] + mb_varint_count(at[k - 1], (uint64_t)(at[k] - at[k - 1])); \
-        } \
+        const uint8_t *half = mb_varint_boundary(src, nbytes); \
+        const uint8_t *at[2] = {src, half}, *end[2] = {half, src + nbytes}; \
+        uint64_t first = mb_varint_count(src, (uint64_t)(half - src)); \
+        if (first + mb_varint_count(half, (uint64_t)(end[1] - half)) != count) return name##_careful(dst, src, nbytes, count, lo, hi, error); \
+        type *to[2] = {dst, dst + first}; \
         uint64_t bad = 0; \
         /* A part's cursor stays before its end; ten readable bytes are promised by the distance to the end of src, which \
          * is why the last part stops early. Each part ends at a boundary, so its elements are exactly its own. */ \
         const uint8_t *last = src + nbytes - 10; \
-        const uint8_t *stop[4] = {end[0] < last ? end[0] : last, end[1] < last ? end[1] : last, end[2] < last ? end[2] : last, last}; \
-        while (at[0] < stop[0] && at[1] < stop[1] && at[2] < stop[2] && at[3] < stop[3]) { \
-            uint64_t any = mb_load_u64(at[0]) | mb_load_u64(at[1]) | mb_load_u64(at[2]) | mb_load_u64(at[3]); \
-            bool room = stop[0] - at[0] >= 8 && stop[1] - at[1] >= 8 && stop[2] - at[2] >= 8 && stop[3] - at[3] >= 8; \
+        const uint8_t *stop[2] = {end[0] < last ? end[0] : last, last}; \
+        while (at[0] < stop[0] && at[1] < stop[1]) { \
+            uint64_t any = mb_load_u64(at[0]) | mb_load_u64(at[1]); \
+            bool room = stop[0] - at[0] >= 8 && stop[1] - at[1] >= 8; \
             if ((any & MB_VARINT_HIGH) == 0 && small_fit && room) { \
-                for (int k = 0; k < 4; k++) { \
+                for (int k = 0; k < 2; k++) { \
                     for (int j = 0; j < 8; j++) to[k][j] = (type)at[k][j]; \
                     to[k] += 8; \
                     at[k] += 8; \
                 } \
                 continue; \
             } \
-            for (int k = 0; k < 4; k++) { \
+            for (int k = 0; k < 2; k++) { \
                 uint64_t value; \
-                at[k] += mb_varint_take(at[k], &value, &bad); \
-                bad |= (uint64_t)(value - (uint64_t)lo > span); \
+                at[k] += take(at[k], &value, &bad); \
+                if (ranged) bad |= (uint64_t)(value - (uint64_t)lo > span); \
                 *to[k]++ = (type)value; \
             } \
         } \
-        for (int k = 0; k < 4; k++) { \
+        for (int k = 0; k < 2; k++) { \
             while (at[k] < stop[k]) { \
                 uint64_t value; \
-                at[k] += mb_varint_take(at[k], &value, &bad); \
-                bad |= (uint64_t)(value - (uint64_t)lo > span); \
+                at[k] += take(at[k], &value, &bad); \
+                if (ranged) bad |= (uint64_t)(value - (uint64_t)lo > span); \
                 *to[k]++ = (type)value; \
             } \
             while (at[k] < end[k] && bad == 0) { \
@@ -170,13 +180,16 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
         return bad ? name##_careful(dst, src, nbytes, count, lo, hi, error) : MB_OK; \
     }
 
-MB_DEFINE_VARINT_DECODE(mb_varint_decode_8, uint8_t)
-MB_DEFINE_VARINT_DECODE(mb_varint_decode_16, uint16_t)
-MB_DEFINE_VARINT_DECODE(mb_varint_decode_32, uint32_t)
-MB_DEFINE_VARINT_DECODE(mb_varint_decode_64, uint64_t)
+MB_DEFINE_VARINT_DECODE(mb_varint_decode_8, uint8_t, mb_varint_take, true)
+MB_DEFINE_VARINT_DECODE(mb_varint_decode_16, uint16_t, mb_varint_take, true)
+MB_DEFINE_VARINT_DECODE(mb_varint_decode_32, uint32_t, mb_varint_take, true)
+MB_DEFINE_VARINT_DECODE(mb_varint_decode_64, uint64_t, mb_varint_take, true)
+
+/* For 32-bit elements of the field `ints`: lo is INT32_MIN and hi UINT32_MAX, which is what five bytes can hold. */
+MB_DEFINE_VARINT_DECODE(mb_varint_decode_ints, uint32_t, mb_varint_take_ints, false)
 
 /* Decode count bools: the common case, every byte 0 or 1, is a check and a copy; anything else goes the general way.   */
-static inline mb_status mb_varint_decode_bool(uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, mb_error *error) {
+MB_KERNEL mb_status mb_varint_decode_bool(uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, mb_error *error) {
     uint64_t done = 0;
     while (nbytes == count && count - done >= 64) {
         uint8_t seen = 0;
@@ -211,7 +224,7 @@ static inline unsigned mb_varint_write(uint8_t *dst, uint64_t value) {
 /* The bytes that count elements take as varints. Only compares with zero: compilers make vector code of it. The narrow
  * form is for types of 32 bits or less, which take one to five bytes, or ten when negative.                          */
 #define MB_DEFINE_VARINT_NBYTES(name, type) \
-    static inline uint64_t name(const type *src, uint64_t count) { \
+    MB_KERNEL uint64_t name(const type *src, uint64_t count) { \
         uint64_t nbytes = 0; \
         while (count > 0) { \
             uint64_t block = count < 4096 ? count : 4096; /* ten bytes each: a 32-bit sum cannot overflow */ \
@@ -228,7 +241,7 @@ static inline unsigned mb_varint_write(uint8_t *dst, uint64_t value) {
         return nbytes; \
     }
 
-static inline uint64_t mb_varint_nbytes_i64(const int64_t *src, uint64_t count) {
+MB_KERNEL uint64_t mb_varint_nbytes_i64(const int64_t *src, uint64_t count) {
     uint64_t nbytes = count;
     for (uint64_t i = 0; i < count; i++) {
         uint64_t value = (uint64_t)src[i];
@@ -240,8 +253,8 @@ static inline uint64_t mb_varint_nbytes_i64(const int64_t *src, uint64_t count) 
 /* Encode count elements as varints.
  * in   src: count elements, aligned                             out  dst: dst_nbytes bytes, as the _nbytes twin gave
  * over-writes: none     fails: never; returns the bytes written                                                       */
-#define MB_DEFINE_VARINT_ENCODE(name, type) \
-    static inline uint64_t name(uint8_t *dst, uint64_t dst_nbytes, const type *src, uint64_t count) { \
+#define MB_DEFINE_VARINT_ENCODE(name, type, put, wide) \
+    MB_KERNEL uint64_t name(uint8_t *dst, uint64_t dst_nbytes, const type *src, uint64_t count) { \
         uint8_t *at = dst, *end = dst + dst_nbytes; \
         uint64_t i = 0; \
         for (; count - i >= 8 && end - at >= 80; i += 8) { \
@@ -253,14 +266,14 @@ static inline uint64_t mb_varint_nbytes_i64(const int64_t *src, uint64_t count) 
                 continue; \
             } \
             /* There is room for ten bytes each: all ten are stored, and what is too much the next one overwrites. */ \
-            for (uint64_t k = 0; k < 8; k++) at += mb_varint_put(at, (uint64_t)(int64_t)src[i + k]); \
+            for (uint64_t k = 0; k < 8; k++) at += put(at, (wide)src[i + k]); \
         } \
         for (; i < count; i++) at += mb_varint_write(at, (uint64_t)(int64_t)src[i]); \
         return (uint64_t)(at - dst); \
     }
 
 /* value must not be 0. */
-static inline unsigned mb_leading_zeros(uint64_t value) {
+MB_STEP unsigned mb_leading_zeros(uint64_t value) {
 #if defined(_MSC_VER)
     unsigned long index;
     _BitScanReverse64(&index, value);
@@ -271,7 +284,8 @@ static inline unsigned mb_leading_zeros(uint64_t value) {
 }
 
 /* Write one varint where ten bytes may be written; no branch depends on its length, which is returned. */
-static inline unsigned mb_varint_put(uint8_t *dst, uint64_t value) {
+MB_STEP unsigned mb_varint_put(uint8_t *dst, int64_t element) {
+    uint64_t value = (uint64_t)element;
     unsigned length = ((63u - mb_leading_zeros(value | 1)) * 9 + 73) / 64; /* (bits + 6) / 7 for 1..64 bits */
     unsigned whole = length < 9 ? length - 1 : 7;
     uint64_t more = MB_VARINT_HIGH & ((UINT64_C(1) << (8 * whole)) - 1);
@@ -281,17 +295,33 @@ static inline unsigned mb_varint_put(uint8_t *dst, uint64_t value) {
     return length;
 }
 
+/* The same for 32 bits. The number of leading zeros decides everything: of a negative element it is 0, and then bytes
+ * five to eight are all ones and the tenth is 1. Length and continuation bits come from a table of 33 rows.           */
+MB_STEP unsigned mb_varint_put_32(uint8_t *dst, int32_t element) {
+    static const uint64_t more[11] = {0, 0, 0x80, 0x8080, 0x808080, 0x80808080u, 0, 0, 0, 0, 0};
+    static const uint8_t lengths[33] = {10, 5, 5, 5, 4, 4, 4, 4, 4, 4, 4, 3, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1};
+    uint64_t value = (uint32_t)element, negative = 0 - (value >> 31);
+    unsigned length = lengths[mb_leading_zeros(value | 1) - 32];
+    uint64_t word = (value & 0x3fff) | (value & 0xfffc000) << 2;
+    word = (word & 0x007f007f) | (word & 0x3f803f80) << 1;
+    word |= (value & 0xf0000000u) << 4 | (negative & 0xfffffff080808080u) | more[length];
+    mb_store_u64(dst, word);
+    dst[8] = 0xff;
+    dst[9] = 1;
+    return length;
+}
+
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i8, int8_t)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_u8, uint8_t)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i16, int16_t)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_u16, uint16_t)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i32, int32_t)
 
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i8, int8_t)
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_u8, uint8_t)
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i16, int16_t)
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_u16, uint16_t)
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i32, int32_t)
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i64, int64_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i8, int8_t, mb_varint_put_32, int32_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_u8, uint8_t, mb_varint_put_32, int32_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i16, int16_t, mb_varint_put_32, int32_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_u16, uint16_t, mb_varint_put_32, int32_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i32, int32_t, mb_varint_put_32, int32_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i64, int64_t, mb_varint_put, int64_t)
 
 #endif

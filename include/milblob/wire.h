@@ -47,6 +47,11 @@ static inline uint64_t mb_left(const mb_cursor *cursor) { return (uint64_t)(curs
  * spec: protobuf encoding; padded forms (redundant 0x80 bytes) are legal up to ten bytes                              */
 static inline mb_status mb_read_varint(mb_cursor *cursor, uint64_t *value, mb_error *error) {
     const uint8_t *at = cursor->at;
+    if (at < cursor->end && *at < 0x80) { /* one byte: nearly every tag and most lengths */
+        *value = *at;
+        cursor->at = at + 1;
+        return MB_OK;
+    }
     uint64_t out = 0;
     for (unsigned shift = 0; shift < 70; shift += 7) {
         if (at == cursor->end) return mb_fail(error, MB_TRUNCATED, mb_offset(cursor), mb_left(cursor) + 1, mb_left(cursor), "varint");

@@ -23,6 +23,8 @@ SCAN_ALL, SCAN_USES, SCAN_PLAIN = 1, 2, 4
 ATTRIBUTE, INPUT, BLOCK_ATTRIBUTE, FUNCTION_ATTRIBUTE, PROGRAM_ATTRIBUTE, RETURN = 1, 2, 3, 4, 5, 6
 IMMEDIATE, BLOB, NAME = 1, 2, 3
 
+cdef int64_t UINT32_LAST = (<int64_t>1 << 32) - 1
+
 
 def dtype_table():
     """Return the dtype table of dtype.h: (name, MIL text, MIL code, blob code or 0, bits, TensorValue field) per row."""
@@ -69,8 +71,8 @@ cdef class Buffer:
 
 cdef _span_check(Buffer buffer, uint64_t offset, uint64_t nbytes):
     if offset > buffer.nbytes or nbytes > buffer.nbytes - offset:
-        raise FormatError(f"bytes [{offset}, {offset + nbytes}): expected to lie inside the buffer, got an end at {buffer.nbytes}",
-                          offset=offset, file=buffer.name)
+        words = f"bytes [{offset}, {offset + nbytes}): expected to lie inside the buffer, got an end at {buffer.nbytes}"
+        raise FormatError(words, offset=offset, file=buffer.name)
 
 
 # The one table from a status to words. MB_VERSION and a range error of one element have classes or values of their own.
@@ -103,8 +105,8 @@ cdef str _words(C.mb_error *e):
 
 cdef _fail(C.mb_error *e, name, str where=""):
     if e.status == C.MB_VERSION:
-        raise UnsupportedError(f"storage version: expected 2, got {e.got}" + (" (the older Espresso weight format)" if e.got == 1 else ""),
-                               offset=e.offset, file=name, where=where)
+        older = " (the older Espresso weight format)" if e.got == 1 else ""
+        raise UnsupportedError(f"storage version: expected 2, got {e.got}{older}", offset=e.offset, file=name, where=where)
     raise FormatError(_words(e), offset=e.offset, file=name, where=where)
 
 
@@ -161,6 +163,7 @@ def blob_record(Buffer buffer not None, uint64_t offset):
     cdef C.mb_blob_record r
     cdef C.mb_error e
     cdef uint64_t done
+    memset(&r, 0, sizeof(r))
     if C.mb_blob_records_at(buffer.data, buffer.nbytes, &offset, 1, &r, &done, &e):
         _fail(&e, buffer.name)
     return r.data_offset, r.nbytes, r.count, r.padding_nbits, r.blob_code
@@ -353,7 +356,7 @@ def tensor_strings(Buffer buffer not None, uint64_t end, uint64_t start, uint64_
     cdef C.mb_error e
     cdef uint64_t i
     cdef list result = []
-    cdef uint64_t *ranges = <uint64_t *>malloc(max(count, 1) * 16)
+    cdef uint64_t *ranges = <uint64_t *>malloc(max(count, <uint64_t>1) * 16)
     if ranges == NULL:
         raise MemoryError
     _span_check(buffer, start, end - start)
@@ -404,6 +407,8 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
                 status = C.mb_varint_decode_8(<uint8_t *>dst.buf, src, nbytes, count, lo, hi, &e)
             elif itemsize == 2:
                 status = C.mb_varint_decode_16(<uint16_t *>dst.buf, src, nbytes, count, lo, hi, &e)
+            elif itemsize == 4 and lo < 0 and hi == UINT32_LAST:
+                status = C.mb_varint_decode_ints(<uint32_t *>dst.buf, src, nbytes, count, lo, hi, &e)
             elif itemsize == 4:
                 status = C.mb_varint_decode_32(<uint32_t *>dst.buf, src, nbytes, count, lo, hi, &e)
             else:
@@ -474,6 +479,7 @@ cdef str _path(Buffer buffer, C.mb_scan *s):
         return (<const char *>buffer.data)[offset:offset + nbytes].decode("utf-8", "replace")
     cdef uint32_t block = s.block
     cdef C.mb_block *row
+    cdef C.mb_span name
     if s.function == C.MB_NONE or s.function >= s.function_capacity:
         return program_path("", None)
     function = text(s.functions[s.function].name.offset, s.functions[s.function].name.nbytes)
@@ -484,8 +490,18 @@ cdef str _path(Buffer buffer, C.mb_scan *s):
             break
         nesting.append((row.index, text(row.name.offset, row.name.nbytes), row.number))
         block = row.parent
-    spec = text(s.blocks[block].name.offset, s.blocks[block].name.nbytes) if block != C.MB_NONE and block < s.block_capacity else None
-    op = (s.current.index, text(s.current.name.offset, s.current.name.nbytes)) if s.in_op else None
+    spec = None
+    if block != C.MB_NONE and block < s.block_capacity:
+        spec = text(s.blocks[block].name.offset, s.blocks[block].name.nbytes)
+    name = s.current.name
+    if s.in_op and s.output.offset:  # the scan reads an operation's name only when it needs it
+        try:
+            for number, wire, _, offset, nbytes in wire_fields(buffer, s.output.offset, s.output.nbytes):
+                if number == 1 and wire == 2:
+                    name.offset, name.nbytes = offset, nbytes
+        except FormatError:
+            pass
+    op = (s.current.index, text(name.offset, name.nbytes)) if s.in_op else None
     key = text(s.owner.key.offset, s.owner.key.nbytes) if s.in_op else ""
     return program_path(function, spec, nesting[::-1], op, key)
 
@@ -634,6 +650,7 @@ def wire_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64
         if C.mb_read_field(&cursor, &wire, &e):
             _fail(&e, buffer.name)
         if <uint64_t>len(result) == limit:
-            raise FormatError(f"fields of one message: expected at most {limit}, got more", offset=wire.tag - buffer.data, file=buffer.name)
+            words = f"fields of one message: expected at most {limit}, got more"
+            raise FormatError(words, offset=wire.tag - buffer.data, file=buffer.name)
         result.append((wire.number, wire.type, wire.value, wire.data - buffer.data, wire.nbytes))
     return result

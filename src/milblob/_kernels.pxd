@@ -64,6 +64,8 @@ cdef extern from "milblob/varint.h" nogil:
                                   int64_t hi, mb_error *error)
     mb_status mb_varint_decode_64(uint64_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo,
                                   int64_t hi, mb_error *error)
+    mb_status mb_varint_decode_ints(uint32_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo,
+                                    int64_t hi, mb_error *error)
     unsigned int mb_varint_length(uint64_t value)
     unsigned int mb_varint_write(uint8_t *dst, uint64_t value)
     uint64_t mb_varint_nbytes_i8(const int8_t *src, uint64_t count)
@@ -117,6 +119,7 @@ cdef extern from "milblob/tables.h" nogil:
         uint64_t function_count, block_count, op_count, entry_count, number_count
         uint32_t function, block, op
         mb_op current
+        mb_span output
         bint in_op
         mb_entry owner
         uint64_t version

@@ -28,10 +28,10 @@ class BlobRecord(NamedTuple):
     """
 
     offset: int
-    dtype: Any
+    dtype: DType
     nbytes: int
     data_offset: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     padding_nbits: int
 
 
@@ -39,7 +39,7 @@ def array_over(buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any
     """Return the values of a checked record: a read-only view, or for sub-byte dtypes a new read-only array."""
     dtype = record.dtype
     if not dtype.is_sub_byte:
-        return np.ndarray((record.count,), dtype.numpy, buffer, record.data_offset)
+        return np.ndarray((record.count,), dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
     out = np.empty(record.count, np.uint8)
     _codec.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, out)
     out.flags.writeable = False
@@ -161,7 +161,7 @@ class BlobReader:
         """Return the stored bytes of the record at `offset`: uint8, shape (nbytes,), a read-only view of the file."""
         buffer = self._mapping.check_size()
         record = self._record(buffer, offset)
-        return np.ndarray((record.nbytes,), np.uint8, buffer, record.data_offset)
+        return np.ndarray((record.nbytes,), np.uint8, buffer, record.data_offset)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Close the file. Arrays that were read stay valid; the mapping goes when the last of them does."""
@@ -170,7 +170,9 @@ class BlobReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:

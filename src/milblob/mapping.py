@@ -1,5 +1,6 @@
 """Files and buffers as one thing: held, mapped read-only, checked for shrinking."""
 
+import contextlib
 import mmap
 import os
 import stat
@@ -61,8 +62,9 @@ class Mapping:
             data = self._of_file_object(source)
         else:
             data = source
-        self.buffer = Buffer(data, self.name)
-        if self.buffer.nbytes < 1024 and bytes(memoryview(data)[: len(_LFS)]) == _LFS:
+        buffer = Buffer(data, self.name)
+        self.buffer: Buffer | None = buffer
+        if buffer.nbytes < 1024 and bytes(memoryview(data)[: len(_LFS)]) == _LFS:
             raise FormatError(self._lfs_words(bytes(data)), offset=0, file=self.name)
 
     def _of_file_object(self, source: Any) -> Any:
@@ -129,8 +131,6 @@ class Mapping:
         """Let go of the bytes. Arrays over them stay valid and keep the mapping until the last of them is gone."""
         self.buffer = None
         if self._mmap is not None:
-            try:
+            with contextlib.suppress(BufferError):  # arrays are alive: unmapped when they are gone
                 self._mmap.close()
-            except BufferError:  # arrays are alive: unmapped when they are gone
-                pass
             self._mmap = None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from math import prod
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
@@ -26,9 +26,9 @@ _EMPTY: MappingABC[str, "Tensor"] = MappingProxyType({})
 class Tensor:
     """One tensor of a model, not yet read.
 
-    `np.asarray(t)`, `t[...]` and `t.read()` give the values: a read-only view of the mapped file wherever the stored bytes
-    are the values, else a new array. Views may be unaligned (`array.flags.aligned`), and stay valid after the model is
-    closed.
+    `np.asarray(t)`, `t[...]` and `t.read()` give the values: a read-only view of the mapped file wherever the stored
+    bytes are the values, else a new array. Views may be unaligned (`array.flags.aligned`), and stay valid after the
+    model is closed.
 
     Attributes:
         name: unique in its model.
@@ -43,13 +43,15 @@ class Tensor:
         is_blob: whether the values are in a blob file.
     """
 
-    __slots__ = ("_compressed", "_constant", "_file_name", "_model", "_program", "_shape", "_source", "mil_dtype", "name", "offset")
+    __slots__ = (
+        "_compressed", "_constant", "_model", "_program", "_shape", "_source", "mil_dtype", "name", "offset",
+    )  # fmt: skip
 
     def __init__(
         self,
         model: "Model",
         name: str,
-        mil_dtype: Any,
+        mil_dtype: DType,
         shape: tuple[int | None, ...],
         source: Source | None = None,
         program: Program | None = None,
@@ -72,8 +74,7 @@ class Tensor:
     @property
     def dtype(self) -> np.dtype[Any]:
         """NumPy dtype of the values."""
-        dtype: np.dtype[Any] = self.mil_dtype.numpy
-        return dtype
+        return self.mil_dtype.numpy
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -99,7 +100,7 @@ class Tensor:
             return sum(self._model._stored(self, c).nbytes for c in self._compressed.stored())
         if self.mil_dtype is DType.STRING:
             return int(self._constant.payload[1])
-        return int(self.mil_dtype.nbytes(self.size))
+        return self.mil_dtype.nbytes(self.size)
 
     @property
     def is_blob(self) -> bool:
@@ -195,20 +196,17 @@ class Tensor:
 
     @property
     def where(self) -> str:
-        """Path inside the Program, such as ``main.block['CoreML7'].op[12] 'conv_3'.weight``; the name in a blob file."""
+        """Path in the Program, such as ``main.block['CoreML7'].op[12] 'conv_3'.weight``; the name in a blob file."""
         if self._program is None:
             return self.name
-        constant = self._constant
-        if constant is None:
-            constant = next(self._compressed.stored(), None) if self._compressed is not None else None
-        return self._program.path(constant) if constant is not None else self.name
+        return self._program.path(self._op(), self._constant)
 
     def _read(self) -> np.ndarray[Any, Any]:
         model = self._model
         if self._compressed is not None:
             model._check_open()
-            words = f"compressed weight {self.name!r} ({self.op}): expected stored values, which can be read, got compressed"
-            raise UnsupportedError(f"{words} ones; its parts are in open(..., stored=True)")
+            words = f"weight: expected one that is stored dense, got {self.op} (its parts can be read: stored=True)"
+            raise UnsupportedError(words, file=self._source.mapping.name if self._source else None)
         if self._source is None or self._program is None:
             blobs = model._blobs()
             return blobs.read(self.offset or 0)
@@ -220,28 +218,33 @@ class Tensor:
             record = reader._record(buffer, constant.blob_offset)
             return self._checked(reader, buffer, record)
         self._source.mapping.check_size()
-        return unpack_at(self._program.buffer, *constant.payload, self.mil_dtype, self._shape)
+        offset, nbytes = constant.payload
+        return unpack_at(self._program.buffer, offset, nbytes, self.mil_dtype, self._shape)
 
     def _checked(self, reader: BlobReader, buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any]:
         """The values of a record, once it is known to hold what the Program declares."""
         if record.dtype is not self.mil_dtype:
             words = f"record dtype: expected {self.mil_dtype} as the Program declares, got {record.dtype}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
-        shape = self._shape
+        shape = cast("tuple[int, ...]", self._shape)
         if None in shape:
-            raise ResolveError(f"shape: expected every dimension known, got {shape}", offset=record.offset, file=reader.name)
-        if record.count != prod(shape):  # type: ignore[arg-type]
-            words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"  # type: ignore[arg-type]
+            raise ResolveError(
+                f"shape: expected every dimension known, got {shape}", offset=record.offset, file=reader.name
+            )
+        if record.count != prod(shape):
+            words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
         if record.dtype.is_sub_byte:
-            return array_over(buffer, record).reshape(shape)  # type: ignore[arg-type]
+            return array_over(buffer, record).reshape(shape)
         return np.ndarray(shape, record.dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         values = self.read()
         if dtype is not None and np.dtype(dtype) != values.dtype:
             if copy is False:
-                raise ValueError(f"array of {values.dtype} as {np.dtype(dtype)}: expected a copy to be allowed, got copy=False")
+                raise ValueError(
+                    f"array of {values.dtype} as {np.dtype(dtype)}: expected a copy to be allowed, got copy=False"
+                )
             return values.astype(dtype)
         return values.copy() if copy else values
 
@@ -278,7 +281,7 @@ class Model(MappingABC[str, Tensor]):
         self._package = Package(source)
         self.path = self._package.path
         self.kind = self._package.kind
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: MappingABC[str, Tensor] = {}
         self._short: dict[str, list[str]] | None = None
         self._parts: dict[int, Tensor] = {}
         self._use_tables: dict[int, dict[tuple[int, str], list[Use]]] = {}
@@ -293,7 +296,7 @@ class Model(MappingABC[str, Tensor]):
                 self._programs.append((part, program))
                 self._add(part, program)
             if self._package.blobs is not None:
-                self._add_records(self._package.blobs)
+                self._tensors = _Records(self, self._package.blobs)
         except BaseException:
             self.close()
             raise
@@ -301,22 +304,15 @@ class Model(MappingABC[str, Tensor]):
     def _add(self, source: Source, program: Program) -> None:
         scan = program.scan
         constants = scan.constants
-        names = program.names()
+        names, op_names = program.names()
         ends, parts = program.compressed()
-        op_names: dict[int, str] = {}
-        if ends:
-            op_names = dict(zip(map(id, scan.ops), names[len(constants) :], strict=True))
-            taken = set(names[: len(constants)])
-            for group in ends:  # "a.b" may be both an operation and the parameter b of an operation a
-                name, number = op_names[id(group.op)], 2
-                while name in taken:
-                    name, number = f"{op_names[id(group.op)]}#{number}", number + 1
-                op_names[id(group.op)] = name
-                taken.add(name)
         waiting = {id(group.op): group for group in ends}
-        tensors = self._tensors
+        tensors: dict[str, Tensor] = self._tensors  # type: ignore[assignment]
         plain = not program.rewritten and program.buffer is source.mapping.buffer  # else not offsets in the file
-        for name, c in zip(names, constants, strict=False):
+        listed = dict(zip(map(id, constants), names, strict=True))
+        small = [c for c in parts.values() if id(c) not in listed]  # below the threshold, but a part of a weight
+        names += [f"{program.prefix}{c.op.name}" for c in small]
+        for name, c in zip(names, constants + small, strict=True):
             if waiting and id(c.op) in waiting:  # a compressed weight stands where its operation does
                 self._add_compressed(source, program, waiting.pop(id(c.op)), op_names)
             if c.storage == _codec.NAME:
@@ -332,11 +328,12 @@ class Model(MappingABC[str, Tensor]):
                 self._parts[id(c)] = tensor
                 if not self._stored_view:
                     continue
-            tensors[name] = tensor
+            tensors.setdefault(name, tensor)
         for group in waiting.values():  # one without any part
             self._add_compressed(source, program, group, op_names)
 
     def _add_compressed(self, source: Source, program: Program, end: Compressed, names: dict[int, str]) -> None:
+        tensors: dict[str, Tensor] = self._tensors  # type: ignore[assignment]
         pending = [end]
         while pending:
             group = pending.pop()
@@ -344,20 +341,13 @@ class Model(MappingABC[str, Tensor]):
                 continue
             name, op = names[id(group.op)], group.op
             if op.shape is None:
-                stored = next(group.stored(), None)
-                where = program.path(stored) if stored is not None else name
-                raise FormatError(f"output of {op.type}: expected a tensor type, got none", file=source.mapping.name, where=where)
+                words = f"output of {op.type}: expected a tensor type, got none"
+                raise FormatError(words, file=source.mapping.name, where=program.path(op))
             tensor = Tensor(self, name, BY_MIL_CODE[op.mil_code], op.shape, source, program, None, group)
             self._parts[id(group)] = tensor
             if group is end and not self._stored_view:
-                self._tensors[name] = tensor
+                tensors[name] = tensor
             pending += [part for part in group.parts.values() if isinstance(part, Compressed)]
-
-    def _add_records(self, blobs: BlobReader) -> None:
-        names = ("offset", "count", "blob_code")
-        for number, (offset, count, code) in enumerate(zip(*(blobs.index[n].tolist() for n in names), strict=True)):
-            name = f"#{number}"
-            self._tensors[name] = Tensor(self, name, BY_BLOB_CODE[code], (count,), offset=offset)
 
     # -------------------------------------------------------------------------------------------------- for the tensors
 
@@ -425,7 +415,9 @@ class Model(MappingABC[str, Tensor]):
     @property
     def functions(self) -> tuple[str, ...]:
         """Names of all functions, in Program order; "model0/main" in a pipeline."""
-        return tuple(source.prefix + name for source, program in self._programs for name, _, _ in program.scan.functions)
+        return tuple(
+            source.prefix + name for source, program in self._programs for name, _, _ in program.scan.functions
+        )
 
     @property
     def program(self) -> Any:
@@ -467,7 +459,11 @@ class Model(MappingABC[str, Tensor]):
     def _read_metadata(self) -> "Metadata":
         from .metadata import Metadata, read_build_info
 
-        opsets = {source.prefix + name: opset for source, program in self._programs for name, opset, _ in program.scan.functions}
+        opsets = {
+            source.prefix + name: opset
+            for source, program in self._programs
+            for name, opset, _ in program.scan.functions
+        }
         if not self._programs:
             return Metadata()
         source, _ = self._programs[0]
@@ -477,7 +473,11 @@ class Model(MappingABC[str, Tensor]):
             spec_version, description = self._package.describe()
             return Metadata.from_model(description, spec_version, opset=opset, build_info=build_info)
         document = None
-        if self.kind == "mlmodelc" and self.path is not None and os.path.lexists(os.path.join(self.path, "metadata.json")):
+        if (
+            self.kind == "mlmodelc"
+            and self.path is not None
+            and os.path.lexists(os.path.join(self.path, "metadata.json"))
+        ):
             document = read_json(contained(self.path, "metadata.json"))
         if document is not None or len(opsets) != 1:
             return Metadata.from_metadata_json(document, opset=opset, build_info=build_info)
@@ -492,7 +492,9 @@ class Model(MappingABC[str, Tensor]):
         for number, wire, _, offset, nbytes in _codec.wire_fields(program.buffer, *program.span):
             if number == 4 and wire == 2:
                 pair = dict.fromkeys((1, 2), (offset, 0))
-                pair.update({n: (o, size) for n, w, _, o, size in _codec.wire_fields(program.buffer, offset, nbytes) if w == 2})
+                pair.update(
+                    {n: (o, size) for n, w, _, o, size in _codec.wire_fields(program.buffer, offset, nbytes) if w == 2}
+                )
                 view = memoryview(program.buffer)
                 if bytes(view[pair[1][0] : sum(pair[1])]) == b"buildInfo":
                     return schema.parse("Value", view[pair[2][0] : sum(pair[2])], file=program.buffer.name)
@@ -506,7 +508,9 @@ class Model(MappingABC[str, Tensor]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -514,22 +518,47 @@ class Model(MappingABC[str, Tensor]):
         return f"<Model {self.path or 'buffer'} ({self.kind}): {state}>"
 
 
-def _untyped(buffer: _codec.Buffer, constant: Any) -> tuple[Any, tuple[int | None, ...]]:
+class _Records(MappingABC[str, Tensor]):
+    """The records of a bare blob file as tensors `#0`, `#1`, ...; made when asked for, since there may be very many."""
+
+    def __init__(self, model: Model, blobs: BlobReader) -> None:
+        self._model = model
+        self._index = blobs.index
+
+    def __getitem__(self, name: str) -> Tensor:
+        digits = name[1:] if isinstance(name, str) and name[:1] == "#" else ""
+        # Only the one spelling: no "#007", no "#+7", no digits of other scripts.
+        if not (
+            digits.isascii() and digits.isdigit() and str(int(digits[:20])) == digits and int(digits) < len(self._index)
+        ):
+            raise KeyError(name)
+        row = self._index[int(digits)]
+        dtype = BY_BLOB_CODE[int(row["blob_code"])]
+        return Tensor(self._model, name, dtype, (int(row["count"]),), offset=int(row["offset"]))
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"#{number}" for number in range(len(self._index)))
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+
+def _untyped(buffer: _codec.Buffer, constant: _codec.Constant) -> tuple[DType, tuple[int | None, ...]]:
     """Dtype and shape of a list element that states no type: what its field holds, as a vector."""
     field = _codec.tensor_locate(buffer, *constant.payload)[0]
     names = ("UINT8", "FLOAT32", "INT32", "BOOL", "STRING", "INT64", "FLOAT64", "UINT8")
     return DType[names[field]], (None,) if field else (0,)
 
 
-def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool = False) -> Model:  # noqa: A001
+def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool = False) -> Model:
     """Open a model, or a bare weight file, without reading its values.
 
     Args:
-        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object that holds one
-            of the latter three. What it is follows from the contents.
+        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object that holds
+            one of the latter three. What it is follows from the contents.
         mode: "r".
-        constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of ten
-            or more elements).
+        constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of
+            ten or more elements).
         stored: list the stored parts of compressed weights ("w.indices", "w.lut", ...) instead of the dense weights.
 
     Returns:
@@ -537,8 +566,8 @@ def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool 
 
     Raises:
         OSError: a file cannot be opened.
-        FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named); ResolveError: the manifest leads
-            nowhere. A missing weight file is no error before a tensor in it is read.
+        FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named); ResolveError: the manifest
+            leads nowhere. A missing weight file is no error before a tensor in it is read.
         ValueError: another mode.
     """
     if mode != "r":
@@ -565,7 +594,7 @@ def load(source: Any, *, constants: bool = False, stored: bool = False) -> dict[
 
 def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
     """Read every tensor of an open model. Records are looked up file by file, in one C call each."""
-    result: dict[str, Any] = dict.fromkeys(model)
+    result: dict[str, Any] = dict.fromkeys(model)  # keeps Program order while files are read one after another
     by_file: dict[int, tuple[BlobReader, list[Tensor]]] = {}
     readers: dict[tuple[int, str], BlobReader] = {}
     for name, tensor in model._tensors.items():
@@ -592,15 +621,16 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
     offsets = np.array([t.offset for t in tensors], np.uint64)
     records = np.empty(len(tensors), RECORD)
     reader._mapping.expect_random(True)
-    done, error = _codec.blob_records_at(buffer, offsets, records, True)
+    done, broken = _codec.blob_records_at(buffer, offsets, records, True)
     reader._mapping.expect_random(False)
-    if error is not None:
-        error.where = tensors[done].where
-        raise error
-    for tensor, (offset, data_offset, nbytes, count, padding, code, _) in zip(tensors, records.tolist(), strict=True):
-        try:
-            record = BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
-            result[tensor.name] = tensor._checked(reader, buffer, record)
-        except MilblobError as error:
-            error.where = error.where or tensor.where
-            raise
+    if broken is not None:
+        broken.where = tensors[done].where
+        raise broken
+    starts, counts, codes = (records[name].tolist() for name in ("data_offset", "count", "blob_code"))
+    for tensor, start, count, code in zip(tensors, starts, counts, codes, strict=True):
+        dtype = tensor.mil_dtype
+        # The common case, in one comparison each: what the record says is what the Program declares.
+        if code == dtype.blob_code and count == tensor._constant.count and dtype.nbits >= 8:
+            result[tensor.name] = np.ndarray(tensor._shape, dtype.numpy, buffer, start)  # type: ignore[arg-type]
+        else:
+            result[tensor.name] = tensor.read()

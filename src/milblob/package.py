@@ -7,7 +7,6 @@ from . import _codec
 from .blob import BlobReader
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
 from .mapping import Mapping
-from .schema import MODEL_TYPES
 from .text import parse_text
 
 ML_PROGRAM, PIPELINES = 502, {202: 1, 200: 2, 201: 2}  # field of Model -> messages around Pipeline.models
@@ -119,7 +118,9 @@ class Package:
         elif has("coremldata.bin"):
             raise UnsupportedError("compiled model: expected an ML Program (model.mil), got another type", file=path)
         else:
-            raise FormatError("directory: expected a .mlpackage or .mlmodelc, got neither Manifest.json nor model.mil", file=path)
+            raise FormatError(
+                "directory: expected a .mlpackage or .mlmodelc, got neither Manifest.json nor model.mil", file=path
+            )
 
     # ---------------------------------------------------------------------------------------------------------- files
 
@@ -148,7 +149,14 @@ class Package:
         self._add_model(mapping, mapping.live(), 0, mapping.nbytes, directory, "", 0)
 
     def _add_model(
-        self, mapping: Mapping, buffer: _codec.Buffer, offset: int, nbytes: int, directory: str | None, prefix: str, depth: int
+        self,
+        mapping: Mapping,
+        buffer: _codec.Buffer,
+        offset: int,
+        nbytes: int,
+        directory: str | None,
+        prefix: str,
+        depth: int,
     ) -> None:
         """Take in one Model message; a pipeline's models one after another."""
         spec_version, description, kind, body = _read_model(buffer, offset, nbytes)
@@ -172,18 +180,22 @@ class Package:
                 raise FormatError(words, offset=offset, file=mapping.name)
             at = body
             if PIPELINES[kind] == 2:  # PipelineClassifier and PipelineRegressor hold a Pipeline in field 1
-                inner = [(o, n) for number, wire, _, o, n in _codec.wire_fields(buffer, *body) if number == 1 and wire == 2]
+                inner = [
+                    (o, n) for number, wire, _, o, n in _codec.wire_fields(buffer, *body) if number == 1 and wire == 2
+                ]
                 at = inner[-1] if inner else (body[0], 0)
             models = [(o, n) for number, wire, _, o, n in _codec.wire_fields(buffer, *at) if number == 1 and wire == 2]
             for index, (o, n) in enumerate(models):
                 self._add_model(mapping, buffer, o, n, directory, f"{prefix}model{index}/", depth + 1)
             self._require_programs(depth, mapping.name)
         elif depth > 0:
-            self.others.append((prefix, MODEL_TYPES.get(kind, "unknown")))
+            self.others.append((prefix, _type_name(kind) or "unknown"))
         else:
-            name = MODEL_TYPES.get(kind)
+            name = _type_name(kind)
             what = f"a {name}" if name else f"type number {kind}" if kind else "none that is known"
-            raise UnsupportedError(f"model type: expected an ML Program or a pipeline of them, got {what}", file=mapping.name)
+            raise UnsupportedError(
+                f"model type: expected an ML Program or a pipeline of them, got {what}", file=mapping.name
+            )
 
     def describe(self) -> tuple[int, Any]:
         """Return (spec version, serialized ModelDescription) of the model itself: of the whole, where it is a pipeline.
@@ -217,7 +229,9 @@ class Package:
             try:
                 mapping = self._map(path)
             except FileNotFoundError:
-                raise ResolveError(f"weight file {file_name}: expected at {path}, got no such file", file=source.mapping.name) from None
+                raise ResolveError(
+                    f"weight file {file_name}: expected at {path}, got no such file", file=source.mapping.name
+                ) from None
             found = self._readers[key] = BlobReader(mapping)
         return found
 
@@ -225,6 +239,13 @@ class Package:
         """Close every file. Arrays stay valid."""
         for mapping in self._mappings:
             mapping.close()
+
+
+def _type_name(kind: int) -> str | None:
+    """What Core ML calls a type of Model. The table is not imported before a model has to be refused."""
+    from .schema import MODEL_TYPES
+
+    return MODEL_TYPES.get(kind)
 
 
 def _is_blob(data: memoryview) -> bool:
@@ -273,7 +294,9 @@ def read_json(path: str) -> Any:
         if isinstance(error, MilblobError):
             raise
         words = str(error) if isinstance(error, ValueError) else "nesting too deep"
-        raise FormatError(f"JSON: expected a document, got {words}", offset=getattr(error, "pos", None), file=path) from None
+        raise FormatError(
+            f"JSON: expected a document, got {words}", offset=getattr(error, "pos", None), file=path
+        ) from None
     finally:
         mapping.close()
 

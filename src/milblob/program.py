@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from . import _codec
 from .errors import UnsupportedError, program_path
@@ -34,7 +34,7 @@ class Compressed:
 
     __slots__ = ("op", "parts")
 
-    def __init__(self, op: Any) -> None:
+    def __init__(self, op: _codec.Op) -> None:
         self.op = op
         self.parts: dict[str, Any] = {}
 
@@ -79,45 +79,50 @@ class Program:
             self.buffer, self.span = _rewrite(buffer, span)
             self.rewritten = True
             scan = _codec.scan_program(self.buffer, *self.span, flags | _codec.SCAN_PLAIN)
-        self.scan = scan
+        self.scan = cast(_codec.Scan, scan)  # protobuf writes no message in pieces
         self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
 
     # ------------------------------------------------------------------------------------------------------- names
 
-    def names(self) -> list[str]:
-        """Return a unique, stable name for each of scan.constants and then each of scan.ops, in one list."""
-        scan = self.scan
-        rows = [(_name(c), c.function, c.block) for c in scan.constants]
-        rows += [(op.name, scan.blocks[op.block][1], op.block) for op in scan.ops]
-        many = len(scan.functions) > 1
-        prefix = self.prefix
-        if many:
-            heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
-            names = [(heads[function] if function >= 0 else prefix) + name for name, function, _ in rows]
-        else:
-            names = [prefix + name for name, _, _ in rows] if prefix else [row[0] for row in rows]
-        # A const operation and the value in its attributes are one tensor and share the name.
-        own = len(scan.constants)
-        if len(set(names[:own])) == own and len(set(names[own:])) == len(names) - own:
-            return names
-        for start, stop in ((0, own), (own, len(names))):
-            self._make_unique(names, rows, start, stop)
-        return names
+    def names(self) -> tuple[list[str], dict[int, str]]:
+        """Return unique, stable names: of scan.constants, in order, and of constexpr operations, by id.
 
-    def _make_unique(self, names: list[str], rows: list[tuple[str, int, int]], start: int, stop: int) -> None:
-        counts = Counter(names[start:stop])
-        for i in range(start, stop):
-            if counts[names[i]] > 1:
+        All of them share one namespace. Rows that only read a name have an empty name.
+        """
+        scan = self.scan
+        ops = [op for op in scan.ops if op.type.startswith("constexpr_")]
+        rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else ("", -1, -1) for c in scan.constants]
+        rows += [(op.name, scan.blocks[op.block][1], op.block) for op in ops]
+        prefix = self.prefix
+        if len(scan.functions) > 1:
+            heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
+            names = [
+                (heads[function] if function >= 0 else prefix) + name if name else "" for name, function, _ in rows
+            ]
+        else:
+            names = [prefix + row[0] if row[0] else "" for row in rows] if prefix else [row[0] for row in rows]
+        if len(set(names)) != len(names):
+            self._make_unique(names, rows)
+        count = len(scan.constants)
+        return names[:count], {id(op): name for op, name in zip(ops, names[count:], strict=True)}
+
+    def _make_unique(self, names: list[str], rows: list[tuple[str, int, int]]) -> None:
+        counts = Counter(names)
+        for i, name in enumerate(names):
+            if name and counts[name] > 1:
                 names[i] = self.prefix + self._scope(rows[i][1], rows[i][2]) + rows[i][0]
         # Not SSA, or a path that happens to equal another name: number them, in Program order.
-        taken = Counter(names[start:stop])
-        seen: set[str] = set()
-        for i in range(start, stop):
-            name, number = names[i], 2
-            while name in seen or (number > 2 and taken[name]):
-                name, number = f"{names[i]}#{number}", number + 1
-            names[i] = name
-            seen.add(name)
+        taken = Counter(names)
+        seen: dict[str, int] = {}
+        for i, name in enumerate(names):
+            if not name or taken[name] == 1:
+                continue
+            number = seen.get(name, 0) + 1
+            while number > 1 and f"{name}#{number}" in taken:
+                number += 1
+            seen[name] = number
+            if number > 1:
+                names[i] = f"{name}#{number}"
 
     def _scope(self, function: int, block: int) -> str:
         """The block path of DESIGN: ``main/cond_0[1]/``; ``main[CoreML7]/`` where a function has several blocks."""
@@ -130,40 +135,46 @@ class Program:
             return ""
         name = self.scan.functions[function][0]
         several = sum(1 for row in blocks if row[1] == function and row[2] < 0) > 1
-        return f"{name}[{blocks[block][0]}]/" + "".join(steps[::-1]) if several and block >= 0 else f"{name}/" + "".join(steps[::-1])
+        return (
+            f"{name}[{blocks[block][0]}]/" + "".join(steps[::-1])
+            if several and block >= 0
+            else f"{name}/" + "".join(steps[::-1])
+        )
 
-    def path(self, constant: Any) -> str:
-        """Return the path of a constant inside the Program, as messages spell it."""
+    def path(self, op: Any, constant: Any = None) -> str:
+        """Return the path of an operation, or of a constant (then `op` may be None), as messages spell it."""
         blocks = self.scan.blocks
-        function = self.scan.functions[constant.function][0] if constant.function >= 0 else ""
+        block = constant.block if constant is not None else op.block
+        number = constant.function if constant is not None else blocks[block][1]
+        function = self.scan.functions[number][0] if number >= 0 else ""
         nesting = []
-        block = constant.block
         while block >= 0 and blocks[block][2] >= 0:
             nesting.append((blocks[block][4], blocks[block][0], blocks[block][3]))
             block = blocks[block][2]
-        op = constant.op
         where = (op.index, op.name) if op is not None else None
         spec = blocks[block][0] if block >= 0 else None
-        return self.prefix + program_path(function, spec, nesting[::-1], where, constant.key)
+        return self.prefix + program_path(
+            function, spec, nesting[::-1], where, constant.key if constant is not None else ""
+        )
 
     # -------------------------------------------------------------------------------------------------- compression
 
-    def compressed(self) -> tuple[list[Compressed], set[int]]:
+    def compressed(self) -> tuple[list[Compressed], dict[int, Any]]:
         """Group the parts of constexpr operations.
 
         Returns:
-            The dense weights, in Program order, and the ids of all constants that are parts of one (a const operation
-            that a constexpr operation reads is a part too).
+            The dense weights, in Program order, and all constants that are parts of one, by id (a const operation that
+            a constexpr operation reads is a part too, and may be too small to be in scan.constants).
         """
         ops = [op for op in self.scan.ops if op.type.startswith("constexpr_")]
         if not ops:
-            return [], set()
+            return [], {}
         groups = {id(op): Compressed(op) for op in ops}
         outputs: dict[tuple[int, str], Any] = {}
         for op in ops:
             for name in self._output_names(op):
                 outputs[op.block, name] = groups[id(op)]
-        parts: set[int] = set()
+        parts: dict[int, Any] = {}
         readers = []
         for c in self.scan.constants:
             if c.op is not None and id(c.op) in groups:
@@ -171,22 +182,44 @@ class Program:
                     readers.append(c)
                 elif c.key != "name" and c.mil_code != 2:
                     groups[id(c.op)].parts[_part(c)] = c
-                    parts.add(id(c))
+                    parts[id(c)] = c
             elif c.op is not None and c.op.type == "const" and c.key == "val":
                 outputs.setdefault((c.block, c.op.name), c)
         inner: set[int] = set()
+        small = False
         for c in readers:
             source = self._visible(outputs, c.block, c.text)
+            if source is None and not small:
+                small = True
+                for key, value in self._small_constants().items():
+                    outputs.setdefault(key, value)
+                source = self._visible(outputs, c.block, c.text)
             if source is None:
-                continue  # a name that is no constant: for the caller of decode to refuse
+                continue  # the name of something that is no constant: no part
             groups[id(c.op)].parts[_part(c)] = source
             if isinstance(source, Compressed):
                 inner.add(id(source))
             else:
-                parts.add(id(source))
+                parts[id(source)] = source
         # What another constexpr reads is a part, and so is what yields more than one tensor (a mask and its values).
         ends = [g for g in groups.values() if id(g) not in inner and g.op.output_count == 1]
         return ends, parts
+
+    def _small_constants(self) -> dict[tuple[int, str], Any]:
+        """Every const operation, those below the threshold for weights included: (block, name) -> Constant."""
+        scan = self._scan_again(_codec.SCAN_ALL)
+        return {
+            (c.block, c.op.name): c
+            for c in scan.constants
+            if c.key == "val" and c.op is not None and c.op.type == "const"
+        }
+
+    def _scan_again(self, flags: int) -> _codec.Scan:
+        """Scan for something else; the rows of functions and blocks are numbered as in `scan`."""
+        scan = _codec.scan_program(self.buffer, *self.span, self.flags | flags | _codec.SCAN_PLAIN)
+        if scan is None:  # where the first scan had no reason to look
+            raise UnsupportedError("Program: expected every message in one piece, got pieces", file=self.buffer.name)
+        return scan
 
     def _visible(self, outputs: dict[tuple[int, str], Any], block: int, name: str) -> Any:
         while block >= 0:
@@ -214,7 +247,7 @@ class Program:
 
         Only names that an operation of this scan defines are kept; a nested block sees the blocks around it.
         """
-        scan = _codec.scan_program(self.buffer, *self.span, self.flags | _codec.SCAN_USES)
+        scan = self._scan_again(_codec.SCAN_USES)
         defined = {(op.block, op.name) for op in self.scan.ops}
         found: dict[tuple[int, str], list[Use]] = {}
         for c in scan.constants:
@@ -223,8 +256,8 @@ class Program:
                 block = scan.blocks[block][2]
             if block < 0:
                 continue
-            returned = c.owner == _codec.RETURN
-            use = Use("return", c.text, "") if returned else Use(c.op.type, c.op.name, c.key)
+            op = None if c.owner == _codec.RETURN else c.op
+            use = Use("return", c.text, "") if op is None else Use(op.type, op.name, c.key)
             found.setdefault((block, c.text), []).append(use)
         return found
 
@@ -236,7 +269,8 @@ def _rewrite(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[_codec.Buffe
     offset, nbytes = span
     if nbytes >= 1 << 31:
         raise UnsupportedError(
-            f"Program in pieces: expected less than 2 GiB, which protobuf can merge, got {nbytes} bytes", file=buffer.name
+            f"Program in pieces: expected less than 2 GiB, which protobuf can merge, got {nbytes} bytes",
+            file=buffer.name,
         )
     data = schema.parse("Program", memoryview(buffer)[offset : offset + nbytes]).SerializeToString(deterministic=True)
     return _codec.Buffer(data, buffer.name), (0, len(data))

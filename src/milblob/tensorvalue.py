@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -11,12 +11,13 @@ from .dtypes import DType, as_dtype
 from .errors import FormatError
 
 FLOATS, INTS, BOOLS, STRINGS, LONGINTS, DOUBLES, BYTES = range(1, 8)
+_VARINTS = (INTS, BOOLS, LONGINTS)
 FIELD_NAMES = ("nothing", "floats", "ints", "bools", "strings", "longInts", "doubles", "bytes")
 
 Shape = Sequence[int | None]
 
 
-def accepts(dtype: Any, field: int) -> bool:
+def accepts(dtype: DType, field: int) -> bool:
     """Whether values of `dtype` follow without loss from a TensorValue field.
 
     Integers from ints and longInts (each value is checked against the dtype), float64 also from floats, and anything of
@@ -25,7 +26,7 @@ def accepts(dtype: Any, field: int) -> bool:
     if field == BYTES:
         return dtype is not DType.STRING
     if field in (INTS, LONGINTS):
-        return bool(dtype.is_integer)
+        return dtype.is_integer
     if field == FLOATS:
         return dtype is DType.FLOAT32 or dtype is DType.FLOAT64
     return field == dtype.field
@@ -61,7 +62,9 @@ def unpack_tensor(value: Any, dtype: Any, shape: Shape) -> np.ndarray[Any, Any]:
     return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), tuple(shape))
 
 
-def unpack_at(buffer: _codec.Buffer, offset: int, nbytes: int, dtype: Any, shape: tuple[int | None, ...]) -> np.ndarray[Any, Any]:
+def unpack_at(
+    buffer: _codec.Buffer, offset: int, nbytes: int, dtype: DType, shape: tuple[int | None, ...]
+) -> np.ndarray[Any, Any]:
     """As unpack_tensor, for the TensorValue at [offset, offset + nbytes) of a held buffer."""
     field, start, at, payload, chunk_count, string_count = _codec.tensor_locate(buffer, offset, nbytes)
     open_count = shape.count(None)
@@ -73,33 +76,43 @@ def unpack_at(buffer: _codec.Buffer, offset: int, nbytes: int, dtype: Any, shape
             return np.empty([size or 0 for size in shape], dtype.numpy)
         expected = FIELD_NAMES[dtype.field]
         raise FormatError(
-            f"tensor value of {dtype}: expected field {expected}, got {FIELD_NAMES[field]}", offset=offset, file=buffer.name
+            f"tensor value of {dtype}: expected field {expected}, got {FIELD_NAMES[field]}",
+            offset=offset,
+            file=buffer.name,
         )
     if chunk_count > 1 and field != STRINGS:
         buffer = _codec.Buffer(_codec.tensor_gather(buffer, offset + nbytes, field, start, payload), buffer.name)
         at = 0
+    if field in _VARINTS and not open_count and known <= payload:
+        return _varints(buffer, field, dtype, at, payload, shape)  # counts as it decodes; a varint is a byte at least
     count = _count(buffer, field, dtype, at, payload, string_count, None if open_count else known)
     if open_count:
         shape = _close(shape, known, count)
         known = prod(shape)  # type: ignore[arg-type]
     if count != known:
-        words = f"elements of {FIELD_NAMES[field]}: expected {known} for shape {shape}, got {count}"
-        raise FormatError(words, offset=at, file=buffer.name)
+        raise _wrong_count(buffer, field, at, known, shape, count)
     if field == STRINGS:
         texts = np.empty(count, object)
         texts[:] = _codec.tensor_strings(buffer, offset + nbytes, start, count)
-        return texts.reshape(shape)  # type: ignore[arg-type]
-    return _values(buffer, field, dtype, at, payload, count, shape)
+        return texts.reshape(cast("tuple[int, ...]", shape))
+    if field in _VARINTS:
+        return _varints(buffer, field, dtype, at, payload, shape)
+    return _fixed(buffer, field, dtype, at, payload, count, shape)
+
+
+def _wrong_count(buffer: _codec.Buffer, field: int, at: int, known: int, shape: Any, count: int) -> FormatError:
+    words = f"elements of {FIELD_NAMES[field]}: expected {known} for shape {shape}, got {count}"
+    return FormatError(words, offset=at, file=buffer.name)
 
 
 def _count(
-    buffer: _codec.Buffer, field: int, dtype: Any, at: int, nbytes: int, string_count: int, expected: int | None
+    buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, string_count: int, expected: int | None
 ) -> int:
     """The number of elements in a payload; bytes that make no whole element are refused."""
     if field == STRINGS:
         return string_count
-    if field in (INTS, BOOLS, LONGINTS):
-        return int(_codec.varint_count(buffer, at, nbytes))
+    if field in _VARINTS:
+        return _codec.varint_count(buffer, at, nbytes)
     nbits = {FLOATS: 32, DOUBLES: 64}.get(field, dtype.nbits)
     count = nbytes * 8 // nbits
     if expected is not None and (expected * nbits + 7) // 8 == nbytes:
@@ -116,39 +129,47 @@ def _close(shape: tuple[int | None, ...], known: int, count: int) -> tuple[int |
     return tuple(size if n is None else n for n in shape)
 
 
-def _values(
-    buffer: _codec.Buffer, field: int, dtype: Any, at: int, nbytes: int, count: int, shape: Any
+def _fixed(
+    buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, count: int, shape: Any
 ) -> np.ndarray[Any, Any]:
+    """The values of floats, doubles or bytes: a view, unless they have to be unpacked or widened."""
     if field in (FLOATS, DOUBLES):
-        stored = np.ndarray(shape, "<f4" if field == FLOATS else "<f8", buffer, at)
+        stored = np.ndarray(shape, "<f4" if field == FLOATS else "<f8", buffer, at)  # type: ignore[arg-type]
         if dtype.numpy == stored.dtype:
             return stored
         with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
             return stored.astype(dtype.numpy)
-    if field == BYTES:
-        if dtype is DType.BOOL:
-            out = np.empty(count, np.uint8)
-            _codec.varint_decode(buffer, at, nbytes, out, 1, 0, 1, is_bool=True)
-            return out.view(np.bool_).reshape(shape)
-        if not dtype.is_sub_byte:
-            return np.ndarray(shape, dtype.numpy, buffer, at)
+    if dtype is DType.BOOL:
         out = np.empty(shape, np.uint8)
-        _codec.unpack_bits(buffer, at, count, dtype.nbits, out)
-        return out.view(dtype.numpy)
-    out = np.empty(shape, np.uint8 if dtype is DType.BOOL else dtype.numpy.newbyteorder("="))
+        _codec.varint_decode(buffer, at, nbytes, out, 1, 0, 1, True)
+        return out.view(np.bool_)
+    if not dtype.is_sub_byte:
+        return np.ndarray(shape, dtype.numpy, buffer, at)  # type: ignore[arg-type]
+    out = np.empty(shape, np.uint8)
+    _codec.unpack_bits(buffer, at, count, dtype.nbits, out)
+    return out.view(dtype.numpy)
+
+
+def _varints(buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, shape: Any) -> np.ndarray[Any, Any]:
+    """The values of ints, longInts or bools: a new array, every element checked against the dtype."""
     low, high = dtype.range
     # A field of signed numbers holds an unsigned dtype of its own width as the same bits.
     if dtype is DType.UINT64 and field == LONGINTS:
         low, high = -(1 << 63), (1 << 63) - 1
     elif dtype.nbits == 32 and field == INTS:
         low, high = -(1 << 31), (1 << 32) - 1  # some encoders write a negative int32 in five bytes
-    high = min(high, (1 << 63) - 1)
-    _codec.varint_decode(buffer, at, nbytes, out.view(np.uint8) if dtype.is_sub_byte else out, out.itemsize, low, high, field == BOOLS)
-    if dtype is DType.BOOL:
-        return out.view(np.bool_)
+    itemsize = max(dtype.nbits // 8, 1)
+    out = np.empty(shape, f"u{itemsize}")
+    try:
+        _codec.varint_decode(buffer, at, nbytes, out, itemsize, low, min(high, (1 << 63) - 1), field == BOOLS)
+    except FormatError:
+        count = _codec.varint_count(buffer, at, nbytes)
+        if count != out.size:
+            raise _wrong_count(buffer, field, at, out.size, shape, count) from None
+        raise
     if dtype is DType.INT4:
-        out.view(np.uint8)[...] &= 0x0F  # ml_dtypes keeps int4 zero-extended
-    return out
+        out &= 0x0F  # ml_dtypes keeps int4 zero-extended
+    return out.view(np.bool_ if dtype is DType.BOOL else dtype.numpy.newbyteorder("="))
 
 
 _VARINT_KINDS = {DType.INT16: "i16", DType.UINT16: "u16", DType.INT32: "i32", DType.INT64: "i64", DType.UINT64: "i64"}
@@ -175,7 +196,7 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
     own = as_dtype(array.dtype)
     target = own if dtype is None else as_dtype(dtype)
     if target is DType.STRING and own is DType.STRING:
-        return bytes(_codec.tensor_pack_strings([_utf8(text) for text in array.reshape(-1).tolist()]))
+        return _codec.tensor_pack_strings([_utf8(text) for text in array.reshape(-1).tolist()])
     if target is not own and not (target.is_integer and own.is_integer):
         raise TypeError(f"array: expected elements of {target}, got {own}; convert them first")
     if target.is_sub_byte:
@@ -186,7 +207,7 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
     array = np.require(array, array.dtype.newbyteorder("=" if kind != "raw" else "<"), ["C", "A"])
     if target is DType.BOOL and array.size and array.view(np.uint8).max() > 1:
         array = array.view(np.uint8) != 0  # a view of foreign bytes: NumPy does not promise 0 and 1
-    return bytes(_codec.tensor_pack(target.field, array.reshape(-1).view(np.uint8), kind))
+    return _codec.tensor_pack(target.field, array.reshape(-1).view(np.uint8), kind)
 
 
 def _as_array(values: Any, wanted: Any) -> np.ndarray[Any, Any]:
@@ -207,7 +228,7 @@ def _utf8(text: Any) -> bytes:
     raise TypeError(f"array: expected elements of str, got {type(text).__name__}")
 
 
-def _narrow(array: np.ndarray[Any, Any], target: Any) -> np.ndarray[Any, Any]:
+def _narrow(array: np.ndarray[Any, Any], target: DType) -> np.ndarray[Any, Any]:
     """Convert integers to another integer dtype, every value checked."""
     low, high = target.range
     wide = array.astype(np.int64) if array.dtype.kind not in "iu" else array
@@ -218,7 +239,7 @@ def _narrow(array: np.ndarray[Any, Any], target: Any) -> np.ndarray[Any, Any]:
     return wide.astype(target.numpy)
 
 
-def _pack_sub_byte(array: np.ndarray[Any, Any], own: Any, target: Any) -> bytes:
+def _pack_sub_byte(array: np.ndarray[Any, Any], own: DType, target: DType) -> bytes:
     """Pack one-byte elements, the range checked by the kernel; anything else is narrowed to them first."""
     low, high = target.range
     direct = array.dtype == np.int8 if target is DType.INT4 else array.dtype == np.uint8
@@ -227,4 +248,4 @@ def _pack_sub_byte(array: np.ndarray[Any, Any], own: Any, target: Any) -> bytes:
         if target is DType.INT4:
             low, high = -8, 15  # ml_dtypes keeps -1 as 0x0F; 0xFF would mean the same
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return bytes(_codec.tensor_pack(target.field, flat, f"p{target.nbits}", low, high))
+    return _codec.tensor_pack(target.field, flat, f"p{target.nbits}", low, high)

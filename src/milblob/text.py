@@ -17,7 +17,7 @@ def parse_text(buffer: _codec.Buffer) -> bytes:
         FormatError: something else than the language; line and column (from 1, in bytes) stand in `where`.
     """
     try:
-        return bytes(_codec.text_to_program(buffer))
+        return _codec.text_to_program(buffer)
     except FormatError as error:
         if error.offset is not None:
             before = bytes(memoryview(buffer)[: error.offset])

@@ -15,13 +15,14 @@ import traceback
 
 import coremltools
 import google.protobuf
+import numpy
+
 import make_blobs
 import make_compressed
 import make_demo
 import make_programs
 import make_protos
 import make_wire
-import numpy
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEMO = os.path.join(HERE, "..", "..", "examples")

@@ -5,8 +5,9 @@ import struct
 import sys
 
 import numpy as np
-import record
 from coremltools.libmilstoragepython import _BlobStorageWriter
+
+import record
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import reference

@@ -8,12 +8,13 @@ import os
 
 import coremltools as ct
 import coremltools.optimize.coreml as cto
-import make_programs
 import numpy as np
-import packages
-import record
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+
+import make_programs
+import packages
+import record
 
 
 def base_model(target, half=False):

@@ -4,9 +4,10 @@ import os
 
 import coremltools as ct
 import numpy as np
-import packages
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
+
+import packages
 
 WIDTH, HEADS, TOKENS, LABELS = 48, 4, 16, 96
 

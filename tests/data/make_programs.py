@@ -5,14 +5,15 @@ import os
 import shutil
 
 import coremltools as ct
-import mil_printer
 import numpy as np
-import packages
-import record
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from coremltools.models import datatypes
 from coremltools.models.neural_network import NeuralNetworkBuilder
+
+import mil_printer
+import packages
+import record
 
 TARGETS = {"ios15": ct.target.iOS15, "ios16": ct.target.iOS16, "ios17": ct.target.iOS17, "ios18": ct.target.iOS18}
 

@@ -3,13 +3,14 @@
 import os
 
 import coremltools as ct
-import mil_printer
 import numpy as np
+from coremltools import proto
+from coremltools.converters.mil import Builder as mb
+
+import mil_printer
 import packages
 import record
 import reference
-from coremltools import proto
-from coremltools.converters.mil import Builder as mb
 
 MIL = proto.MIL_pb2
 # The TensorValue field that coremltools' helper picks for a dtype (bfloat16 and fp8, which it refuses: bytes).

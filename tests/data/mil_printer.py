@@ -9,8 +9,9 @@ import os
 import shutil
 import struct
 
-import record
 from coremltools import proto
+
+import record
 
 MIL = proto.MIL_pb2
 SCALARS = {

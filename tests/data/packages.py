@@ -5,6 +5,7 @@ import os
 import uuid
 
 import coremltools as ct
+
 import record
 
 DATE = "com.github.apple.coremltools.conversion_date"

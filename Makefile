@@ -1,0 +1,73 @@
+# Everything happens in .venv, which is made from scratch by the first target that needs it.
+# Each step leaves a stamp in it, so that a second run does only what has changed.
+
+VENV := .venv
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+endif
+PY := $(BIN)/python
+MODEL ?= examples/demo.mlpackage
+HEADERS := $(wildcard include/milblob/*.h)
+
+.PHONY: help demo test lint bench build clean
+.DEFAULT_GOAL := help
+
+help: ## say what there is
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 16
+	@echo "make demo MODEL=path shows any model; PYTHON=path chooses the Python (3.11 or newer) that makes .venv"
+
+demo: $(VENV)/.built ## open a small model, list its weights, load them, say what happened
+	@$(PY) examples/demo.py "$(MODEL)"
+
+test: lint ## lint, types and all tests
+	$(PY) -m pytest
+
+lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs against what they describe
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/milblob
+	$(PY) -m mypy
+	$(PY) -m mypy.stubtest --ignore-disjoint-bases --ignore-unused-allowlist --allowlist tests/stubtest.txt milblob._codec milblob.dtypes
+
+bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives, on the same data
+	$(PY) -m pytest bench --benchmark-enable
+
+build: $(VENV)/.built ## make .venv and compile the extension
+
+clean: ## remove .venv and everything that was built
+	rm -rf $(VENV) build dist src/*.egg-info src/milblob/_codec.c src/milblob/_codec.*.so src/milblob/_codec.*.pyd
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+
+# ------------------------------------------------------------------------------------------------------------- steps
+
+# A candidate must run (a version manager's shim may not), be new enough, and be able to make environments and extensions.
+$(VENV)/.python:
+	@found=; for python in $(PYTHON) python3.13 python3.12 python3.11 python3.14 python3 python; do \
+	    "$$python" -c 'import ensurepip, os, sys, sysconfig as s, venv; \
+	        sys.exit(sys.version_info < (3, 11) or not os.path.exists(os.path.join(s.get_path("include"), "Python.h")))' \
+	        >/dev/null 2>&1 && found=$$python && break; \
+	done; \
+	if [ -z "$$found" ]; then \
+	    echo "no Python 3.11 or newer with venv, pip and C headers was found (on Debian and Ubuntu they are in" >&2; \
+	    echo "python3-venv and python3-dev); make PYTHON=path names one" >&2; \
+	    exit 1; \
+	fi; \
+	echo "$$found -m venv $(VENV)"; "$$found" -m venv --clear $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" "setuptools>=77" "cython>=3.1"
+	@touch $@
+
+# The package itself, editable, with rich for tables. Installing compiles the extension; later only what changed is compiled.
+$(VENV)/.built: pyproject.toml setup.py src/milblob/_codec.pyx src/milblob/_kernels.pxd $(HEADERS) | $(VENV)/.python
+	$(if $(filter pyproject.toml setup.py,$?),$(PY) -m pip install --quiet --no-build-isolation --editable ".[tables]", \
+	    $(PY) setup.py --quiet build_ext --inplace)
+	@touch $@
+
+$(VENV)/.tools: pyproject.toml | $(VENV)/.built
+	$(PY) -m pip install --quiet --group test --group lint
+	@touch $@
+
+$(VENV)/.rivals: pyproject.toml | $(VENV)/.built
+	$(PY) -m pip install --quiet --group bench
+	@touch $@

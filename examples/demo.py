@@ -1,0 +1,112 @@
+"""Open a Core ML model, list its weights, load them all, and say what happened: `make demo`, `make demo MODEL=path`.
+
+Usage: python examples/demo.py [MODEL]        (MODEL: .mlpackage, .mlmodelc, .mlmodel, model.mil or a weight file)
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import milblob
+
+DEMO = Path(__file__).with_name("demo.mlpackage")
+MAX_ROWS = 24
+
+
+def size(nbytes: int) -> str:
+    """Spell a number of bytes."""
+    value, unit = float(nbytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def describe(console: Console, model: milblob.Model) -> None:
+    """Print what the model says about itself."""
+    about = model.metadata
+    rows = {
+        "description": about.description,
+        "author": about.author,
+        "made by": about.producer,
+        "specification": f"{about.spec_version or ''} {about.opset}".strip(),
+        "functions": ", ".join(model.functions),
+        "inputs": "; ".join(f"{feature.name}: {feature}" for feature in about.inputs),
+        "outputs": "; ".join(f"{feature.name}: {feature}" for feature in about.outputs),
+    }
+    for title, text in rows.items():
+        if text:
+            console.print(f"  {title:14}{text}", markup=False, highlight=False)
+
+
+def table_of(model: milblob.Model) -> Table:
+    """Return the weights as a table: name, dtype, shape, stored bytes."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title, justify in (("name", "left"), ("dtype", "left"), ("shape", "left"), ("stored", "right")):
+        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for tensor in list(model.values())[:MAX_ROWS]:
+        dtype = f"{tensor.mil_dtype} ({tensor.compression})" if tensor.compression else str(tensor.mil_dtype)
+        table.add_row(tensor.name, dtype, " x ".join(map(str, tensor.shape)) or "scalar", size(tensor.nbytes))
+    if len(model) > MAX_ROWS:
+        table.add_row(f"... and {len(model) - MAX_ROWS} more", "", "", "")
+    return table
+
+
+def demo(console: Console, path: str) -> None:
+    """Do it: open, list, load, look."""
+    start = time.perf_counter()
+    model = milblob.open(path)
+    opened = time.perf_counter() - start
+    with model:
+        console.print(f"milblob.open({path!r})", style="bold", markup=False)
+        console.print(f"  {model.kind}, {len(model)} weights, in {opened * 1000:.1f} ms", highlight=False)
+        describe(console, model)
+        console.print(table_of(model))
+        packed = [tensor for tensor in model.values() if tensor.compression]
+    if packed:
+        tensor = packed[0]
+        console.print(f"\n{len(packed)} weights are compressed. Parts of {tensor.name}:", markup=False)
+        for key, part in tensor.parts.items():
+            console.print(f"  {key:16}{part!r}", markup=False, highlight=False)
+
+    # A compressed weight cannot be decoded yet, its parts can be read: stored=True lists those instead.
+    stored = bool(packed)
+    start = time.perf_counter()
+    weights = milblob.load(path, stored=stored)
+    loaded = time.perf_counter() - start
+    nbytes = sum(array.nbytes for array in weights.values())
+    console.print(f"\nmilblob.load({path!r}{', stored=True' if stored else ''})", style="bold", markup=False)
+    console.print(f"  {len(weights)} arrays, {size(nbytes)}, in {loaded * 1000:.1f} ms", highlight=False)
+    # Two reads of one tensor lie at the same address only if neither copied it.
+    with milblob.open(path, stored=stored) as model:
+        views = sum(np.may_share_memory(t.read(), t.read()) for t in model.values() if t.size)
+        empty = sum(1 for t in model.values() if not t.size)
+    unpacked = len(weights) - views - empty
+    console.print(f"  {views} are views of the stored bytes, {unpacked} had to be unpacked, {empty} are empty")
+    if weights:
+        name, array = max(weights.items(), key=lambda item: item[1].nbytes)
+        console.print(f"\nThe largest, {name}: {array.dtype} {array.shape}", markup=False)
+        console.print(f"  {array.reshape(-1)[:6]}", markup=False, highlight=False)
+
+
+def main() -> int:
+    """Run the demo on the model named on the command line; return the exit status."""
+    path = sys.argv[1] if len(sys.argv) > 1 else str(DEMO)
+    if Path(path) == DEMO and DEMO.is_relative_to(Path.cwd()):
+        path = str(DEMO.relative_to(Path.cwd()))
+    try:
+        demo(Console(soft_wrap=True), path)
+    except (milblob.MilblobError, OSError) as error:
+        sys.stdout.flush()
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""The public API as README.md and docs/api.md use it. Checked by mypy (`make lint`), never run."""
+
+from typing import Any, assert_type
+
+import numpy as np
+
+import milblob
+from milblob.metadata import Feature, Metadata
+
+Array = np.ndarray[Any, Any]
+
+
+def whole_model(path: str) -> None:
+    weights = milblob.load(path)
+    assert_type(weights, dict[str, Array])
+
+
+def lazy(path: str) -> None:
+    with milblob.open(path, constants=True, stored=True) as model:
+        assert_type(model, milblob.Model)
+        assert_type(list(model), list[str])
+        assert_type(model.functions, tuple[str, ...])
+        assert_type(model.metadata, Metadata)
+        assert_type(model.metadata.inputs, tuple[Feature, ...])
+        tensor = model["w"]
+        assert_type(tensor, milblob.Tensor)
+        assert_type(tensor.mil_dtype, milblob.DType)
+        assert_type(tensor.dtype, np.dtype[Any])
+        assert_type(tensor.shape, tuple[int, ...])
+        assert_type(tensor.file, str | None)
+        assert_type(tensor.consumers, tuple[milblob.Use, ...])
+        assert_type(tensor.parts["lut"], milblob.Tensor)
+        assert_type(tensor.read(out=np.empty((2, 3), np.float16)), Array)
+        np.asarray(tensor)
+
+
+def blobs(path: str) -> None:
+    with milblob.BlobReader(path) as reader:
+        for record in reader:
+            assert_type(record, milblob.BlobRecord)
+            assert_type(record.dtype, milblob.DType)
+            assert_type(record.count, int)
+        assert_type(reader.index, Array)
+        assert_type(reader.read(64), Array)
+        assert_type(reader.read_packed(64), Array)
+    with milblob.BlobReader(memoryview(b"")) as reader:
+        assert_type(reader.name, str | None)
+
+
+def values() -> None:
+    assert_type(milblob.pack_tensor(np.arange(3), "int32"), bytes)
+    assert_type(milblob.unpack_tensor(b"", milblob.DType.FLOAT16, (0,)), Array)
+    assert_type(milblob.DType.INT4.blob_code, int | None)
+    assert_type(milblob.DType.INT4.nbits, int)
+
+
+def errors(error: milblob.MilblobError) -> None:
+    assert_type(error.offset, int | None)
+    assert_type(error.where, str)
+    assert_type(error.file, str | None)
