@@ -7,6 +7,7 @@ Offsets and sizes are in bytes unless a name says otherwise. No function keeps a
 only `Buffer` holds one, and it lets go when the last array made from it is gone.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -35,6 +36,9 @@ def dtype_table():
 
 # ------------------------------------------------------------------------------------------------ buffers and errors
 
+# Not for the garbage collector, which clears a memoryview while its buffer is still held here, and would let go of
+# view.obj without releasing it. Reference counts alone release the view, and only when nothing uses it any more.
+@cython.no_gc
 cdef class Buffer:
     """A held read-only view of any C-contiguous buffer, and an exporter of it.
 
