@@ -3,6 +3,8 @@
 import concurrent.futures
 import gc
 import shutil
+import subprocess
+import sys
 import weakref
 from collections.abc import Mapping
 
@@ -12,7 +14,7 @@ import pytest
 
 import milblob
 import reference
-from conftest import DATA, MODEL_CASES, assert_same, load_case, model_directory, tensor_value
+from conftest import DATA, MODEL_CASES, assert_same, child_environment, load_case, model_directory, tensor_value
 from milblob import schema
 from test_program import LONG, add_const, add_op, as_model, new_program, set_type
 from test_tensorvalue import FIELD
@@ -106,6 +108,28 @@ def test_a_tensor_keeps_its_model_open():
     ]
     gc.collect()
     assert tensor.read().size == tensor.size
+
+
+CYCLES = """
+import gc, milblob
+data = open({path!r}, "rb").read()
+for view in (memoryview, bytes, bytearray, lambda source: source):
+    source = bytearray(data)
+    for _ in range(3):
+        model = milblob.open(view(source))
+        next(iter(model.values())).read()
+        del model
+        gc.collect()
+    source.append(0)
+print("good")
+"""
+
+
+def test_a_model_over_a_memoryview_may_be_left_to_the_garbage_collector():
+    """A model and its tensors refer to each other. In a process of its own, because the failure was a crash."""
+    code = CYCLES.format(path=str(DATA / "immediates" / "model.mlmodel"))
+    result = subprocess.run([sys.executable, "-c", code], env=child_environment(), capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "good\n", "")
 
 
 def test_nothing_is_read_when_listing(tmp_path):
