@@ -36,6 +36,7 @@ static inline mb_status mb_scan_dimension(mb_scan *scan, mb_cursor dimension, ui
             if (mb_read_field(&constant, &wire, scan->error)) return scan->error->status;
             if (wire.number != 1) continue;
             if (mb_expect_wire(&constant, &wire, MB_WIRE_VARINT, "size of a dimension", scan->error)) return scan->error->status;
+            if (wire.value == MB_UNKNOWN) return mb_fail(scan->error, MB_COUNT, (uint64_t)(wire.tag - scan->base), MB_UNKNOWN - 1, MB_UNKNOWN, "size of a dimension");
             *size = wire.value;
         }
     }
@@ -471,8 +472,9 @@ static inline mb_status mb_program_scan(mb_scan *scan, mb_span program) {
         if (mb_scan_pair(scan, mb_cursor_into(&message, &wire), &name, &function)) return scan->error->status;
         if (mb_scan_function(scan, name, function)) return scan->error->status;
     }
-    uint64_t most = scan->function_count | scan->block_count | scan->op_count | scan->entry_count | scan->number_count;
-    if (most >= MB_MAX_ROWS) return mb_fail(scan->error, MB_COUNT, program.offset, MB_MAX_ROWS - 1, most, "functions, blocks, operations, constants or dimensions");
+    uint64_t most = scan->function_count | scan->block_count | scan->op_count | scan->entry_count;
+    if (most >= MB_MAX_ROWS) return mb_fail(scan->error, MB_COUNT, program.offset, MB_MAX_ROWS - 1, most, "functions, blocks, operations or constants");
+    if (scan->number_count >= MB_MAX_NUMBERS) return mb_fail(scan->error, MB_COUNT, program.offset, MB_MAX_NUMBERS - 1, scan->number_count, "dimensions of all types");
     bool fits = scan->function_count <= scan->function_capacity && scan->block_count <= scan->block_capacity &&
                 scan->op_count <= scan->op_capacity && scan->entry_count <= scan->entry_capacity &&
                 scan->number_count <= scan->number_capacity;

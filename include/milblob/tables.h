@@ -10,8 +10,10 @@
 #define MB_NONE UINT32_MAX        /* no such row */
 #define MB_UNKNOWN UINT64_MAX     /* a dimension or an element count that the type leaves open */
 enum { MB_MAP_KEYS = 128 };       /* maps with more keys go through protobuf, which removes repeated keys */
-enum { MB_MAX_ROWS = 1 << 22 };   /* of any table, a hundred times what real Programs need: empty messages of two bytes
-                                     must not make a hostile file ask for thirty times its size */
+enum { MB_MAX_ROWS = 1 << 20 };   /* functions, blocks, operations or constants: thirty times what real Programs have.
+                                     Empty messages of two bytes become rows and objects of a kilobyte (measured): with
+                                     four times as many, a hostile file of 24 MB would take 3.4 GB */
+enum { MB_MAX_NUMBERS = 1 << 22 }; /* dimensions of all types, and steps into lists */
 enum { MB_WEIGHT_COUNT = 10 };    /* immediates of this many elements count as weights: coremltools' own threshold */
 
 enum mb_scan_flags {

@@ -130,7 +130,9 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
         return MB_OK; \
     } \
     MB_KERNEL mb_status name(type *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) { \
-        if (count < 64) return name##_careful(dst, src, nbytes, count, lo, hi, error); \
+        /* The last byte ends a varint, so either part ends with one too, and whatever is taken from a part up to the first \
+         * malformed one was counted. Nothing is taken after that: a run of 0x80 would be many bad elements, counted once. */ \
+        if (count < 64 || nbytes < count || src[nbytes - 1] >= 0x80) return name##_careful(dst, src, nbytes, count, lo, hi, error); \
         const uint64_t span = (uint64_t)hi - (uint64_t)lo; \
         const bool small_fit = lo <= 0 && hi >= 0x7f; \
         const uint8_t *half = mb_varint_boundary(src, nbytes); \
@@ -143,7 +145,7 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
          * is why the last part stops early. Each part ends at a boundary, so its elements are exactly its own. */ \
         const uint8_t *last = src + nbytes - 10; \
         const uint8_t *stop[2] = {end[0] < last ? end[0] : last, last}; \
-        while (at[0] < stop[0] && at[1] < stop[1]) { \
+        while (bad == 0 && at[0] < stop[0] && at[1] < stop[1]) { \
             uint64_t any = mb_load_u64(at[0]) | mb_load_u64(at[1]); \
             bool room = stop[0] - at[0] >= 8 && stop[1] - at[1] >= 8; \
             if ((any & MB_VARINT_HIGH) == 0 && small_fit && room) { \
@@ -162,7 +164,7 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
             } \
         } \
         for (int k = 0; k < 2; k++) { \
-            while (at[k] < stop[k]) { \
+            while (at[k] < stop[k] && bad == 0) { \
                 uint64_t value; \
                 at[k] += take(at[k], &value, &bad); \
                 if (ranged) bad |= (uint64_t)(value - (uint64_t)lo > span); \

@@ -99,11 +99,8 @@ static inline mb_status mb_skip_group(mb_cursor *cursor, mb_wire *group, mb_erro
     return MB_OK;
 }
 
-/* Read one field: its tag, and where its payload lies.
- * in   cursor: at a tag, at < end                               out  *wire: see mb_wire
- * over-reads: none      fails: MB_TRUNCATED, MB_VARINT, MB_TAG, MB_LENGTH, MB_DEPTH (groups)
- * cost: constant for length-delimited payloads, which are not looked into                                             */
-static inline mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error *error) {
+/* mb_read_field without the short way. */
+static inline mb_status mb_read_any_field(mb_cursor *cursor, mb_wire *wire, mb_error *error) {
     mb_cursor at = *cursor;
     uint64_t tag;
     if (mb_read_varint(&at, &tag, error)) return error->status;
@@ -142,6 +139,32 @@ static inline mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error
     }
     *cursor = at;
     return MB_OK;
+}
+
+/* Read one field: its tag, and where its payload lies.
+ * in   cursor: at a tag, at < end                               out  *wire: see mb_wire
+ * over-reads: none      fails: MB_TRUNCATED, MB_VARINT, MB_TAG, MB_LENGTH, MB_DEPTH (groups)
+ * cost: constant for length-delimited payloads, which are not looked into
+ *
+ * Nearly every field of a Program has a tag of one byte and a length of one or two: these are taken at once, and all
+ * others, the wrong ones too, go the general way.                                                                     */
+static inline mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error *error) {
+    const uint8_t *at = cursor->at;
+    if (mb_left(cursor) >= 3 && at[0] < 0x80 && (at[0] & 7) == MB_WIRE_BYTES && at[0] >= 8 && (at[1] < 0x80 || at[2] < 0x80)) {
+        const uint8_t *data = at[1] < 0x80 ? at + 2 : at + 3;
+        uint64_t nbytes = at[1] < 0x80 ? at[1] : (uint64_t)(at[1] & 0x7f) | (uint64_t)at[2] << 7;
+        if (nbytes <= (uint64_t)(cursor->end - data)) {
+            wire->number = at[0] >> 3;
+            wire->type = MB_WIRE_BYTES;
+            wire->value = 0;
+            wire->nbytes = nbytes;
+            wire->tag = at;
+            wire->data = data;
+            cursor->at = data + nbytes;
+            return MB_OK;
+        }
+    }
+    return mb_read_any_field(cursor, wire, error);
 }
 
 /* Refuse a known field that came with another wire type than its own. protobuf files it under unknown fields; no

@@ -8,10 +8,12 @@ Everything public is listed in `__all__`; docs/api.md has the same list with one
 """
 
 from .blob import RECORD, BlobReader, BlobRecord
+from .check import Finding, check
 from .dtypes import DType
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
-from .model import Model, Tensor, load, open
+from .model import Model, load, open
 from .program import Use
+from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "BlobReader",
     "BlobRecord",
     "DType",
+    "Finding",
     "FormatError",
     "MilblobError",
     "Model",
@@ -27,6 +30,7 @@ __all__ = [
     "Tensor",
     "UnsupportedError",
     "Use",
+    "check",
     "load",
     "open",
     "pack_tensor",

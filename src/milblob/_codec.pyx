@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-# cython: embedsignature=True, freethreading_compatible=True
+# cython: embedsignature=True, freethreading_compatible=True, auto_pickle=False
 """The compiled core: owns buffers, drops the GIL around work that grows with the data, turns a C status into an exception.
 
 C knows bytes and counts (include/milblob), Python owns names. Nothing here opens a file or decides what a tensor is called.
@@ -36,9 +36,7 @@ def dtype_table():
 
 # ------------------------------------------------------------------------------------------------ buffers and errors
 
-# Not for the garbage collector, which clears a memoryview while its buffer is still held here, and would let go of
-# view.obj without releasing it. Reference counts alone release the view, and only when nothing uses it any more.
-@cython.no_gc
+@cython.no_gc  # a cycle through it would let the collector break the exporter (a memoryview) while it is still held
 cdef class Buffer:
     """A held read-only view of any C-contiguous buffer, and an exporter of it.
 
@@ -56,7 +54,10 @@ cdef class Buffer:
     cdef readonly object name
 
     def __cinit__(self, source, name=None):
-        PyObject_GetBuffer(source, &self.view, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(source, &self.view, PyBUF_SIMPLE)
+        except ValueError as error:  # NumPy's word for a strided array
+            raise BufferError(str(error)) from None
         self.held = True
         self.data = <const uint8_t *>self.view.buf
         self.nbytes = <uint64_t>self.view.len
@@ -360,12 +361,13 @@ def tensor_strings(Buffer buffer not None, uint64_t end, uint64_t start, uint64_
     cdef C.mb_error e
     cdef uint64_t i
     cdef list result = []
-    cdef uint64_t *ranges = <uint64_t *>malloc(max(count, <uint64_t>1) * 16)
-    if ranges == NULL:
-        raise MemoryError
+    cdef uint64_t *ranges
     _span_check(buffer, start, end - start)
     memset(&t, 0, sizeof(t))
-    t.field, t.start = C.MB_FIELD_STRINGS, start
+    t.field, t.start, t.count = C.MB_FIELD_STRINGS, start, count
+    ranges = <uint64_t *>malloc(max(count, <uint64_t>1) * 16)
+    if ranges == NULL:
+        raise MemoryError
     try:
         if C.mb_tensor_gather(buffer.data, buffer.data + end, &t, NULL, ranges, &e):
             _fail(&e, buffer.name)
@@ -552,7 +554,9 @@ def scan_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint3
                 return _scan_rows(buffer, &s)
             if status == C.MB_SPLIT:
                 return None
-            if status != C.MB_FULL:
+            # An error in a block that has no row yet: once more with room for it, so that the message can say where.
+            if status != C.MB_FULL and (s.function_count | s.block_count >= 1 << 20 or
+                                        (s.function_count <= functions and s.block_count <= blocks)):
                 _fail(&e, buffer.name, _path(buffer, &s))
             functions, blocks, ops = max(functions, s.function_count), max(blocks, s.block_count), max(ops, s.op_count)
             entries, numbers = max(entries, s.entry_count), max(numbers, s.number_count)
@@ -568,13 +572,19 @@ cdef Scan _scan_rows(Buffer buffer, C.mb_scan *s):
     cdef C.mb_entry *t
     cdef uint64_t i
     cdef uint32_t k
-    cdef uint64_t last_offset = 0, last_nbytes = 0
-    cdef str last = ""
+    cdef uint64_t last_offset = 0, last_nbytes = 0, key_offset = 0, key_nbytes = 0
+    cdef str last = "", key = ""
+    cdef list names = []
     scan.version = s.version
     scan.functions = [(_text(buffer, s.functions[i].name.offset, s.functions[i].name.nbytes),
                        _text(buffer, s.functions[i].opset.offset, s.functions[i].opset.nbytes),
                        (s.functions[i].message.offset, s.functions[i].message.nbytes)) for i in range(s.function_count)]
-    scan.blocks = [(_text(buffer, s.blocks[i].name.offset, s.blocks[i].name.nbytes), s.blocks[i].function,
+    for i in range(s.block_count):  # the blocks of one operation share its name
+        if i == 0 or s.blocks[i].name.offset != s.blocks[i - 1].name.offset:
+            last = _text(buffer, s.blocks[i].name.offset, s.blocks[i].name.nbytes)
+        names.append(last)
+    last = ""
+    scan.blocks = [(names[i], s.blocks[i].function,
                     -1 if s.blocks[i].parent == C.MB_NONE else <int64_t>s.blocks[i].parent, s.blocks[i].number,
                     s.blocks[i].index) for i in range(s.block_count)]
     scan.ops = ops = []
@@ -593,7 +603,10 @@ cdef Scan _scan_rows(Buffer buffer, C.mb_scan *s):
         row = Constant.__new__(Constant)
         row.value = (t.value.offset, t.value.nbytes)
         row.payload = (t.payload.offset, t.payload.nbytes)
-        row.key = _text(buffer, t.key.offset, t.key.nbytes)
+        if t.key.offset != key_offset or t.key.nbytes != key_nbytes:  # the elements of one list share theirs
+            key_offset, key_nbytes = t.key.offset, t.key.nbytes
+            key = _text(buffer, key_offset, key_nbytes)
+        row.key = key
         if t.storage != IMMEDIATE:
             # Nearly every weight names the same file: one str for a run of equal names.
             if t.payload.nbytes != last_nbytes or memcmp(buffer.data + t.payload.offset, buffer.data + last_offset, last_nbytes):

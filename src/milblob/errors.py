@@ -29,7 +29,9 @@ class MilblobError(Exception):
         at = "" if self.offset is None else f" at byte {self.offset}"
         file = "" if self.file is None else f" in {self.file}"
         where = f" - at {self.where}" if self.where else ""
-        return f"{self.what}{at}{file}{where}"
+        text = f"{self.what}{at}{file}{where}"
+        # Names come from the file: nothing in them may start a new line or talk to the terminal.
+        return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.what, self.offset, self.where, self.file)
@@ -70,13 +72,23 @@ def program_path(
         nesting: (operation index, operation name, block number) from the outermost operation that holds a block.
         op: (index, name) of the operation, or None.
         key: parameter or attribute.
+
+    Names longer than 120 characters and the middle of more than 8 levels are left out.
     """
-    parts = [function or "program"]
+    parts = [_short(function) or "program"]
     if specialization is not None:
-        parts.append(f".block[{specialization!r}]")
-    parts += [f".op[{index}] {name!r}.block[{number}]" for index, name, number in nesting]
+        parts.append(f".block[{_short(specialization)!r}]")
+    levels = [f".op[{index}] {_short(name)!r}.block[{number}]" for index, name, number in nesting]
+    if len(levels) > 8:
+        levels[4:-4] = [f"...{len(levels) - 8} more levels..."]
+    parts += levels
     if op is not None:
-        parts.append(f".op[{op[0]}] {op[1]!r}")
+        parts.append(f".op[{op[0]}] {_short(op[1])!r}")
     if key:
-        parts.append(f".{key}")
+        parts.append(f".{_short(key)}")
     return "".join(parts)
+
+
+def _short(name: str) -> str:
+    """A name as a message has room for it; foreign ones may be of any length."""
+    return name if len(name) <= 120 else name[:100] + "..." + name[-17:]

@@ -111,8 +111,9 @@ class Mapping:
             FormatError: the file has shrunk since it was opened.
         """
         buffer = self.live()
-        if self._mmap is not None:
-            now = self._mmap.size()
+        mapped = self._mmap  # another thread may close
+        if mapped is not None:
+            now = mapped.size()
             if now < buffer.nbytes:
                 raise FormatError(
                     f"size: expected {buffer.nbytes} bytes as when it was opened, got {now}", offset=now, file=self.name
@@ -124,8 +125,9 @@ class Mapping:
 
         Listing touches 64 bytes per record; with default read-ahead a cold file is mostly read for nothing.
         """
-        if self._mmap is not None and hasattr(self._mmap, "madvise"):
-            self._mmap.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
+        mapped = self._mmap
+        if mapped is not None and hasattr(mapped, "madvise"):
+            mapped.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
 
     def close(self) -> None:
         """Let go of the bytes. Arrays over them stay valid and keep the mapping until the last of them is gone."""

@@ -12,7 +12,7 @@ from .text import parse_text
 ML_PROGRAM, PIPELINES = 502, {202: 1, 200: 2, 201: 2}  # field of Model -> messages around Pipeline.models
 MIN_SPEC_VERSION = 6  # iOS 15: the first with ML Programs; what calls itself older is a draft of the format
 MAX_PIPELINE_DEPTH = 16
-MAX_JSON_NBYTES = 64 << 20
+MAX_JSON_NBYTES = 16 << 20  # `{}` times a third of it is 400 MB of objects
 
 _MODEL_PATH = "@model_path/"
 _BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
@@ -62,6 +62,7 @@ class Package:
     """
 
     def __init__(self, source: Any) -> None:
+        self.closed = False
         self.path: str | None = None
         self.sources: list[Source] = []
         self.blobs: BlobReader | None = None
@@ -228,15 +229,21 @@ class Package:
             path = resolve(source.directory, file_name)
             try:
                 mapping = self._map(path)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 raise ResolveError(
                     f"weight file {file_name}: expected at {path}, got no such file", file=source.mapping.name
                 ) from None
             found = self._readers[key] = BlobReader(mapping)
         return found
 
+    def require_open(self) -> None:
+        """Raise ValueError after close."""
+        if self.closed:
+            raise ValueError("I/O operation on closed model" + (f" {self.path}" if self.path else ""))
+
     def close(self) -> None:
         """Close every file. Arrays stay valid."""
+        self.closed = True
         for mapping in self._mappings:
             mapping.close()
 
@@ -317,6 +324,7 @@ def find_root_model(root: str) -> str:
     item = entries.get(identifier)
     if not isinstance(item, dict) or not isinstance(item.get("path"), str):
         raise FormatError(f"manifest: expected an item with a path for root {identifier!r}, got none", file=path)
+    contained(os.path.join(root, "Data"), item["path"])  # says so of an absolute path, which the next line would join
     model = contained(root, "Data/" + item["path"])
     if not os.path.lexists(model):
         raise ResolveError(f"root item of the manifest: expected at {model}, got no such file", file=path)
@@ -338,10 +346,13 @@ def contained(root: str, relative: str) -> str:
         ResolveError: it leads outside.
     """
     parts = relative.replace("\\", "/").split("/")
-    if relative[:1] in ("/", "\\") or ".." in parts or "\0" in relative or parts[0][1:2] == ":":
+    if relative[:1] in ("/", "\\") or ".." in parts or "\0" in relative or any(part[1:2] == ":" for part in parts):
         raise ResolveError(f"reference: expected a path inside {root}, got {relative!r}")
     path = os.path.join(root, *[part for part in parts if part not in ("", ".")])
-    real_root, real_path = os.path.realpath(root), os.path.realpath(path)
+    try:
+        real_root, real_path = os.path.realpath(root), os.path.realpath(path)
+    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair
+        raise ResolveError(f"reference: expected a path that can be a file name, got {relative!r}") from None
     if real_path != real_root and not real_path.startswith(real_root.rstrip(os.sep) + os.sep):
         raise ResolveError(f"reference {relative!r}: expected a file inside {root}, got a link to {real_path}")
     return path

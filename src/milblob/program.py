@@ -2,10 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from . import _codec
-from .errors import UnsupportedError, program_path
+from .errors import FormatError, UnsupportedError, program_path
+
+MAX_NAMES_NCHARS = 1 << 26
+"""Of all names together. They repeat text of the file (an operation's name in each of its constants), so a few megabytes
+could otherwise ask for terabytes; ten thousand constants take less than a hundredth of this."""
 
 _STEP = ("[{}]", "[{}].key", "[{}].value")
 
@@ -42,8 +46,7 @@ class Compressed:
         """Yield every stored part, those of inner operations included, each once."""
         seen: set[int] = set()
         pending: list[Any] = list(self.parts.values())
-        while pending:
-            part = pending.pop(0)
+        for part in pending:  # grows on the way
             if id(part) in seen:
                 continue
             seen.add(id(part))
@@ -65,11 +68,16 @@ class Program:
     Attributes:
         scan: `_codec.Scan`.
         buffer, span: what the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
+        groups: every constexpr operation with its parts, once `compressed` was called.
+        part_names: names of parts and of constexpr operations, by id of the Constant or Compressed.
         rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
     """
 
     def __init__(self, buffer: _codec.Buffer, span: tuple[int, int], prefix: str = "", constants: bool = False) -> None:
         self.prefix = prefix
+        self.groups: list[Compressed] = []
+        self.part_names: dict[int, str] = {}
+        self._uses: dict[tuple[int, str], list[Use]] | None = None
         self.buffer = buffer
         self.span = span
         self.rewritten = False
@@ -79,7 +87,10 @@ class Program:
             self.buffer, self.span = _rewrite(buffer, span)
             self.rewritten = True
             scan = _codec.scan_program(self.buffer, *self.span, flags | _codec.SCAN_PLAIN)
-        self.scan = cast(_codec.Scan, scan)  # protobuf writes no message in pieces
+        if scan is None:
+            words = "Program: expected messages in one piece after protobuf merged them, got pieces"
+            raise FormatError(words, file=buffer.name)
+        self.scan: _codec.Scan = scan
         self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
 
     # ------------------------------------------------------------------------------------------------------- names
@@ -91,11 +102,16 @@ class Program:
         """
         scan = self.scan
         ops = [op for op in scan.ops if op.type.startswith("constexpr_")]
+        nchars = sum(
+            len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in scan.constants
+        )
+        self._require_nchars(nchars)
         rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else ("", -1, -1) for c in scan.constants]
         rows += [(op.name, scan.blocks[op.block][1], op.block) for op in ops]
         prefix = self.prefix
         if len(scan.functions) > 1:
             heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
+            self._require_nchars(nchars + sum(len(heads[function]) for _, function, _ in rows if function >= 0))
             names = [
                 (heads[function] if function >= 0 else prefix) + name if name else "" for name, function, _ in rows
             ]
@@ -108,23 +124,37 @@ class Program:
 
     def _make_unique(self, names: list[str], rows: list[tuple[str, int, int]]) -> None:
         counts = Counter(names)
-        for i, name in enumerate(names):
-            if name and counts[name] > 1:
-                names[i] = self.prefix + self._scope(rows[i][1], rows[i][2]) + rows[i][0]
+        scopes: dict[tuple[int, int], str] = {}
+        tops = Counter(row[1] for row in self.scan.blocks if row[2] < 0)
+        nchars = 0
+        for i, own in enumerate(names):
+            if own and counts[own] > 1:
+                name, function, block = rows[i]
+                if (function, block) not in scopes:
+                    scopes[function, block] = self._scope(function, block, tops[function] > 1)
+                names[i] = self.prefix + scopes[function, block] + name
+                nchars += len(names[i])
+                self._require_nchars(nchars)
         # Not SSA, or a path that happens to equal another name: number them, in Program order.
         taken = Counter(names)
-        seen: dict[str, int] = {}
-        for i, name in enumerate(names):
-            if not name or taken[name] == 1:
-                continue
-            number = seen.get(name, 0) + 1
-            while number > 1 and f"{name}#{number}" in taken:
-                number += 1
-            seen[name] = number
-            if number > 1:
-                names[i] = f"{name}#{number}"
+        seen: set[str] = set()
+        following: dict[str, int] = {}
+        for i, base in enumerate(names):
+            name = base
+            if name and name in seen:
+                number = following.get(base, 2)
+                while (name := f"{base}#{number}") in seen or taken[name]:
+                    number += 1
+                following[base] = number + 1
+            names[i] = name
+            seen.add(name)
 
-    def _scope(self, function: int, block: int) -> str:
+    def _require_nchars(self, nchars: int) -> None:
+        if nchars > MAX_NAMES_NCHARS:
+            words = f"names of all constants: expected at most {MAX_NAMES_NCHARS} characters, got {nchars} or more"
+            raise FormatError(words, file=self.buffer.name)
+
+    def _scope(self, function: int, block: int, several: bool) -> str:
         """The block path of DESIGN: ``main/cond_0[1]/``; ``main[CoreML7]/`` where a function has several blocks."""
         steps = []
         blocks = self.scan.blocks
@@ -134,12 +164,8 @@ class Program:
         if function < 0:
             return ""
         name = self.scan.functions[function][0]
-        several = sum(1 for row in blocks if row[1] == function and row[2] < 0) > 1
-        return (
-            f"{name}[{blocks[block][0]}]/" + "".join(steps[::-1])
-            if several and block >= 0
-            else f"{name}/" + "".join(steps[::-1])
-        )
+        top = f"{name}[{blocks[block][0]}]/" if several and block >= 0 else f"{name}/"
+        return top + "".join(steps[::-1])
 
     def path(self, op: Any, constant: Any = None) -> str:
         """Return the path of an operation, or of a constant (then `op` may be None), as messages spell it."""
@@ -170,6 +196,7 @@ class Program:
         if not ops:
             return [], {}
         groups = {id(op): Compressed(op) for op in ops}
+        self.groups = list(groups.values())
         outputs: dict[tuple[int, str], Any] = {}
         for op in ops:
             for name in self._output_names(op):
@@ -245,8 +272,14 @@ class Program:
     def uses(self) -> dict[tuple[int, str], list[Use]]:
         """Return who reads what: (block of the definition, name) -> uses. Names are resolved by scope.
 
-        Only names that an operation of this scan defines are kept; a nested block sees the blocks around it.
+        Only names that an operation of this scan defines are kept; a nested block sees the blocks around it. Found on
+        the first call.
         """
+        if self._uses is None:
+            self._uses = self._find_uses()
+        return self._uses
+
+    def _find_uses(self) -> dict[tuple[int, str], list[Use]]:
         scan = self._scan_again(_codec.SCAN_USES)
         defined = {(op.block, op.name) for op in self.scan.ops}
         found: dict[tuple[int, str], list[Use]] = {}

@@ -8,12 +8,13 @@ import numpy as np
 
 from . import _codec
 from .dtypes import DType, as_dtype
-from .errors import FormatError
+from .errors import FormatError, UnsupportedError
 
 FLOATS, INTS, BOOLS, STRINGS, LONGINTS, DOUBLES, BYTES = range(1, 8)
 _VARINTS = (INTS, BOOLS, LONGINTS)
 FIELD_NAMES = ("nothing", "floats", "ints", "bools", "strings", "longInts", "doubles", "bytes")
 
+MAX_RANK = 64
 Shape = Sequence[int | None]
 
 
@@ -49,6 +50,7 @@ def unpack_tensor(value: Any, dtype: Any, shape: Shape) -> np.ndarray[Any, Any]:
     Raises:
         FormatError: broken bytes; a field that does not hold this dtype; too many or too few elements; an element
             outside the dtype. The message names the field and the element.
+        UnsupportedError: a shape that NumPy does not hold (more than 64 dimensions).
         TypeError: `value` is neither bytes nor a TensorValue message.
 
     Spec: FORMATS of coremltools e0e2f42, mlmodel/format/MIL.proto, message TensorValue.
@@ -67,6 +69,7 @@ def unpack_at(
 ) -> np.ndarray[Any, Any]:
     """As unpack_tensor, for the TensorValue at [offset, offset + nbytes) of a held buffer."""
     field, start, at, payload, chunk_count, string_count = _codec.tensor_locate(buffer, offset, nbytes)
+    require_shape(shape, offset, buffer.name)
     open_count = shape.count(None)
     if open_count > 1:
         raise FormatError(f"shape: expected at most one open dimension, got {shape}", offset=offset, file=buffer.name)
@@ -103,6 +106,22 @@ def unpack_at(
 def _wrong_count(buffer: _codec.Buffer, field: int, at: int, known: int, shape: Any, count: int) -> FormatError:
     words = f"elements of {FIELD_NAMES[field]}: expected {known} for shape {shape}, got {count}"
     return FormatError(words, offset=at, file=buffer.name)
+
+
+def require_shape(shape: Shape, offset: int, file: str | None) -> None:
+    """Refuse a shape that no ndarray can have, even an empty one.
+
+    Raises:
+        UnsupportedError: more than 64 dimensions; or a zero (or an open dimension) among others that multiply to too
+            much, which no payload can be too short for.
+    """
+    if len(shape) > MAX_RANK:
+        raise UnsupportedError(
+            f"rank: expected at most {MAX_RANK}, which NumPy holds, got {len(shape)}", offset=offset, file=file
+        )
+    if not all(shape) and prod([size for size in shape if size]) >= 1 << 59:
+        words = f"shape: expected fewer than 2^59 elements, zeros left out, got {tuple(shape)}"
+        raise UnsupportedError(words, offset=offset, file=file)
 
 
 def _count(

@@ -1,0 +1,48 @@
+"""Compiles cwalk.c into a temporary directory and calls it."""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("cwalk.c")
+
+
+class CWalk:
+    """The functions of cwalk.c.
+
+    Args:
+        folder: where the library is put.
+
+    Raises:
+        RuntimeError: no C compiler; the limits cannot be measured without one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        compiler = os.environ.get("CC") or shutil.which("cc") or (sysconfig.get_config_var("CC") or "").split(" ")[0]
+        if not compiler:
+            raise RuntimeError("C compiler: expected cc or $CC, got none")
+        library = folder / "cwalk.so"
+        subprocess.run([*compiler.split(), "-O2", "-shared", "-fPIC", str(SOURCE), "-o", str(library)], check=True)
+        self._library = ctypes.CDLL(str(library))
+        for name in ("cwalk_records", "cwalk_program", "cwalk_resident"):
+            getattr(self._library, name).restype = ctypes.c_int64
+
+    def records(self, path: str, random: bool = False) -> tuple[int, int]:
+        """Walk a blob file under random or default read-ahead: (records, sum of their sizes in bytes)."""
+        total = ctypes.c_uint64()
+        count = self._library.cwalk_records(path.encode(), random, ctypes.byref(total))
+        return count, total.value
+
+    def program(self, model: str, weights: str) -> tuple[int, int, int, int]:
+        """Walk a model file: (blob values, operations, bytes of their records, elements declared)."""
+        out = (ctypes.c_uint64 * 4)()
+        if self._library.cwalk_program(model.encode(), weights.encode(), out):
+            raise OSError(f"{model}: expected a model file with weights, got none")
+        return tuple(out)
+
+    def resident(self, path: str) -> int:
+        """Return the bytes of a file that are in the page cache; -1 if the system does not say."""
+        return int(self._library.cwalk_resident(path.encode()))

@@ -1,0 +1,233 @@
+"""The data that the jobs run on: the same tensors in every rival's file format, written by the rival's own writer.
+
+Everything is seeded: two runs with the same scale make the same values. Sizes are element counts unless named nbytes.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MODEL_NAME = "com.apple.CoreML/model.mlmodel"
+WEIGHTS_NAME = "com.apple.CoreML/weights"
+FILE_NAME = "@model_path/weights/weight.bin"
+
+
+class Tensors:
+    """`count` different float16 tensors of one shape, made on the fly: each is a window of one random block.
+
+    Args:
+        count: how many.
+        shape: of each.
+
+    Iterating gives (name, array), in the order of their names.
+    """
+
+    def __init__(self, count: int, shape: tuple[int, ...]) -> None:
+        self.count, self.shape = count, shape
+        self._size = int(np.prod(shape))
+        bits = np.random.default_rng(2).integers(0, 1 << 16, self._size + 64 * count, np.uint16)
+        self._block = (bits & 0x83FF | 0x3800).view(np.float16)  # 0.5 to 1, either sign: no NaN, so == is enough
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> np.ndarray[Any, Any]:
+        start = 64 * number
+        return self._block[start : start + self._size].reshape(self.shape)
+
+    def name(self, number: int) -> str:
+        """Return the name of a tensor; names sort as numbers do."""
+        return f"weight_{number:05d}"
+
+    def __iter__(self) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+        return ((self.name(i), self[i]) for i in range(self.count))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return self.count * self._size * 2
+
+
+def write_blob(path: Path, tensors: Tensors) -> None:
+    """Write a blob v2 file with coremltools' own writer."""
+    write_blob_offsets(path, tensors)
+
+
+def write_blob_offsets(path: Path, tensors: Tensors) -> list[int]:
+    """Write a blob v2 file with coremltools' own writer; return the metadata offsets."""
+    from coremltools.libmilstoragepython import _BlobStorageWriter
+
+    writer = _BlobStorageWriter(str(path))
+    return [writer.write_fp16_data(array.view(np.uint16).reshape(-1)) for _, array in tensors]
+
+
+def write_safetensors(path: Path, tensors: Tensors) -> None:
+    """Write a safetensors file."""
+    from safetensors.numpy import save_file
+
+    save_file({name: np.ascontiguousarray(array) for name, array in tensors}, str(path))
+
+
+def write_h5(path: Path, tensors: Tensors) -> None:
+    """Write an HDF5 file, one contiguous dataset per tensor."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        for name, array in tensors:
+            file.create_dataset(name, data=array)
+
+
+def write_gguf(path: Path, tensors: Tensors) -> None:
+    """Write a GGUF file."""
+    import gguf
+
+    writer = gguf.GGUFWriter(str(path), "bench")
+    for name, array in tensors:
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_torch(path: Path, tensors: Tensors) -> None:
+    """Write a PyTorch state dict."""
+    import torch
+
+    torch.save({name: torch.from_numpy(array.copy()) for name, array in tensors}, path)
+
+
+def write_manifest(package: Path) -> None:
+    """Write the Manifest.json of a package with one model and one folder of weights."""
+    entries = {}
+    for number, (name, path) in enumerate((("model.mlmodel", MODEL_NAME), ("weights", WEIGHTS_NAME))):
+        item = {"author": "com.apple.CoreML", "description": f"CoreML Model {name}", "name": name, "path": path}
+        entries[f"00000000-0000-0000-0000-{number:012d}"] = item
+    root = next(iter(entries))
+    manifest = {"fileFormatVersion": "1.0.0", "itemInfoEntries": entries, "rootModelIdentifier": root}
+    (package / "Manifest.json").write_text(json.dumps(manifest, indent=4))
+
+
+def write_package(package: Path, tensors: Tensors) -> None:
+    """Write an .mlpackage of one `const` operation per tensor, by coremltools' protobuf classes and blob writer."""
+    from coremltools import proto
+
+    folder = package / "Data" / "com.apple.CoreML"
+    (folder / "weights").mkdir(parents=True)
+    offsets = write_blob_offsets(folder / "weights" / "weight.bin", tensors)
+    mil = proto.MIL_pb2
+    model = proto.Model_pb2.Model(specificationVersion=7)
+    model.mlProgram.version = 1
+    function = model.mlProgram.functions["main"]
+    function.opset = "CoreML6"
+    block = function.block_specializations["CoreML6"]
+    for number, offset in enumerate(offsets):
+        op = block.operations.add(type="const")
+        output = op.outputs.add(name=tensors.name(number))
+        value = op.attributes["val"]
+        value.blobFileValue.fileName = FILE_NAME
+        value.blobFileValue.offset = offset
+        for type_ in (value.type, output.type):
+            type_.tensorType.dataType = mil.FLOAT16
+            type_.tensorType.rank = len(tensors.shape)
+            for size in tensors.shape:
+                type_.tensorType.dimensions.add().constant.size = size
+        name = op.attributes["name"]
+        name.type.tensorType.dataType = mil.STRING
+        name.immediateValue.tensor.strings.values.append(tensors.name(number))
+    block.outputs.append(tensors.name(0))
+    (folder / "model.mlmodel").write_bytes(model.SerializeToString())
+    write_manifest(package)
+
+
+WRITERS: dict[str, Callable[[Path, Tensors], None]] = {
+    "bin": write_blob,
+    "safetensors": write_safetensors,
+    "h5": write_h5,
+    "gguf": write_gguf,
+    "pt": write_torch,
+    "mlpackage": write_package,
+}
+
+
+def write_transformer(package: Path, layers: int, width: int) -> None:
+    """Convert a transformer by coremltools' own converter: 19 weights per layer, with 12 * width^2 values.
+
+    With 24 layers of width 1024 it has 2,841 operations and 459 weights of 640 MB. The rotary embedding is written out
+    as such models have it, with slices, and every small constant is an operation of its own, as coremltools makes them.
+    """
+    import coremltools as ct
+    from coremltools.converters.mil import Builder as mb  # noqa: N813
+    from coremltools.converters.mil.mil import types
+
+    size = 16 * width * width + 64 * 24 * (layers + 1)
+    block = np.random.default_rng(3).standard_normal(size, np.float32).astype(np.float16)
+    made = iter(range(1 << 30))
+
+    def weight(name: str, *shape: int) -> Any:
+        start, size = 64 * next(made), int(np.prod(shape))
+        return mb.const(val=np.ascontiguousarray(block[start : start + size].reshape(shape)), name=name)
+
+    tokens, heads, vocabulary = 64, 16, 16 * width
+    depth = width // heads
+    half = depth // 2
+
+    def norm(x: Any, name: str) -> Any:
+        return mb.layer_norm(
+            x=x, axes=[-1], gamma=weight(f"{name}_gamma", width), beta=weight(f"{name}_beta", width),
+            epsilon=np.float16(1e-3), name=name,
+        )  # fmt: skip
+
+    def linear(x: Any, name: str, rows: int, columns: int) -> Any:
+        matrix, bias = weight(f"{name}_weight", rows, columns), weight(f"{name}_bias", rows)
+        return mb.linear(x=x, weight=matrix, bias=bias, name=name)
+
+    def rotate(x: Any, name: str, cos: Any, sin: Any) -> Any:
+        x = mb.transpose(x=mb.reshape(x=x, shape=[1, tokens, heads, depth]), perm=[0, 2, 1, 3], name=f"{name}_heads")
+        a = mb.slice_by_index(x=x, begin=[0, 0, 0, 0], end=[1, heads, tokens, half], name=f"{name}_left")
+        b = mb.slice_by_index(x=x, begin=[0, 0, 0, half], end=[1, heads, tokens, depth], name=f"{name}_right")
+        mean = mb.reduce_mean(x=mb.square(x=x), axes=[-1], keep_dims=True, name=f"{name}_mean")
+        x = mb.mul(x=x, y=mb.rsqrt(x=mean, epsilon=np.float16(1e-3)), name=f"{name}_unit")
+        turned = mb.concat(values=[mb.mul(x=b, y=np.float16(-1)), a], axis=-1, name=f"{name}_turned")
+        return mb.add(x=mb.mul(x=x, y=cos), y=mb.mul(x=turned, y=sin), name=f"{name}_rotated")
+
+    def gelu(x: Any, name: str) -> Any:
+        cube = mb.mul(x=mb.mul(x=x, y=x), y=x, name=f"{name}_cube")
+        inner = mb.add(x=x, y=mb.mul(x=cube, y=np.float16(0.044715)), name=f"{name}_inner")
+        bent = mb.tanh(x=mb.mul(x=inner, y=np.float16(0.7978846)), name=f"{name}_tanh")
+        return mb.mul(x=mb.mul(x=x, y=np.float16(0.5)), y=mb.add(x=bent, y=np.float16(1)), name=name)
+
+    @mb.program(input_specs=[mb.TensorSpec((1, tokens), dtype=types.int32)], opset_version=ct.target.iOS16)
+    def program(ids: Any) -> Any:
+        x = mb.gather(x=weight("embedding", vocabulary, width), indices=ids, axis=0, name="embedded")
+        for i in range(layers):
+            p = f"layers_{i}"
+            cos, sin = weight(f"{p}_cos", 1, 1, tokens, depth), weight(f"{p}_sin", 1, 1, tokens, depth)
+            y = norm(x, f"{p}_norm1")
+            q = rotate(linear(y, f"{p}_q", width, width), f"{p}_q_rope", cos, sin)
+            k = rotate(linear(y, f"{p}_k", width, width), f"{p}_k_rope", cos, sin)
+            v = mb.reshape(x=linear(y, f"{p}_v", width, width), shape=[1, tokens, heads, depth])
+            v = mb.transpose(x=v, perm=[0, 2, 1, 3])
+            scores = mb.mul(x=mb.matmul(x=q, y=k, transpose_y=True), y=np.float16(depth**-0.5))
+            scores = mb.clip(x=scores, alpha=np.float16(-1e4), beta=np.float16(1e4), name=f"{p}_scores")
+            scores = mb.softmax(x=mb.add(x=scores, y=weight(f"{p}_mask", 1, 1, tokens, tokens)), axis=-1)
+            y = mb.transpose(x=mb.matmul(x=scores, y=v), perm=[0, 2, 1, 3])
+            y = mb.reshape(x=y, shape=[1, tokens, width])
+            x = mb.add(x=x, y=linear(y, f"{p}_o", width, width))
+            y = linear(norm(x, f"{p}_norm2"), f"{p}_up", 4 * width, width)
+            y = gelu(y, f"{p}_gelu")
+            x = mb.add(x=x, y=linear(y, f"{p}_down", width, 4 * width), name=f"{p}_out")
+        return norm(x, "final")
+
+    model = ct.convert(
+        program,
+        convert_to="mlprogram",
+        minimum_deployment_target=ct.target.iOS16,
+        pass_pipeline=ct.PassPipeline.EMPTY,
+        compute_precision=ct.precision.FLOAT32,
+        skip_model_load=True,
+    )
+    model.save(str(package))

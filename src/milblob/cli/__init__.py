@@ -1,0 +1,69 @@
+"""The command line: milblob ls | show | extract | check.
+
+Data goes to stdout, messages go to stderr. Exit status: 0 good, 1 findings, 2 an error, said in one line.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from .arguments import parse
+from .output import escape
+
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: arguments without the program's name; default: those of the process.
+
+    Returns:
+        Exit status: 0 good, 1 findings, 2 an error (one line on stderr), 130 interrupted, 141 nobody reads stdout.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError, OSError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        arguments = parse(argv)
+        status = int(arguments.run(arguments))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        _discard_stdout()
+        return EXIT_BROKEN_PIPE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except SystemExit as stop:  # argparse: --help, --version, wrong usage
+        return stop.code if isinstance(stop.code, int) else EXIT_ERROR
+    except MemoryError:
+        return _fail("not enough memory")
+    except RecursionError:
+        return _fail("input: expected less nesting, got more than Python can follow")
+    except KeyError as error:
+        return _fail(str(error.args[0]) if error.args else "unknown name")
+    except OSError as error:
+        file = f": {error.filename}" if error.filename is not None else ""
+        return _fail(f"{error.strerror}{file}" if error.strerror else str(error))
+    except (ValueError, TypeError, NotImplementedError, LookupError, OverflowError) as error:
+        return _fail(str(error))
+
+
+def _fail(message: str) -> int:
+    with suppress(OSError):
+        sys.stdout.flush()
+    with suppress(OSError):
+        print(f"milblob: {escape(message)}", file=sys.stderr)
+    return EXIT_ERROR
+
+
+def _discard_stdout() -> None:
+    """Keep the interpreter from writing, at exit, to a pipe that nobody reads."""
+    with suppress(OSError, ValueError, AttributeError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

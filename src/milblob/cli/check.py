@@ -1,0 +1,50 @@
+"""milblob check: every problem of models and weight files."""
+
+import os
+from argparse import Namespace
+from collections import Counter
+from typing import Any
+
+from ..check import check
+from . import output
+
+_EXIT_FINDINGS, _EXIT_ERROR = 1, 2
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command; the status is the worst of all paths: 2 cannot be opened, 1 errors or warnings, 0 good."""
+    status = 0
+    results: list[dict[str, Any]] = []
+    for path in arguments.models:
+        try:
+            findings = check(path)
+        except OSError as error:
+            output.say(f"{error.strerror or error}: {path}")
+            status = _EXIT_ERROR
+            continue
+        counts = Counter[str](finding.severity for finding in findings)
+        if counts["error"] or counts["warning"]:
+            status = max(status, _EXIT_FINDINGS)
+        if arguments.json:
+            totals = {f"{severity}s": counts[severity] for severity in ("error", "warning", "note")}
+            results.append({"path": path, **totals, "findings": [finding._asdict() for finding in findings]})
+            continue
+        for finding in findings:
+            if finding.severity != "note" or not arguments.quiet:
+                print(output.escape(_shorter(str(finding), path)))
+        if not arguments.quiet:
+            print(f"{output.escape(path)}: {_summary(counts)}")
+    if arguments.json:
+        output.print_json({"models": results})
+    return status
+
+
+def _shorter(text: str, path: str) -> str:
+    """Leave the model's own path out of what is said about files inside it."""
+    inside = path.rstrip("/\\") + os.sep
+    return text.replace(f" in {inside}", " in ")
+
+
+def _summary(counts: Counter[str]) -> str:
+    words = [output.plural(counts[severity], severity) for severity in ("error", "warning", "note") if counts[severity]]
+    return ", ".join(words) if words else "good"

@@ -1,0 +1,243 @@
+"""milblob ls: what tensors there are."""
+
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterable
+from math import prod
+from typing import Any, NamedTuple
+
+from .. import model as models
+from ..errors import MilblobError
+from ..tensor import Tensor
+from . import output
+from .patterns import fold, scopes
+from .selection import describe_filter, full_function, select
+
+_MAX_SCOPES = 12
+
+
+class Row(NamedTuple):
+    """What is listed of one tensor. Nothing here reads values, so weight files may be absent.
+
+    Attributes:
+        element_count: elements; None where the shape is open.
+        nbytes: stored bytes; None where they cannot be told.
+        offset: in `file`; see `Tensor.offset`.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    element_count: int | None
+    nbytes: int | None
+    function: str
+    op: str
+    file: str | None
+    offset: int | None
+    compression: str
+
+    @property
+    def nbits(self) -> str:
+        """Stored bits per element, for people."""
+        return f"{8 * self.nbytes / self.element_count:.4g}" if self.element_count and self.nbytes is not None else "-"
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command."""
+    with models.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
+        chosen = select(model, arguments)
+        rows = _sorted([_row(tensor) for tensor in chosen.values()], arguments.sort)
+        unique = _unique_nbytes(chosen.values())
+        if not chosen and describe_filter(arguments) and not arguments.quiet:
+            output.say(f"no tensor matches {describe_filter(arguments)}")
+        if arguments.json:
+            _print_json(model, rows, unique, arguments.pattern)
+            return 0
+        if arguments.pattern:
+            _print_patterns(rows)
+        elif rows:
+            _print_rows(rows, arguments.verbose)
+        if not arguments.quiet:
+            _print_totals(rows, unique, model.kind == "blob")
+    return 0
+
+
+def _row(tensor: Tensor) -> Row:
+    shape = tensor._shape
+    count = None if None in shape else prod(shape)  # type: ignore[arg-type]
+    nbytes = None
+    if count is not None:
+        try:
+            nbytes = tensor.nbytes
+        except MilblobError:  # a part whose shape is open
+            nbytes = None
+    return Row(
+        tensor.name,
+        str(tensor.mil_dtype),
+        shape,
+        count,
+        nbytes,
+        full_function(tensor),
+        tensor.op,
+        tensor.file,
+        tensor.offset,
+        tensor.compression,
+    )
+
+
+def _unique_nbytes(tensors: Iterable[Tensor]) -> int:
+    """Stored bytes, with each blob counted once however many tensors refer to it."""
+    seen: set[Any] = set()
+    total = 0
+    pending = list(tensors)
+    while pending:
+        tensor = pending.pop()
+        parts = tensor.parts
+        if parts:
+            pending.extend(parts.values())
+            continue
+        key = (tensor.file, tensor.offset) if tensor.offset is not None else tensor.name
+        if key in seen or None in tensor._shape:
+            continue
+        seen.add(key)
+        total += tensor.nbytes
+    return total
+
+
+def _sorted(rows: list[Row], order: str) -> list[Row]:
+    if order == "name":
+        return sorted(rows, key=lambda row: row.name)
+    if order == "size":
+        return sorted(rows, key=lambda row: -(row.nbytes or 0))
+    if order == "dtype":
+        return sorted(rows, key=lambda row: row.dtype)
+    if order == "offset":  # what has no offset of its own comes last
+        return sorted(rows, key=lambda row: (row.offset is None, row.file or "", row.offset or 0))
+    return rows
+
+
+def _totals(rows: list[Row], unique: int) -> dict[str, Any]:
+    by_dtype: dict[str, dict[str, int]] = {}
+    by_scope: dict[str, dict[str, int]] = {}
+    for row, scope in zip(rows, scopes([row.name for row in rows]), strict=True):
+        for table, key in ((by_dtype, row.dtype), (by_scope, scope)):
+            entry = table.setdefault(key, {"tensors": 0, "elements": 0, "nbytes": 0})
+            entry["tensors"] += 1
+            entry["elements"] += row.element_count or 0
+            entry["nbytes"] += row.nbytes or 0
+    return {
+        "tensors": len(rows),
+        "elements": sum(row.element_count or 0 for row in rows),
+        "nbytes": sum(row.nbytes or 0 for row in rows),
+        "nbytes_unique": unique,
+        "by_dtype": by_dtype,
+        "by_scope": by_scope,
+    }
+
+
+def _print_json(model: models.Model, rows: list[Row], unique: int, pattern: bool) -> None:
+    document: dict[str, Any] = {
+        "path": model.path,
+        "kind": model.kind,
+        "tensors": [{key: value for key, value in row._asdict().items() if key != "element_count"} for row in rows],
+        "totals": _totals(rows, unique),
+    }
+    if pattern:
+        document["patterns"] = [
+            {
+                "pattern": name,
+                "count": len(members),
+                "dtype": members[0].dtype,
+                "shape": members[0].shape,
+                "nbytes": sum(row.nbytes or 0 for row in members),
+            }
+            for name, members in _folded(rows)
+        ]
+    output.print_json(document)
+
+
+def _folded(rows: list[Row]) -> list[tuple[str, list[Row]]]:
+    groups = fold([row.name for row in rows], [(row.dtype, row.shape, row.compression) for row in rows])
+    return [(group.pattern, [rows[i] for i in group.members]) for group in groups]
+
+
+def _dtype(row: Row) -> str:
+    return f"{row.dtype} ({row.compression})" if row.compression else row.dtype
+
+
+def _print_rows(rows: list[Row], verbose: bool) -> None:
+    total = sum(row.nbytes or 0 for row in rows)
+    heads = ["name", "dtype", "shape", "size", "bits", "share"]
+    cells = [
+        [
+            row.name,
+            _dtype(row),
+            output.shape_text(row.shape),
+            output.size(row.nbytes),
+            row.nbits,
+            output.share(row.nbytes, total),
+        ]
+        for row in rows
+    ]
+    if verbose:
+        heads += ["function", "op", "offset", "file"]
+        for row, line in zip(rows, cells, strict=True):
+            line += [row.function, row.op, "" if row.offset is None else str(row.offset), row.file or ""]
+    output.print_table(heads, cells, right=(3, 4, 5, 8))
+
+
+def _print_patterns(rows: list[Row]) -> None:
+    total = sum(row.nbytes or 0 for row in rows)
+    cells = []
+    for pattern, members in _folded(rows):
+        nbytes = sum(row.nbytes or 0 for row in members)
+        count = f"{len(members)} x" if len(members) > 1 else ""
+        first = members[0]
+        cells.append(
+            [
+                pattern,
+                count,
+                _dtype(first),
+                output.shape_text(first.shape),
+                output.size(nbytes),
+                first.nbits,
+                output.share(nbytes, total),
+            ]
+        )
+    if cells:
+        output.print_table(["name", "count", "dtype", "shape", "size", "bits", "share"], cells, right=(1, 4, 5, 6))
+
+
+def _print_totals(rows: list[Row], unique: int, is_blob: bool) -> None:
+    totals = _totals(rows, unique)
+    tables = [("by dtype", totals["by_dtype"])]
+    if not is_blob and len(totals["by_scope"]) < len(rows):
+        tables.append(("by scope", totals["by_scope"]))
+    cells = [["total", *_total_cells(totals, totals["nbytes"])]]
+    for title, table in tables:
+        if len(table) < 2:
+            continue
+        ranked = sorted(table.items(), key=lambda item: -item[1]["nbytes"])
+        cells.append([title, "", "", "", "", ""])
+        cells += [[f"  {key}", *_total_cells(entry, totals["nbytes"])] for key, entry in ranked[:_MAX_SCOPES]]
+        if rest := ranked[_MAX_SCOPES:]:
+            summed = Counter[str]()
+            for _, entry in rest:
+                summed.update(entry)
+            cells.append([f"  {len(rest)} others", *_total_cells(summed, totals["nbytes"])])
+    if rows:
+        print()
+    output.print_table(["", "tensors", "elements", "size", "bits", "share"], cells, right=(1, 2, 3, 4, 5))
+    if unique < totals["nbytes"]:
+        print(f"\nSome are stored once for several tensors: the files hold {output.size(unique)}.")
+
+
+def _total_cells(entry: Any, total: int) -> list[str]:
+    nbits = f"{8 * entry['nbytes'] / entry['elements']:.4g}" if entry["elements"] else "-"
+    return [
+        f"{entry['tensors']:,}",
+        f"{entry['elements']:,}",
+        output.size(entry["nbytes"]),
+        nbits,
+        output.share(entry["nbytes"], total),
+    ]

@@ -1,0 +1,101 @@
+"""Which tensors a command is about: -k, -f, and names with close matches."""
+
+import difflib
+from argparse import Namespace
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Any
+
+from .. import model as models
+from ..tensor import Tensor
+
+
+def full_function(tensor: Tensor) -> str:
+    """Name of a tensor's function as `Model.functions` spells it: with the prefix of a pipeline's member."""
+    prefix = tensor._program.prefix if tensor._program is not None else ""
+    return f"{prefix}{tensor.function}" if tensor.function else ""
+
+
+def select(model: models.Model, arguments: Namespace) -> dict[str, Tensor]:
+    """Return the tensors that -k and -f leave, in the model's order.
+
+    Raises:
+        KeyError: no function is called that.
+    """
+    wanted = arguments.function
+    if wanted is not None:
+        check_function(model, wanted)
+    chosen = {}
+    for name, tensor in model.items():
+        if wanted is not None and wanted not in (tensor.function, full_function(tensor)):
+            continue
+        if arguments.keep and not any(name == glob or fnmatchcase(name, glob) for glob in arguments.keep):
+            continue
+        chosen[name] = tensor
+    return chosen
+
+
+def check_function(model: models.Model, wanted: str) -> None:
+    """Raise KeyError, with close matches, if no function of the model is called `wanted`."""
+    known = {*model.functions, *(name.rpartition("/")[2] for name in model.functions)}
+    if wanted not in known:
+        raise KeyError(f"function {wanted!r}: expected one of the model's, got an unknown name{_hint(wanted, known)}")
+
+
+def describe_filter(arguments: Namespace) -> str:
+    """Spell -k and -f, for a message that nothing was found."""
+    words = [f"-k {glob}" for glob in arguments.keep]
+    if arguments.function is not None:
+        words.append(f"-f {arguments.function}")
+    return " ".join(words)
+
+
+def find(source: str, name: str, function: str | None) -> tuple[models.Model, Tensor]:
+    """Open a model in the first view that has a tensor of this name: weights, stored parts, every constant.
+
+    Returns:
+        The open model, for the caller to close, and the tensor.
+
+    Raises:
+        KeyError: no view has it, or several tensors could be meant.
+    """
+    known: dict[str, None] = {}
+    for constants, stored in ((False, False), (False, True), (True, False), (True, True)):
+        model = models.open(source, constants=constants, stored=stored)
+        try:
+            if function is not None:
+                check_function(model, function)
+            tensor = _lookup(model, name, function)
+            if tensor is not None:
+                return model, tensor
+            known.update(dict.fromkeys(model))
+        except BaseException:
+            model.close()
+            raise
+        model.close()
+        if model.kind == "blob":
+            break
+    raise KeyError(f"tensor {name!r}: expected one of the model's, got an unknown name{_hint(name, known)}")
+
+
+def _lookup(model: models.Model, name: str, function: str | None) -> Tensor | None:
+    if function is not None:
+        inside = [t for t in model.values() if function in (t.function, full_function(t))]
+        exact = [t for t in inside if t.name == name] or [t for t in inside if t.name.endswith(f"/{name}")]
+        if len(exact) > 1:
+            raise KeyError(f"{name!r} is ambiguous: expected one of {', '.join(t.name for t in exact[:8])}")
+        return exact[0] if exact else None
+    try:
+        return model[name]
+    except KeyError as error:
+        if "ambiguous" in str(error.args[0]) and error.args[0] != name:
+            raise
+        return None
+
+
+def _hint(name: str, known: Iterable[Any]) -> str:
+    names = list(known)  # weights come first
+    close = difflib.get_close_matches(name, names[:50000], n=3, cutoff=0.5)
+    if not close and name:
+        close = [other for other in names if name.lower() in other.lower()][:3]
+    return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -1,0 +1,209 @@
+"""milblob show: one tensor, or the model itself."""
+
+from argparse import Namespace
+from contextlib import suppress
+from typing import Any
+
+from .. import model as models
+from ..errors import MilblobError, UnsupportedError
+from ..tensor import Tensor
+from . import output
+from .selection import find, full_function
+from .statistics import Statistics, summarize
+
+_FIRST_COUNT = 8
+_BAR_NCHARS = 40
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command."""
+    if arguments.name is None:
+        with models.open(arguments.model) as model:
+            document = _describe_model(model)
+            if arguments.json:
+                output.print_json(document)
+            else:
+                _print_model(document)
+        return 0
+    model, tensor = find(arguments.model, arguments.name, arguments.function)
+    with model:
+        _show_tensor(model, tensor, arguments.json)
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------------------ a tensor
+
+
+def _show_tensor(model: models.Model, tensor: Tensor, as_json: bool) -> None:
+    place = _place(tensor)
+    statistics, remark, failure = None, "", None
+    try:
+        statistics = summarize(tensor.read(), tensor.mil_dtype)
+    except UnsupportedError:
+        scheme = tensor.compression or tensor.op
+        remark = f"compressed ({scheme}); its values cannot be decoded by this version, its parts can be shown"
+    except MilblobError as error:
+        failure = error
+    if as_json:
+        if failure is not None:
+            raise failure
+        place["parts"] = {key: part.name for key, part in tensor.parts.items()}
+        place["values"] = None if statistics is None else statistics.as_json(_FIRST_COUNT)
+        output.print_json(place)
+        return
+    output.print_table(["", ""], _place_rows(tensor, place))
+    if tensor.parts:
+        print()
+        _print_parts(tensor)
+    if remark:
+        print(f"\n{output.escape(remark)}")
+    if failure is not None:
+        raise failure
+    if statistics is not None:
+        print()
+        _print_statistics(statistics)
+
+
+def _place(tensor: Tensor) -> dict[str, Any]:
+    """Where a tensor lives and who uses it."""
+    shape = tensor._shape
+    if None in shape:
+        with suppress(MilblobError):
+            shape = tensor.shape
+    return {
+        "name": tensor.name,
+        "dtype": str(tensor.mil_dtype),
+        "shape": list(shape),
+        "nbytes": None if None in shape else tensor.nbytes,
+        "function": full_function(tensor),
+        "op": tensor.op,
+        "consumers": [use._asdict() for use in tensor.consumers],
+        "where": tensor.where if tensor._program is not None else "",
+        "file": tensor.file,
+        "offset": tensor.offset,
+        "data_offset": _data_offset(tensor),
+        "compression": tensor.compression,
+    }
+
+
+def _data_offset(tensor: Tensor) -> int | None:
+    """Where the values of a blob-file value begin; None if the file cannot be read."""
+    if not tensor.is_blob or tensor.offset is None:
+        return None
+    try:
+        return tensor.data_offset
+    except (MilblobError, OSError):
+        return None
+
+
+def _place_rows(tensor: Tensor, place: dict[str, Any]) -> list[list[str]]:
+    rows = [["name", place["name"]], ["type", f"{place['dtype']} {output.shape_text(place['shape'])}"]]
+    if place["nbytes"] is not None:
+        rows.append(
+            [
+                "stored",
+                f"{place['nbytes']} bytes" + (f" ({output.size(place['nbytes'])})" if place["nbytes"] >= 1024 else ""),
+            ]
+        )
+    if place["file"] is not None:
+        rows.append(["file", place["file"]])
+    if place["offset"] is not None:
+        data = f", data at byte {place['data_offset']}" if place["data_offset"] is not None else ""
+        what = "record at byte" if tensor.is_blob else "value at byte"
+        rows.append(["offset", f"{what} {place['offset']}{data}"])
+    if place["op"]:
+        rows.append(["operation", place["op"] + (f" in function {place['function']}" if place["function"] else "")])
+    if place["where"]:
+        rows.append(["path", place["where"]])
+    for use in tensor.consumers:
+        words = "returned by its block" if use.op == "return" else f"{use.op} {use.name!r}, as {use.parameter}"
+        rows.append(["used by", words])
+    return rows
+
+
+def _print_parts(tensor: Tensor) -> None:
+    cells = []
+    for key, part in tensor.parts.items():
+        stored = output.size(None if None in part._shape else part.nbytes)
+        cells.append([key, part.name, str(part.mil_dtype), output.shape_text(part._shape), stored])
+    output.print_table(["part", "name", "dtype", "shape", "size"], cells, right=(4,))
+
+
+def _print_statistics(statistics: Statistics) -> None:
+    rows = [["first values", _first(statistics)]]
+    if statistics.minimum is not None:
+        rows.append(["min, max", f"{_number(statistics.minimum)}, {_number(statistics.maximum)}"])
+        rows.append(["mean, deviation", f"{_number(statistics.mean)}, {_number(statistics.deviation)}"])
+    for words, count in (("zeros", statistics.zeros), ("NaN", statistics.nans), ("infinite", statistics.infinities)):
+        if count:
+            rows.append([words, f"{count} of {statistics.count}"])
+    output.print_table(["", ""], rows)
+    if not statistics.bins:
+        return
+    print()
+    block = "\u2588" if output.can_draw("\u2588") else "#"
+    most = max(count for _, _, count in statistics.bins)
+    cells = []
+    for low, high, count in statistics.bins:
+        bar = block * max(round(_BAR_NCHARS * count / most), 1 if count else 0)
+        cells.append([f"{low:.4g}", "" if low == high else f"{high:.4g}", str(count), bar])
+    if all(low == high for low, high, _ in statistics.bins):
+        cells = [
+            [str(low) if isinstance(low, int) else f"{low:.6g}", *cell[2:]]
+            for (low, _, _), cell in zip(statistics.bins, cells, strict=True)
+        ]
+        output.print_table(["value", "count", ""], cells, right=(0, 1))
+    else:
+        output.print_table(["from", "to", "count", ""], cells, right=(0, 1, 2))
+
+
+def _first(statistics: Statistics) -> str:
+    shown = [_number(value) for value in statistics.first[:_FIRST_COUNT]]
+    return ", ".join(shown) + (", ..." if statistics.count > len(shown) else "")
+
+
+def _number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value) if isinstance(value, int) else repr(value)
+
+
+# ----------------------------------------------------------------------------------------------------------- the model
+
+
+def _describe_model(model: models.Model) -> dict[str, Any]:
+    about = model.metadata
+    return {
+        "path": model.path,
+        "kind": model.kind,
+        "author": about.author,
+        "description": about.description,
+        "license": about.license,
+        "version": about.version,
+        "spec_version": about.spec_version,
+        "opset": about.opset,
+        "producer": about.producer,
+        "functions": list(model.functions),
+        "inputs": [_feature(feature) for feature in about.inputs],
+        "outputs": [_feature(feature) for feature in about.outputs],
+        "states": [_feature(feature) for feature in about.states],
+        "user_defined": about.user_defined,
+        "tensors": len(model),
+    }
+
+
+def _feature(feature: Any) -> dict[str, str]:
+    return {"name": feature.name, "type": str(feature), "description": feature.description}
+
+
+def _print_model(document: dict[str, Any]) -> None:
+    rows = [["model", f"{document['path']} ({document['kind']})"]]
+    keys = ("description", "author", "license", "version", "producer", "opset", "spec_version")
+    rows += [[key.replace("_", " "), str(document[key])] for key in keys if document[key]]
+    if document["functions"]:
+        rows.append(["functions", ", ".join(document["functions"])])
+    rows.append(["tensors", str(document["tensors"])])
+    for key, head in (("inputs", "input"), ("outputs", "output"), ("states", "state")):
+        for feature in document[key]:
+            words = f": {feature['description']}" if feature["description"] else ""
+            rows.append([head, f"{feature['name']}  {feature['type']}{words}"])
+    rows += [["user-defined", f"{key} = {value}"] for key, value in sorted(document["user_defined"].items())]
+    output.print_table(["", ""], rows)

@@ -1,0 +1,1 @@
+"""Outside formats: one module for each, with one function, `save(tensors, path, ...)`."""

@@ -1,0 +1,61 @@
+"""What a format stores for a tensor whose dtype it lacks: the raw elements, and a note that says what they are."""
+
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..dtypes import DType
+from ..tensor import Tensor
+
+PLAIN = frozenset(
+    DType[name]
+    for name in (
+        "BOOL",
+        "FLOAT16",
+        "FLOAT32",
+        "FLOAT64",
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "UINT64",
+    )
+)
+"""Dtypes that NumPy itself has."""
+
+
+class Stored(NamedTuple):
+    """The array to store for a tensor.
+
+    Attributes:
+        array: of a dtype the format has; the tensor's own bytes wherever possible, not copied.
+        note: None if the array is the tensor; else what a reader must know: {"dtype": milblob's name of it, ...}.
+    """
+
+    array: np.ndarray[Any, Any]
+    note: dict[str, Any] | None
+
+
+def elements(tensor: Tensor, native: frozenset[Any] = PLAIN) -> Stored:
+    """Read a tensor as something a format with the dtypes `native` can hold, without losing a bit.
+
+    A dtype that is not in `native` becomes unsigned integers of its own width: int4 and uint1 to uint6 as uint8, one
+    element a byte (int4 as its nibble: -1 is 15), fp8 as uint8, bfloat16 as uint16. Strings become the bytes of a JSON
+    list.
+
+    Raises:
+        As `Tensor.read`.
+    """
+    array = tensor.read()
+    dtype = tensor.mil_dtype
+    if dtype in native:
+        return Stored(array, None)
+    if dtype is DType.STRING:
+        text = json.dumps(array.reshape(-1).tolist(), ensure_ascii=False).encode()
+        return Stored(np.frombuffer(text, np.uint8), {"dtype": "string", "shape": list(array.shape)})
+    raw = array.view(np.uint8 if array.itemsize == 1 else f"<u{array.itemsize}")
+    return Stored(raw, {"dtype": str(dtype)})

@@ -1,0 +1,36 @@
+"""File names for tensors: safe on every file system, unique, and readable where that is possible."""
+
+import hashlib
+import string
+from collections import Counter
+from collections.abc import Iterable
+
+_KEPT = frozenset(string.ascii_letters + string.digits + "_-.#")
+_KEPT_LOWER = frozenset(string.ascii_lowercase + string.digits + "_-.#")
+# Windows takes no file of these names, whatever its suffix.
+_RESERVED = frozenset(["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))])
+_MAX_NCHARS = 200  # file systems stop at 255, with the suffix
+
+
+def escaped(name: str, kept: frozenset[str] = _KEPT) -> str:
+    """Return a file name, without suffix, for a tensor's name.
+
+    ASCII letters, digits and ``_ - . #`` stand for themselves, everything else becomes ``%XX`` per byte of its UTF-8;
+    so does a first character that would hide the file or make it a device of Windows. What gets too long is cut, and
+    ends in ``~`` and a hash. Different names have different results.
+    """
+    if name.startswith(".") or name.partition(".")[0].lower() in _RESERVED or not name:
+        head, rest = f"%{ord(name[0]):02X}" if name else "%", name[1:]
+    else:
+        head, rest = "", name
+    result = head + "".join(c if c in kept else "".join(f"%{byte:02X}" for byte in c.encode()) for c in rest)
+    if len(result) > _MAX_NCHARS:
+        result = f"{result[: _MAX_NCHARS - 40]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+    return result
+
+
+def file_names(names: Iterable[str]) -> dict[str, str]:
+    """Return a file name, without suffix, for each of several tensors; they differ even where case does not count."""
+    names = list(names)
+    alike = Counter(escaped(name).lower() for name in names)
+    return {name: escaped(name, _KEPT if alike[escaped(name).lower()] == 1 else _KEPT_LOWER) for name in names}

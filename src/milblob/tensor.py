@@ -1,0 +1,302 @@
+"""One tensor of a model: where it is, what it is, and its values when asked."""
+
+import os
+from collections.abc import Mapping
+from math import prod
+from types import MappingProxyType
+from typing import Any, cast
+
+import numpy as np
+
+from . import _codec
+from .blob import BlobReader, BlobRecord, array_over, copy_into
+from .dtypes import BY_MIL_CODE, DType
+from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from .package import Package, Source
+from .program import Compressed, Program, Use
+from .tensorvalue import require_shape, unpack_at
+
+_EMPTY: Mapping[str, "Tensor"] = MappingProxyType({})
+
+
+class Tensor:
+    """One tensor of a model, not yet read.
+
+    `np.asarray(t)`, `t[...]` and `t.read()` give the values: a read-only view of the mapped file wherever the stored
+    bytes are the values, else a new array. Views may be unaligned (`array.flags.aligned`), and stay valid after the
+    model is closed.
+
+    Attributes:
+        name: unique in its model.
+        dtype: NumPy dtype of the values; `mil_dtype` is the DType.
+        shape: as declared; a dimension that is left open follows from the values.
+        nbytes: bytes stored for it: packed for sub-byte dtypes, the sum of the parts for a compressed weight.
+        function: name of its function; "" for attributes of the whole Program and in blob files.
+        op: type of the operation that holds it ("const", "constexpr_lut_to_dense", ...), "" where there is none.
+        file: path of the file that holds the values; None in a buffer.
+        offset: in a blob file, of the record's metadata; of an immediate value, of its TensorValue in the model file.
+            None for immediates of MIL text and for compressed weights, whose parts have offsets of their own.
+        is_blob: whether the values are in a blob file.
+    """
+
+    __slots__ = (
+        "_compressed", "_constant", "_package", "_program", "_shape", "_source", "mil_dtype", "name", "offset",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        package: Package,
+        name: str,
+        mil_dtype: DType,
+        shape: tuple[int | None, ...],
+        source: Source | None = None,
+        program: Program | None = None,
+        constant: Any = None,
+        compressed: Compressed | None = None,
+        offset: int | None = None,
+    ) -> None:
+        self._package = package
+        self.name = name
+        self.mil_dtype = mil_dtype
+        self._shape = shape
+        self._source = source
+        self._program = program
+        self._constant = constant
+        self._compressed = compressed
+        self.offset = offset
+
+    # ------------------------------------------------------------------------------------------------------ what it is
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy dtype of the values."""
+        return self.mil_dtype.numpy
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions; one that the type leaves open is found by counting the values."""
+        if None in self._shape:
+            self._shape = self.read().shape
+        return self._shape  # type: ignore[return-value]
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes stored: packed for sub-byte dtypes, all parts together for a compressed weight."""
+        if self._compressed is not None:
+            return sum(self._part(c).nbytes for c in self._compressed.stored())
+        if self.mil_dtype is DType.STRING:
+            return int(self._constant.payload[1])
+        return self.mil_dtype.nbytes(self.size)
+
+    @property
+    def is_blob(self) -> bool:
+        """Whether the values are in a blob file, not in the Program."""
+        return self._constant.storage == _codec.BLOB if self._constant is not None else self._compressed is None
+
+    @property
+    def function(self) -> str:
+        """Name of the function it belongs to, or ""."""
+        if self._program is None:
+            return ""
+        scan = self._program.scan
+        if self._compressed is not None:
+            return str(scan.functions[scan.blocks[self._compressed.op.block][1]][0])
+        return str(scan.functions[self._constant.function][0]) if self._constant.function >= 0 else ""
+
+    @property
+    def op(self) -> str:
+        """Type of the operation that holds it, or ""."""
+        op = self._op()
+        return str(op.type) if op is not None else ""
+
+    def _op(self) -> Any:
+        if self._compressed is not None:
+            return self._compressed.op
+        return self._constant.op if self._constant is not None else None
+
+    @property
+    def file(self) -> str | None:
+        """Path of the file that holds the values; it need not exist. None in a buffer."""
+        if self._source is None:
+            return self._package.path
+        if self._compressed is not None:
+            files = {self._part(c).file for c in self._compressed.stored()}
+            return files.pop() if len(files) == 1 else None
+        if self._constant.storage != _codec.BLOB or self._source.directory is None:
+            return self._source.mapping.name
+        tail = self._constant.text.removeprefix("@model_path/")
+        return os.path.join(self._source.directory, *tail.split("/"))
+
+    @property
+    def data_offset(self) -> int | None:
+        """In a blob file, byte offset of the first value, as its record says; None for other tensors.
+
+        Raises:
+            As `read`: this looks into the file.
+        """
+        if not self.is_blob or self.offset is None:
+            return None
+        self._package.require_open()
+        if self._source is None:
+            return cast(BlobReader, self._package.blobs).record(self.offset).data_offset
+        return self._package.reader(self._source, self._constant.text).record(self.offset).data_offset
+
+    @property
+    def parts(self) -> Mapping[str, "Tensor"]:
+        """Parameter -> stored part of a compressed weight (which may be compressed itself); empty for others."""
+        if self._compressed is None:
+            return _EMPTY
+        return MappingProxyType({key: self._part(part) for key, part in self._compressed.parts.items()})
+
+    def _part(self, part: Any) -> "Tensor":
+        # Made anew each time: tensors that held each other would be a cycle, and keep their files mapped for long.
+        source, program = cast(Source, self._source), cast(Program, self._program)
+        return make_tensor(self._package, source, program, program.part_names[id(part)], part)
+
+    @property
+    def compression(self) -> str:
+        """Scheme of a compressed weight: its operation without "constexpr_", such as "lut_to_dense"; else ""."""
+        return self.op.removeprefix("constexpr_") if self._compressed is not None else ""
+
+    @property
+    def consumers(self) -> tuple[Use, ...]:
+        """Who reads it: operations, constexpr ones among them, and blocks that return it; in Program order."""
+        op = self._op()
+        if op is None or self._program is None:
+            return ()
+        constant = self._constant
+        if constant is not None and not (constant.key == "val" and op.type == "const"):
+            return (Use(op.type, op.name, constant.key),)
+        if self._source is not None:
+            self._source.mapping.check_size()
+        return tuple(self._program.uses().get((op.block, op.name), ()))
+
+    # --------------------------------------------------------------------------------------------------------- reading
+
+    def read(self, *, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Return the values.
+
+        Args:
+            out: array of the same dtype and shape to fill instead.
+
+        Returns:
+            ndarray, read-only view of the mapped file if the stored bytes are the values, else a new array. With `out`,
+            that array.
+
+        Raises:
+            ResolveError: the weight file is missing or outside the model, or its record has another dtype or size.
+            FormatError: broken bytes; the file has shrunk since it was opened.
+            UnsupportedError: a compressed weight.
+            ValueError: `out` does not fit, or the model is closed.
+        """
+        try:
+            values = self._read()
+        except MilblobError as error:
+            if not error.where:
+                error.where = self.where
+            raise
+        return values if out is None else copy_into(out, values)
+
+    @property
+    def where(self) -> str:
+        """Path in the Program, such as ``main.block['CoreML7'].op[12] 'conv_3'.weight``; the name in a blob file."""
+        if self._program is None:
+            return self.name
+        return self._program.path(self._op(), self._constant)
+
+    def _read(self) -> np.ndarray[Any, Any]:
+        package = self._package
+        package.require_open()
+        if self._compressed is not None:
+            words = f"weight: expected one that is stored dense, got {self.op} (its parts can be read: stored=True)"
+            raise UnsupportedError(words, file=self._source.mapping.name if self._source else None)
+        if self._source is None or self._program is None:
+            return cast(BlobReader, package.blobs).read(self.offset or 0)
+        constant = self._constant
+        if constant.storage == _codec.BLOB:
+            reader = package.reader(self._source, constant.text)
+            buffer = reader._mapping.check_size()
+            record = reader._record(buffer, constant.blob_offset)
+            return self.values_of(reader, buffer, record)
+        self._source.mapping.check_size()
+        offset, nbytes = constant.payload
+        return unpack_at(self._program.buffer, offset, nbytes, self.mil_dtype, self._shape)
+
+    def values_of(self, reader: BlobReader, buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any]:
+        """The values of a record, once it is known to hold what the Program declares."""
+        if record.dtype is not self.mil_dtype:
+            words = f"record dtype: expected {self.mil_dtype} as the Program declares, got {record.dtype}"
+            raise ResolveError(words, offset=record.offset, file=reader.name)
+        shape = cast("tuple[int, ...]", self._shape)
+        require_shape(shape, record.offset, reader.name)
+        if None in shape:
+            raise ResolveError(
+                f"shape: expected every dimension known, got {shape}", offset=record.offset, file=reader.name
+            )
+        if record.count != prod(shape):
+            words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"
+            raise ResolveError(words, offset=record.offset, file=reader.name)
+        if record.dtype.is_sub_byte:
+            return array_over(buffer, record).reshape(shape)
+        return np.ndarray(shape, record.dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        values = self.read()
+        if dtype is not None and np.dtype(dtype) != values.dtype:
+            if copy is False:
+                raise ValueError(
+                    f"array of {values.dtype} as {np.dtype(dtype)}: expected a copy to be allowed, got copy=False"
+                )
+            return values.astype(dtype)
+        return values.copy() if copy else values
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.read()[key]
+
+    def __len__(self) -> int:
+        if not self._shape:
+            raise TypeError("len() of a tensor with no dimensions")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        shape = ", ".join("?" if size is None else str(size) for size in self._shape)
+        scheme = f", {self.compression}" if self.compression else ""
+        return f"<Tensor {self.name!r}: {self.mil_dtype} [{shape}]{scheme}>"
+
+
+def make_tensor(package: Package, source: Source, program: Program, name: str, row: Any) -> Tensor:
+    """Make the tensor of a `_codec.Constant` or of a `Compressed`.
+
+    Raises:
+        FormatError: an operation that computes a weight, but whose output is no tensor.
+    """
+    if isinstance(row, Compressed):
+        op = row.op
+        if op.shape is None:
+            words = f"output of {op.type}: expected a tensor type, got none"
+            raise FormatError(words, file=source.mapping.name, where=program.path(op))
+        return Tensor(package, name, BY_MIL_CODE[op.mil_code], op.shape, source, program, None, row)
+    offset = None
+    if row.storage == _codec.BLOB:
+        offset = row.blob_offset
+    elif program.buffer is source.mapping.buffer:  # neither parsed from text nor rewritten: offsets are the file's
+        offset = row.payload[0]
+    dtype, shape = (BY_MIL_CODE[row.mil_code], row.shape) if row.shape is not None else _untyped(program.buffer, row)
+    return Tensor(package, name, dtype, shape, source, program, row, None, offset)
+
+
+def _untyped(buffer: _codec.Buffer, constant: _codec.Constant) -> tuple[DType, tuple[int | None, ...]]:
+    """Dtype and shape of a list element that states no type: what its field holds, as a vector."""
+    field = _codec.tensor_locate(buffer, *constant.payload)[0]
+    names = ("UINT8", "FLOAT32", "INT32", "BOOL", "STRING", "INT64", "FLOAT64", "UINT8")
+    return DType[names[field]], (None,) if field else (0,)
