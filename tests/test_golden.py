@@ -1,4 +1,4 @@
-"""Every fixture, in each of its forms, against what coremltools read from it when it was made: nothing more, nothing less.
+"""Every fixture, in each of its forms, against what coremltools read from it when it was made: no more, no less.
 
 The names are computed here a second time from expected.json, by the rules in DESIGN.md; the Program's references from
 operations to names are followed in the protobuf.
@@ -263,10 +263,12 @@ def test_weights(name, path):
     case = load_case(name)
     read = read_by_constexpr(case)
     rows = [
-        row for row in case.rows
-        if is_weight(row) and not is_part(row)
+        row
+        for row in case.rows
+        if is_weight(row)
+        and not is_part(row)
         and not (row["op"] == "const" and (row["model"], row["function"], row["output"]) in read)
-    ]  # fmt: skip
+    ]
     names = name_rows(case, rows)
     dense = dense_weights(case)
     if "dense" in case.expected:
@@ -287,10 +289,16 @@ def test_weights_and_stored_parts(name, path):
     case = load_case(name)
     read = read_by_constexpr(case)
     rows = [
-        row for row in case.rows
-        if is_weight(row) or is_part(row)
-        or (row["op"] == "const" and row["parameter"] == "val" and (row["model"], row["function"], row["output"]) in read)
-    ]  # fmt: skip
+        row
+        for row in case.rows
+        if is_weight(row)
+        or is_part(row)
+        or (
+            row["op"] == "const"
+            and row["parameter"] == "val"
+            and (row["model"], row["function"], row["output"]) in read
+        )
+    ]
     names = name_rows(case, rows)
     with milblob.open(case.source(path), stored=True) as model:
         assert sorted(model) == sorted(names)
@@ -334,7 +342,7 @@ def test_compressed_weights(name, path):
     """Dense name, dtype and shape as coremltools decompresses it; parts by parameter, chains included."""
     case = load_case(name)
     messages = dense_weights(case)
-    rows = {name: row for name, row in zip(name_rows(case, case.rows), case.rows, strict=True)}
+    rows = dict(zip(name_rows(case, case.rows), case.rows, strict=True))
     with milblob.open(case.source(path)) as model:
         for row in case.expected["dense"]:
             tensor = model[row["output"]]
@@ -363,8 +371,14 @@ def check_parts(tensor, op, case, rows):
         if part.parts:
             name = op.inputs[key].arguments[0].name
             assert part.compression
-            inner = next(o for _, p in programs(case) for f in p.functions.values() for b in f.block_specializations.values()
-                         for o in b.operations if name in [out.name for out in o.outputs])  # fmt: skip
+            inner = next(
+                o
+                for _, p in programs(case)
+                for f in p.functions.values()
+                for b in f.block_specializations.values()
+                for o in b.operations
+                if name in [out.name for out in o.outputs]
+            )
             assert part.op == inner.type
             nbytes |= check_parts(part, inner, case, rows)
             continue

@@ -29,16 +29,29 @@ from coremltools.converters.mil.frontend.milproto import load as milproto
 from coremltools.libmilstoragepython import _BlobStorageReader, _BlobStorageWriter
 
 PACKAGES = [
-    (name, path) for name in MODEL_CASES for path in load_case(name).expected["paths"]
-    if path.endswith((".mlpackage", ".mlmodel")) and load_case(name).expected.get("pymil") == "loads"
+    (name, path)
+    for name in MODEL_CASES
+    for path in load_case(name).expected["paths"]
+    if path.endswith((".mlpackage", ".mlmodel"))
+    and load_case(name).expected.get("pymil") == "loads"
     and name != "weight_files"  # coremltools resolves by basename and reads the wrong file there
-]  # fmt: skip
+]
 WORDS = {
-    "FLOAT16": ("fp16", np.uint16), "FLOAT32": ("float", np.float32), "INT8": ("int8", np.int8), "INT16": ("int16", np.int16),
-    "INT32": ("int32", np.int32), "UINT8": ("uint8", np.uint8), "UINT16": ("uint16", np.uint16), "UINT32": ("uint32", np.uint32),
-    "INT4": ("int4", np.int8), "UINT1": ("uint1", np.uint8), "UINT2": ("uint2", np.uint8), "UINT3": ("uint3", np.uint8),
-    "UINT4": ("uint4", np.uint8), "UINT6": ("uint6", np.uint8),
-}  # fmt: skip
+    "FLOAT16": ("fp16", np.uint16),
+    "FLOAT32": ("float", np.float32),
+    "INT8": ("int8", np.int8),
+    "INT16": ("int16", np.int16),
+    "INT32": ("int32", np.int32),
+    "UINT8": ("uint8", np.uint8),
+    "UINT16": ("uint16", np.uint16),
+    "UINT32": ("uint32", np.uint32),
+    "INT4": ("int4", np.int8),
+    "UINT1": ("uint1", np.uint8),
+    "UINT2": ("uint2", np.uint8),
+    "UINT3": ("uint3", np.uint8),
+    "UINT4": ("uint4", np.uint8),
+    "UINT6": ("uint6", np.uint8),
+}
 
 
 def load_pymil(path):
@@ -101,7 +114,7 @@ def test_values_equal_a_pymil_load(name, path):
     assert checked
 
 
-# --------------------------------------------------------------------------------------------------------------- imports
+# -------------------------------------------------------------------------------------------------------------- imports
 
 
 def run(code):
@@ -120,9 +133,11 @@ USE = """
 path = {path!r}
 with milblob.open(path) as model:
     ours = model.program
-theirs = coremltools.proto.Model_pb2.Model.FromString(open(path + "/Data/com.apple.CoreML/model.mlmodel", "rb").read()).mlProgram
+data = open(path + "/Data/com.apple.CoreML/model.mlmodel", "rb").read()
+theirs = coremltools.proto.Model_pb2.Model.FromString(data).mlProgram
 assert ours.SerializeToString(deterministic=True) == theirs.SerializeToString(deterministic=True)
-tensor = theirs.functions["main"].block_specializations["CoreML6"].operations[0].attributes["name"].immediateValue.tensor
+first = theirs.functions["main"].block_specializations["CoreML6"].operations[0]
+tensor = first.attributes["name"].immediateValue.tensor
 assert milblob.unpack_tensor(tensor, "string", ()).item() == tensor.strings.values[0]
 assert type(ours).DESCRIPTOR.full_name == type(theirs).DESCRIPTOR.full_name
 print("good", len(milblob.load(path, stored=True)))
@@ -143,7 +158,7 @@ def test_both_in_one_process(imports):
     assert run(imports + USE.format(path=path)) == f"good {count}"
 
 
-# ----------------------------------------------------------------------------------------------------------------- blobs
+# ---------------------------------------------------------------------------------------------------------------- blobs
 
 
 def theirs_as_natural(values, dtype):

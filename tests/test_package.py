@@ -12,7 +12,7 @@ import milblob
 import reference
 from conftest import DATA, blob_file, load_case, model_directory
 from milblob import schema
-from milblob.package import MAX_PIPELINE_DEPTH, Package, contained, find_root_model, read_json, resolve
+from milblob.package import MAX_JSON_NBYTES, MAX_PIPELINE_DEPTH, Package, contained, find_root_model, read_json, resolve
 from test_program import LONG, add_const, as_model, new_program
 
 PACKAGE = DATA / "opset_ios16_fp16" / "model.mlpackage"
@@ -37,10 +37,13 @@ def copy(tmp_path):
 @pytest.mark.parametrize(
     ("source", "kind"),
     [
-        (PACKAGE, "mlpackage"), (COMPILED, "mlmodelc"), (MODEL_FILE, "mlmodel"), (COMPILED / "model.mil", "mil"),
+        (PACKAGE, "mlpackage"),
+        (COMPILED, "mlmodelc"),
+        (MODEL_FILE, "mlmodel"),
+        (COMPILED / "model.mil", "mil"),
         (WEIGHTS, "blob"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("form", [lambda p: p, str, lambda p: f"{p}/" if p.is_dir() else str(p)])
 def test_kinds(source, kind, form):
     path = form(source)
@@ -133,20 +136,34 @@ def test_edited_packages_have_more_items():
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (lambda m: m.pop("rootModelIdentifier"), milblob.FormatError, "expected itemInfoEntries and rootModelIdentifier"),
+        (
+            lambda m: m.pop("rootModelIdentifier"),
+            milblob.FormatError,
+            "expected itemInfoEntries and rootModelIdentifier",
+        ),
         (lambda m: m.pop("itemInfoEntries"), milblob.FormatError, "expected itemInfoEntries and rootModelIdentifier"),
-        (lambda m: m.update(rootModelIdentifier="?"), milblob.FormatError, "expected an item with a path for root '[?]'"),
-        (lambda m: m["itemInfoEntries"].update({m["rootModelIdentifier"]: {"path": 5}}), milblob.FormatError, "expected an item"),
+        (
+            lambda m: m.update(rootModelIdentifier="?"),
+            milblob.FormatError,
+            "expected an item with a path for root '[?]'",
+        ),
+        (
+            lambda m: m["itemInfoEntries"].update({m["rootModelIdentifier"]: {"path": 5}}),
+            milblob.FormatError,
+            "expected an item",
+        ),
         (
             lambda m: m["itemInfoEntries"][m["rootModelIdentifier"]].update(path="gone.mlmodel"),
-            milblob.ResolveError, "root item of the manifest: expected at .*gone.mlmodel, got no such file",
+            milblob.ResolveError,
+            "root item of the manifest: expected at .*gone.mlmodel, got no such file",
         ),
         (
             lambda m: m["itemInfoEntries"][m["rootModelIdentifier"]].update(path="../../x"),
-            milblob.ResolveError, "reference: expected a path inside",
+            milblob.ResolveError,
+            "reference: expected a path inside",
         ),
     ],
-)  # fmt: skip
+)
 def test_manifests_that_lead_nowhere(copy, change, error, words):
     path = copy("xcode")
     manifest = json.loads((path / "Manifest.json").read_text())
@@ -159,10 +176,13 @@ def test_manifests_that_lead_nowhere(copy, change, error, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[]", "expected itemInfoEntries"), ("{", "JSON: expected a document, got .* at byte 1 "), ("", "JSON: expected a document"),
-        ("\udcff", "JSON: expected a document"), ("[" * 100_000, "JSON: expected a document, got nesting too deep"),
+        ("[]", "expected itemInfoEntries"),
+        ("{", "JSON: expected a document, got .* at byte 1 "),
+        ("", "JSON: expected a document"),
+        ("\udcff", "JSON: expected a document"),
+        ("[" * 100_000, "JSON: expected a document, got nesting too deep"),
     ],
-)  # fmt: skip
+)
 def test_manifests_that_are_no_json(copy, text, words):
     path = copy("xcode")
     (path / "Manifest.json").write_bytes(text.encode(errors="surrogateescape"))
@@ -172,8 +192,10 @@ def test_manifests_that_are_no_json(copy, text, words):
 
 def test_huge_json_is_not_read(tmp_path):
     with (tmp_path / "Manifest.json").open("wb") as file:
-        file.truncate((64 << 20) + 1)
-    with pytest.raises(milblob.FormatError, match="JSON: expected at most 67108864 bytes, got 67108865"):
+        file.truncate(MAX_JSON_NBYTES + 1)
+    with pytest.raises(
+        milblob.FormatError, match=f"JSON: expected at most {MAX_JSON_NBYTES} bytes, got {MAX_JSON_NBYTES + 1}"
+    ):
         read_json(str(tmp_path / "Manifest.json"))
     (tmp_path / "ok.json").write_text('{"a": [1]}')
     assert read_json(str(tmp_path / "ok.json")) == {"a": [1]}

@@ -205,7 +205,7 @@ def test_more_rows_than_the_scan_has_room_for_at_first():
     assert found == [f"f{f:02}/w{i}" for f in range(40) for i in range(60)]
 
 
-# ------------------------------------------------------------------------------------------------------------- rewriting
+# ------------------------------------------------------------------------------------------------------------ rewriting
 
 
 @pytest.mark.parametrize("case", ["wire/split", "wire/duplicate_keys", "wire/replaced", "wire/plain", "wire/chunks"])
@@ -373,10 +373,13 @@ def test_consumers_of_every_constant(name):
                 output = row["op"] if row["output"] is None else row["output"]
                 tail = f".op[{row['op_index']}] {output!r}.{row['parameter']}"
                 found = [
-                    t for where, tensors in by_where.items() for t in tensors
-                    if where.endswith(tail) and where.startswith(f"{prefix}{row['function']}.block[")
+                    t
+                    for where, tensors in by_where.items()
+                    for t in tensors
+                    if where.endswith(tail)
+                    and where.startswith(f"{prefix}{row['function']}.block[")
                     and where.count(".block[") == 1 + len(row["block"].split("/") if row["block"] else [])
-                ]  # fmt: skip
+                ]
                 if row["op"] == "const" and row["parameter"] == "val":
                     uses = expected[row["model"], row["function"]][row["block"], output]
                 else:
@@ -411,9 +414,15 @@ def test_consumers_in_nested_blocks_and_returns():
     with milblob.open(as_model(program)) as model:
         outer, inner = model["main/w"], model["main/c[1]/w"]
         assert collections.Counter(outer.consumers) == collections.Counter(
-            [Use("cond", "c", "pred"), Use("relu", "r0", "x"), Use("return", "w", ""), Use("return", "w", ""),
-             Use("add", "sum", "x"), Use("add", "sum", "y")]
-        )  # fmt: skip
+            [
+                Use("cond", "c", "pred"),
+                Use("relu", "r0", "x"),
+                Use("return", "w", ""),
+                Use("return", "w", ""),
+                Use("add", "sum", "x"),
+                Use("add", "sum", "y"),
+            ]
+        )
         assert collections.Counter(inner.consumers) == collections.Counter(
             [Use("relu", "r1", "x"), Use("return", "w", "")]
         )

@@ -19,19 +19,23 @@ from test_golden import blocks_of
 SAMPLES = Path(os.environ.get("MILBLOB_SAMPLES") or ROOT.parent / "shared" / "samples")
 ENCODER = "FluidInference+FluidAudio/streaming_encoder"
 COMPLETE = [
-    "adamsro+dtln-aec-coreml/DTLN_AEC_128_Part1.mlpackage", "spotify+basic-pitch/nmp.mlpackage",
+    "adamsro+dtln-aec-coreml/DTLN_AEC_128_Part1.mlpackage",
+    "spotify+basic-pitch/nmp.mlpackage",
     "rishabh01solanki+Forecasting-using-RNN/MyModel.mlpackage",
-]  # fmt: skip
+]
 WITHOUT_WEIGHTS = [
     "FluidInference+FluidAudio/TitaNet-small-3.04s.mlpackage",
     f"{ENCODER}.mlpackage",
     f"{ENCODER}.mlmodelc",
 ]
 TEXTS = [
-    f"{ENCODER}.mlmodelc", "FluidInference+FluidAudio/TokenDurationPrediction.mlmodelc", "apple+coremltools/add_model.mlmodelc",
-    "tmasolo0+MacOS_Voice_Input/silero_vad.mlmodelc", "rebeckerspecialties+mlmodelc-export/flexible-range/model.mil",
+    f"{ENCODER}.mlmodelc",
+    "FluidInference+FluidAudio/TokenDurationPrediction.mlmodelc",
+    "apple+coremltools/add_model.mlmodelc",
+    "tmasolo0+MacOS_Voice_Input/silero_vad.mlmodelc",
+    "rebeckerspecialties+mlmodelc-export/flexible-range/model.mil",
     "rebeckerspecialties+mlmodelc-export/quantized-constexpr/model.mil",
-]  # fmt: skip
+]
 
 pytestmark = pytest.mark.skipif(not SAMPLES.is_dir(), reason="sample models not here")
 
@@ -158,14 +162,20 @@ def test_absent_weights(name):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("findit-studio+coremlit/identity.mlmodel", "model type: expected an ML Program or a pipeline of them, got a neuralNetwork in "),
+        (
+            "findit-studio+coremlit/identity.mlmodel",
+            "model type: expected an ML Program or a pipeline of them, got a neuralNetwork in ",
+        ),
         (
             "rishabh01solanki+Forecasting-using-RNN/Image_model.mlmodel",
             "model type: expected an ML Program or a pipeline of them, got a neuralNetworkClassifier in ",
         ),
-        ("apple+coremltools/simple_layer.mlmodel", r"specification version of an ML Program: expected 6 or more, .*\(a draft of the format\)"),
+        (
+            "apple+coremltools/simple_layer.mlmodel",
+            r"specification version of an ML Program: expected 6 or more, .*\(a draft of the format\)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(name, words):
     for call in (milblob.open, milblob.load):
         with pytest.raises(milblob.UnsupportedError, match=f"^{words}") as error:
@@ -174,19 +184,27 @@ def test_what_is_refused(name, words):
         assert name in str(error.value)
 
 
-# --------------------------------------------------------------------------------------------------------- compiled text
+# -------------------------------------------------------------------------------------------------------- compiled text
 
 CONST = re.compile(r"^\s*(?P<type>\S.*?) (?P<name>\w+) = const\(\)\[(?P<attributes>.*)\];$", re.MULTILINE)
 VALUE = re.compile(
     r"\bval = (?:tensor<(?P<scalar>\w+), \[(?P<dims>[\d, ]*)\]>|(?P<bare>\w+))\((?P<payload>.*)\)(?:, name = .*)?$"
 )
 BLOB = re.compile(
-    r'BLOBFILE\(path = (?:tensor<string, \[\]>|string)\("@model_path/(?P<path>[^"]*)"\), offset = (?:tensor<uint64, \[\]>|uint64)\((?P<offset>\d+)\)\)'
+    r'BLOBFILE\(path = (?:tensor<string, \[\]>|string)\("@model_path/(?P<path>[^"]*)"\), '
+    r"offset = (?:tensor<uint64, \[\]>|uint64)\((?P<offset>\d+)\)\)"
 )
 SCALARS = {
-    "fp16": "FLOAT16", "fp32": "FLOAT32", "int32": "INT32", "bool": "BOOL", "string": "STRING", "uint16": "UINT16", "int16": "INT16",
-    "int8": "INT8", "uint8": "UINT8",
-}  # fmt: skip
+    "fp16": "FLOAT16",
+    "fp32": "FLOAT32",
+    "int32": "INT32",
+    "bool": "BOOL",
+    "string": "STRING",
+    "uint16": "UINT16",
+    "int16": "INT16",
+    "int8": "INT8",
+    "uint8": "UINT8",
+}
 
 
 def number(token):
@@ -253,10 +271,20 @@ def test_protobuf_and_text_of_one_model():
         with milblob.open(path, **options) as model:
             root = str(path if path.suffix == ".mlmodelc" else model_directory(path))
             return {
-                name: (t.mil_dtype, t.shape, t.function, t.op, t.where, t.is_blob, t.offset if t.is_blob else None,
-                       t.file.removeprefix(root) if t.is_blob else None, sorted(t.parts), sorted(t.consumers))
+                name: (
+                    t.mil_dtype,
+                    t.shape,
+                    t.function,
+                    t.op,
+                    t.where,
+                    t.is_blob,
+                    t.offset if t.is_blob else None,
+                    t.file.removeprefix(root) if t.is_blob else None,
+                    sorted(t.parts),
+                    sorted(t.consumers),
+                )
                 for name, t in model.items()
-            }  # fmt: skip
+            }
 
     package, compiled = SAMPLES / f"{ENCODER}.mlpackage", SAMPLES / f"{ENCODER}.mlmodelc"
     ours, theirs = table(package), table(compiled)
