@@ -31,8 +31,9 @@ lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs ag
 	$(PY) -m mypy
 	$(PY) -m mypy.stubtest --ignore-disjoint-bases --ignore-unused-allowlist --allowlist tests/stubtest.txt milblob._codec milblob.dtypes
 
-bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives, on the same data
-	$(PY) -m pytest bench --benchmark-enable
+bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives, on the same data (ten minutes)
+	$(PY) -m pytest bench --benchmark-only --benchmark-json=$(VENV)/bench.json
+	$(PY) bench/table.py $(VENV)/bench.json
 
 build: $(VENV)/.built ## make .venv and compile the extension
 

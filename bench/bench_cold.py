@@ -11,10 +11,10 @@ from typing import Any
 
 import measure
 import pytest
-from conftest import SCALE
 from cwalk import CWalk
 
 import milblob
+from conftest import SCALE
 
 SIZE = f" (scale {SCALE:g})" if SCALE != 1 else " of 640 MB"
 RECORDS, PACKAGE = f"cold: list the records{SIZE}", f"cold: list the package{SIZE}"

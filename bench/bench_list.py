@@ -7,10 +7,10 @@ from typing import Any
 import makers
 import numpy as np
 import pytest
-from conftest import Made, scaled
 from cwalk import CWalk
 
 import milblob
+from conftest import Made, scaled
 
 LIMIT, FIELD = "C walk", "safetensors: keys, dtypes, shapes"
 COUNT, SIZE = scaled(20_000, 20), 512

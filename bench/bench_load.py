@@ -12,9 +12,9 @@ import makers
 import measure
 import numpy as np
 import pytest
-from conftest import Made, scaled
 
 import milblob
+from conftest import Made, scaled
 
 COUNT, SHAPE = 200, (scaled(1024, 4), 2622)
 TENSORS = makers.Tensors(COUNT, SHAPE)

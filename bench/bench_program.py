@@ -9,10 +9,10 @@ from typing import Any
 import measure
 import numpy as np
 import pytest
-from conftest import SCALE, Made
 from cwalk import CWalk
 
 import milblob
+from conftest import SCALE, Made
 
 JOB = f"load a transformer Program (scale {SCALE:g})" if SCALE != 1 else "load a transformer Program of 640 MB"
 RIVAL = "coremltools: PyMIL load"

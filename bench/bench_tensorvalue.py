@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conftest import scaled
 
 import milblob
+from conftest import scaled
 
 COUNT = scaled(10_000_000, 1000)
 SHARE = 1 / 20

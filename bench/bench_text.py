@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import scaled
 
+from conftest import scaled
 from milblob import _codec, schema
 from milblob.text import parse_text
 

@@ -160,7 +160,7 @@ def write_transformer(package: Path, layers: int, width: int) -> None:
     as such models have it, with slices, and every small constant is an operation of its own, as coremltools makes them.
     """
     import coremltools as ct
-    from coremltools.converters.mil import Builder as mb  # noqa: N813
+    from coremltools.converters.mil import Builder as mb
     from coremltools.converters.mil.mil import types
 
     size = 16 * width * width + 64 * 24 * (layers + 1)

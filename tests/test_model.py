@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import gc
+import pathlib
 import re
 import shutil
 import subprocess
@@ -529,6 +530,44 @@ def test_errors_say_where():
     with pytest.raises(milblob.FormatError) as error:
         milblob.load(data)
     assert error.value.where == "main.block['CoreML8'].op[0] 'w'.val"
+
+
+def test_names_of_records():
+    with milblob.open(DATA / "blob_sub_byte" / "weight.bin") as model:
+        count = len(model)
+        assert f"#{count - 1}" in model
+        for name in (f"#{count}", "#007", "#+7", "#-1", "#", "7", "#٧", "# 7", "#7.0", f"#{'9' * 40}", 7, None):
+            assert name not in model
+            with pytest.raises(KeyError):
+                model[name]
+
+
+def test_a_broken_record_among_those_that_are_loaded(tmp_path):
+    path = shutil.copytree(PACKAGE, tmp_path / "m.mlpackage")
+    with milblob.open(path) as model:
+        tensor = [t for t in model.values() if t.is_blob][-1]
+    weights = bytearray(pathlib.Path(tensor.file).read_bytes())
+    weights[tensor.offset] ^= 1
+    pathlib.Path(tensor.file).write_bytes(weights)
+    for call in (lambda: milblob.load(path), lambda: milblob.open(path)[tensor.name].read()):
+        with pytest.raises(milblob.FormatError, match="record sentinel: expected 0xdeadbeef") as error:
+            call()
+        assert (error.value.where, error.value.offset, error.value.file) == (tensor.where, tensor.offset, tensor.file)
+
+
+def test_data_offsets():
+    with milblob.open(PACKAGE) as model:
+        for tensor in model.values():
+            if not tensor.is_blob:
+                assert tensor.data_offset is None
+                continue
+            data = pathlib.Path(tensor.file).read_bytes()
+            assert data[tensor.data_offset :][: tensor.nbytes] == tensor.read().tobytes()
+    with pytest.raises(ValueError, match="closed"):
+        _ = next(t for t in model.values() if t.is_blob).data_offset
+    rows = load_case("blob_sub_byte").expected["records"]
+    with milblob.open(DATA / "blob_sub_byte" / "weight.bin") as model:
+        assert [t.data_offset for t in model.values()] == [row["data_offset"] for row in rows]
 
 
 def test_where_in_a_weight_file():

@@ -190,12 +190,20 @@ def test_manifests_that_are_no_json(copy, text, words):
         milblob.open(path)
 
 
+def test_a_path_that_is_half_a_character(copy):
+    path = copy("xcode")
+    manifest = json.loads((path / "Manifest.json").read_text())
+    manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"] = "\ud800.mlmodel"
+    (path / "Manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(milblob.ResolveError, match="reference: expected a path that can be a file name"):
+        milblob.open(path)
+
+
 def test_huge_json_is_not_read(tmp_path):
     with (tmp_path / "Manifest.json").open("wb") as file:
         file.truncate(MAX_JSON_NBYTES + 1)
-    with pytest.raises(
-        milblob.FormatError, match=f"JSON: expected at most {MAX_JSON_NBYTES} bytes, got {MAX_JSON_NBYTES + 1}"
-    ):
+    words = f"JSON: expected at most {MAX_JSON_NBYTES} bytes, got {MAX_JSON_NBYTES + 1}"
+    with pytest.raises(milblob.FormatError, match=words):
         read_json(str(tmp_path / "Manifest.json"))
     (tmp_path / "ok.json").write_text('{"a": [1]}')
     assert read_json(str(tmp_path / "ok.json")) == {"a": [1]}

@@ -9,7 +9,7 @@ import milblob
 import reference
 from conftest import MODEL_CASES, load_case
 from milblob import Use, _codec, pack_tensor, schema
-from milblob.program import Compressed, Program
+from milblob.program import Compressed, Program, _rewrite
 from test_golden import blocks_of, programs
 
 F32, U8, STRING = 11, 31, 2
@@ -145,6 +145,23 @@ def test_a_compressed_weight_named_like_an_argument():
         assert model["main/a.b"][1] == 2
 
 
+def test_an_operation_named_like_an_attribute_of_the_program():
+    program, block = new_program()
+    set_value(program.attributes["note"], LONG)
+    add_const(block, "@program.note", LONG * 2)
+    assert names(program) == ["@program.note", "main/@program.note"]
+    assert milblob.load(as_model(program))["main/@program.note"][1] == 2
+
+
+def test_names_that_would_fill_the_memory(monkeypatch):
+    monkeypatch.setattr("milblob.program.MAX_NAMES_NCHARS", 30)
+    program, block = new_program()
+    add_const(block, "w", LONG)
+    add_const(add_op(block, "cond", "a" * 20).blocks.add(), "w", LONG)
+    with pytest.raises(milblob.FormatError, match="names of all constants: expected at most 30 characters, got "):
+        names(program)
+
+
 def test_names_of_operations_without_outputs():
     program, block = new_program()
     add_op(block, "write_state", None, data=LONG)
@@ -233,6 +250,11 @@ def test_offsets_are_those_of_the_file_or_none(case):
             nbytes, at = reference.read_varint(data, at)
             assert reference.FIELDS[tag >> 3] == row["field"]
             assert len(reference.unpack_tensor_value(data[tensor.offset : at + nbytes])[1]) == tensor.size
+
+
+def test_pieces_that_protobuf_cannot_merge():
+    with pytest.raises(milblob.UnsupportedError, match="Program in pieces: expected less than 2 GiB"):
+        _rewrite(_codec.Buffer(b""), (0, 1 << 31))
 
 
 # --------------------------------------------------------------------------------------------------------- compression

@@ -208,6 +208,17 @@ MB_KERNEL mb_status mb_varint_decode_bool(uint8_t *dst, const uint8_t *src, uint
     return status;
 }
 
+/* Decode count varints to elements of itemsize bytes (1, 2, 4 or 8), or to bools; see MB_DEFINE_VARINT_DECODE. dst is
+ * aligned to an element. */
+static inline mb_status mb_varint_decode(void *dst, unsigned itemsize, bool is_bool, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) {
+    if (is_bool) return mb_varint_decode_bool((uint8_t *)dst, src, nbytes, count, error);
+    if (itemsize == 1) return mb_varint_decode_8((uint8_t *)dst, src, nbytes, count, lo, hi, error);
+    if (itemsize == 2) return mb_varint_decode_16((uint16_t *)dst, src, nbytes, count, lo, hi, error);
+    if (itemsize == 8) return mb_varint_decode_64((uint64_t *)dst, src, nbytes, count, lo, hi, error);
+    if (lo == INT32_MIN && hi == UINT32_MAX) return mb_varint_decode_ints((uint32_t *)dst, src, nbytes, count, lo, hi, error);
+    return mb_varint_decode_32((uint32_t *)dst, src, nbytes, count, lo, hi, error);
+}
+
 /* The bytes that one value takes as a varint: 1..10. */
 static inline unsigned mb_varint_length(uint64_t value) {
     unsigned length = 1;
@@ -313,14 +324,10 @@ MB_STEP unsigned mb_varint_put_32(uint8_t *dst, int32_t element) {
     return length;
 }
 
-MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i8, int8_t)
-MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_u8, uint8_t)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i16, int16_t)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_u16, uint16_t)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i32, int32_t)
 
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i8, int8_t, mb_varint_put_32, int32_t)
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_u8, uint8_t, mb_varint_put_32, int32_t)
 MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i16, int16_t, mb_varint_put_32, int32_t)
 MB_DEFINE_VARINT_ENCODE(mb_varint_encode_u16, uint16_t, mb_varint_put_32, int32_t)
 MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i32, int32_t, mb_varint_put_32, int32_t)

@@ -11,7 +11,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -23,8 +23,7 @@ RECORD_FIELDS = ("offset", "data_offset", "nbytes", "count", "padding_nbits", "b
 SCAN_ALL, SCAN_USES, SCAN_PLAIN = 1, 2, 4
 ATTRIBUTE, INPUT, BLOCK_ATTRIBUTE, FUNCTION_ATTRIBUTE, PROGRAM_ATTRIBUTE, RETURN = 1, 2, 3, 4, 5, 6
 IMMEDIATE, BLOB, NAME = 1, 2, 3
-
-cdef int64_t UINT32_LAST = (<int64_t>1 << 32) - 1
+PACK_RAW, PACK_I16, PACK_U16, PACK_I32, PACK_I64 = C.MB_PACK_RAW, C.MB_PACK_I16, C.MB_PACK_U16, C.MB_PACK_I32, C.MB_PACK_I64
 
 
 def dtype_table():
@@ -33,8 +32,6 @@ def dtype_table():
                   C.mb_dtypes[i].blob_code, C.mb_dtypes[i].nbits, C.mb_dtypes[i].field)
                  for i in range(C.MB_DTYPE_COUNT))
 
-
-# ------------------------------------------------------------------------------------------------ buffers and errors
 
 @cython.no_gc  # a cycle through it would let the collector break the exporter (a memoryview) while it is still held
 cdef class Buffer:
@@ -101,21 +98,15 @@ _WORDS = {
 }
 
 
-cdef str _words(C.mb_error *e):
+cdef _error(C.mb_error *e, name, str where=""):
+    if e.status == C.MB_VERSION:
+        older = " (the older Espresso weight format)" if e.got == 1 else ""
+        return UnsupportedError(f"storage version: expected 2, got {e.got}{older}", offset=e.offset, file=name, where=where)
     words = _WORDS.get(<int>e.status, "{what}: expected {expected}, got {got}")
     found = "the end" if e.got > 255 else repr(chr(e.got))
     what = e.detail.decode() if e.detail != NULL else "data"
-    return words.format(what=what, expected=e.expected, got=e.got, found=found)
+    return FormatError(words.format(what=what, expected=e.expected, got=e.got, found=found), offset=e.offset, file=name, where=where)
 
-
-cdef _fail(C.mb_error *e, name, str where=""):
-    if e.status == C.MB_VERSION:
-        older = " (the older Espresso weight format)" if e.got == 1 else ""
-        raise UnsupportedError(f"storage version: expected 2, got {e.got}{older}", offset=e.offset, file=name, where=where)
-    raise FormatError(_words(e), offset=e.offset, file=name, where=where)
-
-
-# --------------------------------------------------------------------------------------------------- blob v2 records
 
 def blob_count(Buffer buffer not None):
     """Return the record count of a storage header, checked against the size of the file.
@@ -127,20 +118,19 @@ def blob_count(Buffer buffer not None):
     cdef uint32_t count = 0
     cdef C.mb_error e
     if C.mb_blob_header(buffer.data, buffer.nbytes, &count, &e):
-        _fail(&e, buffer.name)
+        raise _error(&e, buffer.name)
     return count
 
 
-def blob_walk(Buffer buffer not None, records, bint partial=False):
+def blob_walk(Buffer buffer not None, records):
     """Fill one index row per record, in file order.
 
     Args:
         buffer: a whole storage file.
         records: writable buffer of blob_count(buffer) rows of 48 bytes: see RECORD_FIELDS.
-        partial: return what is good with the error instead of raising it.
 
     Returns:
-        The number of good rows; with `partial`, (rows, exception or None).
+        (number of good rows, exception that the next one deserves or None).
     """
     cdef Py_buffer out
     cdef uint32_t done = 0
@@ -153,14 +143,7 @@ def blob_walk(Buffer buffer not None, records, bint partial=False):
                                     <C.mb_blob_record *>out.buf, &done, &e)
     finally:
         PyBuffer_Release(&out)
-    if not status:
-        return (done, None) if partial else done
-    try:
-        _fail(&e, buffer.name, f"record {done}")
-    except (FormatError, UnsupportedError) as error:
-        if not partial:
-            raise
-        return done, error
+    return done, _error(&e, buffer.name, f"record {done}") if status else None
 
 
 def blob_record(Buffer buffer not None, uint64_t offset):
@@ -170,18 +153,20 @@ def blob_record(Buffer buffer not None, uint64_t offset):
     cdef uint64_t done
     memset(&r, 0, sizeof(r))
     if C.mb_blob_records_at(buffer.data, buffer.nbytes, &offset, 1, &r, &done, &e):
-        _fail(&e, buffer.name)
+        raise _error(&e, buffer.name)
     return r.data_offset, r.nbytes, r.count, r.padding_nbits, r.blob_code
 
 
-def blob_records_at(Buffer buffer not None, offsets, records, bint partial=False):
+def blob_records_at(Buffer buffer not None, offsets, records):
     """Fill one index row per metadata offset, in the order given.
 
     Args:
         buffer: a whole storage file.
         offsets: buffer of uint64, any values.
         records: writable buffer of as many rows of 48 bytes.
-        partial: return the number of good rows and the error of the next instead of raising it.
+
+    Returns:
+        (number of good rows, exception that the next one deserves or None).
     """
     cdef Py_buffer src, out
     cdef uint64_t done = 0, count
@@ -199,17 +184,8 @@ def blob_records_at(Buffer buffer not None, offsets, records, bint partial=False
             PyBuffer_Release(&out)
     finally:
         PyBuffer_Release(&src)
-    if not status:
-        return (done, None) if partial else done
-    try:
-        _fail(&e, buffer.name)
-    except (FormatError, UnsupportedError) as error:
-        if not partial:
-            raise
-        return done, error
+    return done, _error(&e, buffer.name) if status else None
 
-
-# ------------------------------------------------------------------------------------------------ sub-byte and varint
 
 def unpack_bits(Buffer buffer not None, uint64_t offset, uint64_t count, unsigned int nbits, out):
     """Unpack `count` elements of `nbits` (1, 2, 3, 4 or 6) at `offset` into `out`, one zero-extended byte each."""
@@ -225,32 +201,14 @@ def unpack_bits(Buffer buffer not None, uint64_t offset, uint64_t count, unsigne
         PyBuffer_Release(&dst)
 
 
-cdef uint64_t _encoded_nbytes(Py_buffer *src, str kind, uint64_t count) except? 0:
-    if kind == "raw":
-        return <uint64_t>src.len
-    if kind == "i8":
-        return C.mb_varint_nbytes_i8(<const int8_t *>src.buf, count)
-    if kind == "u8":
-        return C.mb_varint_nbytes_u8(<const uint8_t *>src.buf, count)
-    if kind == "i16":
-        return C.mb_varint_nbytes_i16(<const int16_t *>src.buf, count)
-    if kind == "u16":
-        return C.mb_varint_nbytes_u16(<const uint16_t *>src.buf, count)
-    if kind == "i32":
-        return C.mb_varint_nbytes_i32(<const int32_t *>src.buf, count)
-    if kind == "i64":
-        return C.mb_varint_nbytes_i64(<const int64_t *>src.buf, count)
-    return C.mb_packed_nbytes(count, int(kind[1:]))
-
-
-def tensor_pack(int field, array, str kind, int lo=0, int hi=0):
+def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
     """Serialize a TensorValue from a C-contiguous array.
 
     Args:
         field: number of the TensorValue field.
-        array: contiguous, aligned buffer; little-endian where `kind` is "raw".
-        kind: "raw" to copy the bytes; "i8".."i64", "u8", "u16" to encode elements of that type as varints; "p1", "p2",
-            "p3", "p4", "p6" to pack one-byte elements to so many bits, checked against lo..hi (as int8 where lo < 0).
+        array: contiguous buffer, aligned to an element; little-endian where `kind` is PACK_RAW.
+        kind: PACK_RAW to copy the bytes; PACK_I16, PACK_U16, PACK_I32, PACK_I64 to encode elements of that type as
+            varints; 1, 2, 3, 4 or 6 to pack one-byte elements to so many bits, checked against lo..hi (int8 if lo < 0).
 
     Returns:
         bytes: the TensorValue message. An empty array gives the field with no values, as coremltools writes it.
@@ -264,18 +222,11 @@ def tensor_pack(int field, array, str kind, int lo=0, int hi=0):
     cdef uint64_t count, payload = 0, inner, head
     cdef uint8_t *at
     cdef uint8_t header[32]
-    cdef unsigned int nbits = 0
     cdef bytes result
-    cdef int code = 0
-    codes = {"raw": 0, "i8": 1, "u8": 2, "i16": 3, "u16": 4, "i32": 5, "i64": 6, "p1": 7, "p2": 7, "p3": 7, "p4": 7, "p6": 7}
-    widths = {"i16": 2, "u16": 2, "i32": 4, "i64": 8}
-    code = codes[kind]
-    if code == 7:
-        nbits = int(kind[1:])
     PyObject_GetBuffer(array, &src, PyBUF_SIMPLE)
     try:
-        count = <uint64_t>src.len // <uint64_t>widths.get(kind, 1)
-        payload = _encoded_nbytes(&src, kind, count) if src.len else 0
+        count = <uint64_t>src.len // C.mb_pack_itemsize(kind)
+        payload = C.mb_pack_nbytes(kind, src.buf, count)
         inner = 1 + C.mb_varint_length(payload) + payload if payload else 0
         header[0] = <uint8_t>(field << 3 | 2)
         head = 1 + C.mb_varint_write(header + 1, inner)
@@ -286,25 +237,9 @@ def tensor_pack(int field, array, str kind, int lo=0, int hi=0):
         at = <uint8_t *>PyBytes_AS_STRING(result)
         C.mb_advise_huge(at, head + payload)
         memcpy(at, header, head)
-        at += head
         if payload:
             with nogil:
-                if code == 0:
-                    memcpy(at, src.buf, payload)
-                elif code == 1:
-                    C.mb_varint_encode_i8(at, payload, <const int8_t *>src.buf, count)
-                elif code == 2:
-                    C.mb_varint_encode_u8(at, payload, <const uint8_t *>src.buf, count)
-                elif code == 3:
-                    C.mb_varint_encode_i16(at, payload, <const int16_t *>src.buf, count)
-                elif code == 4:
-                    C.mb_varint_encode_u16(at, payload, <const uint16_t *>src.buf, count)
-                elif code == 5:
-                    C.mb_varint_encode_i32(at, payload, <const int32_t *>src.buf, count)
-                elif code == 6:
-                    C.mb_varint_encode_i64(at, payload, <const int64_t *>src.buf, count)
-                else:
-                    status = C.mb_pack_bits(at, <const uint8_t *>src.buf, count, nbits, lo, hi, lo < 0, &e)
+                status = C.mb_pack(kind, at + head, payload, src.buf, count, lo, hi, &e)
     finally:
         PyBuffer_Release(&src)
     if status:
@@ -337,7 +272,7 @@ def tensor_locate(Buffer buffer not None, uint64_t offset, uint64_t nbytes):
     with nogil:
         status = C.mb_tensor_locate(buffer.data, buffer.data + offset, nbytes, &t, &e)
     if status:
-        _fail(&e, buffer.name)
+        raise _error(&e, buffer.name)
     return t.field, t.start, t.offset, t.nbytes, t.chunk_count, t.count
 
 
@@ -351,7 +286,7 @@ def tensor_gather(Buffer buffer not None, uint64_t end, int field, uint64_t star
     memset(&t, 0, sizeof(t))
     t.field, t.start, t.nbytes = field, start, nbytes
     if C.mb_tensor_gather(buffer.data, buffer.data + end, &t, dst, NULL, &e):
-        _fail(&e, buffer.name)
+        raise _error(&e, buffer.name)
     return result
 
 
@@ -370,7 +305,7 @@ def tensor_strings(Buffer buffer not None, uint64_t end, uint64_t start, uint64_
         raise MemoryError
     try:
         if C.mb_tensor_gather(buffer.data, buffer.data + end, &t, NULL, ranges, &e):
-            _fail(&e, buffer.name)
+            raise _error(&e, buffer.name)
         for i in range(count):
             result.append(_text(buffer, ranges[2 * i], ranges[2 * i + 1]))
     finally:
@@ -407,18 +342,7 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
     count = <uint64_t>dst.len // itemsize
     try:
         with nogil:
-            if is_bool:
-                status = C.mb_varint_decode_bool(<uint8_t *>dst.buf, src, nbytes, count, &e)
-            elif itemsize == 1:
-                status = C.mb_varint_decode_8(<uint8_t *>dst.buf, src, nbytes, count, lo, hi, &e)
-            elif itemsize == 2:
-                status = C.mb_varint_decode_16(<uint16_t *>dst.buf, src, nbytes, count, lo, hi, &e)
-            elif itemsize == 4 and lo < 0 and hi == UINT32_LAST:
-                status = C.mb_varint_decode_ints(<uint32_t *>dst.buf, src, nbytes, count, lo, hi, &e)
-            elif itemsize == 4:
-                status = C.mb_varint_decode_32(<uint32_t *>dst.buf, src, nbytes, count, lo, hi, &e)
-            else:
-                status = C.mb_varint_decode_64(<uint64_t *>dst.buf, src, nbytes, count, lo, hi, &e)
+            status = C.mb_varint_decode(dst.buf, itemsize, is_bool, src, nbytes, count, lo, hi, &e)
     finally:
         PyBuffer_Release(&dst)
     if not status:
@@ -426,10 +350,8 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
     e.offset += offset
     if status == C.MB_RANGE:
         raise FormatError(f"element {e.expected}: expected {lo} to {hi}, got {<int64_t>e.got}", offset=e.offset, file=buffer.name)
-    _fail(&e, buffer.name)
+    raise _error(&e, buffer.name)
 
-
-# ------------------------------------------------------------------------------------------------------ Program scan
 
 cdef _text(Buffer buffer, uint64_t offset, uint64_t nbytes):
     try:
@@ -557,7 +479,7 @@ def scan_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint3
             # An error in a block that has no row yet: once more with room for it, so that the message can say where.
             if status != C.MB_FULL and (s.function_count | s.block_count >= 1 << 20 or
                                         (s.function_count <= functions and s.block_count <= blocks)):
-                _fail(&e, buffer.name, _path(buffer, &s))
+                raise _error(&e, buffer.name, _path(buffer, &s))
             functions, blocks, ops = max(functions, s.function_count), max(blocks, s.block_count), max(ops, s.op_count)
             entries, numbers = max(entries, s.entry_count), max(numbers, s.number_count)
         finally:
@@ -646,7 +568,7 @@ def text_to_program(Buffer text not None):
             if status == C.MB_OK:
                 return out[:nbytes]
             if status != C.MB_FULL:
-                _fail(&e, text.name)
+                raise _error(&e, text.name)
             capacity = nbytes
         finally:
             free(out)
@@ -665,7 +587,7 @@ def wire_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64
     cursor = C.mb_cursor_of(buffer.data, buffer.data + offset, nbytes)
     while cursor.at < cursor.end:
         if C.mb_read_field(&cursor, &wire, &e):
-            _fail(&e, buffer.name)
+            raise _error(&e, buffer.name)
         if <uint64_t>len(result) == limit:
             words = f"fields of one message: expected at most {limit}, got more"
             raise FormatError(words, offset=wire.tag - buffer.data, file=buffer.name)

@@ -1,5 +1,5 @@
 # Every C function and type that _codec.pyx may use. The headers hold the documentation.
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "milblob/base.h" nogil:
     ctypedef enum mb_status:
@@ -55,37 +55,21 @@ cdef extern from "milblob/tensor.h" nogil:
 
 cdef extern from "milblob/varint.h" nogil:
     uint64_t mb_varint_count(const uint8_t *src, uint64_t nbytes)
-    mb_status mb_varint_decode_bool(uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, mb_error *error)
-    mb_status mb_varint_decode_8(uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo,
-                                 int64_t hi, mb_error *error)
-    mb_status mb_varint_decode_16(uint16_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo,
-                                  int64_t hi, mb_error *error)
-    mb_status mb_varint_decode_32(uint32_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo,
-                                  int64_t hi, mb_error *error)
-    mb_status mb_varint_decode_64(uint64_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo,
-                                  int64_t hi, mb_error *error)
-    mb_status mb_varint_decode_ints(uint32_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo,
-                                    int64_t hi, mb_error *error)
+    mb_status mb_varint_decode(void *dst, unsigned int itemsize, bint is_bool, const uint8_t *src, uint64_t nbytes,
+                               uint64_t count, int64_t lo, int64_t hi, mb_error *error)
     unsigned int mb_varint_length(uint64_t value)
     unsigned int mb_varint_write(uint8_t *dst, uint64_t value)
-    uint64_t mb_varint_nbytes_i8(const int8_t *src, uint64_t count)
-    uint64_t mb_varint_nbytes_u8(const uint8_t *src, uint64_t count)
-    uint64_t mb_varint_nbytes_i16(const int16_t *src, uint64_t count)
-    uint64_t mb_varint_nbytes_u16(const uint16_t *src, uint64_t count)
-    uint64_t mb_varint_nbytes_i32(const int32_t *src, uint64_t count)
-    uint64_t mb_varint_nbytes_i64(const int64_t *src, uint64_t count)
-    uint64_t mb_varint_encode_i8(uint8_t *dst, uint64_t dst_nbytes, const int8_t *src, uint64_t count)
-    uint64_t mb_varint_encode_u8(uint8_t *dst, uint64_t dst_nbytes, const uint8_t *src, uint64_t count)
-    uint64_t mb_varint_encode_i16(uint8_t *dst, uint64_t dst_nbytes, const int16_t *src, uint64_t count)
-    uint64_t mb_varint_encode_u16(uint8_t *dst, uint64_t dst_nbytes, const uint16_t *src, uint64_t count)
-    uint64_t mb_varint_encode_i32(uint8_t *dst, uint64_t dst_nbytes, const int32_t *src, uint64_t count)
-    uint64_t mb_varint_encode_i64(uint8_t *dst, uint64_t dst_nbytes, const int64_t *src, uint64_t count)
 
 cdef extern from "milblob/subbyte.h" nogil:
     uint64_t mb_packed_nbytes(uint64_t count, unsigned int nbits)
     void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned int nbits)
-    mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned int nbits, int lo, int hi,
-                           bint is_signed, mb_error *error)
+
+cdef extern from "milblob/pack.h" nogil:
+    int MB_PACK_RAW, MB_PACK_I16, MB_PACK_U16, MB_PACK_I32, MB_PACK_I64
+    uint64_t mb_pack_itemsize(int kind)
+    uint64_t mb_pack_nbytes(int kind, const void *src, uint64_t count)
+    mb_status mb_pack(int kind, uint8_t *dst, uint64_t nbytes, const void *src, uint64_t count, int lo, int hi,
+                      mb_error *error)
 
 cdef extern from "milblob/pages.h" nogil:
     void mb_advise_huge(void *start, uint64_t nbytes)

@@ -103,9 +103,11 @@ class BlobReader:
             index = np.empty(self._count, RECORD)
             self._mapping.expect_random(True)
             try:
-                _codec.blob_walk(buffer, index)
+                _, error = _codec.blob_walk(buffer, index)
             finally:
                 self._mapping.expect_random(False)
+            if error is not None:
+                raise error
             index.flags.writeable = False
             self._index = index
         return self._index

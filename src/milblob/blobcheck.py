@@ -193,7 +193,7 @@ class _Walk:
         """Find the records, report the broken ones, and compare their number with the header's."""
         nbytes, announced = self.buffer.nbytes, self.announced
         bulk = np.empty(min(announced, (nbytes - _HEADER_NBYTES) // _RECORD_NBYTES), RECORD)
-        good, error = _codec.blob_walk(self.buffer, bulk, True)
+        good, error = _codec.blob_walk(self.buffer, bulk)
         self.bulk = bulk[:good]
         self.places.update(self.bulk["offset"].tolist())
         at = _next(self.bulk[-1]["data_offset"], self.bulk[-1]["nbytes"]) if good else _HEADER_NBYTES

@@ -323,7 +323,7 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
     offsets = np.array([t.offset for t in tensors], np.uint64)
     records = np.empty(len(tensors), RECORD)
     reader._mapping.expect_random(True)
-    done, broken = _codec.blob_records_at(buffer, offsets, records, True)
+    done, broken = _codec.blob_records_at(buffer, offsets, records)
     reader._mapping.expect_random(False)
     if broken is not None:
         broken.where = tensors[done].where

@@ -8,8 +8,8 @@ from . import _codec
 from .errors import FormatError, UnsupportedError, program_path
 
 MAX_NAMES_NCHARS = 1 << 26
-"""Of all names together. They repeat text of the file (an operation's name in each of its constants), so a few megabytes
-could otherwise ask for terabytes; ten thousand constants take less than a hundredth of this."""
+"""Of all names together. They repeat text of the file (an operation's name in each of its constants), so a few
+megabytes could otherwise ask for terabytes; ten thousand constants take less than a hundredth of this."""
 
 _STEP = ("[{}]", "[{}].key", "[{}].value")
 

@@ -227,12 +227,12 @@ class Tensor:
             reader = package.reader(self._source, constant.text)
             buffer = reader._mapping.check_size()
             record = reader._record(buffer, constant.blob_offset)
-            return self.values_of(reader, buffer, record)
+            return self._values_of(reader, buffer, record)
         self._source.mapping.check_size()
         offset, nbytes = constant.payload
         return unpack_at(self._program.buffer, offset, nbytes, self.mil_dtype, self._shape)
 
-    def values_of(self, reader: BlobReader, buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any]:
+    def _values_of(self, reader: BlobReader, buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any]:
         """The values of a record, once it is known to hold what the Program declares."""
         if record.dtype is not self.mil_dtype:
             words = f"record dtype: expected {self.mil_dtype} as the Program declares, got {record.dtype}"

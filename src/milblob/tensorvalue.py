@@ -191,7 +191,13 @@ def _varints(buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: i
     return out.view(np.bool_ if dtype is DType.BOOL else dtype.numpy.newbyteorder("="))
 
 
-_VARINT_KINDS = {DType.INT16: "i16", DType.UINT16: "u16", DType.INT32: "i32", DType.INT64: "i64", DType.UINT64: "i64"}
+_VARINT_KINDS = {
+    DType.INT16: _codec.PACK_I16,
+    DType.UINT16: _codec.PACK_U16,
+    DType.INT32: _codec.PACK_I32,
+    DType.INT64: _codec.PACK_I64,
+    DType.UINT64: _codec.PACK_I64,
+}
 
 
 def pack_tensor(array: Any, dtype: Any = None) -> bytes:
@@ -222,8 +228,8 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
         return _pack_sub_byte(array, own, target)
     if target is not own:
         array = _narrow(array, target)
-    kind = _VARINT_KINDS.get(target, "raw")
-    array = np.require(array, array.dtype.newbyteorder("=" if kind != "raw" else "<"), ["C", "A"])
+    kind = _VARINT_KINDS.get(target, _codec.PACK_RAW)
+    array = np.require(array, array.dtype.newbyteorder("=" if kind != _codec.PACK_RAW else "<"), ["C", "A"])
     if target is DType.BOOL and array.size and array.view(np.uint8).max() > 1:
         array = array.view(np.uint8) != 0  # a view of foreign bytes: NumPy does not promise 0 and 1
     return _codec.tensor_pack(target.field, array.reshape(-1).view(np.uint8), kind)
@@ -267,4 +273,4 @@ def _pack_sub_byte(array: np.ndarray[Any, Any], own: DType, target: DType) -> by
         if target is DType.INT4:
             low, high = -8, 15  # ml_dtypes keeps -1 as 0x0F; 0xFF would mean the same
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return _codec.tensor_pack(target.field, flat, f"p{target.nbits}", low, high)
+    return _codec.tensor_pack(target.field, flat, target.nbits, low, high)
