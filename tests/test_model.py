@@ -556,7 +556,8 @@ def test_a_broken_record_among_those_that_are_loaded(tmp_path):
 
 
 def test_data_offsets():
-    with milblob.open(PACKAGE) as model:
+    with milblob.open(PACKAGE, constants=True) as model:
+        assert {tensor.is_blob for tensor in model.values()} == {True, False}
         for tensor in model.values():
             if not tensor.is_blob:
                 assert tensor.data_offset is None

@@ -317,6 +317,15 @@ def test_chains_end_in_one_weight():
         assert weight.parts["nonzero_data"].consumers == (Use("constexpr_sparse_to_dense", "w", "nonzero_data"),)
 
 
+def test_what_yields_two_tensors_is_no_weight():
+    program, block = new_program()
+    op = add_op(block, "constexpr_lut_to_sparse", "mask", indices_mask=LONG, lut=LONG)
+    set_type(op.outputs.add(name="values").type, F32, (12,))
+    with milblob.open(as_model(program)) as model, milblob.open(as_model(program), stored=True) as stored:
+        assert list(model) == []
+        assert sorted(stored) == ["mask.indices_mask", "mask.lut"]
+
+
 def test_a_constexpr_without_parts():
     program, block = new_program()
     add_op(block, "constexpr_nothing", "w")
