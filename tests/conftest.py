@@ -8,6 +8,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+
 import reference
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,7 +21,8 @@ MODEL_CASES = [name for name in CASES if not name.startswith("blob_") and name !
 NUMPY = {
     "BOOL": "?", "STRING": object, "FLOAT16": "<f2", "FLOAT32": "<f4", "FLOAT64": "<f8", "BFLOAT16": ml_dtypes.bfloat16,
     "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "INT4": ml_dtypes.int4,
-    "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "UINT4": ml_dtypes.uint4, "UINT2": ml_dtypes.uint2,
+    "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "UINT4": ml_dtypes.uint4,
+    "UINT2": ml_dtypes.uint2,
     "UINT1": ml_dtypes.uint1, "UINT6": "u1", "UINT3": "u1",
     "FLOAT8E4M3FN": ml_dtypes.float8_e4m3fn, "FLOAT8E5M2": ml_dtypes.float8_e5m2,
 }  # fmt: skip

@@ -14,9 +14,9 @@ import weakref
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import DATA, blob_file, load_case, natural
 
 import milblob
+from conftest import DATA, blob_file, load_case, natural
 from milblob.mapping import Mapping
 
 FLOATS = np.arange(40, dtype="<f4")

@@ -1,4 +1,4 @@
-"""Every fixture, in each of its forms, against what coremltools read from it when it was made: nothing more, nothing less.
+"""Every fixture, in each of its forms, against what coremltools read from it when it was made: no more, no less.
 
 The names are computed here a second time from expected.json, by the rules in DESIGN.md; the Program's references from
 operations to names are followed in the protobuf.
@@ -12,10 +12,10 @@ import os
 
 import numpy as np
 import pytest
-import reference
-from conftest import BLOB_CASES, DATA, NUMPY, assert_same, case_paths, load_case, model_directory, natural, tensor_value
 
 import milblob
+import reference
+from conftest import BLOB_CASES, DATA, NUMPY, assert_same, case_paths, load_case, model_directory, natural, tensor_value
 from milblob import schema
 
 # milblob refuses what google's parser cuts to size: int32 from more than 32 bits, bool from other numbers than 0 and 1.
@@ -147,7 +147,11 @@ def dense_weights(case):
                 for _, block in blocks_of(top):
                     for op in block.operations:
                         name = op.outputs[0].name if op.outputs else ""
-                        if op.type.startswith("constexpr_") and len(op.outputs) == 1 and (model, function, name) not in inner:
+                        if (
+                            op.type.startswith("constexpr_")
+                            and len(op.outputs) == 1
+                            and (model, function, name) not in inner
+                        ):
                             dense[name] = op
     return dense
 
@@ -166,7 +170,10 @@ def path_in_program(case, row):
         around = ""
         for step in row["block"].split("/") if row["block"] else []:
             name, _, number = step.rpartition("[")
-            same = {key: row[key] for key in ("model", "function", "specialization")} | {"block": around, "output": name}
+            same = {key: row[key] for key in ("model", "function", "specialization")} | {
+                "block": around,
+                "output": name,
+            }
             index = next(r["op_index"] for r in case.rows if {key: r[key] for key in same} == same)
             words += f".op[{index}] {name!r}.block[{number[:-1]}]"
             around = f"{around}/{step}" if around else step
@@ -256,10 +263,12 @@ def test_weights(name, path):
     case = load_case(name)
     read = read_by_constexpr(case)
     rows = [
-        row for row in case.rows
-        if is_weight(row) and not is_part(row)
+        row
+        for row in case.rows
+        if is_weight(row)
+        and not is_part(row)
         and not (row["op"] == "const" and (row["model"], row["function"], row["output"]) in read)
-    ]  # fmt: skip
+    ]
     names = name_rows(case, rows)
     dense = dense_weights(case)
     if "dense" in case.expected:
@@ -280,10 +289,16 @@ def test_weights_and_stored_parts(name, path):
     case = load_case(name)
     read = read_by_constexpr(case)
     rows = [
-        row for row in case.rows
-        if is_weight(row) or is_part(row)
-        or (row["op"] == "const" and row["parameter"] == "val" and (row["model"], row["function"], row["output"]) in read)
-    ]  # fmt: skip
+        row
+        for row in case.rows
+        if is_weight(row)
+        or is_part(row)
+        or (
+            row["op"] == "const"
+            and row["parameter"] == "val"
+            and (row["model"], row["function"], row["output"]) in read
+        )
+    ]
     names = name_rows(case, rows)
     with milblob.open(case.source(path), stored=True) as model:
         assert sorted(model) == sorted(names)
@@ -327,7 +342,7 @@ def test_compressed_weights(name, path):
     """Dense name, dtype and shape as coremltools decompresses it; parts by parameter, chains included."""
     case = load_case(name)
     messages = dense_weights(case)
-    rows = {name: row for name, row in zip(name_rows(case, case.rows), case.rows, strict=True)}
+    rows = dict(zip(name_rows(case, case.rows), case.rows, strict=True))
     with milblob.open(case.source(path)) as model:
         for row in case.expected["dense"]:
             tensor = model[row["output"]]
@@ -356,8 +371,14 @@ def check_parts(tensor, op, case, rows):
         if part.parts:
             name = op.inputs[key].arguments[0].name
             assert part.compression
-            inner = next(o for _, p in programs(case) for f in p.functions.values() for b in f.block_specializations.values()
-                         for o in b.operations if name in [out.name for out in o.outputs])  # fmt: skip
+            inner = next(
+                o
+                for _, p in programs(case)
+                for f in p.functions.values()
+                for b in f.block_specializations.values()
+                for o in b.operations
+                if name in [out.name for out in o.outputs]
+            )
             assert part.op == inner.type
             nbytes |= check_parts(part, inner, case, rows)
             continue
@@ -373,7 +394,9 @@ def check_parts(tensor, op, case, rows):
 
 @pytest.mark.parametrize("path", load_case("neural_network").expected["paths"])
 def test_neural_network_is_refused_by_name(path):
-    with pytest.raises(milblob.UnsupportedError, match="expected an ML Program or a pipeline of them, got a neuralNetwork"):
+    with pytest.raises(
+        milblob.UnsupportedError, match="expected an ML Program or a pipeline of them, got a neuralNetwork"
+    ):
         milblob.open(DATA / "neural_network" / path)
 
 

@@ -7,13 +7,13 @@ import shutil
 
 import numpy as np
 import pytest
-import reference
-from conftest import DATA, blob_file, load_case, model_directory
-from test_program import LONG, add_const, as_model, new_program
 
 import milblob
+import reference
+from conftest import DATA, blob_file, load_case, model_directory
 from milblob import schema
 from milblob.package import MAX_JSON_NBYTES, MAX_PIPELINE_DEPTH, Package, contained, find_root_model, read_json, resolve
+from test_program import LONG, add_const, as_model, new_program
 
 PACKAGE = DATA / "opset_ios16_fp16" / "model.mlpackage"
 COMPILED = DATA / "opset_ios16_fp16" / "model.mlmodelc"
@@ -37,10 +37,13 @@ def copy(tmp_path):
 @pytest.mark.parametrize(
     ("source", "kind"),
     [
-        (PACKAGE, "mlpackage"), (COMPILED, "mlmodelc"), (MODEL_FILE, "mlmodel"), (COMPILED / "model.mil", "mil"),
+        (PACKAGE, "mlpackage"),
+        (COMPILED, "mlmodelc"),
+        (MODEL_FILE, "mlmodel"),
+        (COMPILED / "model.mil", "mil"),
         (WEIGHTS, "blob"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("form", [lambda p: p, str, lambda p: f"{p}/" if p.is_dir() else str(p)])
 def test_kinds(source, kind, form):
     path = form(source)
@@ -56,7 +59,9 @@ def test_kinds(source, kind, form):
             assert keys == list(package)
 
 
-@pytest.mark.parametrize(("source", "kind"), [(MODEL_FILE, "mlmodel"), (COMPILED / "model.mil", "mil"), (WEIGHTS, "blob")])
+@pytest.mark.parametrize(
+    ("source", "kind"), [(MODEL_FILE, "mlmodel"), (COMPILED / "model.mil", "mil"), (WEIGHTS, "blob")]
+)
 def test_kinds_of_buffers_and_file_objects(source, kind):
     data = source.read_bytes()
     for given in (data, bytearray(data), memoryview(data), np.frombuffer(data, np.uint8), io.BytesIO(data)):
@@ -87,7 +92,10 @@ def test_a_package_is_known_by_its_manifest(copy, tmp_path):
     with milblob.open(moved) as model:
         assert model.kind == "mlpackage"
     (moved / "Manifest.json").unlink()
-    for words, path in (("expected a .mlpackage or .mlmodelc", moved), ("expected a Manifest.json", tmp_path / "a.mlpackage")):
+    for words, path in (
+        ("expected a .mlpackage or .mlmodelc", moved),
+        ("expected a Manifest.json", tmp_path / "a.mlpackage"),
+    ):
         if path != moved:
             moved.rename(path)
         with pytest.raises(milblob.FormatError, match=words):
@@ -128,20 +136,34 @@ def test_edited_packages_have_more_items():
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (lambda m: m.pop("rootModelIdentifier"), milblob.FormatError, "expected itemInfoEntries and rootModelIdentifier"),
+        (
+            lambda m: m.pop("rootModelIdentifier"),
+            milblob.FormatError,
+            "expected itemInfoEntries and rootModelIdentifier",
+        ),
         (lambda m: m.pop("itemInfoEntries"), milblob.FormatError, "expected itemInfoEntries and rootModelIdentifier"),
-        (lambda m: m.update(rootModelIdentifier="?"), milblob.FormatError, "expected an item with a path for root '[?]'"),
-        (lambda m: m["itemInfoEntries"].update({m["rootModelIdentifier"]: {"path": 5}}), milblob.FormatError, "expected an item"),
+        (
+            lambda m: m.update(rootModelIdentifier="?"),
+            milblob.FormatError,
+            "expected an item with a path for root '[?]'",
+        ),
+        (
+            lambda m: m["itemInfoEntries"].update({m["rootModelIdentifier"]: {"path": 5}}),
+            milblob.FormatError,
+            "expected an item",
+        ),
         (
             lambda m: m["itemInfoEntries"][m["rootModelIdentifier"]].update(path="gone.mlmodel"),
-            milblob.ResolveError, "root item of the manifest: expected at .*gone.mlmodel, got no such file",
+            milblob.ResolveError,
+            "root item of the manifest: expected at .*gone.mlmodel, got no such file",
         ),
         (
             lambda m: m["itemInfoEntries"][m["rootModelIdentifier"]].update(path="../../x"),
-            milblob.ResolveError, "reference: expected a path inside",
+            milblob.ResolveError,
+            "reference: expected a path inside",
         ),
     ],
-)  # fmt: skip
+)
 def test_manifests_that_lead_nowhere(copy, change, error, words):
     path = copy("xcode")
     manifest = json.loads((path / "Manifest.json").read_text())
@@ -154,14 +176,26 @@ def test_manifests_that_lead_nowhere(copy, change, error, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[]", "expected itemInfoEntries"), ("{", "JSON: expected a document, got .* at byte 1 "), ("", "JSON: expected a document"),
-        ("\udcff", "JSON: expected a document"), ("[" * 100_000, "JSON: expected a document, got nesting too deep"),
+        ("[]", "expected itemInfoEntries"),
+        ("{", "JSON: expected a document, got .* at byte 1 "),
+        ("", "JSON: expected a document"),
+        ("\udcff", "JSON: expected a document"),
+        ("[" * 100_000, "JSON: expected a document, got nesting too deep"),
     ],
-)  # fmt: skip
+)
 def test_manifests_that_are_no_json(copy, text, words):
     path = copy("xcode")
     (path / "Manifest.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(milblob.FormatError, match=words):
+        milblob.open(path)
+
+
+def test_a_path_that_is_half_a_character(copy):
+    path = copy("xcode")
+    manifest = json.loads((path / "Manifest.json").read_text())
+    manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"] = "\ud800.mlmodel"
+    (path / "Manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(milblob.ResolveError, match="reference: expected a path that can be a file name"):
         milblob.open(path)
 
 
@@ -215,7 +249,9 @@ def test_links_outside_the_directory(tmp_path):
 
 
 def test_other_forms_of_references():
-    with pytest.raises(milblob.ResolveError, match="expected a name that begins with @model_path/, got 'weights/weight.bin'"):
+    with pytest.raises(
+        milblob.ResolveError, match="expected a name that begins with @model_path/, got 'weights/weight.bin'"
+    ):
         resolve("/somewhere", "weights/weight.bin")
     with pytest.raises(milblob.ResolveError, match="expected a model with a directory, got a buffer"):
         resolve(None, "@model_path/weights/weight.bin")
@@ -398,7 +434,9 @@ def test_compiled_models_of_other_types(tmp_path, name, words):
     ],
 )
 def test_models_of_other_types(data, words):
-    with pytest.raises(milblob.UnsupportedError, match=f"model type: expected an ML Program or a pipeline of them, {words}"):
+    with pytest.raises(
+        milblob.UnsupportedError, match=f"model type: expected an ML Program or a pipeline of them, {words}"
+    ):
         milblob.open(data)
 
 

@@ -4,13 +4,13 @@ import collections
 
 import numpy as np
 import pytest
-import reference
-from conftest import MODEL_CASES, load_case
-from test_golden import blocks_of, programs
 
 import milblob
+import reference
+from conftest import MODEL_CASES, load_case
 from milblob import Use, _codec, pack_tensor, schema
-from milblob.program import Compressed, Program
+from milblob.program import Compressed, Program, _rewrite
+from test_golden import blocks_of, programs
 
 F32, U8, STRING = 11, 31, 2
 
@@ -68,7 +68,7 @@ def as_model(program):
 def names(program, prefix="", constants=True):
     data = program.SerializeToString(deterministic=True)
     scanned = Program(_codec.Buffer(data), (0, len(data)), prefix, constants)
-    return scanned.names()[: len(scanned.scan.constants)]
+    return scanned.names()[0]
 
 
 LONG = np.arange(12, dtype=np.float32)
@@ -139,9 +139,27 @@ def test_a_compressed_weight_named_like_an_argument():
     add_op(block, "constexpr_cast", "a.b#2", source_val=LONG)
     add_op(block, "add", "a", b=LONG * 2)
     with milblob.open(as_model(program)) as model:
-        assert list(model) == ["a.b#2", "a.b#2#2", "a.b"]
-        assert [model[name].op for name in model] == ["constexpr_cast", "constexpr_cast", "add"]
-        assert model["a.b"][1] == 2
+        assert len(model) == 3
+        assert [tensor.op for tensor in model.values()] == ["constexpr_cast", "constexpr_cast", "add"]
+        assert list(model)[2] == "main/a.b"
+        assert model["main/a.b"][1] == 2
+
+
+def test_an_operation_named_like_an_attribute_of_the_program():
+    program, block = new_program()
+    set_value(program.attributes["note"], LONG)
+    add_const(block, "@program.note", LONG * 2)
+    assert names(program) == ["@program.note", "main/@program.note"]
+    assert milblob.load(as_model(program))["main/@program.note"][1] == 2
+
+
+def test_names_that_would_fill_the_memory(monkeypatch):
+    monkeypatch.setattr("milblob.program.MAX_NAMES_NCHARS", 30)
+    program, block = new_program()
+    add_const(block, "w", LONG)
+    add_const(add_op(block, "cond", "a" * 20).blocks.add(), "w", LONG)
+    with pytest.raises(milblob.FormatError, match="names of all constants: expected at most 30 characters, got "):
+        names(program)
 
 
 def test_names_of_operations_without_outputs():
@@ -160,7 +178,7 @@ def test_names_are_the_same_in_both_map_orders():
     for _ in range(8):
         data = program.SerializeToString()
         scanned = Program(_codec.Buffer(data), (0, len(data)), "", True)
-        seen.add(tuple(sorted(scanned.names()[: len(scanned.scan.constants)])))
+        seen.add(tuple(sorted(scanned.names()[0])))
     assert len(seen) == 1
 
 
@@ -175,7 +193,7 @@ def test_paths():
     set_value(block.attributes["note"], LONG)
     data = program.SerializeToString(deterministic=True)
     scanned = Program(_codec.Buffer(data), (0, len(data)), "model0/", True)
-    assert sorted(scanned.path(c) for c in scanned.scan.constants) == [
+    assert sorted(scanned.path(c.op, c) for c in scanned.scan.constants) == [
         "model0/main.block['CoreML8'].note",
         "model0/main.block['CoreML8'].op[0] 'first'.val",
         "model0/main.block['CoreML8'].op[1] 'loop'.block[1].op[0] 'sum'.x",
@@ -189,7 +207,7 @@ def test_a_program_in_the_middle_of_a_buffer():
     add_const(block, "w", LONG)
     data = program.SerializeToString()
     scanned = Program(_codec.Buffer(b"xyz" + data + b"tail"), (3, len(data)))
-    assert scanned.names()[:1] == ["w"]
+    assert scanned.names() == (["w"], {})
     assert not scanned.rewritten
     assert scanned.buffer.nbytes == len(data) + 7
 
@@ -204,7 +222,7 @@ def test_more_rows_than_the_scan_has_room_for_at_first():
     assert found == [f"f{f:02}/w{i}" for f in range(40) for i in range(60)]
 
 
-# ------------------------------------------------------------------------------------------------------------- rewriting
+# ------------------------------------------------------------------------------------------------------------ rewriting
 
 
 @pytest.mark.parametrize("case", ["wire/split", "wire/duplicate_keys", "wire/replaced", "wire/plain", "wire/chunks"])
@@ -234,6 +252,11 @@ def test_offsets_are_those_of_the_file_or_none(case):
             assert len(reference.unpack_tensor_value(data[tensor.offset : at + nbytes])[1]) == tensor.size
 
 
+def test_pieces_that_protobuf_cannot_merge():
+    with pytest.raises(milblob.UnsupportedError, match="Program in pieces: expected less than 2 GiB"):
+        _rewrite(_codec.Buffer(b""), (0, 1 << 31))
+
+
 # --------------------------------------------------------------------------------------------------------- compression
 
 
@@ -251,7 +274,7 @@ def test_parts_given_by_name_and_by_value():
     assert [end.op.name for end in ends] == ["w"]
     assert sorted(ends[0].parts) == ["indices", "lut"]
     assert ends[0].parts["lut"].op.name == "table"
-    assert parts == {id(c) for c in scanned.scan.constants if c.storage != _codec.NAME}
+    assert parts == {id(c): c for c in scanned.scan.constants if c.storage != _codec.NAME}
     with milblob.open(as_model(program)) as model:
         assert list(model) == ["w"]
         assert model["w"].parts["lut"].name == "table"
@@ -294,6 +317,15 @@ def test_chains_end_in_one_weight():
         assert weight.parts["nonzero_data"].consumers == (Use("constexpr_sparse_to_dense", "w", "nonzero_data"),)
 
 
+def test_what_yields_two_tensors_is_no_weight():
+    program, block = new_program()
+    op = add_op(block, "constexpr_lut_to_sparse", "mask", indices_mask=LONG, lut=LONG)
+    set_type(op.outputs.add(name="values").type, F32, (12,))
+    with milblob.open(as_model(program)) as model, milblob.open(as_model(program), stored=True) as stored:
+        assert list(model) == []
+        assert sorted(stored) == ["mask.indices_mask", "mask.lut"]
+
+
 def test_a_constexpr_without_parts():
     program, block = new_program()
     add_op(block, "constexpr_nothing", "w")
@@ -301,7 +333,7 @@ def test_a_constexpr_without_parts():
     with milblob.open(as_model(program)) as model:
         assert list(model) == ["v"]
         assert (model["v"].nbytes, model["v"].file, model["v"].offset) == (0, None, None)
-        assert model["v"].where == "v"
+        assert model["v"].where == "main.block['CoreML8'].op[1] 'v'"
         with pytest.raises(milblob.UnsupportedError, match="'v'"):
             model["v"].read()
     block.operations[1].outputs[0].ClearField("type")
@@ -313,7 +345,9 @@ def test_a_constexpr_without_parts():
         assert list(model) == ["w"]
     op = add_op(block, "constexpr_cast", "c", source_val=LONG)
     op.outputs[0].ClearField("type")
-    with pytest.raises(milblob.FormatError, match=r"expected a tensor type, got none - at main.block\['CoreML8'\].op\[1\] 'c'"):
+    with pytest.raises(
+        milblob.FormatError, match=r"expected a tensor type, got none - at main.block\['CoreML8'\].op\[1\] 'c'"
+    ):
         milblob.open(as_model(program))
 
 
@@ -332,7 +366,9 @@ def uses_in_protobuf(function):
             for key, argument in op.inputs.items():
                 for binding in argument.arguments:
                     if binding.WhichOneof("binding") == "name" and binding.name in scope:
-                        uses[scope[binding.name], binding.name][Use(op.type, op.outputs[0].name if op.outputs else op.type, key)] += 1
+                        uses[scope[binding.name], binding.name][
+                            Use(op.type, op.outputs[0].name if op.outputs else op.type, key)
+                        ] += 1
             for number, nested in enumerate(op.blocks):
                 step = f"{op.outputs[0].name if op.outputs else op.type}[{number}]"
                 visit(nested, f"{path}/{step}" if path else step, scope)
@@ -368,10 +404,13 @@ def test_consumers_of_every_constant(name):
                 output = row["op"] if row["output"] is None else row["output"]
                 tail = f".op[{row['op_index']}] {output!r}.{row['parameter']}"
                 found = [
-                    t for where, tensors in by_where.items() for t in tensors
-                    if where.endswith(tail) and where.startswith(f"{prefix}{row['function']}.block[")
+                    t
+                    for where, tensors in by_where.items()
+                    for t in tensors
+                    if where.endswith(tail)
+                    and where.startswith(f"{prefix}{row['function']}.block[")
                     and where.count(".block[") == 1 + len(row["block"].split("/") if row["block"] else [])
-                ]  # fmt: skip
+                ]
                 if row["op"] == "const" and row["parameter"] == "val":
                     uses = expected[row["model"], row["function"]][row["block"], output]
                 else:
@@ -383,7 +422,7 @@ def test_consumers_of_every_constant(name):
 
 def test_consumers_of_compressed_weights():
     case = load_case("sparse_palette")
-    (_, program), = programs(case)
+    ((_, program),) = programs(case)
     uses = uses_in_protobuf(program.functions["main"])
     with milblob.open(case.path()) as model:
         for row in case.expected["dense"]:
@@ -406,10 +445,18 @@ def test_consumers_in_nested_blocks_and_returns():
     with milblob.open(as_model(program)) as model:
         outer, inner = model["main/w"], model["main/c[1]/w"]
         assert collections.Counter(outer.consumers) == collections.Counter(
-            [Use("cond", "c", "pred"), Use("relu", "r0", "x"), Use("return", "w", ""), Use("return", "w", ""),
-             Use("add", "sum", "x"), Use("add", "sum", "y")]
-        )  # fmt: skip
-        assert collections.Counter(inner.consumers) == collections.Counter([Use("relu", "r1", "x"), Use("return", "w", "")])
+            [
+                Use("cond", "c", "pred"),
+                Use("relu", "r0", "x"),
+                Use("return", "w", ""),
+                Use("return", "w", ""),
+                Use("add", "sum", "x"),
+                Use("add", "sum", "y"),
+            ]
+        )
+        assert collections.Counter(inner.consumers) == collections.Counter(
+            [Use("relu", "r1", "x"), Use("return", "w", "")]
+        )
 
 
 def test_nobody_reads_it():
@@ -422,7 +469,7 @@ def test_nobody_reads_it():
 
 
 def test_every_block_is_found():
-    (_, program), = programs(load_case("control_flow"))
+    ((_, program),) = programs(load_case("control_flow"))
     paths = [path for path, _ in blocks_of(next(iter(program.functions["main"].block_specializations.values())))]
     data = program.SerializeToString(deterministic=True)
     scanned = Program(_codec.Buffer(data), (0, len(data)), "", True)
