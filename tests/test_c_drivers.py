@@ -1,7 +1,5 @@
 """The kernels without Python: small C programs under AddressSanitizer and UndefinedBehaviorSanitizer (tests/c)."""
 
-# ruff: noqa: E501
-
 import pathlib
 import shutil
 import subprocess

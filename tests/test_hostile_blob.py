@@ -1,7 +1,6 @@
 """Bad blob files, numbered: each ends in the documented class, with its offset and words."""
 
 # One attack per line, however long it is.
-# ruff: noqa: E501
 
 import os
 import struct

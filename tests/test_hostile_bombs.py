@@ -5,7 +5,6 @@ guard against a hang: the inputs are chosen so that anything quadratic takes hou
 """
 
 # One attack per line, however long it is.
-# ruff: noqa: E501
 
 import sys
 

@@ -1,7 +1,6 @@
 """Files that are not what they seem: references that lead out, links, devices, JSON bombs, files that change when open."""
 
 # One attack per line, however long it is.
-# ruff: noqa: E501
 
 import json
 import os

@@ -1,7 +1,6 @@
 """Bad Programs and MIL texts, numbered: each ends in the documented class, with its offset and its path in the Program."""
 
 # One attack per line, however long it is.
-# ruff: noqa: E501
 
 import pytest
 

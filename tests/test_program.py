@@ -475,3 +475,24 @@ def test_every_block_is_found():
     scanned = Program(_codec.Buffer(data), (0, len(data)), "", True)
     assert len(scanned.scan.blocks) == len(paths)
     assert scanned.scan.version == program.version
+
+
+def test_names_are_the_same_in_every_listing():
+    program, block = new_program()
+    add_const(block, "w", np.arange(20, dtype=np.float32))
+    loop = add_op(block, "while_loop", "l")
+    inner = loop.blocks.add()
+    add_const(inner, "w", np.float32(1))  # too small for a weight, but it makes the name occur twice
+    data = as_model(program)
+    with milblob.open(data) as weights, milblob.open(data, constants=True) as every:
+        assert list(weights) == ["main/w"]
+        assert set(every) >= {"main/w", "main/l[0]/w"}
+
+
+def test_constexpr_operations_in_a_circle_are_refused():
+    program, block = new_program()
+    add_op(block, "constexpr_lut_to_dense", "v", lut="w")
+    add_op(block, "constexpr_lut_to_dense", "w", lut="v")
+    with pytest.raises(milblob.FormatError, match="expected parts that are computed before it") as caught:
+        milblob.open(as_model(program))
+    assert caught.value.where == "main.block['CoreML8'].op[0] 'v'"

@@ -3,8 +3,6 @@
 MILBLOB_HYPOTHESIS chooses how long: dev (default, about 15 seconds in all), ci, long.
 """
 
-# ruff: noqa: E501
-
 import os
 import struct
 

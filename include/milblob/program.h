@@ -68,6 +68,7 @@ static inline mb_status mb_scan_type(mb_scan *scan, mb_span span, mb_type *type)
     if (tensor.offset == 0) return MB_OK;
     mb_cursor message = mb_cursor_at(scan, tensor);
     uint64_t mil_code = 0, dims = scan->number_count;
+    bool empty = false, overflow = false;
     type->offset = tensor.offset;
     type->count = 1;
     while (message.at < message.end) {
@@ -84,9 +85,12 @@ static inline mb_status mb_scan_type(mb_scan *scan, mb_span span, mb_type *type)
             mb_scan_number(scan, size);
             type->rank++;
             if (size == MB_UNKNOWN || type->count == MB_UNKNOWN) type->count = MB_UNKNOWN;
-            else if (!mb_mul(type->count, size, &type->count)) return mb_fail(scan->error, MB_OVERFLOW, tensor.offset, type->count, size, "element count of a type");
+            else if (size == 0) empty = true;
+            else if (!mb_mul(type->count, size, &type->count)) overflow = true;
         }
     }
+    if (overflow && !empty) return mb_fail(scan->error, MB_OVERFLOW, tensor.offset, type->count, type->rank, "element count of a type");
+    if (empty && type->count != MB_UNKNOWN) type->count = 0;
     if (mb_dtype_of_mil_code(mil_code) == NULL) return mb_fail(scan->error, MB_DTYPE, tensor.offset, 0, mil_code, "MIL dtype code");
     if (dims > UINT32_MAX) return mb_fail(scan->error, MB_OVERFLOW, tensor.offset, UINT32_MAX, dims, "dimensions of all types");
     type->mil_code = (uint32_t)mil_code;

@@ -145,7 +145,10 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
          * is why the last part stops early. Each part ends at a boundary, so its elements are exactly its own. */ \
         const uint8_t *last = src + nbytes - 10; \
         const uint8_t *stop[2] = {end[0] < last ? end[0] : last, last}; \
-        while (bad == 0 && at[0] < stop[0] && at[1] < stop[1]) { \
+        /* The bounds on what is written do not rest on the counts alone: somebody may change the bytes meanwhile. */ \
+        type *limit[2] = {dst + first, dst + count}; \
+        uint64_t left = first < count - first ? first : count - first; \
+        while (bad == 0 && left >= 8 && at[0] < stop[0] && at[1] < stop[1]) { \
             uint64_t any = mb_load_u64(at[0]) | mb_load_u64(at[1]); \
             bool room = stop[0] - at[0] >= 8 && stop[1] - at[1] >= 8; \
             if ((any & MB_VARINT_HIGH) == 0 && small_fit && room) { \
@@ -154,8 +157,10 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
                     to[k] += 8; \
                     at[k] += 8; \
                 } \
+                left -= 8; \
                 continue; \
             } \
+            left--; \
             for (int k = 0; k < 2; k++) { \
                 uint64_t value; \
                 at[k] += take(at[k], &value, &bad); \
@@ -164,13 +169,13 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
             } \
         } \
         for (int k = 0; k < 2; k++) { \
-            while (at[k] < stop[k] && bad == 0) { \
+            while (at[k] < stop[k] && to[k] < limit[k] && bad == 0) { \
                 uint64_t value; \
                 at[k] += take(at[k], &value, &bad); \
                 if (ranged) bad |= (uint64_t)(value - (uint64_t)lo > span); \
                 *to[k]++ = (type)value; \
             } \
-            while (at[k] < end[k] && bad == 0) { \
+            while (at[k] < end[k] && to[k] < limit[k] && bad == 0) { \
                 uint64_t value = 0; \
                 mb_status status = MB_OK; \
                 unsigned length = mb_varint_read(at[k], (uint64_t)(end[k] - at[k]), &value, &status); \
@@ -179,6 +184,7 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
                 *to[k]++ = (type)value; \
             } \
         } \
+        bad |= (uint64_t)(to[0] != limit[0] || to[1] != limit[1]); \
         return bad ? name##_careful(dst, src, nbytes, count, lo, hi, error) : MB_OK; \
     }
 

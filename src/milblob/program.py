@@ -105,14 +105,26 @@ class Program:
     def names(self, small: Sequence[Any] = ()) -> tuple[list[str], dict[int, str]]:
         """Return unique, stable names: of scan.constants, then of `small`, and of constexpr operations, by id.
 
-        All of them share one namespace. Rows that only read a name have an empty name.
+        All of them share one namespace. Rows that only read a name have an empty name. Whether a name occurs twice is
+        asked of all constants, listed or not, so that a tensor is called the same in every listing. Inside one block
+        names differ (SSA): the others are looked at only where a function has nested blocks or specializations.
         """
         scan = self.scan
-        ops = [op for op in scan.ops if op.type.startswith("constexpr_")]
         constants = [*scan.constants, *small]
-        nchars = sum(
-            len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in constants
-        )
+        ops = [op for op in scan.ops if op.type.startswith("constexpr_")]
+        if len(scan.blocks) > len(scan.functions) and not self.flags & _codec.SCAN_ALL:
+            every = self._scan_again(_codec.SCAN_ALL)
+            all_names = self._names(every.constants, [op for op in every.ops if op.type.startswith("constexpr_")])
+            by_value = {c.value: name for c, name in zip(every.constants, all_names, strict=False)}
+            names = [by_value[c.value] for c in constants] + all_names[len(every.constants) :]
+        else:
+            names = self._names(constants, ops)
+        count = len(constants)
+        return names[:count], {id(op): name for op, name in zip(ops, names[count:], strict=True)}
+
+    def _names(self, constants: Sequence[Any], ops: Sequence[Any]) -> list[str]:
+        scan = self.scan
+        nchars = sum(len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in constants)
         self._require_nchars(nchars)
         rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else _NO_ROW for c in constants]
         rows += [(op.name, scan.blocks[op.block][1], op.block) for op in ops]
@@ -128,8 +140,7 @@ class Program:
             names = ["" if row is _NO_ROW else prefix + row[0] for row in rows] if prefix else [row[0] for row in rows]
         if len(set(names)) != len(names):
             self._make_unique(names, rows)
-        count = len(constants)
-        return names[:count], {id(op): name for op, name in zip(ops, names[count:], strict=True)}
+        return names
 
     def _make_unique(self, names: list[str], rows: list[tuple[str, int, int]]) -> None:
         counts = Counter(names)
@@ -239,9 +250,24 @@ class Program:
                 inner.add(id(source))
             else:
                 parts[id(source)] = source
+        self._require_ends(inner)
         # What another constexpr reads is a part, and so is what yields more than one tensor (a mask and its values).
         ends = [g for g in groups.values() if id(g) not in inner and g.op.output_count == 1]
         return ends, parts
+
+    def _require_ends(self, inner: set[int]) -> None:
+        """Refuse constexpr operations that read each other in a circle: they would be parts of nothing."""
+        seen = set()
+        pending = [group for group in self.groups if id(group) not in inner]
+        while pending:
+            group = pending.pop()
+            if id(group) not in seen:
+                seen.add(id(group))
+                pending += [part for part in group.parts.values() if isinstance(part, Compressed)]
+        lost = next((group for group in self.groups if id(group) not in seen), None)
+        if lost is not None:
+            words = "constexpr operation: expected parts that are computed before it, got itself among them"
+            raise FormatError(words, file=self.buffer.name, where=self.path(lost.op))
 
     def _small_constants(self) -> dict[tuple[int, str], Any]:
         """Every const operation, those below the threshold for weights included: (block, name) -> Constant."""
