@@ -84,11 +84,27 @@ static inline unsigned mb_varint_take(const uint8_t *at, uint64_t *value, uint64
     return (mb_lowest_bit(stop | UINT64_C(1) << 63) >> 3) + 1u + (unsigned)(more + two);
 }
 
-/* The first varint boundary at or after src + nbytes / parts * part. */
-static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nbytes, unsigned part, unsigned parts) {
-    const uint8_t *at = src + nbytes / parts * part, *end = src + nbytes;
-    while (at > src && at < end && at[-1] >= 0x80) at++;
-    return at;
+/* The same for -2^31 to 2^31 - 1 in their shortest form: one to five bytes, or ten of which the last five are known.
+ * Anything else sets bits of *bad; it may then have gone one varint too far, and *value means nothing.                */
+static inline unsigned mb_varint_take_32(const uint8_t *at, uint64_t *value, uint64_t *bad) {
+    uint64_t word = mb_load_u64(at);
+    uint64_t stop = ~word & MB_VARINT_HIGH;
+    uint64_t sign = 0 - (uint64_t)(stop == 0), used = word & (stop ^ (stop - 1));
+    uint64_t high = (used ^ sign) >> 35; /* bits from the 32nd on, and flags between them: all like the sign */
+    uint32_t low = (uint32_t)used & 0x7f7f7f7fu;
+    low = (low & 0x007f007fu) + ((low & 0x7f007f00u) >> 1);
+    low = (low & 0x00003fffu) + ((low & 0x3fff0000u) >> 2);
+    low |= (uint32_t)(used >> 32) << 28;
+    *value = (uint64_t)low | sign << 32;
+    *bad |= high | (sign & ((uint64_t)(at[8] ^ 0xff) | (uint64_t)(at[9] ^ 0x01)));
+    return (mb_lowest_bit(stop | UINT64_C(1) << 63) >> 3) + 1u - 2u * (unsigned)sign;
+}
+
+/* Where the n-th varint ends; the end of src if there are fewer. */
+static inline const uint8_t *mb_varint_skip(const uint8_t *src, const uint8_t *end, uint64_t n) {
+    for (uint64_t seen; end - src >= 4096 && (seen = mb_varint_count(src, 4096)) <= n; src += 4096) n -= seen;
+    while (n > 0 && src < end) n -= *src++ < 0x80;
+    return src;
 }
 
 /* Decode count varints to elements of one width.
@@ -97,10 +113,24 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
  *                       MB_COUNT (bytes left after count elements); error->offset counts from src
  * what dst holds after a failure is unspecified
  *
- * The length of a varint is known only when its bytes are, so one cursor waits for itself about twelve cycles per
- * element. Long arrays are therefore cut in four at varint boundaries and the four cursors take turns; the quick pass
- * only notes that something was wrong, and the careful one, from the start, says what and where.                      */
-#define MB_DEFINE_VARINT_DECODE(name, type) \
+ * The length of a varint is known only when its bytes are, so one cursor waits for itself at every element. Long arrays
+ * are therefore cut in four parts of as many elements each, and four cursors take turns; the quick pass only notes that
+ * something was wrong (or unusual), and the careful one, from the start, says what and where.
+ *
+ * No cursor passes the end of its part: it has as many final bytes (top bit clear) as elements, and a good step goes past
+ * one of them. A bad one may go past two; no more than eight steps are made before `bad` is looked at. With eight and
+ * eight and ten elements to come, ten bytes can therefore be read at each of them.
+ *
+ * whole: `take` itself accepts nothing outside lo..hi, so that the values need no look. */
+#define MB_VARINT_STEP(k, type, take) \
+    do { \
+        uint64_t value; \
+        at[k] += take(at[k], &value, &bad); \
+        if (!whole) bad |= (uint64_t)(value - (uint64_t)lo > span); \
+        to[k][i] = (type)value; \
+    } while (0)
+
+#define MB_DEFINE_VARINT_DECODE(name, type, take, least, most) \
     static inline mb_status name##_careful(type *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) { \
         const uint8_t *at = src, *end = src + nbytes; \
         const uint64_t span = (uint64_t)hi - (uint64_t)lo; \
@@ -116,64 +146,55 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
         if (at != end) return mb_fail(error, MB_COUNT, (uint64_t)(at - src), count, count + 1, "elements"); \
         return MB_OK; \
     } \
-    static inline mb_status name(type *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) { \
-        if (count < 64 || mb_varint_count(src, nbytes) != count) return name##_careful(dst, src, nbytes, count, lo, hi, error); \
-        const uint64_t span = (uint64_t)hi - (uint64_t)lo; \
+    /* Decodes the first *done elements of each part, up to rest[k]; false if something was wrong. */ \
+    static inline bool name##_quick(type *dst, const uint8_t *const *start, uint64_t count, int64_t lo, int64_t hi, const bool whole, const uint8_t **rest, uint64_t *done) { \
+        const uint64_t span = (uint64_t)hi - (uint64_t)lo, each = count / 4; \
         const bool small_fit = lo <= 0 && hi >= 0x7f; \
-        const uint8_t *at[4], *end[4]; \
-        type *to[4]; \
-        to[0] = dst; \
-        for (unsigned k = 0; k < 4; k++) { \
-            at[k] = mb_varint_boundary(src, nbytes, k, 4); \
-            end[k] = k == 3 ? src + nbytes : mb_varint_boundary(src, nbytes, k + 1, 4); \
-            if (k > 0) to[k] = to[k - 1] + mb_varint_count(at[k - 1], (uint64_t)(at[k] - at[k - 1])); \
-        } \
-        uint64_t bad = 0; \
-        /* A part's cursor stays before its end; ten readable bytes are promised by the distance to the end of src, which \
-         * is why the last part stops early. Each part ends at a boundary, so its elements are exactly its own. */ \
-        const uint8_t *last = src + nbytes - 10; \
-        const uint8_t *stop[4] = {end[0] < last ? end[0] : last, end[1] < last ? end[1] : last, end[2] < last ? end[2] : last, last}; \
-        while (at[0] < stop[0] && at[1] < stop[1] && at[2] < stop[2] && at[3] < stop[3]) { \
+        const uint8_t *at[4] = {start[0], start[1], start[2], start[3]}; \
+        type *to[4] = {dst, dst + each, dst + 2 * each, dst + 3 * each}; \
+        uint64_t bad = 0, i = 0; \
+        while (i + 26 <= each && bad == 0) { \
             uint64_t any = mb_load_u64(at[0]) | mb_load_u64(at[1]) | mb_load_u64(at[2]) | mb_load_u64(at[3]); \
-            bool room = stop[0] - at[0] >= 8 && stop[1] - at[1] >= 8 && stop[2] - at[2] >= 8 && stop[3] - at[3] >= 8; \
-            if ((any & MB_VARINT_HIGH) == 0 && small_fit && room) { \
+            if ((any & MB_VARINT_HIGH) == 0 && small_fit) { \
                 for (int k = 0; k < 4; k++) { \
-                    for (int j = 0; j < 8; j++) to[k][j] = (type)at[k][j]; \
-                    to[k] += 8; \
+                    for (int j = 0; j < 8; j++) to[k][i + (uint64_t)j] = (type)at[k][j]; \
                     at[k] += 8; \
                 } \
+                i += 8; \
                 continue; \
             } \
-            for (int k = 0; k < 4; k++) { \
-                uint64_t value; \
-                at[k] += mb_varint_take(at[k], &value, &bad); \
-                bad |= (uint64_t)(value - (uint64_t)lo > span); \
-                *to[k]++ = (type)value; \
+            for (uint64_t stop = i + 8; i < stop; i++) { \
+                MB_VARINT_STEP(0, type, take); \
+                MB_VARINT_STEP(1, type, take); \
+                MB_VARINT_STEP(2, type, take); \
+                MB_VARINT_STEP(3, type, take); \
             } \
         } \
-        for (int k = 0; k < 4; k++) { \
-            while (at[k] < stop[k]) { \
-                uint64_t value; \
-                at[k] += mb_varint_take(at[k], &value, &bad); \
-                bad |= (uint64_t)(value - (uint64_t)lo > span); \
-                *to[k]++ = (type)value; \
-            } \
-            while (at[k] < end[k] && bad == 0) { \
-                uint64_t value = 0; \
-                mb_status status = MB_OK; \
-                unsigned length = mb_varint_read(at[k], (uint64_t)(end[k] - at[k]), &value, &status); \
-                bad |= (uint64_t)(length == 0) | (uint64_t)(value - (uint64_t)lo > span); \
-                at[k] += length; \
-                *to[k]++ = (type)value; \
-            } \
+        for (int k = 0; k < 4; k++) rest[k] = at[k]; \
+        *done = i; \
+        return bad == 0; \
+    } \
+    static inline mb_status name(type *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) { \
+        if (count < 128 || nbytes < count || src[nbytes - 1] >= 0x80) return name##_careful(dst, src, nbytes, count, lo, hi, error); \
+        const uint8_t *end = src + nbytes, *start[5] = {src, NULL, NULL, NULL, end}, *rest[4]; \
+        const uint64_t each = count / 4; \
+        uint64_t done = 0; \
+        for (int k = 1; k < 4; k++) start[k] = mb_varint_skip(start[k - 1], end, each); \
+        bool good = mb_varint_count(start[3], (uint64_t)(end - start[3])) == count - each * 3; \
+        if (good && lo <= (least) && hi >= (most)) good = name##_quick(dst, start, count, lo, hi, true, rest, &done); \
+        else if (good) good = name##_quick(dst, start, count, lo, hi, false, rest, &done); \
+        for (uint64_t k = 0; good && k < 4; k++) { \
+            uint64_t left = (k < 3 ? each : count - each * 3) - done; \
+            good = name##_careful(dst + each * k + done, rest[k], (uint64_t)(start[k + 1] - rest[k]), left, lo, hi, error) == MB_OK; \
         } \
-        return bad ? name##_careful(dst, src, nbytes, count, lo, hi, error) : MB_OK; \
+        if (!good) return name##_careful(dst, src, nbytes, count, lo, hi, error); \
+        return MB_OK; \
     }
 
-MB_DEFINE_VARINT_DECODE(mb_varint_decode_8, uint8_t)
-MB_DEFINE_VARINT_DECODE(mb_varint_decode_16, uint16_t)
-MB_DEFINE_VARINT_DECODE(mb_varint_decode_32, uint32_t)
-MB_DEFINE_VARINT_DECODE(mb_varint_decode_64, uint64_t)
+MB_DEFINE_VARINT_DECODE(mb_varint_decode_8, uint8_t, mb_varint_take_32, -INT64_C(0x80000000), INT64_C(0x7fffffff))
+MB_DEFINE_VARINT_DECODE(mb_varint_decode_16, uint16_t, mb_varint_take_32, -INT64_C(0x80000000), INT64_C(0x7fffffff))
+MB_DEFINE_VARINT_DECODE(mb_varint_decode_32, uint32_t, mb_varint_take_32, -INT64_C(0x80000000), INT64_C(0x7fffffff))
+MB_DEFINE_VARINT_DECODE(mb_varint_decode_64, uint64_t, mb_varint_take, INT64_MIN, INT64_MAX)
 
 /* Decode count bools: the common case, every byte 0 or 1, is a check and a copy; anything else goes the general way.   */
 static inline mb_status mb_varint_decode_bool(uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, mb_error *error) {
@@ -228,19 +249,61 @@ static inline unsigned mb_varint_write(uint8_t *dst, uint64_t value) {
         return nbytes; \
     }
 
+/* value must not be 0. */
+static inline unsigned mb_leading_zeros(uint64_t value) {
+#if defined(_MSC_VER)
+    unsigned long index;
+    _BitScanReverse64(&index, value);
+    return 63u - (unsigned)index;
+#else
+    return (unsigned)__builtin_clzll(value);
+#endif
+}
+
+/* The bytes that a value takes: (bits + 6) / 7 for 1 to 64 bits. */
+static inline unsigned mb_varint_nbytes(uint64_t value) { return ((63u - mb_leading_zeros(value | 1)) * 9 + 73) / 64; }
+
 static inline uint64_t mb_varint_nbytes_i64(const int64_t *src, uint64_t count) {
-    uint64_t nbytes = count;
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t value = (uint64_t)src[i];
-        for (int shift = 7; shift < 64; shift += 7) nbytes += value >> shift != 0;
-    }
+    uint64_t nbytes = 0;
+    for (uint64_t i = 0; i < count; i++) nbytes += mb_varint_nbytes((uint64_t)src[i]);
     return nbytes;
+}
+
+/* Write one varint where ten bytes may be written; no branch depends on its length, which is returned. */
+static inline unsigned mb_varint_put(uint8_t *dst, uint64_t value) {
+    unsigned length = mb_varint_nbytes(value);
+    unsigned whole = length < 9 ? length - 1 : 7;
+    uint64_t more = MB_VARINT_HIGH & ((UINT64_C(1) << (8 * whole)) - 1);
+    mb_store_u64(dst, mb_varint_open(value) | more | (uint64_t)(length > 8) << 63);
+    dst[8] = (uint8_t)((value >> 56 & 0x7f) | (value >> 63) << 7);
+    dst[9] = 1; /* the tenth byte can only be bit 63 */
+    return length;
+}
+
+/* Write one varint of a 32-bit value, sign-extended, where ten bytes may be written. What a length adds to the seven-bit
+ * groups (top bits, and the sign's bytes) depends on the number of leading zeros only. Returns the length.            */
+static inline unsigned mb_varint_put_32(uint8_t *dst, int32_t value) {
+    static const uint64_t flags[32] = {
+        0xfffffff080808080u, /* negative: ten bytes, of which these are the fifth to eighth */
+        0x80808080u, 0x80808080u, 0x80808080u,
+        0x808080u, 0x808080u, 0x808080u, 0x808080u, 0x808080u, 0x808080u, 0x808080u,
+        0x8080u, 0x8080u, 0x8080u, 0x8080u, 0x8080u, 0x8080u, 0x8080u,
+        0x80u, 0x80u, 0x80u, 0x80u, 0x80u, 0x80u, 0x80u,
+    };
+    static const uint8_t lengths[32] = {10, 5, 5, 5, 4, 4, 4, 4, 4, 4, 4, 3, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1};
+    uint32_t bits = (uint32_t)value, low = (bits & 0x3fffu) | (bits & 0x0fffc000u) << 2;
+    unsigned zeros = mb_leading_zeros((uint64_t)bits | 1) - 32u;
+    low = (low & 0x007f007fu) | (low & 0x3f803f80u) << 1;
+    mb_store_u64(dst, (uint64_t)low | (uint64_t)(bits >> 28) << 32 | flags[zeros]);
+    dst[8] = 0xff;
+    dst[9] = 0x01;
+    return lengths[zeros];
 }
 
 /* Encode count elements as varints.
  * in   src: count elements, aligned                             out  dst: dst_nbytes bytes, as the _nbytes twin gave
  * over-writes: none     fails: never; returns the bytes written                                                       */
-#define MB_DEFINE_VARINT_ENCODE(name, type) \
+#define MB_DEFINE_VARINT_ENCODE(name, type, put, wide) \
     static inline uint64_t name(uint8_t *dst, uint64_t dst_nbytes, const type *src, uint64_t count) { \
         uint8_t *at = dst, *end = dst + dst_nbytes; \
         uint64_t i = 0; \
@@ -253,33 +316,11 @@ static inline uint64_t mb_varint_nbytes_i64(const int64_t *src, uint64_t count) 
                 continue; \
             } \
             /* There is room for ten bytes each: all ten are stored, and what is too much the next one overwrites. */ \
-            for (uint64_t k = 0; k < 8; k++) at += mb_varint_put(at, (uint64_t)(int64_t)src[i + k]); \
+            for (uint64_t k = 0; k < 8; k++) at += put(at, (wide)src[i + k]); \
         } \
         for (; i < count; i++) at += mb_varint_write(at, (uint64_t)(int64_t)src[i]); \
         return (uint64_t)(at - dst); \
     }
-
-/* value must not be 0. */
-static inline unsigned mb_leading_zeros(uint64_t value) {
-#if defined(_MSC_VER)
-    unsigned long index;
-    _BitScanReverse64(&index, value);
-    return 63u - (unsigned)index;
-#else
-    return (unsigned)__builtin_clzll(value);
-#endif
-}
-
-/* Write one varint where ten bytes may be written; no branch depends on its length, which is returned. */
-static inline unsigned mb_varint_put(uint8_t *dst, uint64_t value) {
-    unsigned length = ((63u - mb_leading_zeros(value | 1)) * 9 + 73) / 64; /* (bits + 6) / 7 for 1..64 bits */
-    unsigned whole = length < 9 ? length - 1 : 7;
-    uint64_t more = MB_VARINT_HIGH & ((UINT64_C(1) << (8 * whole)) - 1);
-    mb_store_u64(dst, mb_varint_open(value) | more | (uint64_t)(length > 8) << 63);
-    dst[8] = (uint8_t)((value >> 56 & 0x7f) | (value >> 63) << 7);
-    dst[9] = 1; /* the tenth byte can only be bit 63 */
-    return length;
-}
 
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i8, int8_t)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_u8, uint8_t)
@@ -287,11 +328,11 @@ MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i16, int16_t)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_u16, uint16_t)
 MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i32, int32_t)
 
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i8, int8_t)
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_u8, uint8_t)
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i16, int16_t)
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_u16, uint16_t)
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i32, int32_t)
-MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i64, int64_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i8, int8_t, mb_varint_put_32, int32_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_u8, uint8_t, mb_varint_put_32, int32_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i16, int16_t, mb_varint_put_32, int32_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_u16, uint16_t, mb_varint_put_32, int32_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i32, int32_t, mb_varint_put_32, int32_t)
+MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i64, int64_t, mb_varint_put, uint64_t)
 
 #endif
