@@ -10,6 +10,13 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Keeps a loop in a function of its own: inlined into a rarely taken branch, GCC does not make vector code of it. */
+#if defined(_MSC_VER)
+#define MB_NOINLINE __declspec(noinline)
+#else
+#define MB_NOINLINE __attribute__((noinline, unused))
+#endif
+
 typedef enum mb_status {
     MB_OK = 0,
     MB_FULL,        /* not an error: the caller's output is too small; the result says how much is needed */

@@ -232,7 +232,7 @@ static inline unsigned mb_varint_write(uint8_t *dst, uint64_t value) {
 /* The bytes that count elements take as varints. Only compares with zero: compilers make vector code of it. The narrow
  * form is for types of 32 bits or less, which take one to five bytes, or ten when negative.                          */
 #define MB_DEFINE_VARINT_NBYTES(name, type) \
-    static inline uint64_t name(const type *src, uint64_t count) { \
+    MB_NOINLINE static uint64_t name(const type *src, uint64_t count) { \
         uint64_t nbytes = 0; \
         while (count > 0) { \
             uint64_t block = count < 4096 ? count : 4096; /* ten bytes each: a 32-bit sum cannot overflow */ \
