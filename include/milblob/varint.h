@@ -28,6 +28,17 @@ MB_STEP unsigned mb_lowest_bit(uint64_t value) {
 #endif
 }
 
+/* Number of zero bits above the highest set one; value must not be 0. */
+MB_STEP unsigned mb_leading_zeros(uint64_t value) {
+#if defined(_MSC_VER)
+    unsigned long index;
+    _BitScanReverse64(&index, value);
+    return 63u - (unsigned)index;
+#else
+    return (unsigned)__builtin_clzll(value);
+#endif
+}
+
 /* Eight groups of seven bits, one per byte (top bits are ignored), to 56 bits in a row. */
 MB_STEP uint64_t mb_varint_close(uint64_t word) {
     word = (word & 0x007f007f007f007fu) | (word & 0x7f007f007f007f00u) >> 1;
@@ -240,6 +251,9 @@ static inline unsigned mb_varint_write(uint8_t *dst, uint64_t value) {
     return length;
 }
 
+/* The same without a loop: (bits + 6) / 7, where zero has one bit. */
+MB_STEP unsigned mb_varint_length_of(uint64_t value) { return ((63u - mb_leading_zeros(value | 1)) * 9 + 73) / 64; }
+
 /* The bytes that count elements take as varints. Only compares with zero: compilers make vector code of it. The narrow
  * form is for types of 32 bits or less, which take one to five bytes, or ten when negative.                          */
 #define MB_DEFINE_VARINT_NBYTES(name, type) \
@@ -261,11 +275,8 @@ static inline unsigned mb_varint_write(uint8_t *dst, uint64_t value) {
     }
 
 MB_KERNEL uint64_t mb_varint_nbytes_i64(const int64_t *src, uint64_t count) {
-    uint64_t nbytes = count;
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t value = (uint64_t)src[i];
-        for (int shift = 7; shift < 64; shift += 7) nbytes += value >> shift != 0;
-    }
+    uint64_t nbytes = 0;
+    for (uint64_t i = 0; i < count; i++) nbytes += mb_varint_length_of((uint64_t)src[i]);
     return nbytes;
 }
 
@@ -291,21 +302,10 @@ MB_KERNEL uint64_t mb_varint_nbytes_i64(const int64_t *src, uint64_t count) {
         return (uint64_t)(at - dst); \
     }
 
-/* value must not be 0. */
-MB_STEP unsigned mb_leading_zeros(uint64_t value) {
-#if defined(_MSC_VER)
-    unsigned long index;
-    _BitScanReverse64(&index, value);
-    return 63u - (unsigned)index;
-#else
-    return (unsigned)__builtin_clzll(value);
-#endif
-}
-
 /* Write one varint where ten bytes may be written; no branch depends on its length, which is returned. */
 MB_STEP unsigned mb_varint_put(uint8_t *dst, int64_t element) {
     uint64_t value = (uint64_t)element;
-    unsigned length = ((63u - mb_leading_zeros(value | 1)) * 9 + 73) / 64; /* (bits + 6) / 7 for 1..64 bits */
+    unsigned length = mb_varint_length_of(value);
     unsigned whole = length < 9 ? length - 1 : 7;
     uint64_t more = MB_VARINT_HIGH & ((UINT64_C(1) << (8 * whole)) - 1);
     mb_store_u64(dst, mb_varint_open(value) | more | (uint64_t)(length > 8) << 63);

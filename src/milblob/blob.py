@@ -80,8 +80,10 @@ class BlobReader:
     def __init__(self, source: Any) -> None:
         self._mapping = source if isinstance(source, Mapping) else Mapping(source)
         self._index: np.ndarray[Any, Any] | None = None
+        self._mapping.expect_random(True)  # before the header is touched: one page, not all that read-ahead would bring
         try:
             self._count: int = _codec.blob_count(self._mapping.live())
+            self._mapping.expect_random(False)
         except BaseException:
             self._mapping.close()
             raise
