@@ -39,14 +39,18 @@ static inline mb_status mb_blob_header(const uint8_t *file, uint64_t file_nbytes
     return MB_OK;
 }
 
-/* Read and check the record whose metadata is at `offset`.
- * in   file: file_nbytes bytes                                  out  *record: consistent, its data inside the file
- * over-reads: none      fails: MB_BOUNDS, MB_SENTINEL, MB_DTYPE, MB_OVERFLOW, MB_PADDING, MB_COUNT
- * spec: MILBlob/Blob/StorageFormat.hpp (blob_metadata); element count as in SubByteTypes.cpp                          */
-static inline mb_status mb_blob_record_at(const uint8_t *file, uint64_t file_nbytes, uint64_t offset, mb_blob_record *record, mb_error *error) {
+/* Whether 64 bytes of metadata at `offset` lie inside the file and behind its header. */
+static inline mb_status mb_blob_record_bounds(uint64_t file_nbytes, uint64_t offset, mb_error *error) {
     if (offset < MB_BLOB_HEADER_NBYTES || offset > file_nbytes || file_nbytes - offset < MB_BLOB_RECORD_NBYTES)
         return mb_fail(error, MB_BOUNDS, offset, MB_BLOB_RECORD_NBYTES, file_nbytes, "record metadata");
-    const uint8_t *at = file + offset;
+    return MB_OK;
+}
+
+/* Check the 64 bytes of metadata that were found at `offset`.
+ * in   at: 64 bytes; offset: as mb_blob_record_bounds accepted it      out  *record: consistent, its data in the file
+ * over-reads: none      fails: MB_SENTINEL, MB_BOUNDS, MB_DTYPE, MB_OVERFLOW, MB_PADDING, MB_COUNT
+ * spec: MILBlob/Blob/StorageFormat.hpp (blob_metadata); element count as in SubByteTypes.cpp                          */
+static inline mb_status mb_blob_record_load(const uint8_t *at, uint64_t file_nbytes, uint64_t offset, mb_blob_record *record, mb_error *error) {
     if (mb_load_u32(at) != MB_BLOB_SENTINEL)
         return mb_fail(error, MB_SENTINEL, offset, MB_BLOB_SENTINEL, mb_load_u32(at), "record sentinel");
     const mb_dtype *dtype = mb_dtype_of_blob_code(mb_load_u32(at + 4));
@@ -86,6 +90,12 @@ static inline mb_status mb_blob_record_at(const uint8_t *file, uint64_t file_nby
     return MB_OK;
 }
 
+/* Read and check the record whose metadata is at `offset` of a file of file_nbytes bytes. */
+static inline mb_status mb_blob_record_at(const uint8_t *file, uint64_t file_nbytes, uint64_t offset, mb_blob_record *record, mb_error *error) {
+    if (mb_blob_record_bounds(file_nbytes, offset, error)) return error->status;
+    return mb_blob_record_load(file + offset, file_nbytes, offset, record, error);
+}
+
 /* Walk a file: fill one index row per record, in file order.
  * in   count: as mb_blob_header gave it                         out  records: count rows; *done: rows that are good
  * over-reads: none      fails: as mb_blob_record_at, and MB_OVERLAP where data lies before its metadata's end
@@ -105,10 +115,16 @@ static inline mb_status mb_blob_walk(const uint8_t *file, uint64_t file_nbytes, 
 }
 
 /* Many records by their offsets, in the caller's order: what resolving a Program's references needs.
- * in   offsets: count numbers                                   out  records: count rows; *done: rows that are good   */
-static inline mb_status mb_blob_records_at(const uint8_t *file, uint64_t file_nbytes, const uint64_t *offsets, uint64_t count, mb_blob_record *records, uint64_t *done, mb_error *error) {
-    for (*done = 0; *done < count; ++*done)
-        if (mb_blob_record_at(file, file_nbytes, offsets[*done], &records[*done], error)) return error->status;
+ * in   offsets: count numbers                                   out  records: count rows; *done: rows that are good
+ *      metadata: NULL, or count * 64 bytes that the caller has read at those offsets already, so that file is not touched
+ * over-reads: none      fails: as mb_blob_record_bounds and mb_blob_record_load                                       */
+static inline mb_status mb_blob_records_at(const uint8_t *file, uint64_t file_nbytes, const uint8_t *metadata, const uint64_t *offsets, uint64_t count, mb_blob_record *records, uint64_t *done, mb_error *error) {
+    for (*done = 0; *done < count; ++*done) {
+        uint64_t offset = offsets[*done];
+        if (mb_blob_record_bounds(file_nbytes, offset, error)) return error->status;
+        const uint8_t *at = metadata == NULL ? file + offset : metadata + *done * MB_BLOB_RECORD_NBYTES;
+        if (mb_blob_record_load(at, file_nbytes, offset, &records[*done], error)) return error->status;
+    }
     return MB_OK;
 }
 

@@ -2,9 +2,8 @@
 # cython: embedsignature=True, freethreading_compatible=True, auto_pickle=False
 """The compiled core: owns buffers, drops the GIL around work that grows with the data, turns a C status into an exception.
 
-C knows bytes and counts (include/milblob), Python owns names. Nothing here opens a file or decides what a tensor is called.
-Offsets and sizes are in bytes unless a name says otherwise. No function keeps a reference to a buffer after it returns;
-only `Buffer` holds one, and it lets go when the last array made from it is gone.
+C knows bytes and counts (include/milblob), Python owns names and files. Offsets and sizes are in bytes unless a name says
+otherwise. Only `Buffer` keeps a reference to a buffer, until the last array made from it is gone.
 """
 
 cimport cython
@@ -152,23 +151,25 @@ def blob_record(Buffer buffer not None, uint64_t offset):
     cdef C.mb_error e
     cdef uint64_t done
     memset(&r, 0, sizeof(r))
-    if C.mb_blob_records_at(buffer.data, buffer.nbytes, &offset, 1, &r, &done, &e):
+    if C.mb_blob_records_at(buffer.data, buffer.nbytes, NULL, &offset, 1, &r, &done, &e):
         raise _error(&e, buffer.name)
     return r.data_offset, r.nbytes, r.count, r.padding_nbits, r.blob_code
 
 
-def blob_records_at(Buffer buffer not None, offsets, records):
+def blob_records_at(Buffer buffer not None, offsets, records, bytes metadata=None):
     """Fill one index row per metadata offset, in the order given.
 
     Args:
         buffer: a whole storage file.
         offsets: buffer of uint64, any values.
         records: writable buffer of as many rows of 48 bytes.
+        metadata: the 64 bytes at each offset, if they were read already; then the file itself is not touched.
 
     Returns:
         (number of good rows, exception that the next one deserves or None).
     """
     cdef Py_buffer src, out
+    cdef const uint8_t *given = NULL
     cdef uint64_t done = 0, count
     cdef C.mb_error e
     cdef C.mb_status status
@@ -177,8 +178,11 @@ def blob_records_at(Buffer buffer not None, offsets, records):
         PyObject_GetBuffer(records, &out, PyBUF_WRITABLE)
         try:
             count = min(<uint64_t>src.len // 8, <uint64_t>out.len // sizeof(C.mb_blob_record))
+            if metadata is not None:
+                count = min(count, <uint64_t>len(metadata) // 64)
+                given = <const uint8_t *>PyBytes_AS_STRING(metadata)
             with nogil:
-                status = C.mb_blob_records_at(buffer.data, buffer.nbytes, <const uint64_t *>src.buf, count,
+                status = C.mb_blob_records_at(buffer.data, buffer.nbytes, given, <const uint64_t *>src.buf, count,
                                               <C.mb_blob_record *>out.buf, &done, &e)
         finally:
             PyBuffer_Release(&out)

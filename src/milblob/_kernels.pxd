@@ -27,8 +27,9 @@ cdef extern from "milblob/blob.h" nogil:
     mb_status mb_blob_header(const uint8_t *file, uint64_t file_nbytes, uint32_t *count, mb_error *error)
     mb_status mb_blob_walk(const uint8_t *file, uint64_t file_nbytes, uint32_t count, mb_blob_record *records,
                            uint32_t *done, mb_error *error)
-    mb_status mb_blob_records_at(const uint8_t *file, uint64_t file_nbytes, const uint64_t *offsets, uint64_t count,
-                                 mb_blob_record *records, uint64_t *done, mb_error *error)
+    mb_status mb_blob_records_at(const uint8_t *file, uint64_t file_nbytes, const uint8_t *metadata,
+                                 const uint64_t *offsets, uint64_t count, mb_blob_record *records, uint64_t *done,
+                                 mb_error *error)
 
 cdef extern from "milblob/wire.h" nogil:
     ctypedef struct mb_cursor:

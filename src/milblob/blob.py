@@ -8,11 +8,14 @@ import numpy as np
 
 from . import _codec
 from .dtypes import BY_BLOB_CODE, DType
-from .errors import FormatError
+from .errors import FormatError, MilblobError
 from .mapping import Mapping
 
 RECORD = np.dtype([(name, "<u4" if name.endswith("code") else "<u8") for name in _codec.RECORD_FIELDS])
 """One row of an index: offset, data_offset, nbytes, count, padding_nbits (uint64), blob_code, mil_code (uint32)."""
+
+
+_RECORD_NBYTES = 64
 
 
 class BlobRecord(NamedTuple):
@@ -147,6 +150,14 @@ class BlobReader:
             raise FormatError(f"record offset: expected 0 to 2^64 - 1, got {offset}", file=self.name)
         data_offset, nbytes, count, padding, code = _codec.blob_record(buffer, offset)
         return BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
+
+    def _records_at(self, offsets: list[int]) -> tuple[np.ndarray[Any, Any], int, MilblobError | None]:
+        """Rows of dtype RECORD for many offsets, in their order; how many are good; what is wrong with the next."""
+        buffer = self._mapping.check_size()
+        records = np.empty(len(offsets), RECORD)
+        metadata = self._mapping.read_at(offsets, _RECORD_NBYTES)
+        good, error = _codec.blob_records_at(buffer, np.array(offsets, np.uint64), records, metadata)
+        return records, good, error
 
     def read(self, offset: int | BlobRecord, *, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Return the values of the record at `offset`.

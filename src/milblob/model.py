@@ -4,17 +4,18 @@ import os
 from collections.abc import Iterator
 from collections.abc import Mapping as MappingABC
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
 from . import _codec
-from .blob import RECORD, BlobReader
+from .blob import BlobReader
 from .dtypes import BY_BLOB_CODE
 from .errors import MilblobError, UnsupportedError
 from .package import Package, Source, contained, read_json
 from .program import Program
 from .tensor import Tensor, make_tensor
+from .tensorvalue import MAX_RANK
 
 if TYPE_CHECKING:
     from .metadata import Metadata
@@ -321,19 +322,16 @@ def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
 
 def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any]) -> None:
     buffer = reader._mapping.check_size()
-    offsets = np.array([t.offset for t in tensors], np.uint64)
-    records = np.empty(len(tensors), RECORD)
-    reader._mapping.expect_random(True)
-    done, broken = _codec.blob_records_at(buffer, offsets, records)
-    reader._mapping.expect_random(False)
-    if broken is not None:
-        broken.where = tensors[done].where
-        raise broken
+    records, good, error = reader._records_at([cast(int, t.offset) for t in tensors])
+    if error is not None:
+        error.where = tensors[good].where
+        raise error
     starts, counts, codes = (records[name].tolist() for name in ("data_offset", "count", "blob_code"))
     for tensor, start, count, code in zip(tensors, starts, counts, codes, strict=True):
         dtype = tensor.mil_dtype
         # The common case, in one comparison each: what the record says is what the Program declares.
-        if code == dtype.blob_code and count == tensor._constant.count and dtype.nbits >= 8:
-            result[tensor.name] = np.ndarray(tensor._shape, dtype.numpy, buffer, start)  # type: ignore[arg-type]
+        shape = tensor._shape
+        if code == dtype.blob_code and count == tensor._constant.count and dtype.nbits >= 8 and len(shape) <= MAX_RANK:
+            result[tensor.name] = np.ndarray(shape, dtype.numpy, buffer, start)  # type: ignore[arg-type]
         else:
             result[tensor.name] = tensor.read()

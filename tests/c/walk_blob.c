@@ -29,11 +29,11 @@ static void check(const uint8_t *data, uint64_t nbytes) {
     free(records);
     for (uint64_t offset = 0; offset <= nbytes + 64; offset += 8) {
         mb_blob_record record;
-        if (mb_blob_records_at(data, nbytes, &offset, 1, &record, &good, &error) == MB_OK) check_record(&record, nbytes);
+        if (mb_blob_records_at(data, nbytes, NULL, &offset, 1, &record, &good, &error) == MB_OK) check_record(&record, nbytes);
     }
     for (int shift = 0; shift < 64; shift++) { /* offsets that wrap */
         uint64_t offset = UINT64_MAX << shift;
         mb_blob_record record;
-        require(mb_blob_records_at(data, nbytes, &offset, 1, &record, &good, &error) != MB_OK, "nothing far outside");
+        require(mb_blob_records_at(data, nbytes, NULL, &offset, 1, &record, &good, &error) != MB_OK, "nothing far outside");
     }
 }
