@@ -105,7 +105,8 @@ cdef _error(C.mb_error *e, name, str where=""):
     words = _WORDS.get(<int>e.status, "{what}: expected {expected}, got {got}")
     found = "the end" if e.got > 255 else repr(chr(e.got))
     what = e.detail.decode() if e.detail != NULL else "data"
-    return FormatError(words.format(what=what, expected=e.expected, got=e.got, found=found), offset=e.offset, file=name, where=where)
+    message = words.format(what=what, expected=e.expected, got=e.got, found=found)
+    return FormatError(message, offset=e.offset, file=name, where=where)
 
 
 def blob_count(Buffer buffer not None):
