@@ -88,6 +88,7 @@ _WORDS = {
     <int>C.MB_PADDING: "{what}: expected 0 to 7 that leave whole {expected}-bit elements, got {got}",
     <int>C.MB_VARINT: "{what}: expected at most 10 bytes and 64 bits, got more",
     <int>C.MB_TAG: "{what}: expected wire type {expected}, got {got}",
+    <int>C.MB_NUMBER: "{what}, got {got}",
     <int>C.MB_LENGTH: "{what}: expected {expected} bytes, got {got} before the end of the message",
     <int>C.MB_DEPTH: "{what}: expected at most {expected} levels of nesting, got more",
     <int>C.MB_RANK: "{what}: expected {expected} dimensions, got {got}",
