@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 import milblob
 
@@ -44,17 +43,23 @@ def describe(console: Console, model: milblob.Model) -> None:
             console.print(f"  {title:14}{text}", markup=False, highlight=False)
 
 
-def table_of(model: milblob.Model) -> Table:
-    """Return the weights as a table: name, dtype, shape, stored bytes."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title, justify in (("name", "left"), ("dtype", "left"), ("shape", "left"), ("stored", "right")):
-        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
+def print_weights(console: Console, model: milblob.Model) -> None:
+    """Print the weights as a table: name, dtype, shape, stored bytes. Names are never cut or folded."""
+    rows = [("name", "dtype", "shape", "stored")]
     for tensor in list(model.values())[:MAX_ROWS]:
         dtype = f"{tensor.mil_dtype} ({tensor.compression})" if tensor.compression else str(tensor.mil_dtype)
-        table.add_row(tensor.name, dtype, " x ".join(map(str, tensor.shape)) or "scalar", size(tensor.nbytes))
+        rows.append((tensor.name, dtype, str(list(tensor.shape)), size(tensor.nbytes)))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows if len(model) else []:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        cells[3] = row[3].rjust(widths[3])
+        console.print("  ".join(cells), style="bold" if row is rows[0] else None, markup=False, highlight=False)
     if len(model) > MAX_ROWS:
-        table.add_row(f"... and {len(model) - MAX_ROWS} more", "", "", "")
-    return table
+        console.print(f"... and {len(model) - MAX_ROWS} more")
+    if not len(model):
+        console.print(
+            "no weights" + ("" if model.kind == "blob" else "; milblob ls --constants lists smaller constants")
+        )
 
 
 def demo(console: Console, path: str) -> None:
@@ -66,11 +71,12 @@ def demo(console: Console, path: str) -> None:
         console.print(f"milblob.open({path!r})", style="bold", markup=False)
         console.print(f"  {model.kind}, {len(model)} weights, in {opened * 1000:.1f} ms", highlight=False)
         describe(console, model)
-        console.print(table_of(model))
+        print_weights(console, model)
         packed = [tensor for tensor in model.values() if tensor.compression]
     if packed:
         tensor = packed[0]
-        console.print(f"\n{len(packed)} weights are compressed. Parts of {tensor.name}:", markup=False)
+        words = "1 weight is" if len(packed) == 1 else f"{len(packed)} weights are"
+        console.print(f"\n{words} compressed. Parts of {tensor.name}:", markup=False)
         for key, part in tensor.parts.items():
             console.print(f"  {key:16}{part!r}", markup=False, highlight=False)
 

@@ -340,3 +340,13 @@ def test_threads_that_unpack_one_large_record():
 def test_dtypes_of_records_are_the_public_enum():
     with milblob.BlobReader(DATA_BYTES) as blobs:
         assert [record.dtype for record in blobs] == [milblob.DType.FLOAT32, milblob.DType.UINT4, milblob.DType.INT8]
+
+
+def test_wrong_arguments_are_named():
+    with milblob.BlobReader(DATA / "blob_all_dtypes/weight.bin") as reader:
+        with pytest.raises(TypeError):
+            reader[:2]
+        with pytest.raises(TypeError, match="^out: expected a NumPy array, got list$"):
+            reader.read(64, out=[0.0])
+    with pytest.raises(TypeError, match="^source: expected a path, a buffer or a file object, got NoneType$"):
+        milblob.BlobReader(None)

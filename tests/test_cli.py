@@ -151,6 +151,13 @@ def test_ls_patterns(cli):
     assert sum(row["nbytes"] for row in document["patterns"]) == document["totals"]["nbytes"]
 
 
+def test_ls_patterns_by_size(cli):
+    sizes = [row["nbytes"] for row in json.loads(cli("ls", DEMO, "-p", "-s", "size", "--json")[1])["patterns"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == 4 * 96 * 48 * 2
+    assert "{0..3}_mlp_up_weight" in cli("ls", DEMO, "-p", "-s", "size")[1].splitlines()[1]
+
+
 def test_ls_counts_shared_blobs_once(cli):
     totals = json.loads(cli("ls", FUNCTIONS, "--json")[1])["totals"]
     assert totals["nbytes_unique"] < totals["nbytes"]
@@ -269,7 +276,26 @@ def test_show_unknown_names(cli):
     assert "did you mean head_weight" in err
     assert "ambiguous" in cli("show", FUNCTIONS, "base_weight")[2]
     assert cli("show", FUNCTIONS, "base_weight", "-f", "beta")[0] == 0
-    assert "did you mean alpha" in cli("show", FUNCTIONS, "base_weight", "-f", "alhpa")[2]
+    assert "expected one of alpha, beta, got 'alhpa'" in cli("show", FUNCTIONS, "base_weight", "-f", "alhpa")[2]
+    of_another = cli("show", FUNCTIONS, "alpha/base_weight", "-f", "beta")[2]
+    assert "a name of function beta" in of_another
+    assert "did you mean beta/base_weight" in of_another
+    assert "did you mean alpha" not in of_another
+
+
+def test_show_more_and_less(cli, tmp_path):
+    package = copied(DEMO, tmp_path)
+    assert (
+        cli("show", package, "head_bias", "-v")[1].count(", ") > cli("show", package, "head_bias")[1].count(", ") + 50
+    )
+    assert len(json.loads(cli("show", package, "head_bias", "--json", "-v")[1])["values"]["first"]) == 64
+    shutil.rmtree(package / "Data/com.apple.CoreML/weights")
+    status, out, _ = cli("show", package, "head_bias", "-q")
+    assert (status, "first values" in out) == (0, False)
+    assert "user-defined" not in cli("show", DEMO, "-q")[1]
+    assert "functions     alpha, beta (default alpha)" in cli("show", FUNCTIONS)[1]
+    assert "output of beta" in cli("show", FUNCTIONS, "-v")[1]
+    assert list(json.loads(cli("show", FUNCTIONS, "--json")[1])["function_features"]) == ["alpha", "beta"]
 
 
 def test_show_without_weight_files(cli, tmp_path):
@@ -297,6 +323,10 @@ def test_statistics_of_odd_values():
     wide = summary(np.array([-(2**63), 2**63 - 1], np.int64), "INT64")
     assert (wide.minimum, wide.maximum, sum(n for _, _, n in wide.bins)) == (-(2**63), 2**63 - 1, 2)
     assert summary(np.array([2**64 - 1], np.uint64), "UINT64").bins == [(2**64 - 1, 2**64 - 1, 1)]
+    even = summary(np.arange(-8, 16, dtype=np.int8), "INT8")  # 24 values, 12 bins: each holds two numbers
+    assert even.bins == [(low, low + 1, 2) for low in range(-8, 16, 2)]
+    odd_count = summary(np.arange(17, dtype=np.uint8), "UINT8").bins
+    assert odd_count == [*((low, low + 1, 2) for low in range(0, 16, 2)), (16, 16, 1)]
     edge = summary(np.array([2**63 - 1, 2**63 - 2, 2**63 - 1], np.int64), "INT64")
     assert edge.bins == [(2**63 - 2, 2**63 - 2, 1), (2**63 - 1, 2**63 - 1, 2)]
     assert summary(np.array([True, False, True]), "BOOL").bins == [(0, 0, 1), (1, 1, 2)]
@@ -346,7 +376,9 @@ def test_extract_never_touches_the_model(cli, tmp_path):
 def test_extract_refusals(cli, tmp_path):
     assert "expected .npz" in cli("extract", DEMO, "-o", tmp_path / "a.pickle")[2]
     assert "-k none*" in cli("extract", DEMO, "-o", tmp_path / "a.npz", "-k", "none*")[2]
-    assert cli("extract", DEMO, "-o", tmp_path / "none/a.npz")[0] == 2
+    for name in ("none/a.npz", "none/a/", "none/a.safetensors"):
+        err = cli("extract", DEMO, "-o", tmp_path / name)[2]
+        assert err.endswith(f"expected a directory {tmp_path}/none, got none\n".replace("/", os.sep)), name
     assert os.listdir(tmp_path) == []
 
 
@@ -368,6 +400,9 @@ def test_check(cli, tmp_path):
     broken = document["models"][1]
     assert broken["errors"] == len(broken["findings"]) == 2
     assert list(broken["findings"][0]) == ["severity", "code", "message", "file", "offset", "where"]
+    lines = cli("check", DEMO, package, "-q")[1].splitlines()
+    assert [line.partition(": error[")[0] for line in lines] == [str(package)] * 2
+    assert cli("check", package, "-v")[1].endswith("2 errors\n  bounds 1\n  reference 1\n")
 
 
 def test_check_notes_are_good(cli):

@@ -79,7 +79,7 @@ BOMBS = {
     "a name of a million slashes": ("model(program(const(GOOD, '/' * 1_000_000)))", "", 1, 300),
     "groups": ("model(program(operation()) + b'\\x53' * 1_000_000)", "", "groups: expected at most 200", 100),
     "Manifest 100,000 deep": ("json_package(b'[' * 100_000)", "", "nesting too deep", 100),
-    "Manifest of many objects": ("json_package(b'[' + b'{},' * 5_000_000 + b'{}]')", "", "expected itemInfoEntries", 600),
+    "Manifest of many objects": ("json_package(b'[' + b'{},' * 5_000_000 + b'{}]')", "", "expected a key itemInfoEntries", 600),
     "Manifest too large": ("json_package(b' ' * (17 << 20))", "", "expected at most 16777216 bytes", 150),
     "text, types nested": ("text(b'list<' * 1_000_000)", "", "at most 100 levels", 150),
     "text, blocks nested": ("text(b'cond() { ' * 1_000_000)", "", "at most 100 levels", 150),

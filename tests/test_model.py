@@ -297,7 +297,9 @@ def test_bare_names():
     with milblob.open(DATA / "functions" / "model.mlpackage") as model:
         for tail in {name.partition("/")[2] for name in model}:
             assert tail not in model
-            with pytest.raises(KeyError, match=f"'{tail}' is ambiguous: expected one of alpha/{tail}, beta/{tail}"):
+            with pytest.raises(
+                KeyError, match=f"expected one of alpha/{tail}, beta/{tail}, got the ambiguous '{tail}'"
+            ):
                 model[tail]
     program, (first, second) = new_program("alpha", "beta")
     add_const(first, "mine", LONG)
@@ -321,7 +323,7 @@ def test_bare_names_in_pipelines():
         tails = [name.partition("/")[2] for name in model]
         twice = next(tail for tail in tails if tails.count(tail) == 2)
         assert twice not in model
-        with pytest.raises(KeyError, match=f"ambiguous: expected one of model0/{twice}, model1/{twice}"):
+        with pytest.raises(KeyError, match=f"expected one of model0/{twice}, model1/{twice}, got the ambiguous"):
             model[twice]
 
 
@@ -580,3 +582,14 @@ def test_where_in_a_weight_file():
             "",
             True,
         )
+
+
+def test_iterating_reads_once(monkeypatch):
+    with milblob.open(DATA / "immediates/model.mlmodel", constants=True) as model:
+        cube, scalar = model["int4_cube"], model["int4_scalar"]
+        read, reads = milblob.Tensor.read, []
+        monkeypatch.setattr(milblob.Tensor, "read", lambda self: reads.append(self) or read(self))
+        assert np.stack(list(cube)).tobytes() == read(cube).tobytes()
+        assert len(reads) == 1
+        with pytest.raises(TypeError):
+            iter(scalar)

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pathlib
 import shutil
 
 import numpy as np
@@ -139,9 +140,9 @@ def test_edited_packages_have_more_items():
         (
             lambda m: m.pop("rootModelIdentifier"),
             milblob.FormatError,
-            "expected itemInfoEntries and rootModelIdentifier",
+            "expected a key rootModelIdentifier",
         ),
-        (lambda m: m.pop("itemInfoEntries"), milblob.FormatError, "expected itemInfoEntries and rootModelIdentifier"),
+        (lambda m: m.pop("itemInfoEntries"), milblob.FormatError, "expected a key itemInfoEntries"),
         (
             lambda m: m.update(rootModelIdentifier="?"),
             milblob.FormatError,
@@ -176,7 +177,7 @@ def test_manifests_that_lead_nowhere(copy, change, error, words):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[]", "expected itemInfoEntries"),
+        ("[]", "expected a key"),
         ("{", "JSON: expected a document, got .* at byte 1 "),
         ("", "JSON: expected a document"),
         ("\udcff", "JSON: expected a document"),
@@ -460,3 +461,38 @@ def test_the_last_type_counts():
         assert list(model) == ["w"]
     with pytest.raises(milblob.UnsupportedError, match="neuralNetwork"):
         milblob.open(as_model(program) + reference.write_field(500, b""))
+
+
+OTHER_FILES = {
+    "text.txt": b"hello world\n",
+    "picture.png": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    "archive.npz": b"PK\x03\x04" + bytes(60),
+    "document.json": b'{"fileFormatVersion": "1.0.0", "itemInfoEntries": {}}',
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FILES)
+def test_other_files_are_no_model(name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(OTHER_FILES[name])
+    with pytest.raises(
+        milblob.FormatError, match="^file: expected a Core ML model, MIL text or a weight file, got none of them"
+    ):
+        milblob.open(path)
+    assert [finding.code for finding in milblob.check(path)] == ["not-a-model"]
+
+
+def test_broken_model_files_say_where(tmp_path):
+    for name, content in (("a.mlmodel", b"\x12\x7f"), ("b", b"\x08\x07\x12\x7f")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(milblob.FormatError, match="^length prefix: expected 127 bytes, got 0"):
+            milblob.open(tmp_path / name)
+
+
+def test_empty_model_file_in_a_package(tmp_path):
+    package = shutil.copytree(DATA / "xcode/model.mlpackage", tmp_path / "model.mlpackage")
+    model = next(pathlib.Path(package).rglob("*.mlmodel"))
+    model.write_bytes(b"")
+    with pytest.raises(milblob.FormatError, match="got an empty file"):
+        milblob.open(package)
+    assert [f.code for f in milblob.check(package) if f.severity == "error"] == ["empty-file"]

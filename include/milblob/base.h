@@ -35,7 +35,8 @@ typedef enum mb_status {
     MB_PADDING,     /* `got` padding bits do not leave a whole number of elements */
     MB_ALIGN,       /* offset `got` is not a multiple of `expected` */
     MB_VARINT,      /* a varint of more than 10 bytes, or of more than 64 bits */
-    MB_TAG,         /* field number 0 or too large, or a group, or wire type `got` where `expected` belongs */
+    MB_TAG,         /* wire type `got` where `expected` belongs */
+    MB_NUMBER,      /* a tag that cannot be, with `got` in it; `detail` tells what was expected */
     MB_LENGTH,      /* a length prefix of `expected` bytes, only `got` bytes left in the message */
     MB_DEPTH,       /* messages, types or values nested deeper than `expected` */
     MB_RANGE,       /* element number `expected` has the value `got` (as its 64-bit pattern), outside its dtype */

@@ -452,7 +452,7 @@ static inline mb_status mb_scan_function(mb_scan *scan, mb_span name, mb_span sp
 /* Scan a Program {1 version, 2 functions, 3 docString, 4 attributes}.
  * in   scan: base, flags, tables and capacities set, the rest zero; program: the message's place in the buffer
  * out  tables filled up to their capacities, counts as needed     fails: MB_FULL, MB_SPLIT (see above); as mb_read_field;
- *      MB_TAG, MB_DTYPE, MB_RANK, MB_OVERFLOW, MB_DEPTH, MB_TYPE. After a failure the scan's position tells where.
+ *      MB_TAG, MB_NUMBER, MB_DTYPE, MB_RANK, MB_OVERFLOW, MB_DEPTH, MB_TYPE. After a failure the scan's position tells where.
  * over-reads: none      cost: one visit to the head of each message; payloads are not touched                         */
 static inline mb_status mb_program_scan(mb_scan *scan, mb_span program) {
     mb_cursor message = mb_cursor_at(scan, program);

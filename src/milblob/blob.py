@@ -1,5 +1,6 @@
 """Blob v2 storage files: records by walk and by offset, arrays over the mapped bytes."""
 
+import operator
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -53,8 +54,11 @@ def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.nda
     """Copy `values` to `out`, which must have their dtype and as many elements; return `out`.
 
     Raises:
-        ValueError: another dtype or number of elements, or a read-only array.
+        TypeError: no array.
+        ValueError: another dtype or shape, or a read-only array.
     """
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out: expected a NumPy array, got {type(out).__name__}")
     if out.dtype != values.dtype:
         raise ValueError(f"out: expected dtype {values.dtype}, got {out.dtype}")
     if out.shape != values.shape:
@@ -132,7 +136,8 @@ class BlobReader:
 
     def __getitem__(self, number: int) -> BlobRecord:
         """Return the record with this number, counted from 0 in file order; negative numbers count from the end."""
-        offset, data_offset, nbytes, count, padding, code, _ = self.index[number].tolist()
+        row = self.index[operator.index(number)]
+        offset, data_offset, nbytes, count, padding, code, _ = row.tolist()
         return BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
 
     def record(self, offset: int | BlobRecord) -> BlobRecord:

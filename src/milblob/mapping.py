@@ -61,6 +61,9 @@ class Mapping:
             data = self._of_file_object(source)
         else:
             data = source
+            if source is None or isinstance(source, int):
+                words = f"source: expected a path, a buffer or a file object, got {type(source).__name__}"
+                raise TypeError(words)
         buffer = Buffer(data, self.name)
         self.buffer: Buffer | None = buffer
         if buffer.nbytes < 1024 and bytes(memoryview(data)[: len(_LFS)]) == _LFS:

@@ -93,7 +93,7 @@ class Model(MappingABC[str, Tensor]):
         if len(candidates) == 1:
             return self._tensors[candidates[0]]
         if candidates:
-            raise KeyError(f"{name!r} is ambiguous: expected one of {', '.join(candidates[:8])}")
+            raise KeyError(f"tensor: expected one of {', '.join(candidates[:8])}, got the ambiguous {name!r}")
         raise KeyError(name)
 
     def _by_short_name(self) -> dict[str, list[str]]:

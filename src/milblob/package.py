@@ -15,6 +15,7 @@ MAX_PIPELINE_DEPTH = 16
 MAX_JSON_NBYTES = 16 << 20  # `{}` times a third of it is 400 MB of objects
 
 _MODEL_PATH = "@model_path/"
+_SPEC_VERSION_TAG = 0x08  # the first byte of every Model that a known producer writes
 _BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
 
 
@@ -129,8 +130,7 @@ class Package:
         data = memoryview(mapping.live())
         directory = os.path.dirname(self.path) or "." if self.path is not None else None
         suffix = os.path.splitext(self.path or "")[1]
-        if len(data) == 0:
-            raise FormatError("file: expected a Core ML model or weight file, got an empty file", file=mapping.name)
+        _require_bytes(mapping)
         head = bytes(data[:64])
         if suffix == ".mil" or head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"program"):
             self.kind = "mil"
@@ -140,6 +140,8 @@ class Package:
             self.blobs = BlobReader(mapping)
         else:
             self.kind = "mlmodel"
+            if suffix != ".mlmodel" and data[0] != _SPEC_VERSION_TAG:
+                _require_message(mapping)
             self._open_model(mapping, directory)
 
     def _open_text(self, mapping: Mapping, directory: str | None, prefix: str) -> None:
@@ -147,6 +149,7 @@ class Package:
         self.sources.append(Source(prefix, directory, mapping, (program, 0, program.nbytes), True, 0, None))
 
     def _open_model(self, mapping: Mapping, directory: str | None) -> None:
+        _require_bytes(mapping)
         self._add_model(mapping, mapping.live(), 0, mapping.nbytes, directory, "", 0)
 
     def _add_model(
@@ -249,6 +252,22 @@ class Package:
             mapping.close()
 
 
+def _require_bytes(mapping: Mapping) -> None:
+    """Refuse an empty file, which would be a Model without anything in it."""
+    if mapping.nbytes == 0:
+        raise FormatError("file: expected a Core ML model or weight file, got an empty file", file=mapping.name)
+
+
+def _require_message(mapping: Mapping) -> None:
+    """Say of a text or a picture that it is no model, and not which of its bytes protobuf could not take."""
+    buffer = mapping.live()
+    try:
+        _codec.wire_fields(buffer, 0, buffer.nbytes)
+    except FormatError as error:
+        words = f"file: expected a Core ML model, MIL text or a weight file, got none of them ({error.what})"
+        raise FormatError(words, offset=error.offset, file=mapping.name) from None
+
+
 def _type_name(kind: int) -> str | None:
     """What Core ML calls a type of Model. The table is not imported before a model has to be refused."""
     from .schema import MODEL_TYPES
@@ -321,7 +340,8 @@ def find_root_model(root: str) -> str:
     entries = manifest.get("itemInfoEntries") if isinstance(manifest, dict) else None
     identifier = manifest.get("rootModelIdentifier") if isinstance(manifest, dict) else None
     if not isinstance(entries, dict) or not isinstance(identifier, str):
-        raise FormatError("manifest: expected itemInfoEntries and rootModelIdentifier, got neither or one", file=path)
+        lacking = "itemInfoEntries" if not isinstance(entries, dict) else "rootModelIdentifier"
+        raise FormatError(f"manifest: expected a key {lacking}, got none that can be used", file=path)
     item = entries.get(identifier)
     if not isinstance(item, dict) or not isinstance(item.get("path"), str):
         raise FormatError(f"manifest: expected an item with a path for root {identifier!r}, got none", file=path)

@@ -1,7 +1,7 @@
 """One tensor of a model: where it is, what it is, and its values when asked."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from types import MappingProxyType
 from typing import Any, cast
@@ -262,6 +262,9 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> Any:
         return self.read()[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.read())  # read once, not once per item, as iteration by index would
 
     def __len__(self) -> int:
         if not self._shape:

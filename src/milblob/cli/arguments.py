@@ -53,7 +53,9 @@ def _lazily(name: str) -> Callable[[argparse.Namespace], int]:
     return run
 
 
-def _command(commands: Any, name: str, summary: str, *, selects: bool = True) -> argparse.ArgumentParser:
+def _command(
+    commands: Any, name: str, summary: str, volume_help: tuple[str, str], *, selects: bool = True
+) -> argparse.ArgumentParser:
     sentence = f"{summary[0].upper()}{summary[1:]}."
     parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=sentence, allow_abbrev=False)
     parser.set_defaults(run=_lazily(name))
@@ -68,8 +70,8 @@ def _command(commands: Any, name: str, summary: str, *, selects: bool = True) ->
         )
         parser.add_argument("-f", "--function", metavar="NAME", help="only tensors of this function")
     volume = parser.add_mutually_exclusive_group()
-    volume.add_argument("-q", "--quiet", action="store_true", help="say less")
-    volume.add_argument("-v", "--verbose", action="store_true", help="say more")
+    volume.add_argument("-q", "--quiet", action="store_true", help=volume_help[0])
+    volume.add_argument("-v", "--verbose", action="store_true", help=volume_help[1])
     return parser
 
 
@@ -81,7 +83,12 @@ def _add_views(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_ls(commands: Any) -> None:
-    parser = _command(commands, "ls", "list the tensors of a model or weight file")
+    parser = _command(
+        commands,
+        "ls",
+        "list the tensors of a model or weight file",
+        ("no totals", "function, operation, offset and file too"),
+    )
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
     _add_views(parser)
     parser.add_argument(
@@ -99,7 +106,13 @@ def _add_ls(commands: Any) -> None:
 
 
 def _add_show(commands: Any) -> None:
-    parser = _command(commands, "show", "show a model, or one of its tensors", selects=False)
+    parser = _command(
+        commands,
+        "show",
+        "show a model, or one of its tensors",
+        ("no values are read; no user-defined metadata", "more first values; the inputs and outputs of every function"),
+        selects=False,
+    )
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
     parser.add_argument("name", metavar="NAME", nargs="?", help="a tensor; default: the model itself")
     parser.add_argument("-f", "--function", metavar="FUNCTION", help="the function whose tensor is meant")
@@ -107,7 +120,12 @@ def _add_show(commands: Any) -> None:
 
 
 def _add_extract(commands: Any) -> None:
-    parser = _command(commands, "extract", "write tensors to .npz, .safetensors or a directory of .npy files")
+    parser = _command(
+        commands,
+        "extract",
+        "write tensors to .npz, .safetensors or a directory of .npy files",
+        ("no message, no progress", "name each tensor that was written"),
+    )
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
     parser.add_argument("-o", "--output", metavar="OUT", required=True, help="file.npz, file.safetensors or directory/")
     _add_views(parser)
@@ -116,7 +134,13 @@ def _add_extract(commands: Any) -> None:
 
 
 def _add_check(commands: Any) -> None:
-    parser = _command(commands, "check", "report every problem of models and weight files", selects=False)
+    parser = _command(
+        commands,
+        "check",
+        "report every problem of models and weight files",
+        ("no notes, no summaries", "count the findings by code"),
+        selects=False,
+    )
     parser.add_argument(
         "models", metavar="MODEL", nargs="+", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
     )

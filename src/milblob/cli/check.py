@@ -15,6 +15,7 @@ def run(arguments: Namespace) -> int:
     """Run the command; the status is the worst of all paths: 2 cannot be opened, 1 errors or warnings, 0 good."""
     status = 0
     results: list[dict[str, Any]] = []
+    prefixed = arguments.quiet and len(arguments.models) > 1  # no summary tells whose findings these are
     for path in arguments.models:
         try:
             findings = check(path)
@@ -31,9 +32,13 @@ def run(arguments: Namespace) -> int:
             continue
         for finding in findings:
             if finding.severity != "note" or not arguments.quiet:
-                print(output.escape(_shorter(str(finding), path)))
+                line = _shorter(str(finding), path)
+                print(output.escape(f"{path}: {line}" if prefixed else line))
         if not arguments.quiet:
             print(f"{output.escape(path)}: {_summary(counts)}")
+        if arguments.verbose:
+            for code, count in Counter(finding.code for finding in findings).items():
+                print(f"  {code} {count}")
     if arguments.json:
         output.print_json({"models": results})
     return status

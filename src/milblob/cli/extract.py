@@ -35,6 +35,9 @@ def run(arguments: Namespace) -> int:
         finally:
             progress.close()
         nbytes = sum(tensor.nbytes for tensor in chosen.values())
+        if arguments.verbose:
+            for name, tensor in chosen.items():
+                output.say(f"{name} {tensor.mil_dtype} {output.shape_text(tensor.shape)}")
         if arguments.json:
             output.print_json({"path": model.path, "output": target, "tensors": list(chosen), "nbytes": nbytes})
         elif not arguments.quiet:

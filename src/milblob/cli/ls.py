@@ -51,10 +51,10 @@ def run(arguments: Namespace) -> int:
         if not chosen and describe_filter(arguments) and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
         if arguments.json:
-            _print_json(model, rows, unique, arguments.pattern)
+            _print_json(model, rows, unique, arguments)
             return 0
         if arguments.pattern:
-            _print_patterns(rows)
+            _print_patterns(rows, arguments.sort)
         elif rows:
             _print_rows(rows, arguments.verbose)
         if not arguments.quiet:
@@ -135,14 +135,14 @@ def _totals(rows: list[Row], unique: int) -> dict[str, Any]:
     }
 
 
-def _print_json(model: models.Model, rows: list[Row], unique: int, pattern: bool) -> None:
+def _print_json(model: models.Model, rows: list[Row], unique: int, arguments: Namespace) -> None:
     document: dict[str, Any] = {
         "path": model.path,
         "kind": model.kind,
         "tensors": [{key: value for key, value in row._asdict().items() if key != "element_count"} for row in rows],
         "totals": _totals(rows, unique),
     }
-    if pattern:
+    if arguments.pattern:
         document["patterns"] = [
             {
                 "pattern": name,
@@ -151,14 +151,18 @@ def _print_json(model: models.Model, rows: list[Row], unique: int, pattern: bool
                 "shape": members[0].shape,
                 "nbytes": sum(row.nbytes or 0 for row in members),
             }
-            for name, members in _folded(rows)
+            for name, members in _folded(rows, arguments.sort)
         ]
     output.print_json(document)
 
 
-def _folded(rows: list[Row]) -> list[tuple[str, list[Row]]]:
+def _folded(rows: list[Row], order: str) -> list[tuple[str, list[Row]]]:
+    """Fold sorted rows. Groups stand where their first members do; ordered by size, by the sum of their members."""
     groups = fold([row.name for row in rows], [(row.dtype, row.shape, row.compression) for row in rows])
-    return [(group.pattern, [rows[i] for i in group.members]) for group in groups]
+    folded = [(group.pattern, [rows[i] for i in group.members]) for group in groups]
+    if order == "size":
+        folded.sort(key=lambda pair: -sum(row.nbytes or 0 for row in pair[1]))
+    return folded
 
 
 def _dtype(row: Row) -> str:
@@ -186,10 +190,10 @@ def _print_rows(rows: list[Row], verbose: bool) -> None:
     output.print_table(heads, cells, right=(3, 4, 5, 8))
 
 
-def _print_patterns(rows: list[Row]) -> None:
+def _print_patterns(rows: list[Row], order: str) -> None:
     total = sum(row.nbytes or 0 for row in rows)
     cells = []
-    for pattern, members in _folded(rows):
+    for pattern, members in _folded(rows, order):
         nbytes = sum(row.nbytes or 0 for row in members)
         count = f"{len(members)} x" if len(members) > 1 else ""
         first = members[0]

@@ -16,6 +16,10 @@ def full_function(tensor: Tensor) -> str:
     return f"{prefix}{tensor.function}" if tensor.function else ""
 
 
+def _is_in(tensor: Tensor, function: str) -> bool:
+    return function in (tensor.function, full_function(tensor))
+
+
 def select(model: models.Model, arguments: Namespace) -> dict[str, Tensor]:
     """Return the tensors that -k and -f leave, in the model's order.
 
@@ -27,7 +31,7 @@ def select(model: models.Model, arguments: Namespace) -> dict[str, Tensor]:
         check_function(model, wanted)
     chosen = {}
     for name, tensor in model.items():
-        if wanted is not None and wanted not in (tensor.function, full_function(tensor)):
+        if wanted is not None and not _is_in(tensor, wanted):
             continue
         if arguments.keep and not any(name == glob or fnmatchcase(name, glob) for glob in arguments.keep):
             continue
@@ -39,7 +43,9 @@ def check_function(model: models.Model, wanted: str) -> None:
     """Raise KeyError, with close matches, if no function of the model is called `wanted`."""
     known = {*model.functions, *(name.rpartition("/")[2] for name in model.functions)}
     if wanted not in known:
-        raise KeyError(f"function {wanted!r}: expected one of the model's, got an unknown name{_hint(wanted, known)}")
+        names = ", ".join(model.functions[:8]) + (", ..." if len(model.functions) > 8 else "")
+        expected = f"one of {names}" if names else "none, in a weight file"
+        raise KeyError(f"function: expected {expected}, got {wanted!r} in {model.path}{_hint(wanted, known)}")
 
 
 def describe_filter(arguments: Namespace) -> str:
@@ -68,22 +74,25 @@ def find(source: str, name: str, function: str | None) -> tuple[models.Model, Te
             tensor = _lookup(model, name, function)
             if tensor is not None:
                 return model, tensor
-            known.update(dict.fromkeys(model))
+            known.update((t.name, None) for t in model.values() if function is None or _is_in(t, function))
         except BaseException:
             model.close()
             raise
         model.close()
         if model.kind == "blob":
             break
-    raise KeyError(f"tensor {name!r}: expected one of the model's, got an unknown name{_hint(name, known)}")
+    of = "" if function is None else f" of function {function}"
+    raise KeyError(f"tensor: expected a name{of} in {source}, got {name!r}{_hint(name, known)}")
 
 
 def _lookup(model: models.Model, name: str, function: str | None) -> Tensor | None:
     if function is not None:
-        inside = [t for t in model.values() if function in (t.function, full_function(t))]
+        inside = [t for t in model.values() if _is_in(t, function)]
         exact = [t for t in inside if t.name == name] or [t for t in inside if t.name.endswith(f"/{name}")]
         if len(exact) > 1:
-            raise KeyError(f"{name!r} is ambiguous: expected one of {', '.join(t.name for t in exact[:8])}")
+            raise KeyError(
+                f"tensor: expected one of {', '.join(t.name for t in exact[:8])}, got the ambiguous {name!r}"
+            )
         return exact[0] if exact else None
     try:
         return model[name]

@@ -11,7 +11,7 @@ from . import output
 from .selection import find, full_function
 from .statistics import Statistics, summarize
 
-_FIRST_COUNT = 8
+_FIRST_COUNT, _FIRST_COUNT_VERBOSE = 8, 64
 _BAR_NCHARS = 40
 
 
@@ -23,32 +23,36 @@ def run(arguments: Namespace) -> int:
             if arguments.json:
                 output.print_json(document)
             else:
-                _print_model(document)
+                _print_model(document, arguments)
         return 0
     model, tensor = find(arguments.model, arguments.name, arguments.function)
     with model:
-        _show_tensor(model, tensor, arguments.json)
+        _show_tensor(tensor, arguments)
     return 0
 
 
 # ------------------------------------------------------------------------------------------------------------ a tensor
 
 
-def _show_tensor(model: models.Model, tensor: Tensor, as_json: bool) -> None:
+def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
     place = _place(tensor)
+    if arguments.quiet and not arguments.json:
+        output.print_table(["", ""], _place_rows(tensor, place))
+        return
+    first_count = _FIRST_COUNT_VERBOSE if arguments.verbose else _FIRST_COUNT
     statistics, remark, failure = None, "", None
     try:
-        statistics = summarize(tensor.read(), tensor.mil_dtype)
+        statistics = summarize(tensor.read(), tensor.mil_dtype, first_count)
     except UnsupportedError:
         scheme = tensor.compression or tensor.op
         remark = f"compressed ({scheme}); its values cannot be decoded by this version, its parts can be shown"
     except MilblobError as error:
         failure = error
-    if as_json:
+    if arguments.json:
         if failure is not None:
             raise failure
         place["parts"] = {key: part.name for key, part in tensor.parts.items()}
-        place["values"] = None if statistics is None else statistics.as_json(_FIRST_COUNT)
+        place["values"] = None if statistics is None else statistics.as_json()
         output.print_json(place)
         return
     output.print_table(["", ""], _place_rows(tensor, place))
@@ -102,7 +106,8 @@ def _place_rows(tensor: Tensor, place: dict[str, Any]) -> list[list[str]]:
         rows.append(
             [
                 "stored",
-                f"{place['nbytes']} bytes" + (f" ({output.size(place['nbytes'])})" if place["nbytes"] >= 1024 else ""),
+                output.plural(place["nbytes"], "byte")
+                + (f" ({output.size(place['nbytes'])})" if place["nbytes"] >= 1024 else ""),
             ]
         )
     if place["file"] is not None:
@@ -146,19 +151,17 @@ def _print_statistics(statistics: Statistics) -> None:
     cells = []
     for low, high, count in statistics.bins:
         bar = block * max(round(_BAR_NCHARS * count / most), 1 if count else 0)
-        cells.append([f"{low:.4g}", "" if low == high else f"{high:.4g}", str(count), bar])
+        ends = [str(end) if isinstance(end, int) else f"{end:.4g}" for end in (low, high)]
+        cells.append([*ends, str(count), bar])
     if all(low == high for low, high, _ in statistics.bins):
-        cells = [
-            [str(low) if isinstance(low, int) else f"{low:.6g}", *cell[2:]]
-            for (low, _, _), cell in zip(statistics.bins, cells, strict=True)
-        ]
+        cells = [[_number(low), *cell[2:]] for (low, _, _), cell in zip(statistics.bins, cells, strict=True)]
         output.print_table(["value", "count", ""], cells, right=(0, 1))
     else:
         output.print_table(["from", "to", "count", ""], cells, right=(0, 1, 2))
 
 
 def _first(statistics: Statistics) -> str:
-    shown = [_number(value) for value in statistics.first[:_FIRST_COUNT]]
+    shown = [_number(value) for value in statistics.first]
     return ", ".join(shown) + (", ..." if statistics.count > len(shown) else "")
 
 
@@ -182,28 +185,49 @@ def _describe_model(model: models.Model) -> dict[str, Any]:
         "opset": about.opset,
         "producer": about.producer,
         "functions": list(model.functions),
+        "default_function": about.default_function,
         "inputs": [_feature(feature) for feature in about.inputs],
         "outputs": [_feature(feature) for feature in about.outputs],
         "states": [_feature(feature) for feature in about.states],
+        "function_features": {
+            name: {
+                "inputs": [_feature(feature) for feature in inputs],
+                "outputs": [_feature(feature) for feature in outputs],
+                "states": [_feature(feature) for feature in about.function_states.get(name, ())],
+            }
+            for name, (inputs, outputs) in about.functions.items()
+        },
         "user_defined": about.user_defined,
         "tensors": len(model),
     }
+
+
+def _feature_rows(features: dict[str, Any], of: str) -> list[list[str]]:
+    rows = []
+    for key, head in (("inputs", "input"), ("outputs", "output"), ("states", "state")):
+        for feature in features[key]:
+            words = f": {feature['description']}" if feature["description"] else ""
+            rows.append([f"{head} {of}".rstrip(), f"{feature['name']}  {feature['type']}{words}"])
+    return rows
 
 
 def _feature(feature: Any) -> dict[str, str]:
     return {"name": feature.name, "type": str(feature), "description": feature.description}
 
 
-def _print_model(document: dict[str, Any]) -> None:
+def _print_model(document: dict[str, Any], arguments: Namespace) -> None:
     rows = [["model", f"{document['path']} ({document['kind']})"]]
     keys = ("description", "author", "license", "version", "producer", "opset", "spec_version")
     rows += [[key.replace("_", " "), str(document[key])] for key in keys if document[key]]
     if document["functions"]:
-        rows.append(["functions", ", ".join(document["functions"])])
+        default = f" (default {document['default_function']})" if document["default_function"] else ""
+        rows.append(["functions", ", ".join(document["functions"]) + default])
     rows.append(["tensors", str(document["tensors"])])
-    for key, head in (("inputs", "input"), ("outputs", "output"), ("states", "state")):
-        for feature in document[key]:
-            words = f": {feature['description']}" if feature["description"] else ""
-            rows.append([head, f"{feature['name']}  {feature['type']}{words}"])
-    rows += [["user-defined", f"{key} = {value}"] for key, value in sorted(document["user_defined"].items())]
+    if arguments.verbose and document["function_features"]:
+        for name, features in document["function_features"].items():
+            rows += _feature_rows(features, f"of {name}")
+    else:
+        rows += _feature_rows(document, "")
+    if not arguments.quiet:
+        rows += [["user-defined", f"{key} = {value}"] for key, value in sorted(document["user_defined"].items())]
     output.print_table(["", ""], rows)

@@ -22,7 +22,8 @@ class Statistics:
         first: the first few, as int, float, bool or str.
         minimum, maximum, mean, deviation: of the finite values; None if there are none, or they are strings.
         zeros, nans, infinities: how many.
-        bins: (low, high, count); low == high for integers of a narrow range. Finite values only.
+        bins: (low, high, count); finite values only. Those of integers hold low to high, all equally many numbers but
+            the last, and low == high where the range is narrow.
     """
 
     count: int
@@ -36,12 +37,10 @@ class Statistics:
     infinities: int = 0
     bins: list[tuple[float, float, int]] = field(default_factory=list)
 
-    def as_json(self, first_count: int) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return it as JSON knows it: numbers that are not finite become strings."""
         document = asdict(self)
-        document["first"] = [
-            str(v) if isinstance(v, float) and not math.isfinite(v) else v for v in self.first[:first_count]
-        ]
+        document["first"] = [str(v) if isinstance(v, float) and not math.isfinite(v) else v for v in self.first]
         document["histogram"] = [
             {"low": low, "high": high, "count": count} for low, high, count in document.pop("bins")
         ]
@@ -91,27 +90,30 @@ def _add_spread(result: Statistics, flat: np.ndarray[Any, Any], is_float: bool, 
     low: Any = result.minimum
     high: Any = result.maximum
     mean: Any = result.mean
-    by_value = not is_float and high - low < 16
-    half = high / 2 - low / 2  # of the width, which itself may overflow
+    # Integers are counted by whole numbers: bins of 1.3 would hold now one of them and now two.
+    width = 1 if is_float or high - low < 16 else -(-(high - low + 1) // _BIN_COUNT)
+    half = high / 2 - low / 2 if is_float else 0.0  # of the width, which itself may overflow
     steps = np.arange(_BIN_COUNT + 1) * (half / _BIN_COUNT)
     edges = low + steps + steps  # in this order nothing overflows
     edges[-1] = high
-    has_edges = not by_value and bool(np.all(np.diff(edges) > 0))
-    counts = np.zeros(high - low + 1 if by_value else _BIN_COUNT if has_edges else 1, np.int64)
+    has_edges = is_float and bool(np.all(np.diff(edges) > 0))
+    counts = np.zeros(_BIN_COUNT if has_edges else 1 if is_float else (high - low) // width + 1, np.int64)
     squares = 0.0
     for chunk in _chunks(flat, is_float):
         numbers = chunk.astype(np.float64)
         numbers = numbers[np.isfinite(numbers)]
         squares += float(np.square(numbers - mean).sum())
-        if by_value:
-            counts += np.bincount((chunk - low).astype(np.int64), minlength=len(counts))
+        if not is_float:  # modulo 2^64 the distance from the least is right for signed and unsigned ones
+            distance = chunk.astype(np.uint64) - np.uint64(low % (1 << 64))
+            counts += np.bincount((distance // np.uint64(width)).astype(np.int64), minlength=len(counts))
         elif has_edges:
             counts += np.histogram(numbers, edges)[0]
         else:
             counts[0] += len(numbers)
     result.deviation = math.sqrt(squares / finite_count)
-    if by_value:
-        result.bins = [(low + i, low + i, count) for i, count in enumerate(counts.tolist())]
+    if not is_float:
+        starts = range(low, high + 1, width)
+        result.bins = [(at, min(at + width - 1, high), n) for at, n in zip(starts, counts.tolist(), strict=True)]
     elif has_edges:
         result.bins = list(zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True))
     else:

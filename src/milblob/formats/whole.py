@@ -16,11 +16,13 @@ def whole_file(path: str, force: bool = False) -> Iterator[str]:
 
     Raises:
         FileExistsError: `path` exists and `force` is False, or it is a directory.
+        FileNotFoundError: the directory that it is to be in does not exist.
     """
     if os.path.isdir(path) or (os.path.lexists(path) and not force):
         raise FileExistsError(
             f"{path}: expected no such file, got one" + ("" if os.path.isdir(path) else " (--force replaces it)")
         )
+    _require_parent(path)
     handle, temporary = tempfile.mkstemp(prefix=".milblob-", suffix=".tmp", dir=os.path.dirname(path) or ".")
     os.close(handle)
     try:
@@ -43,6 +45,7 @@ def whole_directory(path: str, force: bool, marker: str) -> Iterator[str]:
 
     Raises:
         FileExistsError: `path` exists and may not be replaced.
+        FileNotFoundError: the directory that it is to be in does not exist.
     """
     path = path.rstrip("/\\") or path
     if os.path.lexists(path):
@@ -53,6 +56,7 @@ def whole_directory(path: str, force: bool, marker: str) -> Iterator[str]:
         if not force and os.listdir(path):
             raise FileExistsError(f"{path}: expected no such directory, got one (--force replaces it)")
     parent = os.path.dirname(path) or "."
+    _require_parent(path)
     temporary = tempfile.mkdtemp(prefix=".milblob-", suffix=".tmp", dir=parent)
     try:
         yield temporary
@@ -73,6 +77,13 @@ def whole_directory(path: str, force: bool, marker: str) -> Iterator[str]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _sync_parent(path)
+
+
+def _require_parent(path: str) -> None:
+    """Name the directory that is not there; the temporary name in it would mean nothing to anyone."""
+    parent = os.path.dirname(path) or "."
+    if not os.path.isdir(parent):
+        raise FileNotFoundError(f"output {path}: expected a directory {parent}, got none")
 
 
 def sync(path: str) -> None:
