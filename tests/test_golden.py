@@ -224,7 +224,8 @@ def test_every_constant(name, path):
             assert tensor.mil_dtype.name == row["dtype"]
             assert tensor.dtype == np.dtype(NUMPY[row["dtype"]])
             assert tensor.ndim == len(row["shape"])
-            assert tensor.function == (row["function"] or "")
+            model_prefix = f"{row['model']}/" if row["model"] else ""
+            assert tensor.function == (model_prefix + row["function"] if row["function"] else "")
             assert tensor.op == (row["op"] or "")
             assert tensor.where == path_in_program(case, row)
             assert tensor.compression == ""
@@ -317,7 +318,9 @@ def test_program_order(name, path):
             head = tensor.where.partition(".op[")[0]
             if tensor.op and ".block[0]" not in tensor.where and ".block[1]" not in tensor.where:
                 output = tensor.name.rpartition("/")[2].partition(".")[0]
-                order[head, tensor.name.rpartition("/")[0]].append(index[tensor.function, "", output])
+                order[head, tensor.name.rpartition("/")[0]].append(
+                    index[tensor.function.rpartition("/")[2], "", output]
+                )
         for found in order.values():
             assert found == sorted(found)
 

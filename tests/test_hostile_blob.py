@@ -32,8 +32,8 @@ BAD_FILES = [
     (3, edited((4, "<I", 1)), milblob.UnsupportedError, 4, "storage version: expected 2, got 1 (the older Espresso"),
     (4, edited((4, "<I", 3)), milblob.UnsupportedError, 4, "storage version: expected 2, got 3"),
     (5, edited((4, "<I", 0)), milblob.UnsupportedError, 4, "storage version: expected 2, got 0"),
-    (6, edited((0, "<I", 0xFFFFFFFF)), milblob.FormatError, 0, f"record count: expected {(len(FILE) - 64) // 64}, got 4294967295"),
-    (7, edited((0, "<I", 4)), milblob.FormatError, 512, "record metadata: expected 64 bytes, got an end of file"),
+    (6, edited((0, "<I", 0xFFFFFFFF)), milblob.FormatError, 0, f"records that the file has room for: expected {(len(FILE) - 64) // 64}, got 4294967295"),
+    (7, edited((0, "<I", 4)), milblob.FormatError, 512, "record metadata: expected 64 bytes, got a file of"),
     (8, edited((FIRST, "<I", 0xDEADBEEE)), milblob.FormatError, 64, "record sentinel: expected 0xdeadbeef, got 0xdeadbeee"),
     (9, edited((SECOND, "<I", 0)), milblob.FormatError, SECOND, "record sentinel: expected 0xdeadbeef, got 0x00000000"),
     (10, edited((FIRST + 4, "<I", 0)), milblob.FormatError, 68, "blob dtype code: expected one that is known, got 0"),
@@ -58,7 +58,7 @@ BAD_FILES = [
     (29, FILE[:-1], milblob.FormatError, THIRD + 64, "record data: expected 70 bytes"),
     (30, FILE[:THIRD + 63], milblob.FormatError, THIRD, "record metadata: expected 64 bytes"),
     (31, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n", milblob.FormatError, 0, "of 12345 bytes, got a Git LFS pointer"),
-    (32, FILE[:64] + bytes(64), milblob.FormatError, 0, "record count: expected 1, got 3"),
+    (32, FILE[:64] + bytes(64), milblob.FormatError, 0, "records that the file has room for: expected 1, got 3"),
 ]  # fmt: skip
 
 

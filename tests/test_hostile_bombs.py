@@ -44,7 +44,7 @@ PRELUDE = """
 
 # name: (expression for the source, options, what must come out: words of the error or a number of tensors, MiB allowed)
 BOMBS = {
-    "count of 2^32-1 records": ("b'\\xff' * 4 + b'\\2' + bytes(59) + bytes(1 << 20)", "", "record count: expected 16384, got 4294967295", 100),
+    "count of 2^32-1 records": ("b'\\xff' * 4 + b'\\2' + bytes(59) + bytes(1 << 20)", "", "records that the file has room for: expected 16384, got 4294967295", 100),
     "a million constants and more": ("model(program(const(field(3, field(3, field(1, EMPTY) * 1_100_000)))))",
                                      "constants=True", "constants: expected 1048575", 200),
     "300,000 constants": ("model(program(const(field(3, field(3, field(1, EMPTY) * 300_000)))))", "constants=True", 300_000, 500),

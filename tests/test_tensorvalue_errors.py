@@ -215,3 +215,11 @@ def test_errors_are_value_errors_of_milblob():
         unpack_tensor(pack_tensor(np.zeros(3, np.float32)), "float32", (4,))
     assert isinstance(error.value, ValueError)
     assert "\n" not in str(error.value)
+
+
+def test_shapes_as_numpy_takes_them():
+    value = milblob.pack_tensor(np.arange(6, dtype=np.int32))
+    assert milblob.unpack_tensor(value, "int32", 6).shape == (6,)
+    assert milblob.unpack_tensor(value, "int32", [np.int64(2), 3]).shape == (2, 3)
+    with pytest.raises(ValueError, match=r"shape: expected sizes of 0 or more, or None for an open one, got \(-1,\)"):
+        milblob.unpack_tensor(value, "int32", (-1,))

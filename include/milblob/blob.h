@@ -35,7 +35,7 @@ static inline mb_status mb_blob_header(const uint8_t *file, uint64_t file_nbytes
     if (version != MB_BLOB_VERSION) return mb_fail(error, MB_VERSION, 4, MB_BLOB_VERSION, version, "storage version");
     *count = mb_load_u32(file);
     uint64_t most = (file_nbytes - MB_BLOB_HEADER_NBYTES) / MB_BLOB_RECORD_NBYTES;
-    if (*count > most) return mb_fail(error, MB_COUNT, 0, most, *count, "record count");
+    if (*count > most) return mb_fail(error, MB_COUNT, 0, most, *count, "records that the file has room for");
     return MB_OK;
 }
 

@@ -81,7 +81,7 @@ _WORDS = {
     <int>C.MB_TRUNCATED: "{what}: expected {expected} more bytes, got {got}",
     <int>C.MB_SENTINEL: "{what}: expected 0x{expected:08x}, got 0x{got:08x}",
     <int>C.MB_DTYPE: "{what}: expected one that is known, got {got}",
-    <int>C.MB_BOUNDS: "{what}: expected {expected} bytes, got an end of file at byte {got}",
+    <int>C.MB_BOUNDS: "{what}: expected {expected} bytes, got a file of {got}",
     <int>C.MB_OVERLAP: "{what}: expected to begin at byte {expected} or later, got {got}",
     <int>C.MB_OVERFLOW: "{what}: expected a number below 2^64, got {expected} and {got}",
     <int>C.MB_PADDING: "{what}: expected 0 to 7 that leave whole {expected}-bit elements, got {got}",
@@ -402,8 +402,6 @@ cdef class Scan:
 
 cdef _shape(const uint64_t *numbers, uint32_t rank):
     cdef uint32_t i
-    if rank == 1:
-        return (numbers[0] if numbers[0] != C.MB_UNKNOWN else None,)
     return tuple([numbers[i] if numbers[i] != C.MB_UNKNOWN else None for i in range(rank)])
 
 

@@ -105,13 +105,13 @@ class Tensor:
 
     @property
     def function(self) -> str:
-        """Name of the function it belongs to, or ""."""
+        """Name of the function it belongs to, as in `Model.functions`, or ""."""
         if self._program is None:
             return ""
         scan = self._program.scan
-        if self._compressed is not None:
-            return str(scan.functions[scan.blocks[self._compressed.op.block][1]][0])
-        return str(scan.functions[self._constant.function][0]) if self._constant.function >= 0 else ""
+        compressed = self._compressed
+        number = scan.blocks[compressed.op.block][1] if compressed is not None else self._constant.function
+        return self._program.prefix + scan.functions[number][0] if number >= 0 else ""
 
     @property
     def op(self) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
+from operator import index
 from typing import Any, cast
 
 import numpy as np
@@ -33,14 +34,14 @@ def accepts(dtype: DType, field: int) -> bool:
     return field == dtype.field
 
 
-def unpack_tensor(value: Any, dtype: Any, shape: Shape) -> np.ndarray[Any, Any]:
+def unpack_tensor(value: Any, dtype: Any, shape: int | Shape) -> np.ndarray[Any, Any]:
     """Return the values of a TensorValue.
 
     Args:
         value: a serialized TensorValue (any C-contiguous buffer), or a TensorValue message of any protobuf binding,
             milblob's or coremltools'. A buffer must not change while the array is in use.
         dtype: DType, name or NumPy dtype that the enclosing Value declares.
-        shape: declared dimensions; one may be None (open), and then follows from the count.
+        shape: declared dimensions, or one number; one may be None (open), and then follows from the count.
 
     Returns:
         ndarray of dtype.numpy and the given shape. From bytes, floats, doubles and byte-sized values of the bytes field
@@ -52,6 +53,7 @@ def unpack_tensor(value: Any, dtype: Any, shape: Shape) -> np.ndarray[Any, Any]:
             outside the dtype. The message names the field and the element.
         UnsupportedError: a shape that NumPy does not hold (more than 64 dimensions).
         TypeError: `value` is neither bytes nor a TensorValue message.
+        ValueError: a negative dimension.
 
     Spec: FORMATS of coremltools e0e2f42, mlmodel/format/MIL.proto, message TensorValue.
     """
@@ -60,8 +62,12 @@ def unpack_tensor(value: Any, dtype: Any, shape: Shape) -> np.ndarray[Any, Any]:
         if not name.endswith("MILSpec.TensorValue"):
             raise TypeError(f"value: expected a TensorValue message, got {name}")
         value = value.SerializeToString()
+    given: Any = (shape,) if hasattr(shape, "__index__") else shape  # a number, as NumPy takes it too
+    sizes = tuple(None if size is None else index(size) for size in given)
+    if any(size is not None and size < 0 for size in sizes):
+        raise ValueError(f"shape: expected sizes of 0 or more, or None for an open one, got {sizes}")
     buffer = value if isinstance(value, _codec.Buffer) else _codec.Buffer(value)
-    return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), tuple(shape))
+    return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), sizes)
 
 
 def unpack_at(

@@ -11,7 +11,7 @@ from ..errors import MilblobError
 from ..tensor import Tensor
 from . import output
 from .patterns import fold, scopes
-from .selection import describe_filter, full_function, select
+from .selection import describe_filter, select
 
 _MAX_SCOPES = 12
 
@@ -77,7 +77,7 @@ def _row(tensor: Tensor) -> Row:
         shape,
         count,
         nbytes,
-        full_function(tensor),
+        tensor.function,
         tensor.op,
         tensor.file,
         tensor.offset,

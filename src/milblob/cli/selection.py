@@ -10,14 +10,9 @@ from .. import model as models
 from ..tensor import Tensor
 
 
-def full_function(tensor: Tensor) -> str:
-    """Name of a tensor's function as `Model.functions` spells it: with the prefix of a pipeline's member."""
-    prefix = tensor._program.prefix if tensor._program is not None else ""
-    return f"{prefix}{tensor.function}" if tensor.function else ""
-
-
 def _is_in(tensor: Tensor, function: str) -> bool:
-    return function in (tensor.function, full_function(tensor))
+    """Whether a tensor belongs to a function; in a pipeline, also one named without its model."""
+    return tensor.function == function or tensor.function.rpartition("/")[2] == function
 
 
 def select(model: models.Model, arguments: Namespace) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from .. import model as models
 from ..errors import MilblobError, UnsupportedError
 from ..tensor import Tensor
 from . import output
-from .selection import find, full_function
+from .selection import find
 from .statistics import Statistics, summarize
 
 _FIRST_COUNT, _FIRST_COUNT_VERBOSE = 8, 64
@@ -49,11 +49,11 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
     except MilblobError as error:
         failure = error
     if arguments.json:
-        if failure is not None:
-            raise failure
         place["parts"] = {key: part.name for key, part in tensor.parts.items()}
         place["values"] = None if statistics is None else statistics.as_json()
         output.print_json(place)
+        if failure is not None:  # where it lives is known all the same; exit code 2 says that there are no values
+            raise failure
         return
     output.print_table(["", ""], _place_rows(tensor, place))
     if tensor.parts:
@@ -79,7 +79,7 @@ def _place(tensor: Tensor) -> dict[str, Any]:
         "dtype": str(tensor.mil_dtype),
         "shape": list(shape),
         "nbytes": None if None in shape else tensor.nbytes,
-        "function": full_function(tensor),
+        "function": tensor.function,
         "op": tensor.op,
         "consumers": [use._asdict() for use in tensor.consumers],
         "where": tensor.where if tensor._program is not None else "",
