@@ -13,6 +13,8 @@ enum mb_wire_type { MB_WIRE_VARINT = 0, MB_WIRE_FIXED64 = 1, MB_WIRE_BYTES = 2, 
  * parsers stop at 100. Recursion in C is bounded by this number, whatever the file holds. */
 enum { MB_MAX_DEPTH = 200 };
 
+#define MB_FIELD_NUMBERS "field number: expected 1 to 536870911"
+
 typedef struct mb_cursor {
     const uint8_t *base;
     const uint8_t *at;
@@ -82,10 +84,10 @@ static inline mb_status mb_skip_group(mb_cursor *cursor, mb_wire *group, mb_erro
         mb_cursor peek = at;
         if (mb_read_varint(&peek, &tag, error)) return error->status;
         if ((tag & 7) == MB_WIRE_END) {
-            if ((tag >> 3) != open[--depth]) return mb_fail(error, MB_TAG, start, MB_WIRE_END, tag & 7, "end of group");
+            if ((tag >> 3) != open[--depth]) return mb_fail(error, MB_NUMBER, start, open[depth], tag >> 3, "end of group: expected the number that opened it");
             at = peek;
         } else if ((tag & 7) == MB_WIRE_GROUP) {
-            if ((tag >> 3) == 0 || tag > UINT32_MAX) return mb_fail(error, MB_TAG, start, 0, tag & 7, "group");
+            if ((tag >> 3) == 0 || tag > UINT32_MAX) return mb_fail(error, MB_NUMBER, start, 0, tag >> 3, MB_FIELD_NUMBERS);
             if (depth == MB_MAX_DEPTH) return mb_fail(error, MB_DEPTH, start, MB_MAX_DEPTH, depth + 1, "groups");
             open[depth++] = (uint32_t)(tag >> 3);
             at = peek;
@@ -104,7 +106,7 @@ static inline mb_status mb_read_any_field(mb_cursor *cursor, mb_wire *wire, mb_e
     mb_cursor at = *cursor;
     uint64_t tag;
     if (mb_read_varint(&at, &tag, error)) return error->status;
-    if (tag > UINT32_MAX || (tag >> 3) == 0) return mb_fail(error, MB_TAG, mb_offset(cursor), 0, tag & 7, "field number");
+    if (tag > UINT32_MAX || (tag >> 3) == 0) return mb_fail(error, MB_NUMBER, mb_offset(cursor), 0, tag >> 3, MB_FIELD_NUMBERS);
     wire->number = (uint32_t)(tag >> 3);
     wire->type = (uint32_t)(tag & 7);
     wire->value = wire->nbytes = 0;
@@ -135,7 +137,7 @@ static inline mb_status mb_read_any_field(mb_cursor *cursor, mb_wire *wire, mb_e
         if (mb_skip_group(&at, wire, error)) return error->status;
         break;
     default:
-        return mb_fail(error, MB_TAG, mb_offset(cursor), 0, wire->type, "wire type");
+        return mb_fail(error, MB_NUMBER, mb_offset(cursor), 0, wire->type, "wire type: expected 0, 1, 2, 3 or 5");
     }
     *cursor = at;
     return MB_OK;
@@ -143,7 +145,7 @@ static inline mb_status mb_read_any_field(mb_cursor *cursor, mb_wire *wire, mb_e
 
 /* Read one field: its tag, and where its payload lies.
  * in   cursor: at a tag, at < end                               out  *wire: see mb_wire
- * over-reads: none      fails: MB_TRUNCATED, MB_VARINT, MB_TAG, MB_LENGTH, MB_DEPTH (groups)
+ * over-reads: none      fails: MB_TRUNCATED, MB_VARINT, MB_NUMBER, MB_LENGTH, MB_DEPTH (groups)
  * cost: constant for length-delimited payloads, which are not looked into
  *
  * Nearly every field of a Program has a tag of one byte and a length of one or two: these are taken at once, and all

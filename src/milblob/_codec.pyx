@@ -88,6 +88,7 @@ _WORDS = {
     <int>C.MB_PADDING: "{what}: expected 0 to 7 that leave whole {expected}-bit elements, got {got}",
     <int>C.MB_VARINT: "{what}: expected at most 10 bytes and 64 bits, got more",
     <int>C.MB_TAG: "{what}: expected wire type {expected}, got {got}",
+    <int>C.MB_NUMBER: "{what}, got {got}",
     <int>C.MB_LENGTH: "{what}: expected {expected} bytes, got {got} before the end of the message",
     <int>C.MB_DEPTH: "{what}: expected at most {expected} levels of nesting, got more",
     <int>C.MB_RANK: "{what}: expected {expected} dimensions, got {got}",
@@ -105,7 +106,8 @@ cdef _error(C.mb_error *e, name, str where=""):
     words = _WORDS.get(<int>e.status, "{what}: expected {expected}, got {got}")
     found = "the end" if e.got > 255 else repr(chr(e.got))
     what = e.detail.decode() if e.detail != NULL else "data"
-    return FormatError(words.format(what=what, expected=e.expected, got=e.got, found=found), offset=e.offset, file=name, where=where)
+    words = words.format(what=what, expected=e.expected, got=e.got, found=found)
+    return FormatError(words, offset=e.offset, file=name, where=where)
 
 
 def blob_count(Buffer buffer not None):
