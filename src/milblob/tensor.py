@@ -1,6 +1,5 @@
 """One tensor of a model: where it is, what it is, and its values when asked."""
 
-import os
 from collections.abc import Mapping
 from math import prod
 from types import MappingProxyType
@@ -12,7 +11,7 @@ from . import _codec
 from .blob import BlobReader, BlobRecord, array_over, copy_into
 from .dtypes import BY_MIL_CODE, DType
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
-from .package import Package, Source
+from .package import MODEL_PATH, Package, Source, join_relative
 from .program import Compressed, Program, Use
 from .tensorvalue import require_shape, unpack_at
 
@@ -134,8 +133,7 @@ class Tensor:
             return files.pop() if len(files) == 1 else None
         if self._constant.storage != _codec.BLOB or self._source.directory is None:
             return self._source.mapping.name
-        tail = self._constant.text.removeprefix("@model_path/")
-        return os.path.join(self._source.directory, *tail.split("/"))
+        return join_relative(self._source.directory, self._constant.text.removeprefix(MODEL_PATH))
 
     @property
     def data_offset(self) -> int | None:
