@@ -1,5 +1,6 @@
 """Blob v2 storage files: records by walk and by offset, arrays over the mapped bytes."""
 
+import operator
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -127,7 +128,7 @@ class BlobReader:
 
     def __getitem__(self, number: int) -> BlobRecord:
         """Return the record with this number, counted from 0 in file order; negative numbers count from the end."""
-        offset, data_offset, nbytes, count, padding, code, _ = self.index[number].tolist()
+        offset, data_offset, nbytes, count, padding, code, _ = self.index[operator.index(number)].tolist()
         return BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
 
     def record(self, offset: int | BlobRecord) -> BlobRecord:
