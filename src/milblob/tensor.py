@@ -29,7 +29,8 @@ class Tensor:
         name: unique in its model.
         dtype: NumPy dtype of the values; `mil_dtype` is the DType.
         shape: as declared; a dimension that is left open follows from the values.
-        nbytes: bytes stored for it: packed for sub-byte dtypes, the sum of the parts for a compressed weight.
+        nbytes: bytes stored for it: packed for sub-byte dtypes, the sum of the parts for a compressed weight (a blob
+            that is two parts counts once).
         function: name of its function; "" for attributes of the whole Program and in blob files.
         op: type of the operation that holds it ("const", "constexpr_lut_to_dense", ...), "" where there is none.
         file: path of the file that holds the values; None in a buffer.
@@ -92,7 +93,11 @@ class Tensor:
     def nbytes(self) -> int:
         """Bytes stored: packed for sub-byte dtypes, all parts together for a compressed weight."""
         if self._compressed is not None:
-            return sum(self._part(c).nbytes for c in self._compressed.stored())
+            # Two parts may be one blob: a mask is named by sparse_to_dense and by what computes its values.
+            parts = {
+                (c.text, c.blob_offset) if c.storage == _codec.BLOB else id(c): c for c in self._compressed.stored()
+            }
+            return sum(self._part(c).nbytes for c in parts.values())
         if self.mil_dtype is DType.STRING:
             return int(self._constant.payload[1])
         return self.mil_dtype.nbytes(self.size)
