@@ -207,6 +207,12 @@ def test_the_index_is_built_once(path):
         assert blobs.index.itemsize == 48
 
 
+@pytest.mark.parametrize("number", [slice(0, 2), slice(0, 7), 1.0, "0"])
+def test_record_numbers_are_integers(path, number):
+    with milblob.BlobReader(path) as blobs, pytest.raises(TypeError):
+        blobs[number]
+
+
 def test_strided_buffers_are_refused():
     with pytest.raises(BufferError):
         milblob.BlobReader(memoryview(bytes(2 * len(DATA_BYTES)))[::2])

@@ -383,12 +383,16 @@ def check_parts(tensor, op, case, rows):
                 if name in [out.name for out in o.outputs]
             )
             assert part.op == inner.type
+            declared = next(out for out in inner.outputs if out.name == name)  # not always the first of them
+            assert part.name.endswith(name)
+            assert part.mil_dtype.mil_code == declared.type.tensorType.dataType
+            assert part.shape == tuple(d.constant.size for d in declared.type.tensorType.dimensions)
             nbytes |= check_parts(part, inner, case, rows)
             continue
         row = rows[part.name]
         assert_same(part.read(), case.values(row), row["dtype"])
-        assert part.name in (f"{tensor.name}.{key}", *(b.name for b in op.inputs[key].arguments))
-        nbytes[part.name] = part.nbytes
+        assert part.name in (f"{op.outputs[0].name}.{key}", *(b.name for b in op.inputs[key].arguments))
+        nbytes[(part.file, part.offset) if part.is_blob else part.name] = part.nbytes  # one blob may be two parts
     assert tensor.nbytes == sum(nbytes.values())
     files = {part.file for part in tensor.parts.values()}
     assert tensor.file == (files.pop() if len(files) == 1 else None)

@@ -14,7 +14,7 @@ import reference
 from conftest import DATA, blob_file, load_case, model_directory
 from milblob import schema
 from milblob.package import MAX_JSON_NBYTES, MAX_PIPELINE_DEPTH, Package, contained, find_root_model, read_json, resolve
-from test_program import LONG, add_const, as_model, new_program
+from test_program import LONG, add_const, as_model, new_program, set_type
 
 PACKAGE = DATA / "opset_ios16_fp16" / "model.mlpackage"
 COMPILED = DATA / "opset_ios16_fp16" / "model.mlmodelc"
@@ -332,6 +332,41 @@ def test_records_must_be_what_the_program_declares(tmp_path, dtype, shape, words
 
 
 # ------------------------------------------------------------------------------------------------------------ pipelines
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"), [((1,) * 65, "rank: expected at most 64"), ((0, 1 << 62), "shape: expected fewer than")]
+)
+def test_load_refuses_shapes_that_no_array_has_as_read_does(tmp_path, shape, words):
+    data, (offset,) = blob_file(("FLOAT32", np.zeros(0 if 0 in shape else 1, np.float32)))
+    (tmp_path / "weight.bin").write_bytes(data)
+    program, block = new_program()
+    value = add_const(block, "w", LONG).attributes["val"]
+    value.type.Clear()
+    set_type(value.type, reference.DTYPES["FLOAT32"][1], shape)
+    value.blobFileValue.fileName, value.blobFileValue.offset = "@model_path/weight.bin", offset
+    (tmp_path / "model.mlmodel").write_bytes(as_model(program))
+    with pytest.raises(milblob.UnsupportedError, match=words):
+        milblob.load(tmp_path / "model.mlmodel")
+
+
+def test_the_file_of_a_tensor_is_the_one_that_is_read(tmp_path):
+    data, (offset,) = blob_file(("FLOAT32", LONG))
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "w.bin").write_bytes(data)
+    program, block = new_program()
+    for name, file_name in (
+        ("a", "@model_path/weights/w.bin"),
+        ("b", r"@model_path/weights\w.bin"),
+        ("c", "@model_path/./weights//w.bin"),
+    ):
+        value = add_const(block, name, LONG).attributes["val"]
+        value.blobFileValue.fileName, value.blobFileValue.offset = file_name, offset
+    (tmp_path / "model.mlmodel").write_bytes(as_model(program))
+    with milblob.open(tmp_path / "model.mlmodel") as model:
+        for tensor in model.values():
+            assert tensor.file == os.path.join(tmp_path, "weights", "w.bin")
+            assert tensor.read().tolist() == LONG.tolist()
 
 
 def inner_model(value):

@@ -306,7 +306,9 @@ def test_chains_end_in_one_weight():
     _, ends, _ = compressed(program)
     assert [end.op.name for end in ends] == ["w"]
     assert isinstance(ends[0].parts["nonzero_data"], Compressed)
-    assert ends[0].parts["nonzero_data"].parts["data"] is ends[0].parts["mask"]
+    values, mask = ends[0].parts["nonzero_data"].parts["data"], ends[0].parts["mask"]
+    assert (values.op.name, mask.op.name) == ("values", "mask")  # two outputs of one operation: its parts are theirs
+    assert values.parts is mask.parts
     assert [c.key for c in ends[0].stored()] == ["indices_mask", "lut", "scale"]  # each once
     with milblob.open(as_model(program)) as model:
         assert list(model) == ["w"]
@@ -314,6 +316,9 @@ def test_chains_end_in_one_weight():
         assert weight.parts["nonzero_data"].parts["data"].parts["lut"].read().tolist() == LONG.tolist()
         assert weight.nbytes == 3 * 48
         assert weight.consumers == (Use("relu", "out", "x"),)
+        values = weight.parts["nonzero_data"].parts["data"]
+        assert (values.name, values.dtype, values.shape) == ("values", np.dtype("float32"), (12,))
+        assert values.consumers == (Use("constexpr_blockwise_shift_scale", "scaled", "data"),)
         assert weight.parts["nonzero_data"].consumers == (Use("constexpr_sparse_to_dense", "w", "nonzero_data"),)
 
 
@@ -487,6 +492,25 @@ def test_names_are_the_same_in_every_listing():
     with milblob.open(data) as weights, milblob.open(data, constants=True) as every:
         assert list(weights) == ["main/w"]
         assert set(every) >= {"main/w", "main/l[0]/w"}
+
+
+def test_a_circle_through_one_of_two_outputs_is_refused():
+    program, block = new_program()
+    add_op(block, "constexpr_lut_to_sparse", "mask", indices_mask="w").outputs.add(name="values")
+    add_op(block, "constexpr_sparse_to_dense", "w", nonzero_data="values")
+    with pytest.raises(milblob.FormatError, match="expected parts that are computed before it"):
+        milblob.open(as_model(program))
+
+
+def test_a_blob_that_is_two_parts_counts_once():
+    program, block = new_program()
+    add_op(block, "constexpr_blockwise_shift_scale", "w", data=LONG, scale=LONG, offset=LONG)
+    for key in ("data", "scale"):
+        value = block.operations[-1].inputs[key].arguments[0].value
+        value.blobFileValue.fileName, value.blobFileValue.offset = "@model_path/w.bin", 64
+    with milblob.open(as_model(program)) as model:
+        assert {part.nbytes for part in model["w"].parts.values()} == {LONG.nbytes}
+        assert model["w"].nbytes == 2 * LONG.nbytes
 
 
 def test_constexpr_operations_in_a_circle_are_refused():

@@ -33,14 +33,12 @@ typedef enum mb_status {
     MB_OVERLAP,     /* bytes that start at `got` lie on others that end at `expected` */
     MB_OVERFLOW,    /* a sum or product found in the file does not fit 64 bits */
     MB_PADDING,     /* `got` padding bits do not leave a whole number of elements */
-    MB_ALIGN,       /* offset `got` is not a multiple of `expected` */
     MB_VARINT,      /* a varint of more than 10 bytes, or of more than 64 bits */
     MB_TAG,         /* wire type `got` where `expected` belongs */
     MB_NUMBER,      /* a tag that cannot be, with `got` in it; `detail` tells what was expected */
     MB_LENGTH,      /* a length prefix of `expected` bytes, only `got` bytes left in the message */
     MB_DEPTH,       /* messages, types or values nested deeper than `expected` */
     MB_RANGE,       /* element number `expected` has the value `got` (as its 64-bit pattern), outside its dtype */
-    MB_FIELD,       /* TensorValue field `got` where field `expected` belongs */
     MB_UTF8,        /* bytes that are not UTF-8 */
     MB_SYNTAX,      /* MIL text: `detail` tells what was expected at `offset` */
     MB_RANK,        /* a tensor type whose rank is `expected` lists `got` dimensions */
@@ -75,10 +73,6 @@ MB_STEP uint32_t mb_load_u32(const uint8_t *src) {
 MB_STEP uint64_t mb_load_u64(const uint8_t *src) {
     return (uint64_t)src[0] | (uint64_t)src[1] << 8 | (uint64_t)src[2] << 16 | (uint64_t)src[3] << 24 |
            (uint64_t)src[4] << 32 | (uint64_t)src[5] << 40 | (uint64_t)src[6] << 48 | (uint64_t)src[7] << 56;
-}
-
-MB_STEP void mb_store_u32(uint8_t *dst, uint32_t value) {
-    dst[0] = (uint8_t)value, dst[1] = (uint8_t)(value >> 8), dst[2] = (uint8_t)(value >> 16), dst[3] = (uint8_t)(value >> 24);
 }
 
 MB_STEP void mb_store_u64(uint8_t *dst, uint64_t value) {

@@ -10,7 +10,7 @@
 #ifndef MILBLOB_EMIT_H
 #define MILBLOB_EMIT_H
 
-#include "milblob/base.h"
+#include "milblob/varint.h"
 
 enum { MB_EMIT_VARINT = 0, MB_EMIT_BYTES = 2 }; /* the wire types that are written */
 
@@ -28,25 +28,6 @@ static inline bool mb_emit_room(mb_emit *emit, uint64_t nbytes) {
     return false;
 }
 
-static inline uint32_t mb_emit_varint_nbytes(uint64_t value) {
-    uint32_t nbytes = 1;
-    while (value >= 0x80) {
-        value >>= 7;
-        nbytes++;
-    }
-    return nbytes;
-}
-
-/* Store a varint at dst, which has room for it. */
-static inline uint8_t *mb_emit_store_varint(uint8_t *dst, uint64_t value) {
-    while (value >= 0x80) {
-        *dst++ = (uint8_t)(value | 0x80);
-        value >>= 7;
-    }
-    *dst++ = (uint8_t)value;
-    return dst;
-}
-
 /* Append one varint; a negative int32 or int64 comes as its 64-bit pattern and takes ten bytes.
  * in   value                          out  1 to 10 bytes in emit
  * over-reads: none      fails: never; sets emit->full when there is no room
@@ -57,8 +38,8 @@ static inline void mb_emit_varint(mb_emit *emit, uint64_t value) {
         if (mb_emit_room(emit, 1)) emit->out[emit->at++] = (uint8_t)value;
         return;
     }
-    if (!mb_emit_room(emit, mb_emit_varint_nbytes(value))) return;
-    emit->at = (uint64_t)(mb_emit_store_varint(emit->out + emit->at, value) - emit->out);
+    if (!mb_emit_room(emit, mb_varint_length(value))) return;
+    emit->at += mb_varint_write(emit->out + emit->at, value);
 }
 
 /* Append bytes as they are, without tag or length.
@@ -139,13 +120,13 @@ static inline uint64_t mb_emit_begin(mb_emit *emit, uint32_t field) {
 static inline void mb_emit_end(mb_emit *emit, uint64_t mark) {
     if (emit->full) return; /* a mark made when full may have no length byte before it */
     uint64_t nbytes = emit->at - mark;
-    uint32_t more = mb_emit_varint_nbytes(nbytes) - 1;
+    uint32_t more = mb_varint_length(nbytes) - 1;
     if (more > 0) {
         if (!mb_emit_room(emit, more)) return;
         memmove(emit->out + mark + more, emit->out + mark, (size_t)nbytes);
         emit->at += more;
     }
-    mb_emit_store_varint(emit->out + mark - 1, nbytes);
+    mb_varint_write(emit->out + mark - 1, nbytes);
 }
 
 /* Exchange the neighbours [start, middle) and [middle, emit->at).

@@ -145,6 +145,23 @@ static inline mb_status mb_scan_op(mb_scan *scan) {
     return MB_OK;
 }
 
+/* Give the other outputs of a constexpr operation rows of their own, right after its first: each is a tensor that
+ * another operation may name as its part (a mask, and the values that it leaves). */
+static inline mb_status mb_scan_other_outputs(mb_scan *scan, mb_cursor message) {
+    uint32_t seen = 0;
+    while (seen < scan->current.output_count) {
+        mb_wire wire;
+        mb_op op = scan->current;
+        if (mb_read_field(&message, &wire, scan->error)) return scan->error->status;
+        if (wire.number != 3 || seen++ == 0) continue;
+        op.name = op.type;
+        if (mb_scan_output(scan, mb_span_of(scan, &wire), &op)) return scan->error->status;
+        if (scan->op_count < scan->op_capacity) scan->ops[scan->op_count] = op;
+        scan->op_count++;
+    }
+    return MB_OK;
+}
+
 /* Add a row of entries; *row is where it went, or NULL where there is no room. */
 static inline mb_status mb_scan_entry(mb_scan *scan, mb_span value, mb_span payload, uint32_t storage, const mb_type *type, mb_entry **row) {
     if (mb_scan_op(scan)) return scan->error->status;
@@ -362,7 +379,10 @@ static inline mb_status mb_scan_operation(mb_scan *scan, mb_span span, uint32_t 
     scan->block = block;
     scan->current = op;
     uint64_t entries = scan->entry_count;
-    if (mb_scan_is_constexpr(scan) && mb_scan_op(scan)) return scan->error->status;
+    if (mb_scan_is_constexpr(scan)) {
+        if (mb_scan_op(scan)) return scan->error->status;
+        if (op.output_count > 1 && mb_scan_other_outputs(scan, message)) return scan->error->status;
+    }
     for (mb_cursor at = message; input_count > 0 && at.at < at.end;) {
         mb_span key, argument;
         if (mb_read_field(&at, &wire, scan->error)) return scan->error->status;

@@ -46,15 +46,16 @@ typedef struct mb_block {
     uint32_t index;    /* which of the parent block's operations */
 } mb_block;
 
+/* The first output of an operation that owns a constant; of a constexpr operation each output, rows side by side. */
 typedef struct mb_op {
-    mb_span name;          /* of the first output; of the operation's type where it has no output */
+    mb_span name;          /* of this row's output; of the operation's type where it has no output */
     mb_span type;
     mb_span message;
     uint32_t block;        /* row of blocks */
     uint32_t index;        /* which of the block's operations */
     uint32_t output_count;
-    uint32_t mil_code;     /* of the first output; 0 where it is no tensor */
-    uint32_t rank;         /* of the first output */
+    uint32_t mil_code;     /* of the output; 0 where it is no tensor */
+    uint32_t rank;         /* of the output */
     uint32_t dims;         /* row of numbers: rank dimensions, MB_UNKNOWN where open */
 } mb_op;
 

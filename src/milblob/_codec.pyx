@@ -367,7 +367,7 @@ cdef _text(Buffer buffer, uint64_t offset, uint64_t nbytes):
 
 
 cdef class Op:
-    """One operation that owns constants. `shape` and `mil_code` are those of its first output; None and 0 if no tensor."""
+    """An output of an operation that owns constants: see mb_op. `shape` is None and `mil_code` 0 where it is no tensor."""
     cdef readonly str name, type
     cdef readonly uint32_t block, index, output_count, mil_code
     cdef readonly object shape

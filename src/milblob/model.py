@@ -329,9 +329,14 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
     starts, counts, codes = (records[name].tolist() for name in ("data_offset", "count", "blob_code"))
     for tensor, start, count, code in zip(tensors, starts, counts, codes, strict=True):
         dtype = tensor.mil_dtype
-        # The common case, in one comparison each: what the record says is what the Program declares.
-        shape = tensor._shape
-        if code == dtype.blob_code and count == tensor._constant.count and dtype.nbits >= 8 and len(shape) <= MAX_RANK:
-            result[tensor.name] = np.ndarray(shape, dtype.numpy, buffer, start)  # type: ignore[arg-type]
+        # The common case, in one comparison each: what the record says is what the Program declares. A shape with
+        # as many elements as a file holds is one that NumPy takes, unless it is empty or has too many dimensions.
+        if (
+            code == dtype.blob_code
+            and 0 < count == tensor._constant.count
+            and dtype.nbits >= 8
+            and tensor.ndim <= MAX_RANK
+        ):
+            result[tensor.name] = np.ndarray(tensor._shape, dtype.numpy, buffer, start)  # type: ignore[arg-type]
         else:
             result[tensor.name] = tensor.read()

@@ -14,7 +14,7 @@ MIN_SPEC_VERSION = 6  # iOS 15: the first with ML Programs; what calls itself ol
 MAX_PIPELINE_DEPTH = 16
 MAX_JSON_NBYTES = 16 << 20  # `{}` times a third of it is 400 MB of objects
 
-_MODEL_PATH = "@model_path/"
+MODEL_PATH = "@model_path/"
 _SPEC_VERSION_TAG = 0x08  # the first byte of every Model that a known producer writes
 _BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
 
@@ -355,6 +355,11 @@ def find_root_model(root: str) -> str:
 # ---------------------------------------------------------------------------------------------------------- containment
 
 
+def join_relative(root: str, relative: str) -> str:
+    """Join a path from a file, with slashes of either kind, to a directory. `contained` says where it may lead."""
+    return os.path.join(root, *[part for part in relative.replace("\\", "/").split("/") if part not in ("", ".")])
+
+
 def contained(root: str, relative: str) -> str:
     """Join a path from a file to the directory that it may not leave.
 
@@ -369,7 +374,7 @@ def contained(root: str, relative: str) -> str:
     parts = relative.replace("\\", "/").split("/")
     if relative[:1] in ("/", "\\") or ".." in parts or "\0" in relative or any(part[1:2] == ":" for part in parts):
         raise ResolveError(f"reference: expected a path inside {root}, got {relative!r}")
-    path = os.path.join(root, *[part for part in parts if part not in ("", ".")])
+    path = join_relative(root, relative)
     try:
         real_root, real_path = os.path.realpath(root), os.path.realpath(path)
     except UnicodeEncodeError:  # JSON can spell half of a surrogate pair
@@ -385,8 +390,8 @@ def resolve(directory: str | None, file_name: str) -> str:
     Raises:
         ResolveError: not of the form @model_path/..., outside the directory, or there is no directory (a buffer).
     """
-    if not file_name.startswith(_MODEL_PATH):
-        raise ResolveError(f"weight file: expected a name that begins with {_MODEL_PATH}, got {file_name!r}")
+    if not file_name.startswith(MODEL_PATH):
+        raise ResolveError(f"weight file: expected a name that begins with {MODEL_PATH}, got {file_name!r}")
     if directory is None:
         raise ResolveError(f"weight file {file_name}: expected a model with a directory, got a buffer")
-    return contained(directory, file_name[len(_MODEL_PATH) :])
+    return contained(directory, file_name[len(MODEL_PATH) :])

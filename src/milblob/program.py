@@ -32,18 +32,19 @@ class Use(NamedTuple):
 
 
 class Compressed:
-    """A chain of constexpr operations that ends in one dense weight.
+    """A chain of constexpr operations that ends in one tensor: a dense weight, or what another operation needs.
 
     Attributes:
-        op: the `_codec.Op` at the dense end.
-        parts: parameter -> the `_codec.Constant` stored for it, or the Compressed that computes it.
+        op: the `_codec.Op` at that end.
+        parts: parameter -> the `_codec.Constant` stored for it, or the Compressed that computes it. The outputs of one
+            operation share them.
     """
 
     __slots__ = ("op", "parts")
 
-    def __init__(self, op: _codec.Op) -> None:
+    def __init__(self, op: _codec.Op, parts: dict[str, Any]) -> None:
         self.op = op
-        self.parts: dict[str, Any] = {}
+        self.parts = parts
 
     def stored(self) -> Iterator[Any]:
         """Yield every stored part, those of inner operations included, each once."""
@@ -217,12 +218,10 @@ class Program:
         ops = [op for op in self.scan.ops if op.type.startswith("constexpr_")]
         if not ops:
             return [], {}
-        groups = {id(op): Compressed(op) for op in ops}
+        by_message: dict[tuple[int, int], dict[str, Any]] = {}
+        groups = {id(op): Compressed(op, by_message.setdefault(op.message, {})) for op in ops}
         self.groups = list(groups.values())
-        outputs: dict[tuple[int, str], Any] = {}
-        for op in ops:
-            for name in self._output_names(op):
-                outputs[op.block, name] = groups[id(op)]
+        outputs: dict[tuple[int, str], Any] = {(group.op.block, group.op.name): group for group in self.groups}
         parts: dict[int, Any] = {}
         readers = []
         for c in self.scan.constants:
@@ -234,7 +233,7 @@ class Program:
                     parts[id(c)] = c
             elif c.op is not None and c.op.type == "const" and c.key == "val":
                 outputs.setdefault((c.block, c.op.name), c)
-        inner: set[int] = set()
+        inner: set[tuple[int, int]] = set()  # messages of operations that another one reads
         small = False
         for c in readers:
             source = self._visible(outputs, c.block, c.text)
@@ -247,24 +246,24 @@ class Program:
                 continue  # the name of something that is no constant: no part
             groups[id(c.op)].parts[_part(c)] = source
             if isinstance(source, Compressed):
-                inner.add(id(source))
+                inner.add(source.op.message)
             else:
                 parts[id(source)] = source
         self._require_ends(inner)
         # What another constexpr reads is a part, and so is what yields more than one tensor (a mask and its values).
-        ends = [g for g in groups.values() if id(g) not in inner and g.op.output_count == 1]
+        ends = [g for g in groups.values() if g.op.message not in inner and g.op.output_count == 1]
         return ends, parts
 
-    def _require_ends(self, inner: set[int]) -> None:
+    def _require_ends(self, inner: set[tuple[int, int]]) -> None:
         """Refuse constexpr operations that read each other in a circle: they would be parts of nothing."""
         seen = set()
-        pending = [group for group in self.groups if id(group) not in inner]
+        pending = [group for group in self.groups if group.op.message not in inner]
         while pending:
             group = pending.pop()
-            if id(group) not in seen:
-                seen.add(id(group))
+            if group.op.message not in seen:
+                seen.add(group.op.message)
                 pending += [part for part in group.parts.values() if isinstance(part, Compressed)]
-        lost = next((group for group in self.groups if id(group) not in seen), None)
+        lost = next((group for group in self.groups if group.op.message not in seen), None)
         if lost is not None:
             words = "constexpr operation: expected parts that are computed before it, got itself among them"
             raise FormatError(words, file=self.buffer.name, where=self.path(lost.op))
@@ -292,17 +291,6 @@ class Program:
                 return found
             block = self.scan.blocks[block][2]
         return None
-
-    def _output_names(self, op: Any) -> list[str]:
-        if op.output_count <= 1:
-            return [op.name]
-        names = []
-        for number, _, _, offset, nbytes in _codec.wire_fields(self.buffer, *op.message):
-            if number == 3:
-                for inner, _, _, at, length in _codec.wire_fields(self.buffer, offset, nbytes):
-                    if inner == 1:
-                        names.append(bytes(memoryview(self.buffer)[at : at + length]).decode("utf-8", "replace"))
-        return names
 
     # -------------------------------------------------------------------------------------------------------- uses
 

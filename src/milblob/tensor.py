@@ -1,6 +1,5 @@
 """One tensor of a model: where it is, what it is, and its values when asked."""
 
-import os
 from collections.abc import Iterator, Mapping
 from math import prod
 from types import MappingProxyType
@@ -12,7 +11,7 @@ from . import _codec
 from .blob import BlobReader, BlobRecord, array_over, copy_into
 from .dtypes import BY_MIL_CODE, DType
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
-from .package import Package, Source
+from .package import MODEL_PATH, Package, Source, join_relative
 from .program import Compressed, Program, Use
 from .tensorvalue import require_shape, unpack_at
 
@@ -30,7 +29,8 @@ class Tensor:
         name: unique in its model.
         dtype: NumPy dtype of the values; `mil_dtype` is the DType.
         shape: as declared; a dimension that is left open follows from the values.
-        nbytes: bytes stored for it: packed for sub-byte dtypes, the sum of the parts for a compressed weight.
+        nbytes: bytes stored for it: packed for sub-byte dtypes, the sum of the parts for a compressed weight (a blob
+            that is two parts counts once).
         function: name of its function; "" for attributes of the whole Program and in blob files.
         op: type of the operation that holds it ("const", "constexpr_lut_to_dense", ...), "" where there is none.
         file: path of the file that holds the values; None in a buffer.
@@ -93,7 +93,11 @@ class Tensor:
     def nbytes(self) -> int:
         """Bytes stored: packed for sub-byte dtypes, all parts together for a compressed weight."""
         if self._compressed is not None:
-            return sum(self._part(c).nbytes for c in self._compressed.stored())
+            # Two parts may be one blob: a mask is named by sparse_to_dense and by what computes its values.
+            parts = {
+                (c.text, c.blob_offset) if c.storage == _codec.BLOB else id(c): c for c in self._compressed.stored()
+            }
+            return sum(self._part(c).nbytes for c in parts.values())
         if self.mil_dtype is DType.STRING:
             return int(self._constant.payload[1])
         return self.mil_dtype.nbytes(self.size)
@@ -134,8 +138,7 @@ class Tensor:
             return files.pop() if len(files) == 1 else None
         if self._constant.storage != _codec.BLOB or self._source.directory is None:
             return self._source.mapping.name
-        tail = self._constant.text.removeprefix("@model_path/")
-        return os.path.join(self._source.directory, *tail.split("/"))
+        return join_relative(self._source.directory, self._constant.text.removeprefix(MODEL_PATH))
 
     @property
     def data_offset(self) -> int | None:
