@@ -1,10 +1,12 @@
 """Which files make a model: what each kind of source is taken for, where references lead, what is refused by name."""
 
+import gzip
 import io
 import json
 import os
 import pathlib
 import shutil
+import tempfile
 
 import numpy as np
 import pytest
@@ -531,3 +533,29 @@ def test_empty_model_file_in_a_package(tmp_path):
     with pytest.raises(milblob.FormatError, match="got an empty file"):
         milblob.open(package)
     assert [f.code for f in milblob.check(package) if f.severity == "error"] == ["empty-file"]
+
+
+def test_compressed_file_objects_are_read_not_mapped(tmp_path):
+    with gzip.open(tmp_path / "w.bin.gz", "wb") as file:
+        file.write(WEIGHTS.read_bytes())
+    with gzip.open(tmp_path / "w.bin.gz") as file, milblob.BlobReader(file) as blobs:
+        assert len(blobs) == len(milblob.BlobReader(WEIGHTS))
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(WEIGHTS.read_bytes())
+        file.flush()
+        assert len(milblob.BlobReader(file)) == len(milblob.BlobReader(WEIGHTS))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "program(1.0) { func f<ios15>() { A } -> (a); func f<ios15>() { B } -> (b); }",
+        "program(1.0) { func f<ios15>() { tensor<fp32, [10]> a = const()[val = V, val = V]; } -> (a); }",
+    ],
+)
+def test_text_that_gives_a_name_twice_is_refused(text):
+    value = f"tensor<fp32, [10]>([{', '.join(['0x1p+0'] * 10)}])"
+    for name in "ab":
+        text = text.replace(f"{{ {name.upper()} }}", f"{{ tensor<fp32, [10]> {name} = const()[val = {value}]; }}")
+    with pytest.raises(milblob.FormatError, match="expected every function and argument once, got a name twice"):
+        milblob.open(text.replace("V", value).encode())

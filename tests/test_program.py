@@ -520,3 +520,38 @@ def test_constexpr_operations_in_a_circle_are_refused():
     with pytest.raises(milblob.FormatError, match="expected parts that are computed before it") as caught:
         milblob.open(as_model(program))
     assert caught.value.where == "main.block['CoreML8'].op[0] 'v'"
+
+
+def test_a_part_that_is_also_read_as_it_is_stays_a_weight():
+    program, block = new_program()
+    add_const(block, "s", np.arange(12, dtype=np.float32))
+    add_const(block, "d", np.arange(12, dtype=np.float32))
+    add_op(block, "constexpr_blockwise_shift_scale", "w", scale="s", data="d")
+    add_op(block, "add", "y", x="w", y="s")
+    with milblob.open(as_model(program)) as model:
+        assert list(model) == ["s", "w"]
+        assert {key: part.name for key, part in model["w"].parts.items()} == {"scale": "s", "data": "d"}
+        assert model["s"].read().tolist() == list(range(12))
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 18, 300, 1024])
+@pytest.mark.parametrize("twice", [0, 1, 15, 16, 17, 299, 1023])
+def test_a_repeated_function_is_found_among_many(count, twice):
+    program, blocks = new_program(*[f"f{i}" for i in range(count)])
+    for number, block in enumerate(blocks if count > 1 else [blocks]):
+        add_const(block, "w", np.full(10, number, np.float32))
+    data = program.SerializeToString()
+    with milblob.open(as_model(program)) as model:
+        assert len(model) == count
+        assert model.functions == tuple(dict.fromkeys(model.functions))
+        assert model[next(iter(model))].offset is not None  # scanned as it lies
+    if twice < count:
+        other, block = new_program(f"f{twice}")
+        add_const(block, "w", np.full(10, -1, np.float32))
+        both = data + other.SerializeToString()
+        merged = schema.Model(specificationVersion=9).SerializeToString() + reference.write_field(502, both)
+        name = f"f{twice}/w" if count > 1 else "w"
+        with milblob.open(merged) as model:
+            assert len(model) == count
+            assert model[name].read().tolist() == [-1.0] * 10  # protobuf: the last of two equal keys counts
+            assert model[name].offset is None

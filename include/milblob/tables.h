@@ -9,7 +9,8 @@
 
 #define MB_NONE UINT32_MAX        /* no such row */
 #define MB_UNKNOWN UINT64_MAX     /* a dimension or an element count that the type leaves open */
-enum { MB_MAP_KEYS = 128 };       /* maps with more keys go through protobuf, which removes repeated keys */
+enum { MB_MAP_KEYS = 1024 };      /* maps with more keys go through protobuf, which removes repeated keys */
+enum { MB_MAP_FEW = 16 };         /* as many keys are compared one by one, which is all that operations have */
 enum { MB_MAX_ROWS = 1 << 20 };   /* functions, blocks, operations or constants: thirty times what real Programs have.
                                      Empty messages of two bytes become rows and objects of a kilobyte (measured): with
                                      four times as many, a hostile file of 24 MB would take 3.4 GB */
@@ -145,10 +146,36 @@ static inline mb_status mb_scan_pair(mb_scan *scan, mb_cursor entry, mb_span *ke
     return MB_OK;
 }
 
+/* Whether `key` is among keys[0..count); if not, it is added. A few keys are compared one by one; more are found through
+ * `slots`, a table of row numbers + 1 by hash (FNV-1a), twice as large as MB_MAP_KEYS, so it always has a free slot. */
+static inline bool mb_scan_seen(const uint8_t *base, mb_span *keys, uint32_t count, uint16_t *slots, mb_span key) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    uint32_t slot = 0;
+    if (count < MB_MAP_FEW) {
+        for (uint32_t i = 0; i < count; i++)
+            if (keys[i].nbytes == key.nbytes && memcmp(base + keys[i].offset, base + key.offset, key.nbytes) == 0) return true;
+        keys[count] = key;
+        return false;
+    }
+    for (uint32_t row = count == MB_MAP_FEW ? 0 : count; row <= count; row++) { /* the first time, the few go in as well */
+        mb_span own = row < count ? keys[row] : key;
+        hash = 0xcbf29ce484222325u;
+        for (uint64_t i = 0; i < own.nbytes; i++) hash = (hash ^ base[own.offset + i]) * 0x100000001b3u;
+        for (slot = (uint32_t)hash & (2 * MB_MAP_KEYS - 1); slots[slot] != 0; slot = (slot + 1) & (2 * MB_MAP_KEYS - 1)) {
+            const mb_span *other = &keys[slots[slot] - 1];
+            if (other->nbytes == own.nbytes && memcmp(base + other->offset, base + own.offset, own.nbytes) == 0) return true;
+        }
+        slots[slot] = (uint16_t)(row + 1);
+        keys[row] = own;
+    }
+    return false;
+}
+
 /* Whether the map in field `number` of a message holds a key twice, or more keys than are compared here. */
 static inline mb_status mb_scan_keys(mb_scan *scan, mb_cursor message, uint32_t number) {
     mb_span keys[MB_MAP_KEYS];
-    uint64_t count = 0;
+    uint16_t slots[2 * MB_MAP_KEYS];
+    uint32_t count = 0;
     if (scan->flags & MB_SCAN_PLAIN) return MB_OK;
     while (message.at < message.end) {
         mb_wire wire;
@@ -157,11 +184,10 @@ static inline mb_status mb_scan_keys(mb_scan *scan, mb_cursor message, uint32_t 
         if (wire.number != number) continue;
         if (mb_scan_bytes(scan, &message, &wire, "map entry")) return scan->error->status;
         if (mb_scan_pair(scan, mb_cursor_into(&message, &wire), &key, &value)) return scan->error->status;
-        bool known = count == MB_MAP_KEYS;
-        for (uint64_t i = 0; i < count && !known; i++)
-            known = keys[i].nbytes == key.nbytes && memcmp(scan->base + keys[i].offset, scan->base + key.offset, key.nbytes) == 0;
-        if (known) return mb_fail(scan->error, MB_SPLIT, (uint64_t)(wire.tag - scan->base), 1, 2, "map key");
-        keys[count++] = key;
+        if (count == MB_MAP_FEW) memset(slots, 0, sizeof slots);
+        if (count == MB_MAP_KEYS || mb_scan_seen(scan->base, keys, count, slots, key))
+            return mb_fail(scan->error, MB_SPLIT, (uint64_t)(wire.tag - scan->base), 1, 2, "map key");
+        count++;
     }
     return MB_OK;
 }

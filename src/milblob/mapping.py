@@ -1,6 +1,7 @@
 """Files and buffers as one thing: held, mapped read-only, checked for shrinking."""
 
 import contextlib
+import io
 import mmap
 import os
 import stat
@@ -40,8 +41,9 @@ class Mapping:
         """Map a path, a file object or a buffer.
 
         Args:
-            source: str or PathLike; an object with `fileno` or `read`; or any C-contiguous buffer, which is used where
-                it lies and must not change. File objects without a file behind them are read whole.
+            source: str or PathLike; an open binary file, or any object with `read` and `seek`; or any C-contiguous
+                buffer, which is used where it lies and must not change. A file object that is no plain file is read
+                whole.
             name: what messages call it.
 
         Raises:
@@ -70,11 +72,12 @@ class Mapping:
             raise FormatError(self._lfs_words(bytes(data)), offset=0, file=self.name)
 
     def _of_file_object(self, source: Any) -> Any:
-        try:
-            self.fd = os.dup(source.fileno())
-        except (AttributeError, OSError):  # io.UnsupportedOperation is an OSError
+        # Only a plain file may be mapped in its place: gzip's also have a descriptor, of the compressed file.
+        plain = getattr(source, "file", source)  # what tempfile wraps
+        if not isinstance(getattr(plain, "raw", plain), io.FileIO):
             source.seek(0)
             return source.read()
+        self.fd = os.dup(source.fileno())
         name = getattr(source, "name", None)
         self.name = self.name or (name if isinstance(name, str) else None)
         return self._map()

@@ -44,12 +44,13 @@ class Model(MappingABC[str, Tensor]):
         self._tensors: MappingABC[str, Tensor] = {}
         self._short: dict[str, list[str]] | None = None
         self._metadata: Metadata | None = None
+        self._messages: dict[str, Any] | None = None
         self._programs: list[tuple[Source, Program]] = []
         try:
             for part in self._package.sources:
                 buffer, offset, nbytes = part.program
                 part.mapping.expect_random(True)
-                program = Program(buffer, (offset, nbytes), part.prefix, constants)
+                program = Program(buffer, (offset, nbytes), part.prefix, constants, part.is_text)
                 part.mapping.expect_random(False)
                 held = part._replace(program=(_codec.Buffer(b""), 0, 0))  # now only the Program holds its bytes
                 self._programs.append((held, program))
@@ -78,7 +79,7 @@ class Model(MappingABC[str, Tensor]):
             if waiting and id(c.op) in waiting:  # a compressed weight stands where its operation does
                 group = waiting.pop(id(c.op))
                 tensors[op_names[id(group.op)]] = make_tensor(package, source, program, op_names[id(group.op)], group)
-            if c.storage != _codec.NAME and (stored or id(c) not in parts):
+            if c.storage != _codec.NAME and (stored or id(c) not in parts or id(c) in program.shared):
                 tensors[name] = make_tensor(package, source, program, name, c)
         for group in waiting.values():  # one without any part
             tensors[op_names[id(group.op)]] = make_tensor(package, source, program, op_names[id(group.op)], group)
@@ -130,7 +131,9 @@ class Model(MappingABC[str, Tensor]):
 
     @property
     def program(self) -> Any:
-        """The Program as a protobuf message, parsed on every use; yours to change.
+        """The Program as a protobuf message, parsed on first use and the same every time.
+
+        It is yours to change; the file and this model's tensors do not follow.
 
         Raises:
             UnsupportedError: a bare weight file, a pipeline (see `programs`), or more than protobuf's 2 GiB.
@@ -142,17 +145,22 @@ class Model(MappingABC[str, Tensor]):
 
     @property
     def programs(self) -> dict[str, Any]:
-        """Every Program as a protobuf message, by prefix: "" for the only one, "model0/" in a pipeline."""
-        from . import schema
+        """Every Program as a protobuf message, by prefix: "" for the only one, "model0/" in a pipeline.
 
-        self._package.require_open()
-        messages = {}
-        for source, program in self._programs:
-            offset, nbytes = program.span
-            source.mapping.check_size()
-            data = memoryview(program.buffer)[offset : offset + nbytes]
-            messages[source.prefix] = schema.parse("Program", data, file=source.mapping.name)
-        return messages
+        Parsed on first use; the same messages every time.
+        """
+        if self._messages is None:
+            from . import schema
+
+            self._package.require_open()
+            messages = {}
+            for source, program in self._programs:
+                offset, nbytes = program.span
+                source.mapping.check_size()
+                data = memoryview(program.buffer)[offset : offset + nbytes]
+                messages[source.prefix] = schema.parse("Program", data, file=source.mapping.name)
+            self._messages = messages
+        return self._messages
 
     @property
     def metadata(self) -> "Metadata":

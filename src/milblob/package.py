@@ -229,7 +229,11 @@ class Package:
         key = (source.directory, file_name)
         found = self._readers.get(key)
         if found is None:
-            path = resolve(source.directory, file_name)
+            try:
+                path = resolve(source.directory, file_name)
+            except ResolveError as error:
+                error.file = error.file or source.mapping.name
+                raise
             try:
                 mapping = self._map(path)
             except (FileNotFoundError, NotADirectoryError):

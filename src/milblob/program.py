@@ -68,25 +68,37 @@ class Program:
         span: (offset, nbytes) of the Program in them.
         prefix: put before every name: "" or, in a pipeline, "model0/".
         constants: also small immediates, bools and strings, not just weights.
+        is_text: parsed from MIL text, in which a name that is given twice is refused.
 
     Attributes:
         scan: `_codec.Scan`.
         buffer, span: what the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
         groups: every constexpr operation with its parts, once `compressed` was called.
         part_names: names of parts and of constexpr operations, by id of the Constant or Compressed.
+        shared: ids of constants that are parts, and weights of their own because other operations read them too.
         rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
     """
 
-    def __init__(self, buffer: _codec.Buffer, span: tuple[int, int], prefix: str = "", constants: bool = False) -> None:
+    def __init__(
+        self,
+        buffer: _codec.Buffer,
+        span: tuple[int, int],
+        prefix: str = "",
+        constants: bool = False,
+        is_text: bool = False,
+    ) -> None:
         self.prefix = prefix
         self.groups: list[Compressed] = []
         self.part_names: dict[int, str] = {}
+        self.shared: set[int] = set()
         self._uses: dict[tuple[int, str], list[Use]] | None = None
         self.buffer = buffer
         self.span = span
         self.rewritten = False
         flags = _codec.SCAN_ALL if constants else 0
         scan = _codec.scan_program(buffer, *span, flags)
+        if scan is None and is_text:  # protobuf would keep the last of two; whoever wrote the text meant both
+            raise FormatError("MIL text: expected every function and argument once, got a name twice", file=buffer.name)
         if scan is None:
             self.buffer, self.span = _rewrite(buffer, span)
             self.rewritten = True
@@ -222,7 +234,7 @@ class Program:
         groups = {id(op): Compressed(op, by_message.setdefault(op.message, {})) for op in ops}
         self.groups = list(groups.values())
         outputs: dict[tuple[int, str], Any] = {(group.op.block, group.op.name): group for group in self.groups}
-        parts: dict[int, Any] = {}
+        parts: dict[int, Any] = {}  # by id
         readers = []
         for c in self.scan.constants:
             if c.op is not None and id(c.op) in groups:
@@ -249,6 +261,9 @@ class Program:
                 inner.add(source.op.message)
             else:
                 parts[id(source)] = source
+                uses = self.uses().get((source.block, source.op.name), ())
+                if any(not use.op.startswith("constexpr_") for use in uses):
+                    self.shared.add(id(source))
         self._require_ends(inner)
         # What another constexpr reads is a part, and so is what yields more than one tensor (a mask and its values).
         ends = [g for g in groups.values() if g.op.message not in inner and g.op.output_count == 1]
