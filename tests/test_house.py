@@ -141,18 +141,14 @@ def test_all_is_public_and_documented():
     assert sorted(milblob.__all__) == sorted(set(milblob.__all__))
     for name in milblob.__all__:
         assert getattr(milblob, name).__doc__ or name == "RECORD"
-    api = ROOT / "docs" / "api.md"
-    if api.exists():
-        text = api.read_text(encoding="utf-8")
-        for name in milblob.__all__:
-            assert re.search(rf"\b{name}\b", text), f"docs/api.md lacks {name}"
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in milblob.__all__:
+        assert re.search(rf"^## {name}$|^\| `{name}`", text, re.M), f"docs/api.md lacks {name}"
 
 
 def test_stub_of_the_codec():
     """Every public name of _codec is in its stub, and the reverse."""
     stub = PACKAGE / "_codec.pyi"
-    if not stub.exists():
-        pytest.skip("no stub in this tree")
     from milblob import _codec
 
     listed = set()
