@@ -144,8 +144,6 @@ def test_enum_is_the_table():
 
 def test_enum_agrees_with_the_dtype_table():
     header = ROOT / "include" / "milblob" / "dtype.h"
-    if not header.exists():
-        pytest.skip("no headers beside the tests")
     rows = re.findall(r'\bX\((\w+), "\w+", (\d+), ', header.read_text(encoding="utf-8"))
     assert {name: int(code) for name, code in rows} == {n: c for n, c in schema.DATA_TYPES.items() if c}
 

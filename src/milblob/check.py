@@ -10,7 +10,7 @@ from . import _codec
 from .blobcheck import BlobFile, Finding, Findings, check_blob, record_problems, record_row
 from .dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
-from .mapping import Mapping
+from .mapping import LFS_PREFIX, Mapping
 from .model import Model
 from .package import Package, Source, contained, read_json, resolve
 from .program import Program
@@ -18,7 +18,6 @@ from .tensorvalue import unpack_at
 
 __all__ = ["Finding", "check"]
 
-_LFS = b"version https://git-lfs.github.com/spec/"
 _SMALL_NBYTES = 1024
 _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
 # What a hostile tree of files can raise where it is looked into: ValueError for names no file system takes.
@@ -209,7 +208,7 @@ class _Checker:
                         continue
                     if status.st_size < _SMALL_NBYTES:
                         with open(path, "rb") as file:  # noqa: PTH123
-                            is_pointer = file.read(len(_LFS)) == _LFS
+                            is_pointer = file.read(len(LFS_PREFIX)) == LFS_PREFIX
                         if is_pointer:
                             self._add_pointer(path)
                             continue

@@ -17,7 +17,7 @@ _KINDS = (
     (stat.S_ISBLK, "block device"),
     (stat.S_ISSOCK, "socket"),
 )
-_LFS = b"version https://git-lfs.github.com/spec/"
+LFS_PREFIX = b"version https://git-lfs.github.com/spec/"
 # O_NONBLOCK so that opening a FIFO returns at once and can be refused; it does nothing on regular files.
 _OPEN_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOCTTY"))
 
@@ -68,7 +68,7 @@ class Mapping:
                 raise TypeError(words)
         buffer = Buffer(data, self.name)
         self.buffer: Buffer | None = buffer
-        if buffer.nbytes < 1024 and bytes(memoryview(data)[: len(_LFS)]) == _LFS:
+        if buffer.nbytes < 1024 and bytes(memoryview(data)[: len(LFS_PREFIX)]) == LFS_PREFIX:
             raise FormatError(self._lfs_words(bytes(data)), offset=0, file=self.name)
 
     def _of_file_object(self, source: Any) -> Any:
@@ -129,7 +129,7 @@ class Mapping:
         """Read `nbytes` at each of the offsets from the file itself, one run after another.
 
         Through the mapping each of them would be a page fault that maps the cached pages around it; a positioned read
-        costs a quarter of that and leaves nothing resident.
+        maps nothing (bench/bench_load.py shows what stays resident).
 
         Returns:
             The bytes; None where they can only be had through the mapping: a buffer, a platform without positioned
