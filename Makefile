@@ -10,6 +10,7 @@ endif
 PY := $(BIN)/python
 MODEL ?= examples/demo.mlpackage
 HEADERS := $(wildcard include/milblob/*.h)
+CYTHON := $(wildcard src/milblob/*.pyx src/milblob/*.pxi src/milblob/*.pxd)
 
 .PHONY: help demo test lint bench build clean
 .DEFAULT_GOAL := help
@@ -60,7 +61,7 @@ $(VENV)/.python:
 	@touch $@
 
 # The package itself, editable, with rich for tables. Installing compiles the extension; later only what changed is compiled.
-$(VENV)/.built: pyproject.toml setup.py src/milblob/_codec.pyx src/milblob/_kernels.pxd $(HEADERS) | $(VENV)/.python
+$(VENV)/.built: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python
 	$(if $(filter pyproject.toml setup.py,$?),$(PY) -m pip install --quiet --no-build-isolation --editable ".[tables]", \
 	    $(PY) setup.py --quiet build_ext --inplace)
 	@touch $@

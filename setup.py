@@ -13,7 +13,7 @@ codec = Extension(
     "milblob._codec",
     sources=["src/milblob/_codec.pyx"],
     include_dirs=["include"],
-    depends=[*glob("include/milblob/*.h"), "src/milblob/_kernels.pxd"],
+    depends=[*glob("include/milblob/*.h"), *glob("src/milblob/*.px[di]")],
     extra_compile_args=FLAGS,
 )
 

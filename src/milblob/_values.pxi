@@ -1,0 +1,166 @@
+# Part of _codec.pyx: elements in their stored forms: packed bits, varints, TensorValues.
+
+def unpack_bits(Buffer buffer not None, uint64_t offset, uint64_t count, unsigned int nbits, out):
+    """Unpack `count` elements of `nbits` (1, 2, 3, 4 or 6) at `offset` into `out`, one zero-extended byte each."""
+    cdef Py_buffer dst
+    _span_check(buffer, offset, C.mb_packed_nbytes(count, nbits))
+    PyObject_GetBuffer(out, &dst, PyBUF_WRITABLE)
+    try:
+        if <uint64_t>dst.len != count:
+            raise ValueError(f"out: expected {count} bytes, got {dst.len}")
+        with nogil:
+            C.mb_unpack_bits(<uint8_t *>dst.buf, buffer.data + offset, count, nbits)
+    finally:
+        PyBuffer_Release(&dst)
+
+
+def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
+    """Serialize a TensorValue from a C-contiguous array.
+
+    Args:
+        field: number of the TensorValue field.
+        array: contiguous buffer, aligned to an element; little-endian where `kind` is PACK_RAW.
+        kind: PACK_RAW to copy the bytes; PACK_I16, PACK_U16, PACK_I32, PACK_I64 to encode elements of that type as
+            varints; 1, 2, 3, 4 or 6 to pack one-byte elements to so many bits, checked against lo..hi (int8 if lo < 0).
+
+    Returns:
+        bytes: the TensorValue message. An empty array gives the field with no values, as coremltools writes it.
+
+    Raises:
+        OverflowError: an element is outside lo..hi.
+    """
+    cdef Py_buffer src
+    cdef C.mb_error e
+    cdef C.mb_status status = C.MB_OK
+    cdef uint64_t count, payload = 0, inner, head
+    cdef uint8_t *at
+    cdef uint8_t header[32]
+    cdef bytes result
+    PyObject_GetBuffer(array, &src, PyBUF_SIMPLE)
+    try:
+        count = <uint64_t>src.len // C.mb_pack_itemsize(kind)
+        payload = C.mb_pack_nbytes(kind, src.buf, count)
+        inner = 1 + C.mb_varint_length(payload) + payload if payload else 0
+        header[0] = <uint8_t>(field << 3 | 2)
+        head = 1 + C.mb_varint_write(header + 1, inner)
+        if payload:
+            header[head] = 0x0a
+            head += 1 + C.mb_varint_write(header + head + 1, payload)
+        result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(head + payload))
+        at = <uint8_t *>PyBytes_AS_STRING(result)
+        C.mb_advise_huge(at, head + payload)
+        memcpy(at, header, head)
+        if payload:
+            with nogil:
+                status = C.mb_pack(kind, at + head, payload, src.buf, count, lo, hi, &e)
+    finally:
+        PyBuffer_Release(&src)
+    if status:
+        raise OverflowError(f"element {e.expected}: expected {lo} to {hi}, got {<int64_t>e.got}")
+    return result
+
+
+def tensor_pack_strings(list texts):
+    """Serialize a TensorValue of strings from a list of bytes objects (UTF-8)."""
+    cdef uint8_t prefix[16]
+    parts = []
+    for text in texts:
+        parts.append(b"\x0a" + prefix[:C.mb_varint_write(prefix, len(text))])
+        parts.append(text)
+    body = b"".join(parts)
+    return b"\x22" + prefix[:C.mb_varint_write(prefix, len(body))] + body
+
+
+def tensor_locate(Buffer buffer not None, uint64_t offset, uint64_t nbytes):
+    """Find the payload of a serialized TensorValue.
+
+    Returns:
+        (field, start, payload offset, payload nbytes, chunk count, string count): see tensor.h. With a chunk count of 1
+        the payload lies in one piece at payload offset; with more, tensor_gather puts it together.
+    """
+    cdef C.mb_tensor t
+    cdef C.mb_error e
+    cdef C.mb_status status
+    _span_check(buffer, offset, nbytes)
+    with nogil:
+        status = C.mb_tensor_locate(buffer.data, buffer.data + offset, nbytes, &t, &e)
+    if status:
+        raise _error(&e, buffer.name)
+    return t.field, t.start, t.offset, t.nbytes, t.chunk_count, t.count
+
+
+def tensor_gather(Buffer buffer not None, uint64_t end, int field, uint64_t start, uint64_t nbytes):
+    """Put the chunks of a located TensorValue together: bytes, one packed run of `nbytes`."""
+    cdef C.mb_tensor t
+    cdef C.mb_error e
+    cdef bytes result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>nbytes)
+    cdef uint8_t *dst = <uint8_t *>PyBytes_AS_STRING(result)
+    _span_check(buffer, start, end - start)
+    memset(&t, 0, sizeof(t))
+    t.field, t.start, t.nbytes = field, start, nbytes
+    if C.mb_tensor_gather(buffer.data, buffer.data + end, &t, dst, NULL, &e):
+        raise _error(&e, buffer.name)
+    return result
+
+
+def tensor_strings(Buffer buffer not None, uint64_t end, uint64_t start, uint64_t count):
+    """Decode the strings of a located TensorValue: a list of str."""
+    cdef C.mb_tensor t
+    cdef C.mb_error e
+    cdef uint64_t i
+    cdef list result = []
+    cdef uint64_t *ranges
+    _span_check(buffer, start, end - start)
+    memset(&t, 0, sizeof(t))
+    t.field, t.start, t.count = C.MB_FIELD_STRINGS, start, count
+    ranges = <uint64_t *>malloc(max(count, <uint64_t>1) * 16)
+    if ranges == NULL:
+        raise MemoryError
+    try:
+        if C.mb_tensor_gather(buffer.data, buffer.data + end, &t, NULL, ranges, &e):
+            raise _error(&e, buffer.name)
+        for i in range(count):
+            result.append(_text(buffer, ranges[2 * i], ranges[2 * i + 1]))
+    finally:
+        free(ranges)
+    return result
+
+
+def varint_count(Buffer buffer not None, uint64_t offset, uint64_t nbytes):
+    """Count the varints in [offset, offset + nbytes)."""
+    cdef uint64_t count
+    _span_check(buffer, offset, nbytes)
+    with nogil:
+        count = C.mb_varint_count(buffer.data + offset, nbytes)
+    return count
+
+
+def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out, unsigned int itemsize, int64_t lo, int64_t hi,
+                  bint is_bool=False):
+    """Decode varints to elements of `itemsize` bytes (1, 2, 4, 8), each within lo..hi.
+
+    Args:
+        out: writable, aligned buffer; its size says how many elements there must be.
+
+    Raises:
+        FormatError: a value out of range (its index is named), a malformed varint, or too many or few of them.
+    """
+    cdef Py_buffer dst
+    cdef C.mb_error e
+    cdef C.mb_status status
+    cdef uint64_t count
+    cdef const uint8_t *src = buffer.data + offset
+    _span_check(buffer, offset, nbytes)
+    PyObject_GetBuffer(out, &dst, PyBUF_WRITABLE)
+    count = <uint64_t>dst.len // itemsize
+    try:
+        with nogil:
+            status = C.mb_varint_decode(dst.buf, itemsize, is_bool, src, nbytes, count, lo, hi, &e)
+    finally:
+        PyBuffer_Release(&dst)
+    if not status:
+        return
+    e.offset += offset
+    if status == C.MB_RANGE:
+        raise FormatError(f"element {e.expected}: expected {lo} to {hi}, got {<int64_t>e.got}", offset=e.offset, file=buffer.name)
+    raise _error(&e, buffer.name)
