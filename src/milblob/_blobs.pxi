@@ -82,3 +82,17 @@ def blob_records_at(Buffer buffer not None, offsets, records, bytes metadata=Non
     finally:
         PyBuffer_Release(&src)
     return done, _error(&e, buffer.name) if status else None
+
+
+def exchange(bytes a not None, bytes b not None):
+    """Swap what two paths of one file system name, files or directories, in one step.
+
+    Returns:
+        0, or the errno: ENOSYS, EINVAL or ENOTSUP where it cannot be done in one step.
+    """
+    cdef const char *first = a
+    cdef const char *second = b
+    cdef int code
+    with nogil:
+        code = C.mb_exchange(first, second)
+    return code
