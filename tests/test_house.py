@@ -18,8 +18,8 @@ MAX_LINES = 600
 
 # Imports only point left.
 ORDER = [
-    "errors", "_codec", "dtypes", "mapping", "files", "journal", "blob", "writer", "tensorvalue", "schema", "metadata",
-    "program", "splice", "edits", "text", "package", "tensor", "model", "casting", "refit", "opening", "plan", "repack",
+    "errors", "_codec", "dtypes", "mapping", "transfer", "files", "journal", "blob", "tensorvalue", "writer", "schema", "metadata",
+    "program", "splice", "edits", "text", "package", "dedupe", "tensor", "model", "casting", "refit", "opening", "plan", "repack",
     "merge", "blobcheck", "check", "formats", "cli",
 ]  # fmt: skip
 
