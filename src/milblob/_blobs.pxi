@@ -182,3 +182,17 @@ def equal_bytes(Buffer a not None, uint64_t a_offset, Buffer b not None, uint64_
     with nogil:
         difference = memcmp(a.data + a_offset, b.data + b_offset, <size_t>nbytes)
     return difference == 0
+
+
+def exchange(bytes a not None, bytes b not None):
+    """Swap what two paths of one file system name, files or directories, in one step.
+
+    Returns:
+        0, or the errno: ENOSYS, EINVAL or ENOTSUP where it cannot be done in one step.
+    """
+    cdef const char *first = a
+    cdef const char *second = b
+    cdef int code
+    with nogil:
+        code = C.mb_exchange(first, second)
+    return code

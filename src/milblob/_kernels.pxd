@@ -86,6 +86,9 @@ cdef extern from "milblob/pack.h" nogil:
 cdef extern from "milblob/pages.h" nogil:
     void mb_advise_huge(void *start, uint64_t nbytes)
 
+cdef extern from "milblob/exchange.h" nogil:
+    int mb_exchange(const char *a, const char *b)
+
 cdef extern from "milblob/tables.h" nogil:
     uint32_t MB_NONE
     uint64_t MB_UNKNOWN

@@ -330,7 +330,7 @@ class BlobWriter:
         if fd < 0:
             return
         if self._new is not None:
-            self._new.abandon()
+            self._new.discard()
             return
         try:
             write_at(fd, [self._count_before.to_bytes(4, "little")], 0)
