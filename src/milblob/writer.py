@@ -142,7 +142,9 @@ class BlobWriter:
             if count is None:
                 count = view.nbytes * 8 // target.nbits
             if count < 0 or target.nbytes(count) != view.nbytes:
-                raise ValueError(f"data: expected {target.nbytes(max(count, 0))} bytes for {count} x {target}, got {view.nbytes}")
+                raise ValueError(
+                    f"data: expected {target.nbytes(max(count, 0))} bytes for {count} x {target}, got {view.nbytes}"
+                )
             unused = view.nbytes * 8 - count * target.nbits
             pieces = [view]
             if unused and view[-1] >> (8 - unused):
@@ -217,7 +219,9 @@ class BlobWriter:
             data_offset, nbytes, done = self._reserved[offset]
             view = memoryview(data).cast("B")
             if start < 0 or start + view.nbytes > nbytes:
-                raise ValueError(f"data: expected bytes inside the {nbytes} of the record, got {start} to {start + view.nbytes}")
+                raise ValueError(
+                    f"data: expected bytes inside the {nbytes} of the record, got {start} to {start + view.nbytes}"
+                )
             self._flush()
             write_at(self._fd, [view], data_offset + start)
             done.append((start, start + view.nbytes))
@@ -341,7 +345,9 @@ class BlobWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is None:
             self.close()
         else:
