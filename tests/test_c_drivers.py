@@ -109,6 +109,10 @@ def test_tensor_value(build, tensor_values):
     run([build("tensor_value"), "--mutate", 400, 4, *tensor_values])
 
 
+def test_casts(build):
+    run([build("cast")])
+
+
 def test_text(build):
     text = DATA / "opset_ios16_fp16/model.mlmodelc/model.mil"
     run([build("text_to_program"), "--truncate", 7, text])

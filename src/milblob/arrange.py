@@ -4,7 +4,7 @@ Nothing is written here. `Arrangement` is made from an open model and `Options`;
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, cast
 
@@ -12,7 +12,7 @@ from . import _codec, casting
 from .blob import BlobReader
 from .dedupe import Stretch, first_equal
 from .dtypes import DType
-from .edits import function_edits, reference_edit, value_edit
+from .edits import combined, function_edits, reference_edit, value_edit
 from .errors import MilblobError, ProgramError, UnsupportedError
 from .model import Model
 from .package import MODEL_PATH, join_relative
@@ -132,8 +132,8 @@ class Arrangement:
         ResolveError, FormatError: a reference that leads nowhere, a broken file.
     """
 
-    def __init__(self, model: Model, options: Options) -> None:
-        self.model = model
+    def __init__(self, models: Sequence[Model], options: Options) -> None:
+        model = self.model = models[0]
         self.options = options
         self.changes: list[Change] = []
         self.files: dict[str, tuple[list[Item], int]] = {}
@@ -153,7 +153,9 @@ class Arrangement:
         self._kept_functions()
         for tensor in model._tensors.values():
             self._add_tensor(tensor)
-        if options.moves:
+        for other in models[1:]:
+            self._add_file(other)
+        if options.moves or len(models) > 1:
             self._add_unreferenced()
             if options.dedupe:
                 self._dedupe()
@@ -208,7 +210,7 @@ class Arrangement:
         options, constant = self.options, tensor._constant
         name = tensor.name
         if constant is None:  # of a bare weight file
-            self._add_record(tensor)
+            self._add_record(self.model, tensor, name)
             return
         program = cast(Program, tensor._program)
         is_blob = constant.storage == _codec.BLOB
@@ -353,20 +355,28 @@ class Arrangement:
         change.nbytes_after = dtype.nbytes(values.size)
         change.file_after = change.offset_after = None
 
-    def _add_record(self, tensor: Tensor) -> None:
+    def _add_file(self, model: Model) -> None:
+        """Another weight file, whose records follow those that there are."""
+        for tensor in model._tensors.values():
+            self._add_record(model, tensor, f"{model.path}{tensor.name}")
+        for item in self._items:
+            item.file = cast(str, self.model.path)
+
+    def _add_record(self, model: Model, tensor: Tensor, name: str) -> None:
         """A record of a bare weight file."""
-        reader = cast(BlobReader, self.model._package.blobs)
-        name = os.path.basename(self.model.path or "")
-        weight_file = self._weight_files.setdefault(name, WeightFile(name, reader, 0))
+        reader, path = cast(BlobReader, model._package.blobs), cast(str, model.path)
+        weight_file = self._weight_files.get(path)
+        if weight_file is None:
+            weight_file = self._weight_files[path] = WeightFile(path, reader, len(self._weight_files))
         record = reader.record(tensor.offset or 0)
-        change = Change(tensor.name, record.dtype, record.nbytes, name, record.offset)
+        change = Change(name, record.dtype, record.nbytes, path, record.offset)
         target = self.options.cast.get(record.dtype) if self._is_selected(tensor.name) else None
         if target is not None:
             change.actions.append("cast")
             change.dtype_after = target
-        change.item = self._item_of(weight_file, record, target, tensor.name)
+        change.item = self._item_of(weight_file, record, target, name)
         self.changes.append(change)
-        self._used_records.add((name, record.offset))
+        self._used_records.add((path, record.offset))
 
     # --------------------------------------------------------------------------------------------------------- records
 
@@ -482,29 +492,28 @@ class Arrangement:
     # --------------------------------------------------------------------------------------------------------- Program
 
     def _edit(self) -> None:
+        edits: list[Edit | None] = []
         if self.options.functions is not None:
-            self._edit_functions()
+            edits += self._function_edits()
         for reference in self._references:
-            edits = self._edits_of(reference)
-            if edits:
-                self.edits += edits
+            edits += self._edits_of(reference)
+        self.edits = combined(edits)
 
-    def _edits_of(self, reference: _Reference) -> Iterable[Edit]:
+    def _edits_of(self, reference: _Reference) -> Iterable[Edit | None]:
         program, constant, item = reference.program, reference.constant, reference.item
         place = self._place(reference, item)
         if reference.target is not None:
             value: Any = reference.value if place is None else place
             return casting.cast_edits(program, constant, reference.target, value)
         if reference.value is not None:
-            return value_edit(program.buffer, constant, reference.value)
+            return [value_edit(program.buffer, constant, tensor=reference.value)]
         if place is None:
             return ()
         if constant.storage != _codec.BLOB:
-            return value_edit(program.buffer, constant, place)
+            return [value_edit(program.buffer, constant, reference=place)]
         if (constant.text, constant.blob_offset) == place or reference.tensor._source.is_text:  # type: ignore[union-attr]
             return ()
-        edit = reference_edit(program.buffer, constant, *place)
-        return () if edit is None else (edit,)
+        return [reference_edit(program.buffer, constant, *place)]
 
     def _place(self, reference: _Reference, item: Item | None) -> tuple[str, int] | None:
         """(fileName, offset) of a record of the result, as the Program is to spell it."""
@@ -529,14 +538,14 @@ class Arrangement:
             if place is not None and place != (constant.text, constant.blob_offset):
                 yield reference.program.prefix, (constant.text, constant.blob_offset), place
 
-    def _edit_functions(self) -> None:
+    def _function_edits(self) -> list[Edit]:
         if len(self.model._programs) != 1:
             raise UnsupportedError("functions: expected a model with one Program, got a pipeline", file=self.model.path)
         source, program = self.model._programs[0]
         keep = [name.removeprefix(program.prefix) for name in self.options.functions or ()]
         if not keep:
             raise ProgramError("functions: expected at least one to keep, got none", file=self.model.path)
-        self.edits += function_edits(program.buffer, program.scan, keep, source.description)
+        return function_edits(program.buffer, program.span, source.description, keep)
 
 
 def _is_value(constant: Any) -> bool:

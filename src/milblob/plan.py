@@ -271,11 +271,14 @@ def _cast(step: Step, source: Mapping, output: _Output, task: Task) -> CastCount
         start = step.start + done * dtype.nbits // 8
         try:
             counts = convert_into(
-                out[:count], buffer, start, count, dtype, target, overflow=task.overflow, nan=task.nan, first=done
+                out[:count], buffer, start, count, dtype, target, overflow=task.overflow, nan=task.nan,
+                first_index=done,
             )
         except (OverflowError, ValueError) as error:
+            if isinstance(error, FormatError):
+                raise
             raise type(error)(f"{step.name or 'record'}: {error}") from None
-        total += counts
+        total = CastCounts(*(a + b for a, b in zip(total, counts, strict=True)))
         write_at(output.fd, [out[:count].view(np.uint8)], step.data_offset + done * target.nbits // 8)
         done += count
     return total

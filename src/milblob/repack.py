@@ -232,11 +232,13 @@ class _Repacking:
     def run(self, dry_run: bool) -> Report:
         with contextlib.ExitStack() as stack:
             models = [stack.enter_context(Model(path, stored=True)) for path in self._sources]
-            if len(models) > 1:
-                return self._merge_files(models, dry_run)
             model = models[0]
+            for other in models[1:]:
+                if {model.kind, other.kind} != {"blob"}:
+                    words = "repack of several: expected weight files, got a model (milblob merge-functions joins packages)"
+                    raise UnsupportedError(words, file=model.path)
             self._require_destination(model)
-            arrangement = Arrangement(model, self._options)
+            arrangement = Arrangement(models, self._options)
             if not dry_run:
                 if model.kind in ("mlpackage", "mlmodelc"):
                     self._write_directory(model, arrangement)
@@ -351,14 +353,6 @@ class _Repacking:
             if self._progress is not None:
                 for step in task.steps:
                     self._progress(step.name, step.nbytes)
-
-    def _merge_files(self, models: list[Model], dry_run: bool) -> Report:
-        """Several weight files into one: the records of each, in order."""
-        for model in models:
-            if model.kind != "blob":
-                words = f"repack of several: expected weight files, got a {model.kind} (merge-functions joins packages)"
-                raise UnsupportedError(words, file=model.path)
-        raise NotImplementedError
 
 
 def _run(executor: "Executor | None", tasks: list[Any]) -> Iterator[Any]:
