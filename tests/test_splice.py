@@ -41,9 +41,11 @@ class Node:
         if self.kind in ("message", "group"):
             self.content = Message(rng, depth - 1)
         else:
-            self.content = {0: padded(rng.getrandbits(rng.choice([7, 32, 64])), more), 1: rng.randbytes(8), 5: rng.randbytes(4)}.get(
-                self.kind, rng.randbytes(rng.choice([0, 1, 5, 126, 127, 128, 200]))
-            )
+            self.content = {
+                0: padded(rng.getrandbits(rng.choice([7, 32, 64])), more),
+                1: rng.randbytes(8),
+                5: rng.randbytes(4),
+            }.get(self.kind, rng.randbytes(rng.choice([0, 1, 5, 126, 127, 128, 200])))
         wire = {"message": 2, "group": 3}.get(self.kind, self.kind)
         self.tag = padded(self.number << 3 | wire, 0 if more == 2 and self.number > 9 else more)
         self.end_tag = write_varint(self.number << 3 | 4) if wire == 3 else b""
@@ -51,10 +53,7 @@ class Node:
     def old(self, at=0):
         """Serialize as it is, noting where the field and its payload lie."""
         self.offset, self.data = at, at + len(self.tag)
-        if self.kind in ("message", "group"):
-            body = self.content.old(0)
-        else:
-            body = self.content
+        body = self.content.old(0) if isinstance(self.content, Message) else self.content
         self.prefix = padded(len(body), self.padding) if self.kind in (2, "message") else b""
         self.data += len(self.prefix)
         if self.kind in ("message", "group"):
@@ -230,7 +229,9 @@ def test_words_of_bad_ranges():
     refused(DATA, [(0, 0, b"x")], f"{edge} 0 bytes", offset=0)
     refused(DATA, [(12, 9, b"")], edge, offset=12)  # out of the message that it begins in
     refused(DATA, [(19, 3, b"")], "range of an edit: expected 3 bytes, got 2 before the end of the message", offset=19)
-    refused(DATA, [(0, 14, b""), (7, 3, b"")], "range of an edit: expected to begin at byte 14 or later, got 7", offset=7)
+    refused(
+        DATA, [(0, 14, b""), (7, 3, b"")], "range of an edit: expected to begin at byte 14 or later, got 7", offset=7
+    )
     refused(DATA, [(2, 3, b""), (2, 3, b"")], "range of an edit: expected to begin at byte 5 or later, got 2", offset=2)
     refused(DATA, [(2, 3, b"")], "range of an edit: expected to begin at byte 5 or later, got 2", span=(5, 9))
     refused(DATA, [(19, 2, b"")], "range of an edit: expected 2 bytes, got 0 before", span=(5, 9))
@@ -275,7 +276,11 @@ def test_depth():
         data = nested(levels, b"\x08\x01")
         result = splice(_codec.Buffer(data), (0, len(data)), [Edit(len(data) - 2, 2, b"\x08\x02" * 100)])
         assert result.tobytes() == nested(levels, b"\x08\x02" * 100)
-    refused(nested(LEVELS, b"\x08\x01"), [(len(nested(LEVELS, b"\x08\x01")) - 2, 2, b"")], f"expected at most {LEVELS - 1} levels")
+    refused(
+        nested(LEVELS, b"\x08\x01"),
+        [(len(nested(LEVELS, b"\x08\x01")) - 2, 2, b"")],
+        f"expected at most {LEVELS - 1} levels",
+    )
     refused(nested(30_000, b"\x08\x01"), [(len(nested(30_000, b"\x08\x01")) - 2, 2, b"")], "messages around an edit")
 
 
@@ -284,10 +289,15 @@ def test_many_edits():
     item = nested(30, field(3, b"abc"))
     data = field(1, item) * 1000
     edits = [Edit((i + 1) * len(field(1, item)) - 3, 3, b"xyz" * 50) for i in range(1000)]
-    assert splice(_codec.Buffer(data), (0, len(data)), edits).tobytes() == field(1, nested(30, field(3, b"xyz" * 50))) * 1000
+    assert (
+        splice(_codec.Buffer(data), (0, len(data)), edits).tobytes()
+        == field(1, nested(30, field(3, b"xyz" * 50))) * 1000
+    )
     data = field(1, b"abc") * 1000
     edits = [Edit(i * 5, 5, b"" if i % 2 else field(1, i)) for i in range(1000)]
-    assert splice(_codec.Buffer(data), (0, len(data)), edits).tobytes() == b"".join(field(1, i) for i in range(0, 1000, 2))
+    assert splice(_codec.Buffer(data), (0, len(data)), edits).tobytes() == b"".join(
+        field(1, i) for i in range(0, 1000, 2)
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- writing
@@ -300,7 +310,11 @@ def mapped(tmp_path):
     path = tmp_path / "old"
     path.write_bytes(field(1, bulk) + field(2, b"old") + field(1, bulk))
     mapping = Mapping(path)
-    yield mapping, [Edit(len(field(1, bulk)) + 2, 3, b"new one")], field(1, bulk) + field(2, b"new one") + field(1, bulk)
+    yield (
+        mapping,
+        [Edit(len(field(1, bulk)) + 2, 3, b"new one")],
+        field(1, bulk) + field(2, b"new one") + field(1, bulk),
+    )
     mapping.close()
 
 

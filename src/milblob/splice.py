@@ -1,4 +1,4 @@
-"""A serialized message with some ranges replaced: its old bytes, the new ones, and the lengths of all that is around them."""
+"""A serialized message with some ranges replaced: its old bytes, the new ones, and the lengths of what is around."""
 
 import errno
 import os
@@ -18,8 +18,8 @@ class Edit(NamedTuple):
 
     Attributes:
         offset: in the buffer.
-        nbytes: of the range, never 0. It is the whole payload of a length-delimited field, or a run of whole fields with
-            their tags; to insert a field, replace a neighbour by itself and the new one.
+        nbytes: of the range, never 0. It is the whole payload of a length-delimited field, or a run of whole fields
+            with their tags; to insert a field, replace a neighbour by itself and the new one.
         data: the new bytes, any C-contiguous buffer, also an empty one. Not copied: it must not change until the result
             is written.
     """
@@ -40,7 +40,7 @@ class Spliced:
     __slots__ = ("_buffer", "_source", "nbytes", "pieces")
 
     def __init__(
-        self, source: Mapping | _codec.Buffer, nbytes: int, pieces: list[tuple[int, int] | memoryview | bytes]
+        self, source: Mapping | _codec.Buffer, nbytes: int, pieces: list[tuple[int, int] | memoryview]
     ) -> None:
         self._source = source
         self._buffer = source.live() if isinstance(source, Mapping) else source
@@ -51,7 +51,7 @@ class Spliced:
         """Yield the bytes of each piece; those of old ones are views of the buffer."""
         old = memoryview(self._buffer)
         for piece in self.pieces:
-            yield old[piece[0] : piece[0] + piece[1]] if isinstance(piece, tuple) else memoryview(piece)
+            yield old[piece[0] : piece[0] + piece[1]] if isinstance(piece, tuple) else piece
 
     def tobytes(self) -> bytes:
         """Return the new message as bytes."""
@@ -96,25 +96,25 @@ def splice(source: Mapping | _codec.Buffer, span: tuple[int, int], edits: Iterab
         edits: in any order; none may lie on another.
 
     Raises:
-        FormatError: an edit that is neither the payload of a field nor whole fields, edits that overlap, or a message on
-            the way to one that is broken; with the offset.
+        FormatError: an edit that is neither the payload of a field nor whole fields, edits that overlap, or a broken
+            message on the way to one; with the offset.
     """
     buffer = source.check_size() if isinstance(source, Mapping) else source
-    old_offset, old_nbytes = span
-    new: list[tuple[int, int, memoryview | bytes]] = []
-    for edit in sorted(edits, key=lambda edit: (edit.offset, edit.nbytes)):
-        new.append((edit.offset, edit.nbytes, memoryview(_codec.Buffer(edit.data))))
-    nbytes, prefixes = _codec.splice_prefixes(buffer, old_offset, old_nbytes, [(o, n, d.nbytes) for o, n, d in new])
-    pieces: list[tuple[int, int] | memoryview | bytes] = []
-    at = old_offset
-    for offset, length, data in sorted(new + prefixes, key=lambda row: row[0]):
+    first, old_nbytes = span
+    ordered = sorted(edits, key=lambda edit: (edit.offset, edit.nbytes))
+    new = [(edit.offset, edit.nbytes, memoryview(_codec.Buffer(edit.data))) for edit in ordered]
+    nbytes, prefixes = _codec.splice_prefixes(buffer, first, old_nbytes, [(o, n, data.nbytes) for o, n, data in new])
+    new += [(offset, length, memoryview(data)) for offset, length, data in prefixes]
+    pieces: list[tuple[int, int] | memoryview] = []
+    at = first
+    for offset, length, data in sorted(new, key=lambda row: row[0]):
         if offset > at:
             pieces.append((at, offset - at))
-        if len(data) > 0:
+        if data.nbytes > 0:
             pieces.append(data)
         at = offset + length
-    if old_offset + old_nbytes > at:
-        pieces.append((at, old_offset + old_nbytes - at))
+    if first + old_nbytes > at:
+        pieces.append((at, first + old_nbytes - at))
     return Spliced(source, nbytes, pieces)
 
 
@@ -146,7 +146,9 @@ def copy_range(source: Mapping | _codec.Buffer, offset: int, nbytes: int, fd: in
                 if error.errno not in _NO_KERNEL_COPY:
                     raise
                 break
-            if done == 0:  # some file systems say so of files they cannot copy; if it has shrunk, the next line finds it
+            if (
+                done == 0
+            ):  # some file systems say so of files they cannot copy; if it has shrunk, the next line finds it
                 buffer = source.check_size()
                 break
             offset += done
