@@ -1,16 +1,12 @@
 """A serialized message with some ranges replaced: its old bytes, the new ones, and the lengths of what is around."""
 
-import errno
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from . import _codec
-from .errors import FormatError
 from .mapping import Mapping
-
-_CHUNK_NBYTES = 8 << 20  # of one write out of a mapping: enough for full speed, and a signal is heard soon
-_NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
+from .transfer import copy_range, write_at
 
 
 class Edit(NamedTuple):
@@ -57,12 +53,12 @@ class Spliced:
         """Return the new message as bytes."""
         return b"".join(self)
 
-    def write_to(self, fd: int, offset: int | None = None, *, sync: bool = False) -> int:
+    def write_to(self, fd: int, offset: int = 0, *, sync: bool = False) -> int:
         """Write the new message to a file, in a stream: memory does not grow with it.
 
         Args:
             fd: descriptor of a file that is open for writing, and is not the one that is read.
-            offset: where in the file; None: at its position, which moves.
+            offset: where in the file.
             sync: wait until the bytes are on the disk.
 
         Returns:
@@ -72,13 +68,12 @@ class Spliced:
             OSError: what the file system says. Some of the bytes may have been written.
             FormatError: the old file has shrunk meanwhile.
         """
-        if offset is not None:
-            os.lseek(fd, offset, os.SEEK_SET)
-        for piece in self.pieces:
-            if isinstance(piece, tuple):
-                copy_range(self._source, piece[0], piece[1], fd)
+        for piece, data in zip(self.pieces, self, strict=True):
+            if isinstance(piece, tuple) and isinstance(self._source, Mapping):
+                copy_range(self._source, *piece, fd, offset)
             else:
-                write_all(fd, piece)
+                write_at(fd, [data], offset)
+            offset += data.nbytes
         if sync:
             os.fsync(fd)
         return self.nbytes
@@ -116,45 +111,3 @@ def splice(source: Mapping | _codec.Buffer, span: tuple[int, int], edits: Iterab
     if first + old_nbytes > at:
         pieces.append((at, first + old_nbytes - at))
     return Spliced(source, nbytes, pieces)
-
-
-def write_all(fd: int, data: Any) -> None:
-    """Write a whole buffer at the position of a descriptor, whatever part of it one call takes."""
-    view = memoryview(data)
-    at = 0
-    while at < view.nbytes:
-        at += os.write(fd, view[at : at + _CHUNK_NBYTES])
-
-
-def copy_range(source: Mapping | _codec.Buffer, offset: int, nbytes: int, fd: int) -> None:
-    """Copy bytes of a buffer to the position of a descriptor; of a mapped file by the kernel, where it can.
-
-    The kernel shares the blocks where the file system knows how (reflink); otherwise it copies them without a round
-    through this process.
-
-    Raises:
-        OSError: what the file system says.
-        FormatError: the file has shrunk since it was mapped.
-    """
-    end = offset + nbytes
-    if isinstance(source, Mapping):
-        buffer = source.check_size()
-        while offset < end and source.fd >= 0 and hasattr(os, "copy_file_range"):
-            try:
-                done = os.copy_file_range(source.fd, fd, min(end - offset, 1 << 30), offset)
-            except OSError as error:
-                if error.errno not in _NO_KERNEL_COPY:
-                    raise
-                break
-            if (
-                done == 0
-            ):  # some file systems say so of files they cannot copy; if it has shrunk, the next line finds it
-                buffer = source.check_size()
-                break
-            offset += done
-    else:
-        buffer = source
-    if end > buffer.nbytes:
-        raise FormatError(f"copy: expected bytes up to {end}, got {buffer.nbytes}", file=buffer.name)
-    if offset < end:
-        write_all(fd, memoryview(buffer)[offset:end])
