@@ -5,7 +5,7 @@ cdef extern from "milblob/base.h" nogil:
     ctypedef enum mb_status:
         MB_OK, MB_FULL, MB_SPLIT, MB_TRUNCATED, MB_SENTINEL, MB_VERSION, MB_COUNT, MB_DTYPE, MB_BOUNDS, MB_OVERLAP
         MB_OVERFLOW, MB_PADDING, MB_VARINT, MB_TAG, MB_NUMBER, MB_LENGTH, MB_DEPTH, MB_RANGE, MB_UTF8
-        MB_SYNTAX, MB_RANK, MB_TYPE
+        MB_SYNTAX, MB_RANK, MB_TYPE, MB_EDGE
     ctypedef struct mb_error:
         mb_status status
         uint64_t offset, expected, got
@@ -143,6 +143,19 @@ cdef extern from "milblob/tables.h" nogil:
 
 cdef extern from "milblob/program.h" nogil:
     mb_status mb_program_scan(mb_scan *scan, mb_span program)
+
+cdef extern from "milblob/splice.h" nogil:
+    int MB_SPLICE_DEPTH
+    ctypedef struct mb_edit:
+        uint64_t offset, nbytes, new_nbytes
+    ctypedef struct mb_prefix:
+        uint64_t offset, nbytes, length, new_length
+    ctypedef struct mb_level:
+        pass
+    ctypedef struct mb_splice:
+        uint64_t prefix_count, new_nbytes
+    mb_status mb_splice_walk(const uint8_t *base, uint64_t offset, uint64_t nbytes, const mb_edit *edits, uint64_t count,
+                             mb_level *levels, mb_prefix *prefixes, uint64_t capacity, mb_splice *splice, mb_error *error)
 
 cdef extern from "milblob/text.h" nogil:
     mb_status mb_text_to_program(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,
