@@ -109,6 +109,10 @@ def test_tensor_value(build, tensor_values):
     run([build("tensor_value"), "--mutate", 400, 4, *tensor_values])
 
 
+def test_casts(build):
+    run([build("cast")])
+
+
 def test_splice(build, programs, tmp_path):
     run([build("splice_edits"), *programs])
     run([build("splice_edits"), "--mutate", 150, 6, *programs])

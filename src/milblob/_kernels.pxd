@@ -83,6 +83,23 @@ cdef extern from "milblob/pack.h" nogil:
     mb_status mb_pack(int kind, uint8_t *dst, uint64_t nbytes, const void *src, uint64_t count, int lo, int hi,
                       mb_error *error)
 
+cdef extern from "milblob/float.h" nogil:
+    int MB_CAST_F32_F16, MB_CAST_F32_BF16, MB_CAST_F16_F32, MB_CAST_BF16_F32, MB_CAST_F16_BF16, MB_CAST_BF16_F16
+    int MB_CAST_COUNT
+    ctypedef struct mb_cast_counts:
+        uint64_t overflow, nan, underflow
+
+cdef extern from "milblob/kernels.h" nogil:
+    ctypedef struct mb_tier:
+        const char *name
+    const mb_tier mb_tiers[]
+    int mb_tier_usable()
+    uint64_t mb_cast_src_nbytes(int kind)
+    uint64_t mb_cast_dst_nbytes(int kind)
+    void mb_cast(const mb_tier *tier, int kind, uint8_t *dst, const uint8_t *src, uint64_t count, bint clamp,
+                 mb_cast_counts *counts)
+    uint64_t mb_cast_find(int kind, const uint8_t *src, uint64_t count, bint is_nan)
+
 cdef extern from "milblob/pages.h" nogil:
     void mb_advise_huge(void *start, uint64_t nbytes)
 
