@@ -13,6 +13,7 @@ from .dtypes import DType
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
 from .model import Model, load, open
 from .program import Use
+from .repack import Report, repack
 from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
 from .writer import BlobWriter
@@ -28,6 +29,7 @@ __all__ = [
     "MilblobError",
     "Model",
     "ProgramError",
+    "Report",
     "ResolveError",
     "Tensor",
     "UnsupportedError",
@@ -36,5 +38,6 @@ __all__ = [
     "load",
     "open",
     "pack_tensor",
+    "repack",
     "unpack_tensor",
 ]
