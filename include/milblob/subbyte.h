@@ -16,6 +16,8 @@ static inline uint64_t mb_packed_nbytes(uint64_t count, unsigned nbits) { return
  * in   src: mb_packed_nbytes(count, nbits) bytes, any alignment  out  dst: count bytes; must not overlap src
  * over-reads: none      fails: never
  * spec: MILBlob/SubByteTypes.cpp (a value may straddle two bytes; unused high bits are ignored)                       */
+typedef void (*mb_unpack_kernel)(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits);
+
 MB_KERNEL void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) {
     const uint8_t mask = (uint8_t)((1u << nbits) - 1);
     for (; count >= 8; count -= 8, src += nbits, dst += 8) {

@@ -27,6 +27,8 @@ IMMEDIATE, BLOB, NAME = 1, 2, 3
 PACK_RAW, PACK_I16, PACK_U16, PACK_I32, PACK_I64 = C.MB_PACK_RAW, C.MB_PACK_I16, C.MB_PACK_U16, C.MB_PACK_I32, C.MB_PACK_I64
 
 CAST_F32_F16, CAST_F32_BF16, CAST_F16_F32 = C.MB_CAST_F32_F16, C.MB_CAST_F32_BF16, C.MB_CAST_F16_F32
+FROM_U8, FROM_I8, FROM_F16, FROM_F32 = C.MB_FROM_U8, C.MB_FROM_I8, C.MB_FROM_F16, C.MB_FROM_F32
+TO_F32, TO_F16, TO_F16_STEPS = C.MB_TO_F32, C.MB_TO_F16, C.MB_TO_F16_STEPS
 CAST_BF16_F32, CAST_F16_BF16, CAST_BF16_F16 = C.MB_CAST_BF16_F32, C.MB_CAST_F16_BF16, C.MB_CAST_BF16_F16
 
 
@@ -118,5 +120,6 @@ cdef _error(C.mb_error *e, name, str where=""):
 # One module, its functions by subject. What they share stands above.
 include "_blobs.pxi"
 include "_casts.pxi"
+include "_decode.pxi"
 include "_values.pxi"
 include "_programs.pxi"

@@ -1,5 +1,6 @@
 """One tensor of a model: where it is, what it is, and its values when asked."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from math import prod
 from types import MappingProxyType
@@ -8,9 +9,10 @@ from typing import Any, cast
 import numpy as np
 
 from . import _codec
-from .blob import BlobReader, BlobRecord, array_over, copy_into
+from .blob import BlobReader, BlobRecord, array_over, copy_into, require_fit
+from .decode import Chain, Dense, Packed, pack, read, read_key
 from .dtypes import BY_MIL_CODE, DType
-from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from .errors import FormatError, MilblobError, ResolveError
 from .package import MODEL_PATH, Package, Source, join_relative
 from .program import Compressed, Program, Use
 from .tensorvalue import require_shape, unpack_at
@@ -193,22 +195,35 @@ class Tensor:
             out: array of the same dtype and shape to fill instead.
 
         Returns:
-            ndarray, read-only view of the mapped file if the stored bytes are the values, else a new array. With `out`,
-            that array.
+            ndarray, read-only view of the mapped file if the stored bytes are the values, else a new array: the dense
+            values of a compressed weight, bit for bit what coremltools decompresses it to. With `out`, that array.
 
         Raises:
             ResolveError: the weight file is missing or outside the model, or its record has another dtype or size.
-            FormatError: broken bytes; the file has shrunk since it was opened.
-            UnsupportedError: a compressed weight.
+            FormatError: broken bytes; parts of a compressed weight that do not fit each other; the file has shrunk
+                since it was opened.
             ValueError: `out` does not fit, or the model is closed.
         """
-        try:
+        with self._naming():
+            if self._compressed is not None:
+                dense = self._dense()
+                if out is None:
+                    return read(dense)
+                require_fit(out, dense.dtype.numpy, dense.shape)
+                if out.flags.c_contiguous and out.flags.writeable:
+                    return read(dense, out)
+                return copy_into(out, read(dense))
             values = self._read()
-        except MilblobError as error:
-            if not error.where:
-                error.where = self.where
-            raise
         return values if out is None else copy_into(out, values)
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Say in errors which tensor they are about."""
+        try:
+            yield
+        except MilblobError as error:
+            error.where = error.where or self.where
+            raise
 
     @property
     def where(self) -> str:
@@ -220,23 +235,23 @@ class Tensor:
     def _read(self) -> np.ndarray[Any, Any]:
         package = self._package
         package.require_open()
-        if self._compressed is not None:
-            words = f"weight: expected one that is stored dense, got {self.op} (its parts can be read: stored=True)"
-            raise UnsupportedError(words, file=self._source.mapping.name if self._source else None)
         if self._source is None or self._program is None:
             return cast(BlobReader, package.blobs).read(self.offset or 0)
-        constant = self._constant
-        if constant.storage == _codec.BLOB:
-            reader = package.reader(self._source, constant.text)
-            buffer = reader._mapping.check_size()
-            record = reader._record(buffer, constant.blob_offset)
-            return self._values_of(reader, buffer, record)
+        if self._constant.storage == _codec.BLOB:
+            buffer, record = self._record()
+            shape = cast("tuple[int, ...]", self._shape)
+            if record.dtype.is_sub_byte:
+                return array_over(buffer, record).reshape(shape)
+            return np.ndarray(shape, record.dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
         self._source.mapping.check_size()
-        offset, nbytes = constant.payload
-        return unpack_at(self._program.buffer, offset, nbytes, self.mil_dtype, self._shape)
+        return unpack_at(self._program.buffer, *self._constant.payload, self.mil_dtype, self._shape)
 
-    def _values_of(self, reader: BlobReader, buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any]:
-        """The values of a record, once it is known to hold what the Program declares."""
+    def _record(self) -> tuple[_codec.Buffer, BlobRecord]:
+        """The bytes and the record of a blob-file value, once it is known to hold what the Program declares."""
+        constant = self._constant
+        reader = self._package.reader(cast(Source, self._source), constant.text)
+        buffer = reader._mapping.check_size()
+        record = reader._record(buffer, constant.blob_offset)
         if record.dtype is not self.mil_dtype:
             words = f"record dtype: expected {self.mil_dtype} as the Program declares, got {record.dtype}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
@@ -249,9 +264,21 @@ class Tensor:
         if record.count != prod(shape):
             words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
-        if record.dtype.is_sub_byte:
-            return array_over(buffer, record).reshape(shape)
-        return np.ndarray(shape, record.dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
+        return buffer, record
+
+    def _packed(self) -> Packed:
+        """The elements of a stored part as they are stored."""
+        with self._naming():
+            if self._constant.storage == _codec.BLOB:
+                buffer, record = self._record()
+                return Packed(buffer, record.data_offset, self.mil_dtype, self.shape)
+            return pack(self._read(), self.mil_dtype)
+
+    def _dense(self) -> Dense:
+        """What computes the values of a compressed weight."""
+        self._package.require_open()
+        program = cast(Program, self._program)
+        return Chain(lambda part: self._part(part)._packed(), program.path).dense(cast(Compressed, self._compressed))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         values = self.read()
@@ -264,7 +291,10 @@ class Tensor:
         return values.copy() if copy else values
 
     def __getitem__(self, key: Any) -> Any:
-        return self.read()[key]
+        if self._compressed is None:
+            return self.read()[key]
+        with self._naming():
+            return read_key(self._dense(), key)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.read())  # read once, not once per item, as iteration by index would
