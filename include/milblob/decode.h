@@ -8,14 +8,14 @@
 
 #include "milblob/kernels.h"
 
-enum { MB_CHUNK = 2048, MB_GRID_NDIM = 160, MB_STEPS = 256 };
+enum { MB_CHUNK = 2048, MB_GRID_NDIM = 160, MB_PARAMETERS = 256 };
 
 /* Elements as they are stored. With a mask, they are those of its set bits. */
 typedef struct mb_source {
     const uint8_t *data;
     uint64_t count;      /* elements in data */
     unsigned nbits;      /* of an element: 1 2 3 4 6 8 16 32 64 */
-    bool is_signed;      /* of 4 bits: two's complement */
+    bool is_signed;      /* of less than 8 bits: two's complement, to be widened as such */
     const uint8_t *mask; /* or NULL; as many bits as the result has elements */
     uint64_t rank;       /* set bits of the mask before the range; moves on */
 } mb_source;
@@ -47,13 +47,10 @@ static inline void mb_grid_seek(mb_grid *grid, uint64_t begin) {
     }
 }
 
-/* Take a run of at most `most` elements: returns its length, *index is its first parameter. */
-MB_STEP uint64_t mb_grid_run(mb_grid *grid, uint64_t most, uint64_t *index) {
-    uint32_t d = grid->ndim - 1;
-    const uint64_t run = mb_least(grid->sizes[d] - grid->at[d], most);
-    *index = grid->index;
-    grid->at[d] += run;
-    grid->index += run * grid->strides[d];
+/* Go on by `count` in dimension d, at most to its end. */
+MB_STEP void mb_grid_advance(mb_grid *grid, uint32_t d, uint64_t count) {
+    grid->at[d] += count;
+    grid->index += count * grid->strides[d];
     while (grid->at[d] == grid->sizes[d]) {
         grid->index -= grid->sizes[d] * grid->strides[d];
         grid->at[d] = 0;
@@ -61,7 +58,32 @@ MB_STEP uint64_t mb_grid_run(mb_grid *grid, uint64_t most, uint64_t *index) {
         grid->at[d]++;
         grid->index += grid->strides[d];
     }
+}
+
+/* Take elements that share one parameter, at most `most` of them: returns how many, *index is the parameter. */
+MB_STEP uint64_t mb_grid_run(mb_grid *grid, uint64_t most, uint64_t *index) {
+    const uint32_t d = grid->ndim - 1;
+    const uint64_t run = grid->strides[d] != 0 ? 1 : mb_least(grid->sizes[d] - grid->at[d], most);
+    *index = grid->index;
+    mb_grid_advance(grid, d, run);
     return run;
+}
+
+/* Take elements whose parameters lie side by side from *index on, one for every *run elements, at most `most` elements and
+ * MB_PARAMETERS parameters: returns how many elements. */
+MB_STEP uint64_t mb_grid_runs(mb_grid *grid, uint64_t most, uint64_t *index, uint64_t *run) {
+    uint32_t d = grid->ndim - 1;
+    uint64_t count;
+    *index = grid->index;
+    *run = grid->strides[d] != 0 ? 1 : grid->sizes[d];
+    if (grid->strides[d] == 0) {
+        /* Whole runs, one after another, if this is where one begins and the dimension around it counts parameters. */
+        if (grid->at[d] > 0 || most < *run || d == 0 || grid->strides[d - 1] != 1) return mb_grid_run(grid, most, index);
+        d--;
+    }
+    count = mb_least(mb_least(grid->sizes[d] - grid->at[d], most / *run), MB_PARAMETERS);
+    mb_grid_advance(grid, d, count);
+    return count * *run;
 }
 
 /* Elements [begin, begin + count) of data, count <= MB_CHUNK: where they are, or where they were unpacked to. */
@@ -69,9 +91,7 @@ static inline const uint8_t *mb_source_elements(const mb_tier *tier, const mb_so
     if (source->nbits >= 8) return source->data + begin * (source->nbits / 8);
     const unsigned skip = (unsigned)(begin % 8);
     if (count == 0) return chunk->unpacked;
-    tier->unpack(chunk->unpacked, source->data + begin / 8 * source->nbits, skip + count, source->nbits);
-    if (source->is_signed)
-        for (uint64_t i = 0; i < skip + count; i++) chunk->unpacked[i] = (uint8_t)((chunk->unpacked[i] ^ 8u) - 8u);
+    tier->unpack[source->is_signed](chunk->unpacked, source->data + begin / 8 * source->nbits, skip + count, source->nbits);
     return chunk->unpacked + skip;
 }
 
@@ -131,13 +151,20 @@ typedef struct mb_numbers {
     int kind;
 } mb_numbers;
 
-MB_STEP float mb_number(const mb_numbers *numbers, uint64_t index) {
-    if (numbers->data == NULL) return 0.0f;
-    switch (numbers->kind) {
-    case MB_FROM_U8: return mb_float_from_u8(numbers->data, (size_t)index);
-    case MB_FROM_I8: return mb_float_from_i8(numbers->data, (size_t)index);
-    case MB_FROM_F16: return mb_float_from_f16(numbers->data, (size_t)index);
-    default: return mb_float_from_f32(numbers->data, (size_t)index);
+/* Load count numbers from the index-th on. */
+static inline void mb_numbers_load(const mb_numbers *numbers, uint64_t index, uint64_t count, float *out) {
+    const size_t n = (size_t)count;
+    const uint8_t *data = numbers->data;
+    if (data == NULL) {
+        for (size_t i = 0; i < n; i++) out[i] = 0.0f;
+    } else if (numbers->kind == MB_FROM_U8) {
+        for (size_t i = 0; i < n; i++) out[i] = mb_float_from_u8(data + index, i);
+    } else if (numbers->kind == MB_FROM_I8) {
+        for (size_t i = 0; i < n; i++) out[i] = mb_float_from_i8(data + index, i);
+    } else if (numbers->kind == MB_FROM_F16) {
+        for (size_t i = 0; i < n; i++) out[i] = mb_float_from_f16(data + 2 * index, i);
+    } else {
+        for (size_t i = 0; i < n; i++) out[i] = mb_float_from_f32(data + 4 * index, i);
     }
 }
 
@@ -148,7 +175,7 @@ MB_KERNEL mb_status mb_decode_scale(const mb_tier *tier, uint8_t *dst, uint64_t 
                                     const mb_numbers *scale, const mb_numbers *offset, int from, int to, mb_error *error) {
     const mb_scale_kernel kernel = tier->scale[from][to];
     const size_t result_nbytes = to == MB_TO_F32 ? 4 : 2;
-    const bool is_run = grid->strides[grid->ndim - 1] == 0;
+    float scales[MB_PARAMETERS], offsets[MB_PARAMETERS];
     mb_chunk chunk;
     mb_grid_seek(grid, begin);
     while (count > 0) {
@@ -156,12 +183,12 @@ MB_KERNEL mb_status mb_decode_scale(const mb_tier *tier, uint8_t *dst, uint64_t 
         const mb_status status = mb_source_chunk(tier, source, begin, n, &chunk, error);
         if (status != MB_OK) return status;
         for (uint64_t done = 0; done < n;) {
-            float scales[MB_STEPS], offsets[MB_STEPS];
-            uint64_t index, most = is_run ? n - done : mb_least(n - done, MB_STEPS);
-            const uint64_t run = mb_grid_run(grid, most, &index);
-            for (uint64_t i = 0; i < (is_run ? 1 : run); i++) scales[i] = mb_number(scale, index + i), offsets[i] = mb_number(offset, index + i);
-            kernel(dst + done * result_nbytes, chunk.elements + done * chunk.nbytes, run, scales, offsets, !is_run);
-            done += run;
+            uint64_t index, run;
+            const uint64_t taken = mb_grid_runs(grid, n - done, &index, &run);
+            mb_numbers_load(scale, index, (taken + run - 1) / run, scales);
+            mb_numbers_load(offset, index, (taken + run - 1) / run, offsets);
+            kernel(dst + done * result_nbytes, chunk.elements + done * chunk.nbytes, taken, scales, offsets, run);
+            done += taken;
         }
         if (source->mask != NULL) mb_keep(dst, chunk.bits, n, result_nbytes);
         dst += n * result_nbytes, begin += n, count -= n;
@@ -208,7 +235,6 @@ static inline void mb_palette_run(const mb_tier *tier, const mb_palette *palette
  * out  dst: count * vector elements      fails: as mb_decode_sparse                                                    */
 MB_KERNEL mb_status mb_decode_palette(const mb_tier *tier, uint8_t *dst, uint64_t begin, uint64_t count, mb_source *source, mb_grid *grid,
                                       const mb_palette *palette, mb_error *error) {
-    const bool is_run = grid->strides[grid->ndim - 1] == 0;
     const uint64_t inner = palette->inner, vector = palette->vector;
     uint64_t row = 0, column = 0; /* of the next index in units of `inner`, and inside */
     mb_chunk chunk;
@@ -220,7 +246,6 @@ MB_KERNEL mb_status mb_decode_palette(const mb_tier *tier, uint8_t *dst, uint64_
         for (uint64_t done = 0; done < n;) {
             uint64_t index, most = n - done;
             if (inner > 1) most = mb_least(most, inner - column);
-            if (!is_run) most = 1;
             const uint64_t run = mb_grid_run(grid, most, &index);
             uint8_t *at = dst + (row * vector * inner + column) * palette->nbytes;
             mb_palette_run(tier, palette, at, chunk.elements + done, run, index);

@@ -17,34 +17,38 @@
 /* An element of n bits lies in the two bytes that begin with its first bit's. So a shuffle puts those two bytes of eight
  * elements, n bytes, into eight words; a multiplication moves each element to the top of its word, where the neighbours
  * above fall out, and one shift to the bottom, where those below do. 32 elements a round; a load of 16 bytes may pass the
- * elements' own n, so rounds end while that many are left. */
-MB_TARGET_AVX2 MB_KERNEL void mb_unpack_bits_avx2(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) {
-    const uint64_t nbytes = mb_packed_nbytes(count, nbits);
-    uint8_t pick[16];
-    uint16_t raise[8];
-    uint64_t at = 0, done = 0;
-    for (unsigned k = 0; k < 8; k++) {
-        const unsigned byte = k * nbits / 8, shift = k * nbits % 8;
-        pick[2 * k] = (uint8_t)byte;
-        pick[2 * k + 1] = (uint8_t)(byte + 1 < nbits ? byte + 1 : 0x80u);
-        raise[k] = (uint16_t)(1u << (16 - nbits - shift));
+ * elements' own n, so rounds end while that many are left. Packing to bytes works on halves of 128 bits: one word of a round
+ * has elements 0..7 and 16..23, the other the rest. For signed elements the shift and the packing are arithmetic. */
+#define MB_DEFINE_UNPACK_AVX2(name, tail, lower_by, narrow) \
+    MB_TARGET_AVX2 MB_KERNEL void name(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) { \
+        const uint64_t nbytes = mb_packed_nbytes(count, nbits); \
+        uint8_t pick[16]; \
+        uint16_t raise[8]; \
+        uint64_t at = 0, done = 0; \
+        for (unsigned k = 0; k < 8; k++) { \
+            const unsigned byte = k * nbits / 8, shift = k * nbits % 8; \
+            pick[2 * k] = (uint8_t)byte; \
+            pick[2 * k + 1] = (uint8_t)(byte + 1 < nbits ? byte + 1 : 0x80u); \
+            raise[k] = (uint16_t)(1u << (16 - nbits - shift)); \
+        } \
+        const __m256i picks = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)pick)); \
+        const __m256i raises = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)raise)); \
+        const __m128i lower = _mm_cvtsi32_si128((int)(16 - nbits)); \
+        for (; count - done >= 32 && nbytes - at >= 3 * nbits + 16; done += 32, at += 4 * nbits) { \
+            __m256i words[2]; \
+            for (unsigned half = 0; half < 2; half++) { \
+                const uint8_t *from = src + at + half * nbits; \
+                __m256i bytes = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)from)); \
+                bytes = _mm256_inserti128_si256(bytes, _mm_loadu_si128((const __m128i *)(const void *)(from + 2 * nbits)), 1); \
+                words[half] = lower_by(_mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, picks), raises), lower); \
+            } \
+            _mm256_storeu_si256((__m256i *)(void *)(dst + done), narrow(words[0], words[1])); \
+        } \
+        tail(dst + done, src + at, count - done, nbits); \
     }
-    const __m256i picks = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)pick));
-    const __m256i raises = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)raise));
-    const __m128i lower = _mm_cvtsi32_si128((int)(16 - nbits));
-    for (; count - done >= 32 && nbytes - at >= 3 * nbits + 16; done += 32, at += 4 * nbits) {
-        __m256i words[2];
-        for (unsigned half = 0; half < 2; half++) {
-            /* Elements 0..7 and 16..23, then 8..15 and 24..31: packing works on halves of 128 bits. */
-            const uint8_t *from = src + at + half * nbits;
-            __m256i bytes = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)from));
-            bytes = _mm256_inserti128_si256(bytes, _mm_loadu_si128((const __m128i *)(const void *)(from + 2 * nbits)), 1);
-            words[half] = _mm256_srl_epi16(_mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, picks), raises), lower);
-        }
-        _mm256_storeu_si256((__m256i *)(void *)(dst + done), _mm256_packus_epi16(words[0], words[1]));
-    }
-    mb_unpack_bits(dst + done, src + at, count - done, nbits);
-}
+
+MB_DEFINE_UNPACK_AVX2(mb_unpack_bits_avx2, mb_unpack_bits, _mm256_srl_epi16, _mm256_packus_epi16)
+MB_DEFINE_UNPACK_AVX2(mb_unpack_signed_avx2, mb_unpack_signed, _mm256_sra_epi16, _mm256_packs_epi16)
 
 /* ------------------------------------------------------------------------------------------------------------- scale */
 
@@ -54,18 +58,32 @@ MB_DEFINE_SCALES(loop_avx2, MB_TARGET_AVX2)
 
 /* Bytes to float16, by the instruction; eight elements a round. Results of arithmetic are no signalling NaNs, the only
  * numbers on which the instruction and float.h differ. */
+#define MB_SCALE_8_AVX2(widen, steps) \
+    __m256 value = _mm256_cvtepi32_ps(widen(_mm_loadl_epi64((const __m128i *)(const void *)(src + i)))); \
+    value = _mm256_sub_ps(value, o); \
+    if (steps) value = _mm256_cvtph_ps(MB_HALF_AVX2(value)); \
+    _mm_storeu_si128((__m128i *)(void *)(dst + 2 * i), MB_HALF_AVX2(_mm256_mul_ps(s, value)));
+
 #define MB_DEFINE_SCALE_HALF_AVX2(name, tail, widen, steps) \
-    MB_TARGET_AVX2 MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT offset, unsigned step) { \
+    MB_TARGET_AVX2 MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT offset, uint64_t run) { \
         uint64_t i = 0; \
-        __m256 s = _mm256_set1_ps(*scale), o = _mm256_set1_ps(*offset); \
-        for (; count - i >= 8; i += 8) { \
-            __m256 value = _mm256_cvtepi32_ps(widen(_mm_loadl_epi64((const __m128i *)(const void *)(src + i)))); \
-            if (step != 0) s = _mm256_loadu_ps(scale + i), o = _mm256_loadu_ps(offset + i); \
-            value = _mm256_sub_ps(value, o); \
-            if (steps) value = _mm256_cvtph_ps(MB_HALF_AVX2(value)); \
-            _mm_storeu_si128((__m128i *)(void *)(dst + 2 * i), MB_HALF_AVX2(_mm256_mul_ps(s, value))); \
+        if (run == 1) { \
+            for (; count - i >= 8; i += 8) { \
+                const __m256 s = _mm256_loadu_ps(scale + i), o = _mm256_loadu_ps(offset + i); \
+                MB_SCALE_8_AVX2(widen, steps) \
+            } \
+            tail(dst + 2 * i, src + i, count - i, scale + i, offset + i, 1); \
+            return; \
         } \
-        if (i < count) tail(dst + 2 * i, src + i, count - i, scale + i * step, offset + i * step, step); \
+        for (; i < count; scale++, offset++) { \
+            const uint64_t end = count - i < run ? count : i + run; \
+            const __m256 s = _mm256_set1_ps(*scale), o = _mm256_set1_ps(*offset); \
+            for (; end - i >= 8; i += 8) { \
+                MB_SCALE_8_AVX2(widen, steps) \
+            } \
+            if (i < end) tail(dst + 2 * i, src + i, end - i, scale, offset, run); \
+            i = end; \
+        } \
     }
 
 MB_DEFINE_SCALE_HALF_AVX2(mb_scale_u8_f16_avx2, mb_scale_u8_f16_plain, _mm256_cvtepu8_epi32, false)

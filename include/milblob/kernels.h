@@ -9,7 +9,7 @@
 typedef struct mb_tier {
     const char *name;
     mb_cast_kernel cast[MB_CAST_COUNT]; /* by enum mb_cast_kind */
-    mb_unpack_kernel unpack;
+    mb_unpack_kernel unpack[2]; /* by whether elements are signed */
     mb_scale_kernel scale[MB_FROM_COUNT][MB_TO_COUNT]; /* by enum mb_scale_from, mb_scale_to */
     mb_lookup_kernel lookup[4];                        /* by mb_width_index */
     mb_expand_kernel expand[4];                        /* by mb_width_index */
@@ -19,7 +19,7 @@ typedef struct mb_tier {
 /* From the slowest to the fastest. */
 static const mb_tier mb_tiers[] = {
     {"plain", {mb_cast_f32_f16_plain, mb_cast_f32_bf16_plain, mb_cast_f16_f32_plain, mb_cast_bf16_f32_plain, mb_cast_f16_bf16_plain, mb_cast_bf16_f16_plain},
-     mb_unpack_bits,
+     {mb_unpack_bits, mb_unpack_signed},
      {{mb_scale_u8_f32_plain, mb_scale_u8_f16_plain, mb_scale_u8_steps_plain},
       {mb_scale_i8_f32_plain, mb_scale_i8_f16_plain, mb_scale_i8_steps_plain},
       {mb_scale_f16_f32_plain, mb_scale_f16_f16_plain, mb_scale_f16_steps_plain},
@@ -29,7 +29,7 @@ static const mb_tier mb_tiers[] = {
      mb_ones_plain},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_loop_avx2, mb_cast_f16_f32_loop_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
-     mb_unpack_bits_avx2,
+     {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
      {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
       {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
       {mb_scale_f16_f32_loop_avx2, mb_scale_f16_f16_loop_avx2, mb_scale_f16_steps_loop_avx2},

@@ -16,9 +16,9 @@ enum mb_scale_from { MB_FROM_U8, MB_FROM_I8, MB_FROM_F16, MB_FROM_F32, MB_FROM_C
 enum mb_scale_to { MB_TO_F32, MB_TO_F16, MB_TO_F16_STEPS, MB_TO_COUNT };
 
 /* Compute count results.
- * in   src: count elements, any alignment; scale, offset: one of each where step is 0, count of each where it is 1
+ * in   src: count elements, any alignment; scale, offset: one of each for every `run` (1 or more) elements
  * out  dst: count elements, any alignment; must not overlap src      over-reads: none      fails: never                  */
-typedef void (*mb_scale_kernel)(uint8_t *dst, const uint8_t *src, uint64_t count, const float *scale, const float *offset, unsigned step);
+typedef void (*mb_scale_kernel)(uint8_t *dst, const uint8_t *src, uint64_t count, const float *scale, const float *offset, uint64_t run);
 
 MB_STEP float mb_float_of(uint32_t bits) {
     float value;
@@ -45,13 +45,17 @@ MB_STEP void mb_put_f16(uint8_t *dst, size_t i, float value) { mb_store_u16(dst 
 
 /* `element` and `difference` are what rounds an element and a difference: mb_exact or mb_to_half. */
 #define MB_DEFINE_SCALE(name, target, from, element, difference, put) \
-    target MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT offset, unsigned step) { \
+    target MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT offset, uint64_t run) { \
         const size_t n = (size_t)count; \
-        if (step == 0) { \
-            const float s = *scale, o = *offset; \
-            for (size_t i = 0; i < n; i++) put(dst, i, s * difference(element(from(src, i)) - o)); \
-        } else { \
+        if (run == 1) { \
             for (size_t i = 0; i < n; i++) put(dst, i, scale[i] * difference(element(from(src, i)) - offset[i])); \
+        } else { \
+            for (size_t begin = 0; begin < n; scale++, offset++) { \
+                const size_t end = n - begin < run ? n : begin + (size_t)run; \
+                const float s = *scale, o = *offset; \
+                for (size_t i = begin; i < end; i++) put(dst, i, s * difference(element(from(src, i)) - o)); \
+                begin = end; \
+            } \
         } \
     }
 

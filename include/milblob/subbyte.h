@@ -16,8 +16,6 @@ static inline uint64_t mb_packed_nbytes(uint64_t count, unsigned nbits) { return
  * in   src: mb_packed_nbytes(count, nbits) bytes, any alignment  out  dst: count bytes; must not overlap src
  * over-reads: none      fails: never
  * spec: MILBlob/SubByteTypes.cpp (a value may straddle two bytes; unused high bits are ignored)                       */
-typedef void (*mb_unpack_kernel)(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits);
-
 MB_KERNEL void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) {
     const uint8_t mask = (uint8_t)((1u << nbits) - 1);
     for (; count >= 8; count -= 8, src += nbits, dst += 8) {
@@ -29,6 +27,15 @@ MB_KERNEL void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, 
     for (unsigned k = 0; k < mb_packed_nbytes(count, nbits); k++) word |= (uint64_t)src[k] << (8 * k);
     for (unsigned k = 0; k < count; k++) dst[k] = (uint8_t)(word >> (k * nbits)) & mask;
 }
+
+/* As mb_unpack_bits, but two's complement: sign-extended. */
+MB_KERNEL void mb_unpack_signed(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) {
+    const uint8_t sign = (uint8_t)(1u << (nbits - 1));
+    mb_unpack_bits(dst, src, count, nbits);
+    for (size_t i = 0; i < (size_t)count; i++) dst[i] = (uint8_t)((uint8_t)(dst[i] ^ sign) - sign);
+}
+
+typedef void (*mb_unpack_kernel)(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits);
 
 /* Pack count elements, one per input byte, to nbits (1, 2, 3, 4 or 6) each.
  * in   src: count bytes; lo..hi: the range as int8 where is_signed, else as uint8      out  dst: mb_packed_nbytes bytes

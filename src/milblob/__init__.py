@@ -9,6 +9,7 @@ Everything public is listed in `__all__`; docs/api.md has the same list with one
 
 from .blob import RECORD, BlobReader, BlobRecord
 from .check import Finding, check
+from .compression import Compression
 from .dtypes import DType
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
 from .model import Model, load, open
@@ -23,6 +24,7 @@ __all__ = [
     "BlobReader",
     "BlobRecord",
     "BlobWriter",
+    "Compression",
     "DType",
     "Finding",
     "FormatError",

@@ -10,7 +10,9 @@ import numpy as np
 
 from . import _codec
 from .blob import BlobReader, BlobRecord, array_over, copy_into, require_fit
-from .decode import Chain, Dense, Packed, pack, read, read_key
+from .compression import Compression, describe
+from .decode import Chain
+from .dense import Dense, Packed, pack, read, read_key
 from .dtypes import BY_MIL_CODE, DType
 from .errors import FormatError, MilblobError, ResolveError
 from .package import MODEL_PATH, Package, Source, join_relative
@@ -169,9 +171,18 @@ class Tensor:
         return make_tensor(self._package, source, program, program.part_names[id(part)], part)
 
     @property
-    def compression(self) -> str:
-        """Scheme of a compressed weight: its operation without "constexpr_", such as "lut_to_dense"; else ""."""
-        return self.op.removeprefix("constexpr_") if self._compressed is not None else ""
+    def compression(self) -> Compression:
+        """How it is compressed: a str, the operation without "constexpr_", with attributes; "" if it is not."""
+        return Compression() if self._compressed is None else describe(self._compressed, self._number)
+
+    def _number(self, constant: Any) -> int | None:
+        """The value of a part that is one integer, if it can be read."""
+        if constant is None or isinstance(constant, Compressed):
+            return None
+        try:
+            return int(self._part(constant)._packed().array().reshape(-1)[0])
+        except (MilblobError, OSError, ValueError, TypeError, IndexError):
+            return None
 
     @property
     def consumers(self) -> tuple[Use, ...]:
@@ -244,7 +255,8 @@ class Tensor:
                 return array_over(buffer, record).reshape(shape)
             return np.ndarray(shape, record.dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
         self._source.mapping.check_size()
-        return unpack_at(self._program.buffer, *self._constant.payload, self.mil_dtype, self._shape)
+        offset, nbytes = self._constant.payload
+        return unpack_at(self._program.buffer, offset, nbytes, self.mil_dtype, self._shape)
 
     def _record(self) -> tuple[_codec.Buffer, BlobRecord]:
         """The bytes and the record of a blob-file value, once it is known to hold what the Program declares."""

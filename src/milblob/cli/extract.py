@@ -6,7 +6,6 @@ from argparse import Namespace
 from collections.abc import Mapping
 
 from .. import model as models
-from ..errors import UnsupportedError
 from ..tensor import Tensor
 from . import output
 from .progress import Progress
@@ -25,10 +24,6 @@ def run(arguments: Namespace) -> int:
         progress = Progress(chosen.values(), enabled=not arguments.quiet and sys.stderr.isatty())
         try:
             _save(chosen, target, arguments.force, progress)
-        except UnsupportedError as error:
-            if not arguments.stored and any(tensor.compression for tensor in chosen.values()):
-                raise UnsupportedError(f"{error} (--stored extracts the parts)") from None
-            raise
         finally:
             progress.close()
         nbytes = sum(tensor.nbytes for tensor in chosen.values())
