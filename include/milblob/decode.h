@@ -251,7 +251,7 @@ MB_KERNEL mb_status mb_decode_palette(const mb_tier *tier, uint8_t *dst, uint64_
             mb_palette_run(tier, palette, at, chunk.elements + done, run, index);
             if (source->mask != NULL)
                 for (uint64_t i = 0; i < run; i++)
-                    if ((chunk.bits[(done + i) / 8] >> (done + i) % 8 & 1u) == 0)
+                    if (mb_bit(chunk.bits, done + i) == 0)
                         for (uint64_t v = 0; v < vector; v++) memset(at + (inner == 1 ? i * vector + v : v * inner + i) * palette->nbytes, 0, palette->nbytes);
             done += run;
             if (inner == 1) row += run;

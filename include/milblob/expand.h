@@ -8,6 +8,8 @@
 
 #include "milblob/float.h"
 
+MB_STEP unsigned mb_bit(const uint8_t *bits, uint64_t index) { return (unsigned)bits[index / 8] >> index % 8 & 1u; }
+
 MB_STEP uint64_t mb_ones_of(uint64_t word) {
     word -= word >> 1 & 0x5555555555555555u;
     word = (word & 0x3333333333333333u) + (word >> 2 & 0x3333333333333333u);
@@ -65,7 +67,7 @@ typedef void (*mb_expand_kernel)(uint8_t *dst, const uint8_t *src, uint64_t src_
             } \
         } \
         for (; done < count; done++) { \
-            const bool is_set = bits[done / 8] >> done % 8 & 1u; \
+            const bool is_set = mb_bit(bits, done) != 0; \
             if (is_set) memcpy(dst + done * size, src + next++ * size, sizeof(type)); \
             else memset(dst + done * size, 0, sizeof(type)); \
         } \
@@ -83,7 +85,7 @@ MB_DEFINE_EXPAND(mb_expand_64_plain, uint64_t)
         for (uint64_t i = 0; i < count; i++) { \
             type value; \
             memcpy(&value, dst + i * sizeof value, sizeof value); \
-            value = (type)(value & (type)(0 - (type)(bits[i / 8] >> i % 8 & 1u))); \
+            value = (type)(value & (type)(0 - (type)mb_bit(bits, i))); \
             memcpy(dst + i * sizeof value, &value, sizeof value); \
         } \
     }

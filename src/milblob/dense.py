@@ -46,10 +46,10 @@ class Packed(NamedTuple):
         _codec.unpack_bits(self.buffer, self.offset, self.size, self.dtype.nbits, out)
         return out.view(self.dtype.numpy)
 
-    def elements(self, mask: "Mask | None" = None) -> _codec.Elements:
-        """Return them for the decoding kernels."""
+    def elements(self, mask: "Mask | None" = None, is_signed: bool = False) -> _codec.Elements:
+        """Return them for the decoding kernels. `is_signed`: whether to extend the sign of sub-byte ones."""
         bits = () if mask is None else (mask.packed.buffer, mask.packed.offset, mask.packed.size)
-        return _codec.Elements(self.buffer, self.offset, self.size, self.dtype.nbits, self.dtype is DType.INT4, *bits)
+        return _codec.Elements(self.buffer, self.offset, self.size, self.dtype.nbits, is_signed, *bits)
 
 
 def pack(array: np.ndarray[Any, Any], dtype: Any) -> Packed:
@@ -158,7 +158,7 @@ class Scaled(Dense):
         if shift is not None:
             shifts = (shift.buffer, shift.offset, KINDS[shift.dtype])
         scales = (scale.buffer, scale.offset, KINDS[scale.dtype])
-        self._head = source.elements(mask)
+        self._head = source.elements(mask, source.dtype is DType.INT4)
         self._tail = (grid, *scales, *shifts, KINDS[source.dtype], to)
 
     def fill(self, out: np.ndarray[Any, Any], begin: int, count: int) -> None:
