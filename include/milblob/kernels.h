@@ -4,7 +4,7 @@
 #ifndef MILBLOB_KERNELS_H
 #define MILBLOB_KERNELS_H
 
-#include "milblob/decode_x86.h"
+#include "milblob/palette_avx512.h"
 
 typedef struct mb_tier {
     const char *name;
@@ -38,6 +38,17 @@ static const mb_tier mb_tiers[] = {
      {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
      mb_ones_avx2},
 #endif
+#ifdef MB_HAS_AVX512
+    {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_loop_avx2, mb_cast_f16_f32_loop_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
+     {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
+     {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
+      {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
+      {mb_scale_f16_f32_loop_avx2, mb_scale_f16_f16_loop_avx2, mb_scale_f16_steps_loop_avx2},
+      {mb_scale_f32_f32_loop_avx2, mb_scale_f32_f16_loop_avx2, mb_scale_f32_steps_loop_avx2}},
+     {mb_lookup_8_plain, mb_lookup_16_avx512, mb_lookup_32_plain, mb_lookup_64_plain},
+     {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
+     mb_ones_avx2},
+#endif
 };
 
 enum { MB_TIER_COUNT = sizeof(mb_tiers) / sizeof(mb_tiers[0]) };
@@ -49,6 +60,9 @@ static inline int mb_tier_usable(void) {
 #if !defined(__clang__) && __GNUC__ >= 11 /* others refuse the word; every CPU that has AVX2 has F16C */
     if (!__builtin_cpu_supports("f16c")) return 1;
 #endif
+#endif
+#ifdef MB_HAS_AVX512
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw")) return MB_TIER_COUNT - 1;
 #endif
     return MB_TIER_COUNT;
 }
