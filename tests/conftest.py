@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 import reference
+from faults import faults  # noqa: F401  # a fixture
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"

@@ -365,6 +365,7 @@ def sweep(directory: str) -> None:
 
     On Windows, directories cannot be locked and stay.
     """
+    names: list[str] = []
     with contextlib.suppress(OSError), os.scandir(directory or ".") as entries:
         names = [entry.path for entry in entries if _is_temporary(entry.name)]
     for name in names:
