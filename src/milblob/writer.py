@@ -291,8 +291,8 @@ class BlobWriter:
         padding_nbits = nbytes * 8 - count * dtype.nbits
         metadata = _codec.blob_metadata(dtype.blob_code or 0, nbytes, data_offset, padding_nbits)
         if self.mode == "a" and self._count == self._count_before:
-            write_at(self._fd, [_MARK], offset + _MARK_AT)  # before the sentinel, should this be killed between two bytes
             self._marked, metadata = offset, metadata[:_MARK_AT] + _MARK
+            write_at(self._fd, [_MARK], offset + _MARK_AT)  # before the sentinel: a kill may come between two bytes
         head = bytes(offset - self._end) + metadata + bytes(data_offset - offset - 64)
         if pieces is not None and nbytes <= _SMALL_NBYTES:
             at = self._make_room(len(head) + nbytes)
