@@ -18,9 +18,9 @@ MAX_LINES = 600
 
 # Imports only point left.
 ORDER = [
-    "errors", "_codec", "dtypes", "mapping", "files", "journal", "blob", "writer", "tensorvalue", "schema", "metadata",
-    "program", "splice", "edits", "text", "package", "tensor", "model", "casting", "refit", "opening", "plan", "repack",
-    "merge", "blobcheck", "check", "formats", "cli",
+    "errors", "_codec", "dtypes", "jsontext", "mapping", "files", "journal", "blob", "writer", "tensorvalue", "schema",
+    "metadata", "program", "splice", "edits", "text", "listing", "package", "tensor", "model", "casting", "refit",
+    "opening", "plan", "repack", "merge", "blobcheck", "check", "formats", "cli",
 ]  # fmt: skip
 
 
