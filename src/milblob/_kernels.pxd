@@ -31,6 +31,15 @@ cdef extern from "milblob/blob.h" nogil:
                                  const uint64_t *offsets, uint64_t count, mb_blob_record *records, uint64_t *done,
                                  mb_error *error)
 
+cdef extern from "milblob/store.h" nogil:
+    void mb_blob_header_store(uint8_t *dst, uint32_t count)
+    void mb_blob_record_store(uint8_t *dst, uint32_t blob_code, uint64_t nbytes, uint64_t data_offset,
+                              uint64_t padding_nbits)
+    bint mb_blob_place(uint64_t end, uint64_t align, uint64_t *offset, uint64_t *data_offset)
+
+cdef extern from "milblob/hash.h" nogil:
+    uint64_t mb_hash(const uint8_t *src, uint64_t nbytes, uint64_t seed)
+
 cdef extern from "milblob/wire.h" nogil:
     ctypedef struct mb_cursor:
         const uint8_t *base
@@ -64,6 +73,8 @@ cdef extern from "milblob/varint.h" nogil:
 cdef extern from "milblob/subbyte.h" nogil:
     uint64_t mb_packed_nbytes(uint64_t count, unsigned int nbits)
     void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned int nbits)
+    mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned int nbits, int lo, int hi,
+                           bint is_signed, mb_error *error)
 
 cdef extern from "milblob/pack.h" nogil:
     int MB_PACK_RAW, MB_PACK_I16, MB_PACK_U16, MB_PACK_I32, MB_PACK_I64
@@ -74,6 +85,9 @@ cdef extern from "milblob/pack.h" nogil:
 
 cdef extern from "milblob/pages.h" nogil:
     void mb_advise_huge(void *start, uint64_t nbytes)
+
+cdef extern from "milblob/exchange.h" nogil:
+    int mb_exchange(const char *a, const char *b)
 
 cdef extern from "milblob/tables.h" nogil:
     uint32_t MB_NONE
