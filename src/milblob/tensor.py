@@ -13,7 +13,7 @@ from .dtypes import BY_MIL_CODE, DType
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
 from .package import MODEL_PATH, Package, Source, join_relative
 from .program import Compressed, Program, Use
-from .tensorvalue import packed, require_shape, unpack_at
+from .tensorvalue import require_shape, stored_bytes, unpack_at
 
 _EMPTY: Mapping[str, "Tensor"] = MappingProxyType({})
 
@@ -269,8 +269,10 @@ class Tensor:
         Raises:
             As `read`; TypeError: strings, which weight files do not hold.
         """
+        if self.mil_dtype is DType.STRING:
+            raise TypeError(f"dtype of {self.name}: expected one of fixed size, got string")
         if not (self.mil_dtype.is_sub_byte and self.is_blob):
-            return packed(self.read(), self.mil_dtype)
+            return np.asarray(stored_bytes(self.read(), self.mil_dtype))
         try:
             self._package.require_open()
             reader, record = self._record()

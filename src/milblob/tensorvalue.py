@@ -242,28 +242,6 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
     return _codec.tensor_pack(target.field, array.reshape(-1).view(np.uint8), kind)
 
 
-def packed(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
-    """Return the elements of an array as a weight file stores them.
-
-    Args:
-        array: of the NumPy dtype of `dtype`, any shape.
-        dtype: of the elements.
-
-    Returns:
-        uint8, one-dimensional: little-endian elements, packed below 8 bits. A view of `array` where it has these bytes.
-
-    Raises:
-        OverflowError: an element outside a dtype below 8 bits; its index is named. TypeError: strings.
-    """
-    if dtype is DType.STRING:
-        raise TypeError("dtype: expected one of fixed size, got string")
-    if not dtype.is_sub_byte:
-        return np.require(array, array.dtype.newbyteorder("<"), "C").reshape(-1).view(np.uint8)
-    buffer = _codec.Buffer(pack_tensor(array, dtype))
-    _, _, offset, nbytes, _, _ = _codec.tensor_locate(buffer, 0, buffer.nbytes)
-    return np.ndarray((nbytes,), np.uint8, buffer, offset)  # type: ignore[arg-type]
-
-
 def _as_array(values: Any, wanted: Any) -> np.ndarray[Any, Any]:
     """Make an array of a number or of lists, of `wanted` where NumPy would choose a dtype that is not meant."""
     array = np.asarray(values)
