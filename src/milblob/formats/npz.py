@@ -1,6 +1,7 @@
 """NumPy's .npz: a zip of .npy files, one for each tensor, not compressed where milblob writes it."""
 
 import contextlib
+import errno
 import json
 import zipfile
 import zlib
@@ -23,6 +24,7 @@ NOTES = "__milblob__"
 
 
 _LOCAL_HEADER = 30  # bytes before the name in a local file header
+_MAX_RATIO = 1040  # deflate cannot do better: a larger size is a lie, and memory for it must not be asked for
 
 
 def save(
@@ -142,7 +144,7 @@ def _as_ours(path: str) -> Iterator[None]:
     except (MilblobError, MemoryError):
         raise
     except OSError as error:
-        if error.errno is not None:
+        if error.errno not in (None, errno.EINVAL):  # EINVAL: an offset before the beginning of the file
             raise
         raise FormatError(f"zip: expected a sound one, got {error}", file=path) from None
     except RuntimeError as error:  # encrypted; or, as NotImplementedError, an unknown way of compression
@@ -174,6 +176,9 @@ class _Member:
             start = self._start()
             head = bytes(memoryview(self._mapping.live())[start : start + min(info.file_size, HEAD_NBYTES)])
         else:
+            if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > _MAX_RATIO * info.compress_size:
+                words = f"{self._name}: expected at most {_MAX_RATIO} bytes of each that is stored, got a size of "
+                raise FormatError(f"{words}{info.file_size} for {info.compress_size}", file=self.path)
             with _as_ours(self.path), self._archive.open(info) as stream:
                 head = stream.read(HEAD_NBYTES)
         return read_header(head, info.file_size, self._name, self.path)
@@ -203,17 +208,18 @@ class _Member:
     def _start(self) -> int:
         """Byte offset of what is stored."""
         info, data = self._info, memoryview(self._mapping.check_size())
-        head = bytes(data[info.header_offset : info.header_offset + _LOCAL_HEADER])
+        at = info.header_offset
+        head = bytes(data[at : at + _LOCAL_HEADER]) if at >= 0 else b""
         if len(head) < _LOCAL_HEADER or head[:4] != b"PK\3\4":
             words = f"local header of {self._name}: expected PK, 3, 4, got {head[:4].hex() or 'the end of the file'}"
-            raise FormatError(words, offset=info.header_offset, file=self.path)
+            raise FormatError(words, offset=at, file=self.path)
         lengths = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-        start = info.header_offset + _LOCAL_HEADER + lengths
+        start = at + _LOCAL_HEADER + lengths
         if info.compress_size != info.file_size or start + info.file_size > data.nbytes:
             words = (
                 f"{self._name}: expected {info.file_size} bytes from {start} on, got a file that ends at {data.nbytes}"
             )
-            raise FormatError(words, offset=info.header_offset, file=self.path)
+            raise FormatError(words, offset=at, file=self.path)
         return int(start)
 
     def _require_sum(self, data: memoryview) -> None:
