@@ -8,8 +8,10 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 import reference
+from milblob import _codec
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data"
@@ -26,6 +28,15 @@ NUMPY = {
     "UINT1": ml_dtypes.uint1, "UINT6": "u1", "UINT3": "u1",
     "FLOAT8E4M3FN": ml_dtypes.float8_e4m3fn, "FLOAT8E5M2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
+
+
+@pytest.fixture(params=_codec._tiers()[0])
+def tier(request):
+    """Every tier of kernels that this CPU can run, one after another."""
+    before = _codec._tiers()[1]
+    _codec._set_tier(request.param)
+    yield request.param
+    _codec._set_tier(before)
 
 
 class Case:

@@ -16,6 +16,8 @@ from libc.string cimport memcmp, memcpy, memset
 
 from milblob cimport _kernels as C
 
+from os import environ as _environ
+
 from .errors import FormatError, UnsupportedError, program_path
 
 RECORD_FIELDS = ("offset", "data_offset", "nbytes", "count", "padding_nbits", "blob_code", "mil_code")
@@ -23,6 +25,9 @@ SCAN_ALL, SCAN_USES, SCAN_PLAIN = 1, 2, 4
 ATTRIBUTE, INPUT, BLOCK_ATTRIBUTE, FUNCTION_ATTRIBUTE, PROGRAM_ATTRIBUTE, RETURN = 1, 2, 3, 4, 5, 6
 IMMEDIATE, BLOB, NAME = 1, 2, 3
 PACK_RAW, PACK_I16, PACK_U16, PACK_I32, PACK_I64 = C.MB_PACK_RAW, C.MB_PACK_I16, C.MB_PACK_U16, C.MB_PACK_I32, C.MB_PACK_I64
+
+CAST_F32_F16, CAST_F32_BF16, CAST_F16_F32 = C.MB_CAST_F32_F16, C.MB_CAST_F32_BF16, C.MB_CAST_F16_F32
+CAST_BF16_F32, CAST_F16_BF16, CAST_BF16_F16 = C.MB_CAST_BF16_F32, C.MB_CAST_F16_BF16, C.MB_CAST_BF16_F16
 
 
 def dtype_table():
@@ -92,6 +97,7 @@ _WORDS = {
     <int>C.MB_DEPTH: "{what}: expected at most {expected} levels of nesting, got more",
     <int>C.MB_RANK: "{what}: expected {expected} dimensions, got {got}",
     <int>C.MB_TYPE: "{what}: expected a tensor type, got none",
+    <int>C.MB_EDGE: "{what}: expected the payload of a field or whole fields, got {got} bytes that are neither",
     <int>C.MB_UTF8: "{what}: expected UTF-8, got other bytes",
     <int>C.MB_RANGE: "{what}: expected a value that fits, got another at element {expected}",
     <int>C.MB_SYNTAX: "MIL text: expected {what}, got {found}",
@@ -111,5 +117,6 @@ cdef _error(C.mb_error *e, name, str where=""):
 
 # One module, its functions by subject. What they share stands above.
 include "_blobs.pxi"
+include "_casts.pxi"
 include "_values.pxi"
 include "_programs.pxi"

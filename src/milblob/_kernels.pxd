@@ -5,7 +5,7 @@ cdef extern from "milblob/base.h" nogil:
     ctypedef enum mb_status:
         MB_OK, MB_FULL, MB_SPLIT, MB_TRUNCATED, MB_SENTINEL, MB_VERSION, MB_COUNT, MB_DTYPE, MB_BOUNDS, MB_OVERLAP
         MB_OVERFLOW, MB_PADDING, MB_VARINT, MB_TAG, MB_NUMBER, MB_LENGTH, MB_DEPTH, MB_RANGE, MB_UTF8
-        MB_SYNTAX, MB_RANK, MB_TYPE
+        MB_SYNTAX, MB_RANK, MB_TYPE, MB_EDGE
     ctypedef struct mb_error:
         mb_status status
         uint64_t offset, expected, got
@@ -83,6 +83,23 @@ cdef extern from "milblob/pack.h" nogil:
     mb_status mb_pack(int kind, uint8_t *dst, uint64_t nbytes, const void *src, uint64_t count, int lo, int hi,
                       mb_error *error)
 
+cdef extern from "milblob/float.h" nogil:
+    int MB_CAST_F32_F16, MB_CAST_F32_BF16, MB_CAST_F16_F32, MB_CAST_BF16_F32, MB_CAST_F16_BF16, MB_CAST_BF16_F16
+    int MB_CAST_COUNT
+    ctypedef struct mb_cast_counts:
+        uint64_t overflow, nan, underflow
+
+cdef extern from "milblob/kernels.h" nogil:
+    ctypedef struct mb_tier:
+        const char *name
+    const mb_tier mb_tiers[]
+    int mb_tier_usable()
+    uint64_t mb_cast_src_nbytes(int kind)
+    uint64_t mb_cast_dst_nbytes(int kind)
+    void mb_cast(const mb_tier *tier, int kind, uint8_t *dst, const uint8_t *src, uint64_t count, bint clamp,
+                 mb_cast_counts *counts)
+    uint64_t mb_cast_find(int kind, const uint8_t *src, uint64_t count, bint is_nan)
+
 cdef extern from "milblob/pages.h" nogil:
     void mb_advise_huge(void *start, uint64_t nbytes)
 
@@ -126,6 +143,19 @@ cdef extern from "milblob/tables.h" nogil:
 
 cdef extern from "milblob/program.h" nogil:
     mb_status mb_program_scan(mb_scan *scan, mb_span program)
+
+cdef extern from "milblob/splice.h" nogil:
+    int MB_SPLICE_DEPTH
+    ctypedef struct mb_edit:
+        uint64_t offset, nbytes, new_nbytes
+    ctypedef struct mb_prefix:
+        uint64_t offset, nbytes, length, new_length
+    ctypedef struct mb_level:
+        pass
+    ctypedef struct mb_splice:
+        uint64_t prefix_count, new_nbytes
+    mb_status mb_splice_walk(const uint8_t *base, uint64_t offset, uint64_t nbytes, const mb_edit *edits, uint64_t count,
+                             mb_level *levels, mb_prefix *prefixes, uint64_t capacity, mb_splice *splice, mb_error *error)
 
 cdef extern from "milblob/text.h" nogil:
     mb_status mb_text_to_program(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,

@@ -234,7 +234,7 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
         elements, low, high = _one_byte_elements(array, own, target)
         return _codec.tensor_pack(target.field, elements, target.nbits, low, high)
     if target is not own:
-        array = _narrow(array, target)
+        array = narrow(array, target)
     kind = _VARINT_KINDS.get(target, _codec.PACK_RAW)
     array = np.require(array, array.dtype.newbyteorder("=" if kind != _codec.PACK_RAW else "<"), ["C", "A"])
     if target is DType.BOOL and array.size and array.view(np.uint8).max() > 1:
@@ -260,8 +260,8 @@ def _utf8(text: Any) -> bytes:
     raise TypeError(f"array: expected elements of str, got {type(text).__name__}")
 
 
-def _narrow(array: np.ndarray[Any, Any], target: DType) -> np.ndarray[Any, Any]:
-    """Convert integers to another integer dtype, every value checked."""
+def narrow(array: np.ndarray[Any, Any], target: DType) -> np.ndarray[Any, Any]:
+    """Convert integers to another integer dtype, every value checked; OverflowError names the first outside."""
     low, high = target.range
     wide = array.astype(np.int64) if array.dtype.kind not in "iu" else array
     outside = (wide < low) | (wide > high)
@@ -276,7 +276,7 @@ def _one_byte_elements(array: np.ndarray[Any, Any], own: DType, target: DType) -
     low, high = target.range
     direct = array.dtype == np.int8 if target is DType.INT4 else array.dtype == np.uint8
     if not direct:
-        array = array if own is target else _narrow(array, target)
+        array = array if own is target else narrow(array, target)
         if target is DType.INT4:
             low, high = -8, 15  # ml_dtypes keeps -1 as 0x0F; 0xFF would mean the same
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8), low, high

@@ -1,0 +1,55 @@
+/* kernels.h: the kernels of each CPU tier, one row per tier, and which rows this machine can run.
+ *
+ * A row is chosen once, when milblob is imported; MILBLOB_TIER=plain overrides. Every tier gives the same bits. */
+#ifndef MILBLOB_KERNELS_H
+#define MILBLOB_KERNELS_H
+
+#include "milblob/float_x86.h"
+
+typedef struct mb_tier {
+    const char *name;
+    mb_cast_kernel cast[MB_CAST_COUNT]; /* by enum mb_cast_kind */
+} mb_tier;
+
+/* From the slowest to the fastest. */
+static const mb_tier mb_tiers[] = {
+    {"plain", {mb_cast_f32_f16_plain, mb_cast_f32_bf16_plain, mb_cast_f16_f32_plain, mb_cast_bf16_f32_plain, mb_cast_f16_bf16_plain, mb_cast_bf16_f16_plain}},
+#ifdef MB_HAS_AVX2
+    {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_loop_avx2, mb_cast_f16_f32_loop_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2}},
+#endif
+};
+
+enum { MB_TIER_COUNT = sizeof(mb_tiers) / sizeof(mb_tiers[0]) };
+
+/* How many rows of mb_tiers, from the first, this machine can run. */
+static inline int mb_tier_usable(void) {
+#ifdef MB_HAS_AVX2
+    if (!__builtin_cpu_supports("avx2")) return 1;
+#if !defined(__clang__) && __GNUC__ >= 11 /* others refuse the word; every CPU that has AVX2 has F16C */
+    if (!__builtin_cpu_supports("f16c")) return 1;
+#endif
+#endif
+    return MB_TIER_COUNT;
+}
+
+/* Bytes of one element before and after a cast. */
+static inline uint64_t mb_cast_src_nbytes(int kind) { return kind == MB_CAST_F32_F16 || kind == MB_CAST_F32_BF16 ? 4 : 2; }
+static inline uint64_t mb_cast_dst_nbytes(int kind) { return kind == MB_CAST_F16_F32 || kind == MB_CAST_BF16_F32 ? 4 : 2; }
+
+/* Cast with the kernel of a tier; see mb_cast_kernel. */
+static inline void mb_cast(const mb_tier *tier, int kind, uint8_t *dst, const uint8_t *src, uint64_t count, bool clamp, mb_cast_counts *counts) {
+    tier->cast[kind](dst, src, count, clamp, counts);
+}
+
+/* Index of the first element that a cast counts as an overflow (is_nan: as a NaN); count if there is none. */
+static inline uint64_t mb_cast_find(int kind, const uint8_t *src, uint64_t count, bool is_nan) {
+    uint8_t element[4];
+    for (uint64_t index = 0; index < count; index++, src += mb_cast_src_nbytes(kind)) {
+        mb_cast_counts counts = {0, 0, 0};
+        mb_tiers[0].cast[kind](element, src, 1, false, &counts);
+        if ((is_nan ? counts.nan : counts.overflow) != 0) return index;
+    }
+    return count;
+}
+
+#endif

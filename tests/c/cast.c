@@ -1,0 +1,54 @@
+/* cast.c: every cast kernel of every tier on buffers of their exact size, compared with the plain one. No arguments. */
+#include "milblob/kernels.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+static uint64_t random_state = 1;
+
+static uint8_t random_byte(void) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint8_t)(random_state >> 56);
+}
+
+static void *exactly(uint64_t nbytes) {
+    void *memory = malloc(nbytes > 0 ? (size_t)nbytes : 1);
+    if (memory == NULL) abort();
+    return memory;
+}
+
+static void require(int holds, const char *promise) {
+    if (holds) return;
+    fprintf(stderr, "broken promise: %s\n", promise);
+    abort();
+}
+
+/* `ordinary`: numbers around 1, among which special ones are rare, so that blocks go the quick way. */
+static void check(int tier, int kind, uint64_t count, uint64_t shift, bool ordinary, bool clamp) {
+    const uint64_t from = mb_cast_src_nbytes(kind), to = mb_cast_dst_nbytes(kind);
+    uint8_t *src = (uint8_t *)exactly(count * from + shift), *dst = (uint8_t *)exactly(count * to + shift), *plain = (uint8_t *)exactly(count * to);
+    mb_cast_counts counts = {0, 0, 0}, plain_counts = {0, 0, 0};
+    for (uint64_t i = 0; i < count * from + shift; i++) src[i] = random_byte();
+    if (ordinary)
+        for (uint64_t i = 0; i < count; i++)
+            if (i % 150 != 7) src[shift + from * i + from - 1] = (uint8_t)(0x3f | (src[shift + from * i + from - 1] & 0x80));
+    mb_cast(&mb_tiers[tier], kind, dst + shift, src + shift, count, clamp, &counts);
+    mb_cast(&mb_tiers[0], kind, plain, src + shift, count, clamp, &plain_counts);
+    require(memcmp(dst + shift, plain, (size_t)(count * to)) == 0, "every tier gives the same bits");
+    require(memcmp(&counts, &plain_counts, sizeof counts) == 0, "and counts the same");
+    for (int is_nan = 0; is_nan < 2; is_nan++) {
+        uint64_t index = mb_cast_find(kind, src + shift, count, is_nan != 0);
+        require(((is_nan ? counts.nan : counts.overflow) == 0) == (index == count), "what is counted is found");
+    }
+    free(src), free(dst), free(plain);
+}
+
+int main(void) {
+    static const uint64_t counts[] = {4095, 4096, 4097, 8192, 10007};
+    for (int tier = 0; tier < mb_tier_usable(); tier++)
+        for (int kind = 0; kind < MB_CAST_COUNT; kind++)
+            for (int way = 0; way < 4; way++) {
+                for (uint64_t count = 0; count <= 200; count++) check(tier, kind, count, count % 9, way & 1, way >> 1);
+                for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) check(tier, kind, counts[i], i, way & 1, way >> 1);
+            }
+    return 0;
+}
