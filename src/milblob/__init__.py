@@ -11,6 +11,7 @@ from .blob import RECORD, BlobReader, BlobRecord
 from .check import Finding, check
 from .dtypes import DType
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
+from .formats.weights import write_weights
 from .model import Model, load, open
 from .program import Use
 from .tensor import Tensor
@@ -37,4 +38,5 @@ __all__ = [
     "open",
     "pack_tensor",
     "unpack_tensor",
+    "write_weights",
 ]
