@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import reference
+from faults import faults  # noqa: F401  # a fixture
 from milblob import _codec
 
 ROOT = Path(__file__).resolve().parents[1]

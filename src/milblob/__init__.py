@@ -14,6 +14,7 @@ from .errors import FormatError, MilblobError, ProgramError, ResolveError, Unsup
 from .formats.weights import write_weights
 from .model import Model, load, open
 from .program import Use
+from .repack import Report, repack
 from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
 from .writer import BlobWriter
@@ -29,6 +30,7 @@ __all__ = [
     "MilblobError",
     "Model",
     "ProgramError",
+    "Report",
     "ResolveError",
     "Tensor",
     "UnsupportedError",
@@ -37,6 +39,7 @@ __all__ = [
     "load",
     "open",
     "pack_tensor",
+    "repack",
     "unpack_tensor",
     "write_weights",
 ]

@@ -3,13 +3,14 @@
 import os
 from typing import Any, NamedTuple
 
-from . import _codec
+from . import _codec, journal
 from .blob import BlobReader
 from .errors import FormatError, ResolveError, UnsupportedError
 from .jsontext import parse_json
 from .listing import HEAD_NBYTES, is_listing, parse_listing, to_program
 from .listing import MODEL_PATH as MODEL_PATH
 from .mapping import Mapping
+from .program import Program
 from .text import parse_text
 
 ML_PROGRAM, PIPELINES = 502, {202: 1, 200: 2, 201: 2}  # field of Model -> messages around Pipeline.models
@@ -48,6 +49,7 @@ class Package:
     Args:
         source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or a listing of one; or a buffer or file
             object with the contents of one of the latter four. What it is follows from its contents, not from its name.
+        recover: first do the rest of a change that was interrupted (see journal.py).
 
     Attributes:
         kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" or "blob".
@@ -63,7 +65,7 @@ class Package:
         ResolveError: the manifest leads to a file that is missing or outside the package.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, *, recover: bool = True) -> None:
         self.closed = False
         self.path: str | None = None
         self.sources: list[Source] = []
@@ -74,6 +76,8 @@ class Package:
         try:
             if isinstance(source, str | os.PathLike):
                 self.path = os.fsdecode(os.fspath(source))
+                if recover and (interrupted := journal.pending(self.path)) is not None:
+                    _recover(interrupted)
                 if os.path.isdir(self.path):
                     self._open_directory(self.path)
                     return
@@ -249,6 +253,23 @@ class Package:
             found = self._readers[key] = BlobReader(mapping)
         return found
 
+    def changeable(self) -> set[str]:
+        """Return the real paths of the files whose bytes are weights: what a journal of this model may change.
+
+        Raises:
+            As reading the Programs of the model.
+        """
+        if self.blobs is not None:
+            return {os.path.realpath(name) for name in (self.blobs.name,) if name is not None}
+        found = set()
+        for source in self.sources:
+            if not source.is_text and source.mapping.name is not None:
+                found.add(os.path.realpath(source.mapping.name))
+            program = Program(source.program[0], source.program[1:], source.prefix, is_text=source.is_text)
+            names = {c.text for c in program.scan.constants if c.storage == _codec.BLOB}
+            found |= {os.path.realpath(resolve(source.directory, name)) for name in names}
+        return found
+
     def require_open(self) -> None:
         """Raise ValueError after close."""
         if self.closed:
@@ -260,6 +281,19 @@ class Package:
         self.sources = []
         for mapping in self._mappings:
             mapping.close()
+
+
+def _recover(path: str) -> None:
+    """Complete what a killed process has begun to change in the model at `path`."""
+
+    def changeable() -> set[str]:
+        package = Package(path, recover=False)
+        try:
+            return package.changeable()
+        finally:
+            package.close()
+
+    journal.recover(*journal.place(path), changeable, path)
 
 
 def _require_bytes(mapping: Mapping) -> None:

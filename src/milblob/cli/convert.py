@@ -12,7 +12,7 @@ from ..formats.elements import Readable
 from ..formats.read import is_array_file, open_arrays
 from ..formats.write import save
 from ..package import BLOB_SUFFIXES
-from .saving import Progress, check_target, report, with_hint
+from .saving import check_target, report, shown, with_hint
 from .selection import describe_filter, matches, select
 
 
@@ -32,7 +32,7 @@ def run(arguments: Namespace) -> int:
         if not chosen:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to convert: expected at least one, got none{' for ' if wanted else ''}{wanted}")
-        progress = stack.enter_context(Progress(chosen, arguments.quiet))
+        progress = stack.enter_context(shown(chosen, arguments))
         try:
             if to_weights:
                 weights.save(

@@ -6,7 +6,7 @@ from .. import model as models
 from ..errors import UnsupportedError
 from ..formats.weights import with_notes
 from ..formats.write import save
-from .saving import Progress, check_target, report, with_hint
+from .saving import check_target, report, shown, with_hint
 from .selection import describe_filter, select
 
 
@@ -20,7 +20,7 @@ def run(arguments: Namespace) -> int:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to extract: expected at least one, got none{' for ' if wanted else ''}{wanted}")
         try:
-            with Progress(chosen, arguments.quiet) as progress:
+            with shown(chosen, arguments) as progress:
                 save(chosen, target, force=arguments.force, progress=progress)
         except UnsupportedError as error:
             raise with_hint(error, chosen, arguments) from None

@@ -12,7 +12,7 @@ from ..formats.arrays import StoredArray
 from ..formats.read import open_arrays
 from ..formats.weights import write_weights
 from . import output
-from .saving import Progress, check_target, report
+from .saving import check_target, report, shown
 from .selection import describe_filter, matches
 
 
@@ -32,7 +32,7 @@ def run(arguments: Namespace) -> int:
         if not chosen:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to pack: expected at least one, got none{' for ' if wanted else ''}{wanted}")
-        with Progress(chosen, arguments.quiet) as progress:
+        with shown(chosen, arguments) as progress:
             try:
                 write_weights(
                     chosen,

@@ -1,8 +1,8 @@
 """What the commands that write tensors elsewhere share: where to, how far, and what was done."""
 
+import contextlib
 import os
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +10,7 @@ from typing import Any
 from ..errors import UnsupportedError
 from ..formats.elements import Readable
 from . import output
-
-_PROGRESS_AFTER_S = 1.0
-_PROGRESS_EVERY_S = 0.1
+from .progress import Progress
 
 
 def check_target(source: str, target: str) -> None:
@@ -56,36 +54,6 @@ def report(arguments: Namespace, source: Any, target: str, tensors: Mapping[str,
         output.say(f"{output.plural(len(tensors), 'tensor')}, {output.size(nbytes)}, to {target}")
 
 
-class Progress:
-    """A line on a terminal, from the second second on; a context manager."""
-
-    def __init__(self, tensors: Mapping[str, Readable], quiet: bool) -> None:
-        self._enabled = not quiet and sys.stderr.isatty()
-        self._count = len(tensors)
-        self._total = sum(tensor.nbytes for tensor in tensors.values()) if self._enabled else 0
-        self._done = self._done_nbytes = 0
-        self._started = self._last = time.monotonic()
-        self._shown = False
-
-    def __call__(self, name: str, nbytes: int) -> None:
-        """Count one tensor."""
-        if not self._enabled:
-            return
-        self._done += 1
-        self._done_nbytes += nbytes
-        now = time.monotonic()
-        if now - self._started < _PROGRESS_AFTER_S or now - self._last < _PROGRESS_EVERY_S:
-            return
-        self._last, self._shown = now, True
-        portion = self._done_nbytes / self._total if self._total else 1.0
-        bar = "#" * int(30 * portion)
-        line = f"[{bar:<30}] {portion:4.0%}  {self._done} of {self._count}  {output.size(self._done_nbytes)}"
-        print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def __enter__(self) -> "Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Take the line away."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def shown(tensors: Mapping[str, Readable], arguments: Namespace) -> contextlib.closing[Progress]:
+    """Show on a terminal how far the writing of these tensors is, while in the context."""
+    return contextlib.closing(Progress(tensors.values(), enabled=not arguments.quiet and sys.stderr.isatty()))
