@@ -197,9 +197,8 @@ def _add_weight_file(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="names and places of what is in a weight file: .json, or .mil for MIL text; default: as it, with .json",
     )
-    parser.add_argument(
-        "--align", metavar="N", type=int, default=64, help="place data at multiples of 64 (default), 4096 or 16384"
-    )
+    align = "begin data at multiples of 64, 4096 or 16384"
+    parser.add_argument("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=align)
 
 
 def _add_check(commands: Any) -> None:
