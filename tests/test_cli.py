@@ -559,10 +559,11 @@ def test_examples_of_the_page(cli, example, tmp_path, monkeypatch):
     data = bytearray(broken.read_bytes())
     struct.pack_into("<I", data, 9344, 0)
     broken.write_bytes(bytes(data[:-100]))
-    command, _, shown = example.partition("\n")
-    _, out, err = cli(*shlex.split(command))
-    parts = [re.escape(part) for part in shown.split("\n...\n")]
-    assert re.fullmatch("\n(?:.*\n)+".join(parts), (out + err).rstrip("\n"))
+    for step in example.split("\n$ milblob "):
+        command, _, shown = step.partition("\n")
+        _, out, err = cli(*shlex.split(command))
+        parts = [re.escape(part) for part in shown.split("\n...\n")]
+        assert re.fullmatch("\n(?:.*\n)+".join(parts), (out + err).rstrip("\n"))
 
 
 def test_the_page_has_every_code():

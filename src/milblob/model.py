@@ -28,7 +28,7 @@ class Model(MappingABC[str, Tensor]):
 
     Attributes:
         path: as given; None for a buffer.
-        kind: "mlpackage", "mlmodelc", "mlmodel", "mil" or "blob".
+        kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" (of a weight file) or "blob".
         functions: names of all functions, prefixed in a pipeline.
 
     A name without its function or model prefix is accepted where only one tensor has it. Reading is safe from several
@@ -266,8 +266,8 @@ def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool 
     """Open a model, or a bare weight file, without reading its values.
 
     Args:
-        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object that holds
-            one of the latter three. What it is follows from the contents.
+        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file, or listing of one (`write_weights`);
+            or a buffer or file object that holds one of the latter four. What it is follows from the contents.
         mode: "r".
         constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of
             ten or more elements).
