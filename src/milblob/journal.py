@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 
 from . import mapping
 from .errors import FormatError
-from .files import NewFile, lock, sync, sync_directory, write_at
+from .files import NewFile, lock, sync, sync_directory
+from .transfer import write_at
 
 JOURNAL = ".milblob-journal"
 _MAGIC = b"milblob\1"
@@ -226,10 +227,10 @@ def _write_journal(root: str, name: str, entries: list[_Entry]) -> None:
             relative, data = entry.path.encode(), memoryview(entry.data).cast("B")
             head = _ENTRY.pack(entry.kind, len(relative), entry.file_nbytes, entry.offset, len(data)) + relative
             for part in (head, data):
-                write_at(new.fd, part, at)
+                write_at(new.fd, [part], at)
                 at += len(part)
                 crc = zlib.crc32(part, crc)
-        write_at(new.fd, _HEAD.pack(_MAGIC, at, crc, len(entries)), 0)
+        write_at(new.fd, [_HEAD.pack(_MAGIC, at, crc, len(entries))], 0)
         inode = os.fstat(new.fd).st_ino
     except BaseException:
         new.discard()
@@ -249,7 +250,7 @@ def _apply(root: str, entries: list[_Entry], fds: Mapping[str, int]) -> None:
     changed = set()
     for entry in entries:
         if entry.kind == _PATCH:
-            write_at(fds[entry.path], entry.data, entry.offset)
+            write_at(fds[entry.path], [entry.data], entry.offset)
             changed.add(entry.path)
     for path in changed:
         sync(fds[path])
@@ -275,13 +276,13 @@ def _copier(source: int, patches: list[Patch]) -> Callable[[int], None]:
             if step == 0:
                 os.lseek(source, at, os.SEEK_SET)
                 data = os.read(source, _COPY_NBYTES)
-                write_at(fd, data, at)
+                write_at(fd, [data], at)
                 step = len(data)
             if step == 0:
                 raise OSError(f"file to copy: expected {nbytes} bytes, got {at}")
             at += step
         for patch in patches:
-            write_at(fd, patch.data, patch.offset)
+            write_at(fd, [patch.data], patch.offset)
 
     return write
 
