@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from ._codec import exchange
 
@@ -497,23 +497,7 @@ def _remove_tree(name: str) -> None:
     shutil.rmtree(name, ignore_errors=True)
 
 
-# ------------------------------------------------------------------------------------------------------- write and sync
-
-
-def write_at(fd: int, data: Any, offset: int) -> None:
-    """Write all bytes of a C-contiguous buffer at an offset of a file, whatever the system takes at a time.
-
-    Raises:
-        OSError: whatever the system says; some of the bytes may be written.
-    """
-    with memoryview(data) as whole, whole.cast("B") as view:
-        done = 0
-        while done < len(view):
-            if hasattr(os, "pwrite"):
-                done += os.pwrite(fd, view[done:], offset + done)
-            else:
-                os.lseek(fd, offset + done, os.SEEK_SET)
-                done += os.write(fd, view[done : done + (1 << 30)])
+# ----------------------------------------------------------------------------------------------------------------- sync
 
 
 def sync(fd: int) -> None:
