@@ -16,6 +16,7 @@ from .model import Model, load
 from .opening import open
 from .program import Use
 from .refit import RefitReport, Refitted, refit
+from .repack import Report, repack
 from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
 from .writer import BlobWriter
@@ -34,6 +35,7 @@ __all__ = [
     "ProgramError",
     "RefitReport",
     "Refitted",
+    "Report",
     "ResolveError",
     "Tensor",
     "UnsupportedError",
@@ -43,5 +45,6 @@ __all__ = [
     "open",
     "pack_tensor",
     "refit",
+    "repack",
     "unpack_tensor",
 ]

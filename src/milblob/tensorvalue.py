@@ -299,8 +299,8 @@ def stored_bytes(array: np.ndarray[Any, Any], target: DType) -> memoryview:
         elements, low, high = _one_byte_elements(array, own, target)
         out = np.empty(target.nbytes(elements.size), np.uint8)
         _codec.pack_bits(elements, out, target.nbits, low, high)
-        return memoryview(out)
+        return memoryview(out)  # type: ignore[arg-type,unused-ignore]
     if target is not own:
         array = narrow(array, target)
     array = np.ascontiguousarray(array, target.numpy)
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type,unused-ignore]

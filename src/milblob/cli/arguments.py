@@ -28,6 +28,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_extract(commands)
     _add_check(commands)
     _add_refit(commands)
+    _add_repack(commands)
     return parser.parse_args(argv)
 
 
@@ -190,3 +191,55 @@ def _add_refit(commands: Any) -> None:
     parser.add_argument("--force", action="store_true", help="replace the model or file that OUT is")
     parser.add_argument("--dry-run", action="store_true", help="check everything, write nothing")
     parser.add_argument("--json", action="store_true", help="say what was changed as one JSON object")
+
+
+def _size(text: str) -> int:
+    """Parse a number of bytes: 1000000, 64K, 16MiB, 2G."""
+    units = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+    number = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = number[-1:] if number[-1:] in units else ""
+    try:
+        return int(float(number.removesuffix(unit)) * (1 << units[unit]))
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"size: expected bytes, such as 64M or 2G, got {text!r}") from None
+
+
+def _split(text: str) -> str | int:
+    return text if text == "function" else _size(text)
+
+
+def _add_repack(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "repack",
+        "rewrite a model or weight files: cast, deduplicate, move and lay out weights",
+        ("no summary, no progress", "every tensor, not only those that change"),
+        selects=False,
+    )
+    add = parser.add_argument
+    models = ".mlpackage, .mlmodelc, .mlmodel or weight file; several weight files become one"
+    add("models", metavar="MODEL", nargs="+", help=models)
+    add("-o", "--output", metavar="OUT", required=True, help="the result; may be MODEL itself, which is then replaced")
+    casts = "store float32, float16 or bfloat16 weights as another of them; may be repeated"
+    add("--cast", metavar="[FROM=]TO", action="append", default=[], help=casts)
+    too_large = "what a cast does with too large numbers; default: error"
+    add("--overflow", choices=("error", "inf", "clamp"), default="error", help=too_large)
+    add("--nan", choices=("keep", "error"), default="keep", help="what a cast does with NaNs; default: keep")
+    add("--dedupe", action="store_true", help="store equal weights once")
+    add("--gc", action="store_true", help="drop records that nothing refers to")
+    count: dict[str, Any] = {"metavar": "N", "nargs": "?", "type": int, "const": True}
+    add("--externalize", **count, help="move values of N (10) or more elements to the weight file")
+    add("--inline", **count, help="move values of fewer than N (10) elements into the Program")
+    what = "'function': a weight file for each; or the most bytes of one, such as 1G"
+    add("--split", metavar="WHAT", type=_split, help=what)
+    add("--merge", action="store_true", help="one weight file for everything")
+    align = "begin data at multiples of 64, 4096 or 16384"
+    add("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=align)
+    add("--canonical", action="store_true", help="a layout that depends on the contents alone")
+    globs = "cast, externalize and inline only tensors whose name matches; may be repeated"
+    add("-k", "--keep", metavar="GLOB", action="append", default=[], help=globs)
+    functions = "the result has only this function; may be repeated"
+    add("-f", "--function", metavar="NAME", action="append", help=functions)
+    add("-n", "--dry-run", action="store_true", help="say what would be done")
+    add("--force", action="store_true", help="replace what is there")
+    add("--json", action="store_true", help="one JSON object")

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Mapping
 
@@ -10,10 +9,8 @@ from .. import opening
 from ..errors import UnsupportedError
 from ..tensor import Tensor
 from . import output
+from .progress import Progress
 from .selection import describe_filter, select
-
-_PROGRESS_AFTER_S = 1.0
-_PROGRESS_EVERY_S = 0.1
 
 
 def run(arguments: Namespace) -> int:
@@ -25,7 +22,7 @@ def run(arguments: Namespace) -> int:
         if not chosen:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to extract: expected at least one, got none{' for ' if wanted else ''}{wanted}")
-        progress = _Progress(chosen, enabled=not arguments.quiet and sys.stderr.isatty())
+        progress = Progress(chosen.values(), enabled=not arguments.quiet and sys.stderr.isatty())
         try:
             _save(chosen, target, arguments.force, progress)
         except UnsupportedError as error:
@@ -45,7 +42,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _save(tensors: Mapping[str, Tensor], target: str, force: bool, progress: "_Progress") -> None:
+def _save(tensors: Mapping[str, Tensor], target: str, force: bool, progress: Progress) -> None:
     suffix = os.path.splitext(target)[1].lower()
     if target.endswith(("/", os.sep)) or os.path.isdir(target) or not suffix:
         from ..formats import npy_dir
@@ -75,34 +72,3 @@ def _check_target(source: str, target: str) -> None:
     if inside or around:
         how = "holds" if around else "is, or is in,"
         raise ValueError(f"output {target}: expected a place outside the model, got one that {how} {source}")
-
-
-class _Progress:
-    """A line on a terminal, from the second second on."""
-
-    def __init__(self, tensors: Mapping[str, Tensor], enabled: bool) -> None:
-        self._enabled = enabled
-        self._count = len(tensors)
-        self._total = sum(tensor.nbytes for tensor in tensors.values()) if enabled else 0
-        self._done = self._done_nbytes = 0
-        self._started = self._last = time.monotonic()
-        self._shown = False
-
-    def __call__(self, name: str, nbytes: int) -> None:
-        if not self._enabled:
-            return
-        self._done += 1
-        self._done_nbytes += nbytes
-        now = time.monotonic()
-        if now - self._started < _PROGRESS_AFTER_S or now - self._last < _PROGRESS_EVERY_S:
-            return
-        self._last, self._shown = now, True
-        portion = self._done_nbytes / self._total if self._total else 1.0
-        bar = "#" * int(30 * portion)
-        line = f"[{bar:<30}] {portion:4.0%}  {self._done} of {self._count}  {output.size(self._done_nbytes)}"
-        print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Take the line away."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
