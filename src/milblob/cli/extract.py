@@ -5,7 +5,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Mapping
 
-from .. import model as models
+from .. import opening
 from ..errors import UnsupportedError
 from ..tensor import Tensor
 from . import output
@@ -17,7 +17,7 @@ def run(arguments: Namespace) -> int:
     """Run the command."""
     target = arguments.output
     _check_target(arguments.model, target)
-    with models.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
+    with opening.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
         chosen = select(model, arguments)
         if not chosen:
             wanted = describe_filter(arguments)
