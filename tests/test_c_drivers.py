@@ -113,6 +113,17 @@ def test_casts(build):
     run([build("cast")])
 
 
+def test_splice(build, programs, tmp_path):
+    run([build("splice_edits"), *programs])
+    run([build("splice_edits"), "--mutate", 150, 6, *programs])
+    deep = b"\x08\x01"
+    for _ in range(1500):
+        deep = field(1, deep)
+    path = tmp_path / "deep.pb"
+    path.write_bytes(deep)
+    run([build("splice_edits"), "--mutate", 300, 7, path])
+
+
 def test_text(build):
     text = DATA / "opset_ios16_fp16/model.mlmodelc/model.mil"
     run([build("text_to_program"), "--truncate", 7, text])

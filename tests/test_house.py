@@ -18,8 +18,8 @@ MAX_LINES = 600
 
 # Imports only point left.
 ORDER = [
-    "errors", "_codec", "dtypes", "mapping", "files", "journal", "blob", "writer", "tensorvalue", "schema", "metadata",
-    "program", "splice", "edits", "text", "package", "tensor", "model", "casting", "refit", "opening", "plan", "repack",
+    "errors", "_codec", "dtypes", "mapping", "transfer", "files", "journal", "blob", "tensorvalue", "writer", "schema", "metadata",
+    "program", "splice", "edits", "text", "package", "dedupe", "tensor", "model", "casting", "refit", "opening", "plan", "repack",
     "merge", "blobcheck", "check", "formats", "cli",
 ]  # fmt: skip
 
@@ -108,6 +108,7 @@ def test_headers_know_bytes_and_counts_only():
         includes = set(re.findall(r"#include [<\"]([^>\"]+)", code))
         assert all(name.startswith("milblob/") or name in {
             "stdbool.h", "stddef.h", "stdint.h", "string.h", "intrin.h", "immintrin.h", "sys/mman.h",
+            "errno.h", "stdio.h", "sys/syscall.h", "unistd.h",
         } for name in includes), includes  # fmt: skip
 
 
@@ -186,7 +187,7 @@ def test_import_brings_little():
     """
     new, heavy = run_child(code).split("\n")[:2]
     new = {name for name in new.split() if "cython" not in name}  # the modules that Cython itself keeps
-    assert new <= {"mmap", "threading"}, new
+    assert new <= {"mmap", "threading", "errno", "fcntl"}, new
     assert not {"google", "coremltools", "rich", "safetensors"} & set(heavy.split())
 
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import milblob
 import reference
 from hostile_bytes import Sparse, blob_value, field, model, program, run_child, tensor_type, write_package
 
@@ -151,3 +152,42 @@ def test_large_blob_file_that_announces_what_fits_and_holds_nothing(nbytes, tmp_
         print("done")
     """
     assert run_child(code, path).strip() == "done"
+
+
+def test_splice_of_a_file_of_3_gib(tmp_path):
+    """A value past 3 GiB is replaced and the file written as a stream; this one really takes 3 GiB of disk for a while."""
+    old, new = tmp_path / "old.mlmodel", tmp_path / "new.mlmodel"
+    large_model(large_const("w", 11, 1, 4, 3 * GIB // 4), large_const("after", 11, 1, 4, 20)).write(old)
+    wanted = large_model(large_const("w", 11, 1, 4, 3 * GIB // 4), large_const("after", 11, 1, 4, 20_000))
+    code = """
+        import os, struct, tracemalloc
+        from hostile_bytes import field, peak_rss_nbytes, tensor_type
+        from milblob import _codec
+        from milblob.mapping import Mapping
+        from milblob.program import Program
+        from milblob.splice import Edit, splice
+        mapping = Mapping(sys.argv[1])
+        outer = _codec.wire_fields(mapping.live(), 0, mapping.nbytes)
+        w, after = Program(mapping.live(), outer[-1][3:]).scan.constants
+        (_, _, _, offset, nbytes), _ = _codec.wire_fields(mapping.live(), *after.value)
+        values = bytes(4 * 20_000 - 12) + struct.pack("<3f", 1.5, -2.5, 3.5)
+        edits = [Edit(offset, nbytes, tensor_type(11, [20_000])), Edit(*after.payload, field(1, field(1, values)))]
+        tracemalloc.start()
+        result = splice(mapping, (0, mapping.nbytes), edits)
+        fd = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT)
+        result.write_to(fd)
+        os.close(fd)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        print(peak_rss_nbytes())
+    """
+    try:
+        assert int(run_child(code, old, new)) < LIMIT_NBYTES
+        assert new.stat().st_size == len(wanted) > 3 * GIB
+        with new.open("rb") as file:
+            assert file.read(len(wanted.parts[0])) == wanted.parts[0]
+        with milblob.open(new) as opened:
+            assert [tensor.shape for tensor in opened.values()] == [(3 * GIB // 4,), (20_000,)]
+            for tensor in opened.values():
+                assert tensor[-3:].tolist() == FAR and not tensor[-1003:-3].any()
+    finally:
+        new.unlink(missing_ok=True)

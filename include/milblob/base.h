@@ -42,7 +42,8 @@ typedef enum mb_status {
     MB_UTF8,        /* bytes that are not UTF-8 */
     MB_SYNTAX,      /* MIL text: `detail` tells what was expected at `offset` */
     MB_RANK,        /* a tensor type whose rank is `expected` lists `got` dimensions */
-    MB_TYPE         /* a value with no type, or whose type cannot hold it */
+    MB_TYPE,        /* a value with no type, or whose type cannot hold it */
+    MB_EDGE         /* an edit of `got` bytes that does not begin and end where fields do */
 } mb_status;
 
 /* Filled when a function returns anything but MB_OK. The meaning of `expected` and `got` stands beside each code. */

@@ -15,11 +15,13 @@ from .model import Model, load, open
 from .program import Use
 from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
+from .writer import BlobWriter
 
 __all__ = [
     "RECORD",
     "BlobReader",
     "BlobRecord",
+    "BlobWriter",
     "DType",
     "Finding",
     "FormatError",

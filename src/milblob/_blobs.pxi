@@ -82,3 +82,117 @@ def blob_records_at(Buffer buffer not None, offsets, records, bytes metadata=Non
     finally:
         PyBuffer_Release(&src)
     return done, _error(&e, buffer.name) if status else None
+
+
+def blob_header(uint32_t count):
+    """Return the 64 bytes of a storage header."""
+    cdef uint8_t header[64]
+    C.mb_blob_header_store(header, count)
+    return header[:64]
+
+
+def blob_metadata(uint32_t blob_code, uint64_t nbytes, uint64_t data_offset, uint64_t padding_nbits=0):
+    """Return the 64 bytes of a record's metadata, reserved fields zero."""
+    cdef uint8_t metadata[64]
+    C.mb_blob_record_store(metadata, blob_code, nbytes, data_offset, padding_nbits)
+    return metadata[:64]
+
+
+def blob_place(uint64_t end, uint64_t align=64):
+    """Return (offset, data offset) of the record that follows data ending at `end`; align is a power of two, 64 or more.
+
+    Raises:
+        OverflowError: past 64 bits.
+    """
+    cdef uint64_t offset, data_offset
+    if not C.mb_blob_place(end, align, &offset, &data_offset):
+        raise OverflowError(f"offset of the next record: expected less than 2^64, got one after {end}")
+    return offset, data_offset
+
+
+def blob_stage(list arrays, Py_ssize_t start, staging, uint64_t base, uint64_t end, uint64_t align, kind, dict codes, list offsets):
+    """Lay out arrays as records in a staging buffer, one after another, for as long as they fit.
+
+    Args:
+        arrays: what is to be written. One that is not exactly of type `kind` (ndarray), C-contiguous and of a dtype in
+            `codes` ends the run: it needs more than a copy.
+        start: index of the first array.
+        staging: writable buffer for the bytes of the file from `base` on; padding in it is set to zero.
+        end: offset in the file behind the last data so far, base <= end.
+        codes: NumPy dtype -> blob code, of byte-sized dtypes.
+        offsets: list that the offset of each record's metadata is appended to.
+
+    Returns:
+        (index of the first array that was not written, new end).
+    """
+    cdef Py_buffer out, src
+    cdef uint64_t offset = 0, data_offset = 0, capacity
+    cdef uint32_t code = 0
+    cdef uint8_t *at
+    cdef object array, dtype, last = None, found
+    PyObject_GetBuffer(staging, &out, PyBUF_WRITABLE)
+    capacity = base + <uint64_t>out.len
+    at = <uint8_t *>out.buf
+    try:
+        while start < len(arrays):
+            array = arrays[start]
+            if type(array) is not kind:
+                break
+            dtype = array.dtype
+            if dtype is not last:
+                found = codes.get(dtype)
+                if found is None:
+                    break
+                last, code = dtype, found
+            if not C.mb_blob_place(end, align, &offset, &data_offset) or data_offset > capacity:
+                break
+            try:
+                PyObject_GetBuffer(array, &src, PyBUF_SIMPLE)
+            except (BufferError, ValueError):  # strided
+                break
+            if <uint64_t>src.len > capacity - data_offset:
+                PyBuffer_Release(&src)
+                break
+            memset(at + (end - base), 0, data_offset - end)
+            C.mb_blob_record_store(at + (offset - base), code, <uint64_t>src.len, data_offset, 0)
+            memcpy(at + (data_offset - base), src.buf, <size_t>src.len)
+            end = data_offset + <uint64_t>src.len
+            PyBuffer_Release(&src)
+            offsets.append(offset)
+            start += 1
+    finally:
+        PyBuffer_Release(&out)
+    return start, end
+
+
+def hash_bytes(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64_t seed=0):
+    """Return a 64-bit hash of [offset, offset + nbytes): for finding candidates, never proof of equality. See hash.h."""
+    cdef uint64_t value
+    _span_check(buffer, offset, nbytes)
+    with nogil:
+        value = C.mb_hash(buffer.data + offset, nbytes, seed)
+    return value
+
+
+def equal_bytes(Buffer a not None, uint64_t a_offset, Buffer b not None, uint64_t b_offset, uint64_t nbytes):
+    """Whether `nbytes` at a_offset of one buffer and at b_offset of another are the same."""
+    cdef int difference
+    _span_check(a, a_offset, nbytes)
+    _span_check(b, b_offset, nbytes)
+    with nogil:
+        difference = memcmp(a.data + a_offset, b.data + b_offset, <size_t>nbytes)
+    return difference == 0
+
+
+def exchange(bytes a not None, bytes b not None):
+    """Swap what two paths of one file system name, files or directories, in one step.
+
+    Returns:
+        0, or the errno: ENOSYS, EINVAL or ENOTSUP where it cannot be done in one step.
+    """
+    cdef const char *first = a
+    cdef const char *second = b
+    cdef int code
+    with nogil:
+        code = C.mb_exchange(first, second)
+    return code

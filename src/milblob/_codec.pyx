@@ -97,6 +97,7 @@ _WORDS = {
     <int>C.MB_DEPTH: "{what}: expected at most {expected} levels of nesting, got more",
     <int>C.MB_RANK: "{what}: expected {expected} dimensions, got {got}",
     <int>C.MB_TYPE: "{what}: expected a tensor type, got none",
+    <int>C.MB_EDGE: "{what}: expected the payload of a field or whole fields, got {got} bytes that are neither",
     <int>C.MB_UTF8: "{what}: expected UTF-8, got other bytes",
     <int>C.MB_RANGE: "{what}: expected a value that fits, got another at element {expected}",
     <int>C.MB_SYNTAX: "MIL text: expected {what}, got {found}",

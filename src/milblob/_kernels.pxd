@@ -5,7 +5,7 @@ cdef extern from "milblob/base.h" nogil:
     ctypedef enum mb_status:
         MB_OK, MB_FULL, MB_SPLIT, MB_TRUNCATED, MB_SENTINEL, MB_VERSION, MB_COUNT, MB_DTYPE, MB_BOUNDS, MB_OVERLAP
         MB_OVERFLOW, MB_PADDING, MB_VARINT, MB_TAG, MB_NUMBER, MB_LENGTH, MB_DEPTH, MB_RANGE, MB_UTF8
-        MB_SYNTAX, MB_RANK, MB_TYPE
+        MB_SYNTAX, MB_RANK, MB_TYPE, MB_EDGE
     ctypedef struct mb_error:
         mb_status status
         uint64_t offset, expected, got
@@ -30,6 +30,15 @@ cdef extern from "milblob/blob.h" nogil:
     mb_status mb_blob_records_at(const uint8_t *file, uint64_t file_nbytes, const uint8_t *metadata,
                                  const uint64_t *offsets, uint64_t count, mb_blob_record *records, uint64_t *done,
                                  mb_error *error)
+
+cdef extern from "milblob/store.h" nogil:
+    void mb_blob_header_store(uint8_t *dst, uint32_t count)
+    void mb_blob_record_store(uint8_t *dst, uint32_t blob_code, uint64_t nbytes, uint64_t data_offset,
+                              uint64_t padding_nbits)
+    bint mb_blob_place(uint64_t end, uint64_t align, uint64_t *offset, uint64_t *data_offset)
+
+cdef extern from "milblob/hash.h" nogil:
+    uint64_t mb_hash(const uint8_t *src, uint64_t nbytes, uint64_t seed)
 
 cdef extern from "milblob/wire.h" nogil:
     ctypedef struct mb_cursor:
@@ -64,6 +73,8 @@ cdef extern from "milblob/varint.h" nogil:
 cdef extern from "milblob/subbyte.h" nogil:
     uint64_t mb_packed_nbytes(uint64_t count, unsigned int nbits)
     void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned int nbits)
+    mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned int nbits, int lo, int hi,
+                           bint is_signed, mb_error *error)
 
 cdef extern from "milblob/pack.h" nogil:
     int MB_PACK_RAW, MB_PACK_I16, MB_PACK_U16, MB_PACK_I32, MB_PACK_I64
@@ -91,6 +102,9 @@ cdef extern from "milblob/kernels.h" nogil:
 
 cdef extern from "milblob/pages.h" nogil:
     void mb_advise_huge(void *start, uint64_t nbytes)
+
+cdef extern from "milblob/exchange.h" nogil:
+    int mb_exchange(const char *a, const char *b)
 
 cdef extern from "milblob/tables.h" nogil:
     uint32_t MB_NONE
@@ -129,6 +143,19 @@ cdef extern from "milblob/tables.h" nogil:
 
 cdef extern from "milblob/program.h" nogil:
     mb_status mb_program_scan(mb_scan *scan, mb_span program)
+
+cdef extern from "milblob/splice.h" nogil:
+    int MB_SPLICE_DEPTH
+    ctypedef struct mb_edit:
+        uint64_t offset, nbytes, new_nbytes
+    ctypedef struct mb_prefix:
+        uint64_t offset, nbytes, length, new_length
+    ctypedef struct mb_level:
+        pass
+    ctypedef struct mb_splice:
+        uint64_t prefix_count, new_nbytes
+    mb_status mb_splice_walk(const uint8_t *base, uint64_t offset, uint64_t nbytes, const mb_edit *edits, uint64_t count,
+                             mb_level *levels, mb_prefix *prefixes, uint64_t capacity, mb_splice *splice, mb_error *error)
 
 cdef extern from "milblob/text.h" nogil:
     mb_status mb_text_to_program(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,

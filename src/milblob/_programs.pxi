@@ -238,3 +238,53 @@ def wire_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64
             raise FormatError(words, offset=wire.tag - buffer.data, file=buffer.name)
         result.append((wire.number, wire.type, wire.value, wire.data - buffer.data, wire.nbytes))
     return result
+
+
+def splice_prefixes(Buffer buffer not None, uint64_t offset, uint64_t nbytes, list edits not None):
+    """Find the length prefixes that change when ranges of the message at [offset, offset + nbytes) are replaced.
+
+    Args:
+        edits: [(offset, nbytes, new nbytes)] in ascending order and apart. Each range is the whole payload of a
+            length-delimited field or a run of whole fields.
+
+    Returns:
+        (new nbytes of the message, [(offset, nbytes, new bytes)] of the prefixes, by offset).
+
+    Raises:
+        FormatError: a range that is none of these, edits that overlap, or a broken message on the way.
+    """
+    cdef uint64_t count = len(edits), capacity, i
+    cdef C.mb_edit *rows
+    cdef C.mb_level *levels
+    cdef C.mb_prefix *prefixes
+    cdef C.mb_splice splice
+    cdef C.mb_error e
+    cdef C.mb_status status
+    cdef void *memory
+    cdef uint8_t prefix[10]
+    _span_check(buffer, offset, nbytes)
+    capacity = 16 + 8 * count
+    while True:
+        memory = malloc(C.MB_SPLICE_DEPTH * sizeof(C.mb_level) + count * sizeof(C.mb_edit) + capacity * sizeof(C.mb_prefix))
+        if memory == NULL:
+            raise MemoryError
+        try:
+            levels = <C.mb_level *>memory
+            rows = <C.mb_edit *>(levels + C.MB_SPLICE_DEPTH)
+            prefixes = <C.mb_prefix *>(rows + count)
+            for i in range(count):
+                rows[i].offset, rows[i].nbytes, rows[i].new_nbytes = edits[i]
+            with nogil:
+                status = C.mb_splice_walk(buffer.data, offset, nbytes, rows, count, levels, prefixes, capacity, &splice, &e)
+            if status == C.MB_OK:
+                changed = []
+                for i in range(splice.prefix_count):
+                    if prefixes[i].new_length != prefixes[i].length:
+                        length = C.mb_varint_write(prefix, prefixes[i].new_length)
+                        changed.append((prefixes[i].offset, prefixes[i].nbytes, prefix[:length]))
+                return splice.new_nbytes, changed
+            if status != C.MB_FULL:
+                raise _error(&e, buffer.name)
+            capacity = splice.prefix_count
+        finally:
+            free(memory)

@@ -231,7 +231,8 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
     if target is not own and not (target.is_integer and own.is_integer):
         raise TypeError(f"array: expected elements of {target}, got {own}; convert them first")
     if target.is_sub_byte:
-        return _pack_sub_byte(array, own, target)
+        elements, low, high = _one_byte_elements(array, own, target)
+        return _codec.tensor_pack(target.field, elements, target.nbits, low, high)
     if target is not own:
         array = narrow(array, target)
     kind = _VARINT_KINDS.get(target, _codec.PACK_RAW)
@@ -270,13 +271,36 @@ def narrow(array: np.ndarray[Any, Any], target: DType) -> np.ndarray[Any, Any]:
     return wide.astype(target.numpy)
 
 
-def _pack_sub_byte(array: np.ndarray[Any, Any], own: DType, target: DType) -> bytes:
-    """Pack one-byte elements, the range checked by the kernel; anything else is narrowed to them first."""
+def _one_byte_elements(array: np.ndarray[Any, Any], own: DType, target: DType) -> tuple[np.ndarray[Any, Any], int, int]:
+    """The elements of a sub-byte array as a vector of bytes, and the range that the packing kernel is to check."""
     low, high = target.range
     direct = array.dtype == np.int8 if target is DType.INT4 else array.dtype == np.uint8
     if not direct:
         array = array if own is target else narrow(array, target)
         if target is DType.INT4:
             low, high = -8, 15  # ml_dtypes keeps -1 as 0x0F; 0xFF would mean the same
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return _codec.tensor_pack(target.field, flat, target.nbits, low, high)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8), low, high
+
+
+def stored_bytes(array: np.ndarray[Any, Any], target: DType) -> memoryview:
+    """Return the bytes that a blob file holds for an array: little-endian, sub-byte elements packed.
+
+    Args:
+        array: elements of `target`, or of another integer dtype, then checked.
+
+    Returns:
+        memoryview of the array itself if it holds them as they are, else of new bytes.
+
+    Raises:
+        OverflowError: an element outside the dtype; its index is named.
+    """
+    own = as_dtype(array.dtype)
+    if target.is_sub_byte:
+        elements, low, high = _one_byte_elements(array, own, target)
+        out = np.empty(target.nbytes(elements.size), np.uint8)
+        _codec.pack_bits(elements, out, target.nbits, low, high)
+        return memoryview(out)
+    if target is not own:
+        array = _narrow(array, target)
+    array = np.ascontiguousarray(array, target.numpy)
+    return memoryview(array.reshape(-1).view(np.uint8))

@@ -1,12 +1,16 @@
 """What a format stores for a tensor whose dtype it lacks: the raw elements, and a note that says what they are."""
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..dtypes import DType
 from ..tensor import Tensor
+
+Progress = Callable[[str, int], None]
+"""Called with the name and the stored bytes of each tensor once it is written."""
 
 PLAIN = frozenset(
     DType[name]

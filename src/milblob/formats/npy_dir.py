@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..files import whole_directory
 from ..tensor import Tensor
-from .elements import elements
+from .elements import Progress, elements
 from .filenames import file_names
-from .whole import Progress, sync, whole_directory
 
 INDEX = "index.json"
 
@@ -37,7 +37,6 @@ def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progr
             array, note = elements(tensor)
             target = os.path.join(temporary, f"{file_name}.npy")
             np.save(target, array, allow_pickle=False)
-            sync(target)
             shape = (note or {}).get("shape", list(array.shape))
             index[name] = {
                 "file": f"{file_name}.npy",
@@ -51,4 +50,3 @@ def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progr
         with open(target, "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump({"format": "milblob", "tensors": index}, file, ensure_ascii=False, indent=1)
             file.write("\n")
-        sync(target)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..files import NewFile
 from ..tensor import Tensor
-from .elements import elements
+from .elements import Progress, elements
 from .filenames import escaped
-from .whole import Progress, whole_file
 
 NOTES = "__milblob__"
 """Key of the notes: one string of JSON, {key: {"dtype": ..., "name": ...}}; only of tensors that need a note."""
@@ -32,7 +32,11 @@ def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progr
         As `Tensor.read`; FileExistsError: without `force`.
     """
     notes: dict[str, dict[str, Any]] = {}
-    with whole_file(path, force) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+    with (
+        NewFile(path, force=force) as new,
+        open(new.fd, "w+b", closefd=False) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+    ):
         for name, tensor in tensors.items():
             key = _key(name)
             array, note = elements(tensor)

@@ -8,9 +8,9 @@ import numpy as np
 
 from ..dtypes import DType
 from ..errors import UnsupportedError
+from ..files import whole_file
 from ..tensor import Tensor
-from .elements import PLAIN, elements
-from .whole import Progress, whole_file
+from .elements import PLAIN, Progress, elements
 
 NOTES = "milblob"
 """Key of the notes in the file's metadata: JSON, {name: {"dtype": ...}}; only of tensors that need a note."""
