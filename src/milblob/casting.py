@@ -56,6 +56,7 @@ def convert_into(
     *,
     overflow: str = "error",
     nan: str = "keep",
+    first_index: int = 0,
 ) -> CastCounts:
     """Cast stored floats, round to nearest even; without the GIL among float32, float16 and bfloat16.
 
@@ -71,6 +72,7 @@ def convert_into(
         overflow: what a finite number that is too large for `dst_dtype` does: "error" raises, "inf" makes it infinite
             (NaN in float8_e4m3fn, which has no infinity), "clamp" makes it the largest finite number. Infinities stay.
         nan: "keep" keeps NaNs, "error" raises.
+        first_index: what messages call the first element, where this is a part of a tensor.
 
     Returns:
         CastCounts.
@@ -87,7 +89,7 @@ def convert_into(
     _require_policies(overflow, nan)
     if src_type is dst_type or src_type not in _FLOATS or dst_type not in _FLOATS:
         raise TypeError(f"cast: expected two different float dtypes, got {src_type} and {dst_type}")
-    return _convert(dst, source, offset, count, src_type, dst_type, overflow, nan)
+    return _convert(dst, source, offset, count, src_type, dst_type, overflow, nan, first_index)
 
 
 def cast_array(
