@@ -301,6 +301,6 @@ def stored_bytes(array: np.ndarray[Any, Any], target: DType) -> memoryview:
         _codec.pack_bits(elements, out, target.nbits, low, high)
         return memoryview(out)
     if target is not own:
-        array = _narrow(array, target)
+        array = narrow(array, target)
     array = np.ascontiguousarray(array, target.numpy)
     return memoryview(array.reshape(-1).view(np.uint8))
