@@ -20,7 +20,7 @@ MAX_LINES = 600
 ORDER = [
     "errors", "_codec", "dtypes", "jsontext", "mapping", "transfer", "files", "journal", "blob", "tensorvalue", "writer",
     "schema", "metadata", "program", "splice", "edits", "text", "listing", "package", "dedupe", "tensor", "model",
-    "casting", "refit", "opening", "plan", "relocate", "arrange", "repack", "merge", "blobcheck", "check", "formats", "cli",
+    "casting", "formats", "editing", "opening", "refit", "plan", "relocate", "arrange", "repack", "merge", "blobcheck", "check", "cli",
 ]  # fmt: skip
 
 

@@ -129,7 +129,10 @@ def test_align(cli, tmp_path):
     assert cli("pack", tmp_path / "a.npz", "-o", tmp_path / "w.bin", "--align", 4096)[0] == 0
     with milblob.BlobReader(tmp_path / "w.bin") as blobs:
         assert [record.data_offset % 4096 for record in blobs] == [0, 0, 0]
-    assert "argument --align: invalid choice: 100" in cli("pack", tmp_path / "a.npz", "-o", tmp_path / "x.bin", "--align", 100)[2]
+    assert (
+        "argument --align: invalid choice: 100"
+        in cli("pack", tmp_path / "a.npz", "-o", tmp_path / "x.bin", "--align", 100)[2]
+    )
     assert not (tmp_path / "x.bin").exists()
 
 

@@ -114,9 +114,9 @@ def test_no_such_file(tmp_path):
         milblob.open(tmp_path / "empty")
 
 
-@pytest.mark.parametrize("mode", ["r+", "w", "a", "rb", "", None])
+@pytest.mark.parametrize("mode", ["w", "a", "rb", "", None])
 def test_other_modes(mode):
-    with pytest.raises(ValueError, match="mode: expected 'r', got"):
+    with pytest.raises(ValueError, match=r"mode: expected 'r' or 'r\+', got"):
         milblob.open(PACKAGE, mode)
 
 

@@ -3,6 +3,8 @@
 import os
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from . import _codec, journal
 from .blob import BlobReader
 from .errors import FormatError, ResolveError, UnsupportedError
@@ -57,6 +59,7 @@ class Package:
         sources: one per Program; empty for a blob file.
         blobs: for a blob file, its reader.
         others: (prefix, type) of pipeline members that are no ML Programs.
+        staged: name -> values that a tensor is to get, which then are those that it has (see refit.py).
 
     Raises:
         OSError: a file cannot be opened.
@@ -71,6 +74,7 @@ class Package:
         self.sources: list[Source] = []
         self.blobs: BlobReader | None = None
         self.others: list[tuple[str, str]] = []
+        self.staged: dict[str, np.ndarray[Any, Any]] = {}
         self._mappings: list[Mapping] = []
         self._readers: dict[tuple[str | None, str], BlobReader] = {}
         try:

@@ -220,6 +220,8 @@ class Tensor:
     def _read(self) -> np.ndarray[Any, Any]:
         package = self._package
         package.require_open()
+        if package.staged and self.name in package.staged:
+            return package.staged[self.name]
         if self._compressed is not None:
             words = f"weight: expected one that is stored dense, got {self.op} (its parts can be read: stored=True)"
             raise UnsupportedError(words, file=self._source.mapping.name if self._source else None)
@@ -271,7 +273,7 @@ class Tensor:
         """
         if self.mil_dtype is DType.STRING:
             raise TypeError(f"dtype of {self.name}: expected one of fixed size, got string")
-        if not (self.mil_dtype.is_sub_byte and self.is_blob):
+        if not (self.mil_dtype.is_sub_byte and self.is_blob) or self.name in self._package.staged:
             return np.asarray(stored_bytes(self.read(), self.mil_dtype))
         try:
             self._package.require_open()

@@ -29,6 +29,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_convert(commands)
     _add_pack(commands)
     _add_check(commands)
+    _add_refit(commands)
     _add_repack(commands)
     return parser.parse_args(argv)
 
@@ -213,6 +214,50 @@ def _add_check(commands: Any) -> None:
         "models", metavar="MODEL", nargs="+", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _add_refit(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "refit",
+        "give weights new values, in place: all of them or none",
+        ("no message", "name each weight that is changed"),
+        selects=False,
+    )
+    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel or weight file")
+    parser.add_argument(
+        "weights", metavar="WEIGHTS", help=".safetensors, .npz or .npy file, or a directory of .npy files"
+    )
+    parser.add_argument(
+        "--map",
+        metavar="OLD=NEW",
+        action="append",
+        default=[],
+        help="the array OLD of WEIGHTS is the weight NEW of the model; may be repeated",
+    )
+    parser.add_argument(
+        "--mapping", metavar="FILE", help="a .json object {old: new}, or lines OLD=NEW; '#' begins a comment"
+    )
+    parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
+    parser.add_argument(
+        "--overflow",
+        metavar="HOW",
+        choices=("error", "inf", "clamp"),
+        default="error",
+        help="numbers that a cast makes too large: error, inf, clamp; default: error",
+    )
+    parser.add_argument(
+        "-k",
+        "--keep",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only weights of the model whose name matches; may be repeated",
+    )
+    parser.add_argument("-o", "--output", metavar="OUT", help="write a copy of the model there instead")
+    parser.add_argument("--force", action="store_true", help="replace the model or file that OUT is")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, write nothing")
+    parser.add_argument("--json", action="store_true", help="say what was changed as one JSON object")
 
 
 def _size(text: str) -> int:

@@ -5,7 +5,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from .. import model as models
+from .. import opening
 from ..errors import UnsupportedError
 from ..formats import weights
 from ..formats.elements import Readable
@@ -49,7 +49,7 @@ def run(arguments: Namespace) -> int:
 def _open(stack: ExitStack, source: str, arguments: Namespace) -> Mapping[str, Readable]:
     """Open the source and choose from it."""
     if not is_array_file(source):
-        model = stack.enter_context(models.open(source, constants=arguments.constants, stored=arguments.stored))
+        model = stack.enter_context(opening.open(source, constants=arguments.constants, stored=arguments.stored))
         return weights.with_notes(select(model, arguments), model)
     if arguments.function is not None or arguments.constants or arguments.stored:
         raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")

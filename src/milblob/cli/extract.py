@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from .. import model as models
+from .. import opening
 from ..errors import UnsupportedError
 from ..formats.weights import with_notes
 from ..formats.write import save
@@ -14,7 +14,7 @@ def run(arguments: Namespace) -> int:
     """Run the command."""
     target = arguments.output
     check_target(arguments.model, target)
-    with models.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
+    with opening.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
         chosen = with_notes(select(model, arguments), model)
         if not chosen:
             wanted = describe_filter(arguments)
