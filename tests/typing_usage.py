@@ -5,6 +5,7 @@ from typing import Any, assert_type
 import numpy as np
 
 import milblob
+from milblob.formats.read import open_arrays
 from milblob.metadata import Feature, Metadata
 
 Array = np.ndarray[Any, Any]
@@ -52,6 +53,15 @@ def values() -> None:
     assert_type(milblob.unpack_tensor(b"", milblob.DType.FLOAT16, (0,)), Array)
     assert_type(milblob.DType.INT4.blob_code, int | None)
     assert_type(milblob.DType.INT4.nbits, int)
+
+
+def written(model: milblob.Model) -> None:
+    assert_type(milblob.write_weights({"a": np.zeros(3, np.float16)}, "w.bin", dtypes={"a": "uint3"}), dict[str, int])
+    assert_type(milblob.write_weights(model, "w.bin", listing="w.json", align=4096), dict[str, int])
+    assert_type(model["w"].read_packed(), Array)
+    with open_arrays("w.npz") as arrays:
+        assert_type(arrays["w"].read(), Array)
+        assert_type(arrays["w"].mil_dtype, milblob.DType)
 
 
 def errors(error: milblob.MilblobError) -> None:
