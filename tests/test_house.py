@@ -19,7 +19,7 @@ MAX_LINES = 600
 # Imports only point left.
 ORDER = [
     "errors", "_codec", "dtypes", "mapping", "transfer", "files", "journal", "blob", "tensorvalue", "writer", "schema", "metadata",
-    "program", "splice", "edits", "text", "package", "dedupe", "tensor", "model", "casting", "refit", "opening", "plan", "repack",
+    "program", "splice", "edits", "text", "package", "dedupe", "tensor", "model", "casting", "cast_rules", "refit", "opening", "plan", "repack",
     "merge", "blobcheck", "check", "formats", "cli",
 ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, cast
 
-from . import _codec, casting
+from . import _codec, cast_rules, casting
 from .blob import BlobReader
 from .dedupe import Stretch, first_equal
 from .dtypes import DType
@@ -504,7 +504,7 @@ class Arrangement:
         place = self._place(reference, item)
         if reference.target is not None:
             value: Any = reference.value if place is None else place
-            return casting.cast_edits(program, constant, reference.target, value)
+            return cast_rules.cast_edits(program, constant, reference.target, value)
         if reference.value is not None:
             return [value_edit(program.buffer, constant, tensor=reference.value)]
         if place is None:
