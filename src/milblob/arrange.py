@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, cast
 
-from . import _codec, casting
+from . import _codec, cast_rules, casting
 from .blob import BlobReader
 from .dtypes import DType
 from .edits import combined, function_edits, reference_edit, require_plain, value_edit
@@ -402,7 +402,7 @@ class Arrangement:
         require_plain(program, reference.source.mapping.live())
         if reference.target is not None:
             value: Any = reference.value if place is None else place
-            return casting.cast_edits(program, constant, reference.target, value)
+            return cast_rules.cast_edits(program, constant, reference.target, value)
         if place is None:
             return [value_edit(program.buffer, constant, tensor=reference.value)]
         if constant.storage != _codec.BLOB:
