@@ -12,6 +12,7 @@ from .check import Finding, check
 from .dtypes import DType
 from .editing import EditableModel
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
+from .formats.weights import write_weights
 from .model import Model, load
 from .opening import open
 from .program import Use
@@ -47,4 +48,5 @@ __all__ = [
     "refit",
     "repack",
     "unpack_tensor",
+    "write_weights",
 ]

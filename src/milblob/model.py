@@ -28,7 +28,7 @@ class Model(MappingABC[str, Tensor]):
 
     Attributes:
         path: as given; None for a buffer.
-        kind: "mlpackage", "mlmodelc", "mlmodel", "mil" or "blob".
+        kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" (of a weight file) or "blob".
         functions: names of all functions, prefixed in a pipeline.
 
     A name without its function or model prefix is accepted where only one tensor has it. Reading is safe from several

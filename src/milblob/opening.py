@@ -22,8 +22,8 @@ def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool 
     """Open a model, or a bare weight file, without reading its values.
 
     Args:
-        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object that holds
-            one of the latter three. What it is follows from the contents.
+        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file, or listing of one (`write_weights`);
+            or a buffer or file object that holds one of the latter four. What it is follows from the contents.
         mode: "r" to read. "r+" also to assign: `model["w"] = array` (see EditableModel); then `source` is a path, and
             no other writer may have the model.
         constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of

@@ -20,7 +20,7 @@ MIN_SPEC_VERSION = 6  # iOS 15: the first with ML Programs; what calls itself ol
 MAX_PIPELINE_DEPTH = 16
 
 _SPEC_VERSION_TAG = 0x08  # the first byte of every Model that a known producer writes
-_BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
+BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
 
 
 class Source(NamedTuple):
@@ -149,7 +149,7 @@ class Package:
             file, rows = parse_listing(data, mapping.name)
             buffer = _codec.Buffer(to_program(file, rows), mapping.name)
             self.sources.append(Source("", directory, mapping, (buffer, 0, buffer.nbytes), True, 0, None))
-        elif suffix in _BLOB_SUFFIXES or _is_blob(data):
+        elif suffix in BLOB_SUFFIXES or _is_blob(data):
             self.kind = "blob"
             self.blobs = BlobReader(mapping)
         else:

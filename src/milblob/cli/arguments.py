@@ -26,6 +26,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_ls(commands)
     _add_show(commands)
     _add_extract(commands)
+    _add_convert(commands)
+    _add_pack(commands)
     _add_check(commands)
     _add_refit(commands)
     _add_repack(commands)
@@ -62,19 +64,23 @@ def _command(
     parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=sentence, allow_abbrev=False)
     parser.set_defaults(run=_lazily(name))
     if selects:
-        parser.add_argument(
-            "-k",
-            "--keep",
-            metavar="GLOB",
-            action="append",
-            default=[],
-            help="only tensors whose name matches; may be repeated",
-        )
+        _add_keep(parser)
         parser.add_argument("-f", "--function", metavar="NAME", help="only tensors of this function")
     volume = parser.add_mutually_exclusive_group()
     volume.add_argument("-q", "--quiet", action="store_true", help=volume_help[0])
     volume.add_argument("-v", "--verbose", action="store_true", help=volume_help[1])
     return parser
+
+
+def _add_keep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-k",
+        "--keep",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only tensors whose name matches; may be repeated",
+    )
 
 
 def _add_views(parser: argparse.ArgumentParser) -> None:
@@ -133,6 +139,67 @@ def _add_extract(commands: Any) -> None:
     _add_views(parser)
     parser.add_argument("--force", action="store_true", help="replace what is there")
     parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
+
+
+def _add_convert(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "convert",
+        "convert between models, weight files, .safetensors, .npz and .npy, without losing a bit",
+        ("no message, no progress", "name each tensor that was written"),
+    )
+    parser.add_argument(
+        "source",
+        metavar="SRC",
+        help="a model, weight file or its listing; .safetensors, .npz, .npy or a directory of .npy files",
+    )
+    parser.add_argument(
+        "target", metavar="DST", help="file.safetensors, file.npz, directory/ or weight.bin, with weight.json"
+    )
+    _add_views(parser)
+    _add_weight_file(parser)
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
+
+
+def _add_pack(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "pack",
+        "write arrays to a bare weight file, with a listing of their names",
+        ("no message, no progress", "name each tensor that was written"),
+        selects=False,
+    )
+    parser.add_argument(
+        "sources", metavar="FILE", nargs="+", help=".npy, .npz or .safetensors files, directories of .npy files"
+    )
+    _add_keep(parser)
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the weight file, such as weight.bin")
+    _add_weight_file(parser)
+    parser.add_argument(
+        "--dtype",
+        metavar="NAME=DTYPE",
+        action="append",
+        default=[],
+        help="store these as another integer dtype, such as 'w*=uint4'; may be repeated",
+    )
+    parser.add_argument(
+        "--skip-unsupported",
+        action="store_true",
+        help="leave out what weight files cannot hold: bool, 64-bit numbers, strings",
+    )
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
+
+
+def _add_weight_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listing",
+        metavar="FILE",
+        help="names and places of what is in a weight file: .json, or .mil for MIL text; default: as it, with .json",
+    )
+    align = "begin data at multiples of 64, 4096 or 16384"
+    parser.add_argument("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=align)
 
 
 def _add_check(commands: Any) -> None:

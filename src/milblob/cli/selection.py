@@ -29,10 +29,15 @@ def select(model: Model, arguments: Namespace) -> dict[str, Tensor]:
     for name, tensor in model.items():
         if wanted is not None and not _is_in(tensor, wanted):
             continue
-        if arguments.keep and not any(name == glob or fnmatchcase(name, glob) for glob in arguments.keep):
+        if not matches(name, arguments.keep):
             continue
         chosen[name] = tensor
     return chosen
+
+
+def matches(name: str, globs: list[str]) -> bool:
+    """Whether a name is one that -k keeps; without any -k it is."""
+    return not globs or any(name == glob or fnmatchcase(name, glob) for glob in globs)
 
 
 def check_function(model: Model, wanted: str) -> None:
@@ -47,7 +52,7 @@ def check_function(model: Model, wanted: str) -> None:
 def describe_filter(arguments: Namespace) -> str:
     """Spell -k and -f, for a message that nothing was found."""
     words = [f"-k {glob}" for glob in arguments.keep]
-    if arguments.function is not None:
+    if getattr(arguments, "function", None) is not None:
         words.append(f"-f {arguments.function}")
     return " ".join(words)
 

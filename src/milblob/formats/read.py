@@ -1,11 +1,13 @@
-"""Reading arrays of outside formats: which one a path is of."""
+"""Files of arrays: which format a path is of."""
 
 import os
 
 from ..errors import UnsupportedError
+from ..package import BLOB_SUFFIXES
 from .arrays import Arrays
 
 SUFFIXES = (".npz", ".safetensors", ".npy")
+LISTINGS = (".json", ".mil")
 
 
 def is_array_file(path: str) -> bool:
@@ -17,10 +19,11 @@ def is_array_file(path: str) -> bool:
 
 
 def open_arrays(path: str | os.PathLike[str]) -> Arrays:
-    """Open a .safetensors, .npz or .npy file, or a directory of .npy files: a mapping from names to `StoredArray`.
+    """Open a .safetensors, .npz or .npy file, a directory of .npy files, a weight file or a listing of one.
 
-    Arrays lie over the mapped file wherever it holds their elements; what milblob noted about a dtype that the format
-    lacks is heeded. A context manager; arrays that were read stay valid after it.
+    Returns:
+        Mapping from names to `StoredArray`; a context manager. Arrays lie over the mapped file wherever it holds their
+        elements, and stay valid after closing. What milblob noted about dtypes that the format lacks is heeded.
 
     Raises:
         OSError: it cannot be opened.
@@ -45,4 +48,10 @@ def open_arrays(path: str | os.PathLike[str]) -> Arrays:
         from . import npy_dir
 
         return npy_dir.open_file(path)
-    raise UnsupportedError(f"arrays: expected .safetensors, .npz, .npy or a directory of .npy, got {path}")
+    if suffix in (*BLOB_SUFFIXES, *LISTINGS):
+        from . import weights
+
+        return weights.open_arrays(path)
+    raise UnsupportedError(
+        f"arrays: expected .safetensors, .npz, .npy, a directory of .npy, a weight file or a listing of one, got {path}"
+    )
