@@ -454,6 +454,35 @@ def test_two_writers(package):
 
 
 @posix
+def test_fork(package):
+    """A copy of the model in a forked process writes nothing, and does not keep the lock."""
+    opened = milblob.open(package, "r+")
+    assign_in(opened, 1, ["floats", "bytes", "ints"])
+    reader, writer = os.pipe()
+    waiting, end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            opened.close()
+        except RuntimeError as error:
+            os.write(writer, str(error).encode())
+            os.read(waiting, 1)  # lives on while the parent goes on
+        finally:
+            os._exit(0)
+    assert b"expected to be written by the process that opened it" in os.read(reader, 1000)
+    assert number_of(package) == 0
+    with pytest.raises(BlockingIOError):
+        milblob.open(package, "r+")
+    opened.close()
+    assert number_of(package) == 1
+    milblob.open(package, "r+").close()
+    os.write(end, b"x")
+    os.waitpid(pid, 0)
+    for fd in (reader, writer, waiting, end):
+        os.close(fd)
+
+
+@posix
 def test_replaced_meanwhile(package):
     (weights,) = package.rglob("weight.bin")
     with milblob.open(package, "r+") as opened:
