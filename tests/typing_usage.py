@@ -48,6 +48,16 @@ def blobs(path: str) -> None:
         assert_type(reader.name, str | None)
 
 
+def editing(path: str) -> None:
+    with milblob.open(path, "r+", stored=True) as model:
+        assert_type(model, milblob.EditableModel)
+        model["w"] = np.zeros((2, 3), np.float16)
+        model.flush()
+    report = milblob.refit(path, {"w": np.zeros(3)}, mapping={"w": "v"}, cast=True, output="copy", dry_run=True)
+    assert_type(report, milblob.RefitReport)
+    assert_type(report.changes[0].name, str)
+
+
 def values() -> None:
     assert_type(milblob.pack_tensor(np.arange(3), "int32"), bytes)
     assert_type(milblob.unpack_tensor(b"", milblob.DType.FLOAT16, (0,)), Array)
