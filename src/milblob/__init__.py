@@ -11,6 +11,7 @@ from .blob import RECORD, BlobReader, BlobRecord
 from .check import Finding, check
 from .dtypes import DType
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
+from .merge import Merged, MergedFunction, merge_functions
 from .model import Model, load, open
 from .program import Use
 from .tensor import Tensor
@@ -25,6 +26,8 @@ __all__ = [
     "DType",
     "Finding",
     "FormatError",
+    "Merged",
+    "MergedFunction",
     "MilblobError",
     "Model",
     "ProgramError",
@@ -34,6 +37,7 @@ __all__ = [
     "Use",
     "check",
     "load",
+    "merge_functions",
     "open",
     "pack_tensor",
     "unpack_tensor",
