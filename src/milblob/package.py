@@ -335,7 +335,8 @@ def read_json(path: str) -> Any:
 def manifest() -> bytes:
     """Return the manifest of a package with model.mlmodel and a folder of weights: always the same bytes.
 
-    Identifiers have to be unique in a manifest only. These are version 5 UUIDs of the items' paths.
+    Identifiers have to be unique in a manifest only. These are version 5 UUIDs of the items' paths. coremltools rewrites
+    the manifest of every package that it opens; this is the form that it writes, so that it changes nothing.
     """
     import json
 
@@ -349,7 +350,7 @@ def manifest() -> bytes:
         for identifier, name, words in items
     }
     content = {"fileFormatVersion": "1.0.0", "itemInfoEntries": entries, "rootModelIdentifier": items[0][0]}
-    return (json.dumps(content, indent=4) + "\n").encode()
+    return (json.dumps(content, indent=4, sort_keys=True) + "\n").encode()
 
 
 def find_root_model(root: str) -> str:
