@@ -13,6 +13,7 @@ from .dtypes import DType
 from .editing import EditableModel
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
 from .formats.weights import write_weights
+from .merge import Merged, MergedFunction, merge_functions
 from .model import Model, load
 from .opening import open
 from .program import Use
@@ -31,6 +32,8 @@ __all__ = [
     "EditableModel",
     "Finding",
     "FormatError",
+    "Merged",
+    "MergedFunction",
     "MilblobError",
     "Model",
     "ProgramError",
@@ -43,6 +46,7 @@ __all__ = [
     "Use",
     "check",
     "load",
+    "merge_functions",
     "open",
     "pack_tensor",
     "refit",

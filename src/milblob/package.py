@@ -365,6 +365,27 @@ def read_json(path: str) -> Any:
         mapping.close()
 
 
+def manifest() -> bytes:
+    """Return the manifest of a package with model.mlmodel and a folder of weights: always the same bytes.
+
+    Identifiers have to be unique in a manifest only. These are version 5 UUIDs of the items' paths. coremltools rewrites
+    the manifest of every package that it opens; this is the form that it writes, so that it changes nothing.
+    """
+    import json
+
+    items = (
+        ("B7B312DC-4C52-5F9E-A2C1-08A40D60BF43", "model.mlmodel", "CoreML Model Specification"),
+        ("AA794B57-6179-5AD2-8C64-3B8D10B76FAC", "weights", "CoreML Model Weights"),
+    )
+    author = "com.apple.CoreML"
+    entries = {
+        identifier: {"author": author, "description": words, "name": name, "path": f"{author}/{name}"}
+        for identifier, name, words in items
+    }
+    content = {"fileFormatVersion": "1.0.0", "itemInfoEntries": entries, "rootModelIdentifier": items[0][0]}
+    return (json.dumps(content, indent=4, sort_keys=True) + "\n").encode()
+
+
 def find_root_model(root: str) -> str:
     """Return the path of a package's model file, by its manifest.
 

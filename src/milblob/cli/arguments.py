@@ -31,6 +31,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_check(commands)
     _add_refit(commands)
     _add_repack(commands)
+    _add_merge_functions(commands)
     return parser.parse_args(argv)
 
 
@@ -52,7 +53,7 @@ def _lazily(name: str) -> Callable[[argparse.Namespace], int]:
     def run(arguments: argparse.Namespace) -> int:
         from importlib import import_module
 
-        return int(import_module(f".{name}", __package__).run(arguments))
+        return int(import_module(f".{name.replace('-', '_')}", __package__).run(arguments))
 
     return run
 
@@ -310,3 +311,26 @@ def _add_repack(commands: Any) -> None:
     add("-n", "--dry-run", action="store_true", help="say what would be done")
     add("--force", action="store_true", help="replace what is there")
     add("--json", action="store_true", help="one JSON object")
+
+
+def _add_merge_functions(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "merge-functions",
+        "make one package with the functions of several, equal weights stored once",
+        ("no message", "say where each function comes from"),
+        selects=False,
+    )
+    parser.add_argument("models", metavar="MODEL", nargs="+", help=".mlpackage with an ML Program for iOS 18 or later")
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the new .mlpackage")
+    parser.add_argument(
+        "--as",
+        metavar="[MODEL:]FUNCTION=NAME",
+        dest="names",
+        action="append",
+        default=[],
+        help="call a function NAME; MODEL=NAME where it has only one; may be repeated",
+    )
+    parser.add_argument("--default", metavar="NAME", help="the default function; default: that of the first model")
+    parser.add_argument("--force", action="store_true", help="replace a package that exists")
+    parser.add_argument("--json", action="store_true", help="say what was made as one JSON object")
