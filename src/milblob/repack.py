@@ -1,34 +1,35 @@
 """milblob.repack: rewrite a model, or weight files, in bulk. Plan, then execute."""
 
 import contextlib
+import operator
 import os
-import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _codec
-from .arrange import Arrangement, Change, Options
-from .casting import NAN_POLICIES, OVERFLOW_POLICIES
+from . import _codec, journal
+from .arrange import WEIGHT_COUNT, Arrangement, Change, Options
+from .casting import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
+from .destination import copy_entry, is_in_place, new_file, require_destination, set_mode, walk
 from .dtypes import DType, as_dtype
-from .errors import UnsupportedError
-from .files import NewDirectory, whole_file
+from .errors import FormatError, UnsupportedError
+from .files import NewDirectory, lock, whole_file
+from .manifest import listed_files, with_folders
 from .mapping import Mapping as FileMapping
 from .model import Model
-from .plan import Item, make_tasks, run_task
+from .plan import Item, Task, add_counts, make_tasks, run_tasks
 from .relocate import relocate
 from .splice import splice
-from .transfer import copy_range, write_at
+from .transfer import write_at
 from .writer import ALIGNMENTS
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor, Future
+    from concurrent.futures import Executor
 
-Progress = Callable[[str, int], None]
-"""Called with the name and the stored bytes of each tensor once it is written."""
+Progress = Callable[[str, int, int], None]
+"""Called with the name of the tensor or file that was written last, the bytes written so far, and those of all."""
+
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
-WEIGHT_COUNT = 10
-"""The ecosystem's threshold: constants of this many elements are kept in the weight file."""
 
 
 class Report(NamedTuple):
@@ -114,8 +115,8 @@ def repack(
     does not grow with the model.
 
     Args:
-        src: a .mlpackage, .mlmodelc (only dedupe, gc, split by size, merge, align, canonical), .mlmodel without a weight
-            file, or a blob file; or several blob files, to be merged into one.
+        src: a .mlpackage; a .mlmodelc (no cast, externalize, inline, functions); a .mlmodel without a weight file; a
+            blob file, or several, to be merged into one.
         dst: where the result goes. May be `src` itself, which is then replaced.
         cast: dtype -> dtype, among float32, float16 and bfloat16; or one dtype, for all of them. Round to nearest even.
             float32 as float16 becomes a `constexpr_cast`, so that the type does not change for who reads it.
@@ -151,17 +152,26 @@ def repack(
     """
     if decompress:
         raise UnsupportedError("decompress: expected a version of milblob that decodes weights, got this one")
-    if isinstance(src, str | os.PathLike):
-        src = [src]
-    sources = [os.fsdecode(os.fspath(path)) for path in src]
+    sources = _paths(src)
     options = Options(
         _casts(cast), bool(dedupe), bool(gc), _threshold("externalize", externalize), _threshold("inline", inline),
         split, bool(merge), align, bool(canonical), _names(select) or (), _names(functions), overflow, nan,
     )  # fmt: skip
     _require_options(options)
-    if not sources:
-        raise ValueError("src: expected a path or several, got none")
     return _Repacking(sources, os.fsdecode(os.fspath(dst)), options, force, executor, progress).run(dry_run)
+
+
+def _paths(src: Any) -> list[str]:
+    paths = [src] if isinstance(src, str | os.PathLike) else list(src) if isinstance(src, list | tuple) else []
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"src: expected paths, got {type(path).__name__}")
+    if not isinstance(src, str | os.PathLike | list | tuple):
+        words = "a path, or a list of several, of what is to be rewritten (a buffer can be written to a file first)"
+        raise TypeError(f"src: expected {words}, got {type(src).__name__}")
+    if not paths:
+        raise ValueError("src: expected a path or several, got none")
+    return [os.fsdecode(os.fspath(path)).rstrip("/\\" if os.name == "nt" else "/") or "/" for path in paths]
 
 
 def _casts(asked: Any) -> dict[DType, DType]:
@@ -183,9 +193,10 @@ def _threshold(name: str, value: int | bool | None) -> int | None:
         return None
     if value is True:
         return WEIGHT_COUNT
-    if value < 0:
-        raise ValueError(f"{name}: expected a number of elements, got {value}")
-    return int(value)
+    count = operator.index(value)
+    if count < 0:
+        raise ValueError(f"{name}: expected a number of elements, got {count}")
+    return count
 
 
 def _names(value: str | Sequence[str] | None) -> tuple[str, ...] | None:
@@ -206,6 +217,9 @@ def _require_options(options: Options) -> None:
         one_of("split", options.split, ("function",))
     elif options.split is not None and options.split < 192:
         raise ValueError(f"split: expected 'function' or a size of 192 bytes or more, got {options.split}")
+    if options.externalize is not None and options.inline is not None and options.externalize < options.inline:
+        words = f"expected at most the {options.externalize} elements from which on values are externalized"
+        raise ValueError(f"inline: {words}, got {options.inline}")
     if options.merge and options.split is not None:
         raise ValueError("merge: expected it without split, got both")
 
@@ -228,23 +242,36 @@ class _Repacking:
         self._force = force
         self._executor = executor
         self._progress = progress
+        self._in_place = self._has_lock = False
+        self._held: dict[str, FileMapping] = {}
+        self._done = self._total = 0  # bytes
 
     def run(self, dry_run: bool) -> Report:
         with contextlib.ExitStack() as stack:
-            models = [stack.enter_context(Model(path, stored=True)) for path in self._sources]
+            before = [os.stat(path) for path in self._sources]
+            constants = self._options.externalize is not None and self._options.externalize < WEIGHT_COUNT
+            models = [stack.enter_context(Model(path, stored=True, constants=constants)) for path in self._sources]
             model = models[0]
             for other in models[1:]:
                 if {model.kind, other.kind} != {"blob"}:
-                    words = "repack of several: expected weight files, got a model (milblob merge-functions joins packages)"
+                    words = "repack of several: expected weight files, got a model (merge-functions joins packages)"
                     raise UnsupportedError(words, file=model.path)
-            self._require_destination(model)
-            arrangement = Arrangement(models, self._options)
+            if model.kind != "mil":
+                require_destination(self._sources, model.kind, self._dst, self._force)
+            self._in_place = is_in_place(self._sources, self._dst)
+            if self._in_place and not dry_run:
+                self._lock(models, stack)
+            required = listed_files(self._sources[0]) if model.kind == "mlpackage" else []
+            arrangement = Arrangement(models, self._options, required)
+            for opened in models:
+                self._held |= {os.path.realpath(str(mapped.name)): mapped for mapped in opened._package._mappings}
+            for mapped in self._held.values():
+                arrangement.records.origin(mapped)
             if not dry_run:
-                if model.kind in ("mlpackage", "mlmodelc"):
-                    self._write_directory(model, arrangement)
-                else:
-                    self._write_file(model, arrangement)
-            files = [(name, len(items), nbytes) for name, (items, nbytes) in arrangement.files.items()]
+                write = self._write_directory if model.kind in ("mlpackage", "mlmodelc") else self._write_file
+                write(model, arrangement, before)
+            rows = arrangement.records.files.items()
+            files = [(name, len(items), nbytes) for name, (items, nbytes) in rows]
             return self._report(arrangement.changes, files, not dry_run)
 
     def _report(self, changes: list[Change], files: list[tuple[str, int, int]], done: bool) -> Report:
@@ -257,155 +284,156 @@ class _Repacking:
         after = sum(change.nbytes_after for change in changes)
         return Report(", ".join(self._sources), self._dst, changes, files, before, after, done)
 
-    # ----------------------------------------------------------------------------------------------------- destination
+    # --------------------------------------------------------------------------------------------- others that write
 
-    def _is_source(self) -> bool:
-        return any(os.path.exists(self._dst) and os.path.samefile(path, self._dst) for path in self._sources)
+    def _lock(self, models: list[Model], stack: contextlib.ExitStack) -> None:
+        """Keep other writers out of a model that is to be replaced, so that no change of theirs is lost."""
+        real = os.path.realpath(self._dst)
+        if os.name != "nt":  # an open file cannot be replaced there, and directories have no locks
+            fd = os.open(real, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            stack.callback(os.close, fd)
+            try:
+                lock(fd, real)
+                self._has_lock = True
+            except (BlockingIOError, FileNotFoundError):
+                raise
+            except OSError:
+                pass  # a file system without locks
+        for model in models:  # opened before the lock was held, because opening may have to complete a change
+            for mapped in model._package._mappings:
+                if not os.path.samestat(os.fstat(mapped.fd), os.stat(str(mapped.name))):
+                    raise FormatError("file: expected the one that was opened, got another", file=mapped.name)
+            journal.require_none(str(model.path))
 
-    def _require_destination(self, model: Model) -> None:
-        """Refuse a destination that may not be replaced, or that lies in the source."""
-        dst = self._dst
-        is_directory = model.kind in ("mlpackage", "mlmodelc")
-        real_source, real_dst = os.path.realpath(self._sources[0]), os.path.realpath(dst)
-        if is_directory and real_dst.startswith(real_source + os.sep):
-            raise ValueError(f"output {dst}: expected a place outside the model, got one in {self._sources[0]}")
-        if not os.path.lexists(dst) or self._is_source():
-            return
-        if os.path.isdir(dst) and real_source.startswith(real_dst.rstrip(os.sep) + os.sep):
-            raise ValueError(f"output {dst}: expected a place outside the model, got one that holds {self._sources[0]}")
-        if not self._force:
-            raise FileExistsError(f"{dst}: expected no such file or directory, got one (--force replaces it)")
-        markers = ("Manifest.json", "model.mil", "model0")
-        is_model = os.path.isdir(dst) and any(os.path.lexists(os.path.join(dst, name)) for name in markers)
-        if is_directory != os.path.isdir(dst) or (is_directory and not is_model):
-            wanted = "a package or compiled model" if is_directory else "a file"
-            raise FileExistsError(f"{dst}: expected {wanted} to replace, got something else")
+    def _require_unchanged(self, arrangement: Arrangement, before: list[os.stat_result]) -> None:
+        """Refuse a source that somebody has written to meanwhile: the result might be a mixture."""
+        for path, status in zip(self._sources, before, strict=True):
+            if not os.path.samestat(os.stat(path), status):
+                raise FormatError("model: expected no change while it is read, got another in its place", file=path)
+        for origin, mapped in arrangement.records.origins.items():
+            origin.require_same(mapped.fd)
 
     # --------------------------------------------------------------------------------------------------------- writing
 
-    def _write_directory(self, model: Model, arrangement: Arrangement) -> None:
-        source = os.path.abspath(self._sources[0])
-        texts = {
-            os.path.relpath(str(part.mapping.name), self._sources[0]): part.prefix
-            for part, _ in model._programs
-            if part.is_text
-        }
-        edited = os.path.relpath(str(model._programs[0][0].mapping.name), self._sources[0])
-        moves: dict[str, dict[Any, Any]] = {}
-        for prefix, before, after in arrangement.moves():
-            moves.setdefault(prefix, {})[before] = after
-        with NewDirectory(self._dst, replace=os.path.isdir(self._dst)) as directory:
-            for name, is_directory in _walk(source):
-                origin, target = os.path.join(source, name), os.path.join(directory.name, name)
+    def _write_directory(self, model: Model, arrangement: Arrangement, before: list[os.stat_result]) -> None:
+        records = arrangement.records
+        root, gone = records.root, {name for name in records.gone if name not in records.files}
+        changed = self._changed_files(model, arrangement)
+        entries = list(walk(root))
+        whole = [name for name, is_directory in entries if not is_directory and _plain(name) not in records.gone]
+        self._total = sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
+        self._total += sum(item.target_nbytes for item in records.items)
+        with NewDirectory(self._dst, replace=os.path.isdir(self._dst), locked=self._has_lock) as directory:
+            for name, is_directory in entries:
+                origin, target = os.path.join(root, name), os.path.join(directory.name, name)
                 if is_directory:
                     os.mkdir(target)
-                elif name.replace(os.sep, "/") in arrangement.gone:
-                    continue
-                elif name in texts and moves.get(texts[name]):
-                    with open(origin, "rb") as file:  # noqa: PTH123
-                        text = relocate(file.read(), moves[texts[name]], origin)
-                    with _new(target) as fd:
-                        write_at(fd, [text], 0)
-                elif name == edited and arrangement.edits:
-                    self._write_program(model, arrangement, target)
-                else:
-                    _copy_file(origin, target)
-            self._write_weights(arrangement, directory.name)
+                elif _plain(name) in changed:
+                    with new_file(target) as fd:
+                        changed[_plain(name)](fd)
+                    set_mode(target, os.stat(origin).st_mode)
+                elif os.path.islink(origin) and _plain(os.path.relpath(os.path.realpath(origin), root)) in gone:
+                    continue  # a second name of a file that there is no more
+                elif _plain(name) not in records.gone:
+                    written = self._counter(_plain(name))
+                    copy_entry(root, name, target, written, self._held.get(os.path.realpath(origin)))
+            self._write_weights(model, arrangement, directory.name)
+            for name, is_directory in reversed(entries):
+                if is_directory:  # its owner may go on writing to it: it must be possible to replace this model again
+                    set_mode(os.path.join(directory.name, name), os.stat(os.path.join(root, name)).st_mode, least=0o700)
+            set_mode(directory.name, os.stat(root).st_mode, least=0o700)
+            self._require_unchanged(arrangement, before)
 
-    def _write_program(self, model: Model, arrangement: Arrangement, target: str) -> None:
-        mapping = model._programs[0][0].mapping
-        with _new(target) as fd:
-            splice(mapping, (0, mapping.nbytes), arrangement.edits).write_to(fd)
+    def _changed_files(self, model: Model, arrangement: Arrangement) -> dict[str, Callable[[int], object]]:
+        """Name of a file that is neither a weight file nor copied -> what writes it to a descriptor."""
+        records = arrangement.records
+        changed: dict[str, Callable[[int], object]] = {}
+        moves: dict[str, dict[Any, Any]] = {}
+        for prefix, old, new in arrangement.moves():
+            moves.setdefault(prefix, {})[old] = new
+        for part, _ in model._programs:
+            mapped, name = part.mapping, _inside(records.root, str(part.mapping.name))
+            if part.is_text and moves.get(part.prefix):
+                text = relocate(bytes(mapped.live()), moves[part.prefix], mapped.name)
+                changed[name] = lambda fd, text=text: write_at(fd, [text], 0)  # type: ignore[misc]
+            elif not part.is_text and arrangement.edits:
+                spliced = splice(mapped, (0, mapped.nbytes), arrangement.edits)
+                changed[name] = spliced.write_to
+        if model.kind == "mlpackage":
+            have = {name.rpartition("/")[0] for name in records.weight_files}
+            new_places = sorted({name.rpartition("/")[0] for name in records.files} - have)
+            data = with_folders(self._sources[0], new_places)
+            if data is not None:
+                changed["Manifest.json"] = lambda fd: write_at(fd, [data], 0)
+        return changed
 
-    def _write_file(self, model: Model, arrangement: Arrangement) -> None:
+    def _write_file(self, model: Model, arrangement: Arrangement, before: list[os.stat_result]) -> None:
         """A bare weight file, or a model file without one."""
-        with whole_file(self._dst, force=self._force or self._is_source()) as name:
-            if model.kind == "blob" and arrangement.files:
-                ((items, nbytes),) = arrangement.files.values()
+        with whole_file(self._dst, force=self._force or self._in_place, locked=self._has_lock) as name:
+            if model.kind == "blob" and arrangement.records.files:
+                ((items, nbytes),) = arrangement.records.files.values()
+                self._total = sum(item.target_nbytes for item in items)
                 self._fill([(name, items, nbytes)], arrangement.changes)
             elif arrangement.edits:
-                self._write_program(model, arrangement, name)
+                mapped = model._programs[0][0].mapping
+                with new_file(name) as fd:
+                    splice(mapped, (0, mapped.nbytes), arrangement.edits).write_to(fd)
             else:
-                _copy_file(self._sources[0], name)
+                real = os.path.realpath(self._sources[0])
+                self._total = os.stat(real).st_size
+                written = self._counter(os.path.basename(real))
+                copy_entry(os.path.dirname(real), os.path.basename(real), name, written, self._held.get(real))
+            self._require_unchanged(arrangement, before)
 
-    def _write_weights(self, arrangement: Arrangement, root: str) -> None:
+    def _write_weights(self, model: Model, arrangement: Arrangement, directory: str) -> None:
+        records = arrangement.records
         files = []
-        for name, (items, nbytes) in arrangement.files.items():
-            path = os.path.join(root, *name.split("/"))
+        for name, (items, nbytes) in records.files.items():
+            path = os.path.join(directory, *name.split("/"))
             os.makedirs(os.path.dirname(path), exist_ok=True)
             files.append((path, items, nbytes))
         self._fill(files, arrangement.changes)
+        for (path, items, _), name in zip(files, records.files, strict=True):
+            like = records.weight_files.get(name)
+            if like is None:  # as private as what is in it was
+                like = next((f for i in items for f in records.weight_files.values() if f.base == i.base), None)
+            mapped = like.reader._mapping if like is not None else model._programs[0][0].mapping
+            set_mode(path, os.fstat(mapped.fd).st_mode)
 
     def _fill(self, files: list[tuple[str, list[Item], int]], changes: list[Change]) -> None:
         """Write weight files: headers here, records by the workers."""
-        tasks, numbered = [], []
+        tasks: list[Task] = []
+        numbered: list[Item] = []
         for path, items, nbytes in files:
-            with _new(path) as fd:
+            with new_file(path) as fd:
                 os.ftruncate(fd, nbytes)
                 write_at(fd, [_codec.blob_header(len(items))], 0)
             tasks += make_tasks(path, items, len(numbered), self._options.overflow, self._options.nan)
             numbered += items
-        by_item = {id(change.item.first or change.item): change for change in reversed(changes) if change.item}
-        for task, counts in zip(tasks, _run(self._executor, tasks), strict=False):
-            for number, count in counts:
-                change = by_item[id(numbered[number])]
-                change.overflow, change.nan, change.underflow = count
-            if self._progress is not None:
-                for step in task.steps:
-                    self._progress(step.name, step.nbytes)
+        first = {id(change.item.first): change for change in reversed(changes) if change.item is not None}
+
+        def done(task: Task, counts: Any) -> None:
+            for number, found in counts:
+                change = first[id(numbered[number])]
+                total = add_counts(CastCounts(change.overflow, change.nan, change.underflow), found)
+                change.overflow, change.nan, change.underflow = total
+            for step in task.steps:
+                self._advance(step.name, step.written_nbytes)
+
+        run_tasks(self._executor, tasks, done)
+
+    def _advance(self, name: str, nbytes: int) -> None:
+        self._done += nbytes
+        if self._progress is not None:
+            self._progress(name, self._done, max(self._total, self._done))
+
+    def _counter(self, name: str) -> Callable[[int], None]:
+        return lambda nbytes: self._advance(name, nbytes)
 
 
-def _run(executor: "Executor | None", tasks: list[Any]) -> Iterator[Any]:
-    """Run tasks; yield their results in order. After an error no task runs on."""
-    if executor is None and len(tasks) < 2:
-        yield from map(run_task, tasks)
-        return
-    from concurrent.futures import ThreadPoolExecutor, wait
-
-    own = ThreadPoolExecutor(min(len(tasks), os.cpu_count() or 1, 8)) if executor is None else None
-    futures: list[Future[Any]] = [(executor or own).submit(run_task, task) for task in tasks]  # type: ignore[union-attr]
-    try:
-        for future in futures:
-            yield future.result()
-    finally:
-        for future in futures:
-            future.cancel()
-        wait(futures)  # what runs still writes
-        if own is not None:
-            own.shutdown()
+def _plain(name: str) -> str:
+    return name.replace(os.sep, "/")
 
 
-def _walk(root: str, inside: str = "") -> Iterator[tuple[str, bool]]:
-    """Yield (path relative to root, is a directory) of everything below, directories before what is in them."""
-    with os.scandir(os.path.join(root, inside)) as entries:
-        rows = sorted(entries, key=lambda entry: entry.name)
-    for entry in rows:
-        name = os.path.join(inside, entry.name) if inside else entry.name
-        is_directory = entry.is_dir(follow_symlinks=False)
-        yield name, is_directory
-        if is_directory:
-            yield from _walk(root, name)
-
-
-@contextlib.contextmanager
-def _new(path: str) -> Iterator[int]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _copy_file(origin: str, target: str) -> None:
-    """Copy a file with its permissions; a symbolic link as the link it is."""
-    if os.path.islink(origin):
-        os.symlink(os.readlink(origin), target)
-        return
-    mapping = FileMapping(origin)
-    try:
-        with _new(target) as fd:
-            copy_range(mapping, 0, mapping.nbytes, fd, 0)
-            if hasattr(os, "fchmod"):
-                os.fchmod(fd, stat.S_IMODE(os.fstat(mapping.fd).st_mode))
-    finally:
-        mapping.close()
+def _inside(root: str, path: str) -> str:
+    return _plain(os.path.relpath(os.path.realpath(path), root))
