@@ -365,7 +365,7 @@ def test_command_errors(cli, tmp_path, package):
         ([package, tmp_path / "w.npz"], "2 problems: floats: expected shape"),
         ([package, tmp_path / "w.npz", "--map", "x"], "--map: expected OLD=NEW, got 'x'"),
         ([package, tmp_path / "none.npz"], "No such file"),
-        ([package, tmp_path / "w.bin"], "arrays: expected .safetensors, .npz"),
+        ([package, tmp_path / "w.txt"], "arrays: expected .safetensors, .npz"),
         ([tmp_path / "none", tmp_path / "w.npz"], "No such file"),
     ):
         status, out, err = cli("refit", *argv)

@@ -1,6 +1,5 @@
 """Which of many stretches of bytes are equal: exactly, and at the speed of reading them."""
 
-import hashlib
 import os
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
@@ -88,6 +87,8 @@ def _hash(secret: bytes) -> _Key:
 
 
 def _strong_hash(secret: bytes) -> _Key:
+    import hashlib  # only where somebody made stretches to collide
+
     def digest(stretch: Stretch) -> Hashable:
         view = memoryview(stretch.buffer)[stretch.offset : stretch.offset + stretch.nbytes]
         return hashlib.blake2b(view, key=secret, digest_size=16).digest()
