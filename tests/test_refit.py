@@ -361,6 +361,7 @@ def test_command_broken_mappings(cli, tmp_path, package, name, text, words):
 
 def test_command_errors(cli, tmp_path, package):
     np.savez(tmp_path / "w.npz", floats=arrays(1)["floats"].T, nothing=np.zeros(3))
+    (tmp_path / "w.txt").write_text("1 2 3")
     for argv, words in (
         ([package, tmp_path / "w.npz"], "2 problems: floats: expected shape"),
         ([package, tmp_path / "w.npz", "--map", "x"], "--map: expected OLD=NEW, got 'x'"),
