@@ -1,5 +1,7 @@
 """milblob.dedupe: the same answer as a dictionary of the bytes, exactly; linear in work, whatever is in the file."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -74,7 +76,7 @@ class Counted:
 
     def __init__(self, monkeypatch):
         self.calls = self.nbytes = self.strong = 0
-        equal, fast, digest = _codec.equal_bytes, _codec.hash_bytes, dedupe.hashlib.blake2b
+        equal, fast, digest = _codec.equal_bytes, _codec.hash_bytes, hashlib.blake2b
 
         def count_equal(a, a_offset, b, b_offset, nbytes):
             self.calls += 1
@@ -94,7 +96,7 @@ class Counted:
         self.collide = False
         monkeypatch.setattr(dedupe._codec, "equal_bytes", count_equal, raising=True)
         monkeypatch.setattr(dedupe._codec, "hash_bytes", count_fast)
-        monkeypatch.setattr(dedupe.hashlib, "blake2b", count_strong)
+        monkeypatch.setattr(hashlib, "blake2b", count_strong)
 
 
 @pytest.fixture

@@ -94,3 +94,17 @@ def test_aligned_files_are_read(tmp_path, align):
     with milblob.BlobReader(tmp_path / "a") as blobs:
         assert [record.offset for record in blobs] == [*offsets, offset]
         assert blobs.read(offset).tobytes() == more.tobytes()
+
+
+def test_records_past_4_gib_are_read(tmp_path, monkeypatch):
+    """A sparse file: nobody fills the large record, which the writer would insist on."""
+    monkeypatch.setattr(milblob.writer, "_require_filled", lambda *_: None)
+    arrays = [values_of("FLOAT16", 100), values_of("UINT3", 100)]
+    with milblob.BlobWriter(tmp_path / "a", sync=False) as blobs:
+        blobs.reserve(5 << 30, "float32")
+        offsets = [blobs.write(arrays[0]), blobs.write(arrays[1], "uint3")]
+    with milblob.BlobWriter(tmp_path / "a", "a", sync=False) as blobs:
+        offsets.append(blobs.write(arrays[0]))
+    assert offsets[0] > 5 << 30
+    for offset, (dtype, number) in zip(offsets, [("FLOAT16", 0), ("UINT3", 1), ("FLOAT16", 0)], strict=True):
+        assert read_theirs(tmp_path / "a", dtype, offset).tobytes() == arrays[number].tobytes()

@@ -292,6 +292,7 @@ class BlobWriter:
         metadata = _codec.blob_metadata(dtype.blob_code or 0, nbytes, data_offset, padding_nbits)
         if self.mode == "a" and self._count == self._count_before:
             self._marked, metadata = offset, metadata[:_MARK_AT] + _MARK
+            write_at(self._fd, [_MARK], offset + _MARK_AT)  # before the sentinel: a kill may come between two bytes
         head = bytes(offset - self._end) + metadata + bytes(data_offset - offset - 64)
         if pieces is not None and nbytes <= _SMALL_NBYTES:
             at = self._make_room(len(head) + nbytes)
@@ -375,7 +376,8 @@ class BlobWriter:
         self._to_disk()
         self._is_counted = True
         write_at(self._fd, [self._count.to_bytes(4, "little")], 0)
-        write_at(self._fd, [bytes(len(_MARK))], self._marked + _MARK_AT)
+        with contextlib.suppress(OSError):  # they count by now, with the mark or without
+            write_at(self._fd, [bytes(len(_MARK))], self._marked + _MARK_AT)
         self._to_disk()
 
     def _to_disk(self) -> None:
