@@ -18,9 +18,9 @@ MAX_LINES = 600
 
 # Imports only point left.
 ORDER = [
-    "errors", "_codec", "dtypes", "mapping", "transfer", "files", "journal", "blob", "tensorvalue", "writer", "schema", "metadata",
-    "program", "splice", "edits", "text", "package", "dedupe", "tensor", "model", "casting", "refit", "opening", "plan", "repack",
-    "merge", "blobcheck", "check", "formats", "cli",
+    "errors", "_codec", "dtypes", "jsontext", "mapping", "transfer", "files", "journal", "blob", "tensorvalue", "writer",
+    "schema", "metadata", "program", "splice", "edits", "text", "listing", "package", "dedupe", "tensor", "model",
+    "casting", "formats", "editing", "opening", "refit", "plan", "relocate", "arrange", "repack", "merge", "blobcheck", "check", "cli",
 ]  # fmt: skip
 
 

@@ -10,10 +10,15 @@ Everything public is listed in `__all__`; docs/api.md has the same list with one
 from .blob import RECORD, BlobReader, BlobRecord
 from .check import Finding, check
 from .dtypes import DType
+from .editing import EditableModel
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
+from .formats.weights import write_weights
 from .merge import Merged, MergedFunction, merge_functions
-from .model import Model, load, open
+from .model import Model, load
+from .opening import open
 from .program import Use
+from .refit import RefitReport, Refitted, refit
+from .repack import Report, repack
 from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
 from .writer import BlobWriter
@@ -24,6 +29,7 @@ __all__ = [
     "BlobRecord",
     "BlobWriter",
     "DType",
+    "EditableModel",
     "Finding",
     "FormatError",
     "Merged",
@@ -31,6 +37,9 @@ __all__ = [
     "MilblobError",
     "Model",
     "ProgramError",
+    "RefitReport",
+    "Refitted",
+    "Report",
     "ResolveError",
     "Tensor",
     "UnsupportedError",
@@ -40,5 +49,8 @@ __all__ = [
     "merge_functions",
     "open",
     "pack_tensor",
+    "refit",
+    "repack",
     "unpack_tensor",
+    "write_weights",
 ]

@@ -173,7 +173,8 @@ class Arrangement:
         asked = [name for name, is_asked in edits.items() if is_asked]
         if kind == "mil":
             raise UnsupportedError(
-                "repack: expected a package, a compiled model or a weight file, got MIL text alone", file=self.model.path
+                "repack: expected a package, a compiled model or a weight file, got MIL text alone",
+                file=self.model.path,
             )
         if compiled and asked:
             raise UnsupportedError(
@@ -346,7 +347,9 @@ class Arrangement:
         values, change, options = reference.tensor.read(), reference.change, self.options
         if reference.target is not None:
             try:
-                values, counts = casting.cast_array(values, reference.target, overflow=options.overflow, nan=options.nan)
+                values, counts = casting.cast_array(
+                    values, reference.target, overflow=options.overflow, nan=options.nan
+                )
             except (OverflowError, ValueError) as error:
                 raise type(error)(f"{change.name}: {error}") from None
             change.overflow, change.nan, change.underflow = counts
@@ -413,7 +416,8 @@ class Arrangement:
         buffers |= {id(source.mapping): source.mapping for source, _ in self.model._programs}
         held = {self._origins[key]: mapping.check_size() for key, mapping in buffers.items() if key in self._origins}
         stretches = [
-            Stretch(held[i.origin], i.start, i.nbytes, (i.how == VALUE, i.dtype, i.target, i.count)) for i in self._items
+            Stretch(held[i.origin], i.start, i.nbytes, (i.how == VALUE, i.dtype, i.target, i.count))
+            for i in self._items
         ]
         first = first_equal(stretches)
         for change in self.changes:
@@ -480,7 +484,7 @@ class Arrangement:
 
     @staticmethod
     def _is_same(weight_file: WeightFile, items: list[Item], nbytes: int) -> bool:
-        """Whether a file would be laid out as it is: then it is copied whole, with whatever is in its reserved bytes."""
+        """Whether a file would be laid out as it is: then it is copied whole, whatever is in its reserved bytes."""
         reader = weight_file.reader
         if reader._mapping.nbytes != nbytes or len(reader) != len(items):
             return False
@@ -553,4 +557,4 @@ def _is_value(constant: Any) -> bool:
     op = constant.op
     if op is None or constant.steps or constant.owner not in (_codec.ATTRIBUTE, _codec.INPUT):
         return False
-    return (op.type == "const" and constant.key == "val") or op.type.startswith("constexpr_")
+    return bool(op.type == "const" and constant.key == "val") or str(op.type).startswith("constexpr_")

@@ -1,13 +1,14 @@
 """Blob v2 storage files: records by walk and by offset, arrays over the mapped bytes."""
 
 import operator
+import os
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from . import _codec
+from . import _codec, journal
 from .dtypes import BY_BLOB_CODE, DType
 from .errors import FormatError, MilblobError
 from .mapping import Mapping
@@ -75,7 +76,8 @@ class BlobReader:
 
     Raises:
         OSError: the file cannot be opened.
-        FormatError: no storage header, more records than fit, not a regular file, a Git LFS pointer.
+        FormatError: no storage header, more records than fit, not a regular file, a Git LFS pointer; a change of the
+            file was interrupted (`milblob.open` completes it).
         UnsupportedError: storage version 1 (Espresso) or unknown.
 
     Iterating gives a BlobRecord each, in file order; `index` gives all of them as one structured array, built in C.
@@ -85,6 +87,8 @@ class BlobReader:
     """
 
     def __init__(self, source: Any) -> None:
+        if isinstance(source, str | os.PathLike):
+            journal.require_none(os.fsdecode(source))
         self._mapping = source if isinstance(source, Mapping) else Mapping(source)
         self._index: np.ndarray[Any, Any] | None = None
         self._mapping.expect_random(True)  # before the header is touched: one page, not all that read-ahead would bring

@@ -1,22 +1,26 @@
-"""Which files make a model: packages, compiled models, model files, MIL text and bare blob files."""
+"""Which files make a model: packages, compiled models, model files, MIL text, bare blob files and their listings."""
 
 import os
 from typing import Any, NamedTuple
 
-from . import _codec
+import numpy as np
+
+from . import _codec, journal
 from .blob import BlobReader
-from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from .errors import FormatError, ResolveError, UnsupportedError
+from .jsontext import parse_json
+from .listing import HEAD_NBYTES, is_listing, parse_listing, to_program
+from .listing import MODEL_PATH as MODEL_PATH
 from .mapping import Mapping
+from .program import Program
 from .text import parse_text
 
 ML_PROGRAM, PIPELINES = 502, {202: 1, 200: 2, 201: 2}  # field of Model -> messages around Pipeline.models
 MIN_SPEC_VERSION = 6  # iOS 15: the first with ML Programs; what calls itself older is a draft of the format
 MAX_PIPELINE_DEPTH = 16
-MAX_JSON_NBYTES = 16 << 20  # `{}` times a third of it is 400 MB of objects
 
-MODEL_PATH = "@model_path/"
 _SPEC_VERSION_TAG = 0x08  # the first byte of every Model that a known producer writes
-_BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
+BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
 
 
 class Source(NamedTuple):
@@ -45,15 +49,17 @@ class Package:
     """The files of one model.
 
     Args:
-        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object with the
-            contents of one of the latter three. What it is follows from its contents, not from its name.
+        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or a listing of one; or a buffer or file
+            object with the contents of one of the latter four. What it is follows from its contents, not from its name.
+        recover: first do the rest of a change that was interrupted (see journal.py).
 
     Attributes:
-        kind: "mlpackage", "mlmodelc", "mlmodel", "mil" or "blob".
+        kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" or "blob".
         path: as given; None for a buffer.
         sources: one per Program; empty for a blob file.
         blobs: for a blob file, its reader.
         others: (prefix, type) of pipeline members that are no ML Programs.
+        staged: name -> values that a tensor is to get, which then are those that it has (see refit.py).
 
     Raises:
         OSError: a file cannot be opened.
@@ -62,17 +68,20 @@ class Package:
         ResolveError: the manifest leads to a file that is missing or outside the package.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, *, recover: bool = True) -> None:
         self.closed = False
         self.path: str | None = None
         self.sources: list[Source] = []
         self.blobs: BlobReader | None = None
         self.others: list[tuple[str, str]] = []
+        self.staged: dict[str, np.ndarray[Any, Any]] = {}
         self._mappings: list[Mapping] = []
         self._readers: dict[tuple[str | None, str], BlobReader] = {}
         try:
             if isinstance(source, str | os.PathLike):
                 self.path = os.fsdecode(os.fspath(source))
+                if recover and (interrupted := journal.pending(self.path)) is not None:
+                    _recover(interrupted)
                 if os.path.isdir(self.path):
                     self._open_directory(self.path)
                     return
@@ -135,7 +144,12 @@ class Package:
         if suffix == ".mil" or head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"program"):
             self.kind = "mil"
             self._open_text(mapping, directory, "")
-        elif suffix in _BLOB_SUFFIXES or _is_blob(data):
+        elif is_listing(bytes(data[:HEAD_NBYTES])):
+            self.kind = "listing"
+            file, rows = parse_listing(data, mapping.name)
+            buffer = _codec.Buffer(to_program(file, rows), mapping.name)
+            self.sources.append(Source("", directory, mapping, (buffer, 0, buffer.nbytes), True, 0, None))
+        elif suffix in BLOB_SUFFIXES or _is_blob(data):
             self.kind = "blob"
             self.blobs = BlobReader(mapping)
         else:
@@ -243,6 +257,23 @@ class Package:
             found = self._readers[key] = BlobReader(mapping)
         return found
 
+    def changeable(self) -> set[str]:
+        """Return the real paths of the files whose bytes are weights: what a journal of this model may change.
+
+        Raises:
+            As reading the Programs of the model.
+        """
+        if self.blobs is not None:
+            return {os.path.realpath(name) for name in (self.blobs.name,) if name is not None}
+        found = set()
+        for source in self.sources:
+            if not source.is_text and source.mapping.name is not None:
+                found.add(os.path.realpath(source.mapping.name))
+            program = Program(source.program[0], source.program[1:], source.prefix, is_text=source.is_text)
+            names = {c.text for c in program.scan.constants if c.storage == _codec.BLOB}
+            found |= {os.path.realpath(resolve(source.directory, name)) for name in names}
+        return found
+
     def require_open(self) -> None:
         """Raise ValueError after close."""
         if self.closed:
@@ -254,6 +285,19 @@ class Package:
         self.sources = []
         for mapping in self._mappings:
             mapping.close()
+
+
+def _recover(path: str) -> None:
+    """Complete what a killed process has begun to change in the model at `path`."""
+
+    def changeable() -> set[str]:
+        package = Package(path, recover=False)
+        try:
+            return package.changeable()
+        finally:
+            package.close()
+
+    journal.recover(*journal.place(path), changeable, path)
 
 
 def _require_bytes(mapping: Mapping) -> None:
@@ -314,20 +358,9 @@ def read_json(path: str) -> Any:
         OSError: it cannot be opened.
         FormatError: not a regular file, too large, not JSON, or nested too deep.
     """
-    import json
-
     mapping = Mapping(path)
     try:
-        if mapping.nbytes > MAX_JSON_NBYTES:
-            raise FormatError(f"JSON: expected at most {MAX_JSON_NBYTES} bytes, got {mapping.nbytes}", file=path)
-        return json.loads(bytes(mapping.live()))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, MilblobError):
-            raise
-        words = str(error) if isinstance(error, ValueError) else "nesting too deep"
-        raise FormatError(
-            f"JSON: expected a document, got {words}", offset=getattr(error, "pos", None), file=path
-        ) from None
+        return parse_json(memoryview(mapping.live()), "JSON", path)
     finally:
         mapping.close()
 

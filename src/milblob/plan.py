@@ -1,7 +1,7 @@
-"""The plan of a repacking, as data: which record goes where, from which bytes, by which kernel; and how a part is done.
+"""The plan of a repacking, as data: which record goes where, from which bytes, by which kernel; and how one is written.
 
-A plan is made before a byte is written: every offset is known, so workers (threads or processes) write ranges that do not
-touch. Everything in a `Task` can be pickled.
+A plan is made before a byte is written: every offset is known, so workers (threads or processes) write ranges that do
+not touch. Everything in a `Task` can be pickled.
 """
 
 import os
@@ -70,8 +70,8 @@ class Item:
     """
 
     __slots__ = (
-        "before", "count", "data_offset", "dtype", "file", "first", "how", "name", "nbytes", "offset", "order", "origin",
-        "shape", "start", "target",
+        "before", "count", "data_offset", "dtype", "file", "first", "how", "name", "nbytes", "offset", "order",
+        "origin", "shape", "start", "target",
     )  # fmt: skip
 
     def __init__(
@@ -115,14 +115,14 @@ class Item:
 class Step(NamedTuple):
     """One record for a worker: an Item with everything decided. `start` and `nbytes` are of the source."""
 
-    index: int
+    number: int
     how: str
     origin: Origin
     start: int
     nbytes: int
     dtype: str
     target: str
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     shape: tuple[int, ...]
     metadata: bytes
     offset: int
@@ -208,7 +208,7 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
                 source = sources[step.origin] = step.origin.open()
             output.put(step.metadata, step.offset)
             if step.how == CAST:
-                counts.append((step.index, _cast(step, source, output, task)))
+                counts.append((step.number, _cast(step, source, output, task)))
             elif step.how == VALUE:
                 buffer, dtype = source.check_size(), DType[step.dtype]
                 values = unpack_at(buffer, step.start, step.nbytes, dtype, step.shape)
@@ -271,7 +271,14 @@ def _cast(step: Step, source: Mapping, output: _Output, task: Task) -> CastCount
         start = step.start + done * dtype.nbits // 8
         try:
             counts = convert_into(
-                out[:count], buffer, start, count, dtype, target, overflow=task.overflow, nan=task.nan,
+                out[:count],
+                buffer,
+                start,
+                count,
+                dtype,
+                target,
+                overflow=task.overflow,
+                nan=task.nan,
                 first_index=done,
             )
         except (OverflowError, ValueError) as error:

@@ -48,7 +48,7 @@ def relocate(text: bytes, moves: dict[Place, Place], name: str | None = None) ->
     before, after = _places(text, name), _places(result, name)
     if after != [moves.get(place, place) for place in before]:
         raise UnsupportedError(
-            "references of MIL text: expected BLOBFILE(path = ..., offset = ...) as Core ML spells it, got another form",
+            "references of MIL text: expected BLOBFILE(path = ..., offset = ...) as Core ML writes it, got others",
             file=name,
         )
     return result

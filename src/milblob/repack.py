@@ -14,7 +14,7 @@ from .errors import UnsupportedError
 from .files import NewDirectory, whole_file
 from .mapping import Mapping as FileMapping
 from .model import Model
-from .plan import Item, make_tasks, run_task
+from .plan import Item, Task, make_tasks, run_task
 from .relocate import relocate
 from .splice import splice
 from .transfer import copy_range, write_at
@@ -114,8 +114,8 @@ def repack(
     does not grow with the model.
 
     Args:
-        src: a .mlpackage, .mlmodelc (only dedupe, gc, split by size, merge, align, canonical), .mlmodel without a weight
-            file, or a blob file; or several blob files, to be merged into one.
+        src: a .mlpackage; a .mlmodelc (no cast, externalize, inline, functions); a .mlmodel without a weight file; a
+            blob file, or several, to be merged into one.
         dst: where the result goes. May be `src` itself, which is then replaced.
         cast: dtype -> dtype, among float32, float16 and bfloat16; or one dtype, for all of them. Round to nearest even.
             float32 as float16 becomes a `constexpr_cast`, so that the type does not change for who reads it.
@@ -235,7 +235,9 @@ class _Repacking:
             model = models[0]
             for other in models[1:]:
                 if {model.kind, other.kind} != {"blob"}:
-                    words = "repack of several: expected weight files, got a model (milblob merge-functions joins packages)"
+                    words = (
+                        "repack of several: expected weight files, got a model (milblob merge-functions joins packages)"
+                    )
                     raise UnsupportedError(words, file=model.path)
             self._require_destination(model)
             arrangement = Arrangement(models, self._options)
@@ -338,7 +340,8 @@ class _Repacking:
 
     def _fill(self, files: list[tuple[str, list[Item], int]], changes: list[Change]) -> None:
         """Write weight files: headers here, records by the workers."""
-        tasks, numbered = [], []
+        tasks: list[Task] = []
+        numbered: list[Item] = []
         for path, items, nbytes in files:
             with _new(path) as fd:
                 os.ftruncate(fd, nbytes)

@@ -26,7 +26,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_ls(commands)
     _add_show(commands)
     _add_extract(commands)
+    _add_convert(commands)
+    _add_pack(commands)
     _add_check(commands)
+    _add_refit(commands)
+    _add_repack(commands)
     _add_merge_functions(commands)
     return parser.parse_args(argv)
 
@@ -61,19 +65,23 @@ def _command(
     parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=sentence, allow_abbrev=False)
     parser.set_defaults(run=_lazily(name))
     if selects:
-        parser.add_argument(
-            "-k",
-            "--keep",
-            metavar="GLOB",
-            action="append",
-            default=[],
-            help="only tensors whose name matches; may be repeated",
-        )
+        _add_keep(parser)
         parser.add_argument("-f", "--function", metavar="NAME", help="only tensors of this function")
     volume = parser.add_mutually_exclusive_group()
     volume.add_argument("-q", "--quiet", action="store_true", help=volume_help[0])
     volume.add_argument("-v", "--verbose", action="store_true", help=volume_help[1])
     return parser
+
+
+def _add_keep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-k",
+        "--keep",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only tensors whose name matches; may be repeated",
+    )
 
 
 def _add_views(parser: argparse.ArgumentParser) -> None:
@@ -134,6 +142,67 @@ def _add_extract(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
 
 
+def _add_convert(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "convert",
+        "convert between models, weight files, .safetensors, .npz and .npy, without losing a bit",
+        ("no message, no progress", "name each tensor that was written"),
+    )
+    parser.add_argument(
+        "source",
+        metavar="SRC",
+        help="a model, weight file or its listing; .safetensors, .npz, .npy or a directory of .npy files",
+    )
+    parser.add_argument(
+        "target", metavar="DST", help="file.safetensors, file.npz, directory/ or weight.bin, with weight.json"
+    )
+    _add_views(parser)
+    _add_weight_file(parser)
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
+
+
+def _add_pack(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "pack",
+        "write arrays to a bare weight file, with a listing of their names",
+        ("no message, no progress", "name each tensor that was written"),
+        selects=False,
+    )
+    parser.add_argument(
+        "sources", metavar="FILE", nargs="+", help=".npy, .npz or .safetensors files, directories of .npy files"
+    )
+    _add_keep(parser)
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the weight file, such as weight.bin")
+    _add_weight_file(parser)
+    parser.add_argument(
+        "--dtype",
+        metavar="NAME=DTYPE",
+        action="append",
+        default=[],
+        help="store these as another integer dtype, such as 'w*=uint4'; may be repeated",
+    )
+    parser.add_argument(
+        "--skip-unsupported",
+        action="store_true",
+        help="leave out what weight files cannot hold: bool, 64-bit numbers, strings",
+    )
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
+
+
+def _add_weight_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listing",
+        metavar="FILE",
+        help="names and places of what is in a weight file: .json, or .mil for MIL text; default: as it, with .json",
+    )
+    align = "begin data at multiples of 64, 4096 or 16384"
+    parser.add_argument("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=align)
+
+
 def _add_check(commands: Any) -> None:
     parser = _command(
         commands,
@@ -146,6 +215,102 @@ def _add_check(commands: Any) -> None:
         "models", metavar="MODEL", nargs="+", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _add_refit(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "refit",
+        "give weights new values, in place: all of them or none",
+        ("no message", "name each weight that is changed"),
+        selects=False,
+    )
+    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel or weight file")
+    parser.add_argument(
+        "weights", metavar="WEIGHTS", help=".safetensors, .npz or .npy file, or a directory of .npy files"
+    )
+    parser.add_argument(
+        "--map",
+        metavar="OLD=NEW",
+        action="append",
+        default=[],
+        help="the array OLD of WEIGHTS is the weight NEW of the model; may be repeated",
+    )
+    parser.add_argument(
+        "--mapping", metavar="FILE", help="a .json object {old: new}, or lines OLD=NEW; '#' begins a comment"
+    )
+    parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
+    parser.add_argument(
+        "--overflow",
+        metavar="HOW",
+        choices=("error", "inf", "clamp"),
+        default="error",
+        help="numbers that a cast makes too large: error, inf, clamp; default: error",
+    )
+    parser.add_argument(
+        "-k",
+        "--keep",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only weights of the model whose name matches; may be repeated",
+    )
+    parser.add_argument("-o", "--output", metavar="OUT", help="write a copy of the model there instead")
+    parser.add_argument("--force", action="store_true", help="replace the model or file that OUT is")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, write nothing")
+    parser.add_argument("--json", action="store_true", help="say what was changed as one JSON object")
+
+
+def _size(text: str) -> int:
+    """Parse a number of bytes: 1000000, 64K, 16MiB, 2G."""
+    units = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+    number = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = number[-1:] if number[-1:] in units else ""
+    try:
+        return int(float(number.removesuffix(unit)) * (1 << units[unit]))
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"size: expected bytes, such as 64M or 2G, got {text!r}") from None
+
+
+def _split(text: str) -> str | int:
+    return text if text == "function" else _size(text)
+
+
+def _add_repack(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "repack",
+        "rewrite a model or weight files: cast, deduplicate, move and lay out weights",
+        ("no summary, no progress", "every tensor, not only those that change"),
+        selects=False,
+    )
+    add = parser.add_argument
+    models = ".mlpackage, .mlmodelc, .mlmodel or weight file; several weight files become one"
+    add("models", metavar="MODEL", nargs="+", help=models)
+    add("-o", "--output", metavar="OUT", required=True, help="the result; may be MODEL itself, which is then replaced")
+    casts = "store float32, float16 or bfloat16 weights as another of them; may be repeated"
+    add("--cast", metavar="[FROM=]TO", action="append", default=[], help=casts)
+    too_large = "what a cast does with too large numbers; default: error"
+    add("--overflow", choices=("error", "inf", "clamp"), default="error", help=too_large)
+    add("--nan", choices=("keep", "error"), default="keep", help="what a cast does with NaNs; default: keep")
+    add("--dedupe", action="store_true", help="store equal weights once")
+    add("--gc", action="store_true", help="drop records that nothing refers to")
+    count: dict[str, Any] = {"metavar": "N", "nargs": "?", "type": int, "const": True}
+    add("--externalize", **count, help="move values of N (10) or more elements to the weight file")
+    add("--inline", **count, help="move values of fewer than N (10) elements into the Program")
+    what = "'function': a weight file for each; or the most bytes of one, such as 1G"
+    add("--split", metavar="WHAT", type=_split, help=what)
+    add("--merge", action="store_true", help="one weight file for everything")
+    align = "begin data at multiples of 64, 4096 or 16384"
+    add("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=align)
+    add("--canonical", action="store_true", help="a layout that depends on the contents alone")
+    globs = "cast, externalize and inline only tensors whose name matches; may be repeated"
+    add("-k", "--keep", metavar="GLOB", action="append", default=[], help=globs)
+    functions = "the result has only this function; may be repeated"
+    add("-f", "--function", metavar="NAME", action="append", help=functions)
+    add("-n", "--dry-run", action="store_true", help="say what would be done")
+    add("--force", action="store_true", help="replace what is there")
+    add("--json", action="store_true", help="one JSON object")
 
 
 def _add_merge_functions(commands: Any) -> None:

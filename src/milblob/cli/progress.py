@@ -1,0 +1,58 @@
+"""How far a long command is."""
+
+import sys
+import time
+from collections.abc import Collection
+from typing import Protocol
+
+from . import output
+
+_PROGRESS_AFTER_S = 1.0
+_PROGRESS_EVERY_S = 0.1
+
+
+class Sized(Protocol):
+    """What has a size."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes as stored."""
+
+
+class Progress:
+    """A line on a terminal, from the second second on.
+
+    Args:
+        tensors: what there is to do.
+        enabled: whether anything is shown; never where stderr is no terminal.
+
+    Called with the name and the bytes of each tensor that is done.
+    """
+
+    def __init__(self, tensors: Collection[Sized], enabled: bool) -> None:
+        self._enabled = enabled
+        self._count = len(tensors)
+        self._total = sum(tensor.nbytes for tensor in tensors) if enabled else 0
+        self._done = self._done_nbytes = 0
+        self._started = self._last = time.monotonic()
+        self._shown = False
+
+    def __call__(self, name: str, nbytes: int) -> None:
+        """Count one more tensor as done."""
+        if not self._enabled:
+            return
+        self._done += 1
+        self._done_nbytes += nbytes
+        now = time.monotonic()
+        if now - self._started < _PROGRESS_AFTER_S or now - self._last < _PROGRESS_EVERY_S:
+            return
+        self._last, self._shown = now, True
+        portion = self._done_nbytes / self._total if self._total else 1.0
+        bar = "#" * int(30 * portion)
+        line = f"[{bar:<30}] {portion:4.0%}  {self._done} of {self._count}  {output.size(self._done_nbytes)}"
+        print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
