@@ -421,6 +421,8 @@ def hostile(tmp_path):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_hostile_input_is_one_line(cli, command, hostile, tmp_path):
+    weights = tmp_path / "w.npz"
+    np.savez(weights, w=np.zeros(3))
     for path in hostile:
         rest = {
             "extract": ["-o", str(tmp_path / "x.npz")],

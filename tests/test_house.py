@@ -19,8 +19,10 @@ MAX_LINES = 600
 # Imports only point left.
 ORDER = [
     "errors", "_codec", "dtypes", "jsontext", "mapping", "transfer", "files", "journal", "blob", "tensorvalue", "writer",
-    "schema", "metadata", "program", "splice", "edits", "text", "listing", "package", "dedupe", "tensor", "model",
-    "casting", "formats", "editing", "opening", "refit", "plan", "relocate", "arrange", "repack", "merge", "blobcheck", "check", "cli",
+    "schema", "metadata", "program", "splice", "edits", "text", "listing", "package", "dedupe", "decode", "tensor", "model",
+    "casting", "cast_rules", "formats", "editing", "opening", "refitting", "plan", "records", "relocate", "arrange", "manifest",
+    "destination", "repacking", "merge", "statistics", "contenthash", "compare", "matching", "blobcheck", "valuecheck", "check",
+    "cli",
 ]  # fmt: skip
 
 

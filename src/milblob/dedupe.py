@@ -1,6 +1,5 @@
 """Which of many stretches of bytes are equal: exactly, and at the speed of reading them."""
 
-import hashlib
 import os
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
@@ -45,8 +44,9 @@ def first_equal(stretches: Sequence[Stretch]) -> list[int]:
     for index, stretch in enumerate(stretches):
         groups.setdefault((stretch.kind, stretch.nbytes), []).append(index)
     secret = os.urandom(8)
+    keys: list[_Key] = [_samples, _hash(secret), _strong_hash(secret)]
     for group in groups.values():
-        _compare(stretches, group, result, [_samples, _hash(secret), _strong_hash(secret)])
+        _compare(stretches, group, result, keys)
     return result
 
 
@@ -88,7 +88,11 @@ def _hash(secret: bytes) -> _Key:
 
 
 def _strong_hash(secret: bytes) -> _Key:
+    import hashlib  # only where somebody made stretches to collide
+
     def digest(stretch: Stretch) -> Hashable:
+        import hashlib  # hardly ever needed
+
         view = memoryview(stretch.buffer)[stretch.offset : stretch.offset + stretch.nbytes]
         return hashlib.blake2b(view, key=secret, digest_size=16).digest()
 

@@ -11,7 +11,7 @@ from . import _codec, edits, journal
 from .casting import CastCounts, cast_array, is_castable
 from .dtypes import DType, as_dtype
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
-from .files import lock, sweep
+from .files import lock, sweep, unlock
 from .mapping import Mapping as MappedFile
 from .model import Model
 from .package import Source, resolve
@@ -116,6 +116,7 @@ class EditableModel(Model):
         self._staged: dict[str, Assignment] = {}
         self._fds: dict[str, int] = {}
         self._lock_fd = -1
+        self._pid = os.getpid()
         if not isinstance(source, str | os.PathLike):
             raise TypeError(f"source for mode 'r+': expected a path, got {type(source).__name__}")
         path = os.fsdecode(os.fspath(source))
@@ -207,6 +208,8 @@ class EditableModel(Model):
         """Write; return the files that are new ones now."""
         if not self._staged:
             return set()
+        if self._pid != os.getpid():  # its descriptors, and so the lock, are those of the process that opened the model
+            raise RuntimeError("model in mode 'r+': expected to be written by the process that opened it, got a fork")
         require_unshared(self, self._staged)
         patches, replacements = _plan(self._staged.values(), self._writable)
         replaced = journal.commit(self._root, self._journal, patches, replacements, self._fds)
@@ -243,21 +246,23 @@ class EditableModel(Model):
     def _release(self) -> None:
         self.discard()
         super().close()
-        self._close_fds()
-        fd, self._lock_fd = self._lock_fd, -1
-        if fd >= 0:
-            os.close(fd)
+        self.__del__()
 
     def _close_fds(self) -> None:
         fds, self._fds = self._fds, {}
         for fd in fds.values():
-            os.close(fd)
+            self._give_back(fd)
+
+    def _give_back(self, fd: int) -> None:
+        if self._pid == os.getpid():
+            unlock(fd)
+        os.close(fd)
 
     def __del__(self) -> None:
         self._close_fds()
         fd, self._lock_fd = self._lock_fd, -1
         if fd >= 0:
-            os.close(fd)
+            self._give_back(fd)
 
 
 def _require_same(fd: int, path: str) -> None:

@@ -238,7 +238,7 @@ class NewDirectory:
 
 
 @contextlib.contextmanager
-def whole_file(path: str, force: bool = False) -> Iterator[str]:
+def whole_file(path: str, force: bool = False, *, locked: bool = False) -> Iterator[str]:
     """Give a name to write to; on success that file becomes `path`, on failure nothing is left.
 
     For libraries that want a name and no descriptor, and may themselves rename something to it: the name is in a
@@ -259,7 +259,7 @@ def whole_file(path: str, force: bool = False) -> Iterator[str]:
         with _opened(name) as handle:
             sync(handle)
         os.chmod(name, mode)
-        _move(name, target, force)
+        _move(name, target, force, locked)
     finally:
         _remove_tree(directory)
         if fd >= 0:

@@ -173,8 +173,8 @@ def commit(
         except BaseException:
             _remove_staged(root, entries)
             raise
-        _apply(root, entries, held)
         if entries:
+            _apply_written(root, os.path.join(root, name), held)
             os.unlink(os.path.join(root, name))
             sync_directory(root)
     return {replacement.path for replacement in new}
@@ -248,6 +248,15 @@ def _write_journal(root: str, name: str, entries: list[_Entry]) -> None:
             if os.stat(path, follow_symlinks=False).st_ino == inode:
                 os.unlink(path)
         raise
+
+
+def _apply_written(root: str, path: str, fds: Mapping[str, int]) -> None:
+    """Do what the journal says: from its own bytes, because the patches may be views of what is about to change."""
+    written = mapping.Mapping(path)
+    try:
+        _apply(root, list(_entries(memoryview(written.live()), path)), fds)
+    finally:
+        written.close()
 
 
 def _apply(root: str, entries: list[_Entry], fds: Mapping[str, int]) -> None:
@@ -351,10 +360,20 @@ def _redo(
     if os.path.islink(path):
         raise FormatError("journal: expected a regular file, got a symbolic link", file=path)
     source = mapping.Mapping(path)
-    stack.callback(source.close)
-    entries = list(_read_journal(memoryview(source.live()), path))
-    for entry in entries:  # all of them before anything is opened for writing
-        _require_sound(root, entry, path, changeable)
+    try:
+        data = memoryview(source.live())
+        _require_whole(data, path)
+        entries = list(_entries(data, path))
+        for entry in entries:  # all of them before anything is opened for writing
+            _require_sound(root, entry, path, changeable)
+        _redo_entries(stack, root, path, entries, held)
+    finally:
+        source.close()
+
+
+def _redo_entries(
+    stack: contextlib.ExitStack, root: str, path: str, entries: list[_Entry], held: Mapping[str, int]
+) -> None:
     fds: dict[str, int] = {}
     plain: list[_Entry] = []
     copies: dict[str, list[Patch]] = {}
@@ -379,13 +398,12 @@ def _redo(
     _apply(root, plain, fds)
 
 
-def _read_journal(data: memoryview, path: str) -> Iterator[_Entry]:
-    """Check a journal as a whole, then give its entries; their data are views of it."""
+def _require_whole(data: memoryview, path: str) -> None:
     import zlib
 
     if len(data) < _HEAD.size:
         raise FormatError(f"journal: expected a header of {_HEAD.size} bytes, got {len(data)}", file=path)
-    magic, nbytes, crc, count = _HEAD.unpack_from(data)
+    magic, nbytes, crc, _ = _HEAD.unpack_from(data)
     if magic != _MAGIC:
         raise FormatError(f"journal: expected the magic {_MAGIC!r}, got {magic!r}", offset=0, file=path)
     if nbytes != len(data):
@@ -393,16 +411,19 @@ def _read_journal(data: memoryview, path: str) -> Iterator[_Entry]:
     got = zlib.crc32(data[_HEAD.size :])
     if got != crc:
         raise FormatError(f"journal: expected the checksum 0x{crc:08x}, got 0x{got:08x}", offset=16, file=path)
-    at = _HEAD.size
+
+
+def _entries(data: memoryview, path: str) -> Iterator[_Entry]:
+    """Yield the entries of a journal, their data as views of it."""
+    at, count = _HEAD.size, _HEAD.unpack_from(data)[3]
     for _ in range(count):
         if len(data) - at < _ENTRY.size:
             raise FormatError(f"journal: expected an entry, got {len(data) - at} bytes", offset=at, file=path)
         kind, path_nbytes, file_nbytes, offset, data_nbytes = _ENTRY.unpack_from(data, at)
         start = at + _ENTRY.size + path_nbytes
         if start > len(data) or data_nbytes > len(data) - start:
-            raise FormatError(
-                "journal: expected an entry to end inside it, got one that does not", offset=at, file=path
-            )
+            words = "journal: expected an entry to end inside it, got one that does not"
+            raise FormatError(words, offset=at, file=path)
         try:
             relative = bytes(data[at + _ENTRY.size : start]).decode()
         except UnicodeDecodeError:

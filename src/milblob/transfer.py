@@ -1,6 +1,5 @@
 """Moving bytes into files at offsets: positioned writes, and copies that the kernel makes."""
 
-import contextlib
 import errno
 import os
 from collections.abc import Sequence
@@ -62,8 +61,8 @@ def _write_some(fd: int, views: list[memoryview], offset: int) -> int:
 def copy_range(source: Mapping, start: int, nbytes: int, fd: int, offset: int) -> None:
     """Copy bytes of a mapped file or buffer to an offset of another file.
 
-    The kernel copies where it can (on some file systems it shares the blocks), so that nothing is mapped; else the bytes
-    are written from the mapping.
+    The kernel copies where it can (on some file systems it shares the blocks), so that nothing is mapped; else the
+    bytes are written from the mapping.
 
     Args:
         source: what to copy from; [start, start + nbytes) lies inside it.
@@ -76,10 +75,8 @@ def copy_range(source: Mapping, start: int, nbytes: int, fd: int, offset: int) -
     buffer = source.check_size()
     end = start + nbytes
     if source.fd >= 0 and hasattr(os, "copy_file_range"):
-        with contextlib.suppress(_CannotCopy):
-            while start < end:
-                done = _copy_some(source.fd, fd, end - start, start, offset)
-                start, offset = start + done, offset + done
+        while start < end and (done := _copy_some(source.fd, fd, end - start, start, offset)):
+            start, offset = start + done, offset + done
     view = memoryview(buffer)
     while start < end:
         size = min(end - start, _CHUNK_NBYTES)
@@ -88,17 +85,11 @@ def copy_range(source: Mapping, start: int, nbytes: int, fd: int, offset: int) -
         start, offset = start + size, offset + size
 
 
-class _CannotCopy(Exception):
-    pass
-
-
 def _copy_some(source: int, target: int, nbytes: int, start: int, offset: int) -> int:
+    """Return how many bytes the kernel has copied; 0 where it cannot, and at the end of a source that has shrunk."""
     try:
-        done = os.copy_file_range(source, target, min(nbytes, _MAX_NBYTES), start, offset)
+        return os.copy_file_range(source, target, min(nbytes, _MAX_NBYTES), start, offset)
     except OSError as error:
         if error.errno in _NO_COPY:
-            raise _CannotCopy from None
+            return 0
         raise
-    if done == 0:  # the end of a source that has shrunk: check_size says so; or a file system that lies
-        raise _CannotCopy
-    return done

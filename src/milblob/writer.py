@@ -23,6 +23,7 @@ _STAGING_NBYTES = 1 << 20  # small records are gathered here: one write for a me
 _SMALL_NBYTES = _STAGING_NBYTES // 4  # larger ones are written from where they are
 _CHUNK_COUNT = 1 << 18  # elements of a strided or packed array that are copied at once; a multiple of 8
 _SENTINEL = 0xDEADBEEF.to_bytes(4, "little")
+_MARK_AT, _MARK = 56, b"appended"  # in a reserved field of the first new record, for as long as it does not count
 _CODES = {m.numpy: m.blob_code for m in DType if m.blob_code and m.nbits >= 8}
 ALIGNMENTS = (64, 4096, 16384)
 """Multiples that the data of records may be placed at: the format's own, and pages of 4 and 16 KiB."""
@@ -72,7 +73,7 @@ class BlobWriter:
         self._staging = bytearray()  # the bytes of the file from _base to _end, not written yet
         self._base = self._end = 64  # _end is behind the last data
         self._count = self._count_before = self._nbytes_before = 0
-        self._held = 0  # mode "a": where a sentinel is held back
+        self._marked = 0  # mode "a": offset of the first new record
         self._is_counted = False  # mode "a": whether the new count may be in the file
         self._new: NewFile | None = None
         if mode == "w":
@@ -92,8 +93,9 @@ class BlobWriter:
                     last = reader[-1]
                     self._base = self._end = last.data_offset + last.nbytes
                 offset, _ = _codec.blob_place(self._end)
-                if bytes(memoryview(reader._mapping.live())[offset : offset + 4]) == _SENTINEL:
-                    # Overwriting them would lose what nobody has said may go. (No append of ours leaves any.)
+                found = bytes(memoryview(reader._mapping.live())[offset : offset + 64])
+                if found.startswith(_SENTINEL) and found[_MARK_AT:] != _MARK:
+                    # Not from an interrupted append: somebody may refer to it, whatever the header says.
                     words = f"records: expected {count} as the header says, got another behind them"
                     raise FormatError(words, offset=offset, file=self.path)
                 self._nbytes_before = reader._mapping.nbytes
@@ -289,8 +291,8 @@ class BlobWriter:
         padding_nbits = nbytes * 8 - count * dtype.nbits
         metadata = _codec.blob_metadata(dtype.blob_code or 0, nbytes, data_offset, padding_nbits)
         if self.mode == "a" and self._count == self._count_before:
-            # The first new record has no sentinel until all are on disk: what a crash leaves is known by that.
-            self._held, metadata = offset, bytes(4) + metadata[4:]
+            self._marked, metadata = offset, metadata[:_MARK_AT] + _MARK
+            write_at(self._fd, [_MARK], offset + _MARK_AT)  # before the sentinel: a kill may come between two bytes
         head = bytes(offset - self._end) + metadata + bytes(data_offset - offset - 64)
         if pieces is not None and nbytes <= _SMALL_NBYTES:
             at = self._make_room(len(head) + nbytes)
@@ -339,8 +341,8 @@ class BlobWriter:
         """Complete the file. Does nothing the second time.
 
         Raises:
-            ValueError: a reserved record was not filled; OSError: the file cannot be written. The file is then as it was
-                before, or not there.
+            ValueError: a reserved record was not filled; OSError: the file cannot be written. The file is then as it
+                was before, or not there.
             RuntimeError: another thread is writing, or this is a forked process; then the writer stays open.
         """
         if self._fd < 0:
@@ -362,16 +364,20 @@ class BlobWriter:
             self._let_go(undo=self._count == self._count_before)
 
     def _count_in(self) -> None:
-        """Mode "a": make the new records count, all at once."""
+        """Mode "a": make the new records count, all at once.
+
+        Until then the first is marked as what the next append may overwrite. (Only a power failure can mix up the two
+        writes at the end; the append that then finds a record without a mark does not overwrite it.)
+        """
         nbytes = max(self._end, self._nbytes_before)  # never less: somebody may have it mapped
         os.ftruncate(self._fd, nbytes)
         # What is left of an interrupted append, or of a failed write, must not pass for a record behind the last.
         write_at(self._fd, [bytes(min(nbytes - self._end, 128))], self._end)
         self._to_disk()
-        write_at(self._fd, [_SENTINEL], self._held)
-        self._to_disk()
         self._is_counted = True
         write_at(self._fd, [self._count.to_bytes(4, "little")], 0)
+        with contextlib.suppress(OSError):  # they count by now, with the mark or without
+            write_at(self._fd, [bytes(len(_MARK))], self._marked + _MARK_AT)
         self._to_disk()
 
     def _to_disk(self) -> None:
@@ -389,7 +395,7 @@ class BlobWriter:
             new.discard()  # does nothing after `commit`
         elif fd >= 0:
             with contextlib.suppress(OSError):
-                if is_ours and undo and self._held:
+                if is_ours and undo and self._marked:
                     self._take_back(fd)
             if is_ours:
                 unlock(fd)
@@ -401,8 +407,9 @@ class BlobWriter:
             write_at(fd, [self._count_before.to_bytes(4, "little")], 0)
             if self._sync:
                 sync(fd)
-        write_at(fd, [bytes(4)], self._held)
         os.ftruncate(fd, self._nbytes_before)
+        if self._marked < self._nbytes_before:
+            write_at(fd, [bytes(min(64, self._nbytes_before - self._marked))], self._marked)
 
     def __enter__(self) -> Self:
         return self
@@ -500,7 +507,7 @@ def _stored_parts(array: np.ndarray[Any, Any], target: DType) -> Iterator[memory
 
 
 def _parts(array: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the elements of an array in C order, _CHUNK_COUNT at a time, so that packed bytes are whole until the last."""
+    """Yield the elements of an array in C order, _CHUNK_COUNT at a time: only the last part may end inside a byte."""
     if array.flags.c_contiguous:
         flat = array.reshape(-1)
         for start in range(0, flat.size, _CHUNK_COUNT):
