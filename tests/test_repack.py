@@ -251,7 +251,7 @@ def test_report(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("options", "least"), [({"align": 4096}, 2), ({}, 1)])
+@pytest.mark.parametrize(("options", "least"), [({"align": 4096}, 2), ({}, 1), ({"merge": True, "inline": True}, 2)])
 def test_progress(tmp_path, options, least):
     source, seen = fixture_path("weight_files", "model.mlpackage"), []
     milblob.repack(source, tmp_path / "out.mlpackage", **options, progress=lambda *row: seen.append(row))
