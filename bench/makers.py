@@ -16,20 +16,27 @@ FILE_NAME = "@model_path/weights/weight.bin"
 
 
 class Tensors:
-    """`count` different float16 tensors of one shape, made on the fly: each is a window of one random block.
+    """`count` different tensors of one shape, made on the fly: each is a window of one random block.
 
     Args:
         count: how many.
         shape: of each.
+        dtype: float16 or float32.
 
     Iterating gives (name, array), in the order of their names.
     """
 
-    def __init__(self, count: int, shape: tuple[int, ...]) -> None:
-        self.count, self.shape = count, shape
+    def __init__(self, count: int, shape: tuple[int, ...], dtype: Any = np.float16) -> None:
+        self.count, self.shape, self.dtype = count, shape, np.dtype(dtype)
         self._size = int(np.prod(shape))
-        bits = np.random.default_rng(2).integers(0, 1 << 16, self._size + 64 * count, np.uint16)
-        self._block = (bits & 0x83FF | 0x3800).view(np.float16)  # 0.5 to 1, either sign: no NaN, so == is enough
+        random = np.random.default_rng(2)
+        # 0.5 to 1, either sign: no NaN, so == is enough.
+        if self.dtype == np.float16:
+            bits = random.integers(0, 1 << 16, self._size + 64 * count, np.uint16)
+            self._block = (bits & 0x83FF | 0x3800).view(np.float16)
+        else:
+            bits = random.integers(0, 1 << 32, self._size + 64 * count, np.uint32)
+            self._block = (bits & 0x807FFFFF | 0x3F000000).view(np.float32)
 
     def __len__(self) -> int:
         return self.count
@@ -48,7 +55,7 @@ class Tensors:
     @property
     def nbytes(self) -> int:
         """Bytes of all values."""
-        return self.count * self._size * 2
+        return self.count * self._size * self.dtype.itemsize
 
 
 def write_blob(path: Path, tensors: Tensors) -> None:
@@ -61,6 +68,8 @@ def write_blob_offsets(path: Path, tensors: Tensors) -> list[int]:
     from coremltools.libmilstoragepython import _BlobStorageWriter
 
     writer = _BlobStorageWriter(str(path))
+    if tensors.dtype == np.float32:
+        return [writer.write_float_data(array.reshape(-1)) for _, array in tensors]
     return [writer.write_fp16_data(array.view(np.uint16).reshape(-1)) for _, array in tensors]
 
 

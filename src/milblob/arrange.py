@@ -1,14 +1,13 @@
 """Arranging a model anew: what becomes of each tensor, which records the result has, which bytes of the Program change.
 
-Nothing is written here. `Arrangement` is made from an open model and `Options`; `repack.py` executes it.
+Nothing is written here. `Arrangement` is made from an open model and `Options`; `repacking.py` executes it.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, cast
 
-from . import _codec, casting
+from . import _codec, cast_rules, casting
 from .blob import BlobReader
 from .dtypes import DType
 from .edits import combined, function_edits, reference_edit, require_plain, value_edit
@@ -188,6 +187,8 @@ class Arrangement:
     def _is_selected(self, name: str, constant: Any = None) -> bool:
         """Whether a tensor, or the weight that it is a part of, is one of those that are asked for."""
         names = [name, *self._groups.get(id(constant), ())]
+        from fnmatch import fnmatchcase
+
         return not self.options.select or any(fnmatchcase(n, glob) for n in names for glob in self.options.select)
 
     def _add_tensor(self, tensor: Tensor) -> None:
@@ -403,7 +404,7 @@ class Arrangement:
         require_plain(program, reference.source.mapping.live())
         if reference.target is not None:
             value: Any = reference.value if place is None else place
-            return casting.cast_edits(program, constant, reference.target, value)
+            return cast_rules.cast_edits(program, constant, reference.target, value)
         if place is None:
             return [value_edit(program.buffer, constant, tensor=reference.value)]
         if constant.storage != _codec.BLOB:

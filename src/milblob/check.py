@@ -32,8 +32,8 @@ def check(path: Any) -> list[Finding]:
     real files hold noise, are not looked at.
 
     Args:
-        path: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object that holds
-            one of the latter three (references to weight files cannot be followed from there).
+        path: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or listing of one; or a buffer or file
+            object that holds one of the latter four (references to weight files cannot be followed from there).
 
     Returns:
         list of Finding; without errors and warnings the model is sound.

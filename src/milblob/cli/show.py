@@ -4,8 +4,9 @@ from argparse import Namespace
 from contextlib import suppress
 from typing import Any
 
-from .. import model as models
+from .. import opening
 from ..errors import MilblobError, UnsupportedError
+from ..model import Model
 from ..tensor import Tensor
 from . import output
 from .selection import find
@@ -18,7 +19,7 @@ _BAR_NCHARS = 40
 def run(arguments: Namespace) -> int:
     """Run the command."""
     if arguments.name is None:
-        with models.open(arguments.model) as model:
+        with opening.open(arguments.model) as model:
             document = _describe_model(model)
             if arguments.json:
                 output.print_json(document)
@@ -172,7 +173,7 @@ def _number(value: Any) -> str:
 # ----------------------------------------------------------------------------------------------------------- the model
 
 
-def _describe_model(model: models.Model) -> dict[str, Any]:
+def _describe_model(model: Model) -> dict[str, Any]:
     about = model.metadata
     return {
         "path": model.path,
