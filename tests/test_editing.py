@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import random
 import shutil
 import sys
 
@@ -419,20 +418,19 @@ def test_at_every_call(faults, tmp_path, mode, code, action):
 
 def test_kill_9_while_assigning(faults, tmp_path):
     package = make_package(tmp_path)
-    chance, seen = random.Random("editing"), set()
-    for _ in range(70):
-        outcome = faults.run(
-            "test_editing:assign_for_ever",
-            [str(package), chance.randint(0, 200)],
-            root=package,
-            kill_after_s=chance.uniform(0.002, 0.03),
-        )
-        assert outcome.exit == "killed"
+    seen = set()
+    for _ in faults.kill_often(
+        "test_editing:assign_for_ever",
+        lambda: [str(package), 1 + max(seen, default=0) % 200],
+        root=package,
+        seed="editing",
+        count=70,
+        is_enough=lambda: len(seen) > 5,
+    ):
         seen.add(number_of(package))
         with milblob.open(package, "r+"):
             pass
         assert left(package) == []
-    assert len(seen) > 10
 
 
 @posix

@@ -20,8 +20,8 @@ MAX_LINES = 600
 ORDER = [
     "errors", "_codec", "dtypes", "jsontext", "mapping", "transfer", "files", "journal", "blob", "tensorvalue", "writer",
     "schema", "metadata", "program", "splice", "edits", "text", "listing", "package", "dedupe", "decode", "tensor", "model",
-    "casting", "cast_rules", "formats", "editing", "opening", "refit", "plan", "records", "relocate", "arrange", "manifest",
-    "destination", "repack", "merge", "statistics", "contenthash", "compare", "matching", "blobcheck", "valuecheck", "check",
+    "casting", "cast_rules", "formats", "editing", "opening", "refitting", "plan", "records", "relocate", "arrange", "manifest",
+    "destination", "repacking", "merge", "statistics", "contenthash", "compare", "matching", "blobcheck", "valuecheck", "check",
     "cli",
 ]  # fmt: skip
 

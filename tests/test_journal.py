@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pathlib
-import random
 import shutil
 import stat
 import struct
@@ -167,19 +166,21 @@ def test_recover_at_every_call(faults, tmp_path, mode):
 def test_kill_9_while_changing(faults, tmp_path):
     root = str(tmp_path / "model")
     make(root)
-    chance, last, seen, journals = random.Random("journal"), 0, set(), 0
-    for _ in range(100):
-        outcome = faults.run(
-            "test_journal:change_for_ever", [root, last + 1], root=root, kill_after_s=chance.uniform(0, 0.03)
-        )
-        assert outcome.exit == "killed"
-        journals += os.path.exists(os.path.join(root, JOURNAL))
+    numbers, journals = [0], []
+    for _ in faults.kill_often(
+        "test_journal:change_for_ever",
+        lambda: [root, numbers[-1] + 1],
+        root=root,
+        seed="journal",
+        count=100,
+        is_enough=lambda: len(set(numbers)) > 5 and sum(journals) > 2,
+    ):
+        journals.append(os.path.exists(os.path.join(root, JOURNAL)))
         recover_all(root)
-        last = number_of(root)
-        seen.add(last)
+        numbers.append(number_of(root))
         assert not os.path.exists(os.path.join(root, JOURNAL))
-    change(root, last)
-    assert left(root) == [] and len(seen) > 20 and journals > 5
+    change(root, numbers[-1])
+    assert left(root) == []
 
 
 def test_hard_links_are_not_changed(tmp_path):

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -542,3 +543,27 @@ def test_command_of_wrong_names(cli, pair, tmp_path):
     assert status == 2 and "expected a .mlpackage, got a compiled model" in err
     status, _, err = cli(pair[0], pair[0], "-o", tmp_path / "m.mlpackage", "--as", f"{pair[0]}=x")
     assert status == 2 and "expected a model that is given once, got 2" in err
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_mutated_sources(part, pair, tmp_path):
+    """A broken model merges to a package that opens, or ends in MilblobError; nothing is left behind."""
+    rng = random.Random(part)
+    path = pair[1] / "Data/com.apple.CoreML/model.mlmodel"
+    good = path.read_bytes()
+    done = 0
+    for _ in range(150):
+        data = bytearray(good)
+        for _ in range(rng.randint(1, 3)):
+            data[rng.randrange(len(data))] = rng.choice([0, 1, 2, 8, 10, 0x12, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+        path.write_bytes(data[: rng.choice([len(data), len(data), rng.randrange(1, len(data))])])
+        try:
+            milblob.merge_functions([(pair[0], "one"), pair[1]], tmp_path / "m.mlpackage", force=True)
+        except milblob.MilblobError:
+            continue
+        done += 1
+        with milblob.open(tmp_path / "m.mlpackage") as opened:
+            assert opened["one/w0"].read().tolist() == [1.0] * 20
+            assert len(opened.functions) == 2
+    assert done > 2
+    assert sorted(os.listdir(tmp_path)) == ["first", "first.mlpackage", "m.mlpackage", "second", "second.mlpackage"]

@@ -361,11 +361,12 @@ def test_command_broken_mappings(cli, tmp_path, package, name, text, words):
 
 def test_command_errors(cli, tmp_path, package):
     np.savez(tmp_path / "w.npz", floats=arrays(1)["floats"].T, nothing=np.zeros(3))
+    (tmp_path / "w.txt").write_text("1 2 3")
     for argv, words in (
         ([package, tmp_path / "w.npz"], "2 problems: floats: expected shape"),
         ([package, tmp_path / "w.npz", "--map", "x"], "--map: expected OLD=NEW, got 'x'"),
         ([package, tmp_path / "none.npz"], "No such file"),
-        ([package, tmp_path / "w.bin"], "arrays: expected .safetensors, .npz"),
+        ([package, tmp_path / "w.txt"], "arrays: expected .safetensors, .npz"),
         ([tmp_path / "none", tmp_path / "w.npz"], "No such file"),
     ):
         status, out, err = cli("refit", *argv)

@@ -7,21 +7,25 @@
 Everything public is listed in `__all__`; docs/api.md has the same list with one line each.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .blob import RECORD, BlobReader, BlobRecord
 from .check import Finding, check
 from .dtypes import DType
-from .editing import EditableModel
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
-from .formats.weights import write_weights
-from .merge import Merged, MergedFunction, merge_functions
 from .model import Model, load
 from .opening import open
 from .program import Use
-from .refit import RefitReport, Refitted, refit
-from .repack import Report, repack
 from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
-from .writer import BlobWriter
+
+if TYPE_CHECKING:
+    from .editing import EditableModel
+    from .formats.weights import write_weights
+    from .merge import Merged, MergedFunction, merge_functions
+    from .refitting import RefitReport, Refitted, refit
+    from .repacking import Report, repack
+    from .writer import BlobWriter
 
 __all__ = [
     "RECORD",
@@ -54,3 +58,32 @@ __all__ = [
     "unpack_tensor",
     "write_weights",
 ]
+
+# Whoever only reads does not wait for what writes to be imported.
+_LATER = {
+    "EditableModel": "editing",
+    "write_weights": "formats.weights",
+    "Merged": "merge",
+    "MergedFunction": "merge",
+    "merge_functions": "merge",
+    "RefitReport": "refitting",
+    "Refitted": "refitting",
+    "refit": "refitting",
+    "Report": "repacking",
+    "repack": "repacking",
+    "BlobWriter": "writer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LATER.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,11 +1,10 @@
 """Arranging a model anew: what becomes of each tensor, which records the result has, which bytes of the Program change.
 
-Nothing is written here. `Arrangement` is made from an open model and `Options`; `repack.py` executes it.
+Nothing is written here. `Arrangement` is made from an open model and `Options`; `repacking.py` executes it.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, cast
 
 from . import _codec, cast_rules, casting
@@ -188,6 +187,8 @@ class Arrangement:
     def _is_selected(self, name: str, constant: Any = None) -> bool:
         """Whether a tensor, or the weight that it is a part of, is one of those that are asked for."""
         names = [name, *self._groups.get(id(constant), ())]
+        from fnmatch import fnmatchcase
+
         return not self.options.select or any(fnmatchcase(n, glob) for n in names for glob in self.options.select)
 
     def _add_tensor(self, tensor: Tensor) -> None:
@@ -348,6 +349,7 @@ class Arrangement:
                 change.drop()
             else:
                 change.item = self.records.add_record(weight_file, record, None, "")
+                change.item.name = name
 
     def _assign_files(self) -> None:
         """Divide the records among files, as `split` and `merge` say."""

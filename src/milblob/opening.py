@@ -1,9 +1,11 @@
 """milblob.open: a model to read, or to give new values."""
 
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from .editing import EditableModel
 from .model import Model
+
+if TYPE_CHECKING:
+    from .editing import EditableModel
 
 
 @overload
@@ -11,7 +13,7 @@ def open(source: Any, mode: Literal["r"] = "r", *, constants: bool = False, stor
 
 
 @overload
-def open(source: Any, mode: Literal["r+"], *, constants: bool = False, stored: bool = False) -> EditableModel: ...
+def open(source: Any, mode: Literal["r+"], *, constants: bool = False, stored: bool = False) -> "EditableModel": ...
 
 
 @overload
@@ -40,6 +42,8 @@ def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool 
         ValueError: another mode; "r+" of a file inside a package. BlockingIOError: "r+", and another writer has it.
     """
     if mode == "r+":
+        from .editing import EditableModel
+
         return EditableModel(source, constants=constants, stored=stored)
     if mode != "r":
         raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")

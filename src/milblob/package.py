@@ -59,7 +59,7 @@ class Package:
         sources: one per Program; empty for a blob file.
         blobs: for a blob file, its reader.
         others: (prefix, type) of pipeline members that are no ML Programs.
-        staged: name -> values that a tensor is to get, which then are those that it has (see refit.py).
+        staged: name -> values that a tensor is to get, which then are those that it has (see editing.py).
 
     Raises:
         OSError: a file cannot be opened.
@@ -368,7 +368,7 @@ def read_json(path: str) -> Any:
 def manifest() -> bytes:
     """Return the manifest of a package with model.mlmodel and a folder of weights: always the same bytes.
 
-    Identifiers have to be unique in a manifest only. These are version 5 UUIDs of the items' paths. coremltools rewrites
+    Identifiers have to be unique in a manifest only. These are version 5 UUIDs of the paths. coremltools rewrites
     the manifest of every package that it opens; this is the form that it writes, so that it changes nothing.
     """
     import json

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 from ..errors import FormatError
-from ..refit import RefitReport, refit
+from ..refitting import RefitReport, refit
 from . import output
 
 

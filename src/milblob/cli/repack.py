@@ -5,7 +5,7 @@ from argparse import Namespace
 from typing import Any
 
 from ..arrange import Change
-from ..repack import Report, repack
+from ..repacking import Report, repack
 from . import output
 from .progress import Progress
 
