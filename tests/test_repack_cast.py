@@ -111,9 +111,9 @@ def test_policies_and_counts(tmp_path):
 def weights_of(program):
     """Output name -> (operation, dtype, values) of constants in coremltools' own program."""
     found = {}
-    for function in program.functions.values():
-        for op in function.operations:
-            if op.op_type == "const" or op.op_type == "constexpr_cast":
+    for body in program.functions.values():
+        for op in body.operations:
+            if op.op_type in ("const", "constexpr_cast"):
                 value = op.outputs[0].val if op.op_type == "const" else op.materialized_val_inference()
                 found[op.outputs[0].name] = (op.op_type, np.asarray(value).dtype, np.asarray(value))
     return found
