@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _codec, journal
 from .arrange import WEIGHT_COUNT, Arrangement, Change, Options
 from .casting import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
-from .destination import copy_entry, is_in_place, new_file, require_destination, set_mode, walk
+from .destination import (
+    copy_entry,
+    is_in_place,
+    new_file,
+    require_destination,
+    set_mode,
+    walk,
+    write_spliced,
+)
 from .dtypes import DType, as_dtype
 from .errors import FormatError, UnsupportedError
 from .files import NewDirectory, lock, whole_file
@@ -322,7 +330,7 @@ class _Repacking:
         entries = list(walk(root))
         new = {*records.gone, *changed}
         whole = [name for name, is_directory in entries if not is_directory and _plain(name) not in new]
-        self._total = sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
+        self._total += sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
         self._total += sum(item.target_nbytes for items, _ in records.files.values() for item in items)
         with NewDirectory(self._dst, replace=os.path.isdir(self._dst), locked=self._has_lock) as directory:
             for name, is_directory in entries:
@@ -331,7 +339,11 @@ class _Repacking:
                     os.mkdir(target)
                 elif _plain(name) in changed:
                     with new_file(target) as fd:
-                        changed[_plain(name)](fd)
+                        if isinstance(changed[_plain(name)], list):
+                            write_at(fd, changed[_plain(name)], 0)
+                        else:
+                            held = self._held[os.path.realpath(origin)]
+                            write_spliced(changed[_plain(name)], held, fd, self._counter(_plain(name)))
                     set_mode(target, os.stat(origin).st_mode)
                 elif os.path.islink(origin) and _plain(os.path.relpath(os.path.realpath(origin), root)) in gone:
                     continue  # a second name of a file that there is no more
@@ -345,10 +357,10 @@ class _Repacking:
             set_mode(directory.name, os.stat(root).st_mode, least=0o700)
             self._require_unchanged(arrangement, before)
 
-    def _changed_files(self, model: Model, arrangement: Arrangement) -> dict[str, Callable[[int], object]]:
-        """Name of a file that is neither a weight file nor copied -> what writes it to a descriptor."""
+    def _changed_files(self, model: Model, arrangement: Arrangement) -> dict[str, Any]:
+        """Name of a file that is neither a weight file nor copied -> what it becomes: bytes in a list, or a Spliced."""
         records = arrangement.records
-        changed: dict[str, Callable[[int], object]] = {}
+        changed: dict[str, Any] = {}
         moves: dict[str, dict[Any, Any]] = {}
         for prefix, old, new in arrangement.moves():
             moves.setdefault(prefix, {})[old] = new
@@ -356,16 +368,16 @@ class _Repacking:
             mapped, name = part.mapping, _inside(records.root, str(part.mapping.name))
             if part.is_text and moves.get(part.prefix):
                 text = relocate(bytes(mapped.live()), moves[part.prefix], mapped.name)
-                changed[name] = lambda fd, text=text: write_at(fd, [text], 0)  # type: ignore[misc]
+                changed[name] = [text]
             elif not part.is_text and arrangement.edits:
-                spliced = splice(mapped, (0, mapped.nbytes), arrangement.edits)
-                changed[name] = spliced.write_to
+                changed[name] = splice(mapped, (0, mapped.nbytes), arrangement.edits)
+                self._total += changed[name].nbytes
         if model.kind == "mlpackage":
             have = {name.rpartition("/")[0] for name in records.weight_files}
             new_places = sorted({name.rpartition("/")[0] for name in records.files} - have)
             data = with_folders(self._sources[0], new_places)
             if data is not None:
-                changed["Manifest.json"] = lambda fd: write_at(fd, [data], 0)
+                changed["Manifest.json"] = [data]
         return changed
 
     def _write_file(self, model: Model, arrangement: Arrangement, before: list[os.stat_result]) -> None:
@@ -377,8 +389,10 @@ class _Repacking:
                 self._fill([(name, items, nbytes)], arrangement.changes)
             elif arrangement.edits:
                 mapped = model._programs[0][0].mapping
+                spliced = splice(mapped, (0, mapped.nbytes), arrangement.edits)
+                self._total = spliced.nbytes
                 with new_file(name) as fd:
-                    splice(mapped, (0, mapped.nbytes), arrangement.edits).write_to(fd)
+                    write_spliced(spliced, mapped, fd, self._counter(os.path.basename(str(mapped.name))))
             else:
                 real = os.path.realpath(self._sources[0])
                 self._total = os.stat(real).st_size
