@@ -186,10 +186,12 @@ class Arrangement:
 
     def _is_selected(self, name: str, constant: Any = None) -> bool:
         """Whether a tensor, or the weight that it is a part of, is one of those that are asked for."""
+        if not self.options.select:
+            return True
         from fnmatch import fnmatchcase  # not brought by `import milblob`
 
         names = [name, *self._groups.get(id(constant), ())]
-        return not self.options.select or any(fnmatchcase(n, glob) for n in names for glob in self.options.select)
+        return any(n == glob or fnmatchcase(n, glob) for n in names for glob in self.options.select)
 
     def _add_tensor(self, tensor: Tensor) -> None:
         constant, program, name = tensor._constant, cast(Program, tensor._program), tensor.name
@@ -292,7 +294,7 @@ class Arrangement:
 
     def _record(self, weight_file: WeightFile, tensor: Tensor) -> Any:
         try:
-            record = weight_file.reader.record(tensor._constant.blob_offset)
+            record = weight_file.record(tensor._constant.blob_offset)
         except MilblobError as error:
             error.where = error.where or tensor.where
             raise
@@ -341,7 +343,7 @@ class Arrangement:
         reader, path = cast(BlobReader, model._package.blobs), cast(str, model.path)
         weight_file = self.records.weight_file(path, "", reader)
         for name, tensor in model._tensors.items():
-            record = reader.record(tensor.offset or 0)
+            record = weight_file.record(tensor.offset or 0)
             change = Change(prefix + name, record.dtype, record.nbytes, path, record.offset)
             target = self.options.cast.get(record.dtype) if self._is_selected(name) else None
             if target is not None:

@@ -119,21 +119,24 @@ def repack(
 
     With nothing asked for, the result is a copy, byte for byte. What is asked for is done to all tensors, or to those
     that `select` names; everything else stays: unknown fields of the Program, the order of its maps, other files of the
-    package. Everything is planned and checked before a byte is written. The result appears whole or not at all; memory
-    does not grow with the model.
+    package, permissions, links. Everything is planned before a byte is written; what a cast meets is known when it is
+    done. The result appears whole or not at all. Memory grows with the number of tensors, not with their size, but for
+    values that are cast or inlined inside the Program.
 
     Args:
         src: a .mlpackage; a .mlmodelc (no cast, externalize, inline, functions); a .mlmodel without a weight file; a
             blob file, or several, to be merged into one.
         dst: where the result goes. May be `src` itself, which is then replaced.
         cast: dtype -> dtype, among float32, float16 and bfloat16; or one dtype, for all of them. Round to nearest even.
-            float32 as float16 becomes a `constexpr_cast`, so that the type does not change for who reads it.
-        dedupe: keep one of several equal records. Equal means the same bytes; nothing is decided by a hash.
+            float32 as float16 becomes a `constexpr_cast`, so that the type does not change for who reads it. Without
+            `select`, vectors that would become one, and values inside other operations, stay as they are.
+        dedupe: keep one of several equal records. Equal means dtype, count and bytes; nothing is decided by a hash.
         gc: drop records that nothing refers to. (What loses its last reference here is always dropped.)
-        externalize: move immediates of so many elements or more to the weight file; True for 10.
+        externalize: move immediates of so many elements or more to the weight file; True for 10. For systems before
+            iOS 18 only the dtypes that coremltools puts there.
         inline: move records of fewer elements into the Program; True for 10.
         split: "function": the records that only one function uses go to a weight file of their own; or a size in bytes
-            that weight files shall not pass (a larger record has a file to itself).
+            that weight files shall not pass (a larger record has a file to itself; where none does, nothing moves).
         merge: one weight file for all.
         align: data begins at multiples of 64, 4096 or 16384 bytes.
         canonical: records in the order in which the Program refers to them, reserved bytes zero: the same model gives
@@ -146,7 +149,7 @@ def repack(
         force: replace `dst` if it exists: a model by a model, a file by a file; nothing else is ever replaced.
         dry_run: plan only.
         executor: any concurrent.futures.Executor that runs the copying and casting; default: a few threads.
-        progress: called from this thread as tensors are done.
+        progress: called from this thread as tensors and files are done: (name, bytes so far, bytes in all).
 
     Returns:
         Report.
@@ -155,8 +158,10 @@ def repack(
         ProgramError: after a cast an operation would not type-check; the consumer is named.
         OverflowError, ValueError: values that `overflow` or `nan` does not allow; the tensor is named.
         UnsupportedError: not possible with this kind of model.
-        KeyError: no such function. FileExistsError: `dst` exists. OSError: files that cannot be read or written.
-        FormatError, ResolveError: a broken source.
+        KeyError: no such function. FileExistsError: `dst` exists. BlockingIOError: `dst` is `src`, and somebody else
+            writes to it. OSError: files that cannot be read or written.
+        FormatError, ResolveError: a broken source, or one that was changed meanwhile.
+        Whatever is raised, `dst` is as it was.
     """
     if decompress:
         raise UnsupportedError("decompress: expected a version of milblob that decodes weights, got this one")
