@@ -14,6 +14,7 @@ from .errors import FormatError, MilblobError, ProgramError, ResolveError, Unsup
 from .model import Model, load, open
 from .program import Use
 from .repack import Report, repack
+from .statistics import Statistics, statistics
 from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
 from .writer import BlobWriter
@@ -30,6 +31,7 @@ __all__ = [
     "Model",
     "ProgramError",
     "Report",
+    "Statistics",
     "ResolveError",
     "Tensor",
     "UnsupportedError",
@@ -39,5 +41,6 @@ __all__ = [
     "open",
     "pack_tensor",
     "repack",
+    "statistics",
     "unpack_tensor",
 ]
