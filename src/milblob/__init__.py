@@ -9,6 +9,7 @@ Everything public is listed in `__all__`; docs/api.md has the same list with one
 
 from .blob import RECORD, BlobReader, BlobRecord
 from .check import Finding, check
+from .contenthash import ContentHash, content_hash
 from .dtypes import DType
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
 from .model import Model, load, open
@@ -24,6 +25,7 @@ __all__ = [
     "BlobReader",
     "BlobRecord",
     "BlobWriter",
+    "ContentHash",
     "DType",
     "Finding",
     "FormatError",
@@ -37,6 +39,7 @@ __all__ = [
     "UnsupportedError",
     "Use",
     "check",
+    "content_hash",
     "load",
     "open",
     "pack_tensor",

@@ -17,6 +17,9 @@ from .tensorvalue import stored_bytes
 PIECE_NBYTES = 1 << 24
 """What is looked at in one go: large enough that threads are worth their while, small enough to be held several times."""
 
+_TINY_NBYTES = 1 << 16
+_PENDING_COUNT = 64
+
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -86,7 +89,9 @@ def dense_pieces(tensor: Tensor) -> Iterator[Piece]:
         return
     shape, dtype = tensor.shape, tensor.mil_dtype
     rows = shape[0] if shape else 1
-    step = max(PIECE_NBYTES // max(dtype.nbytes(prod(shape[1:])), 1), 1) if shape else 1
+    step = max(PIECE_NBYTES // max(dtype.nbytes(prod(shape[1:])), 1), 1)
+    if dtype.is_sub_byte:  # rows need not end at whole bytes
+        step = rows
     for start in range(0, rows, step) if rows > step else (None,):
         values = tensor.read() if start is None else tensor[start : start + step]
         yield Piece(_codec.Buffer(stored_bytes(np.asarray(values), dtype)), 0, values.size, dtype)
@@ -149,29 +154,27 @@ _END = object()
 
 
 def in_order(tensors: Iterable[Tensor], work: Callable[[Tensor], _R]) -> Iterator[_R]:
-    """Yield work(tensor) for each, in order: small ones several at a time, large ones alone, since `work` shares them out.
+    """Yield work(tensor) for each, in order.
 
-    An exception of `work` is raised where its result would have been.
+    Those of a middling size are worked on several at a time. Large ones come alone, since `work` shares them out itself;
+    for tiny ones a thread would cost more than it saves. An exception of `work` is raised where its result would be.
     """
     if thread_count() < 2:
         yield from map(work, tensors)
         return
     from collections import deque
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(thread_count()) as pool:
-        pending: deque[Future[_R]] = deque()
-        try:
-            for tensor in tensors:
-                is_large = tensor._compressed is not None or None in tensor._shape or tensor.nbytes > PIECE_NBYTES
-                while pending and (is_large or len(pending) > 64):
-                    yield pending.popleft().result()
-                if is_large:
-                    yield work(tensor)
-                else:
-                    pending.append(pool.submit(work, tensor))
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
+        pending: deque[Callable[[], _R]] = deque()
+        for tensor in tensors:
+            is_open = tensor._compressed is not None or None in tensor._shape
+            nbytes = PIECE_NBYTES if is_open else tensor.nbytes
+            while pending and (nbytes >= PIECE_NBYTES or len(pending) > _PENDING_COUNT):
+                yield pending.popleft()()
+            if nbytes < _TINY_NBYTES and not pending or nbytes >= PIECE_NBYTES:
+                yield work(tensor)
+            else:
+                pending.append(pool.submit(work, tensor).result)
+        while pending:
+            yield pending.popleft()()
