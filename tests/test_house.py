@@ -19,8 +19,8 @@ MAX_LINES = 600
 # Imports only point left.
 ORDER = [
     "errors", "_codec", "dtypes", "mapping", "transfer", "files", "journal", "blob", "tensorvalue", "writer", "schema", "metadata",
-    "program", "splice", "edits", "text", "package", "dedupe", "tensor", "model", "casting", "refit", "opening", "plan", "relocate", "arrange", "repack",
-    "merge", "blobcheck", "check", "formats", "cli",
+    "program", "splice", "edits", "text", "package", "dedupe", "tensor", "model", "pieces", "histogram", "statistics", "contenthash", "casting", "refit", "opening", "plan", "relocate", "arrange", "repack",
+    "merge", "blobcheck", "valuecheck", "check", "formats", "cli",
 ]  # fmt: skip
 
 

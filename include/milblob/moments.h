@@ -41,6 +41,7 @@ typedef struct mb_moments {
     double smallest;             /* the least magnitude that is not zero; infinity where there is none */
     int64_t least_whole;         /* extremes of int64; of uint64 less 2^63 */
     int64_t most_whole;
+    uint64_t smallest_whole;     /* as smallest, of int64 and uint64; UINT64_MAX where there is none */
 } mb_moments;
 
 static inline double mb_f64_of_bits(uint64_t bits) {
@@ -59,7 +60,7 @@ static inline void mb_moments_clear(mb_moments *m) {
     memset(m, 0, sizeof *m);
     m->least = m->smallest = mb_f64_of_bits(MB_F64_INF);
     m->most = -m->least;
-    m->least_whole = INT64_MAX, m->most_whole = INT64_MIN;
+    m->least_whole = INT64_MAX, m->most_whole = INT64_MIN, m->smallest_whole = UINT64_MAX;
 }
 
 /* sum + low += value, with what rounding loses kept in low (Neumaier). An infinite sum stays one. */
@@ -93,6 +94,7 @@ static inline void mb_moments_add(mb_moments *m, const mb_moments *other) {
     if (other->smallest < m->smallest) m->smallest = other->smallest;
     if (other->least_whole < m->least_whole) m->least_whole = other->least_whole;
     if (other->most_whole > m->most_whole) m->most_whole = other->most_whole;
+    if (other->smallest_whole < m->smallest_whole) m->smallest_whole = other->smallest_whole;
 }
 
 /* float64 as an integer that is ordered as the numbers are, -0 before +0. It goes from -NaN, -infinity, -largest up to
@@ -161,7 +163,7 @@ typedef void (*mb_moments_kernel)(double *block, uint32_t count, uint64_t tiny, 
             m->least = mb_f64_of_order((uint64_t)least + MB_TURN_LEAST), m->most = mb_f64_of_order((uint64_t)most - MB_TURN_MOST); \
             if ((uint64_t)smallest + 1 < MB_F64_INF) m->smallest = mb_f64_of_bits((uint64_t)smallest + 1); \
         } \
-        m->least_whole = INT64_MAX, m->most_whole = INT64_MIN; \
+        m->least_whole = INT64_MAX, m->most_whole = INT64_MIN, m->smallest_whole = UINT64_MAX; \
     }
 
 MB_DEFINE_MOMENTS(mb_moments_block_plain, )
@@ -215,7 +217,10 @@ MB_KERNEL void mb_wide_moments(mb_moments_kernel kernel, int kind, const uint8_t
         kernel(block, some, tiny, &part);
         if (kind == MB_WIDE_I64 || kind == MB_WIDE_U64)
             for (uint32_t i = 0; i < some; i++) {
-                const int64_t whole = (int64_t)(mb_load_u64(src + 8 * (size_t)i) ^ bias);
+                const uint64_t bits = mb_load_u64(src + 8 * (size_t)i);
+                const uint64_t magnitude = bias == 0 && bits >> 63 ? 0 - bits : bits;
+                const int64_t whole = (int64_t)(bits ^ bias);
+                part.smallest_whole = magnitude - 1 < part.smallest_whole - 1 ? magnitude : part.smallest_whole; /* zero becomes the largest */
                 part.least_whole = whole < part.least_whole ? whole : part.least_whole;
                 part.most_whole = whole > part.most_whole ? whole : part.most_whole;
             }

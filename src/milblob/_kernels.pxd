@@ -110,6 +110,7 @@ cdef extern from "milblob/moments.h" nogil:
         uint64_t count, nan, positive_infinite, negative_infinite, zeros, negative_zeros, subnormal, overflow
         double sum, sum_low, spread, spread_low, least, most, smallest
         int64_t least_whole, most_whole
+        uint64_t smallest_whole
     void mb_moments_clear(mb_moments *m)
     void mb_moments_add(mb_moments *m, const mb_moments *other)
     uint64_t mb_wide_nbytes(int kind)

@@ -29,8 +29,9 @@ cdef class Moments:
 
     @property
     def extremes(self):
-        """(least, most, smallest magnitude that is not zero, least and most of int64, or of uint64 less 2^63)."""
-        return self.m.least, self.m.most, self.m.smallest, self.m.least_whole, self.m.most_whole
+        """(least, most, smallest magnitude that is not zero; the same of int64, or of uint64, less 2^63 the first two)."""
+        m = &self.m
+        return m.least, m.most, m.smallest, m.least_whole, m.most_whole, m.smallest_whole
 
 
 cdef class Tally:

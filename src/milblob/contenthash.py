@@ -10,11 +10,13 @@ import numpy as np
 
 from . import _codec
 from .dtypes import DType
+from .errors import UnsupportedError
 from .model import Model
 from .pieces import PIECE_NBYTES, Piece, dense_pieces, in_order, share_out, stored_piece
 from .program import Program
 from .tensor import Tensor
 
+_MAX_DEPTH = 32
 _STRETCH = _codec.HASH_STRETCH_NBYTES
 
 
@@ -82,17 +84,22 @@ def _with_constants(source: Any) -> Model:
     return Model(memoryview(mapping.live()), constants=True)
 
 
-# -------------------------------------------------------------------------------------------------------------- one tensor
+# ----------------------------------------------------------------------------------------------------------- one tensor
 
 
-def _tensor(tensor: Tensor, dense: bool, known: dict[Any, bytes]) -> bytes:
-    """The hash of a tensor. `known` keeps those of data that several tensors share."""
+def _tensor(tensor: Tensor, dense: bool, known: dict[Any, bytes], depth: int = 0) -> bytes:
+    """The hash of a tensor. `known` keeps those of what several tensors share."""
     if tensor._compressed is not None and not dense:
-        parts = sorted((key.encode(), _tensor(part, False, known).hex().encode()) for key, part in tensor.parts.items())
-        lines = b"".join(b"%b %b\n" % (digest, _netstring(key)) for key, digest in parts)
-        return bytes.fromhex(
-            _message(b"milblob compressed 1\n%b\n%b\n%b" % (_type(tensor), tensor.compression.encode(), lines))
-        )
+        if depth > _MAX_DEPTH:
+            words = f"constexpr operations: expected a chain of at most {_MAX_DEPTH}, got more"
+            raise UnsupportedError(words, file=tensor.file, where=tensor.where)
+        key = id(tensor._compressed)  # alive as long as the model is
+        if key not in known:
+            parts = {key.encode(): _tensor(part, False, known, depth + 1) for key, part in tensor.parts.items()}
+            lines = b"".join(b"%b %b\n" % (parts[key].hex().encode(), _netstring(key)) for key in sorted(parts))
+            head = b"milblob compressed 1\n%b\n%b\n" % (_type(tensor), tensor.compression.encode())
+            known[key] = bytes.fromhex(_message(head + lines))
+        return known[key]
     if tensor.mil_dtype is DType.STRING:
         data = _digest([Piece(_codec.Buffer(_strings(tensor)), 0, len(_strings(tensor)), DType.UINT8)])
     else:
@@ -129,14 +136,14 @@ def _netstring(data: bytes) -> bytes:
     return b"%d:%b" % (len(data), data)
 
 
-# ------------------------------------------------------------------------------------------------------------- the Program
+# ---------------------------------------------------------------------------------------------------------- the Program
 
 
 def _uses(program: Program, dense: bool) -> list[bytes]:
     """A line for every name that an operation reads, or a block returns."""
     scan = program._scan_again(_codec.SCAN_USES)
     lines = []
-    tops = {}
+    tops: dict[int, int] = {}
     for block in program.scan.blocks:
         if block[2] < 0:
             tops[block[1]] = tops.get(block[1], 0) + 1
@@ -152,7 +159,7 @@ def _uses(program: Program, dense: bool) -> list[bytes]:
     return lines
 
 
-# ---------------------------------------------------------------------------------------------------------------- BLAKE3
+# --------------------------------------------------------------------------------------------------------------- BLAKE3
 
 
 def _message(data: bytes) -> str:
@@ -163,7 +170,11 @@ def _digest(pieces: Iterable[Piece]) -> bytes:
     """BLAKE3 of the bytes of pieces, one behind the other; bits behind the last element count as zero."""
     values: list[bytes] = []  # chaining values of whole stretches
     count = 0
-    rest: tuple[_codec.Buffer, int, int] = (_codec.Buffer(b""), 0, 0)  # at most a stretch: the last one if no more comes
+    rest: tuple[_codec.Buffer, int, int] = (
+        _codec.Buffer(b""),
+        0,
+        0,
+    )  # at most a stretch: the last one if no more comes
     for piece in pieces:
         buffer, offset, nbytes = piece.buffer, piece.offset, piece.nbytes
         if nbytes == 0:

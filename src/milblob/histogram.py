@@ -1,6 +1,5 @@
 """Histograms: how many elements lie in each of a few bins from the least to the greatest."""
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,16 +71,10 @@ class Histogram:
         counts = self._counts.tolist()
         if not self._is_float:
             starts = range(self._low, self._high + 1, self._width)
-            return tuple(Bin(at, min(at + self._width - 1, self._high), n) for at, n in zip(starts, counts, strict=True))
+            return tuple(
+                Bin(at, min(at + self._width - 1, self._high), n) for at, n in zip(starts, counts, strict=True)
+            )
         if self._has_edges:
             edges = self._edges.tolist()
             return tuple(map(Bin, edges[:-1], edges[1:], counts))
         return (Bin(self._low, self._high, counts[0]),)
-
-
-def join_weighted(parts: Iterable[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]], low: Any, high: Any) -> tuple[Bin, ...]:
-    """Return the bins of (values, how often) pairs."""
-    histogram = Histogram(low, high)
-    for values, counts in parts:
-        histogram.add(values, counts)
-    return histogram.bins()

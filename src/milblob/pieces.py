@@ -1,4 +1,4 @@
-"""The elements of a tensor or array, packed as weight files hold them, in pieces of bounded size; and threads for them."""
+"""The elements of a tensor or array, packed as weight files hold them, in bounded pieces; and threads for them."""
 
 import os
 import threading
@@ -15,7 +15,7 @@ from .tensor import Tensor
 from .tensorvalue import stored_bytes
 
 PIECE_NBYTES = 1 << 24
-"""What is looked at in one go: large enough that threads are worth their while, small enough to be held several times."""
+"""What is looked at in one go: large enough that threads are worth while, small enough to be held several times."""
 
 _TINY_NBYTES = 1 << 16
 _PENDING_COUNT = 64
@@ -108,9 +108,9 @@ def array_pieces(array: np.ndarray[Any, Any], dtype: Any) -> Iterator[Piece]:
         yield Piece(_codec.Buffer(stored_bytes(part, dtype)), 0, part.size, dtype)
 
 
-def split(piece: Piece, nbytes: int = PIECE_NBYTES) -> list[Piece]:
-    """Return pieces of about `nbytes`, which begin at whole bytes."""
-    step = nbytes // piece.dtype.nbits * 8
+def split(piece: Piece) -> list[Piece]:
+    """Return pieces of about PIECE_NBYTES, which begin at whole bytes."""
+    step = PIECE_NBYTES // piece.dtype.nbits * 8
     return [
         Piece(piece.buffer, piece.offset + piece.dtype.nbytes(start), min(step, piece.count - start), piece.dtype)
         for start in range(0, piece.count, step)
@@ -156,8 +156,8 @@ _END = object()
 def in_order(tensors: Iterable[Tensor], work: Callable[[Tensor], _R]) -> Iterator[_R]:
     """Yield work(tensor) for each, in order.
 
-    Those of a middling size are worked on several at a time. Large ones come alone, since `work` shares them out itself;
-    for tiny ones a thread would cost more than it saves. An exception of `work` is raised where its result would be.
+    Those of a middling size are worked on several at a time. Large ones come alone: `work` shares them out itself. For
+    tiny ones a thread would cost more than it saves. An exception of `work` is raised where its result would be.
     """
     if thread_count() < 2:
         yield from map(work, tensors)
@@ -172,7 +172,7 @@ def in_order(tensors: Iterable[Tensor], work: Callable[[Tensor], _R]) -> Iterato
             nbytes = PIECE_NBYTES if is_open else tensor.nbytes
             while pending and (nbytes >= PIECE_NBYTES or len(pending) > _PENDING_COUNT):
                 yield pending.popleft()()
-            if nbytes < _TINY_NBYTES and not pending or nbytes >= PIECE_NBYTES:
+            if (nbytes < _TINY_NBYTES and not pending) or nbytes >= PIECE_NBYTES:
                 yield work(tensor)
             else:
                 pending.append(pool.submit(work, tensor).result)

@@ -10,7 +10,7 @@ import numpy as np
 from . import _codec
 from .dtypes import DType, as_dtype
 from .histogram import Bin, Histogram
-from .pieces import PIECE_NBYTES, Piece, array_pieces, dense_pieces, in_order, share_out, split
+from .pieces import Piece, array_pieces, dense_pieces, in_order, share_out, split
 from .tensor import Tensor
 
 _WIDE = {
@@ -125,7 +125,7 @@ def statistics_of(tensors: Iterable[Tensor], **options: Any) -> Iterator[Statist
     yield from in_order(tensors, lambda tensor: statistics(tensor, **options))
 
 
-# --------------------------------------------------------------------------------------------------------- putting together
+# ----------------------------------------------------------------------------------------------------- putting together
 
 
 def _of_pieces(
@@ -155,16 +155,19 @@ def _narrow(pieces: Iterable[Piece], dtype: Any, histogram: bool) -> tuple[_code
         return into
 
     for piece in pieces:
-        if piece.nbytes < 2 * PIECE_NBYTES:
-            count([piece], tally)
+        parts = split(piece)
+        if len(parts) < 2:
+            count(parts, tally)
         else:
-            for other in share_out(split(piece), lambda some: count(some, _codec.Tally())):
+            for other in share_out(parts, lambda some: count(some, _codec.Tally())):
                 tally.merge(other)
     moments, distinct, patterns, counts = tally.gather(dtype.mil_code)
     _own.tally = tally
-    bins = None
+    bins: tuple[Bin, ...] | None = None
     if histogram:
-        bits = np.frombuffer(patterns, "<u2" if dtype.nbits == 16 else np.uint16).astype(f"<u{2 if dtype.nbits == 16 else 1}")
+        bits = np.frombuffer(patterns, "<u2" if dtype.nbits == 16 else np.uint16).astype(
+            f"<u{2 if dtype.nbits == 16 else 1}"
+        )
         values = bits.view(dtype.numpy)
         low, high = _ends(moments, dtype)
         bins = ()
@@ -201,7 +204,7 @@ def _wide(pieces: Iterable[Piece], dtype: Any, distinct: bool) -> tuple[_codec.M
 
 def _ends(moments: _codec.Moments, dtype: Any) -> tuple[Any, Any]:
     """The least and the greatest finite element, as the numbers that they are; None where there are none."""
-    least, most, _, least_whole, most_whole = moments.extremes
+    least, most, _, least_whole, most_whole, _ = moments.extremes
     if least == math.inf:
         return None, None
     if dtype.nbits == 64 and dtype.is_integer:
@@ -223,7 +226,7 @@ def _from_moments(
     if smallest == math.inf or minimum is None:
         smallest = None
     elif isinstance(minimum, int):
-        smallest = int(smallest)
+        smallest = moments.extremes[5] if dtype.nbits == 64 else int(smallest)
     return Statistics(
         dtype=dtype,
         shape=tuple(shape),
@@ -266,7 +269,11 @@ def _merge(parts: list[Statistics]) -> Statistics:
     counts = {name: sum(getattr(part, name) for part in parts) for name in Statistics._fields[10:17]}
     numeric = [part for part in parts if part.mean is not None]
     finite = sum(part.finite for part in numeric)
-    total = math.fsum(part.total for part in numeric) if all(math.isfinite(p.total) for p in numeric) else sum(p.total for p in numeric)
+    total = (
+        math.fsum(part.total for part in numeric)
+        if all(math.isfinite(p.total) for p in numeric)
+        else sum(p.total for p in numeric)
+    )
     result = _nothing(dtype, None, sum(part.count for part in parts))._replace(**counts, total=total)
     if not finite:
         return result
