@@ -17,8 +17,14 @@
 
 #include "milblob/float.h"
 
-enum { MB_BLAKE3_NBYTES = 32, MB_BLAKE3_BLOCK = 64, MB_BLAKE3_CHUNK = 1024, MB_BLAKE3_STRETCH = 1 << 20 };
-enum { MB_BLAKE3_CHUNK_START = 1, MB_BLAKE3_CHUNK_END = 2, MB_BLAKE3_PARENT = 4, MB_BLAKE3_ROOT = 8 };
+#define MB_BLAKE3_NBYTES 32u
+#define MB_BLAKE3_BLOCK 64u
+#define MB_BLAKE3_CHUNK 1024u
+#define MB_BLAKE3_STRETCH 1048576u
+#define MB_BLAKE3_CHUNK_START 1u
+#define MB_BLAKE3_CHUNK_END 2u
+#define MB_BLAKE3_PARENT 4u
+#define MB_BLAKE3_ROOT 8u
 
 static const uint32_t mb_blake3_start[8] = {0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au, 0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
 

@@ -67,7 +67,7 @@ MB_TARGET_AVX2 MB_KERNEL void mb_blake3_avx2(uint8_t *dst, const uint8_t *src, u
             for (int k = 0; k < 8; k++) cv[k] = XOR(v[k], v[k + 8]);
         }
         mb_blake3_transpose_avx2(cv);
-        for (int k = 0; k < 8; k++) _mm256_storeu_si256((__m256i *)(void *)(dst + MB_BLAKE3_NBYTES * k), cv[k]);
+        for (unsigned k = 0; k < 8; k++) _mm256_storeu_si256((__m256i *)(void *)(dst + MB_BLAKE3_NBYTES * k), cv[k]);
     }
     mb_blake3_plain(dst, src, count, block_count, chunk);
 }
@@ -129,7 +129,7 @@ MB_TARGET_AVX512 MB_KERNEL void mb_blake3_avx512(uint8_t *dst, const uint8_t *sr
             for (int k = 0; k < 8; k++) cv[k] = XOR(v[k], v[k + 8]);
         }
         mb_blake3_transpose_avx512(cv); /* the upper halves stay zero */
-        for (int k = 0; k < 16; k++) _mm256_storeu_si256((__m256i *)(void *)(dst + MB_BLAKE3_NBYTES * k), _mm512_castsi512_si256(cv[k]));
+        for (unsigned k = 0; k < 16; k++) _mm256_storeu_si256((__m256i *)(void *)(dst + MB_BLAKE3_NBYTES * k), _mm512_castsi512_si256(cv[k]));
     }
     mb_blake3_avx2(dst, src, count, block_count, chunk);
 }

@@ -9,7 +9,10 @@
 
 #include "milblob/base.h"
 
-enum { MB_DISTINCT_EXACT = 65536, MB_DISTINCT_SLOTS = 4 * MB_DISTINCT_EXACT, MB_DISTINCT_NBITS = 14, MB_DISTINCT_REGISTERS = 1 << MB_DISTINCT_NBITS };
+#define MB_DISTINCT_EXACT 65536u
+#define MB_DISTINCT_SLOTS (4 * MB_DISTINCT_EXACT)
+#define MB_DISTINCT_NBITS 14u
+#define MB_DISTINCT_REGISTERS (1u << MB_DISTINCT_NBITS)
 
 /* 2 MiB, from the caller; what is not needed is not touched. All zero is an empty one. */
 typedef struct mb_distinct {
@@ -80,13 +83,12 @@ MB_KERNEL void mb_distinct_merge(mb_distinct *distinct, const mb_distinct *other
 /* How many different keys there were: exact unless is_estimated. */
 static inline uint64_t mb_distinct_count(const mb_distinct *distinct) {
     if (!distinct->is_estimated) return distinct->count;
-    enum { Q = 64 - MB_DISTINCT_NBITS };
     const double m = MB_DISTINCT_REGISTERS;
-    uint32_t with[Q + 1] = {0};
+    uint32_t with[64 - MB_DISTINCT_NBITS + 1] = {0};
     for (uint32_t i = 0; i < MB_DISTINCT_REGISTERS; i++) with[distinct->registers[i]]++;
-    /* Registers stop at Q here, which 2^50 keys would need: the correction for full ones (tau) is left out. */
+    /* Registers stop at 50 here, which 2^50 keys would need: the correction for full ones (tau) is left out. */
     double z = 0, x = with[0] / m, sigma = x, y = 1, before = -1;
-    for (unsigned k = Q; k >= 1; k--) z = 0.5 * (z + with[k]);
+    for (unsigned k = 64 - MB_DISTINCT_NBITS; k >= 1; k--) z = 0.5 * (z + with[k]);
     if (with[0] == MB_DISTINCT_REGISTERS) return 0;
     while (sigma != before) x *= x, before = sigma, sigma += x * y, y += y;
     z += m * sigma;

@@ -19,7 +19,7 @@
 #include "milblob/dtype.h"
 #include "milblob/tally.h"
 
-enum { MB_MOMENTS_BLOCK = 1024 };
+#define MB_MOMENTS_BLOCK 1024u
 
 #define MB_F64_INF 0x7ff0000000000000u
 #define MB_F64_ABS 0x7fffffffffffffffu

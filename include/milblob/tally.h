@@ -14,7 +14,8 @@
 #include "milblob/float.h"
 #include "milblob/subbyte.h"
 
-enum { MB_TALLY_LIST = 16384, MB_PATTERNS = 65536 };
+#define MB_TALLY_LIST 16384u
+#define MB_PATTERNS 65536u
 
 /* 1 MiB, from the caller. All zero is an empty one. */
 typedef struct mb_tally {
@@ -111,7 +112,7 @@ MB_KERNEL uint32_t mb_tally_gather(mb_tally *tally, unsigned nbits) {
         const unsigned width = mb_tally_unpacks(nbits) ? 8 : nbits;
         const uint32_t mask = (1u << width) - 1;
         for (uint32_t i = 0; i < found; i++)
-            for (unsigned shift = 0; shift < 16; shift += width) tally->bytes[tally->patterns[i] >> shift & mask] += tally->counts[i];
+            for (unsigned shift = 0; shift < 16; shift += width) tally->bytes[(uint32_t)tally->patterns[i] >> shift & mask] += tally->counts[i];
         found = 0;
         for (uint32_t pattern = 0; pattern < 256; pattern++) {
             tally->patterns[found] = (uint16_t)pattern, tally->counts[found] = tally->bytes[pattern];

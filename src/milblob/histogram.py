@@ -36,8 +36,9 @@ class Histogram:
         self._width = 1 if self._is_float or high - low < 16 else -(-(high - low + 1) // BIN_COUNT)
         half = high / 2 - low / 2 if self._is_float else 0.0  # of the width, which itself may overflow
         steps = np.arange(BIN_COUNT + 1) * (half / BIN_COUNT)
-        self._edges = low + steps + steps  # in this order nothing overflows
-        self._edges[-1] = high
+        with np.errstate(over="ignore"):
+            self._edges = low + steps + steps  # in this order only the last may overflow, which is
+        self._edges[-1] = high  # exact anyhow
         self._has_edges = self._is_float and bool(np.all(np.diff(self._edges) > 0))
         bins = BIN_COUNT if self._has_edges else 1 if self._is_float else (high - low) // self._width + 1
         self._counts = np.zeros(bins, np.int64)
