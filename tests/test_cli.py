@@ -17,7 +17,7 @@ import pytest
 
 import milblob
 from milblob import blobcheck
-from milblob.cli import main, output, patterns
+from milblob.cli import output, patterns
 
 TESTS = pathlib.Path(__file__).parent
 DATA = TESTS / "data"
@@ -26,25 +26,8 @@ PALETTE = str(DATA / "palette_4bit/model.mlpackage")
 PIPELINE = str(DATA / "pipeline/model.mlpackage")
 FUNCTIONS = str(DATA / "functions/model.mlpackage")
 BLOB = str(DATA / "blob_all_dtypes/weight.bin")
-COMMANDS = ["ls", "show", "extract", "check"]
+COMMANDS = ["ls", "show", "extract", "convert", "pack", "check"]
 TENSOR_KEYS = ["name", "dtype", "shape", "nbytes", "function", "op", "file", "offset", "compression"]
-
-
-@pytest.fixture
-def cli(capsys):
-    """Run main() in this process: (status, stdout, stderr)."""
-
-    def run(*argv):
-        status = main([str(argument) for argument in argv])
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        if status == 2:
-            lines = captured.err.splitlines()
-            assert len(lines) == 1, captured.err
-            assert lines[0].startswith("milblob: ")
-        return status, captured.out, captured.err
-
-    return run
 
 
 def spawn(*argv, **options):
@@ -387,7 +370,7 @@ def test_check_notes_are_good(cli):
 
 def test_check_of_nothing(cli, tmp_path):
     assert cli("check", tmp_path / "none")[0] == 2
-    assert main(["check", DEMO, str(tmp_path / "none")]) == 2
+    assert cli("check", DEMO, tmp_path / "none")[0] == 2
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------
@@ -410,8 +393,15 @@ def hostile(tmp_path):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_hostile_input_is_one_line(cli, command, hostile, tmp_path):
+    weights = tmp_path / "w.npz"
+    np.savez(weights, w=np.zeros(3))
     for path in hostile:
-        rest = ["-o", str(tmp_path / "x.npz")] if command == "extract" else ["#0"] if command == "show" else []
+        rest = {
+            "extract": ["-o", str(tmp_path / "x.npz")],
+            "pack": ["-o", str(tmp_path / "x.bin")],
+            "convert": [str(tmp_path / "x.npz")],
+            "show": ["#0"],
+        }.get(command, [])
         status, out, err = cli(command, path, *rest)
         assert status == (2 if command != "check" or path.endswith("none") else 1), path
         assert "\x1b" not in out + err
@@ -435,7 +425,7 @@ def test_every_error_has_a_status(cli, monkeypatch):
         def run(*_, **__):
             raise error
 
-        monkeypatch.setattr("milblob.model.open", run)
+        monkeypatch.setattr("milblob.opening.open", run)
         return cli("ls", DEMO)
 
     assert failing(MemoryError())[2] == "milblob: not enough memory\n"
@@ -543,10 +533,11 @@ def test_examples_of_the_page(cli, example, tmp_path, monkeypatch):
     data = bytearray(broken.read_bytes())
     struct.pack_into("<I", data, 9344, 0)
     broken.write_bytes(bytes(data[:-100]))
-    command, _, shown = example.partition("\n")
-    _, out, err = cli(*shlex.split(command))
-    parts = [re.escape(part) for part in shown.split("\n...\n")]
-    assert re.fullmatch("\n(?:.*\n)+".join(parts), (out + err).rstrip("\n"))
+    for step in example.split("\n$ milblob "):
+        command, _, shown = step.partition("\n")
+        _, out, err = cli(*shlex.split(command))
+        parts = [re.escape(part) for part in shown.split("\n...\n")]
+        assert re.fullmatch("\n(?:.*\n)+".join(parts), (out + err).rstrip("\n"))
 
 
 def test_the_page_has_every_code():

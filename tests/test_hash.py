@@ -71,7 +71,13 @@ def test_stretches_and_threads(monkeypatch):
     monkeypatch.setattr(contenthash, "PIECE_NBYTES", stretch)
     monkeypatch.setattr(pieces, "thread_count", lambda: 3)
     assert hash_bytes(data) == _tree(data).hex()
-    for cuts in ([1], [stretch], [stretch - 1, stretch + 1], [700, 2 * stretch, 2 * stretch, 3 * stretch + 5], [len(data) - 1]):
+    for cuts in (
+        [1],
+        [stretch],
+        [stretch - 1, stretch + 1],
+        [700, 2 * stretch, 2 * stretch, 3 * stretch + 5],
+        [len(data) - 1],
+    ):
         parts = np.split(np.frombuffer(data, np.uint8), cuts)
         row = [pieces.Piece(_codec.Buffer(part), 0, part.size, DType.UINT8) for part in parts]
         assert contenthash._digest(row) == _tree(data), cuts
@@ -90,7 +96,9 @@ def _tree(data):
         return parent(node(start, left) + node(start + left, count - left), 0)
 
     def parent(children, root):
-        return struct.pack("<8I", *reference_hash.compress(reference_hash.START, children, 0, reference_hash.PARENT | root))
+        return struct.pack(
+            "<8I", *reference_hash.compress(reference_hash.START, children, 0, reference_hash.PARENT | root)
+        )
 
     count = -(-len(data) >> 20) if len(data) % (1 << 20) == 0 else (len(data) >> 20) + 1
     if count == 1:
@@ -176,12 +184,19 @@ def test_a_whole_model():
 def test_values_that_must_not_change():
     """Hashes are kept by users: these may not change with a version or a machine."""
     assert content_hash(DEMO).model == "d03a3a0929e569a5cb6e7bc08bfa0fa72b7cde8765a188169e1e364c09e38cd3"
-    assert content_hash(DATA / "blob_handmade" / "weight.bin").model == "e8f10ed7e9b6d77d580de1faa8875e7489f6cd443728ec9d74cbca2985413175"
+    assert (
+        content_hash(DATA / "blob_handmade" / "weight.bin").model
+        == "e8f10ed7e9b6d77d580de1faa8875e7489f6cd443728ec9d74cbca2985413175"
+    )
 
 
 # --------------------------------------------------------------------------------------------------- what does not count
 
-PAIRS = [path.name for path in sorted(DATA.iterdir()) if len(list(path.glob("model*.ml*"))) > 1 and path.name != "neural_network"]
+PAIRS = [
+    path.name
+    for path in sorted(DATA.iterdir())
+    if len(list(path.glob("model*.ml*"))) > 1 and path.name != "neural_network"
+]
 
 
 @pytest.mark.parametrize("case", PAIRS)
@@ -199,7 +214,9 @@ REPACKS = [
 
 
 @pytest.mark.parametrize("options", REPACKS, ids=str)
-@pytest.mark.parametrize("model", ["demo", "opset_ios16_fp16", "opset_ios18_fp32", "functions", "palette_4bit", "quant_int4_block"])
+@pytest.mark.parametrize(
+    "model", ["demo", "opset_ios16_fp16", "opset_ios18_fp32", "functions", "palette_4bit", "quant_int4_block"]
+)
 def test_repacked(model, options, tmp_path):
     source = DEMO if model == "demo" else DATA / model / "model.mlpackage"
     target = tmp_path / "out.mlpackage"
@@ -271,7 +288,9 @@ def test_what_counts(tmp_path):
     changed(lambda data: data.replace(b"head_bias", b"tail_bias"), program)  # a name
     changed(lambda data: data.replace(b"linear", b"matmul"), program)  # an operation
     assert len(seen) == 4
-    assert content_hash(reference.write_blobs([("UINT8", [1, 2])])[0]) != content_hash(reference.write_blobs([("INT8", [1, 2])])[0])
+    assert content_hash(reference.write_blobs([("UINT8", [1, 2])])[0]) != content_hash(
+        reference.write_blobs([("INT8", [1, 2])])[0]
+    )
 
 
 def test_shapes_and_strings_count():
@@ -281,7 +300,11 @@ def test_shapes_and_strings_count():
         seen = {}
         for tensor, digest in zip(tensors, digests, strict=True):
             values = tensor.read()
-            content = (str(tensor.mil_dtype), tensor.shape, values.tobytes() if values.dtype != object else tuple(values.reshape(-1)))
+            content = (
+                str(tensor.mil_dtype),
+                tensor.shape,
+                values.tobytes() if values.dtype != object else tuple(values.reshape(-1)),
+            )
             assert seen.setdefault(digest, content) == content
     assert len(seen) > 10
 

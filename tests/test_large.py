@@ -191,3 +191,44 @@ def test_splice_of_a_file_of_3_gib(tmp_path):
                 assert tensor[-3:].tolist() == FAR and not tensor[-1003:-3].any()
     finally:
         new.unlink(missing_ok=True)
+
+
+def test_writer_past_6_gib(tmp_path):
+    """Records at large offsets, new and appended: written with little memory, and what is reserved takes no room."""
+    code = """
+        import os
+        import numpy as np
+        import milblob, milblob.writer
+        from hostile_bytes import peak_rss_nbytes
+        milblob.writer._require_filled = lambda *_: None  # the writer insists on it; here the holes are the point
+        path, gib = sys.argv[1], 1 << 30
+        tail, bits = np.array([1.5, -2.5, 3.5], np.float16), np.arange(100_003, dtype=np.uint8) % 8
+        def check(offsets, dtypes):
+            with milblob.BlobReader(path) as blobs:
+                assert [record.offset for record in blobs] == offsets
+                assert [str(record.dtype) for record in blobs] == dtypes
+                for record in blobs:
+                    assert record.data_offset == record.offset + 64 or record.data_offset % 16384 == 0
+                    if record.nbytes > gib:
+                        assert blobs.read(record)[-3:].tolist() == tail.tolist() and blobs.read(record)[gib] == 0
+                    elif str(record.dtype) == "uint3":
+                        assert np.array_equal(blobs.read(record), bits)
+        def large(blobs, nbytes):
+            offset = blobs.reserve(nbytes, "float16")
+            blobs.fill(offset, tail, nbytes - tail.nbytes)
+            return offset
+        with milblob.BlobWriter(path, sync=False) as blobs:
+            offsets = [large(blobs, 3 * gib), large(blobs, 3 * gib + 2), blobs.write(bits, "uint3")]
+            assert blobs.nbytes > 6 * gib
+        assert offsets == [64, 128 + 3 * gib, 128 + 6 * gib + 128]
+        dtypes = ["float16", "float16", "uint3"]
+        check(offsets, dtypes)
+        with milblob.BlobWriter(path, "a", align=16384, sync=False) as blobs:
+            offsets += blobs.write_many([tail, tail])
+            offsets += [large(blobs, 5 * gib), blobs.write(bits, "uint3")]
+        check(offsets, dtypes + ["float16", "float16", "float16", "uint3"])
+        assert os.stat(path).st_size > 11 * gib and os.stat(path).st_blocks * 512 < 4 << 20
+        assert peak_rss_nbytes() < 100 << 20, peak_rss_nbytes()
+        print("done")
+    """
+    assert run_child(code, tmp_path / "weight.bin").strip() == "done"

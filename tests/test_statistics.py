@@ -40,7 +40,10 @@ def check(values, dtype, **options):
     numbers = numbers_of(values, dtype)
     finite = [v for v in numbers if math.isfinite(v)]
     assert (got.count, got.shape, got.dtype) == (len(numbers), values.shape, dtype)
-    assert (got.nans, got.infinities) == (sum(v != v for v in numbers), sum(v in (math.inf, -math.inf) for v in numbers))
+    assert (got.nans, got.infinities) == (
+        sum(v != v for v in numbers),
+        sum(v in (math.inf, -math.inf) for v in numbers),
+    )
     assert got.positive_infinities == numbers.count(math.inf)
     assert got.zeros == sum(v == 0 for v in numbers)
     assert got.negative_zeros == sum(v == 0 and math.copysign(1, v) < 0 for v in numbers)
@@ -50,7 +53,9 @@ def check(values, dtype, **options):
     assert got.smallest == min((abs(v) for v in finite if v), default=None)
     assert got.finite == len(finite)
     if got.is_distinct_exact:
-        assert got.distinct == len(set(finite)) + (got.nans > 0) + (got.positive_infinities > 0) + (got.negative_infinities > 0)
+        assert got.distinct == len(set(finite)) + (got.nans > 0) + (got.positive_infinities > 0) + (
+            got.negative_infinities > 0
+        )
     if not finite:
         assert (got.minimum, got.maximum, got.mean, got.deviation, got.absmax) == (None,) * 5
         return got
@@ -90,7 +95,9 @@ def test_many_elements(dtype):
     assert got.is_distinct_exact
 
 
-@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2, DType.INT8, DType.INT4], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2, DType.INT8, DType.INT4], ids=str
+)
 def test_every_pattern(dtype):
     patterns = np.arange(1 << dtype.nbits)
     check(patterns.astype(f"<u{max(dtype.nbits // 8, 1)}").view(dtype.numpy), dtype)
@@ -128,7 +135,9 @@ def test_threads_change_nothing(dtype, monkeypatch):
         monkeypatch.setattr(pieces, "thread_count", lambda threads=threads: threads)
         results.append(statistics(values, dtype))
     assert all(equal(one, results[0]) for one in results)
-    assert results[0]._replace(total=0, mean=0, deviation=0, spread=0) == whole._replace(total=0, mean=0, deviation=0, spread=0)
+    assert results[0]._replace(total=0, mean=0, deviation=0, spread=0) == whole._replace(
+        total=0, mean=0, deviation=0, spread=0
+    )
     if whole.mean is not None and math.isfinite(whole.deviation):
         assert results[0].mean == pytest.approx(whole.mean, rel=1e-9, abs=1e-300)
         assert results[0].deviation == pytest.approx(whole.deviation, rel=1e-12)
@@ -168,7 +177,9 @@ def test_distinct_values_beyond_what_is_counted():
 def test_estimates_do_not_depend_on_order_or_parts():
     values = np.random.default_rng(2).integers(0, 1 << 62, 150_000)
     parts = [_codec.Distinct() for _ in range(3)]
-    for part, some in zip(parts, np.array_split(values, [40_000, 120_000]), strict=True):  # two exact ones, one estimated
+    for part, some in zip(
+        parts, np.array_split(values, [40_000, 120_000]), strict=True
+    ):  # two exact ones, one estimated
         _codec.wide_moments(_codec.WIDE_I64, _codec.Buffer(some.view(np.uint8)), 0, some.size, part)
     assert [part.is_estimated for part in parts] == [False, True, False]
     for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)):
@@ -241,7 +252,17 @@ def test_merge():
     parts = [rng.normal(i, 2, 1000 + i).astype(np.float32) for i in range(5)]
     parts.append(np.array([np.nan, np.inf], np.float32))
     merged, whole = Statistics.merge(map(statistics, parts)), statistics(np.concatenate(parts))
-    for key in ("count", "nans", "positive_infinities", "minimum", "maximum", "zeros", "smallest", "dtype", "float16_overflows"):
+    for key in (
+        "count",
+        "nans",
+        "positive_infinities",
+        "minimum",
+        "maximum",
+        "zeros",
+        "smallest",
+        "dtype",
+        "float16_overflows",
+    ):
         assert getattr(merged, key) == getattr(whole, key)
     assert (merged.mean, merged.deviation) == pytest.approx((whole.mean, whole.deviation), rel=1e-13)
     assert merged.distinct is None and merged.shape is None

@@ -40,7 +40,11 @@ def package(tmp_path):
 
 def parts_of(package, name):
     with milblob.open(package) as opened:
-        return {key: (part.offset, part.data_offset) for key, part in opened[name].parts.items() if part.is_blob and part.offset}
+        return {
+            key: (part.offset, part.data_offset)
+            for key, part in opened[name].parts.items()
+            if part.is_blob and part.offset
+        }
 
 
 @pytest.mark.parametrize(("case", "path"), case_paths())
@@ -76,7 +80,9 @@ def test_nan_and_infinite(package):
 
 
 def test_nan_in_a_weight_file():
-    data, offsets = reference.write_blobs([("FLOAT16", [0x3C00, 0x7E00]), ("FLOAT8E4M3FN", [0x7F, 0]), ("BFLOAT16", [0x7F80])])
+    data, offsets = reference.write_blobs(
+        [("FLOAT16", [0x3C00, 0x7E00]), ("FLOAT8E4M3FN", [0x7F, 0]), ("BFLOAT16", [0x7F80])]
+    )
     found = milblob.check(data, values=True)
     assert [(f.code, f.offset, f.where) for f in found] == [
         ("nan", offsets[0], "tensor #0"), ("nan", offsets[1], "tensor #1"), ("infinite", offsets[2], "tensor #2"),
@@ -126,13 +132,22 @@ def test_bits_behind_an_immediate(tmp_path):
 def test_an_index_outside_the_palette(tmp_path):
     """A palette of fewer entries than the indices' bits can say: 12 where there are 4 bits."""
     path = tmp_path / "m.mlmodel"
-    indices = immediate(35, [2, 6], reference.pack_tensor_value("bytes", reference.pack_elements([0, 11, 12, 15, 3, 2, 1, 0, 4, 5, 6, 7], "UINT4")))
-    small = immediate(35, [2, 6], reference.pack_tensor_value("bytes", reference.pack_elements([i % 12 for i in range(12)], "UINT4")))
+    indices = immediate(
+        35,
+        [2, 6],
+        reference.pack_tensor_value("bytes", reference.pack_elements([0, 11, 12, 15, 3, 2, 1, 0, 4, 5, 6, 7], "UINT4")),
+    )
+    small = immediate(
+        35, [2, 6], reference.pack_tensor_value("bytes", reference.pack_elements([i % 12 for i in range(12)], "UINT4"))
+    )
     lut = immediate(11, [1, 1, 12, 1], reference.pack_tensor_value("floats", [float(i) for i in range(12)]))
     for part, expected in ((small, []), (indices, [("error", "palette-index")])):
         path.write_bytes(model(program(palette(part, lut))))
         assert codes(path) == expected
-    assert "expected 0 to 11, which the palette has, got 2 others, up to 15" in milblob.check(path, values=True)[-1].message
+    assert (
+        "expected 0 to 11, which the palette has, got 2 others, up to 15"
+        in milblob.check(path, values=True)[-1].message
+    )
 
 
 def palette(indices, lut):
@@ -142,7 +157,11 @@ def palette(indices, lut):
         return field(2, field(1, key) + field(2, field(1, field(2, value))))
 
     return operation(
-        "constexpr_lut_to_dense", "w", (), argument(b"indices", indices) + argument(b"lut", lut), output_type=tensor_type(11, [2, 6])
+        "constexpr_lut_to_dense",
+        "w",
+        (),
+        argument(b"indices", indices) + argument(b"lut", lut),
+        output_type=tensor_type(11, [2, 6]),
     )
 
 

@@ -25,9 +25,9 @@ static const mb_tier mb_tiers[] = {
     {"plain", {mb_cast_f32_f16_plain, mb_cast_f32_bf16_plain, mb_cast_f16_f32_plain, mb_cast_bf16_f32_plain, mb_cast_f16_bf16_plain, mb_cast_bf16_f16_plain},
      mb_moments_block_plain, mb_blake3_plain},
 #ifdef MB_HAS_AVX2
-    {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_loop_avx2, mb_cast_f16_f32_loop_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
+    {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
      mb_moments_block_avx2, mb_blake3_avx2},
-    {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_loop_avx2, mb_cast_f16_f32_loop_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
+    {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
      mb_moments_block_avx512, mb_blake3_avx512},
 #endif
 };

@@ -15,7 +15,6 @@ from .model import Model
 from .package import Package, Source, contained, read_json, resolve
 from .program import Program
 from .tensorvalue import unpack_at
-from .valuecheck import check_values
 
 __all__ = ["Finding", "check"]
 
@@ -33,8 +32,8 @@ def check(path: Any, *, values: bool = False) -> list[Finding]:
     not looked at.
 
     Args:
-        path: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object that holds
-            one of the latter three (references to weight files cannot be followed from there).
+        path: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or listing of one; or a buffer or file
+            object that holds one of the latter four (references to weight files cannot be followed from there).
         values: look at values too, which reads all weights: NaNs, infinities, indices that lead out of their palette,
             masks with more or fewer ones than there are nonzero values, bits that are set behind the last element.
 
@@ -54,6 +53,8 @@ def check(path: Any, *, values: bool = False) -> list[Finding]:
     else:
         checker.check_file(path, None)
     if values:
+        from .valuecheck import check_values  # reads, which looking at the structure does not
+
         check_values(checker.found, path)
     return checker.found.close()
 

@@ -13,7 +13,7 @@ from .dtypes import BY_MIL_CODE, DType
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
 from .package import MODEL_PATH, Package, Source, join_relative
 from .program import Compressed, Program, Use
-from .tensorvalue import require_shape, unpack_at
+from .tensorvalue import require_shape, stored_bytes, unpack_at
 
 _EMPTY: Mapping[str, "Tensor"] = MappingProxyType({})
 
@@ -220,23 +220,26 @@ class Tensor:
     def _read(self) -> np.ndarray[Any, Any]:
         package = self._package
         package.require_open()
+        if package.staged and self.name in package.staged:
+            return package.staged[self.name]
         if self._compressed is not None:
             words = f"weight: expected one that is stored dense, got {self.op} (its parts can be read: stored=True)"
             raise UnsupportedError(words, file=self._source.mapping.name if self._source else None)
-        if self._source is None or self._program is None:
-            return cast(BlobReader, package.blobs).read(self.offset or 0)
-        constant = self._constant
-        if constant.storage == _codec.BLOB:
-            reader = package.reader(self._source, constant.text)
-            buffer = reader._mapping.check_size()
-            record = reader._record(buffer, constant.blob_offset)
-            return self._values_of(reader, buffer, record)
-        self._source.mapping.check_size()
-        offset, nbytes = constant.payload
-        return unpack_at(self._program.buffer, offset, nbytes, self.mil_dtype, self._shape)
+        if self.is_blob:
+            reader, record = self._record()
+            return self._values_of(reader, record)
+        source, program = cast(Source, self._source), cast(Program, self._program)
+        source.mapping.check_size()
+        offset, nbytes = self._constant.payload
+        return unpack_at(program.buffer, offset, nbytes, self.mil_dtype, self._shape)
 
-    def _values_of(self, reader: BlobReader, buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any]:
-        """The values of a record, once it is known to hold what the Program declares."""
+    def _record(self) -> tuple[BlobReader, BlobRecord]:
+        """The record that holds the values, once it is known to be what the Program declares, and its file."""
+        if self._source is None:
+            reader = cast(BlobReader, self._package.blobs)
+        else:
+            reader = self._package.reader(self._source, self._constant.text)
+        record = reader.record(cast(int, self.offset))
         if record.dtype is not self.mil_dtype:
             words = f"record dtype: expected {self.mil_dtype} as the Program declares, got {record.dtype}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
@@ -249,9 +252,36 @@ class Tensor:
         if record.count != prod(shape):
             words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
+        return reader, record
+
+    def _values_of(self, reader: BlobReader, record: BlobRecord) -> np.ndarray[Any, Any]:
+        shape = cast("tuple[int, ...]", self._shape)
+        buffer = reader._mapping.live()
         if record.dtype.is_sub_byte:
             return array_over(buffer, record).reshape(shape)
         return np.ndarray(shape, record.dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
+
+    def read_packed(self) -> np.ndarray[Any, Any]:
+        """Return the elements as a weight file stores them: little-endian, those below 8 bits packed.
+
+        Returns:
+            uint8 array of shape (nbytes,): a read-only view of the mapped file wherever that has these bytes, else a
+            new array.
+
+        Raises:
+            As `read`; TypeError: strings, which weight files do not hold.
+        """
+        if self.mil_dtype is DType.STRING:
+            raise TypeError(f"dtype of {self.name}: expected one of fixed size, got string")
+        if not (self.mil_dtype.is_sub_byte and self.is_blob) or self.name in self._package.staged:
+            return np.asarray(stored_bytes(self.read(), self.mil_dtype))
+        try:
+            self._package.require_open()
+            reader, record = self._record()
+        except MilblobError as error:
+            error.where = error.where or self.where
+            raise
+        return reader.read_packed(record)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         values = self.read()

@@ -10,9 +10,9 @@ from . import _codec
 from .blobcheck import Findings
 from .dtypes import DType
 from .errors import MilblobError
+from .measuring import Statistics, statistics_of
 from .model import Model
 from .pieces import Piece, stored_piece
-from .statistics import Statistics, statistics_of
 from .tensor import Tensor
 
 _MASKS = {

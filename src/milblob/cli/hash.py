@@ -3,7 +3,7 @@
 from argparse import Namespace
 from typing import Any
 
-from .. import model as models
+from .. import opening
 from ..contenthash import content_hash, tensor_hashes
 from . import output
 from .selection import describe_filter, select
@@ -12,7 +12,7 @@ from .selection import describe_filter, select
 def run(arguments: Namespace) -> int:
     """Run the command. With -k or -f there is no hash of the model: what it covers is not read."""
     filtered = bool(describe_filter(arguments))
-    with models.open(arguments.model, constants=arguments.verbose) as model:
+    with opening.open(arguments.model, constants=arguments.verbose) as model:
         chosen = select(model, arguments)
         if not chosen and filtered and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")

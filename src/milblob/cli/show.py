@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import model as models
+from .. import opening
 from ..dtypes import DType
 from ..errors import MilblobError, UnsupportedError
-from ..statistics import Statistics, statistics
+from ..measuring import Statistics, statistics
+from ..model import Model
 from ..tensor import Tensor
 from . import output
 from .figures import histogram_json, number, plain, print_histogram
@@ -21,7 +22,7 @@ _FIRST_COUNT, _FIRST_COUNT_VERBOSE = 8, 64
 def run(arguments: Namespace) -> int:
     """Run the command."""
     if arguments.name is None:
-        with models.open(arguments.model) as model:
+        with opening.open(arguments.model) as model:
             document = _describe_model(model)
             if arguments.json:
                 output.print_json(document)
@@ -175,7 +176,7 @@ def _print_statistics(summary: Statistics, first: list[Any]) -> None:
 # ----------------------------------------------------------------------------------------------------------- the model
 
 
-def _describe_model(model: models.Model) -> dict[str, Any]:
+def _describe_model(model: Model) -> dict[str, Any]:
     about = model.metadata
     return {
         "path": model.path,

@@ -4,8 +4,9 @@ import sys
 from argparse import Namespace
 from typing import Any, NamedTuple
 
-from .. import model as models
-from ..statistics import Statistics, statistics_of
+from .. import opening
+from ..measuring import Statistics, statistics_of
+from ..model import Model
 from ..tensor import Tensor
 from . import output
 from .figures import as_json, histogram_json, print_histogram, short, totals_by
@@ -31,7 +32,7 @@ class _Row(NamedTuple):
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    with models.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
+    with opening.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
         chosen = select(model, arguments)
         if not chosen and describe_filter(arguments) and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
@@ -80,7 +81,7 @@ def _totals(rows: list[_Row]) -> dict[str, dict[str, tuple[int, Statistics]]]:
 # ---------------------------------------------------------------------------------------------------------------- JSON
 
 
-def _document(model: models.Model, shown: list[_Row], rows: list[_Row], arguments: Namespace) -> dict[str, Any]:
+def _document(model: Model, shown: list[_Row], rows: list[_Row], arguments: Namespace) -> dict[str, Any]:
     tensors = []
     for row in shown:
         entry = {"name": row.tensor.name, "dtype": str(row.tensor.mil_dtype), "shape": list(row.figures.shape or ())}
