@@ -28,6 +28,15 @@ MB_KERNEL void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, 
     for (unsigned k = 0; k < count; k++) dst[k] = (uint8_t)(word >> (k * nbits)) & mask;
 }
 
+/* As mb_unpack_bits, but two's complement: sign-extended. */
+MB_KERNEL void mb_unpack_signed(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) {
+    const uint8_t sign = (uint8_t)(1u << (nbits - 1));
+    mb_unpack_bits(dst, src, count, nbits);
+    for (size_t i = 0; i < (size_t)count; i++) dst[i] = (uint8_t)((uint8_t)(dst[i] ^ sign) - sign);
+}
+
+typedef void (*mb_unpack_kernel)(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits);
+
 /* Pack count elements, one per input byte, to nbits (1, 2, 3, 4 or 6) each.
  * in   src: count bytes; lo..hi: the range as int8 where is_signed, else as uint8      out  dst: mb_packed_nbytes bytes
  * over-reads: none      fails: MB_RANGE (index in error->expected, value in error->got); dst is then unspecified
