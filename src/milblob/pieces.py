@@ -1,6 +1,5 @@
 """The elements of a tensor or array, packed as weight files hold them, in bounded pieces; and threads for them."""
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from . import _codec
+from .dense import thread_count
 from .tensor import Tensor
 from .tensorvalue import stored_bytes
 
@@ -93,12 +93,6 @@ def split(piece: Piece) -> list[Piece]:
 
 
 # -------------------------------------------------------------------------------------------------------------- threads
-
-
-def thread_count() -> int:
-    """Return how many threads work on large tensors: one for each processor that this process may use, at most 8."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(8, count))
 
 
 def share_out(items: Sequence[_T], work: Callable[[Iterator[_T]], _R]) -> list[_R]:
