@@ -17,7 +17,7 @@ import pytest
 
 import milblob
 from milblob import blobcheck
-from milblob.cli import output, patterns, statistics
+from milblob.cli import output, patterns
 
 TESTS = pathlib.Path(__file__).parent
 DATA = TESTS / "data"
@@ -220,6 +220,11 @@ def test_show_compressed(cli):
     status, out, _ = cli("show", PALETTE, "conv_weight_palettized")
     assert status == 0
     assert "conv_weight_palettized.lut" in out
+    assert "lut_to_dense, 10.3 bits per weight, elements of 4 bits, a palette for [8, 4, 3]" in out
+    document = json.loads(cli("show", PALETTE, "conv_weight_palettized", "--json")[1])
+    assert (document["compression"], document["compressed"]["scheme"]) == ("lut_to_dense", "lut_to_dense")
+    assert document["compressed"]["group_shape"] == [8, 4, 3]
+    assert document["values"]["first"] == milblob.load(PALETTE)["conv_weight_palettized"].reshape(-1)[:8].tolist()
     assert json.loads(cli("show", PALETTE, "conv_weight_palettized", "--json")[1])["parts"] == {
         key: f"conv_weight_palettized.{key}" for key in ("indices", "lut", "shape")
     }
@@ -290,34 +295,6 @@ def test_show_without_weight_files(cli, tmp_path):
     assert "no such file" in err
 
 
-@pytest.mark.filterwarnings("error")
-def test_statistics_of_odd_values():
-    def summary(values, name):
-        return statistics.summarize(values, milblob.DType[name])
-
-    odd = summary(np.array([np.nan, np.inf, -np.inf, 0, 1, 3], np.float32), "FLOAT32")
-    assert (odd.nans, odd.infinities, odd.zeros, odd.minimum, odd.maximum) == (1, 2, 1, 0, 3)
-    assert odd.mean == pytest.approx(4 / 3)
-    assert summary(np.array([np.nan], np.float16), "FLOAT16").minimum is None
-    huge = summary(np.array([-1.7e308, 1.7e308]), "FLOAT64")
-    assert (huge.minimum, huge.maximum) == (-1.7e308, 1.7e308)
-    tiny = summary(np.array([5e-324, 1e-323]), "FLOAT64")
-    assert sum(n for _, _, n in tiny.bins) == 2
-    wide = summary(np.array([-(2**63), 2**63 - 1], np.int64), "INT64")
-    assert (wide.minimum, wide.maximum, sum(n for _, _, n in wide.bins)) == (-(2**63), 2**63 - 1, 2)
-    assert summary(np.array([2**64 - 1], np.uint64), "UINT64").bins == [(2**64 - 1, 2**64 - 1, 1)]
-    even = summary(np.arange(-8, 16, dtype=np.int8), "INT8")  # 24 values, 12 bins: each holds two numbers
-    assert even.bins == [(low, low + 1, 2) for low in range(-8, 16, 2)]
-    odd_count = summary(np.arange(17, dtype=np.uint8), "UINT8").bins
-    assert odd_count == [*((low, low + 1, 2) for low in range(0, 16, 2)), (16, 16, 1)]
-    edge = summary(np.array([2**63 - 1, 2**63 - 2, 2**63 - 1], np.int64), "INT64")
-    assert edge.bins == [(2**63 - 2, 2**63 - 2, 1), (2**63 - 1, 2**63 - 1, 2)]
-    assert summary(np.array([True, False, True]), "BOOL").bins == [(0, 0, 1), (1, 1, 2)]
-    assert summary(np.empty(0, np.float32), "FLOAT32").bins == []
-    int4 = milblob.unpack_tensor(milblob.pack_tensor(np.array([-8, -1, 7], np.int8), "int4"), "int4", [3])
-    assert summary(int4, "INT4").minimum == -8
-
-
 # -- extract ----------------------------------------------------------------------------------------------------------
 
 
@@ -336,13 +313,14 @@ def test_extract(cli, name, tmp_path):
 
 
 def test_extract_parts(cli, tmp_path):
-    status, _, err = cli("extract", PALETTE, "-o", tmp_path / "a.npz")
-    assert status == 2
-    assert "--stored" in err
-    assert os.listdir(tmp_path) == []
-    _, out, _ = cli("extract", PALETTE, "-o", tmp_path / "a.npz", "--stored", "--json")
-    with np.load(tmp_path / "a.npz") as archive:
-        assert set(json.loads(out)["tensors"]) <= set(archive.files)
+    """Dense values; with --stored the parts."""
+    for name, options, stored in (("dense.npz", [], False), ("parts.npz", ["--stored"], True)):
+        _, out, _ = cli("extract", PALETTE, "-o", tmp_path / name, "--json", *options)
+        expected = milblob.load(PALETTE, stored=stored)
+        assert sorted(json.loads(out)["tensors"]) == sorted(expected)
+        with np.load(tmp_path / name) as archive:
+            for key, values in expected.items():
+                assert archive[key].tobytes() == values.tobytes()
 
 
 def test_extract_never_touches_the_model(cli, tmp_path):
@@ -571,5 +549,5 @@ def test_examples_of_the_page(cli, example, tmp_path, monkeypatch):
 def test_the_page_has_every_code():
     listed = re.findall(r"^\| `([a-z-]+)` \| (?:error|warning|note) \|", PAGE, re.M)
     assert sorted(listed) == sorted(blobcheck.CODES)
-    tested = (TESTS / "test_check.py").read_text("utf-8")
+    tested = "".join((TESTS / name).read_text("utf-8") for name in ("test_check.py", "test_valuecheck.py"))
     assert [code for code in listed if f'"{code}"' not in tested] == []

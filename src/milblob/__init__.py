@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .blob import RECORD, BlobReader, BlobRecord
 from .check import Finding, check
+from .compression import Compression
 from .dtypes import DType
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
 from .model import Model, load
@@ -20,8 +21,10 @@ from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
 
 if TYPE_CHECKING:
+    from .contenthash import ContentHash, content_hash
     from .editing import EditableModel
     from .formats.weights import write_weights
+    from .measuring import Statistics, statistics
     from .merge import Merged, MergedFunction, merge_functions
     from .refitting import RefitReport, Refitted, refit
     from .repacking import Report, repack
@@ -32,6 +35,8 @@ __all__ = [
     "BlobReader",
     "BlobRecord",
     "BlobWriter",
+    "Compression",
+    "ContentHash",
     "DType",
     "EditableModel",
     "Finding",
@@ -45,24 +50,31 @@ __all__ = [
     "Refitted",
     "Report",
     "ResolveError",
+    "Statistics",
     "Tensor",
     "UnsupportedError",
     "Use",
     "check",
+    "content_hash",
     "load",
     "merge_functions",
     "open",
     "pack_tensor",
     "refit",
     "repack",
+    "statistics",
     "unpack_tensor",
     "write_weights",
 ]
 
-# Whoever only reads does not wait for what writes to be imported.
+# Whoever only reads does not wait for everything else to be imported.
 _LATER = {
+    "ContentHash": "contenthash",
+    "content_hash": "contenthash",
     "EditableModel": "editing",
     "write_weights": "formats.weights",
+    "Statistics": "measuring",
+    "statistics": "measuring",
     "Merged": "merge",
     "MergedFunction": "merge",
     "merge_functions": "merge",

@@ -1,4 +1,5 @@
 # The compiled core. What each function does and raises is in its docstring (src/milblob/_codec.pyx).
+from collections.abc import Sequence
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -34,6 +35,20 @@ CAST_F16_F32: int
 CAST_BF16_F32: int
 CAST_F16_BF16: int
 CAST_BF16_F16: int
+WIDE_F32: int
+WIDE_F64: int
+WIDE_I32: int
+WIDE_U32: int
+WIDE_I64: int
+WIDE_U64: int
+HASH_STRETCH_NBYTES: int
+FROM_U8: int
+FROM_I8: int
+FROM_F16: int
+FROM_F32: int
+TO_F32: int
+TO_F16: int
+TO_F16_STEPS: int
 
 def dtype_table() -> tuple[tuple[str, str, int, int, int, int], ...]: ...
 
@@ -74,8 +89,89 @@ def cast(
     kind: int, src: Buffer, src_offset: int, count: int, dst: _Out, clamp: bool = False
 ) -> tuple[int, int, int]: ...
 def cast_find(kind: int, src: Buffer, src_offset: int, count: int, is_nan: bool) -> int: ...
+
+class Elements:
+    def __new__(
+        cls,
+        buffer: Buffer,
+        offset: int,
+        count: int,
+        nbits: int,
+        is_signed: bool = False,
+        mask: Buffer | None = None,
+        mask_offset: int = 0,
+        mask_count: int = 0,
+    ) -> Self: ...
+
+class Grid:
+    @property
+    def count(self) -> int: ...
+    @property
+    def parameter_count(self) -> int: ...
+    def __new__(cls, sizes: Sequence[int], strides: Sequence[int]) -> Self: ...
+
+def count_ones(buffer: Buffer, offset: int, begin: int, count: int) -> int: ...
+def decode_sparse(out: _Out, begin: int, count: int, elements: Elements, rank: int) -> None: ...
+def decode_scale(
+    out: _Out,
+    begin: int,
+    count: int,
+    elements: Elements,
+    rank: int,
+    grid: Grid,
+    scale: Buffer,
+    scale_offset: int,
+    scale_kind: int,
+    shift: Buffer | None,
+    shift_offset: int,
+    shift_kind: int,
+    source_kind: int,
+    to: int,
+) -> None: ...
+def decode_palette(
+    out: _Out,
+    begin: int,
+    count: int,
+    elements: Elements,
+    rank: int,
+    grid: Grid,
+    palette: Buffer,
+    palette_offset: int,
+    entry_count: int,
+    nbytes: int,
+    vector: int,
+    inner: int,
+) -> None: ...
 def _tiers() -> tuple[list[str], str]: ...
 def _set_tier(name: str) -> None: ...
+
+class Moments:
+    @property
+    def counts(self) -> tuple[int, int, int, int, int, int, int, int]: ...
+    @property
+    def sums(self) -> tuple[float, float, float, float]: ...
+    @property
+    def extremes(self) -> tuple[float, float, float, int, int, int]: ...
+    def __new__(cls) -> Self: ...
+    def add(self, other: Moments) -> None: ...
+
+class Tally:
+    def __new__(cls) -> Self: ...
+    def add(self, src: Buffer, offset: int, count: int, nbits: int) -> None: ...
+    def merge(self, other: Tally) -> None: ...
+    def gather(self, mil_code: int) -> tuple[Moments, int, bytes, bytes]: ...
+
+class Distinct:
+    @property
+    def count(self) -> int: ...
+    @property
+    def is_estimated(self) -> bool: ...
+    def __new__(cls) -> Self: ...
+    def merge(self, other: Distinct) -> None: ...
+
+def wide_moments(kind: int, src: Buffer, offset: int, count: int, distinct: Distinct | None = None) -> Moments: ...
+def hash_stretches(src: Buffer, offset: int, nbytes: int, first: int, is_root: bool = False) -> bytes: ...
+def hash_join(cvs: bytes) -> bytes: ...
 def unpack_bits(buffer: Buffer, offset: int, count: int, nbits: int, out: _Out) -> None: ...
 def tensor_pack(field: int, array: _In, kind: int, lo: int = 0, hi: int = 0) -> bytes: ...
 def tensor_pack_strings(texts: list[bytes]) -> bytes: ...

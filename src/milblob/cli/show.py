@@ -4,16 +4,20 @@ from argparse import Namespace
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from .. import opening
-from ..errors import MilblobError, UnsupportedError
+from ..compression import Compression
+from ..dtypes import DType
+from ..errors import MilblobError
+from ..measuring import Statistics, statistics
 from ..model import Model
 from ..tensor import Tensor
 from . import output
+from .figures import histogram_json, number, plain, print_histogram
 from .selection import find
-from .statistics import Statistics, summarize
 
 _FIRST_COUNT, _FIRST_COUNT_VERBOSE = 8, 64
-_BAR_NCHARS = 40
 
 
 def run(arguments: Namespace) -> int:
@@ -41,17 +45,17 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
         output.print_table(["", ""], _place_rows(tensor, place))
         return
     first_count = _FIRST_COUNT_VERBOSE if arguments.verbose else _FIRST_COUNT
-    statistics, remark, failure = None, "", None
+    first: list[Any] = []
+    summary, failure = None, None
     try:
-        statistics = summarize(tensor.read(), tensor.mil_dtype, first_count)
-    except UnsupportedError:
-        scheme = tensor.compression or tensor.op
-        remark = f"compressed ({scheme}); its values cannot be decoded by this version, its parts can be shown"
+        first = _first_values(tensor, first_count)
+        summary = statistics(tensor, histogram=True)
     except MilblobError as error:
         failure = error
     if arguments.json:
         place["parts"] = {key: part.name for key, part in tensor.parts.items()}
-        place["values"] = None if statistics is None else statistics.as_json()
+        place["compressed"] = tensor.compression.as_json() if tensor.compression else None
+        place["values"] = None if summary is None else _values_json(summary, first)
         output.print_json(place)
         if failure is not None:  # where it lives is known all the same; exit code 2 says that there are no values
             raise failure
@@ -60,13 +64,11 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
     if tensor.parts:
         print()
         _print_parts(tensor)
-    if remark:
-        print(f"\n{output.escape(remark)}")
     if failure is not None:
         raise failure
-    if statistics is not None:
+    if summary is not None:
         print()
-        _print_statistics(statistics)
+        _print_statistics(summary, first)
 
 
 def _place(tensor: Tensor) -> dict[str, Any]:
@@ -119,12 +121,32 @@ def _place_rows(tensor: Tensor, place: dict[str, Any]) -> list[list[str]]:
         rows.append(["offset", f"{what} {place['offset']}{data}"])
     if place["op"]:
         rows.append(["operation", place["op"] + (f" in function {place['function']}" if place["function"] else "")])
+    if tensor.compression:
+        rows.append(["compressed", _compression_words(tensor.compression)])
     if place["where"]:
         rows.append(["path", place["where"]])
     for use in tensor.consumers:
         words = "returned by its block" if use.op == "return" else f"{use.op} {use.name!r}, as {use.parameter}"
         rows.append(["used by", words])
     return rows
+
+
+def _compression_words(compression: Compression) -> str:
+    """How a weight is compressed, in one line."""
+    words = [" <- ".join(compression.operations)]
+    if compression.bits_per_weight is not None:
+        words.append(f"{compression.bits_per_weight:.3g} bits per weight")
+    if compression.nbits is not None:
+        words.append(f"elements of {compression.nbits} bits")
+    if compression.block_shape is not None:
+        words.append(f"a scale for {output.shape_text(compression.block_shape)}")
+    if compression.group_shape is not None:
+        words.append(f"a palette for {output.shape_text(compression.group_shape)}")
+    if (compression.vector_size or 1) > 1:
+        words.append(f"vectors of {compression.vector_size}")
+    if compression.sparsity is not None:
+        words.append(f"{compression.sparsity:.1%} zeros not stored")
+    return ", ".join(words)
 
 
 def _print_parts(tensor: Tensor) -> None:
@@ -135,39 +157,37 @@ def _print_parts(tensor: Tensor) -> None:
     output.print_table(["part", "name", "dtype", "shape", "size"], cells, right=(4,))
 
 
-def _print_statistics(statistics: Statistics) -> None:
-    rows = [["first values", _first(statistics)]]
-    if statistics.minimum is not None:
-        rows.append(["min, max", f"{_number(statistics.minimum)}, {_number(statistics.maximum)}"])
-        rows.append(["mean, deviation", f"{_number(statistics.mean)}, {_number(statistics.deviation)}"])
-    for words, count in (("zeros", statistics.zeros), ("NaN", statistics.nans), ("infinite", statistics.infinities)):
+def _first_values(tensor: Tensor, count: int) -> list[Any]:
+    """The first elements, as int, float, bool or str."""
+    first = tensor.read().reshape(-1)[:count]
+    if tensor.mil_dtype is DType.STRING:
+        return [str(text) for text in first]
+    is_whole = tensor.mil_dtype.is_integer or tensor.mil_dtype is DType.BOOL
+    with np.errstate(all="ignore"):  # signalling NaNs
+        return (first if first.dtype.itemsize == 8 else first.astype(np.int64 if is_whole else np.float64)).tolist()  # type: ignore[no-any-return]
+
+
+def _values_json(summary: Statistics, first: list[Any]) -> dict[str, Any]:
+    keys = ("minimum", "maximum", "mean", "deviation", "zeros", "nans", "infinities")
+    document: dict[str, Any] = {"count": summary.count, "first": [plain(value) for value in first]}
+    document |= {key: plain(getattr(summary, key)) for key in keys}
+    document["histogram"] = histogram_json(summary)
+    return document
+
+
+def _print_statistics(summary: Statistics, first: list[Any]) -> None:
+    shown = ", ".join(map(number, first)) + (", ..." if summary.count > len(first) else "")
+    rows = [["first values", shown]]
+    if summary.minimum is not None:
+        rows.append(["min, max", f"{number(summary.minimum)}, {number(summary.maximum)}"])
+        rows.append(["mean, deviation", f"{number(summary.mean)}, {number(summary.deviation)}"])
+    for words, count in (("zeros", summary.zeros), ("NaN", summary.nans), ("infinite", summary.infinities)):
         if count:
-            rows.append([words, f"{count} of {statistics.count}"])
+            rows.append([words, f"{count} of {summary.count}"])
     output.print_table(["", ""], rows)
-    if not statistics.bins:
-        return
-    print()
-    block = "\u2588" if output.can_draw("\u2588") else "#"
-    most = max(count for _, _, count in statistics.bins)
-    cells = []
-    for low, high, count in statistics.bins:
-        bar = block * max(round(_BAR_NCHARS * count / most), 1 if count else 0)
-        ends = [str(end) if isinstance(end, int) else f"{end:.4g}" for end in (low, high)]
-        cells.append([*ends, str(count), bar])
-    if all(low == high for low, high, _ in statistics.bins):
-        cells = [[_number(low), *cell[2:]] for (low, _, _), cell in zip(statistics.bins, cells, strict=True)]
-        output.print_table(["value", "count", ""], cells, right=(0, 1))
-    else:
-        output.print_table(["from", "to", "count", ""], cells, right=(0, 1, 2))
-
-
-def _first(statistics: Statistics) -> str:
-    shown = [_number(value) for value in statistics.first]
-    return ", ".join(shown) + (", ..." if statistics.count > len(shown) else "")
-
-
-def _number(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value) if isinstance(value, int) else repr(value)
+    if summary.histogram:
+        print()
+        print_histogram(summary)
 
 
 # ----------------------------------------------------------------------------------------------------------- the model
