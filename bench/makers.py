@@ -16,20 +16,27 @@ FILE_NAME = "@model_path/weights/weight.bin"
 
 
 class Tensors:
-    """`count` different float16 tensors of one shape, made on the fly: each is a window of one random block.
+    """`count` different tensors of one shape, made on the fly: each is a window of one random block.
 
     Args:
         count: how many.
         shape: of each.
+        dtype: float16 or float32.
 
     Iterating gives (name, array), in the order of their names.
     """
 
-    def __init__(self, count: int, shape: tuple[int, ...]) -> None:
-        self.count, self.shape = count, shape
+    def __init__(self, count: int, shape: tuple[int, ...], dtype: Any = np.float16) -> None:
+        self.count, self.shape, self.dtype = count, shape, np.dtype(dtype)
         self._size = int(np.prod(shape))
-        bits = np.random.default_rng(2).integers(0, 1 << 16, self._size + 64 * count, np.uint16)
-        self._block = (bits & 0x83FF | 0x3800).view(np.float16)  # 0.5 to 1, either sign: no NaN, so == is enough
+        random = np.random.default_rng(2)
+        # 0.5 to 1, either sign: no NaN, so == is enough.
+        if self.dtype == np.float16:
+            bits = random.integers(0, 1 << 16, self._size + 64 * count, np.uint16)
+            self._block = (bits & 0x83FF | 0x3800).view(np.float16)
+        else:
+            bits = random.integers(0, 1 << 32, self._size + 64 * count, np.uint32)
+            self._block = (bits & 0x807FFFFF | 0x3F000000).view(np.float32)
 
     def __len__(self) -> int:
         return self.count
@@ -48,7 +55,7 @@ class Tensors:
     @property
     def nbytes(self) -> int:
         """Bytes of all values."""
-        return self.count * self._size * 2
+        return self.count * self._size * self.dtype.itemsize
 
 
 def write_blob(path: Path, tensors: Tensors) -> None:
@@ -61,6 +68,8 @@ def write_blob_offsets(path: Path, tensors: Tensors) -> list[int]:
     from coremltools.libmilstoragepython import _BlobStorageWriter
 
     writer = _BlobStorageWriter(str(path))
+    if tensors.dtype == np.float32:
+        return [writer.write_float_data(array.reshape(-1)) for _, array in tensors]
     return [writer.write_fp16_data(array.view(np.uint16).reshape(-1)) for _, array in tensors]
 
 
@@ -153,7 +162,7 @@ WRITERS: dict[str, Callable[[Path, Tensors], None]] = {
 }
 
 
-def write_transformer(package: Path, layers: int, width: int) -> None:
+def write_transformer(package: Path, layers: int, width: int, target: str = "iOS16") -> None:
     """Convert a transformer by coremltools' own converter: 19 weights per layer, with 12 * width^2 values.
 
     With 24 layers of width 1024 it has 2,841 operations and 459 weights of 640 MB. The rotary embedding is written out
@@ -200,7 +209,7 @@ def write_transformer(package: Path, layers: int, width: int) -> None:
         bent = mb.tanh(x=mb.mul(x=inner, y=np.float16(0.7978846)), name=f"{name}_tanh")
         return mb.mul(x=mb.mul(x=x, y=np.float16(0.5)), y=mb.add(x=bent, y=np.float16(1)), name=name)
 
-    @mb.program(input_specs=[mb.TensorSpec((1, tokens), dtype=types.int32)], opset_version=ct.target.iOS16)
+    @mb.program(input_specs=[mb.TensorSpec((1, tokens), dtype=types.int32)], opset_version=getattr(ct.target, target))
     def program(ids: Any) -> Any:
         x = mb.gather(x=weight("embedding", vocabulary, width), indices=ids, axis=0, name="embedded")
         for i in range(layers):
@@ -225,7 +234,7 @@ def write_transformer(package: Path, layers: int, width: int) -> None:
     model = ct.convert(
         program,
         convert_to="mlprogram",
-        minimum_deployment_target=ct.target.iOS16,
+        minimum_deployment_target=getattr(ct.target, target),
         pass_pipeline=ct.PassPipeline.EMPTY,
         compute_precision=ct.precision.FLOAT32,
         skip_model_load=True,

@@ -156,3 +156,22 @@ def child_environment():
     import sys
 
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+@pytest.fixture
+def cli(capsys):
+    """Run main() in this process: (status, stdout, stderr)."""
+
+    from milblob.cli import main
+
+    def run(*argv):
+        status = main([str(argument) for argument in argv])
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        if status == 2:
+            lines = captured.err.splitlines()
+            assert len(lines) == 1, captured.err
+            assert lines[0].startswith("milblob: ")
+        return status, captured.out, captured.err
+
+    return run

@@ -17,6 +17,7 @@ import importlib
 import json
 import os
 import pathlib
+import random
 import select
 import shutil
 import signal
@@ -86,6 +87,27 @@ class Faults:
             yield outcome
             number += 1
             assert number < limit, "the action does not end"
+
+    def kill_often(self, action, arguments, *, root, seed, count, is_enough, longest_s=0.03):
+        """Kill an action at random moments, and yield each time it was.
+
+        Args:
+            action, root: as for `run`; the action goes on for ever.
+            arguments: called for the arguments of each run.
+            seed: of the moments.
+            count: kills at least.
+            is_enough: called after them: whether what was seen shows that the action was at work. A busy machine needs
+                more of them, and longer ones.
+        """
+        chance = random.Random(seed)
+        for number in range(20 * count):
+            if number >= count and is_enough():
+                return
+            seconds = chance.uniform(0, longest_s * (1 + number // count))
+            outcome = self.run(action, arguments(), root=root, kill_after_s=seconds)
+            assert outcome.exit == "killed", outcome
+            yield outcome
+        raise AssertionError("the action was killed often, and never got anywhere")
 
     def close(self):
         """End the child."""

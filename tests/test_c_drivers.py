@@ -104,6 +104,20 @@ def test_walk_blob(build):
     run([build("walk_blob"), "--mutate", 400, 3, *files])
 
 
+def test_store_blob(build, tmp_path):
+    files = [path for path in sorted(DATA.glob("blob_*/weight.bin")) if path.stat().st_size < 1_000]
+    assert files
+    for nbytes in (0, 1, 7, 8, 9, 33, 4095, 4096, 4097, 9001):  # a range error is looked for in blocks of 4096
+        files.append(tmp_path / f"{nbytes}")
+        files[-1].write_bytes(
+            bytes(nbytes - nbytes // 50) + bytes(range(1, 1 + nbytes // 50))
+            if nbytes < 5000
+            else bytes(nbytes - 1) + b"\xff"
+        )
+    run([build("store_blob"), *files[:-4]])
+    run([build("store_blob"), "--mutate", 20, 6, *files])
+
+
 def test_tensor_value(build, tensor_values):
     run([build("tensor_value"), *tensor_values])
     run([build("tensor_value"), "--mutate", 400, 4, *tensor_values])
@@ -111,6 +125,10 @@ def test_tensor_value(build, tensor_values):
 
 def test_casts(build):
     run([build("cast")])
+
+
+def test_statistics(build):
+    run([build("statistics")])
 
 
 def test_decoding(build):

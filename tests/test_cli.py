@@ -17,7 +17,7 @@ import pytest
 
 import milblob
 from milblob import blobcheck
-from milblob.cli import main, output, patterns, statistics
+from milblob.cli import output, patterns
 
 TESTS = pathlib.Path(__file__).parent
 DATA = TESTS / "data"
@@ -26,25 +26,8 @@ PALETTE = str(DATA / "palette_4bit/model.mlpackage")
 PIPELINE = str(DATA / "pipeline/model.mlpackage")
 FUNCTIONS = str(DATA / "functions/model.mlpackage")
 BLOB = str(DATA / "blob_all_dtypes/weight.bin")
-COMMANDS = ["ls", "show", "extract", "check"]
+COMMANDS = ["ls", "show", "extract", "convert", "pack", "check"]
 TENSOR_KEYS = ["name", "dtype", "shape", "nbytes", "function", "op", "file", "offset", "compression"]
-
-
-@pytest.fixture
-def cli(capsys):
-    """Run main() in this process: (status, stdout, stderr)."""
-
-    def run(*argv):
-        status = main([str(argument) for argument in argv])
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        if status == 2:
-            lines = captured.err.splitlines()
-            assert len(lines) == 1, captured.err
-            assert lines[0].startswith("milblob: ")
-        return status, captured.out, captured.err
-
-    return run
 
 
 def spawn(*argv, **options):
@@ -312,34 +295,6 @@ def test_show_without_weight_files(cli, tmp_path):
     assert "no such file" in err
 
 
-@pytest.mark.filterwarnings("error")
-def test_statistics_of_odd_values():
-    def summary(values, name):
-        return statistics.summarize(values, milblob.DType[name])
-
-    odd = summary(np.array([np.nan, np.inf, -np.inf, 0, 1, 3], np.float32), "FLOAT32")
-    assert (odd.nans, odd.infinities, odd.zeros, odd.minimum, odd.maximum) == (1, 2, 1, 0, 3)
-    assert odd.mean == pytest.approx(4 / 3)
-    assert summary(np.array([np.nan], np.float16), "FLOAT16").minimum is None
-    huge = summary(np.array([-1.7e308, 1.7e308]), "FLOAT64")
-    assert (huge.minimum, huge.maximum) == (-1.7e308, 1.7e308)
-    tiny = summary(np.array([5e-324, 1e-323]), "FLOAT64")
-    assert sum(n for _, _, n in tiny.bins) == 2
-    wide = summary(np.array([-(2**63), 2**63 - 1], np.int64), "INT64")
-    assert (wide.minimum, wide.maximum, sum(n for _, _, n in wide.bins)) == (-(2**63), 2**63 - 1, 2)
-    assert summary(np.array([2**64 - 1], np.uint64), "UINT64").bins == [(2**64 - 1, 2**64 - 1, 1)]
-    even = summary(np.arange(-8, 16, dtype=np.int8), "INT8")  # 24 values, 12 bins: each holds two numbers
-    assert even.bins == [(low, low + 1, 2) for low in range(-8, 16, 2)]
-    odd_count = summary(np.arange(17, dtype=np.uint8), "UINT8").bins
-    assert odd_count == [*((low, low + 1, 2) for low in range(0, 16, 2)), (16, 16, 1)]
-    edge = summary(np.array([2**63 - 1, 2**63 - 2, 2**63 - 1], np.int64), "INT64")
-    assert edge.bins == [(2**63 - 2, 2**63 - 2, 1), (2**63 - 1, 2**63 - 1, 2)]
-    assert summary(np.array([True, False, True]), "BOOL").bins == [(0, 0, 1), (1, 1, 2)]
-    assert summary(np.empty(0, np.float32), "FLOAT32").bins == []
-    int4 = milblob.unpack_tensor(milblob.pack_tensor(np.array([-8, -1, 7], np.int8), "int4"), "int4", [3])
-    assert summary(int4, "INT4").minimum == -8
-
-
 # -- extract ----------------------------------------------------------------------------------------------------------
 
 
@@ -421,7 +376,7 @@ def test_check_notes_are_good(cli):
 
 def test_check_of_nothing(cli, tmp_path):
     assert cli("check", tmp_path / "none")[0] == 2
-    assert main(["check", DEMO, str(tmp_path / "none")]) == 2
+    assert cli("check", DEMO, tmp_path / "none")[0] == 2
 
 
 # -- bad input --------------------------------------------------------------------------------------------------------
@@ -444,8 +399,15 @@ def hostile(tmp_path):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_hostile_input_is_one_line(cli, command, hostile, tmp_path):
+    weights = tmp_path / "w.npz"
+    np.savez(weights, w=np.zeros(3))
     for path in hostile:
-        rest = ["-o", str(tmp_path / "x.npz")] if command == "extract" else ["#0"] if command == "show" else []
+        rest = {
+            "extract": ["-o", str(tmp_path / "x.npz")],
+            "pack": ["-o", str(tmp_path / "x.bin")],
+            "convert": [str(tmp_path / "x.npz")],
+            "show": ["#0"],
+        }.get(command, [])
         status, out, err = cli(command, path, *rest)
         assert status == (2 if command != "check" or path.endswith("none") else 1), path
         assert "\x1b" not in out + err
@@ -469,7 +431,7 @@ def test_every_error_has_a_status(cli, monkeypatch):
         def run(*_, **__):
             raise error
 
-        monkeypatch.setattr("milblob.model.open", run)
+        monkeypatch.setattr("milblob.opening.open", run)
         return cli("ls", DEMO)
 
     assert failing(MemoryError())[2] == "milblob: not enough memory\n"
@@ -577,14 +539,15 @@ def test_examples_of_the_page(cli, example, tmp_path, monkeypatch):
     data = bytearray(broken.read_bytes())
     struct.pack_into("<I", data, 9344, 0)
     broken.write_bytes(bytes(data[:-100]))
-    command, _, shown = example.partition("\n")
-    _, out, err = cli(*shlex.split(command))
-    parts = [re.escape(part) for part in shown.split("\n...\n")]
-    assert re.fullmatch("\n(?:.*\n)+".join(parts), (out + err).rstrip("\n"))
+    for step in example.split("\n$ milblob "):
+        command, _, shown = step.partition("\n")
+        _, out, err = cli(*shlex.split(command))
+        parts = [re.escape(part) for part in shown.split("\n...\n")]
+        assert re.fullmatch("\n(?:.*\n)+".join(parts), (out + err).rstrip("\n"))
 
 
 def test_the_page_has_every_code():
     listed = re.findall(r"^\| `([a-z-]+)` \| (?:error|warning|note) \|", PAGE, re.M)
     assert sorted(listed) == sorted(blobcheck.CODES)
-    tested = (TESTS / "test_check.py").read_text("utf-8")
+    tested = "".join((TESTS / name).read_text("utf-8") for name in ("test_check.py", "test_valuecheck.py"))
     assert [code for code in listed if f'"{code}"' not in tested] == []

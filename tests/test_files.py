@@ -5,7 +5,6 @@ import errno
 import mmap
 import os
 import pathlib
-import random
 import shutil
 import stat
 import subprocess
@@ -210,44 +209,42 @@ def test_kill_between_two_renames_loses_nothing(faults, tmp_path):
 def test_kill_9_while_a_file_is_replaced(faults, tmp_path, tmpfile):
     path = tmp_path / "out"
     path.write_bytes(generation(0))
-    chance, killed, last = random.Random(f"file {tmpfile}"), 0, 0
-    for _ in range(70):
-        outcome = faults.run(
-            "test_files:replace_file_for_ever",
-            [str(path), tmpfile, last + 1],
-            root=tmp_path,
-            kill_after_s=chance.uniform(0, 0.012),
-        )
-        killed += outcome.exit == "killed"
-        now = generation_of(path.read_bytes())
-        assert now >= last
-        last = now
+    numbers = [0]
+    for _ in faults.kill_often(
+        "test_files:replace_file_for_ever",
+        lambda: [str(path), tmpfile, numbers[-1] + 1],
+        root=tmp_path,
+        seed=f"file {tmpfile}",
+        count=70,
+        is_enough=lambda: numbers[-1] > 5,
+        longest_s=0.012,
+    ):
+        numbers.append(generation_of(path.read_bytes()))
+        assert numbers[-1] >= numbers[-2]
         assert len(temporaries(tmp_path)) <= 1  # what the one before left is gone
         sweep(str(tmp_path))
         assert temporaries(tmp_path) == []
-    assert killed == 70 and last > 0
 
 
 def test_kill_9_while_a_directory_is_replaced(faults, tmp_path):
     path = tmp_path / "out"
     path.mkdir()
     fill(path, generation(0))
-    chance, killed, last = random.Random("directory"), 0, 0
-    for _ in range(80):
-        outcome = faults.run(
-            "test_files:replace_directory_for_ever",
-            [str(path), last + 1],
-            root=tmp_path,
-            kill_after_s=chance.uniform(0, 0.025),
-        )
-        killed += outcome.exit == "killed"
-        now = generation_of(content_of(path))
-        assert now >= last
-        last = now
+    numbers = [0]
+    for _ in faults.kill_often(
+        "test_files:replace_directory_for_ever",
+        lambda: [str(path), numbers[-1] + 1],
+        root=tmp_path,
+        seed="directory",
+        count=80,
+        is_enough=lambda: numbers[-1] > 5,
+        longest_s=0.025,
+    ):
+        numbers.append(generation_of(content_of(path)))
+        assert numbers[-1] >= numbers[-2]
         assert len(temporaries(tmp_path)) <= 1
         sweep(str(tmp_path))
         assert temporaries(tmp_path) == []
-    assert killed == 80 and last > 0
 
 
 # -------------------------------------------------------------------------------------------------- what is replaced

@@ -18,9 +18,11 @@ MAX_LINES = 600
 
 # Imports only point left.
 ORDER = [
-    "errors", "_codec", "dtypes", "mapping", "transfer", "files", "journal", "blob", "tensorvalue", "writer", "schema", "metadata",
-    "program", "splice", "edits", "text", "package", "dedupe", "dense", "decode", "compression", "tensor", "model", "casting", "refit", "opening", "plan", "relocate", "arrange", "repack",
-    "merge", "blobcheck", "check", "formats", "cli",
+    "errors", "_codec", "dtypes", "jsontext", "mapping", "transfer", "files", "journal", "blob", "tensorvalue", "writer",
+    "schema", "metadata", "program", "splice", "edits", "text", "listing", "package", "dedupe", "dense", "decode", "compression", "tensor", "model",
+    "casting", "cast_rules", "formats", "editing", "opening", "refitting", "plan", "records", "relocate", "arrange", "manifest",
+    "destination", "repacking", "merge", "pieces", "histogram", "measuring", "contenthash", "compare", "matching", "blobcheck", "valuecheck", "check",
+    "cli",
 ]  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pathlib
-import random
 import shutil
 import stat
 import struct
@@ -17,8 +16,9 @@ import milblob
 from conftest import DATA, blob_file
 from faults import temporaries
 from milblob import journal
-from milblob.files import lock, write_at
+from milblob.files import lock
 from milblob.journal import JOURNAL, Patch, Replacement, commit, recover
+from milblob.transfer import write_at
 from test_files import FAILURES, generation, read_only
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the model's lock is a lock of its directory")
@@ -71,7 +71,7 @@ def change(root, number, replace=True):
     patches = [
         Patch(name, offset, np.full(nbytes, number, np.uint8)) for name in SPANS for offset, nbytes in SPANS[name]
     ]
-    replacements = [Replacement("in/c", lambda fd: write_at(fd, generation(number), 0))] if replace else []
+    replacements = [Replacement("in/c", lambda fd: write_at(fd, [generation(number)], 0))] if replace else []
     with held(root):
         commit(root, JOURNAL, patches, replacements)
 
@@ -106,7 +106,7 @@ def test_commit(tmp_path):
     assert not recover(str(tmp_path), JOURNAL, lambda: set())
     with held(str(tmp_path)):
         commit(str(tmp_path), JOURNAL, [])
-        commit(str(tmp_path), JOURNAL, [], [Replacement("in/c", lambda fd: write_at(fd, b"only one", 0))])
+        commit(str(tmp_path), JOURNAL, [], [Replacement("in/c", lambda fd: write_at(fd, [b"only one"], 0))])
     assert (tmp_path / "in/c").read_bytes() == b"only one" and left(tmp_path) == []
 
 
@@ -131,7 +131,7 @@ def test_commit_at_every_call(faults, tmp_path, mode, code, replace):
                 str(root),
                 JOURNAL,
                 [Patch("in/b", 499, bytes([number]))],
-                [Replacement("in/c", lambda fd: write_at(fd, b"x", 0))],
+                [Replacement("in/c", lambda fd: write_at(fd, [b"x"], 0))],
             )
         assert left(root) == [], outcome
         make(root)
@@ -166,19 +166,21 @@ def test_recover_at_every_call(faults, tmp_path, mode):
 def test_kill_9_while_changing(faults, tmp_path):
     root = str(tmp_path / "model")
     make(root)
-    chance, last, seen, journals = random.Random("journal"), 0, set(), 0
-    for _ in range(100):
-        outcome = faults.run(
-            "test_journal:change_for_ever", [root, last + 1], root=root, kill_after_s=chance.uniform(0, 0.03)
-        )
-        assert outcome.exit == "killed"
-        journals += os.path.exists(os.path.join(root, JOURNAL))
+    numbers, journals = [0], []
+    for _ in faults.kill_often(
+        "test_journal:change_for_ever",
+        lambda: [root, numbers[-1] + 1],
+        root=root,
+        seed="journal",
+        count=100,
+        is_enough=lambda: len(set(numbers)) > 5 and sum(journals) > 2,
+    ):
+        journals.append(os.path.exists(os.path.join(root, JOURNAL)))
         recover_all(root)
-        last = number_of(root)
-        seen.add(last)
+        numbers.append(number_of(root))
         assert not os.path.exists(os.path.join(root, JOURNAL))
-    change(root, last)
-    assert left(root) == [] and len(seen) > 20 and journals > 5
+    change(root, numbers[-1])
+    assert left(root) == []
 
 
 def test_hard_links_are_not_changed(tmp_path):
@@ -210,7 +212,7 @@ def test_hard_links_made_before_recovery_are_not_changed(faults, tmp_path):
 
 def test_patches_stay_inside(tmp_path):
     make(tmp_path)
-    for offset, data in ((29_999, b"12"), (-1, b"1"), (30_001, b"")):
+    for offset, data in ((29_999, b"12"), (-1, b"1"), (30_001, b"1")):
         with held(str(tmp_path)), pytest.raises(ValueError, match="expected to lie inside its 30000 bytes"):
             commit(str(tmp_path), JOURNAL, [Patch("in/b", 0, b"1"), Patch("a", offset, data)])
     assert number_of(tmp_path) == 0 and left(tmp_path) == []

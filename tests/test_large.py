@@ -191,3 +191,78 @@ def test_splice_of_a_file_of_3_gib(tmp_path):
                 assert tensor[-3:].tolist() == FAR and not tensor[-1003:-3].any()
     finally:
         new.unlink(missing_ok=True)
+
+
+def test_writer_past_6_gib(tmp_path):
+    """Records at large offsets, new and appended: written with little memory, and what is reserved takes no room."""
+    code = """
+        import os
+        import numpy as np
+        import milblob, milblob.writer
+        from hostile_bytes import peak_rss_nbytes
+        milblob.writer._require_filled = lambda *_: None  # the writer insists on it; here the holes are the point
+        path, gib = sys.argv[1], 1 << 30
+        tail, bits = np.array([1.5, -2.5, 3.5], np.float16), np.arange(100_003, dtype=np.uint8) % 8
+        def check(offsets, dtypes):
+            with milblob.BlobReader(path) as blobs:
+                assert [record.offset for record in blobs] == offsets
+                assert [str(record.dtype) for record in blobs] == dtypes
+                for record in blobs:
+                    assert record.data_offset == record.offset + 64 or record.data_offset % 16384 == 0
+                    if record.nbytes > gib:
+                        assert blobs.read(record)[-3:].tolist() == tail.tolist() and blobs.read(record)[gib] == 0
+                    elif str(record.dtype) == "uint3":
+                        assert np.array_equal(blobs.read(record), bits)
+        def large(blobs, nbytes):
+            offset = blobs.reserve(nbytes, "float16")
+            blobs.fill(offset, tail, nbytes - tail.nbytes)
+            return offset
+        with milblob.BlobWriter(path, sync=False) as blobs:
+            offsets = [large(blobs, 3 * gib), large(blobs, 3 * gib + 2), blobs.write(bits, "uint3")]
+            assert blobs.nbytes > 6 * gib
+        assert offsets == [64, 128 + 3 * gib, 128 + 6 * gib + 128]
+        dtypes = ["float16", "float16", "uint3"]
+        check(offsets, dtypes)
+        with milblob.BlobWriter(path, "a", align=16384, sync=False) as blobs:
+            offsets += blobs.write_many([tail, tail])
+            offsets += [large(blobs, 5 * gib), blobs.write(bits, "uint3")]
+        check(offsets, dtypes + ["float16", "float16", "float16", "uint3"])
+        assert os.stat(path).st_size > 11 * gib and os.stat(path).st_blocks * 512 < 4 << 20
+        assert peak_rss_nbytes() < 100 << 20, peak_rss_nbytes()
+        print("done")
+    """
+    assert run_child(code, tmp_path / "weight.bin").strip() == "done"
+
+
+LOOK = """
+    import pathlib, threading, time
+    import milblob
+    def anonymous():
+        lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+    most, stop = [0], threading.Event()
+    def watch():
+        while not stop.wait(0.005):
+            most[0] = max(most[0], anonymous())
+    with milblob.open(sys.argv[1]) as opened:
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        figures = [milblob.statistics(tensor) for tensor in opened.values()]
+        digest = milblob.content_hash(sys.argv[1]).model
+        stop.set()
+        watcher.join()
+    for tensor, one in zip(milblob.open(sys.argv[1]).values(), figures):
+        assert (one.count, one.minimum, one.maximum, one.total) == (tensor.size, -2.5, 3.5, 2.5), one
+        assert one.zeros == one.count - 3 and one.distinct == 4
+    print(most[0])
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="RssAnon")
+def test_statistics_and_hash_of_3_gib(tmp_path):
+    path = tmp_path / "model.mlmodel"
+    large_model(large_const("half", 10, 7, 2, GIB), large_const("single", 11, 1, 4, GIB // 4)).write(path)
+    assert path.stat().st_size > 3 * GIB
+    anonymous = int(run_child(LOOK, path))
+    print(f"statistics and hash of 3 GiB: {anonymous / 2**20:.0f} MiB anonymous at most")
+    assert anonymous < LIMIT_NBYTES

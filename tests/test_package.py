@@ -15,7 +15,8 @@ import milblob
 import reference
 from conftest import DATA, blob_file, load_case, model_directory
 from milblob import schema
-from milblob.package import MAX_JSON_NBYTES, MAX_PIPELINE_DEPTH, Package, contained, find_root_model, read_json, resolve
+from milblob.jsontext import MAX_NBYTES as MAX_JSON_NBYTES
+from milblob.package import MAX_PIPELINE_DEPTH, Package, contained, find_root_model, read_json, resolve
 from test_program import LONG, add_const, as_model, new_program, set_type
 
 PACKAGE = DATA / "opset_ios16_fp16" / "model.mlpackage"
@@ -113,9 +114,9 @@ def test_no_such_file(tmp_path):
         milblob.open(tmp_path / "empty")
 
 
-@pytest.mark.parametrize("mode", ["r+", "w", "a", "rb", "", None])
+@pytest.mark.parametrize("mode", ["w", "a", "rb", "", None])
 def test_other_modes(mode):
-    with pytest.raises(ValueError, match="mode: expected 'r', got"):
+    with pytest.raises(ValueError, match=r"mode: expected 'r' or 'r\+', got"):
         milblob.open(PACKAGE, mode)
 
 

@@ -5,6 +5,7 @@ from typing import Any, assert_type
 import numpy as np
 
 import milblob
+from milblob.formats.read import open_arrays
 from milblob.metadata import Feature, Metadata
 
 Array = np.ndarray[Any, Any]
@@ -47,11 +48,30 @@ def blobs(path: str) -> None:
         assert_type(reader.name, str | None)
 
 
+def editing(path: str) -> None:
+    with milblob.open(path, "r+", stored=True) as model:
+        assert_type(model, milblob.EditableModel)
+        model["w"] = np.zeros((2, 3), np.float16)
+        model.flush()
+    report = milblob.refit(path, {"w": np.zeros(3)}, mapping={"w": "v"}, cast=True, output="copy", dry_run=True)
+    assert_type(report, milblob.RefitReport)
+    assert_type(report.changes[0].name, str)
+
+
 def values() -> None:
     assert_type(milblob.pack_tensor(np.arange(3), "int32"), bytes)
     assert_type(milblob.unpack_tensor(b"", milblob.DType.FLOAT16, (0,)), Array)
     assert_type(milblob.DType.INT4.blob_code, int | None)
     assert_type(milblob.DType.INT4.nbits, int)
+
+
+def written(model: milblob.Model) -> None:
+    assert_type(milblob.write_weights({"a": np.zeros(3, np.float16)}, "w.bin", dtypes={"a": "uint3"}), dict[str, int])
+    assert_type(milblob.write_weights(model, "w.bin", listing="w.json", align=4096), dict[str, int])
+    assert_type(model["w"].read_packed(), Array)
+    with open_arrays("w.npz") as arrays:
+        assert_type(arrays["w"].read(), Array)
+        assert_type(arrays["w"].mil_dtype, milblob.DType)
 
 
 def errors(error: milblob.MilblobError) -> None:

@@ -4,11 +4,20 @@
 #ifndef MILBLOB_KERNELS_H
 #define MILBLOB_KERNELS_H
 
+#include "milblob/blake3_x86.h"
+#include "milblob/moments.h"
 #include "milblob/palette_avx512.h"
+
+#ifdef MB_HAS_AVX2
+MB_DEFINE_MOMENTS(mb_moments_block_avx2, MB_TARGET_AVX2)
+MB_DEFINE_MOMENTS(mb_moments_block_avx512, MB_TARGET_AVX512)
+#endif
 
 typedef struct mb_tier {
     const char *name;
     mb_cast_kernel cast[MB_CAST_COUNT]; /* by enum mb_cast_kind */
+    mb_moments_kernel moments;
+    mb_blake3_kernel blake3;
     mb_unpack_kernel unpack[2]; /* by whether elements are signed */
     mb_scale_kernel scale[MB_FROM_COUNT][MB_TO_COUNT]; /* by enum mb_scale_from, mb_scale_to */
     mb_lookup_kernel lookup[4];                        /* by mb_width_index */
@@ -19,6 +28,7 @@ typedef struct mb_tier {
 /* From the slowest to the fastest. */
 static const mb_tier mb_tiers[] = {
     {"plain", {mb_cast_f32_f16_plain, mb_cast_f32_bf16_plain, mb_cast_f16_f32_plain, mb_cast_bf16_f32_plain, mb_cast_f16_bf16_plain, mb_cast_bf16_f16_plain},
+     mb_moments_block_plain, mb_blake3_plain,
      {mb_unpack_bits, mb_unpack_signed},
      {{mb_scale_u8_f32_plain, mb_scale_u8_f16_plain, mb_scale_u8_steps_plain},
       {mb_scale_i8_f32_plain, mb_scale_i8_f16_plain, mb_scale_i8_steps_plain},
@@ -28,7 +38,8 @@ static const mb_tier mb_tiers[] = {
      {mb_expand_8_plain, mb_expand_16_plain, mb_expand_32_plain, mb_expand_64_plain},
      mb_ones_plain},
 #ifdef MB_HAS_AVX2
-    {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_loop_avx2, mb_cast_f16_f32_loop_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
+    {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
+     mb_moments_block_avx2, mb_blake3_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
      {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
       {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
@@ -37,9 +48,8 @@ static const mb_tier mb_tiers[] = {
      {mb_lookup_8_plain, mb_lookup_16_avx2, mb_lookup_32_plain, mb_lookup_64_plain},
      {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
      mb_ones_avx2},
-#endif
-#ifdef MB_HAS_AVX512
-    {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_loop_avx2, mb_cast_f16_f32_loop_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
+    {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
+     mb_moments_block_avx512, mb_blake3_avx512,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
      {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
       {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
@@ -60,9 +70,7 @@ static inline int mb_tier_usable(void) {
 #if !defined(__clang__) && __GNUC__ >= 11 /* others refuse the word; every CPU that has AVX2 has F16C */
     if (!__builtin_cpu_supports("f16c")) return 1;
 #endif
-#endif
-#ifdef MB_HAS_AVX512
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw")) return MB_TIER_COUNT - 1;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) return 2;
 #endif
     return MB_TIER_COUNT;
 }
@@ -89,5 +97,16 @@ static inline uint64_t mb_cast_find(int kind, const uint8_t *src, uint64_t count
     }
     return count;
 }
+
+/* As mb_wide_moments, and as the functions of blake3.h, with the kernels of a tier. */
+static inline void mb_moments_of(const mb_tier *tier, int kind, const uint8_t *src, uint64_t count, mb_moments *m, mb_distinct *distinct) {
+    mb_wide_moments(tier->moments, kind, src, count, m, distinct);
+}
+
+static inline void mb_hash_stretch(const mb_tier *tier, uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t index, bool is_root) {
+    mb_blake3_stretch(tier->blake3, dst, src, nbytes, index, is_root);
+}
+
+static inline void mb_hash_join(const mb_tier *tier, uint8_t *cvs, uint64_t count, bool is_root) { mb_blake3_join(tier->blake3, cvs, count, is_root); }
 
 #endif

@@ -1,15 +1,12 @@
 /* palette_avx512.h: look-ups in palettes of 16-bit entries for CPUs with AVX-512 (F and BW).
  *
- * The other kernels of such CPUs are those of AVX2: wider versions of them were no faster. */
+ * The other kernels of decoding are those of AVX2 there too: wider versions of them were no faster. */
 #ifndef MILBLOB_PALETTE_AVX512_H
 #define MILBLOB_PALETTE_AVX512_H
 
 #include "milblob/decode_x86.h"
 
 #ifdef MB_HAS_AVX2
-#define MB_HAS_AVX512 1
-#define MB_TARGET_AVX512 __attribute__((target("avx2,f16c,avx512f,avx512bw")))
-
 /* Entries of 16 bits: one instruction looks up 32 indices in 64 entries; four of them, and bits 6 and 7 of the indices
  * that choose among their answers, do 256. */
 MB_TARGET_AVX512 MB_KERNEL void mb_lookup_16_avx512(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT indices, uint64_t count, const uint8_t *MB_RESTRICT entries, unsigned entry_count) {

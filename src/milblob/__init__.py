@@ -7,17 +7,28 @@
 Everything public is listed in `__all__`; docs/api.md has the same list with one line each.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .blob import RECORD, BlobReader, BlobRecord
 from .check import Finding, check
 from .compression import Compression
 from .dtypes import DType
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
-from .model import Model, load, open
+from .model import Model, load
+from .opening import open
 from .program import Use
-from .repack import Report, repack
 from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
-from .writer import BlobWriter
+
+if TYPE_CHECKING:
+    from .contenthash import ContentHash, content_hash
+    from .editing import EditableModel
+    from .formats.weights import write_weights
+    from .measuring import Statistics, statistics
+    from .merge import Merged, MergedFunction, merge_functions
+    from .refitting import RefitReport, Refitted, refit
+    from .repacking import Report, repack
+    from .writer import BlobWriter
 
 __all__ = [
     "RECORD",
@@ -25,21 +36,66 @@ __all__ = [
     "BlobRecord",
     "BlobWriter",
     "Compression",
+    "ContentHash",
     "DType",
+    "EditableModel",
     "Finding",
     "FormatError",
+    "Merged",
+    "MergedFunction",
     "MilblobError",
     "Model",
     "ProgramError",
+    "RefitReport",
+    "Refitted",
     "Report",
     "ResolveError",
+    "Statistics",
     "Tensor",
     "UnsupportedError",
     "Use",
     "check",
+    "content_hash",
     "load",
+    "merge_functions",
     "open",
     "pack_tensor",
+    "refit",
     "repack",
+    "statistics",
     "unpack_tensor",
+    "write_weights",
 ]
+
+# Whoever only reads does not wait for everything else to be imported.
+_LATER = {
+    "ContentHash": "contenthash",
+    "content_hash": "contenthash",
+    "EditableModel": "editing",
+    "write_weights": "formats.weights",
+    "Statistics": "measuring",
+    "statistics": "measuring",
+    "Merged": "merge",
+    "MergedFunction": "merge",
+    "merge_functions": "merge",
+    "RefitReport": "refitting",
+    "Refitted": "refitting",
+    "refit": "refitting",
+    "Report": "repacking",
+    "repack": "repacking",
+    "BlobWriter": "writer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LATER.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

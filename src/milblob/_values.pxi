@@ -14,12 +14,13 @@ def unpack_bits(Buffer buffer not None, uint64_t offset, uint64_t count, unsigne
         PyBuffer_Release(&dst)
 
 
-def pack_bits(array, out, unsigned int nbits, int lo, int hi):
+def pack_bits(array, out, unsigned int nbits, int lo, int hi, uint64_t first=0):
     """Pack one-byte elements to `nbits` (1, 2, 3, 4 or 6) each.
 
     Args:
         array: C-contiguous buffer, one byte per element: int8 if lo < 0, else uint8; lo..hi is the legal range.
         out: writable buffer of exactly the packed size; must not overlap.
+        first: index of the first element, for the message.
 
     Raises:
         OverflowError: an element is outside lo..hi; `out` is then unspecified.
@@ -34,13 +35,14 @@ def pack_bits(array, out, unsigned int nbits, int lo, int hi):
             if <uint64_t>dst.len != C.mb_packed_nbytes(<uint64_t>src.len, nbits):
                 raise ValueError(f"out: expected {C.mb_packed_nbytes(<uint64_t>src.len, nbits)} bytes, got {dst.len}")
             with nogil:
-                status = C.mb_pack_bits(<uint8_t *>dst.buf, <const uint8_t *>src.buf, <uint64_t>src.len, nbits, lo, hi, lo < 0, &e)
+                status = C.mb_pack_bits(<uint8_t *>dst.buf, <const uint8_t *>src.buf, <uint64_t>src.len, nbits, lo, hi,
+                                        lo < 0, &e)
         finally:
             PyBuffer_Release(&dst)
     finally:
         PyBuffer_Release(&src)
     if status:
-        raise OverflowError(f"element {e.expected}: expected {lo} to {hi}, got {<int64_t>e.got}")
+        raise OverflowError(f"element {first + e.expected}: expected {lo} to {hi}, got {<int64_t>e.got}")
 
 
 def tensor_pack(int field, array, int kind, int lo=0, int hi=0):

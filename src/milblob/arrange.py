@@ -1,29 +1,33 @@
 """Arranging a model anew: what becomes of each tensor, which records the result has, which bytes of the Program change.
 
-Nothing is written here. `Arrangement` is made from an open model and `Options`; `repack.py` executes it.
+Nothing is written here. `Arrangement` is made from an open model and `Options`; `repacking.py` executes it.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, cast
 
-from . import _codec, casting
+from . import _codec, cast_rules, casting
 from .blob import BlobReader
-from .dedupe import Stretch, first_equal
 from .dtypes import DType
-from .edits import combined, function_edits, reference_edit, value_edit
+from .edits import combined, function_edits, reference_edit, require_plain, value_edit
 from .errors import MilblobError, ProgramError, UnsupportedError
 from .model import Model
-from .package import MODEL_PATH, join_relative
-from .plan import CAST, COPY, VALUE, Item, Origin, lay_out
+from .package import MODEL_PATH, Source, resolve
+from .plan import CAST, COPY, VALUE, Item
 from .program import Program
+from .records import Records, WeightFile
 from .splice import Edit
 from .tensor import Tensor
 from .tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor
 
-DEFAULT_FILE = "weights/weight.bin"
+WEIGHT_COUNT = 10
+"""The ecosystem's threshold: constants of this many elements are kept in the weight file."""
+
 _RAW_FIELDS = (FLOATS, DOUBLES, BYTES)
+_IOS18_SPEC_VERSION = 9
+# What a weight file may hold for Core ML before iOS 18, as coremltools has it; from then on, whatever has a blob code.
+_EARLY_DTYPES = (DType.FLOAT16, DType.FLOAT32, DType.UINT8, DType.INT8)
 
 
 class Options(NamedTuple):
@@ -45,30 +49,20 @@ class Options(NamedTuple):
 
     @property
     def moves(self) -> bool:
-        """Whether records may change their places."""
-        return bool(
-            self.cast
-            or self.dedupe
-            or self.gc
-            or self.externalize is not None
-            or self.inline is not None
-            or self.split is not None
-            or self.merge
-            or self.align != 64
-            or self.canonical
-            or self.functions is not None
-        )
+        """Whether anything may change; if not, the result is a copy."""
+        plain = Options({}, select=self.select, overflow=self.overflow, nan=self.nan)
+        return self != plain
 
 
 class Change:
     """What becomes of one tensor.
 
     Attributes:
-        name: of the tensor; of a record that nothing refers to, "#n" by its file and number.
+        name: of the tensor; of a record that nothing refers to, "#n" behind the name of its file.
         actions: "cast", "externalize", "inline", "deduplicate", "drop"; none of them for a tensor that is kept.
         dtype, dtype_after, nbytes, nbytes_after: of the values as they are stored. Of a tensor that shares its record
             with an earlier one, nbytes_after is 0.
-        file, offset, file_after, offset_after: of the record, by name in the package; None for immediates.
+        file, offset, file_after, offset_after: of the record, by name in the model; None for immediates.
         overflow, nan, underflow: what a cast has met: see `casting.CastCounts`. Known when it is done.
     """
 
@@ -87,15 +81,24 @@ class Change:
         self.overflow = self.nan = self.underflow = 0
         self.item: Item | None = None
 
+    def drop(self) -> None:
+        """Have it go."""
+        self.actions.append("drop")
+        self.nbytes_after, self.file_after, self.offset_after = 0, None, None
+
+    def __repr__(self) -> str:
+        return f"<Change {self.name!r}: {', '.join(self.actions) or 'keep'}>"
+
 
 class _Reference:
     """One constant of the result: where its value is, and how the Program has to change for it."""
 
-    __slots__ = ("change", "constant", "item", "program", "target", "tensor", "value")
+    __slots__ = ("change", "constant", "item", "program", "source", "target", "tensor", "value")
 
     def __init__(self, tensor: Tensor, change: Change) -> None:
         self.tensor = tensor
         self.program = cast(Program, tensor._program)
+        self.source = cast(Source, tensor._source)
         self.constant = tensor._constant
         self.change = change
         self.item: Item | None = None
@@ -103,27 +106,17 @@ class _Reference:
         self.value: bytes | None = None  # new TensorValue of an immediate
 
 
-class WeightFile(NamedTuple):
-    """A weight file of the source.
-
-    Attributes:
-        name: relative to the package, with "/".
-        reader: of it.
-        number: in order of first reference.
-    """
-
-    name: str
-    reader: BlobReader
-    number: int
-
-
 class Arrangement:
     """What a repacked model will be.
 
+    Args:
+        models: one; or several bare weight files, whose records come one after another. Listed with `stored=True`.
+        options: what is asked for.
+        required: names of files that the result must have, if it had them before.
+
     Attributes:
-        changes: one row per tensor, and per record that is dropped or that nothing refers to.
-        files: weight file of the result -> (its items in order, size in bytes); only those that are written anew.
-        gone: weight files of the source that the result does not have, or has anew.
+        changes: one row per tensor, and per record that nothing refers to.
+        records: what is in the weight files of the result, and which of them are written anew.
         edits: of the model file.
 
     Raises:
@@ -132,215 +125,200 @@ class Arrangement:
         ResolveError, FormatError: a reference that leads nowhere, a broken file.
     """
 
-    def __init__(self, models: Sequence[Model], options: Options) -> None:
+    def __init__(self, models: Sequence[Model], options: Options, required: Iterable[str] = ()) -> None:
         model = self.model = models[0]
         self.options = options
         self.changes: list[Change] = []
-        self.files: dict[str, tuple[list[Item], int]] = {}
-        self.gone: set[str] = set()
         self.edits: list[Edit] = []
         self._references: list[_Reference] = []
-        self._items: list[Item] = []
-        self._by_record: dict[tuple[str, int, DType], Item] = {}
-        self._origins: dict[int, Origin] = {}
-        self._weight_files: dict[str, WeightFile] = {}
-        self._users: dict[int, set[str]] = {}  # functions that refer to an item, by its id
-        self._used_records: set[tuple[str, int]] = set()
-        self._root = os.path.abspath(model.path or ".")
-        if model.kind in ("mlmodel", "blob"):
-            self._root = os.path.dirname(self._root)
+        self._known: dict[tuple[str | None, str], WeightFile] = {}
+        self._groups: dict[int, list[str]] = {}  # id of a part -> names of the weights that it is a part of
+        root = os.path.realpath(model.path or ".")
+        self.records = Records(root if os.path.isdir(root) else os.path.dirname(root), options.align, options.canonical)
         self._require_support()
-        self._kept_functions()
-        for tensor in model._tensors.values():
+        for other in models:
+            if other.kind == "blob":
+                self._add_file(other, f"{other.path}" if len(models) > 1 else "")
+        for _, program in model._programs:
+            self._add_groups(program)
+        for tensor in model._tensors.values() if model.kind != "blob" else ():
             self._add_tensor(tensor)
-        for other in models[1:]:
-            self._add_file(other)
-        if options.moves or len(models) > 1:
+        self._is_laid_out = options.moves or len(models) > 1
+        if self._is_laid_out:
             self._add_unreferenced()
             if options.dedupe:
-                self._dedupe()
+                self.records.dedupe()
             self._assign_files()
-            self._lay_out()
+            self.records.lay_out(required)
+        self._require_no_weight_file()
+        self._complete_changes()
         self._edit()
 
     def _require_support(self) -> None:
-        options, kind = self.options, self.model.kind
-        compiled = any(source.is_text for source, _ in self.model._programs)
+        options, kind, path = self.options, self.model.kind, self.model.path
         edits = {
             "cast": bool(options.cast), "externalize": options.externalize is not None,
             "inline": options.inline is not None, "functions": options.functions is not None,
         }  # fmt: skip
         asked = [name for name, is_asked in edits.items() if is_asked]
         if kind == "mil":
-            raise UnsupportedError(
-                "repack: expected a package, a compiled model or a weight file, got MIL text alone",
-                file=self.model.path,
-            )
-        if compiled and asked:
-            raise UnsupportedError(
-                f"{asked[0]}: expected a model whose Program is protobuf, got MIL text, in which only the places of "
-                "records can change",
-                file=self.model.path,
-            )
+            words = "repack: expected a package, a compiled model or a weight file, got MIL text alone"
+            raise UnsupportedError(words, file=path)
+        if any(source.is_text for source, _ in self.model._programs) and asked:
+            words = f"{asked[0]}: expected a model whose Program is protobuf, got MIL text, in which only the places of"
+            raise UnsupportedError(f"{words} records can change", file=path)
         if kind == "blob":
             asked = [name for name in asked if name != "cast"]
             asked += ["gc"] * options.gc + ["split"] * (options.split is not None)
             if asked:
-                raise UnsupportedError(f"{asked[0]}: expected a model, got a weight file alone", file=self.model.path)
-        for _, program in self.model._programs:
-            if program.rewritten and options.moves:
-                words = "Program: expected messages in one piece, which can be edited where they are, got pieces"
-                raise UnsupportedError(words, file=self.model.path)
-
-    def _kept_functions(self) -> None:
-        """Check the names in `functions`."""
-        wanted = self.options.functions
-        if wanted is None:
-            return
-        have = self.model.functions
-        for name in wanted:
-            if name not in have:
-                raise KeyError(f"function: expected one of {', '.join(have[:8])}, got {name!r}")
+                raise UnsupportedError(f"{asked[0]}: expected a model, got a weight file alone", file=path)
+        for name in options.functions or ():
+            if name not in self.model.functions:
+                have = ", ".join(self.model.functions[:8])
+                raise KeyError(f"function: expected one of {have}, got {name!r}")
 
     # --------------------------------------------------------------------------------------------------------- tensors
 
-    def _is_selected(self, name: str) -> bool:
-        return not self.options.select or any(fnmatchcase(name, glob) for glob in self.options.select)
+    def _add_groups(self, program: Program) -> None:
+        for group in program.groups:
+            for part in group.stored():
+                self._groups.setdefault(id(part), []).append(program.part_names[id(group)])
+
+    def _is_selected(self, name: str, constant: Any = None) -> bool:
+        """Whether a tensor, or the weight that it is a part of, is one of those that are asked for."""
+        if not self.options.select:
+            return True
+        from fnmatch import fnmatchcase  # not brought by `import milblob`
+
+        names = [name, *self._groups.get(id(constant), ())]
+        return any(n == glob or fnmatchcase(n, glob) for n in names for glob in self.options.select)
 
     def _add_tensor(self, tensor: Tensor) -> None:
-        options, constant = self.options, tensor._constant
-        name = tensor.name
-        if constant is None:  # of a bare weight file
-            self._add_record(self.model, tensor, name)
-            return
-        program = cast(Program, tensor._program)
+        constant, program, name = tensor._constant, cast(Program, tensor._program), tensor.name
         is_blob = constant.storage == _codec.BLOB
-        weight_file, record = None, None
-        change = Change(name, tensor.mil_dtype, 0, None, None)
+        is_part = id(constant) in program.part_names
         if is_blob:
             weight_file = self._weight_file(tensor)
-            record = weight_file.reader.record(constant.blob_offset)
+            record = self._record(weight_file, tensor)
             change = Change(name, tensor.mil_dtype, record.nbytes, weight_file.name, record.offset)
-        elif tensor.mil_dtype is not DType.STRING:
+        elif is_part or (tensor.mil_dtype not in (DType.STRING, DType.BOOL) and tensor.size >= WEIGHT_COUNT):
             change = Change(name, tensor.mil_dtype, tensor.nbytes, None, None)
+        elif self._is_kept(tensor) and self._is_selected(name, constant) and self._may_externalize(tensor):
+            change = Change(name, tensor.mil_dtype, tensor.nbytes, None, None)  # below the threshold, but asked for
+        else:
+            return
         self.changes.append(change)
         if not self._is_kept(tensor):
-            change.actions.append("drop")
-            change.nbytes_after, change.file_after, change.offset_after = 0, None, None
-            if weight_file is not None and record is not None:
-                self._used_records.add((weight_file.name, record.offset))
+            change.drop()
             return
         reference = _Reference(tensor, change)
-        is_value = _is_value(constant)
-        is_part = id(constant) in program.part_names and id(constant) not in program.shared
-        dense_name = constant.op.name if is_part and constant.op is not None else name
-        if self._is_selected(dense_name) or self._is_selected(name):
-            target = options.cast.get(tensor.mil_dtype)
-            if target is not None and (not is_part or constant.op.type == "constexpr_cast"):
-                reference.target = target
-                change.actions.append("cast")
-                change.dtype_after = target
-            if is_blob and options.inline is not None and is_value and tensor.size < options.inline:
-                change.actions.append("inline")
-            elif not is_blob and is_value and self._may_externalize(tensor):
-                change.actions.append("externalize")
         self._references.append(reference)
-        if weight_file is not None and record is not None:
-            self._used_records.add((weight_file.name, record.offset))
+        if self._is_selected(name, constant):
+            self._choose(reference, is_part and id(constant) not in program.shared)
         if change.actions and is_blob:
             tensor.read()  # refuses a record that is not what the Program declares
         if "inline" in change.actions or (not is_blob and change.actions == ["cast"]):
             self._make_value(reference)
-        elif weight_file is not None and record is not None:
-            reference.item = self._item_of(weight_file, record, reference.target, name)
+        elif is_blob:
+            reference.item = self.records.add_record(weight_file, record, reference.target, name)
         elif "externalize" in change.actions:
             reference.item = self._external_item(reference)
         if reference.item is not None:
-            self._users.setdefault(id(reference.item), set()).add(tensor.function)
-            change.item = reference.item
+            reference.item.users.add(tensor.function)
+            if reference.target is not None:
+                reference.item.how = CAST
+        change.item = reference.item
+
+    def _choose(self, reference: _Reference, is_part: bool) -> None:
+        """Say what is done with a tensor that is one of those that are asked for."""
+        tensor, constant, change, options = reference.tensor, reference.constant, reference.change, self.options
+        is_weight = constant.storage == _codec.BLOB or is_part or tensor.size >= WEIGHT_COUNT
+        target = options.cast.get(tensor.mil_dtype)
+        if target is not None and is_weight and self._may_cast(constant, target, is_part):
+            reference.target = change.dtype_after = target
+            change.actions.append("cast")
+        if constant.storage != _codec.BLOB:
+            if self._may_externalize(tensor):
+                change.actions.append("externalize")
+        elif options.inline is not None and _is_value(constant) and tensor.size < options.inline:
+            change.actions.append("inline")
+
+    def _may_cast(self, constant: Any, target: DType, is_part: bool) -> bool:
+        """Whether a value is cast, or refused for a reason; others are no weights of their own, and left alone.
+
+        What is asked for by name is always tried. Of all weights, values inside other operations stay, and so do
+        vectors that would become a constexpr operation (see `cast_rules.is_vector`).
+        """
+        if is_part:
+            return bool(constant.op.type == "constexpr_cast")
+        if self.options.select:
+            return True
+        becomes_constexpr = constant.mil_code == DType.FLOAT32.mil_code and target is DType.FLOAT16
+        return _is_value(constant) and not (becomes_constexpr and cast_rules.is_vector(constant))
 
     def _is_kept(self, tensor: Tensor) -> bool:
         functions = self.options.functions
         return functions is None or tensor._constant.function < 0 or tensor.function in functions
 
     def _may_externalize(self, tensor: Tensor) -> bool:
-        least = self.options.externalize
+        least, dtype, source = self.options.externalize, tensor.mil_dtype, cast(Source, tensor._source)
         return (
             least is not None
-            and tensor.mil_dtype.blob_code is not None
+            and dtype.blob_code is not None
+            and (dtype in _EARLY_DTYPES or source.spec_version >= _IOS18_SPEC_VERSION)
+            and tensor._constant.storage != _codec.BLOB
+            and _is_value(tensor._constant)
             and None not in tensor._shape
             and tensor.size >= max(least, 1)
         )
 
+    def _base(self, source: Source) -> str:
+        """What @model_path stands for, relative to the root."""
+        inside = os.path.relpath(os.path.realpath(cast(str, source.directory)), self.records.root)
+        return "" if inside == "." else inside.replace(os.sep, "/")
+
     def _weight_file(self, tensor: Tensor) -> WeightFile:
-        """The weight file that a constant refers to, each once, by its path in the package."""
-        source = tensor._source
-        assert source is not None
+        """The weight file that a constant refers to, each once, whatever links and names lead to it."""
+        source, text = cast(Source, tensor._source), tensor._constant.text
         try:
-            reader = self.model._package.reader(source, tensor._constant.text)
+            reader = self.model._package.reader(source, text)
         except MilblobError as error:
             error.where = error.where or tensor.where
             raise
-        path = join_relative(source.directory or ".", tensor._constant.text.removeprefix(MODEL_PATH))
-        name = os.path.relpath(os.path.abspath(path), self._root).replace(os.sep, "/")
-        found = self._weight_files.get(name)
-        if found is None:
-            found = self._weight_files[name] = WeightFile(name, reader, len(self._weight_files))
-        return found
+        key = (source.directory, text)
+        if key not in self._known:
+            real = os.path.realpath(resolve(source.directory, text))
+            name = os.path.relpath(real, self.records.root).replace(os.sep, "/")
+            self._known[key] = self.records.weight_file(name, self._base(source), reader)
+        return self._known[key]
 
-    def _origin(self, mapping: Any) -> Origin:
-        origin = self._origins.get(id(mapping))
-        if origin is None:
-            origin = self._origins[id(mapping)] = Origin.of(mapping)
-        return origin
+    def _record(self, weight_file: WeightFile, tensor: Tensor) -> Any:
+        try:
+            record = weight_file.record(tensor._constant.blob_offset)
+        except MilblobError as error:
+            error.where = error.where or tensor.where
+            raise
+        self.records.used.add((weight_file.name, record.offset))
+        return record
 
-    def _item_of(self, weight_file: WeightFile, record: Any, target: DType | None, name: str) -> Item:
-        key = weight_file.name, record.offset, target or record.dtype
-        item = self._by_record.get(key)
-        if item is None:
-            order = (0, weight_file.number, record.offset)
-            if self.options.canonical:
-                order = (0, len(self._items), 0)
-            origin = self._origin(weight_file.reader._mapping)
-            item = Item(origin, record.data_offset, record.nbytes, record.dtype, record.count, weight_file.name, order)
-            item.name = name
-            item.before = (weight_file.name, record.offset)
-            if target is not None and target is not record.dtype:
-                item.how, item.target = CAST, target
-            self._by_record[key] = item
-            self._items.append(item)
-        return item
-
-    def _external_item(self, reference: _Reference) -> Item | None:
-        """A record for an immediate; None if its value cannot be taken from the model file as it is there."""
-        tensor, program = reference.tensor, reference.program
-        mapping = tensor._source.mapping  # type: ignore[union-attr]
+    def _external_item(self, reference: _Reference) -> Item:
+        """A record for an immediate."""
+        tensor, program, mapping = reference.tensor, reference.program, reference.source.mapping
+        require_plain(program, mapping.live())
         dtype, (offset, nbytes) = tensor.mil_dtype, reference.constant.payload
         field, _, at, payload, pieces, _ = _codec.tensor_locate(program.buffer, offset, nbytes)
-        order = (0, len(self._items), 0) if self.options.canonical else (1, len(self._items), 0)
         raw = field in _RAW_FIELDS and pieces == 1 and payload == dtype.nbytes(tensor.size)
         if not raw and reference.target is not None:
-            raise UnsupportedError(
-                f"cast of a value that is written in pieces: expected one piece, got {pieces}",
-                file=self.model.path,
-                where=tensor.where,
-            )
-        start, size = (at, payload) if raw else (offset, nbytes)
-        file = self._default_file(tensor)
-        item = Item(self._origin(mapping), start, size, dtype, tensor.size, file, order, COPY if raw else VALUE)
-        item.name, item.shape = tensor.name, tensor.shape
-        if reference.target is not None:
-            item.how, item.target = CAST, reference.target
-        self._items.append(item)
+            words = f"cast of a value that is written in pieces: expected one piece, got {pieces}"
+            raise UnsupportedError(words, file=self.model.path, where=tensor.where)
+        tensor.read()  # refuses elements that are not what is declared
+        span = (at, payload) if raw else (offset, nbytes)
+        item = self.records.add_value(
+            mapping, span, dtype, tensor.shape, self._base(reference.source), COPY if raw else VALUE
+        )
+        item.name = tensor.name
+        item.target = reference.target or dtype
         return item
-
-    def _default_file(self, tensor: Tensor) -> str:
-        if len(self._weight_files) == 1:
-            return next(iter(self._weight_files))
-        source = tensor._source
-        assert source is not None and source.directory is not None
-        path = join_relative(source.directory, DEFAULT_FILE)
-        return os.path.relpath(os.path.abspath(path), self._root).replace(os.sep, "/")
 
     def _make_value(self, reference: _Reference) -> None:
         """The new TensorValue of something that is, or becomes, an immediate."""
@@ -358,197 +336,121 @@ class Arrangement:
         change.nbytes_after = dtype.nbytes(values.size)
         change.file_after = change.offset_after = None
 
-    def _add_file(self, model: Model) -> None:
-        """Another weight file, whose records follow those that there are."""
-        for tensor in model._tensors.values():
-            self._add_record(model, tensor, f"{model.path}{tensor.name}")
-        for item in self._items:
-            item.file = cast(str, self.model.path)
-
-    def _add_record(self, model: Model, tensor: Tensor, name: str) -> None:
-        """A record of a bare weight file."""
-        reader, path = cast(BlobReader, model._package.blobs), cast(str, model.path)
-        weight_file = self._weight_files.get(path)
-        if weight_file is None:
-            weight_file = self._weight_files[path] = WeightFile(path, reader, len(self._weight_files))
-        record = reader.record(tensor.offset or 0)
-        change = Change(name, record.dtype, record.nbytes, path, record.offset)
-        target = self.options.cast.get(record.dtype) if self._is_selected(tensor.name) else None
-        if target is not None:
-            change.actions.append("cast")
-            change.dtype_after = target
-        change.item = self._item_of(weight_file, record, target, name)
-        self.changes.append(change)
-        self._used_records.add((path, record.offset))
-
     # --------------------------------------------------------------------------------------------------------- records
 
+    def _add_file(self, model: Model, prefix: str) -> None:
+        """All records of a bare weight file; the result has one, named as the first."""
+        reader, path = cast(BlobReader, model._package.blobs), cast(str, model.path)
+        weight_file = self.records.weight_file(path, "", reader)
+        for name, tensor in model._tensors.items():
+            record = weight_file.record(tensor.offset or 0)
+            change = Change(prefix + name, record.dtype, record.nbytes, path, record.offset)
+            target = self.options.cast.get(record.dtype) if self._is_selected(name) else None
+            if target is not None:
+                change.actions.append("cast")
+                change.dtype_after = target
+            item = change.item = self.records.add_record(weight_file, record, target, prefix + name)
+            item.file, item.how = cast(str, self.model.path), CAST if target is not None else COPY
+            self.changes.append(change)
+            self.records.used.add((path, record.offset))
+
     def _add_unreferenced(self) -> None:
-        """Records that nothing in the source refers to: kept where they are, or dropped."""
-        for weight_file in self._weight_files.values():
-            if self.options.gc and not self._is_walkable(weight_file):
-                continue
-            for number, record in enumerate(weight_file.reader):
-                if (weight_file.name, record.offset) in self._used_records:
-                    continue
-                name = f"{weight_file.name}#{number}"
-                change = Change(name, record.dtype, record.nbytes, weight_file.name, record.offset)
-                self.changes.append(change)
-                if self.options.gc:
-                    change.actions.append("drop")
-                    change.nbytes_after, change.file_after, change.offset_after = 0, None, None
-                    continue
-                change.item = self._item_of(weight_file, record, None, "")
-                if self.options.canonical:
-                    change.item.order = (2, weight_file.number, record.offset)
-
-    @staticmethod
-    def _is_walkable(weight_file: WeightFile) -> bool:
-        """Whether all records can be listed. What is referred to was read already: the rest is to be dropped anyway."""
-        try:
-            return len(weight_file.reader.index) >= 0
-        except MilblobError:
-            return False
-
-    def _dedupe(self) -> None:
-        self._items.sort(key=lambda item: item.order)
-        buffers = {id(reader._mapping): reader._mapping for _, reader, _ in self._weight_files.values()}
-        buffers |= {id(source.mapping): source.mapping for source, _ in self.model._programs}
-        held = {self._origins[key]: mapping.check_size() for key, mapping in buffers.items() if key in self._origins}
-        stretches = [
-            Stretch(held[i.origin], i.start, i.nbytes, (i.how == VALUE, i.dtype, i.target, i.count))
-            for i in self._items
-        ]
-        first = first_equal(stretches)
-        for change in self.changes:
-            item = change.item
-            if item is None:
-                continue
-            item.first = item
-        for item, index in zip(self._items, first, strict=True):
-            item.first = self._items[index]
-        for reference in self._references:
-            if reference.item is not None and reference.item.first is not reference.item:
-                users = self._users.pop(id(reference.item), set())
-                self._users.setdefault(id(reference.item.first), set()).update(users | {reference.tensor.function})
-        self._items = [item for item in self._items if item.first is item]
+        """Records that nothing in the source refers to: kept, or dropped."""
+        for weight_file, number, record in self.records.unreferenced(self.options.gc):
+            name = f"{weight_file.name}#{number}"
+            change = Change(name, record.dtype, record.nbytes, weight_file.name, record.offset)
+            self.changes.append(change)
+            if self.options.gc:
+                change.drop()
+            else:
+                change.item = self.records.add_record(weight_file, record, None, "")
+                change.item.name = name
 
     def _assign_files(self) -> None:
         """Divide the records among files, as `split` and `merge` say."""
-        options = self.options
-        if options.merge:
-            for item in self._items:
-                item.file = self._directory_of(item.file) + "weight.bin"
-        elif options.split == "function":
-            for item in self._items:
-                users = self._users.get(id(item), set())
-                alone = next(iter(users)).replace("/", "-") if len(users) == 1 else ""
-                item.file = self._directory_of(item.file) + (f"{alone}.bin" if alone else "weight.bin")
-        elif isinstance(options.split, int):
-            self._split_by_size(options.split)
+        if self.model.kind == "blob":
+            return
+        if self.options.merge:
+            self.records.merge()
+        elif self.options.split == "function":
+            self.records.split_by_function()
+        elif isinstance(self.options.split, int):
+            self.records.split_by_size(self.options.split)
 
-    @staticmethod
-    def _directory_of(file: str) -> str:
-        return file.rpartition("/")[0] + "/" if "/" in file else ""
+    def _require_no_weight_file(self) -> None:
+        """Refuse a model file alone that would need a weight file."""
+        if self.model.kind == "mlmodel" and self.records.items:
+            words = "model file: expected one without a weight file, which has no place beside the result, got"
+            raise UnsupportedError(
+                f"{words} {self.records.items[0].name!r} (a .mlpackage has room for both)", file=self.model.path
+            )
 
-    def _split_by_size(self, limit: int) -> None:
-        number, end = 0, 64
-        for item in sorted(self._items, key=lambda item: item.order):
-            _, data_offset = _codec.blob_place(end, self.options.align)
-            if data_offset + item.target_nbytes > limit and end > 64:
-                number, end = number + 1, 64
-                _, data_offset = _codec.blob_place(end, self.options.align)
-            end = data_offset + item.target_nbytes
-            item.file = f"{self._directory_of(item.file)}{number}-weight.bin"
-
-    def _lay_out(self) -> None:
-        self.files = lay_out(self._items, self.options.align)
-        have = set(self._weight_files)
-        for name, weight_file in self._weight_files.items():
-            items, nbytes = self.files.get(name, ([], 64))
-            if name in self.files and not self.options.canonical and self._is_same(weight_file, items, nbytes):
-                del self.files[name]
-                continue
-            self.gone.add(name)
-        if have and not self.files and not have - self.gone:
-            self.files[min(have)] = ([], 64)  # the manifest names its directory, which must not be empty
+    def _complete_changes(self) -> None:
+        counted: set[int] = set()
         for change in self.changes:
             item = change.item
             if item is None:
                 continue
-            first = item.first or item
+            first = item.first
             if first is not item:
                 change.actions.append("deduplicate")
-            change.file_after, change.offset_after = first.file, first.offset
-            change.nbytes_after = item.target_nbytes if first is item and item.name in ("", change.name) else 0
-
-    @staticmethod
-    def _is_same(weight_file: WeightFile, items: list[Item], nbytes: int) -> bool:
-        """Whether a file would be laid out as it is: then it is copied whole, whatever is in its reserved bytes."""
-        reader = weight_file.reader
-        if reader._mapping.nbytes != nbytes or len(reader) != len(items):
-            return False
-        return all(
-            item.how == COPY and item.before == (weight_file.name, item.offset) and item.data_offset == item.start
-            for item in items
-        )
+            if self._is_laid_out:
+                change.file_after, change.offset_after = first.file, first.offset
+            change.nbytes_after = 0 if id(first) in counted else first.target_nbytes
+            counted.add(id(first))
 
     # --------------------------------------------------------------------------------------------------------- Program
 
     def _edit(self) -> None:
+        if not self.options.moves:
+            return
         edits: list[Edit | None] = []
         if self.options.functions is not None:
-            edits += self._function_edits()
+            edits += self._function_edits(self.options.functions)
         for reference in self._references:
             edits += self._edits_of(reference)
         self.edits = combined(edits)
 
     def _edits_of(self, reference: _Reference) -> Iterable[Edit | None]:
-        program, constant, item = reference.program, reference.constant, reference.item
-        place = self._place(reference, item)
+        program, constant, place = reference.program, reference.constant, self._place(reference)
+        is_same = place is None or (constant.text, constant.blob_offset) == place
+        if reference.source.is_text or (is_same and reference.target is None and reference.value is None):
+            return ()
+        require_plain(program, reference.source.mapping.live())
         if reference.target is not None:
             value: Any = reference.value if place is None else place
-            return casting.cast_edits(program, constant, reference.target, value)
-        if reference.value is not None:
-            return [value_edit(program.buffer, constant, tensor=reference.value)]
+            return cast_rules.cast_edits(program, constant, reference.target, value)
         if place is None:
-            return ()
+            return [value_edit(program.buffer, constant, tensor=reference.value)]
         if constant.storage != _codec.BLOB:
             return [value_edit(program.buffer, constant, reference=place)]
-        if (constant.text, constant.blob_offset) == place or reference.tensor._source.is_text:  # type: ignore[union-attr]
-            return ()
         return [reference_edit(program.buffer, constant, *place)]
 
-    def _place(self, reference: _Reference, item: Item | None) -> tuple[str, int] | None:
+    def _place(self, reference: _Reference) -> tuple[str, int] | None:
         """(fileName, offset) of a record of the result, as the Program is to spell it."""
+        item, constant = reference.item, reference.constant
         if item is None:
             return None
-        constant = reference.constant
-        first = item.first or item
-        if not self.options.moves:
-            return constant.text, constant.blob_offset
+        first = item.first
         if constant.storage == _codec.BLOB and item.before is not None and first.file == item.before[0]:
             return constant.text, first.offset
-        directory = reference.tensor._source.directory  # type: ignore[union-attr]
-        base = os.path.relpath(os.path.abspath(directory or "."), self._root).replace(os.sep, "/")
-        inside = first.file if base == "." else first.file.removeprefix(base + "/")
-        return MODEL_PATH + inside, first.offset
+        return MODEL_PATH + (first.file.removeprefix(f"{first.base}/") if first.base else first.file), first.offset
 
     def moves(self) -> Iterator[tuple[str, tuple[str, int], tuple[str, int]]]:
         """Yield (prefix of the Program, place before, place after) of every reference that changes."""
-        for reference in self._references:
-            constant = reference.constant
-            place = self._place(reference, reference.item)
-            if place is not None and place != (constant.text, constant.blob_offset):
-                yield reference.program.prefix, (constant.text, constant.blob_offset), place
+        for reference in self._references if self.options.moves else ():
+            place, before = self._place(reference), (reference.constant.text, reference.constant.blob_offset)
+            if place is not None and place != before:
+                yield reference.program.prefix, before, place
 
-    def _function_edits(self) -> list[Edit]:
+    def _function_edits(self, functions: tuple[str, ...]) -> list[Edit]:
         if len(self.model._programs) != 1:
             raise UnsupportedError("functions: expected a model with one Program, got a pipeline", file=self.model.path)
         source, program = self.model._programs[0]
-        keep = [name.removeprefix(program.prefix) for name in self.options.functions or ()]
-        if not keep:
+        require_plain(program, source.mapping.live())
+        if not functions:
             raise ProgramError("functions: expected at least one to keep, got none", file=self.model.path)
+        keep = [name.removeprefix(program.prefix) for name in functions]
         return function_edits(program.buffer, program.span, source.description, keep)
 
 

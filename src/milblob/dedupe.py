@@ -1,13 +1,13 @@
 """Which of many stretches of bytes are equal: exactly, and at the speed of reading them."""
 
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from . import _codec
 
+_FEW = 4  # different ones that each newcomer is compared with; with more, a key tells which of them it may equal
 _SAMPLE_NBYTES = 64
-_FEW = 4  # different candidates that each newcomer is compared with directly; with more, hashes choose among them
 
 
 class Stretch(NamedTuple):
@@ -25,65 +25,74 @@ class Stretch(NamedTuple):
     kind: Hashable = None
 
 
+_Key = Callable[[Stretch], Hashable]
+
+
 def first_equal(stretches: Sequence[Stretch]) -> list[int]:
     """Return, for each stretch, the index of the first one that it equals (its own, where there is none before it).
 
-    Stretches of one kind and size are told apart by a few samples, and what is left is compared byte by byte: comparing
-    two equal stretches reads each once, as hashing them would, and needs no confirmation. Where many that differ share
-    their samples, a hash of all their bytes finds the one to compare with, so the cost stays linear. Bytes that only one
-    stretch of its size has are not read.
+    Equal means that the bytes were compared. That reads two equal stretches once each, as hashing them would, and two
+    that differ as far as they are the same. Only where more than a few that differ have one kind and size, keys choose
+    among them: samples, then a fast hash, then one that nobody can make collide. Each stretch is compared a few times
+    for each key, whatever is in the file. Bytes that only one stretch of its kind and size has are not read.
+
+    Raises:
+        FormatError: a stretch reaches past its buffer.
     """
     result = list(range(len(stretches)))
-    groups: dict[tuple[Hashable, int], list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for index, stretch in enumerate(stretches):
         groups.setdefault((stretch.kind, stretch.nbytes), []).append(index)
-    seed = int.from_bytes(os.urandom(8), "little")  # so that nobody can make files whose samples or hashes agree
+    secret = os.urandom(8)
+    keys: list[_Key] = [_samples, _hash(secret), _strong_hash(secret)]
     for group in groups.values():
-        if len(group) > 1:
-            _compare(stretches, group, result, seed)
+        _compare(stretches, group, result, keys)
     return result
 
 
-def _compare(stretches: Sequence[Stretch], group: list[int], result: list[int], seed: int) -> None:
-    buckets: dict[tuple[int, ...], list[int]] = {}
-    for index in group:
-        buckets.setdefault(_samples(stretches[index], seed) if len(group) > 2 else (), []).append(index)
-    for bucket in buckets.values():
-        different: list[int] = []
-        hashed: dict[int, list[int]] | None = None
-        for index in bucket:
-            stretch = stretches[index]
-            candidates, own = different, 0
-            if len(different) >= _FEW:
-                if hashed is None:
-                    hashed = {}
-                    for other in different:
-                        hashed.setdefault(_hash(stretches[other], seed), []).append(other)
-                own = _hash(stretch, seed)
-                candidates = hashed.get(own, [])
-            found = next((other for other in candidates if _equal(stretches[other], stretch)), None)
-            if found is not None:
-                result[index] = found
-                continue
+def _compare(stretches: Sequence[Stretch], group: list[int], result: list[int], keys: list[_Key]) -> None:
+    """Find the equal ones in a group of one kind and size, in ascending order."""
+    different: list[int] = []
+    for position, index in enumerate(group):
+        if len(different) == _FEW and keys:
+            buckets: dict[Hashable, list[int]] = {}
+            for other in different + group[position:]:
+                buckets.setdefault(keys[0](stretches[other]), []).append(other)
+            for bucket in buckets.values():
+                _compare(stretches, bucket, result, keys[1:])
+            return
+        found = next((other for other in different if _equal(stretches[other], stretches[index])), None)
+        if found is None:
             different.append(index)
-            if hashed is not None:
-                hashed.setdefault(own, []).append(index)
+        else:
+            result[index] = found
 
 
 def _equal(a: Stretch, b: Stretch) -> bool:
-    return (a.buffer is b.buffer and a.offset == b.offset) or _codec.equal_bytes(
-        a.buffer, a.offset, b.buffer, b.offset, a.nbytes
-    )
+    same = a.buffer is b.buffer and a.offset == b.offset
+    return same or _codec.equal_bytes(a.buffer, a.offset, b.buffer, b.offset, a.nbytes)
 
 
-def _hash(stretch: Stretch, seed: int) -> int:
-    return _codec.hash_bytes(stretch.buffer, stretch.offset, stretch.nbytes, seed)
-
-
-def _samples(stretch: Stretch, seed: int) -> tuple[int, ...]:
-    """Hashes of a few places: weights that differ nearly always differ there."""
-    buffer, offset, nbytes, _ = stretch
+def _samples(stretch: Stretch) -> Hashable:
+    """The bytes at a few places: weights that differ nearly always differ there. All of them, if they are few."""
+    view, (_, offset, nbytes, _) = memoryview(stretch.buffer), stretch
     if nbytes <= 3 * _SAMPLE_NBYTES:
-        return (_codec.hash_bytes(buffer, offset, nbytes, seed),)
-    places = (0, nbytes // 2, nbytes - _SAMPLE_NBYTES)
-    return tuple(_codec.hash_bytes(buffer, offset + place, _SAMPLE_NBYTES, seed) for place in places)
+        return bytes(view[offset : offset + nbytes])
+    places = (offset, offset + nbytes // 2, offset + nbytes - _SAMPLE_NBYTES)
+    return b"".join(view[place : place + _SAMPLE_NBYTES] for place in places)
+
+
+def _hash(secret: bytes) -> _Key:
+    seed = int.from_bytes(secret, "little")
+    return lambda stretch: _codec.hash_bytes(stretch.buffer, stretch.offset, stretch.nbytes, seed)
+
+
+def _strong_hash(secret: bytes) -> _Key:
+    import hashlib  # only where somebody made stretches to collide
+
+    def digest(stretch: Stretch) -> Hashable:
+
+        view = memoryview(stretch.buffer)[stretch.offset : stretch.offset + stretch.nbytes]
+        return hashlib.blake2b(view, key=secret, digest_size=16).digest()
+
+    return digest

@@ -288,7 +288,7 @@ def function_edits(
     edits = []
     for entry in fields_of(buffer, program):
         if entry.number == _PROGRAM_FUNCTIONS and entry.wire == _BYTES:
-            found.append(_text(buffer, entry.span, 1))
+            found.append(text_of(buffer, entry.span, 1))
             if found[-1] not in wanted:
                 edits.append(_removal(entry))
     missing = sorted(wanted - set(found))
@@ -299,16 +299,16 @@ def function_edits(
     listed = [f for f in described if f.number == _DESCRIPTION_FUNCTIONS and f.wire == _BYTES]
     if not listed:  # a model of one function
         return edits
-    edits += [_removal(f) for f in listed if _text(buffer, f.span, 1) not in wanted]
+    edits += [_removal(f) for f in listed if text_of(buffer, f.span, 1) not in wanted]
     defaults = [f for f in described if f.number == _DESCRIPTION_DEFAULT and f.wire == _BYTES]
-    old = str(memoryview(buffer)[defaults[-1].offset : defaults[-1].end], "utf-8", "replace") if defaults else ""
+    old = text_of(buffer, description, _DESCRIPTION_DEFAULT) if description is not None else ""
     new = default if default is not None else old if old in wanted else _only(wanted, old, buffer.name)
     if new not in wanted:
         raise ProgramError(f"default function: expected one that stays, got {new!r}", file=buffer.name)
     if new != old and defaults:
         edits.append(Edit(defaults[-1].start, defaults[-1].end - defaults[-1].start, field(_DESCRIPTION_DEFAULT, new)))
     elif new != old:  # after the description of a function that stays
-        last = next(f for f in reversed(listed) if _text(buffer, f.span, 1) in wanted)
+        last = next(f for f in reversed(listed) if text_of(buffer, f.span, 1) in wanted)
         data = _bytes(buffer, last) + field(_DESCRIPTION_DEFAULT, new)
         edits.append(Edit(last.start, last.end - last.start, data))
     return edits
@@ -341,6 +341,32 @@ def combined(edits: Iterable[Edit | None]) -> list[Edit]:
             words = f"edits: expected one of bytes {last.offset} to {last.offset + last.nbytes}, got another inside"
             raise ProgramError(words, offset=edit.offset)
     return result
+
+
+def text_of(buffer: _codec.Buffer, span: Span, number: int) -> str:
+    """Return a string field of a message, "" where it is absent; of several the last one counts."""
+    fields = [f for f in fields_of(buffer, span) if f.number == number and f.wire == _BYTES]
+    return str(memoryview(buffer)[fields[-1].offset : fields[-1].end], "utf-8", "replace") if fields else ""
+
+
+def text_edit(buffer: _codec.Buffer, span: Span, number: int, text: str) -> Edit | None:
+    """Set a string field of a message, which may be absent if the message has another.
+
+    Returns:
+        None where it is set to that already.
+
+    Raises:
+        ProgramError: a message without any field: there is nothing to put it beside.
+    """
+    if text_of(buffer, span, number) == text:
+        return None
+    fields = fields_of(buffer, span)
+    own = [f for f in fields if f.number == number and f.wire == _BYTES]
+    if own:
+        return _payload_edit(own[-1], text.encode())
+    if not fields:
+        raise ProgramError(f"field {number}: expected a message with others, got an empty one", file=buffer.name)
+    return Edit(fields[0].start, fields[0].end - fields[0].start, field(number, text) + _bytes(buffer, fields[0]))
 
 
 # ------------------------------------------------------------------------------------------------------------- helpers
@@ -377,12 +403,6 @@ def _removal(entry: Field) -> Edit:
 def _bytes(buffer: _codec.Buffer, entry: Field) -> bytes:
     """A whole field, tag included."""
     return bytes(memoryview(buffer)[entry.start : entry.end])
-
-
-def _text(buffer: _codec.Buffer, span: Span, number: int) -> str:
-    """A string field of a message, "" where it is absent; the last one counts."""
-    fields = [f for f in fields_of(buffer, span) if f.number == number and f.wire == _BYTES]
-    return str(memoryview(buffer)[fields[-1].offset : fields[-1].end], "utf-8", "replace") if fields else ""
 
 
 def _view(data: Any) -> memoryview:

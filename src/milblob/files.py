@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from ._codec import exchange
 
@@ -57,6 +57,7 @@ class NewFile:
     def __init__(self, path: str, *, force: bool = True, sync: bool = True, locked: bool = False) -> None:
         self.fd = -1
         self._name: str | None = None
+        self._pid = os.getpid()
         self.path, old = _destination(path, force)
         self._force, self._sync, self._locked = force, sync, locked
         directory = os.path.dirname(self.path) or "."
@@ -92,13 +93,15 @@ class NewFile:
         """Leave everything as it was. Does nothing after `commit`, or the second time."""
         self._close()
         name, self._name = self._name, None
-        if name is not None:
+        if name is not None and self._pid == os.getpid():  # a forked process has a copy of this object
             with contextlib.suppress(OSError):
                 os.unlink(name)
 
     def _close(self) -> None:
         fd, self.fd = self.fd, -1
         if fd >= 0:
+            if self._pid == os.getpid():
+                unlock(fd)
             os.close(fd)
 
     def __enter__(self) -> Self:
@@ -142,6 +145,7 @@ class NewDirectory:
     def __init__(self, path: str, *, replace: bool = False, locked: bool = False) -> None:
         self.name = ""
         self._fd = -1
+        self._pid = os.getpid()
         path = path.rstrip("/\\") or path
         self.path, self._replace, self._locked = _resolved(path), replace, locked
         old = _lstat(self.path)
@@ -209,10 +213,13 @@ class NewDirectory:
     def discard(self) -> None:
         """Leave everything as it was. Does nothing after `commit`, or the second time."""
         name, self.name = self.name, ""
-        if name:
+        is_ours = self._pid == os.getpid()  # a forked process has a copy of this object
+        if name and is_ours:
             _remove_tree(name)
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            if is_ours:
+                unlock(fd)
             os.close(fd)
 
     def __enter__(self) -> Self:
@@ -231,7 +238,7 @@ class NewDirectory:
 
 
 @contextlib.contextmanager
-def whole_file(path: str, force: bool = False) -> Iterator[str]:
+def whole_file(path: str, force: bool = False, *, locked: bool = False) -> Iterator[str]:
     """Give a name to write to; on success that file becomes `path`, on failure nothing is left.
 
     For libraries that want a name and no descriptor, and may themselves rename something to it: the name is in a
@@ -252,7 +259,7 @@ def whole_file(path: str, force: bool = False) -> Iterator[str]:
         with _opened(name) as handle:
             sync(handle)
         os.chmod(name, mode)
-        _move(name, target, force)
+        _move(name, target, force, locked)
     finally:
         _remove_tree(directory)
         if fd >= 0:
@@ -306,6 +313,13 @@ def lock(fd: int, path: str) -> None:
         raise BlockingIOError(errno.EAGAIN, words, path) from None
     if not _is_named(fd, path):
         raise FileNotFoundError(errno.ENOENT, "expected the file that was opened, got another by that name", path)
+
+
+def unlock(fd: int) -> None:
+    """Give a lock back before its descriptor is closed: a forked process may have a copy, and would keep it."""
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def _lock(fd: int) -> None:
@@ -497,23 +511,7 @@ def _remove_tree(name: str) -> None:
     shutil.rmtree(name, ignore_errors=True)
 
 
-# ------------------------------------------------------------------------------------------------------- write and sync
-
-
-def write_at(fd: int, data: Any, offset: int) -> None:
-    """Write all bytes of a C-contiguous buffer at an offset of a file, whatever the system takes at a time.
-
-    Raises:
-        OSError: whatever the system says; some of the bytes may be written.
-    """
-    with memoryview(data) as whole, whole.cast("B") as view:
-        done = 0
-        while done < len(view):
-            if hasattr(os, "pwrite"):
-                done += os.pwrite(fd, view[done:], offset + done)
-            else:
-                os.lseek(fd, offset + done, os.SEEK_SET)
-                done += os.write(fd, view[done : done + (1 << 30)])
+# ----------------------------------------------------------------------------------------------------------------- sync
 
 
 def sync(fd: int) -> None:

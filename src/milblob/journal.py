@@ -23,16 +23,16 @@ from typing import Any, NamedTuple
 
 from . import mapping
 from .errors import FormatError
-from .files import NewFile, lock, sync, sync_directory, write_at
+from .files import NewFile, lock, sync, sync_directory
+from .transfer import copy_range, write_at
 
 JOURNAL = ".milblob-journal"
 _MAGIC = b"milblob\1"
 _HEAD = struct.Struct("<8sQII")
 _ENTRY = struct.Struct("<BHQQQ")
 _PATCH, _REPLACEMENT = 1, 2
-_STAGED = ".milblob-new"
+STAGED = ".milblob-new"
 _WAIT_S = 10.0  # for a writer that is in the middle of a commit
-_COPY_NBYTES = 1 << 24
 _FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
@@ -80,9 +80,10 @@ def place(path: str) -> tuple[str, str]:
 
 def enclosing(path: str) -> str | None:
     """Return the directory of the package or compiled model that a path leads into, as far as its name says so."""
-    if ".mlpackage" not in path and ".mlmodelc" not in path:
+    full = os.path.abspath(path)
+    if ".mlpackage" not in full and ".mlmodelc" not in full:
         return None
-    parent = os.path.dirname(path)
+    parent = os.path.dirname(full)
     while parent and parent != os.path.dirname(parent):
         if parent.endswith((".mlpackage", ".mlmodelc")) and os.path.isdir(parent):
             return parent
@@ -119,7 +120,7 @@ def commit(
     patches: Iterable[Patch],
     replacements: Iterable[Replacement] = (),
     fds: Mapping[str, int] | None = None,
-) -> None:
+) -> set[str]:
     """Change the files of a model, all of them or none.
 
     Args:
@@ -131,6 +132,9 @@ def commit(
             patched too.
         fds: path -> descriptor, open for writing, whose `lock` the caller holds. The other files are locked meanwhile.
 
+    Returns:
+        Paths that lead to new files now.
+
     Raises:
         ValueError: a patch that leads out of its file.
         BlockingIOError: another writer has the lock of a file.
@@ -139,7 +143,8 @@ def commit(
     """
     by_path: dict[str, list[Patch]] = {}
     for patch in patches:
-        by_path.setdefault(patch.path, []).append(patch)
+        if memoryview(patch.data).nbytes:
+            by_path.setdefault(patch.path, []).append(patch)
     new: list[Replacement] = list(replacements)
     with contextlib.ExitStack() as stack:
         held: dict[str, int] = dict(fds or {})
@@ -152,11 +157,11 @@ def commit(
             for patch in by_path[path]:
                 _require_inside(path, patch.offset, memoryview(patch.data).nbytes, status.st_size)
             if status.st_nlink > 1:
-                new.append(Replacement(path, _copier(held[path], by_path.pop(path))))
+                new.append(Replacement(path, _copier(_join(root, path), by_path.pop(path))))
         if not by_path and len(new) == 1:  # one rename is whole by itself
             with NewFile(_join(root, new[0].path), locked=True) as file:
                 new[0].write(file.fd)
-            return
+            return {new[0].path}
         entries = []
         for path, group in by_path.items():
             entries += [_Entry(_PATCH, path, os.fstat(held[path]).st_size, p.offset, p.data) for p in group]
@@ -168,10 +173,11 @@ def commit(
         except BaseException:
             _remove_staged(root, entries)
             raise
-        _apply(root, entries, held)
         if entries:
+            _apply_written(root, os.path.join(root, name), held)
             os.unlink(os.path.join(root, name))
             sync_directory(root)
+    return {replacement.path for replacement in new}
 
 
 def sweep_staged(path: str) -> None:
@@ -182,7 +188,7 @@ def sweep_staged(path: str) -> None:
         if any(name.endswith(JOURNAL) for name in names):  # it may be in use
             return
         for name in names:
-            if name.startswith(f".{base}.") and name.endswith(_STAGED) and _is_staged(name, base):
+            if name.startswith(f".{base}.") and name.endswith(STAGED) and _is_staged(name, base):
                 os.unlink(os.path.join(directory, name))
 
 
@@ -196,7 +202,7 @@ def _remove_staged(root: str, entries: list[_Entry]) -> None:
 def _stage(replacement: Replacement, target: str, old: int) -> _Entry:
     """Write the new contents of a file beside it."""
     status = os.fstat(old)
-    base = f".{os.path.basename(target)}.{os.urandom(8).hex()}{_STAGED}"
+    base = f".{os.path.basename(target)}.{os.urandom(8).hex()}{STAGED}"
     name = os.path.join(os.path.dirname(target), base)
     fd = os.open(name, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -226,10 +232,10 @@ def _write_journal(root: str, name: str, entries: list[_Entry]) -> None:
             relative, data = entry.path.encode(), memoryview(entry.data).cast("B")
             head = _ENTRY.pack(entry.kind, len(relative), entry.file_nbytes, entry.offset, len(data)) + relative
             for part in (head, data):
-                write_at(new.fd, part, at)
+                write_at(new.fd, [part], at)
                 at += len(part)
                 crc = zlib.crc32(part, crc)
-        write_at(new.fd, _HEAD.pack(_MAGIC, at, crc, len(entries)), 0)
+        write_at(new.fd, [_HEAD.pack(_MAGIC, at, crc, len(entries))], 0)
         inode = os.fstat(new.fd).st_ino
     except BaseException:
         new.discard()
@@ -244,12 +250,21 @@ def _write_journal(root: str, name: str, entries: list[_Entry]) -> None:
         raise
 
 
+def _apply_written(root: str, path: str, fds: Mapping[str, int]) -> None:
+    """Do what the journal says: from its own bytes, because the patches may be views of what is about to change."""
+    written = mapping.Mapping(path)
+    try:
+        _apply(root, list(_entries(memoryview(written.live()), path)), fds)
+    finally:
+        written.close()
+
+
 def _apply(root: str, entries: list[_Entry], fds: Mapping[str, int]) -> None:
     """Do what the entries say. It can be done again, from any point, with the same result."""
     changed = set()
     for entry in entries:
         if entry.kind == _PATCH:
-            write_at(fds[entry.path], entry.data, entry.offset)
+            write_at(fds[entry.path], [entry.data], entry.offset)
             changed.add(entry.path)
     for path in changed:
         sync(fds[path])
@@ -262,26 +277,17 @@ def _apply(root: str, entries: list[_Entry], fds: Mapping[str, int]) -> None:
         sync_directory(directory)
 
 
-def _copier(source: int, patches: list[Patch]) -> Callable[[int], None]:
+def _copier(path: str, patches: list[Patch]) -> Callable[[int], None]:
     """Return what writes the contents of a file, patched."""
 
     def write(fd: int) -> None:
-        nbytes, at = os.fstat(source).st_size, 0
-        while at < nbytes:
-            step = 0
-            if hasattr(os, "copy_file_range"):
-                with contextlib.suppress(OSError):  # another file system; what is really wrong comes up again below
-                    step = os.copy_file_range(source, fd, nbytes - at, at, at)
-            if step == 0:
-                os.lseek(source, at, os.SEEK_SET)
-                data = os.read(source, _COPY_NBYTES)
-                write_at(fd, data, at)
-                step = len(data)
-            if step == 0:
-                raise OSError(f"file to copy: expected {nbytes} bytes, got {at}")
-            at += step
+        source = mapping.Mapping(path)
+        try:
+            copy_range(source, 0, source.nbytes, fd, 0)
+        finally:
+            source.close()
         for patch in patches:
-            write_at(fd, patch.data, patch.offset)
+            write_at(fd, [patch.data], patch.offset)
 
     return write
 
@@ -354,10 +360,20 @@ def _redo(
     if os.path.islink(path):
         raise FormatError("journal: expected a regular file, got a symbolic link", file=path)
     source = mapping.Mapping(path)
-    stack.callback(source.close)
-    entries = list(_read_journal(memoryview(source.live()), path))
-    for entry in entries:  # all of them before anything is opened for writing
-        _require_sound(root, entry, path, changeable)
+    try:
+        data = memoryview(source.live())
+        _require_whole(data, path)
+        entries = list(_entries(data, path))
+        for entry in entries:  # all of them before anything is opened for writing
+            _require_sound(root, entry, path, changeable)
+        _redo_entries(stack, root, path, entries, held)
+    finally:
+        source.close()
+
+
+def _redo_entries(
+    stack: contextlib.ExitStack, root: str, path: str, entries: list[_Entry], held: Mapping[str, int]
+) -> None:
     fds: dict[str, int] = {}
     plain: list[_Entry] = []
     copies: dict[str, list[Patch]] = {}
@@ -378,17 +394,16 @@ def _redo(
             plain.append(entry)
     for copied, patches in copies.items():
         with NewFile(_real(root, copied), locked=True) as new:
-            _copier(fds[copied], patches)(new.fd)
+            _copier(_real(root, copied), patches)(new.fd)
     _apply(root, plain, fds)
 
 
-def _read_journal(data: memoryview, path: str) -> Iterator[_Entry]:
-    """Check a journal as a whole, then give its entries; their data are views of it."""
+def _require_whole(data: memoryview, path: str) -> None:
     import zlib
 
     if len(data) < _HEAD.size:
         raise FormatError(f"journal: expected a header of {_HEAD.size} bytes, got {len(data)}", file=path)
-    magic, nbytes, crc, count = _HEAD.unpack_from(data)
+    magic, nbytes, crc, _ = _HEAD.unpack_from(data)
     if magic != _MAGIC:
         raise FormatError(f"journal: expected the magic {_MAGIC!r}, got {magic!r}", offset=0, file=path)
     if nbytes != len(data):
@@ -396,16 +411,19 @@ def _read_journal(data: memoryview, path: str) -> Iterator[_Entry]:
     got = zlib.crc32(data[_HEAD.size :])
     if got != crc:
         raise FormatError(f"journal: expected the checksum 0x{crc:08x}, got 0x{got:08x}", offset=16, file=path)
-    at = _HEAD.size
+
+
+def _entries(data: memoryview, path: str) -> Iterator[_Entry]:
+    """Yield the entries of a journal, their data as views of it."""
+    at, count = _HEAD.size, _HEAD.unpack_from(data)[3]
     for _ in range(count):
         if len(data) - at < _ENTRY.size:
             raise FormatError(f"journal: expected an entry, got {len(data) - at} bytes", offset=at, file=path)
         kind, path_nbytes, file_nbytes, offset, data_nbytes = _ENTRY.unpack_from(data, at)
         start = at + _ENTRY.size + path_nbytes
         if start > len(data) or data_nbytes > len(data) - start:
-            raise FormatError(
-                "journal: expected an entry to end inside it, got one that does not", offset=at, file=path
-            )
+            words = "journal: expected an entry to end inside it, got one that does not"
+            raise FormatError(words, offset=at, file=path)
         try:
             relative = bytes(data[at + _ENTRY.size : start]).decode()
         except UnicodeDecodeError:
@@ -441,8 +459,8 @@ def _require_sound(root: str, entry: _Entry, journal: str, changeable: Collectio
 
 
 def _is_staged(name: str, base: str) -> bool:
-    middle = name.removeprefix(f".{base}.").removesuffix(_STAGED)
-    return name == f".{base}.{middle}{_STAGED}" and len(middle) == 16 and not set(middle) - set("0123456789abcdef")
+    middle = name.removeprefix(f".{base}.").removesuffix(STAGED)
+    return name == f".{base}.{middle}{STAGED}" and len(middle) == 16 and not set(middle) - set("0123456789abcdef")
 
 
 def _staged(root: str, entry: _Entry) -> str:

@@ -1,4 +1,4 @@
-"""A model as a mapping from names to tensors: milblob.open and milblob.load."""
+"""A model as a mapping from names to tensors, and milblob.load."""
 
 import os
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Model(MappingABC[str, Tensor]):
 
     Attributes:
         path: as given; None for a buffer.
-        kind: "mlpackage", "mlmodelc", "mlmodel", "mil" or "blob".
+        kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" (of a weight file) or "blob".
         functions: names of all functions, prefixed in a pipeline.
 
     A name without its function or model prefix is accepted where only one tensor has it. Reading is safe from several
@@ -260,31 +260,6 @@ class _Records(MappingABC[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._index)
-
-
-def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool = False) -> Model:
-    """Open a model, or a bare weight file, without reading its values.
-
-    Args:
-        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object that holds
-            one of the latter three. What it is follows from the contents.
-        mode: "r".
-        constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of
-            ten or more elements).
-        stored: list the stored parts of compressed weights ("w.indices", "w.lut", ...) instead of the dense weights.
-
-    Returns:
-        Model, a mapping from names to `Tensor`; a context manager.
-
-    Raises:
-        OSError: a file cannot be opened.
-        FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named); ResolveError: the manifest
-            leads nowhere. A missing weight file is no error before a tensor in it is read.
-        ValueError: another mode.
-    """
-    if mode != "r":
-        raise ValueError(f"mode: expected 'r', got {mode!r}")
-    return Model(source, constants=constants, stored=stored)
 
 
 def load(source: Any, *, constants: bool = False, stored: bool = False) -> dict[str, np.ndarray[Any, Any]]:

@@ -1,11 +1,16 @@
-"""Which files make a model: packages, compiled models, model files, MIL text and bare blob files."""
+"""Which files make a model: packages, compiled models, model files, MIL text, bare blob files and their listings."""
 
 import os
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from . import _codec, journal
 from .blob import BlobReader
-from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from .errors import FormatError, ResolveError, UnsupportedError
+from .jsontext import parse_json
+from .listing import HEAD_NBYTES, is_listing, parse_listing, to_program
+from .listing import MODEL_PATH as MODEL_PATH
 from .mapping import Mapping
 from .program import Program
 from .text import parse_text
@@ -13,11 +18,9 @@ from .text import parse_text
 ML_PROGRAM, PIPELINES = 502, {202: 1, 200: 2, 201: 2}  # field of Model -> messages around Pipeline.models
 MIN_SPEC_VERSION = 6  # iOS 15: the first with ML Programs; what calls itself older is a draft of the format
 MAX_PIPELINE_DEPTH = 16
-MAX_JSON_NBYTES = 16 << 20  # `{}` times a third of it is 400 MB of objects
 
-MODEL_PATH = "@model_path/"
 _SPEC_VERSION_TAG = 0x08  # the first byte of every Model that a known producer writes
-_BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
+BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
 
 
 class Source(NamedTuple):
@@ -46,16 +49,17 @@ class Package:
     """The files of one model.
 
     Args:
-        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil or blob file; or a buffer or file object with the
-            contents of one of the latter three. What it is follows from its contents, not from its name.
+        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or a listing of one; or a buffer or file
+            object with the contents of one of the latter four. What it is follows from its contents, not from its name.
         recover: first do the rest of a change that was interrupted (see journal.py).
 
     Attributes:
-        kind: "mlpackage", "mlmodelc", "mlmodel", "mil" or "blob".
+        kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" or "blob".
         path: as given; None for a buffer.
         sources: one per Program; empty for a blob file.
         blobs: for a blob file, its reader.
         others: (prefix, type) of pipeline members that are no ML Programs.
+        staged: name -> values that a tensor is to get, which then are those that it has (see editing.py).
 
     Raises:
         OSError: a file cannot be opened.
@@ -70,6 +74,7 @@ class Package:
         self.sources: list[Source] = []
         self.blobs: BlobReader | None = None
         self.others: list[tuple[str, str]] = []
+        self.staged: dict[str, np.ndarray[Any, Any]] = {}
         self._mappings: list[Mapping] = []
         self._readers: dict[tuple[str | None, str], BlobReader] = {}
         try:
@@ -139,7 +144,12 @@ class Package:
         if suffix == ".mil" or head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"program"):
             self.kind = "mil"
             self._open_text(mapping, directory, "")
-        elif suffix in _BLOB_SUFFIXES or _is_blob(data):
+        elif is_listing(bytes(data[:HEAD_NBYTES])):
+            self.kind = "listing"
+            file, rows = parse_listing(data, mapping.name)
+            buffer = _codec.Buffer(to_program(file, rows), mapping.name)
+            self.sources.append(Source("", directory, mapping, (buffer, 0, buffer.nbytes), True, 0, None))
+        elif suffix in BLOB_SUFFIXES or _is_blob(data):
             self.kind = "blob"
             self.blobs = BlobReader(mapping)
         else:
@@ -348,22 +358,32 @@ def read_json(path: str) -> Any:
         OSError: it cannot be opened.
         FormatError: not a regular file, too large, not JSON, or nested too deep.
     """
-    import json
-
     mapping = Mapping(path)
     try:
-        if mapping.nbytes > MAX_JSON_NBYTES:
-            raise FormatError(f"JSON: expected at most {MAX_JSON_NBYTES} bytes, got {mapping.nbytes}", file=path)
-        return json.loads(bytes(mapping.live()))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, MilblobError):
-            raise
-        words = str(error) if isinstance(error, ValueError) else "nesting too deep"
-        raise FormatError(
-            f"JSON: expected a document, got {words}", offset=getattr(error, "pos", None), file=path
-        ) from None
+        return parse_json(memoryview(mapping.live()), "JSON", path)
     finally:
         mapping.close()
+
+
+def manifest() -> bytes:
+    """Return the manifest of a package with model.mlmodel and a folder of weights: always the same bytes.
+
+    Identifiers have to be unique in a manifest only. These are version 5 UUIDs of the paths. coremltools rewrites
+    the manifest of every package that it opens; this is the form that it writes, so that it changes nothing.
+    """
+    import json
+
+    items = (
+        ("B7B312DC-4C52-5F9E-A2C1-08A40D60BF43", "model.mlmodel", "CoreML Model Specification"),
+        ("AA794B57-6179-5AD2-8C64-3B8D10B76FAC", "weights", "CoreML Model Weights"),
+    )
+    author = "com.apple.CoreML"
+    entries = {
+        identifier: {"author": author, "description": words, "name": name, "path": f"{author}/{name}"}
+        for identifier, name, words in items
+    }
+    content = {"fileFormatVersion": "1.0.0", "itemInfoEntries": entries, "rootModelIdentifier": items[0][0]}
+    return (json.dumps(content, indent=4, sort_keys=True) + "\n").encode()
 
 
 def find_root_model(root: str) -> str:

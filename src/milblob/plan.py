@@ -5,8 +5,9 @@ not touch. Everything in a `Task` can be pickled.
 """
 
 import os
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,38 +19,59 @@ from .mapping import Mapping
 from .tensorvalue import stored_bytes, unpack_at
 from .transfer import copy_range, write_at
 
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
 COPY, CAST, VALUE = "copy", "cast", "value"
 TASK_NBYTES = 16 << 20
 _STAGING_NBYTES = 1 << 20
 _CAST_NBYTES = 1 << 18  # of the wider type: both sides of a part stay in the second-level cache
+_MAX_THREADS = 8
+_ZEROS = bytes(1 << 20)
+SETTLED_S = 300.0
+"""So long after the last change of a file the system has written its data to the disk."""
 
 
 class Origin(NamedTuple):
-    """A file that bytes come from, and what tells that it is still the same one."""
+    """A file that bytes come from, and what tells that it is still the same one, unchanged."""
 
     path: str
     device: int
     inode: int
     nbytes: int
+    changed_ns: int
 
     @classmethod
     def of(cls, mapping: Mapping) -> "Origin":
         """Describe a mapped file."""
         status = os.fstat(mapping.fd)
-        return cls(str(mapping.name), status.st_dev, status.st_ino, mapping.nbytes)
+        path = os.path.abspath(str(mapping.name))
+        return cls(path, status.st_dev, status.st_ino, mapping.nbytes, status.st_mtime_ns)
 
     def open(self) -> Mapping:
         """Map it.
 
         Raises:
-            FormatError: another file has taken its place.
+            FormatError: another file has taken its place, or it has been written to.
         """
         mapping = Mapping(self.path)
-        status = os.fstat(mapping.fd)
-        if (status.st_dev, status.st_ino, mapping.nbytes) != self[1:]:
+        try:
+            self.require_same(mapping.fd)
+        except BaseException:
             mapping.close()
-            raise FormatError("file: expected the one that was planned for, got another", file=self.path)
+            raise
         return mapping
+
+    def require_same(self, fd: int) -> None:
+        """Refuse another file, or one that has been written to since.
+
+        Raises:
+            FormatError.
+        """
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) != self[1:]:
+            words = "file: expected the one that was planned for, unchanged, got another or a changed one"
+            raise FormatError(words, file=self.path)
 
 
 class Item:
@@ -61,45 +83,38 @@ class Item:
         target: dtype in the result; with COPY and VALUE the same.
         how: COPY, CAST or VALUE (a TensorValue that must be decoded).
         shape: declared shape; used by VALUE.
-        name: of the first tensor that refers to it; of an unreferenced record, "" .
-        file: name of the result's weight file, relative to the model's directory, such as "weights/weight.bin".
+        name: of the first tensor that refers to it; of an unreferenced record, its file and number.
+        base: directory of the model that refers to it, relative to the root of the result: what @model_path stands for.
+        file: the result's weight file, relative to the root, such as "Data/com.apple.CoreML/weights/weight.bin".
         order: sorts the records of a file.
+        users: functions that refer to it.
         offset, data_offset: in that file, once `lay_out` has set them.
         before: (file, offset) in the source; None for a value that was in the Program.
-        first: the equal item that stands for this one; None or itself otherwise.
+        first: the equal item that stands for this one; itself if there is none.
     """
 
     __slots__ = (
-        "before", "count", "data_offset", "dtype", "file", "first", "how", "name", "nbytes", "offset", "order",
-        "origin", "shape", "start", "target",
+        "base", "before", "count", "data_offset", "dtype", "file", "first", "how", "name", "nbytes", "offset", "order",
+        "origin", "shape", "start", "target", "users",
     )  # fmt: skip
 
     def __init__(
-        self,
-        origin: Origin,
-        start: int,
-        nbytes: int,
-        dtype: DType,
-        count: int,
-        file: str,
-        order: tuple[int, ...],
-        how: str = COPY,
-        shape: tuple[int, ...] = (),
-        name: str = "",
+        self, origin: Origin, span: tuple[int, int], dtype: DType, count: int, base: str, file: str, how: str = COPY
     ) -> None:
         self.origin = origin
-        self.start = start
-        self.nbytes = nbytes
+        self.start, self.nbytes = span
         self.dtype = self.target = dtype
         self.count = count
+        self.base = base
         self.file = file
-        self.order = order
         self.how = how
-        self.shape = shape
-        self.name = name
+        self.shape: tuple[int, ...] = ()
+        self.name = ""
+        self.order: tuple[int, ...] = ()
+        self.users: set[str] = set()
         self.offset = self.data_offset = 0
         self.before: tuple[str, int] | None = None
-        self.first: Item | None = None
+        self.first: Item = self
 
     @property
     def target_nbytes(self) -> int:
@@ -113,7 +128,14 @@ class Item:
 
 
 class Step(NamedTuple):
-    """One record for a worker: an Item with everything decided. `start` and `nbytes` are of the source."""
+    """One record, or a part of a large one, for a worker: an Item with everything decided.
+
+    Attributes:
+        number: of the item.
+        start, nbytes: of the source. count, first_index: of elements (with CAST).
+        metadata: of the record, to be written at `offset`; b"" for a part that does not begin it.
+        written_nbytes: what goes to `data_offset`.
+    """
 
     number: int
     how: str
@@ -123,10 +145,12 @@ class Step(NamedTuple):
     dtype: str
     target: str
     count: int  # type: ignore[assignment]  # hides tuple.count
+    first_index: int
     shape: tuple[int, ...]
     metadata: bytes
     offset: int
     data_offset: int
+    written_nbytes: int
     name: str
 
 
@@ -164,27 +188,74 @@ def make_tasks(path: str, items: list[Item], first: int, overflow: str, nan: str
     """Divide the records of one file among workers.
 
     Args:
-        path: the file, which exists and has its final size.
+        path: the file, which exists, has its final size, and holds zeros behind its header.
         items: all of its records, in order.
         first: number of the first, so that results can be told apart.
         overflow, nan: policies of casts.
     """
     tasks: list[Task] = []
     steps: list[Step] = []
-    begin = end = 64
+    begin = 64
     for number, item in enumerate(items, first):
-        step = Step(
-            number, item.how, item.origin, item.start, item.nbytes, item.dtype.name, item.target.name, item.count,
-            item.shape, item.metadata(), item.offset, item.data_offset, item.name,
-        )  # fmt: skip
-        steps.append(step)
-        end = item.data_offset + item.target_nbytes
-        if end - begin >= TASK_NBYTES:
-            tasks.append(Task(path, begin, tuple(steps), overflow, nan))
-            steps, begin = [], end
+        for step in _steps(number, item):
+            steps.append(step)
+            end = step.data_offset + step.written_nbytes
+            if end - begin >= TASK_NBYTES:
+                tasks.append(Task(path, begin, tuple(steps), overflow, nan))
+                steps, begin = [], end
     if steps:
         tasks.append(Task(path, begin, tuple(steps), overflow, nan))
     return tasks
+
+
+def _steps(number: int, item: Item) -> Iterator[Step]:
+    """One step; several for a record so large that more than one worker should have a part of it."""
+    nbytes = item.target_nbytes
+    if item.how == CAST:
+        count, source_nbytes, target_nbytes = item.count, item.dtype.nbits // 8, item.target.nbits // 8
+    else:  # bytes
+        count, source_nbytes, target_nbytes = item.nbytes, 1, 1
+    part = TASK_NBYTES // max(source_nbytes, target_nbytes)
+    is_whole = item.how == VALUE or count <= 2 * part
+    for done in (0,) if is_whole else range(0, count, part):
+        now = count if is_whole else min(part, count - done)
+        yield Step(
+            number, item.how, item.origin, item.start + done * source_nbytes, now * source_nbytes, item.dtype.name,
+            item.target.name, now, done, item.shape, b"" if done else item.metadata(), item.offset,
+            item.data_offset + done * target_nbytes, nbytes if is_whole else now * target_nbytes, item.name,
+        )  # fmt: skip
+
+
+def run_tasks(executor: "Executor | None", tasks: list[Task], done: Callable[[Task, Any], None]) -> None:
+    """Run tasks, and call `done` with each and its result, in order, in this thread.
+
+    After an error, of a task or of `done`, nothing is begun, and what is being written is waited for.
+
+    Args:
+        executor: None for a few threads where something is computed; copies are made in this one, because file systems
+            let one writer at a time into a file.
+    """
+    computes = any(step.how != COPY for task in tasks for step in task.steps)
+    if executor is None and (len(tasks) < 2 or not computes):
+        for task in tasks:
+            done(task, run_task(task))
+        return
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    own = ThreadPoolExecutor(min(len(tasks), os.cpu_count() or 1, _MAX_THREADS)) if executor is None else None
+    pool = executor if executor is not None else own
+    futures: list[Future[Any]] = []
+    try:
+        for task in tasks:
+            futures.append(pool.submit(run_task, task))  # type: ignore[union-attr]  # noqa: PERF401  # kept, if one fails
+        for task, future in zip(tasks, futures, strict=True):
+            done(task, future.result())
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
+        if own is not None:
+            own.shutdown()
 
 
 def run_task(task: Task) -> list[tuple[int, CastCounts]]:
@@ -206,7 +277,8 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
             source = sources.get(step.origin)
             if source is None:
                 source = sources[step.origin] = step.origin.open()
-            output.put(step.metadata, step.offset)
+            if step.metadata:
+                output.put(step.metadata, step.offset)
             if step.how == CAST:
                 counts.append((step.number, _cast(step, source, output, task)))
             elif step.how == VALUE:
@@ -218,7 +290,8 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
                 output.put(view[step.start : step.start + step.nbytes], step.data_offset)
             else:
                 output.flush()
-                copy_range(source, step.start, step.nbytes, fd, step.data_offset)
+                for start, nbytes in data_ranges(source, step.start, step.nbytes):
+                    copy_range(source, start, nbytes, fd, step.data_offset + start - step.start)
         output.flush()
     finally:
         os.close(fd)
@@ -258,34 +331,82 @@ class _Output:
 
 
 def _cast(step: Step, source: Mapping, output: _Output, task: Task) -> CastCounts:
-    """Convert one record, a cache's worth at a time."""
+    """Convert one record, or a part of it, a cache's worth at a time. Holes are zero, and stay holes."""
     dtype, target = DType[step.dtype], DType[step.target]
-    part = _CAST_NBYTES * 8 // max(dtype.nbits, target.nbits)
+    source_nbytes, target_nbytes = dtype.nbits // 8, target.nbits // 8
+    part = _CAST_NBYTES // max(source_nbytes, target_nbytes)
     out = np.empty(part, target.numpy)
     total = CastCounts()
-    done = 0
     output.flush()
-    while done < step.count:
-        count = min(part, step.count - done)
-        buffer = source.check_size()
-        start = step.start + done * dtype.nbits // 8
-        try:
-            counts = convert_into(
-                out[:count],
-                buffer,
-                start,
-                count,
-                dtype,
-                target,
-                overflow=task.overflow,
-                nan=task.nan,
-                first_index=done,
-            )
-        except (OverflowError, ValueError) as error:
-            if isinstance(error, FormatError):
+    end = 0  # elements that are done: a range of data may end, and the next begin, in the middle of one
+    for start, nbytes in data_ranges(source, step.start, step.nbytes):
+        done = max(end, (start - step.start) // source_nbytes)
+        end = -(-(start - step.start + nbytes) // source_nbytes)
+        while done < end:
+            count = min(part, end - done)
+            into, at = out[:count], step.start + done * source_nbytes
+            try:
+                counts = convert_into(
+                    into, source.check_size(), at, count, dtype, target, overflow=task.overflow, nan=task.nan,
+                    first_index=step.first_index + done,
+                )  # fmt: skip
+            except FormatError:
                 raise
-            raise type(error)(f"{step.name or 'record'}: {error}") from None
-        total = CastCounts(*(a + b for a, b in zip(total, counts, strict=True)))
-        write_at(output.fd, [out[:count].view(np.uint8)], step.data_offset + done * target.nbits // 8)
-        done += count
+            except (OverflowError, ValueError) as error:
+                raise type(error)(f"{step.name or 'record'}: {error}") from None
+            total = add_counts(total, counts)
+            write_at(output.fd, [into.view(np.uint8)], step.data_offset + done * target_nbytes)
+            done += count
     return total
+
+
+def add_counts(a: CastCounts, b: CastCounts) -> CastCounts:
+    """Return what two parts have met together."""
+    return CastCounts(a.overflow + b.overflow, a.nan + b.nan, a.underflow + b.underflow)
+
+
+def data_ranges(mapping: Mapping, start: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, nbytes) of what has to be written to a file of zeros: everything but holes of a sparse file.
+
+    Some file systems have been wrong about data that they had not written yet. So in a file that was changed a short
+    while ago a hole is read all the same, and believed if it is zero.
+    """
+    end = start + nbytes
+    seek_data, seek_hole = getattr(os, "SEEK_DATA", None), getattr(os, "SEEK_HOLE", None)
+    if mapping.fd < 0 or seek_data is None or seek_hole is None:
+        yield start, nbytes
+        return
+    is_settled = time.time() - os.fstat(mapping.fd).st_ctime > SETTLED_S
+    while start < end:
+        try:
+            hole = min(os.lseek(mapping.fd, start, seek_hole), end)
+        except OSError:  # not known here
+            hole = end
+        data = _end_of_hole(mapping.fd, hole, end, seek_data)
+        if data <= start:  # somebody is writing to it
+            hole = data = end
+        if hole > start:
+            yield start, hole - start
+        if not is_settled and not _is_zero(mapping.fd, hole, data - hole):
+            yield hole, data - hole
+        start = data
+
+
+def _end_of_hole(fd: int, hole: int, end: int, seek_data: int) -> int:
+    if hole == end:
+        return end
+    try:
+        return min(os.lseek(fd, hole, seek_data), end)
+    except OSError:  # ENXIO: up to the end of the file
+        return end
+
+
+def _is_zero(fd: int, start: int, nbytes: int) -> bool:
+    """Whether bytes of a file are all there and zero. They are read, not mapped, so that nothing becomes resident."""
+    end = start + nbytes
+    while start < end:
+        data = os.pread(fd, min(len(_ZEROS), end - start), start)
+        if not data or data != _ZEROS[: len(data)]:
+            return False
+        start += len(data)
+    return True

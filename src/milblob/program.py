@@ -94,6 +94,7 @@ class Program:
         self.part_names: dict[int, str] = {}
         self.shared: set[int] = set()
         self._uses: dict[tuple[int, str], list[Use]] | None = None
+        self._readers: dict[tuple[int, str], list[_codec.Constant]] | None = None
         self.buffer = buffer
         self.span = span
         self.rewritten = False
@@ -322,23 +323,37 @@ class Program:
         the first call.
         """
         if self._uses is None:
-            self._uses = self._find_uses()
+            self._uses = {
+                (block, name): [
+                    Use("return", name, "") if (op := reading_op(row)) is None else Use(op.type, op.name, row.key)
+                    for row in rows
+                ]
+                for (block, name), rows in self._find_readers().items()
+            }
         return self._uses
 
-    def _find_uses(self) -> dict[tuple[int, str], list[Use]]:
+    def readers(self) -> dict[tuple[int, str], list[_codec.Constant]]:
+        """Return the rows behind `uses`: a Constant with storage NAME for every place where a name is read."""
+        if self._readers is None:
+            self._readers = self._find_readers()
+        return self._readers
+
+    def _find_readers(self) -> dict[tuple[int, str], list[_codec.Constant]]:
         scan = self._scan_again(_codec.SCAN_USES)
         defined = {(op.block, op.name) for op in self.scan.ops}
-        found: dict[tuple[int, str], list[Use]] = {}
+        found: dict[tuple[int, str], list[_codec.Constant]] = {}
         for c in scan.constants:
             block = c.block
             while block >= 0 and (block, c.text) not in defined:
                 block = scan.blocks[block][2]
-            if block < 0:
-                continue
-            op = None if c.owner == _codec.RETURN else c.op
-            use = Use("return", c.text, "") if op is None else Use(op.type, op.name, c.key)
-            found.setdefault((block, c.text), []).append(use)
+            if block >= 0:
+                found.setdefault((block, c.text), []).append(c)
         return found
+
+
+def reading_op(row: _codec.Constant) -> _codec.Op | None:
+    """Return the operation that a row of `Program.readers` belongs to; None for an output of a block."""
+    return None if row.owner == _codec.RETURN else row.op
 
 
 def _rewrite(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[_codec.Buffer, tuple[int, int]]:

@@ -9,13 +9,17 @@ from .text import parse_text
 Place = tuple[str, int]
 """(fileName, offset) of a BlobFileValue."""
 
-_STRING = rb"(?:tensor<string, ?\[\]>|string)"
-_NUMBER = rb"(?:tensor<uint64, ?\[\]>|uint64)"
-# Strings come first, so that nothing inside one is taken for a reference. A string has no escapes (docs/mil-text.md).
+# docs/mil-text.md has the language: white space anywhere between tokens, no comments, five escapes in strings.
+_ONE = rb"string|tensor\s*<\s*string\s*,\s*\[\s*\]\s*>"
+_NUMBER = rb"uint64|tensor\s*<\s*uint64\s*,\s*\[\s*\]\s*>"
+_STRING = rb'"((?:[^"\\]|\\.)*)"'
 _REFERENCE = re.compile(
-    rb'BLOBFILE\s*\(\s*path\s*=\s*%s\s*\(\s*"([^"\n]*)"\s*\)\s*,\s*offset\s*=\s*%s\s*\(\s*([0-9]+)\s*\)\s*\)|"[^"\n]*"'
-    % (_STRING, _NUMBER)
+    # A string that is not part of a reference comes second, so that nothing inside one is taken for a reference.
+    rb"\bBLOBFILE\s*\(\s*path\s*=\s*(?:%s)\s*\(\s*%s\s*\)\s*,\s*offset\s*=\s*(?:%s)\s*\(\s*([0-9]+)\s*\)\s*\)|%s"
+    % (_ONE, _STRING, _NUMBER, _STRING),
+    re.S,
 )
+_ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 
 
 def relocate(text: bytes, moves: dict[Place, Place], name: str | None = None) -> bytes:
@@ -33,25 +37,34 @@ def relocate(text: bytes, moves: dict[Place, Place], name: str | None = None) ->
     pieces: list[bytes] = []
     at = 0
     for match in _REFERENCE.finditer(text):
-        if match[1] is None:
+        if match[2] is None:
             continue
-        place = moves.get((match[1].decode("utf-8", "surrogateescape"), int(match[2])))
-        if place is not None:
-            pieces += [
-                text[at : match.start(1)],
-                place[0].encode(),
-                text[match.end(1) : match.start(2)],
-                str(place[1]).encode(),
-            ]
+        before = (_unescaped(match[1]), int(match[2]))
+        after = moves.get(before, before)
+        if after[0] != before[0]:
+            pieces += [text[at : match.start(1)], _escaped(after[0])]
+            at = match.end(1)
+        if after[1] != before[1]:
+            pieces += [text[at : match.start(2)], str(after[1]).encode()]
             at = match.end(2)
     result = b"".join([*pieces, text[at:]])
-    before, after = _places(text, name), _places(result, name)
-    if after != [moves.get(place, place) for place in before]:
+    wanted = [moves.get(place, place) for place in _places(text, name)]
+    if _places(result, name) != wanted:
         raise UnsupportedError(
             "references of MIL text: expected BLOBFILE(path = ..., offset = ...) as Core ML writes it, got others",
             file=name,
         )
     return result
+
+
+def _unescaped(data: bytes) -> str:
+    plain = re.sub(rb"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), data, flags=re.S)
+    return plain.decode("utf-8", "replace")
+
+
+def _escaped(text: str) -> bytes:
+    data = text.encode().replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+    return data.replace(b"\n", b"\\n").replace(b"\t", b"\\t").replace(b"\r", b"\\r")
 
 
 def _places(text: bytes, name: str | None) -> list[Place]:

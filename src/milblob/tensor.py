@@ -17,7 +17,7 @@ from .dtypes import BY_MIL_CODE, DType
 from .errors import FormatError, MilblobError, ResolveError
 from .package import MODEL_PATH, Package, Source, join_relative
 from .program import Compressed, Program, Use
-from .tensorvalue import require_shape, unpack_at
+from .tensorvalue import require_shape, stored_bytes, unpack_at
 
 _EMPTY: Mapping[str, "Tensor"] = MappingProxyType({})
 
@@ -246,24 +246,25 @@ class Tensor:
     def _read(self) -> np.ndarray[Any, Any]:
         package = self._package
         package.require_open()
-        if self._source is None or self._program is None:
-            return cast(BlobReader, package.blobs).read(self.offset or 0)
-        if self._constant.storage == _codec.BLOB:
-            buffer, record = self._record()
-            shape = cast("tuple[int, ...]", self._shape)
-            if record.dtype.is_sub_byte:
-                return array_over(buffer, record).reshape(shape)
-            return np.ndarray(shape, record.dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
-        self._source.mapping.check_size()
+        if package.staged and self.name in package.staged:
+            return package.staged[self.name]
+        if self._compressed is not None:
+            return read(self._dense())
+        if self.is_blob:
+            reader, record = self._record()
+            return self._values_of(reader, record)
+        source, program = cast(Source, self._source), cast(Program, self._program)
+        source.mapping.check_size()
         offset, nbytes = self._constant.payload
-        return unpack_at(self._program.buffer, offset, nbytes, self.mil_dtype, self._shape)
+        return unpack_at(program.buffer, offset, nbytes, self.mil_dtype, self._shape)
 
-    def _record(self) -> tuple[_codec.Buffer, BlobRecord]:
-        """The bytes and the record of a blob-file value, once it is known to hold what the Program declares."""
-        constant = self._constant
-        reader = self._package.reader(cast(Source, self._source), constant.text)
-        buffer = reader._mapping.check_size()
-        record = reader._record(buffer, constant.blob_offset)
+    def _record(self) -> tuple[BlobReader, BlobRecord]:
+        """The record that holds the values, once it is known to be what the Program declares, and its file."""
+        if self._source is None:
+            reader = cast(BlobReader, self._package.blobs)
+        else:
+            reader = self._package.reader(self._source, self._constant.text)
+        record = reader.record(cast(int, self.offset))
         if record.dtype is not self.mil_dtype:
             words = f"record dtype: expected {self.mil_dtype} as the Program declares, got {record.dtype}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
@@ -276,13 +277,21 @@ class Tensor:
         if record.count != prod(shape):
             words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
-        return buffer, record
+        return reader, record
+
+    def _values_of(self, reader: BlobReader, record: BlobRecord) -> np.ndarray[Any, Any]:
+        shape = cast("tuple[int, ...]", self._shape)
+        buffer = reader._mapping.live()
+        if record.dtype.is_sub_byte:
+            return array_over(buffer, record).reshape(shape)
+        return np.ndarray(shape, record.dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
 
     def _packed(self) -> Packed:
         """The elements of a stored part as they are stored."""
         with self._naming():
             if self._constant.storage == _codec.BLOB:
-                buffer, record = self._record()
+                reader, record = self._record()
+                buffer = reader._mapping.live()
                 return Packed(buffer, record.data_offset, self.mil_dtype, self.shape)
             return pack(self._read(), self.mil_dtype)
 
@@ -291,6 +300,28 @@ class Tensor:
         self._package.require_open()
         program = cast(Program, self._program)
         return Chain(lambda part: self._part(part)._packed(), program.path).dense(cast(Compressed, self._compressed))
+
+    def read_packed(self) -> np.ndarray[Any, Any]:
+        """Return the elements as a weight file stores them: little-endian, those below 8 bits packed.
+
+        Returns:
+            uint8 array of shape (nbytes,): a read-only view of the mapped file wherever that has these bytes, else a
+            new array.
+
+        Raises:
+            As `read`; TypeError: strings, which weight files do not hold.
+        """
+        if self.mil_dtype is DType.STRING:
+            raise TypeError(f"dtype of {self.name}: expected one of fixed size, got string")
+        if not (self.mil_dtype.is_sub_byte and self.is_blob) or self.name in self._package.staged:
+            return np.asarray(stored_bytes(self.read(), self.mil_dtype))
+        try:
+            self._package.require_open()
+            reader, record = self._record()
+        except MilblobError as error:
+            error.where = error.where or self.where
+            raise
+        return reader.read_packed(record)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         values = self.read()

@@ -206,6 +206,10 @@ _VARINT_KINDS = {
 }
 
 
+_CHOSEN = [np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64)]
+"""What NumPy makes of Python's own numbers."""
+
+
 def pack_tensor(array: Any, dtype: Any = None) -> bytes:
     """Serialize an array as a TensorValue, byte for byte as protobuf writes what coremltools puts there.
 
@@ -222,7 +226,7 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
         OverflowError: an element outside the dtype; its index is named.
     """
     if not isinstance(array, np.ndarray | np.generic) or isinstance(array, str | bytes):
-        array = _as_array(array, None if dtype is None else as_dtype(dtype))
+        array = as_array(array, None if dtype is None else as_dtype(dtype))
     array = np.asarray(array)
     own = as_dtype(array.dtype)
     target = own if dtype is None else as_dtype(dtype)
@@ -242,14 +246,26 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
     return _codec.tensor_pack(target.field, array.reshape(-1).view(np.uint8), kind)
 
 
-def _as_array(values: Any, wanted: Any) -> np.ndarray[Any, Any]:
-    """Make an array of a number or of lists, of `wanted` where NumPy would choose a dtype that is not meant."""
+def as_array(values: Any, wanted: Any) -> np.ndarray[Any, Any]:
+    """Make an array of a number or of lists, of `wanted` where NumPy would choose a dtype that is not meant.
+
+    Raises:
+        OverflowError: a number that is finite, and in `wanted` is not; its index is named.
+    """
     array = np.asarray(values)
     if array.dtype.kind in "US":  # NumPy's fixed-width text loses NULs at the end, and takes numbers for text
         return np.asarray(values, object)
-    if wanted is not None and (array.size == 0 or not (wanted.is_integer or wanted is DType.STRING)):
-        return np.asarray(values, wanted.numpy)
-    return array
+    is_chosen = array.dtype in _CHOSEN and wanted is not DType.STRING
+    if wanted is None or not (array.size == 0 or (is_chosen and not wanted.is_integer)):
+        return array
+    with np.errstate(over="ignore"):
+        converted = array.astype(wanted.numpy)
+    if array.size and wanted is not DType.BOOL and wanted is not DType.FLOAT64:
+        outside = np.isfinite(array) & ~np.isfinite(converted)
+        if outside.any():
+            index = int(outside.reshape(-1).argmax())
+            raise OverflowError(f"element {index}: expected a finite {wanted}, got {array.reshape(-1)[index]}")
+    return converted
 
 
 def _utf8(text: Any) -> bytes:
@@ -260,33 +276,39 @@ def _utf8(text: Any) -> bytes:
     raise TypeError(f"array: expected elements of str, got {type(text).__name__}")
 
 
-def narrow(array: np.ndarray[Any, Any], target: DType) -> np.ndarray[Any, Any]:
-    """Convert integers to another integer dtype, every value checked; OverflowError names the first outside."""
+def narrow(array: np.ndarray[Any, Any], target: DType, first: int = 0) -> np.ndarray[Any, Any]:
+    """Convert integers to another integer dtype, every value checked; OverflowError names the first outside.
+
+    `first` is the index of the array's first element in a larger one, for that message.
+    """
     low, high = target.range
     wide = array.astype(np.int64) if array.dtype.kind not in "iu" else array
     outside = (wide < low) | (wide > high)
     if outside.any():
         index = int(outside.reshape(-1).argmax())
-        raise OverflowError(f"element {index}: expected {low} to {high}, got {int(wide.reshape(-1)[index])}")
+        raise OverflowError(f"element {first + index}: expected {low} to {high}, got {int(wide.reshape(-1)[index])}")
     return wide.astype(target.numpy)
 
 
-def _one_byte_elements(array: np.ndarray[Any, Any], own: DType, target: DType) -> tuple[np.ndarray[Any, Any], int, int]:
+def _one_byte_elements(
+    array: np.ndarray[Any, Any], own: DType, target: DType, first: int = 0
+) -> tuple[np.ndarray[Any, Any], int, int]:
     """The elements of a sub-byte array as a vector of bytes, and the range that the packing kernel is to check."""
     low, high = target.range
     direct = array.dtype == np.int8 if target is DType.INT4 else array.dtype == np.uint8
     if not direct:
-        array = array if own is target else narrow(array, target)
+        array = array if own is target else narrow(array, target, first)
         if target is DType.INT4:
             low, high = -8, 15  # ml_dtypes keeps -1 as 0x0F; 0xFF would mean the same
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8), low, high
 
 
-def stored_bytes(array: np.ndarray[Any, Any], target: DType) -> memoryview:
+def stored_bytes(array: np.ndarray[Any, Any], target: DType, first: int = 0) -> memoryview:
     """Return the bytes that a blob file holds for an array: little-endian, sub-byte elements packed.
 
     Args:
-        array: elements of `target`, or of another integer dtype, then checked.
+        array: elements of `target`, or of another integer dtype or bools, then checked.
+        first: index of the first element in a larger array, for messages.
 
     Returns:
         memoryview of the array itself if it holds them as they are, else of new bytes.
@@ -296,11 +318,11 @@ def stored_bytes(array: np.ndarray[Any, Any], target: DType) -> memoryview:
     """
     own = as_dtype(array.dtype)
     if target.is_sub_byte:
-        elements, low, high = _one_byte_elements(array, own, target)
+        elements, low, high = _one_byte_elements(array, own, target, first)
         out = np.empty(target.nbytes(elements.size), np.uint8)
-        _codec.pack_bits(elements, out, target.nbits, low, high)
+        _codec.pack_bits(elements, out, target.nbits, low, high, first)
         return memoryview(out)  # type: ignore[arg-type,unused-ignore]
     if target is not own:
-        array = narrow(array, target)
+        array = narrow(array, target, first)
     array = np.ascontiguousarray(array, target.numpy)
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type,unused-ignore]

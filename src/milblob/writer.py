@@ -1,8 +1,10 @@
 """BlobWriter: new blob v2 files, and records appended to existing ones."""
 
 import _thread
+import contextlib
 import operator
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -12,14 +14,16 @@ import numpy as np
 from . import _codec
 from .blob import BlobReader, BlobRecord
 from .dtypes import DType, as_dtype
-from .errors import ProgramError
-from .files import NewFile, lock
-from .mapping import Mapping
-from .tensorvalue import stored_bytes
+from .errors import FormatError
+from .files import NewFile, lock, sync, unlock
+from .tensorvalue import as_array, stored_bytes
 from .transfer import copy_range, write_at
 
 _STAGING_NBYTES = 1 << 20  # small records are gathered here: one write for a megabyte of them
+_SMALL_NBYTES = _STAGING_NBYTES // 4  # larger ones are written from where they are
 _CHUNK_COUNT = 1 << 18  # elements of a strided or packed array that are copied at once; a multiple of 8
+_SENTINEL = 0xDEADBEEF.to_bytes(4, "little")
+_MARK_AT, _MARK = 56, b"appended"  # in a reserved field of the first new record, for as long as it does not count
 _CODES = {m.numpy: m.blob_code for m in DType if m.blob_code and m.nbits >= 8}
 ALIGNMENTS = (64, 4096, 16384)
 """Multiples that the data of records may be placed at: the format's own, and pages of 4 and 16 KiB."""
@@ -32,25 +36,28 @@ class BlobWriter:
         path: the file. With mode "w" it appears whole when the writer is closed without an exception (temporary name in
             the same directory, sync, rename), and replaces a file of that name, whose open views stay valid. With mode
             "a" records are added to an existing file, whoever wrote it; the record count is written last, so that a
-            crash at any byte leaves the old records readable. What follows the last counted record, left from an
-            interrupted append, is overwritten.
+            crash at any byte leaves the old records readable. Nothing before the end of the last record changes but
+            the count; what an interrupted append left behind it is overwritten.
         mode: "w" or "a".
         align: the data of each record begins at a multiple of it: 64 (as coremltools does), 4096 or 16384.
         sync: wait until everything is on disk before it counts as written.
 
     Every method that writes returns the byte offset of a record's metadata, as a Program's BlobFileValue holds it.
-    Arrays are not kept. A failed write leaves the writer usable, without that record. Not for several threads at once.
+    Arrays are not kept. A failed write leaves the writer usable, without that record. A writer is for one thread at a
+    time, and for the process that made it. One that is never closed leaves everything as it was.
 
     Raises:
         OSError: the file cannot be made or opened; BlockingIOError: mode "a", and another writer has the file.
-        FormatError, UnsupportedError: mode "a", and the file is no sound blob v2 file.
+        FormatError, UnsupportedError: mode "a", and the file is no sound blob v2 file, or has records that its header
+            does not count.
         ValueError: another mode or alignment.
 
     Spec: coremltools e0e2f42, mlmodel/src/MILBlob/Blob/StorageWriter.cpp.
     """
 
+    _fd = -1
+
     def __init__(self, path: str | os.PathLike[str], mode: str = "w", *, align: int = 64, sync: bool = True) -> None:
-        self._fd = -1
         if mode not in ("w", "a"):
             raise ValueError(f"mode: expected 'w' or 'a', got {mode!r}")
         if align not in ALIGNMENTS:
@@ -59,34 +66,44 @@ class BlobWriter:
         self.mode = mode
         self._align = align
         self._sync = sync
-        self._turn = _thread.allocate_lock()
+        self._pid = os.getpid()
+        self._turn = _thread.RLock()
+        self._is_busy = False
         self._reserved: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
-        self._staging = bytearray()
+        self._staging = bytearray()  # the bytes of the file from _base to _end, not written yet
+        self._base = self._end = 64  # _end is behind the last data
+        self._count = self._count_before = self._nbytes_before = 0
+        self._marked = 0  # mode "a": offset of the first new record
+        self._is_counted = False  # mode "a": whether the new count may be in the file
         self._new: NewFile | None = None
-        self._size_before = 0
-        self._count = 0
-        self._base = self._end = 64  # of the staged bytes; behind the last data
         if mode == "w":
             self._new = NewFile(self.path, sync=sync)
             self._fd = self._new.fd
         else:
-            self._open_existing()
-        self._count_before = self._count
+            self._fd = self._open_existing()
 
-    def _open_existing(self) -> None:
-        fd = os.open(self.path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+    def _open_existing(self) -> int:
+        path = os.path.realpath(self.path)
+        fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
         try:
-            lock(fd, self.path)
-            with BlobReader(Mapping(self.path)) as reader:
-                self._count = len(reader)
-                if self._count:
+            lock(fd, path)
+            with BlobReader(path) as reader:
+                count = len(reader)
+                if count:
                     last = reader[-1]
                     self._base = self._end = last.data_offset + last.nbytes
+                offset, _ = _codec.blob_place(self._end)
+                found = bytes(memoryview(reader._mapping.live())[offset : offset + 64])
+                if found.startswith(_SENTINEL) and found[_MARK_AT:] != _MARK:
+                    # Not from an interrupted append: somebody may refer to it, whatever the header says.
+                    words = f"records: expected {count} as the header says, got another behind them"
+                    raise FormatError(words, offset=offset, file=self.path)
+                self._nbytes_before = reader._mapping.nbytes
+            self._count = self._count_before = count
         except BaseException:
             os.close(fd)
             raise
-        self._fd = fd
-        self._size_before = os.fstat(fd).st_size
+        return fd
 
     # ----------------------------------------------------------------------------------------------------------- write
 
@@ -97,7 +114,8 @@ class BlobWriter:
             array: anything NumPy makes an array of; its shape is not stored. Strided and byte-swapped arrays are copied
                 in chunks. Elements of sub-byte dtypes come one to a byte and are packed, each value checked.
             dtype: DType, name or NumPy dtype to store; default: the array's own. Integers may be narrowed, every value
-                is checked; uint3 and uint6 must be named, their arrays are uint8. Floats are not converted.
+                is checked; uint3 and uint6 must be named, their arrays are uint8. Floats are not converted, but for
+                Python numbers and lists of them.
 
         Returns:
             Byte offset of the record's metadata.
@@ -107,21 +125,23 @@ class BlobWriter:
                 not belong to.
             OverflowError: an element outside the dtype; its index is named.
             OSError: the file cannot be written. ValueError: the writer is closed.
+            RuntimeError: another thread is writing, or this is a forked process.
         """
         with _Turn(self):
             return self._write(array, dtype)
 
     def _write(self, array: Any, dtype: Any) -> int:
+        target = None if dtype is None else _require_blob(dtype)
+        if isinstance(array, int | float | list | tuple) and not isinstance(array, np.generic):
+            array = as_array(array, target)
         array = np.asarray(array)
         own = as_dtype(array.dtype)
-        target = own if dtype is None else as_dtype(dtype)
-        if target.blob_code is None:
-            raise TypeError(f"dtype: expected one that blob files hold, got {target}")
+        target = _require_blob(own) if target is None else target
         if target is not own and not (target.is_integer and (own.is_integer or own is DType.BOOL)):
             raise TypeError(f"array: expected elements of {target}, got {own}; convert them first")
         if array.dtype == target.numpy and target.nbits >= 8 and array.flags.c_contiguous:
             return self._add(target, array.size, [memoryview(array.reshape(-1).view(np.uint8))], array.nbytes)
-        return self._add(target, array.size, _chunks(array, target), target.nbytes(array.size))
+        return self._add(target, array.size, _stored_parts(array, target), target.nbytes(array.size))
 
     def write_packed(self, data: Any, dtype: Any, count: int | None = None) -> int:
         """Write elements that are in their stored form already: little-endian, sub-byte elements packed.
@@ -134,17 +154,12 @@ class BlobWriter:
 
         Raises:
             ValueError: the bytes are no whole number of elements, or not the number of them.
-            TypeError, OSError: as `write`.
+            TypeError, OSError: as `write`. BufferError: a strided buffer.
         """
         with _Turn(self):
             target = _require_blob(dtype)
-            view = memoryview(data).cast("B")
-            if count is None:
-                count = view.nbytes * 8 // target.nbits
-            if count < 0 or target.nbytes(count) != view.nbytes:
-                raise ValueError(
-                    f"data: expected {target.nbytes(max(count, 0))} bytes for {count} x {target}, got {view.nbytes}"
-                )
+            view = memoryview(_codec.Buffer(data))
+            count = _require_count(view.nbytes, target, count, "data")
             unused = view.nbytes * 8 - count * target.nbits
             pieces = [view]
             if unused and view[-1] >> (8 - unused):
@@ -154,52 +169,65 @@ class BlobWriter:
     def write_many(self, arrays: Iterable[Any]) -> list[int]:
         """Write several arrays, one record each; faster than one by one where they are small.
 
+        Args:
+            arrays: as `write` takes them. Those of an iterator are not held longer than it takes to write them.
+
         Returns:
             Byte offset of each record's metadata.
 
         Raises:
-            As `write`; what was written before the array that failed stays.
+            As `write`, and whatever iterating raises; then none of them is written.
         """
-        arrays = list(arrays)
         offsets: list[int] = []
         with _Turn(self):
-            index = 0
-            while index < len(arrays):
-                before = index
-                self._make_room()
+            before = self._count, self._end
+            try:
+                for batch in _batches(arrays):
+                    self._write_batch(batch, offsets)
+            except BaseException:
+                self._count, self._end = before
+                self._base = min(self._base, self._end)
+                raise
+        return offsets
+
+    def _write_batch(self, arrays: list[Any], offsets: list[int]) -> None:
+        index = 0
+        while index < len(arrays):
+            before = index
+            if self.mode == "w" or self._count > self._count_before:
+                self._make_room(0)
                 index, self._end = _codec.blob_stage(
                     arrays, index, self._staging, self._base, self._end, self._align, np.ndarray, _CODES, offsets
                 )
                 self._count += index - before
-                if index == before and self._end > self._base:
-                    self._flush()  # no room, or an array that needs more than a copy: the latter comes back here
-                elif index == before:
-                    offsets.append(self._write(arrays[index], None))
-                    index += 1
-        return offsets
+            if index == before and self._end > self._base:
+                self._flush()  # no room, or an array that needs more than a copy: the latter comes back here
+            elif index == before:
+                offsets.append(self._write(arrays[index], None))
+                index += 1
 
     def reserve(self, nbytes: int, dtype: Any, count: int | None = None) -> int:
         """Make room for a record whose data comes later, by `fill`.
 
         Args:
             nbytes: bytes of data, in their stored form.
-            dtype, count: as for `write_packed`.
+            dtype: what the elements are.
+            count: how many there are; default: as many as the bytes hold.
 
         Returns:
             Byte offset of the record's metadata. All of it must be filled before the writer is closed.
 
         Raises:
-            As `write_packed`.
+            ValueError: the bytes are no whole number of elements, or not the number of them.
+            OverflowError: a file of 2^63 bytes or more. TypeError, OSError: as `write`.
         """
         with _Turn(self):
             target = _require_blob(dtype)
             nbytes = operator.index(nbytes)
-            count = nbytes * 8 // target.nbits if count is None else count
-            if count < 0 or nbytes < 0 or target.nbytes(count) != nbytes:
-                raise ValueError(f"nbytes: expected the size of whole elements of {target}, got {nbytes}")
-            offset, data_offset = _codec.blob_place(self._end, self._align)
-            self._add(target, count, None, nbytes)
-            self._reserved[offset] = (data_offset, nbytes, [])
+            if nbytes < 0:
+                raise ValueError(f"nbytes: expected 0 or more, got {nbytes}")
+            offset = self._add(target, _require_count(nbytes, target, count, "nbytes"), None, nbytes)
+            self._reserved[offset] = (self._end - nbytes, nbytes, [])
             return offset
 
     def fill(self, offset: int, data: Any, start: int = 0) -> None:
@@ -211,75 +239,87 @@ class BlobWriter:
             start: byte of the record's data at which it goes; pieces may come in any order.
 
         Raises:
-            KeyError: nothing is reserved there. ValueError: it reaches past the record's data.
+            KeyError: nothing is reserved there. ValueError: it reaches past the record's data. OSError: as `write`.
         """
         with _Turn(self):
             if offset not in self._reserved:
                 raise KeyError(f"record: expected one that is reserved, got offset {offset}")
             data_offset, nbytes, done = self._reserved[offset]
-            view = memoryview(data).cast("B")
-            if start < 0 or start + view.nbytes > nbytes:
-                raise ValueError(
-                    f"data: expected bytes inside the {nbytes} of the record, got {start} to {start + view.nbytes}"
-                )
-            self._flush()
+            view = memoryview(_codec.Buffer(data))
+            stop = operator.index(start) + view.nbytes
+            if start < 0 or stop > nbytes:
+                raise ValueError(f"data: expected bytes inside the {nbytes} of the record, got {start} to {stop}")
             write_at(self._fd, [view], data_offset + start)
-            done.append((start, start + view.nbytes))
+            if done and done[-1][1] == start:
+                start = done.pop()[0]
+            done.append((start, stop))
 
     def copy(self, reader: BlobReader, record: BlobRecord | int) -> int:
         """Copy a record of another file as it is stored.
 
         Args:
-            reader: the other file.
+            reader: the other file. It may be the one that is being replaced, or appended to.
             record: one of its records, or the offset of one.
 
         Raises:
-            FormatError: no sound record there. OSError, ValueError: as `write`.
+            FormatError: no sound record there, or the file has shrunk. OSError, ValueError: as `write`.
         """
         with _Turn(self):
-            buffer = reader._mapping.check_size()
+            if not isinstance(reader, BlobReader):
+                raise TypeError(f"reader: expected a BlobReader, got {type(reader).__name__}")
+            mapping = reader._mapping
+            buffer = mapping.check_size()
             found = reader._record(buffer, record)
-            if found.nbytes <= _STAGING_NBYTES:
+            if found.nbytes <= _SMALL_NBYTES:
                 data = memoryview(buffer)[found.data_offset : found.data_offset + found.nbytes]
                 return self._add(found.dtype, found.count, [data], found.nbytes)
             _, data_offset = _codec.blob_place(self._end, self._align)
-            self._flush()
-            copy_range(reader._mapping, found.data_offset, found.nbytes, self._fd, data_offset)
+            copy_range(mapping, found.data_offset, found.nbytes, self._fd, data_offset)
             return self._add(found.dtype, found.count, None, found.nbytes)
 
+    # -------------------------------------------------------------------------------------------------- inside a record
+
     def _add(self, dtype: DType, count: int, pieces: Iterable[Any] | None, nbytes: int) -> int:
-        """Put metadata and data behind what there is; with `pieces` None the data is written by somebody else."""
+        """Put metadata and data behind what there is; with `pieces` None the data is written by somebody else.
+
+        Args:
+            pieces: byte buffers, `nbytes` in all; each is done with before the next is asked for.
+        """
         offset, data_offset = _codec.blob_place(self._end, self._align)
+        if data_offset + nbytes >= 1 << 63:
+            raise OverflowError(f"size of the file: expected less than 2^63 bytes, got {data_offset + nbytes}")
         padding_nbits = nbytes * 8 - count * dtype.nbits
         metadata = _codec.blob_metadata(dtype.blob_code or 0, nbytes, data_offset, padding_nbits)
-        head = metadata + bytes(data_offset - offset - 64)
-        gap = bytes(offset - self._end)
-        if pieces is not None and nbytes <= _STAGING_NBYTES // 4:
-            self._make_room()
-            start = self._end - self._base
-            if start + len(gap) + len(head) + nbytes > _STAGING_NBYTES:
-                self._flush()
-                start = 0
-            data = b"".join(pieces)
-            self._staging[start : start + len(gap) + len(head) + nbytes] = gap + head + data
+        if self.mode == "a" and self._count == self._count_before:
+            self._marked, metadata = offset, metadata[:_MARK_AT] + _MARK
+            write_at(self._fd, [_MARK], offset + _MARK_AT)  # before the sentinel: a kill may come between two bytes
+        head = bytes(offset - self._end) + metadata + bytes(data_offset - offset - 64)
+        if pieces is not None and nbytes <= _SMALL_NBYTES:
+            at = self._make_room(len(head) + nbytes)
+            self._staging[at : at + len(head)] = head
+            at += len(head)
+            for piece in pieces:
+                self._staging[at : at + len(piece)] = piece
+                at += len(piece)
         else:
             self._flush()
-            at = data_offset
-            first: list[Any] = [gap, head]
-            for piece in pieces or ():
-                write_at(self._fd, [*first, piece], at - sum(map(len, first)))
-                at += memoryview(piece).nbytes
+            at, first = self._end, [head]
+            for piece in (b"",) if pieces is None else pieces:
+                write_at(self._fd, [*first, piece], at)
+                at += sum(map(len, first)) + len(piece)
                 first = []
-            if first:
-                write_at(self._fd, first, self._end)
             self._base = data_offset + nbytes
         self._end = data_offset + nbytes
         self._count += 1
         return offset
 
-    def _make_room(self) -> None:
+    def _make_room(self, nbytes: int) -> int:
+        """Have room for so many bytes in the staging buffer; return where they go."""
         if not self._staging:
             self._staging = bytearray(_STAGING_NBYTES)
+        if self._end - self._base + nbytes > _STAGING_NBYTES:
+            self._flush()
+        return self._end - self._base
 
     def _flush(self) -> None:
         """Write what is staged."""
@@ -294,53 +334,82 @@ class BlobWriter:
 
     @property
     def nbytes(self) -> int:
-        """Size of the file in bytes, with what has been written so far."""
+        """Bytes up to the end of the last record, with what has been written so far: the size of a new file."""
         return self._end
 
     def close(self) -> None:
-        """Complete the file.
+        """Complete the file. Does nothing the second time.
 
         Raises:
-            ProgramError: a reserved record was not filled; OSError: the file cannot be written. The file is then as it
+            ValueError: a reserved record was not filled; OSError: the file cannot be written. The file is then as it
                 was before, or not there.
+            RuntimeError: another thread is writing, or this is a forked process; then the writer stays open.
         """
         if self._fd < 0:
             return
-        try:
-            for offset, (_, nbytes, done) in self._reserved.items():
-                _require_filled(offset, nbytes, done, self.path)
-            self._flush()
-            if self._new is not None:
-                write_at(self._fd, [_codec.blob_header(self._count)], 0)
-                os.ftruncate(self._fd, self._end)  # what a failed write has left behind the last record
-            elif self._count != self._count_before:
-                os.ftruncate(self._fd, max(self._end, self._size_before))  # never less: somebody may have it mapped
-                if self._sync:
-                    os.fsync(self._fd)
-                write_at(self._fd, [self._count.to_bytes(4, "little")], 0)
-                if self._sync:
-                    os.fsync(self._fd)
-        except BaseException:
-            self._abandon()
-            raise
+        with _Turn(self):
+            try:
+                for offset, (_, nbytes, done) in self._reserved.items():
+                    _require_filled(offset, nbytes, done)
+                self._flush()
+                if self._new is not None:
+                    write_at(self._fd, [_codec.blob_header(self._count)], 0)
+                    os.ftruncate(self._fd, self._end)  # what a failed write has left behind the last record
+                    self._new.commit()
+                elif self._count > self._count_before:
+                    self._count_in()
+            except BaseException:
+                self._let_go(undo=True)
+                raise
+            self._let_go(undo=self._count == self._count_before)
+
+    def _count_in(self) -> None:
+        """Mode "a": make the new records count, all at once.
+
+        Until then the first is marked as what the next append may overwrite. (Only a power failure can mix up the two
+        writes at the end; the append that then finds a record without a mark does not overwrite it.)
+        """
+        nbytes = max(self._end, self._nbytes_before)  # never less: somebody may have it mapped
+        os.ftruncate(self._fd, nbytes)
+        # What is left of an interrupted append, or of a failed write, must not pass for a record behind the last.
+        write_at(self._fd, [bytes(min(nbytes - self._end, 128))], self._end)
+        self._to_disk()
+        self._is_counted = True
+        write_at(self._fd, [self._count.to_bytes(4, "little")], 0)
+        with contextlib.suppress(OSError):  # they count by now, with the mark or without
+            write_at(self._fd, [bytes(len(_MARK))], self._marked + _MARK_AT)
+        self._to_disk()
+
+    def _to_disk(self) -> None:
+        if self._sync:
+            sync(self._fd)
+
+    def _let_go(self, *, undo: bool) -> None:
+        """Close the file; with `undo`, leave it as it was before, or not there. Never raises."""
         fd, self._fd = self._fd, -1
-        if self._new is not None:
-            self._new.commit()
-        else:
+        new, self._new = self._new, None
+        self._staging = bytearray()
+        self._reserved.clear()
+        is_ours = self._pid == os.getpid()  # a forked process has the same file, and nothing to say about it
+        if new is not None:
+            new.discard()  # does nothing after `commit`
+        elif fd >= 0:
+            with contextlib.suppress(OSError):
+                if is_ours and undo and self._marked:
+                    self._take_back(fd)
+            if is_ours:
+                unlock(fd)
             os.close(fd)
 
-    def _abandon(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd < 0:
-            return
-        if self._new is not None:
-            self._new.discard()
-            return
-        try:
+    def _take_back(self, fd: int) -> None:
+        """Mode "a": undo what was written. The old records are sound after each step, also if it fails."""
+        if self._is_counted:
             write_at(fd, [self._count_before.to_bytes(4, "little")], 0)
-            os.ftruncate(fd, self._size_before)
-        finally:
-            os.close(fd)
+            if self._sync:
+                sync(fd)
+        os.ftruncate(fd, self._nbytes_before)
+        if self._marked < self._nbytes_before:
+            write_at(fd, [bytes(min(64, self._nbytes_before - self._marked))], self._marked)
 
     def __enter__(self) -> Self:
         return self
@@ -350,11 +419,17 @@ class BlobWriter:
     ) -> None:
         if error is None:
             self.close()
+        elif self._pid != os.getpid():
+            self._let_go(undo=True)
         else:
-            self._abandon()
+            with self._turn:  # until a thread that is writing is done: it must not write to a descriptor that is closed
+                self._let_go(undo=True)
 
     def __del__(self) -> None:
-        self._abandon()
+        if self._fd >= 0:
+            if self._pid == os.getpid():
+                warnings.warn(f"{self!r} was never closed: nothing was written", ResourceWarning, 2, source=self)
+            self._let_go(undo=True)
 
     def __repr__(self) -> str:
         state = "closed" if self._fd < 0 else f"{self._count} records"
@@ -362,19 +437,29 @@ class BlobWriter:
 
 
 class _Turn:
-    """One call at a time: a writer that two threads use would interleave their records without a word."""
+    """One call at a time: a writer that two threads use would mix up their records without a word."""
 
     def __init__(self, writer: BlobWriter) -> None:
         self._writer = writer
 
     def __enter__(self) -> None:
         writer = self._writer
-        if writer._fd < 0:
-            raise ValueError(f"I/O operation on closed writer {writer.path}")
+        if writer._pid != os.getpid():
+            raise RuntimeError(f"writer {writer.path}: expected the process that opened it, got a forked one")
         if not writer._turn.acquire(blocking=False):
-            raise RuntimeError(f"writer {writer.path}: expected one call at a time, got one from another thread")
+            raise RuntimeError(f"writer {writer.path}: expected one thread at a time, got another before a call ended")
+        try:
+            if writer._is_busy:
+                raise RuntimeError(f"writer {writer.path}: expected one call at a time, got another inside of it")
+            if writer._fd < 0:
+                raise ValueError(f"I/O operation on closed writer {writer.path}")
+        except BaseException:
+            writer._turn.release()
+            raise
+        writer._is_busy = True
 
     def __exit__(self, *_: object) -> None:
+        self._writer._is_busy = False
         self._writer._turn.release()
 
 
@@ -385,26 +470,69 @@ def _require_blob(dtype: Any) -> DType:
     return target
 
 
-def _chunks(array: np.ndarray[Any, Any], target: DType) -> Iterator[Any]:
-    """Yield the stored bytes of an array in C order, a part at a time; they are the reader's until the next one."""
-    done = 0
-    for part in np.nditer(array, ["external_loop", "buffered", "zerosize_ok"], order="C", buffersize=_CHUNK_COUNT):
-        try:
-            yield stored_bytes(part, target)  # type: ignore[arg-type]
-        except OverflowError as error:
-            if not done:
-                raise
-            head, _, tail = str(error).removeprefix("element ").partition(":")
-            raise OverflowError(f"element {int(head) + done}:{tail}") from None
-        done += part.size  # type: ignore[attr-defined]
+def _require_count(nbytes: int, dtype: DType, count: int | None, what: str) -> int:
+    """Return the number of elements in so many bytes, `count` if it is given.
+
+    Raises:
+        ValueError: they are not in so many bytes.
+    """
+    found = nbytes * 8 // dtype.nbits if count is None else operator.index(count)
+    if found < 0 or dtype.nbytes(found) != nbytes:
+        raise ValueError(f"{what}: expected {dtype.nbytes(max(found, 0))} bytes for {found} x {dtype}, got {nbytes}")
+    return found
 
 
-def _require_filled(offset: int, nbytes: int, done: list[tuple[int, int]], path: str) -> None:
+def _batches(arrays: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield arrays in lists: all at once where they are in memory anyway, else a staging buffer's worth at a time."""
+    if isinstance(arrays, list | tuple):
+        yield list(arrays)
+        return
+    batch: list[Any] = []
+    nbytes = 0
+    for array in arrays:
+        batch.append(array)
+        nbytes += getattr(array, "nbytes", 0) + 128
+        if nbytes >= _STAGING_NBYTES:
+            yield batch
+            batch, nbytes = [], 0
+    yield batch
+
+
+def _stored_parts(array: np.ndarray[Any, Any], target: DType) -> Iterator[memoryview]:
+    """Yield the stored bytes of an array in C order, a part at a time; each is the reader's until the next one."""
+    first = 0
+    for part in _parts(array):
+        yield stored_bytes(part, target, first)
+        first += part.size
+
+
+def _parts(array: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the elements of an array in C order, _CHUNK_COUNT at a time: only the last part may end inside a byte."""
+    if array.flags.c_contiguous:
+        flat = array.reshape(-1)
+        for start in range(0, flat.size, _CHUNK_COUNT):
+            yield flat[start : start + _CHUNK_COUNT]
+        return
+    chunk = np.empty(_CHUNK_COUNT, array.dtype)
+    used = 0
+    runs: Any = np.nditer(array, ["external_loop", "buffered", "zerosize_ok"], order="C", buffersize=_CHUNK_COUNT)
+    for run in runs:  # of any length up to that
+        taken = min(run.size, _CHUNK_COUNT - used)
+        chunk[used : used + taken] = run[:taken]
+        used += taken
+        if used == _CHUNK_COUNT:
+            yield chunk
+            used = run.size - taken
+            chunk[:used] = run[taken:]
+    yield chunk[:used]
+
+
+def _require_filled(offset: int, nbytes: int, done: list[tuple[int, int]]) -> None:
     end = 0
     for start, stop in sorted(done):
         if start > end:
             break
         end = max(end, stop)
     if end < nbytes:
-        words = f"reserved record of {nbytes} bytes: expected all of it to be filled, got none at its byte {end}"
-        raise ProgramError(words, offset=offset, file=path)
+        words = f"reserved record at byte {offset}: expected its {nbytes} bytes to be filled, got none for byte {end}"
+        raise ValueError(words)

@@ -132,6 +132,7 @@ PWRITEV(pwritev64)
              fate == HALF ? cut(fd, parts, at) : real(fd, parts, count, at, flags)); \
     }
 PWRITEV2(pwritev2)
+PWRITEV2(pwritev64v2) /* what os.pwritev calls */
 size_t fwrite(const void *data, size_t itemsize, size_t count, FILE *file) {
     CALL(size_t, "fwrite", WRITE, is_fd_below(fileno(file)), 0, real(data, itemsize, part(fate, count), file));
 }

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 _ORDERS = ("file", "name", "size", "dtype", "offset")
+_FIGURES = ("file", "name", "dtype", "count", "minimum", "maximum", "mean", "deviation", "absmax", "zeros", "distinct")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -25,9 +26,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     _add_ls(commands)
     _add_show(commands)
+    _add_stats(commands)
+    _add_hash(commands)
     _add_extract(commands)
+    _add_convert(commands)
+    _add_pack(commands)
     _add_check(commands)
+    _add_refit(commands)
     _add_repack(commands)
+    _add_merge_functions(commands)
     return parser.parse_args(argv)
 
 
@@ -49,7 +56,7 @@ def _lazily(name: str) -> Callable[[argparse.Namespace], int]:
     def run(arguments: argparse.Namespace) -> int:
         from importlib import import_module
 
-        return int(import_module(f".{name}", __package__).run(arguments))
+        return int(import_module(f".{name.replace('-', '_')}", __package__).run(arguments))
 
     return run
 
@@ -61,19 +68,23 @@ def _command(
     parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=sentence, allow_abbrev=False)
     parser.set_defaults(run=_lazily(name))
     if selects:
-        parser.add_argument(
-            "-k",
-            "--keep",
-            metavar="GLOB",
-            action="append",
-            default=[],
-            help="only tensors whose name matches; may be repeated",
-        )
+        _add_keep(parser)
         parser.add_argument("-f", "--function", metavar="NAME", help="only tensors of this function")
     volume = parser.add_mutually_exclusive_group()
     volume.add_argument("-q", "--quiet", action="store_true", help=volume_help[0])
     volume.add_argument("-v", "--verbose", action="store_true", help=volume_help[1])
     return parser
+
+
+def _add_keep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-k",
+        "--keep",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only tensors whose name matches; may be repeated",
+    )
 
 
 def _add_views(parser: argparse.ArgumentParser) -> None:
@@ -120,6 +131,35 @@ def _add_show(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
+def _add_stats(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "stats",
+        "count, extremes, mean, spread and special values of every tensor",
+        ("no totals, no progress", "more columns"),
+    )
+    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
+    _add_views(parser)
+    overflow = "list only tensors with finite values that float16 makes infinite; exit status 1 if there are any"
+    parser.add_argument("--would-overflow", metavar="DTYPE", choices=("float16",), help=overflow)
+    parser.add_argument("--histogram", action="store_true", help="how the values of each tensor are distributed")
+    keys = f"{', '.join(_FIGURES)}; default: file, the model's own order; figures with the largest first"
+    parser.add_argument("-s", "--sort", metavar="KEY", choices=_FIGURES, default="file", help=keys)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _add_hash(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "hash",
+        "hashes of contents: equal for equal models, whoever wrote them",
+        ("the model's hash only", "every tensor constant, not only the weights"),
+    )
+    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
+    parser.add_argument("--dense", action="store_true", help="compressed weights by their decoded values")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
 def _add_extract(commands: Any) -> None:
     parser = _command(
         commands,
@@ -134,6 +174,67 @@ def _add_extract(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
 
 
+def _add_convert(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "convert",
+        "convert between models, weight files, .safetensors, .npz and .npy, without losing a bit",
+        ("no message, no progress", "name each tensor that was written"),
+    )
+    parser.add_argument(
+        "source",
+        metavar="SRC",
+        help="a model, weight file or its listing; .safetensors, .npz, .npy or a directory of .npy files",
+    )
+    parser.add_argument(
+        "target", metavar="DST", help="file.safetensors, file.npz, directory/ or weight.bin, with weight.json"
+    )
+    _add_views(parser)
+    _add_weight_file(parser)
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
+
+
+def _add_pack(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "pack",
+        "write arrays to a bare weight file, with a listing of their names",
+        ("no message, no progress", "name each tensor that was written"),
+        selects=False,
+    )
+    parser.add_argument(
+        "sources", metavar="FILE", nargs="+", help=".npy, .npz or .safetensors files, directories of .npy files"
+    )
+    _add_keep(parser)
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the weight file, such as weight.bin")
+    _add_weight_file(parser)
+    parser.add_argument(
+        "--dtype",
+        metavar="NAME=DTYPE",
+        action="append",
+        default=[],
+        help="store these as another integer dtype, such as 'w*=uint4'; may be repeated",
+    )
+    parser.add_argument(
+        "--skip-unsupported",
+        action="store_true",
+        help="leave out what weight files cannot hold: bool, 64-bit numbers, strings",
+    )
+    parser.add_argument("--force", action="store_true", help="replace what is there")
+    parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
+
+
+def _add_weight_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--listing",
+        metavar="FILE",
+        help="names and places of what is in a weight file: .json, or .mil for MIL text; default: as it, with .json",
+    )
+    align = "begin data at multiples of 64, 4096 or 16384"
+    parser.add_argument("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=align)
+
+
 def _add_check(commands: Any) -> None:
     parser = _command(
         commands,
@@ -145,7 +246,52 @@ def _add_check(commands: Any) -> None:
     parser.add_argument(
         "models", metavar="MODEL", nargs="+", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
     )
+    parser.add_argument("--values", action="store_true", help="look at values too: all weights are read")
     parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _add_refit(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "refit",
+        "give weights new values, in place: all of them or none",
+        ("no message", "name each weight that is changed"),
+        selects=False,
+    )
+    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel or weight file")
+    parser.add_argument(
+        "weights", metavar="WEIGHTS", help=".safetensors, .npz or .npy file, or a directory of .npy files"
+    )
+    parser.add_argument(
+        "--map",
+        metavar="OLD=NEW",
+        action="append",
+        default=[],
+        help="the array OLD of WEIGHTS is the weight NEW of the model; may be repeated",
+    )
+    parser.add_argument(
+        "--mapping", metavar="FILE", help="a .json object {old: new}, or lines OLD=NEW; '#' begins a comment"
+    )
+    parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
+    parser.add_argument(
+        "--overflow",
+        metavar="HOW",
+        choices=("error", "inf", "clamp"),
+        default="error",
+        help="numbers that a cast makes too large: error, inf, clamp; default: error",
+    )
+    parser.add_argument(
+        "-k",
+        "--keep",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only weights of the model whose name matches; may be repeated",
+    )
+    parser.add_argument("-o", "--output", metavar="OUT", help="write a copy of the model there instead")
+    parser.add_argument("--force", action="store_true", help="replace the model or file that OUT is")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, write nothing")
+    parser.add_argument("--json", action="store_true", help="say what was changed as one JSON object")
 
 
 def _size(text: str) -> int:
@@ -198,3 +344,26 @@ def _add_repack(commands: Any) -> None:
     add("-n", "--dry-run", action="store_true", help="say what would be done")
     add("--force", action="store_true", help="replace what is there")
     add("--json", action="store_true", help="one JSON object")
+
+
+def _add_merge_functions(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "merge-functions",
+        "make one package with the functions of several, equal weights stored once",
+        ("no message", "say where each function comes from"),
+        selects=False,
+    )
+    parser.add_argument("models", metavar="MODEL", nargs="+", help=".mlpackage with an ML Program for iOS 18 or later")
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the new .mlpackage")
+    parser.add_argument(
+        "--as",
+        metavar="[MODEL:]FUNCTION=NAME",
+        dest="names",
+        action="append",
+        default=[],
+        help="call a function NAME; MODEL=NAME where it has only one; may be repeated",
+    )
+    parser.add_argument("--default", metavar="NAME", help="the default function; default: that of the first model")
+    parser.add_argument("--force", action="store_true", help="replace a package that exists")
+    parser.add_argument("--json", action="store_true", help="say what was made as one JSON object")

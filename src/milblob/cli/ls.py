@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple
 
-from .. import model as models
+from .. import opening
 from ..errors import MilblobError
+from ..model import Model
 from ..tensor import Tensor
 from . import output
 from .patterns import fold, scopes
@@ -44,7 +45,7 @@ class Row(NamedTuple):
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    with models.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
+    with opening.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
         chosen = select(model, arguments)
         rows = _sorted([_row(tensor) for tensor in chosen.values()], arguments.sort)
         unique = _unique_nbytes(chosen.values())
@@ -135,7 +136,7 @@ def _totals(rows: list[Row], unique: int) -> dict[str, Any]:
     }
 
 
-def _print_json(model: models.Model, rows: list[Row], unique: int, arguments: Namespace) -> None:
+def _print_json(model: Model, rows: list[Row], unique: int, arguments: Namespace) -> None:
     document: dict[str, Any] = {
         "path": model.path,
         "kind": model.kind,

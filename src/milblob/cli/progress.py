@@ -43,13 +43,17 @@ class Progress:
             return
         self._done += 1
         self._done_nbytes += nbytes
+        self.show(self._done_nbytes, self._total, f"{self._done} of {self._count}")
+
+    def show(self, done_nbytes: int, total_nbytes: int, words: str) -> None:
+        """Say how much is done, unless it has been said a moment ago."""
         now = time.monotonic()
-        if now - self._started < _PROGRESS_AFTER_S or now - self._last < _PROGRESS_EVERY_S:
+        if not self._enabled or now - self._started < _PROGRESS_AFTER_S or now - self._last < _PROGRESS_EVERY_S:
             return
         self._last, self._shown = now, True
-        portion = self._done_nbytes / self._total if self._total else 1.0
+        portion = done_nbytes / total_nbytes if total_nbytes else 1.0
         bar = "#" * int(30 * portion)
-        line = f"[{bar:<30}] {portion:4.0%}  {self._done} of {self._count}  {output.size(self._done_nbytes)}"
+        line = f"[{bar:<30}] {portion:4.0%}  {words}  {output.size(done_nbytes)}"
         print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:

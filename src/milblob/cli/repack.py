@@ -5,7 +5,7 @@ from argparse import Namespace
 from typing import Any
 
 from ..arrange import Change
-from ..repack import Report, repack
+from ..repacking import Report, repack
 from . import output
 from .progress import Progress
 
@@ -19,15 +19,15 @@ def run(arguments: Namespace) -> int:
         "select": arguments.keep or None, "functions": arguments.function, "overflow": arguments.overflow,
         "nan": arguments.nan, "force": arguments.force,
     }  # fmt: skip
-    progress = None
-    if not arguments.quiet and not arguments.dry_run and sys.stderr.isatty():
-        plan = repack(arguments.models, arguments.output, dry_run=True, **options)
-        progress = Progress([change for change in plan.changes if change.nbytes_after], enabled=True)
+    bar = Progress((), enabled=not arguments.quiet and sys.stderr.isatty())
+
+    def progress(name: str, done_nbytes: int, total_nbytes: int) -> None:
+        bar.show(done_nbytes, total_nbytes, output.escape(name))
+
     try:
         report = repack(arguments.models, arguments.output, dry_run=arguments.dry_run, progress=progress, **options)
     finally:
-        if progress is not None:
-            progress.close()
+        bar.close()
     if arguments.json:
         output.print_json(report.as_dict())
         return 0

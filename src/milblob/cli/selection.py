@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .. import model as models
+from .. import opening
+from ..model import Model
 from ..tensor import Tensor
 
 
@@ -15,7 +16,7 @@ def _is_in(tensor: Tensor, function: str) -> bool:
     return tensor.function == function or tensor.function.rpartition("/")[2] == function
 
 
-def select(model: models.Model, arguments: Namespace) -> dict[str, Tensor]:
+def select(model: Model, arguments: Namespace) -> dict[str, Tensor]:
     """Return the tensors that -k and -f leave, in the model's order.
 
     Raises:
@@ -28,13 +29,18 @@ def select(model: models.Model, arguments: Namespace) -> dict[str, Tensor]:
     for name, tensor in model.items():
         if wanted is not None and not _is_in(tensor, wanted):
             continue
-        if arguments.keep and not any(name == glob or fnmatchcase(name, glob) for glob in arguments.keep):
+        if not matches(name, arguments.keep):
             continue
         chosen[name] = tensor
     return chosen
 
 
-def check_function(model: models.Model, wanted: str) -> None:
+def matches(name: str, globs: list[str]) -> bool:
+    """Whether a name is one that -k keeps; without any -k it is."""
+    return not globs or any(name == glob or fnmatchcase(name, glob) for glob in globs)
+
+
+def check_function(model: Model, wanted: str) -> None:
     """Raise KeyError, with close matches, if no function of the model is called `wanted`."""
     known = {*model.functions, *(name.rpartition("/")[2] for name in model.functions)}
     if wanted not in known:
@@ -46,12 +52,12 @@ def check_function(model: models.Model, wanted: str) -> None:
 def describe_filter(arguments: Namespace) -> str:
     """Spell -k and -f, for a message that nothing was found."""
     words = [f"-k {glob}" for glob in arguments.keep]
-    if arguments.function is not None:
+    if getattr(arguments, "function", None) is not None:
         words.append(f"-f {arguments.function}")
     return " ".join(words)
 
 
-def find(source: str, name: str, function: str | None) -> tuple[models.Model, Tensor]:
+def find(source: str, name: str, function: str | None) -> tuple[Model, Tensor]:
     """Open a model in the first view that has a tensor of this name: weights, stored parts, every constant.
 
     Returns:
@@ -62,7 +68,7 @@ def find(source: str, name: str, function: str | None) -> tuple[models.Model, Te
     """
     known: dict[str, None] = {}
     for constants, stored in ((False, False), (False, True), (True, False), (True, True)):
-        model = models.open(source, constants=constants, stored=stored)
+        model = opening.open(source, constants=constants, stored=stored)
         try:
             if function is not None:
                 check_function(model, function)
@@ -80,7 +86,7 @@ def find(source: str, name: str, function: str | None) -> tuple[models.Model, Te
     raise KeyError(f"tensor: expected a name{of} in {source}, got {name!r}{_hint(name, known)}")
 
 
-def _lookup(model: models.Model, name: str, function: str | None) -> Tensor | None:
+def _lookup(model: Model, name: str, function: str | None) -> Tensor | None:
     if function is not None:
         inside = [t for t in model.values() if _is_in(t, function)]
         exact = [t for t in inside if t.name == name] or [t for t in inside if t.name.endswith(f"/{name}")]

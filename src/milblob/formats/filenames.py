@@ -1,6 +1,5 @@
 """File names for tensors: safe on every file system, unique, and readable where that is possible."""
 
-import hashlib
 import string
 from collections import Counter
 from collections.abc import Iterable
@@ -25,6 +24,8 @@ def escaped(name: str, kept: frozenset[str] = _KEPT) -> str:
         head, rest = "", name
     result = head + "".join(c if c in kept else "".join(f"%{byte:02X}" for byte in c.encode()) for c in rest)
     if len(result) > _MAX_NCHARS:
+        import hashlib
+
         result = f"{result[: _MAX_NCHARS - 40]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
     return result
 

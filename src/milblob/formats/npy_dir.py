@@ -3,29 +3,45 @@
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..errors import FormatError
 from ..files import whole_directory
-from ..tensor import Tensor
-from .elements import Progress, elements
+from ..jsontext import parse_json
+from ..mapping import Mapping as MappedFile
+from ..package import contained
+from .arrays import Arrays, StoredArray, restored
+from .elements import PLAIN, Progress, Readable, elements
 from .filenames import file_names
+from .npy import open_array
 
 INDEX = "index.json"
 
 
-def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progress: Progress | None = None) -> None:
+def save(
+    tensors: Mapping[str, Readable],
+    path: str,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+    packed: bool = False,
+) -> None:
     """Write tensors to a directory.
 
     Args:
-        tensors: name -> Tensor. Read one at a time, and written from the mapped file where it holds the values.
+        tensors: name -> Tensor or StoredArray. Read one at a time, and written from the mapped file where it holds the
+            values.
         path: appears whole or not at all.
         force: replace a directory that an earlier call has made. No other is ever replaced.
         progress: told of each tensor.
+        packed: see `elements`.
 
     index.json is {"format": "milblob", "tensors": {name: {"file", "dtype", "shape", "stored"}}}: `dtype` is milblob's
-    name of it, `stored` the NumPy dtype in the file, which differs where NumPy lacks the former (see `elements`).
+    name of it, `stored` the NumPy dtype in the file, which differs where NumPy lacks the former (see `elements`, which
+    also says when there is "packed").
 
     Raises:
         As `Tensor.read`; FileExistsError: the directory exists.
@@ -34,7 +50,7 @@ def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progr
     with whole_directory(path, force, INDEX) as temporary:
         for name, file_name in file_names(tensors).items():
             tensor = tensors[name]
-            array, note = elements(tensor)
+            array, note = elements(tensor, PLAIN, packed)
             target = os.path.join(temporary, f"{file_name}.npy")
             np.save(target, array, allow_pickle=False)
             shape = (note or {}).get("shape", list(array.shape))
@@ -44,9 +60,76 @@ def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progr
                 "shape": shape,
                 "stored": str(array.dtype),
             }
+            if note is not None and "packed" in note:
+                index[name]["packed"] = True
             if progress is not None:
                 progress(name, tensor.nbytes)
         target = os.path.join(temporary, INDEX)
         with open(target, "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump({"format": "milblob", "tensors": index}, file, ensure_ascii=False, indent=1)
             file.write("\n")
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+def read_index(directory: str) -> dict[str, Any] | None:
+    """Return the rows of a directory's index, name -> {"file", "dtype", "shape", ...}; None if it has none of ours.
+
+    Raises:
+        OSError: it cannot be opened.
+        FormatError: it is broken.
+    """
+    path = os.path.join(directory, INDEX)
+    if not os.path.lexists(path):
+        return None
+    mapping = MappedFile(path)
+    try:
+        document = parse_json(memoryview(mapping.live()), "index", path, unique=True)
+    finally:
+        mapping.close()
+    if not isinstance(document, dict) or document.get("format") != "milblob":
+        return None
+    rows = document.get("tensors")
+    if not isinstance(rows, dict) or not all(
+        isinstance(row, dict) and isinstance(row.get("file"), str) for row in rows.values()
+    ):
+        raise FormatError("index: expected a file for each tensor, got something else", file=path)
+    return rows
+
+
+def open_arrays(path: str) -> Arrays:
+    """Open a directory that `save` made, or any with .npy files, which are then called as their files.
+
+    Raises:
+        OSError: it cannot be opened.
+        FormatError: a broken index; or no .npy file at all. What a file holds is looked at when it is asked for.
+    """
+    rows = read_index(path)
+    if rows is None:
+        names = sorted(name for name in os.listdir(path) if name.endswith(".npy"))
+        rows = {name.removesuffix(".npy"): {"file": name} for name in names}
+        if not rows:
+            raise FormatError(f"directory: expected {INDEX} or .npy files, got neither", file=path)
+    return Arrays({name: partial(_find, path, name, row) for name, row in rows.items()}, lambda: None)
+
+
+def _find(directory: str, name: str, row: Mapping[str, Any]) -> StoredArray:
+    path = contained(directory, row["file"])
+    header, load = open_array(path)
+    return restored(name, row, header.dtype, header.shape, load, path)
+
+
+def open_file(path: str) -> Arrays:
+    """Open one .npy file: an array that is called as the index beside it says, or else as the file.
+
+    Raises:
+        As `open_arrays`.
+    """
+    directory, file_name = os.path.split(path)
+    rows = read_index(directory) or {}
+    name, row = next(
+        ((name, row) for name, row in rows.items() if row["file"] == file_name),
+        (file_name.removesuffix(".npy"), {"file": file_name}),
+    )
+    return Arrays({name: partial(_find, directory, name, row)}, lambda: None)

@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..dtypes import DType
-from ..errors import UnsupportedError
+from ..errors import FormatError, UnsupportedError
 from ..files import whole_file
-from ..tensor import Tensor
-from .elements import PLAIN, Progress, elements
+from ..jsontext import as_shape
+from ..mapping import Mapping as MappedFile
+from .arrays import Arrays, StoredArray, named, parse_notes, restored
+from .elements import PLAIN, Progress, Readable, elements
 
 NOTES = "milblob"
 """Key of the notes in the file's metadata: JSON, {name: {"dtype": ...}}; only of tensors that need a note."""
@@ -18,15 +22,42 @@ NOTES = "milblob"
 _NATIVE = PLAIN | {DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2}
 
 
-def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progress: Progress | None = None) -> None:
+_CODES = {
+    "BOOL": DType.BOOL,
+    "U8": DType.UINT8,
+    "I8": DType.INT8,
+    "U16": DType.UINT16,
+    "I16": DType.INT16,
+    "U32": DType.UINT32,
+    "I32": DType.INT32,
+    "U64": DType.UINT64,
+    "I64": DType.INT64,
+    "F16": DType.FLOAT16,
+    "BF16": DType.BFLOAT16,
+    "F32": DType.FLOAT32,
+    "F64": DType.FLOAT64,
+    "F8_E4M3": DType.FLOAT8E4M3FN,
+    "F8_E5M2": DType.FLOAT8E5M2,
+}
+
+
+def save(
+    tensors: Mapping[str, Readable],
+    path: str,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+    packed: bool = False,
+) -> None:
     """Write tensors to a .safetensors file.
 
     Args:
-        tensors: name -> Tensor. The library takes all of them at once, and recent versions write from the mapped file
-            where that holds the values.
+        tensors: name -> Tensor or StoredArray. The library takes all of them at once, and recent versions write from
+            the mapped file where that holds the values.
         path: appears whole or not at all.
         force: replace a file that exists.
         progress: told of each tensor.
+        packed: see `elements`.
 
     bfloat16 and fp8 are stored as such; for dtypes that safetensors lacks see `elements`.
 
@@ -34,16 +65,11 @@ def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progr
         As `Tensor.read`; FileExistsError: without `force`.
         UnsupportedError: the library is not installed, or refuses a name.
     """
-    try:
-        import safetensors.numpy
-    except ImportError:
-        raise UnsupportedError(
-            "safetensors files: expected the library, got none; pip install milblob[safetensors]"
-        ) from None
+    safetensors = _library()
     notes: dict[str, dict[str, Any]] = {}
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     for name, tensor in tensors.items():
-        array, note = elements(tensor, _NATIVE)
+        array, note = elements(tensor, _NATIVE, packed)
         key = f"%{name}" if name.lstrip("%") == "__metadata__" else name  # that key is the format's own
         if key != name:
             note = {"name": name, **(note or {})}
@@ -60,3 +86,87 @@ def save(tensors: Mapping[str, Tensor], path: str, *, force: bool = False, progr
             raise UnsupportedError(
                 f"safetensors file: expected tensors that it takes, got a refusal: {error}"
             ) from None
+
+
+def _library() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise UnsupportedError(
+            "safetensors files: expected the library, got none; pip install milblob[safetensors]"
+        ) from None
+    return safetensors
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+def open_arrays(path: str) -> Arrays:
+    """Open a .safetensors file, whoever wrote it.
+
+    The library checks the file. Its NumPy side copies every tensor and has no views of bfloat16 and fp8, so the arrays
+    are made over milblob's own mapping of the file, at the offsets that the header gives.
+
+    Raises:
+        OSError: it cannot be opened.
+        FormatError: the library refuses it; a key twice; notes that do not fit.
+        UnsupportedError: the library is not installed. A dtype that MIL lacks is refused when its tensor is asked for.
+    """
+    safetensors = _library()
+    mapping = MappedFile(path)
+    try:
+        try:
+            with safetensors.safe_open(path, framework="numpy") as file:
+                notes = parse_notes((file.metadata() or {}).get(NOTES, "{}"), path)
+        except safetensors.SafetensorError as error:
+            raise FormatError(f"safetensors file: expected a sound one, got: {error}", file=path) from None
+        header, start = _read_header(mapping, path)
+        names = named(header, notes, path)
+    except BaseException:
+        mapping.close()
+        raise
+    return Arrays(
+        {name: partial(_find, mapping, path, start, name, header[key], notes.get(key)) for name, key in names.items()},
+        mapping.close,
+    )
+
+
+def _read_header(mapping: MappedFile, path: str) -> tuple[dict[str, Any], int]:
+    """Read the header, which the library has found sound: (name -> entry, byte offset at which the data begin)."""
+    data = memoryview(mapping.live())
+    start = 8 + int.from_bytes(data[:8], "little")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({key for key, _ in pairs}) != len(pairs):
+            raise FormatError("header of safetensors file: expected every key once, got one twice", file=path)
+        return dict(pairs)
+
+    try:
+        header = json.loads(bytes(data[8:start]), object_pairs_hook=unique)
+    except FormatError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"header of safetensors file: expected JSON, got: {error}", file=path) from None
+    header.pop("__metadata__", None)
+    return header, start
+
+
+def _find(
+    mapping: MappedFile, path: str, start: int, name: str, entry: dict[str, Any], note: dict[str, Any] | None
+) -> StoredArray:
+    dtype = _CODES.get(entry["dtype"])
+    if dtype is None:
+        words = f"dtype of {name}: expected one that MIL has, got {entry['dtype']}"
+        raise UnsupportedError(words, file=path)
+    shape = as_shape(entry["shape"])
+    begin, end = entry["data_offsets"]
+    if shape is None or end - begin != dtype.nbytes(prod(shape)) or start + end > mapping.nbytes:
+        words = f"place of {name}: expected {dtype} {entry['shape']} inside the file, got bytes {begin} to {end}"
+        raise FormatError(words, file=path)
+
+    def load() -> np.ndarray[Any, Any]:
+        if begin == end:
+            return np.empty(shape, dtype.numpy)
+        return np.ndarray(shape, dtype.numpy, mapping.check_size(), start + begin)  # type: ignore[arg-type]
+
+    return restored(name, note, dtype, shape, load, path)

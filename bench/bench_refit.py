@@ -1,0 +1,128 @@
+"""New values for one weight of a 1 GiB model, on the disk when the call returns.
+
+The time should be that of the weight's bytes and not of the file's: rows with eight times the weights, and with a package
+of an eighth of the size, stand beside. milblob writes the bytes twice, to the journal and in place, each synced, so that
+a crash at any moment leaves the old values or the new ones; the others leave whatever was written by then. Whoever has
+no way of changing a file in place rewrites all of it.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import makers
+import numpy as np
+import pytest
+
+import milblob
+from conftest import Made, scaled
+
+COUNT, SMALL_COUNT, MANY, SHAPE = 200, 25, 8, (scaled(1024, 4), 2622)
+TENSORS, SMALL = makers.Tensors(COUNT, SHAPE), makers.Tensors(SMALL_COUNT, SHAPE)
+NEW = {TENSORS.name(i): -TENSORS[i + 1] for i in range(MANY)}
+FIRST = TENSORS.name(0)
+NBYTES = NEW[FIRST].nbytes
+JOB = f"refit {NBYTES / 2**20:.2g} MiB of {TENSORS.nbytes / 2**30:.2g} GiB"
+LIMIT, COPY = "pwrite at a known offset, fsync", "copy of the weight file, fsync"
+WEIGHTS = Path("Data", "com.apple.CoreML", "weights", "weight.bin")
+
+
+def bare(path: Path) -> Any:
+    """What a user would write who knows the offset, and needs no second chance."""
+    fd = os.open(path / WEIGHTS, os.O_RDWR)
+    try:
+        os.pwrite(fd, NEW[FIRST], 128)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return milblob.load(path)[FIRST]
+
+
+def refit_one(path: Path) -> Any:
+    """One call."""
+    milblob.refit(path, {FIRST: NEW[FIRST]})
+    return milblob.load(path)[FIRST]
+
+
+def refit_many(path: Path) -> Any:
+    """Eight weights, eight times the bytes."""
+    milblob.refit(path, NEW)
+    return milblob.load(path)[FIRST]
+
+
+def assign_one(path: Path) -> Any:
+    """In the manner of h5py."""
+    with milblob.open(path, "r+") as model:
+        model[FIRST] = NEW[FIRST]
+    return milblob.load(path)[FIRST]
+
+
+def copy_file(path: Path) -> Any:
+    """The whole file to another, which then has the new values: what a rewrite costs at least."""
+    target = path.with_name("refit-copy.bin")
+    with (path / WEIGHTS).open("rb") as source, target.open("wb") as file:
+        while chunk := source.read(1 << 24):
+            file.write(chunk)
+        file.flush()
+        os.pwrite(file.fileno(), NEW[FIRST], 128)
+        os.fsync(file.fileno())
+    values = np.fromfile(target, np.float16, NEW[FIRST].size, offset=128).reshape(SHAPE)
+    target.unlink()
+    return values
+
+
+def h5py_write(path: Path) -> Any:
+    """In place too, with no protection against a crash."""
+    import h5py
+
+    with h5py.File(path, "r+") as file:
+        file[FIRST][...] = NEW[FIRST]
+    fd = os.open(path, os.O_RDWR)
+    os.fsync(fd)
+    os.close(fd)
+    with h5py.File(path) as file:
+        return file[FIRST][...]
+
+
+def safetensors_rewrite(path: Path) -> Any:
+    """Load everything, replace one, save everything: the format has no other way."""
+    from safetensors import safe_open
+    from safetensors.numpy import load_file, save_file
+
+    values = load_file(path)
+    values[FIRST] = NEW[FIRST]
+    target = path.with_name("refit-copy.safetensors")
+    save_file(values, target)
+    fd = os.open(target, os.O_RDWR)
+    os.fsync(fd)
+    os.close(fd)
+    with safe_open(target, "np") as file:
+        result = file.get_tensor(FIRST)
+    target.unlink()
+    return result
+
+
+ROWS: dict[str, tuple[Callable[[Path], Any], str, dict[str, Any]]] = {
+    LIMIT: (bare, "mlpackage", {"role": "limit"}),
+    "milblob: refit": (refit_one, "mlpackage", {"role": "milblob", "targets": {COPY: 0.1}}),
+    "milblob: open r+, assign": (assign_one, "mlpackage", {"role": "milblob"}),
+    "milblob: refit in a package of 1/8 the size": (refit_one, "small.mlpackage", {"role": "milblob"}),
+    "milblob: refit of 8 weights": (refit_many, "mlpackage", {"role": "milblob", "targets": {"milblob: refit": 12.0}}),
+    "h5py: r+, data[...] = array": (h5py_write, "h5", {}),
+    COPY: (copy_file, "mlpackage", {}),
+    "safetensors: load_file, save_file": (safetensors_rewrite, "safetensors", {}),
+}
+
+
+def check(values: Any) -> None:
+    """The new values are there."""
+    assert values.dtype == np.float16 and np.array_equal(values, NEW[FIRST])
+
+
+@pytest.mark.parametrize("name", ROWS)
+def bench_refit(row: Any, made: Made, name: str) -> None:
+    run, suffix, options = ROWS[name]
+    tensors = SMALL if suffix.startswith("small") else TENSORS
+    path = made(f"refit.{suffix}", lambda path: makers.WRITERS[suffix.rpartition(".")[2]](path, tensors))
+    row(JOB, name, lambda: run(path), check=check, **options)

@@ -1,0 +1,96 @@
+"""milblob pack: arrays to a bare weight file, with a listing that has their names."""
+
+import os
+from argparse import Namespace
+from contextlib import ExitStack
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..dtypes import DType, as_dtype
+from ..errors import UnsupportedError
+from ..formats.arrays import StoredArray
+from ..formats.read import open_arrays
+from ..formats.weights import write_weights
+from . import output
+from .saving import check_target, report, shown
+from .selection import describe_filter, matches
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command."""
+    target = arguments.output
+    listing = arguments.listing or os.path.splitext(target)[0] + ".json"
+    for source in arguments.sources:
+        check_target(source, target)
+        check_target(source, listing)
+    with ExitStack() as stack:
+        chosen, skipped = _open(stack, arguments)
+        dtypes = _dtypes(chosen, arguments.dtype)
+        if arguments.skip_unsupported:
+            for name in [name for name, array in chosen.items() if dtypes.get(name, array.mil_dtype).blob_code is None]:
+                skipped[name] = str(chosen.pop(name).mil_dtype)
+        if not chosen:
+            wanted = describe_filter(arguments)
+            raise ValueError(f"tensors to pack: expected at least one, got none{' for ' if wanted else ''}{wanted}")
+        with shown(chosen, arguments) as progress:
+            try:
+                write_weights(
+                    chosen,
+                    target,
+                    listing=listing,
+                    dtypes=dtypes,
+                    align=arguments.align,
+                    force=arguments.force,
+                    progress=progress,
+                )
+            except TypeError as error:
+                raise TypeError(f"{error} (--skip-unsupported leaves them out)") from None
+        if skipped and not arguments.quiet:
+            for name, dtype in skipped.items():
+                output.say(f"left out: {name} {dtype}")
+        sources = arguments.sources[0] if len(arguments.sources) == 1 else arguments.sources
+        report(arguments, sources, target, chosen, listing=listing, skipped=list(skipped))
+    return 0
+
+
+def _open(stack: ExitStack, arguments: Namespace) -> tuple[dict[str, StoredArray], dict[str, str]]:
+    """Open all sources: the arrays, and the dtypes of those that are left out, by name.
+
+    Raises:
+        ValueError: a name in two of them.
+    """
+    chosen: dict[str, StoredArray] = {}
+    skipped: dict[str, str] = {}
+    for source in arguments.sources:
+        arrays = stack.enter_context(open_arrays(source))
+        for name in arrays:
+            if not matches(name, arguments.keep):
+                continue
+            if name in chosen or name in skipped:
+                raise ValueError(f"names of tensors: expected each once, got {name} again in {source}")
+            try:
+                chosen[name] = arrays[name]
+            except UnsupportedError as error:
+                if not arguments.skip_unsupported:
+                    raise
+                skipped[name] = f"({error.what})"
+    return chosen, skipped
+
+
+def _dtypes(arrays: dict[str, StoredArray], options: list[str]) -> dict[str, DType]:
+    """Read --dtype NAME=DTYPE; NAME may be a pattern. The last one that matches counts.
+
+    Raises:
+        ValueError: no such form, or no such tensor. TypeError: no such dtype.
+    """
+    result: dict[str, Any] = {}
+    for option in options:
+        glob, equals, text = option.rpartition("=")
+        if not equals:
+            raise ValueError(f"--dtype: expected NAME=DTYPE, such as w=uint4, got {option}")
+        dtype = as_dtype(text)
+        found = [name for name in arrays if name == glob or fnmatchcase(name, glob)]
+        if not found:
+            raise ValueError(f"--dtype {option}: expected the name of a tensor, got none that matches {glob}")
+        result.update(dict.fromkeys(found, dtype))
+    return result

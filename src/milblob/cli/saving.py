@@ -1,0 +1,59 @@
+"""What the commands that write tensors elsewhere share: where to, how far, and what was done."""
+
+import contextlib
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import UnsupportedError
+from ..formats.elements import Readable
+from . import output
+from .progress import Progress
+
+
+def check_target(source: str, target: str) -> None:
+    """Refuse an output that is what is read, lies in it, or holds it.
+
+    Raises:
+        ValueError: it does.
+    """
+    real_source, real_target = os.path.realpath(source), os.path.realpath(target)
+    inside = real_target == real_source or real_target.startswith(real_source + os.sep)
+    around = os.path.isdir(real_target) and real_source.startswith(real_target.rstrip(os.sep) + os.sep)
+    if inside or around:
+        how = "holds" if around else "is, or is in,"
+        raise ValueError(f"output {target}: expected a place outside the model, got one that {how} {source}")
+
+
+def with_hint(error: UnsupportedError, tensors: Mapping[str, Readable], arguments: Namespace) -> UnsupportedError:
+    """Say of a compressed weight how its parts can be had."""
+    if not arguments.stored and any(getattr(tensor, "compression", "") for tensor in tensors.values()):
+        return UnsupportedError(f"{error} (--stored extracts the parts)")
+    return error
+
+
+def report(arguments: Namespace, source: Any, target: str, tensors: Mapping[str, Readable], **more: Any) -> None:
+    """Say what was written, as -v, -q and --json ask.
+
+    Args:
+        arguments: of the command.
+        source: "path" in JSON.
+        target: "output" in JSON.
+        tensors: what was written.
+        more: further keys in JSON.
+    """
+    nbytes = sum(tensor.nbytes for tensor in tensors.values())
+    if arguments.verbose:
+        for name, tensor in tensors.items():
+            output.say(f"{name} {tensor.mil_dtype} {output.shape_text(tensor.shape)}")
+    if arguments.json:
+        output.print_json({"path": source, "output": target, "tensors": list(tensors), "nbytes": nbytes, **more})
+    elif not arguments.quiet:
+        output.say(f"{output.plural(len(tensors), 'tensor')}, {output.size(nbytes)}, to {target}")
+
+
+def shown(tensors: Mapping[str, Readable], arguments: Namespace) -> contextlib.closing[Progress]:
+    """Show on a terminal how far the writing of these tensors is, while in the context."""
+    return contextlib.closing(Progress(tensors.values(), enabled=not arguments.quiet and sys.stderr.isatty()))

@@ -1,0 +1,110 @@
+"""NumPy's .npy: an array where it lies in a file."""
+
+import io
+from collections.abc import Callable
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import FormatError, UnsupportedError
+from ..mapping import Mapping
+from ..tensorvalue import require_shape
+
+HEAD_NBYTES = 10240
+"""Enough for any header that is read: NumPy stops at 10,000 characters too, as long ones can exhaust its parser."""
+
+_SMALL_NBYTES = 1 << 18
+
+
+class Header(NamedTuple):
+    """What an .npy says about itself.
+
+    Attributes:
+        dtype: of the elements, as stored.
+        shape: dimensions.
+        is_fortran: whether the first dimension varies fastest.
+        nbytes: of the header: where the elements begin.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    is_fortran: bool
+    nbytes: int
+
+    def array_over(self, buffer: Any, offset: int) -> np.ndarray[Any, Any]:
+        """Return the array whose .npy begins at `offset` of a buffer; not copied."""
+        if not prod(self.shape):
+            return np.empty(self.shape, self.dtype)
+        return np.ndarray(self.shape, self.dtype, buffer, offset + self.nbytes, order="F" if self.is_fortran else "C")
+
+
+def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
+    """Read the header of an .npy.
+
+    Args:
+        head: its first HEAD_NBYTES bytes, or all.
+        nbytes: of the whole.
+        what: what messages call it.
+        file: where it is.
+
+    Raises:
+        FormatError: no .npy, or one of another size than its header says.
+        UnsupportedError: objects (pickles are never loaded), fields, text of bytes; a version above 2.
+    """
+    stream = io.BytesIO(head)
+    try:
+        version = np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call,unused-ignore]
+        if version not in ((1, 0), (2, 0)):
+            raise UnsupportedError(f"{what}: expected version 1.0 or 2.0 of .npy, got {version}", file=file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, is_fortran, dtype = read(stream)  # type: ignore[no-untyped-call,unused-ignore]
+    except UnsupportedError:
+        raise
+    except Exception as error:  # the header is a Python literal: its parser raises many things
+        words = " ".join(str(error).split()) or type(error).__name__
+        raise FormatError(f"{what}: expected an .npy file, got {words:.200}", file=file) from None
+    if dtype.hasobject:
+        words = f"{what}: expected numbers or text, got Python objects, which only a pickle holds; none is ever loaded"
+        raise UnsupportedError(words, file=file)
+    if dtype.kind not in "?biufU":
+        raise UnsupportedError(f"{what}: expected a dtype that MIL has, got {dtype}", file=file)
+    if any(type(size) is not int or size < 0 for size in shape):
+        raise FormatError(f"{what}: expected sizes of 0 or more, got {shape}", file=file)
+    require_shape(shape, 0, file)
+    expected = stream.tell() + prod(shape) * dtype.itemsize
+    if expected != nbytes:
+        words = f"{what}: expected {expected} bytes for {dtype} {list(shape)}, got {nbytes}"
+        raise FormatError(words, file=file)
+    return Header(dtype, shape, is_fortran, stream.tell())
+
+
+def open_array(path: str) -> tuple[Header, Callable[[], np.ndarray[Any, Any]]]:
+    """Look at an .npy file.
+
+    Returns:
+        Its header, and what gives its array: mapped, but for a small one, which is not worth a descriptor for as long
+        as it lives.
+
+    Raises:
+        OSError: it cannot be opened; otherwise as `read_header`.
+    """
+
+    def load() -> np.ndarray[Any, Any]:
+        mapping = Mapping(path)
+        buffer: Any = mapping.live()
+        try:
+            if buffer.nbytes != nbytes:
+                words = f"size: expected {nbytes} bytes as when it was opened, got {buffer.nbytes}"
+                raise FormatError(words, file=path)
+            return header.array_over(bytes(buffer) if nbytes <= _SMALL_NBYTES else buffer, 0)
+        finally:
+            mapping.close()
+
+    mapping = Mapping(path)
+    try:
+        nbytes = mapping.nbytes
+        header = read_header(bytes(memoryview(mapping.live())[:HEAD_NBYTES]), nbytes, "array", path)
+    finally:
+        mapping.close()
+    return header, load

@@ -1,0 +1,55 @@
+"""JSON that comes from outside: bounded, and every failure a FormatError."""
+
+from typing import Any
+
+from .errors import FormatError
+
+MAX_NBYTES = 16 << 20  # `{}` times a third of it is 400 MB of objects
+_MAX_SIZE = (1 << 63) - 1
+
+
+def parse_json(data: bytes | memoryview | str, what: str, file: str | None, *, unique: bool = False) -> Any:
+    """Parse a JSON document.
+
+    Args:
+        data: the document.
+        what: what messages call it.
+        file: where it comes from, for messages.
+        unique: refuse an object that has a key twice; else the last one counts, as is usual.
+
+    Raises:
+        FormatError: too large, not JSON, nested too deep, a key twice.
+    """
+    import json
+
+    if len(data) > MAX_NBYTES:
+        raise FormatError(f"{what}: expected at most {MAX_NBYTES} bytes, got {len(data)}", file=file)
+    try:
+        text = bytes(data) if isinstance(data, memoryview) else data
+        return json.loads(text, object_pairs_hook=_unique if unique else None)
+    except _RepeatedKeyError as error:
+        raise FormatError(f"{what}: expected every key once, got {error.args[0]!r} twice", file=file) from None
+    except (ValueError, RecursionError) as error:
+        words = str(error) if isinstance(error, ValueError) else "nesting too deep"
+        raise FormatError(
+            f"{what}: expected a document, got {words}", offset=getattr(error, "pos", None), file=file
+        ) from None
+
+
+class _RepeatedKeyError(Exception):
+    """A key that an object has twice."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        raise _RepeatedKeyError(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
+    return result
+
+
+def as_shape(value: Any) -> tuple[int, ...] | None:
+    """Return a shape from a document as a tuple; None if it is none."""
+    if not isinstance(value, list) or not all(type(size) is int and 0 <= size <= _MAX_SIZE for size in value):
+        return None
+    return tuple(value)

@@ -1,0 +1,50 @@
+"""milblob.open: a model to read, or to give new values."""
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from .model import Model
+
+if TYPE_CHECKING:
+    from .editing import EditableModel
+
+
+@overload
+def open(source: Any, mode: Literal["r"] = "r", *, constants: bool = False, stored: bool = False) -> Model: ...
+
+
+@overload
+def open(source: Any, mode: Literal["r+"], *, constants: bool = False, stored: bool = False) -> "EditableModel": ...
+
+
+@overload
+def open(source: Any, mode: str, *, constants: bool = False, stored: bool = False) -> Model: ...
+
+
+def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool = False) -> Model:
+    """Open a model, or a bare weight file, without reading its values.
+
+    Args:
+        source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file, or listing of one (`write_weights`);
+            or a buffer or file object that holds one of the latter four. What it is follows from the contents.
+        mode: "r" to read. "r+" also to assign: `model["w"] = array` (see EditableModel); then `source` is a path, and
+            no other writer may have the model.
+        constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of
+            ten or more elements).
+        stored: list the stored parts of compressed weights ("w.indices", "w.lut", ...) instead of the dense weights.
+
+    Returns:
+        Model, a mapping from names to `Tensor`; a context manager. With "r+", an EditableModel.
+
+    Raises:
+        OSError: a file cannot be opened.
+        FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named); ResolveError: the manifest
+            leads nowhere. A missing weight file is no error before a tensor in it is read.
+        ValueError: another mode; "r+" of a file inside a package. BlockingIOError: "r+", and another writer has it.
+    """
+    if mode == "r+":
+        from .editing import EditableModel
+
+        return EditableModel(source, constants=constants, stored=stored)
+    if mode != "r":
+        raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")
+    return Model(source, constants=constants, stored=stored)
