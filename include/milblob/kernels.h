@@ -4,18 +4,23 @@
 #ifndef MILBLOB_KERNELS_H
 #define MILBLOB_KERNELS_H
 
+#include "milblob/compare_x86.h"
 #include "milblob/float_x86.h"
 
 typedef struct mb_tier {
     const char *name;
     mb_cast_kernel cast[MB_CAST_COUNT]; /* by enum mb_cast_kind */
+    mb_compare_f32_kernel compare_f32;
+    mb_compare_f64_kernel compare_f64;
 } mb_tier;
 
 /* From the slowest to the fastest. */
 static const mb_tier mb_tiers[] = {
-    {"plain", {mb_cast_f32_f16_plain, mb_cast_f32_bf16_plain, mb_cast_f16_f32_plain, mb_cast_bf16_f32_plain, mb_cast_f16_bf16_plain, mb_cast_bf16_f16_plain}},
+    {"plain", {mb_cast_f32_f16_plain, mb_cast_f32_bf16_plain, mb_cast_f16_f32_plain, mb_cast_bf16_f32_plain, mb_cast_f16_bf16_plain, mb_cast_bf16_f16_plain},
+     mb_compare_f32_plain, mb_compare_f64_plain},
 #ifdef MB_HAS_AVX2
-    {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2}},
+    {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
+     mb_compare_f32_avx2, mb_compare_f64_avx2},
 #endif
 };
 

@@ -118,5 +118,6 @@ cdef _error(C.mb_error *e, name, str where=""):
 # One module, its functions by subject. What they share stands above.
 include "_blobs.pxi"
 include "_casts.pxi"
+include "_differences.pxi"
 include "_values.pxi"
 include "_programs.pxi"
