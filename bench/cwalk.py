@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 SOURCE = Path(__file__).with_name("cwalk.c")
 
@@ -38,6 +39,12 @@ class CWalk:
         total = ctypes.c_uint64()
         count = self._library.cwalk_records(path.encode(), random, ctypes.byref(total))
         return count, total.value
+
+    def sum(self, array: Any) -> int:
+        """Add up the 64-bit words of a contiguous array, in one pass of one thread."""
+        function = self._library.cwalk_sum
+        function.restype = ctypes.c_uint64
+        return int(function(ctypes.c_void_p(array.ctypes.data), ctypes.c_uint64(array.nbytes)))
 
     def program(self, model: str, weights: str) -> tuple[int, int, int, int]:
         """Walk a model file: (blob values, operations, bytes of their records, elements declared)."""

@@ -162,7 +162,7 @@ WRITERS: dict[str, Callable[[Path, Tensors], None]] = {
 }
 
 
-def write_transformer(package: Path, layers: int, width: int) -> None:
+def write_transformer(package: Path, layers: int, width: int, target: str = "iOS16") -> None:
     """Convert a transformer by coremltools' own converter: 19 weights per layer, with 12 * width^2 values.
 
     With 24 layers of width 1024 it has 2,841 operations and 459 weights of 640 MB. The rotary embedding is written out
@@ -209,7 +209,7 @@ def write_transformer(package: Path, layers: int, width: int) -> None:
         bent = mb.tanh(x=mb.mul(x=inner, y=np.float16(0.7978846)), name=f"{name}_tanh")
         return mb.mul(x=mb.mul(x=x, y=np.float16(0.5)), y=mb.add(x=bent, y=np.float16(1)), name=name)
 
-    @mb.program(input_specs=[mb.TensorSpec((1, tokens), dtype=types.int32)], opset_version=ct.target.iOS16)
+    @mb.program(input_specs=[mb.TensorSpec((1, tokens), dtype=types.int32)], opset_version=getattr(ct.target, target))
     def program(ids: Any) -> Any:
         x = mb.gather(x=weight("embedding", vocabulary, width), indices=ids, axis=0, name="embedded")
         for i in range(layers):
@@ -234,7 +234,7 @@ def write_transformer(package: Path, layers: int, width: int) -> None:
     model = ct.convert(
         program,
         convert_to="mlprogram",
-        minimum_deployment_target=ct.target.iOS16,
+        minimum_deployment_target=getattr(ct.target, target),
         pass_pipeline=ct.PassPipeline.EMPTY,
         compute_precision=ct.precision.FLOAT32,
         skip_model_load=True,

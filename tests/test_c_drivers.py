@@ -127,6 +127,10 @@ def test_casts(build):
     run([build("cast")])
 
 
+def test_statistics(build):
+    run([build("statistics")])
+
+
 def test_splice(build, programs, tmp_path):
     run([build("splice_edits"), *programs])
     run([build("splice_edits"), "--mutate", 150, 6, *programs])

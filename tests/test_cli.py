@@ -17,7 +17,7 @@ import pytest
 
 import milblob
 from milblob import blobcheck
-from milblob.cli import output, patterns, statistics
+from milblob.cli import output, patterns
 
 TESTS = pathlib.Path(__file__).parent
 DATA = TESTS / "data"
@@ -290,34 +290,6 @@ def test_show_without_weight_files(cli, tmp_path):
     assert "no such file" in err
 
 
-@pytest.mark.filterwarnings("error")
-def test_statistics_of_odd_values():
-    def summary(values, name):
-        return statistics.summarize(values, milblob.DType[name])
-
-    odd = summary(np.array([np.nan, np.inf, -np.inf, 0, 1, 3], np.float32), "FLOAT32")
-    assert (odd.nans, odd.infinities, odd.zeros, odd.minimum, odd.maximum) == (1, 2, 1, 0, 3)
-    assert odd.mean == pytest.approx(4 / 3)
-    assert summary(np.array([np.nan], np.float16), "FLOAT16").minimum is None
-    huge = summary(np.array([-1.7e308, 1.7e308]), "FLOAT64")
-    assert (huge.minimum, huge.maximum) == (-1.7e308, 1.7e308)
-    tiny = summary(np.array([5e-324, 1e-323]), "FLOAT64")
-    assert sum(n for _, _, n in tiny.bins) == 2
-    wide = summary(np.array([-(2**63), 2**63 - 1], np.int64), "INT64")
-    assert (wide.minimum, wide.maximum, sum(n for _, _, n in wide.bins)) == (-(2**63), 2**63 - 1, 2)
-    assert summary(np.array([2**64 - 1], np.uint64), "UINT64").bins == [(2**64 - 1, 2**64 - 1, 1)]
-    even = summary(np.arange(-8, 16, dtype=np.int8), "INT8")  # 24 values, 12 bins: each holds two numbers
-    assert even.bins == [(low, low + 1, 2) for low in range(-8, 16, 2)]
-    odd_count = summary(np.arange(17, dtype=np.uint8), "UINT8").bins
-    assert odd_count == [*((low, low + 1, 2) for low in range(0, 16, 2)), (16, 16, 1)]
-    edge = summary(np.array([2**63 - 1, 2**63 - 2, 2**63 - 1], np.int64), "INT64")
-    assert edge.bins == [(2**63 - 2, 2**63 - 2, 1), (2**63 - 1, 2**63 - 1, 2)]
-    assert summary(np.array([True, False, True]), "BOOL").bins == [(0, 0, 1), (1, 1, 2)]
-    assert summary(np.empty(0, np.float32), "FLOAT32").bins == []
-    int4 = milblob.unpack_tensor(milblob.pack_tensor(np.array([-8, -1, 7], np.int8), "int4"), "int4", [3])
-    assert summary(int4, "INT4").minimum == -8
-
-
 # -- extract ----------------------------------------------------------------------------------------------------------
 
 
@@ -571,5 +543,5 @@ def test_examples_of_the_page(cli, example, tmp_path, monkeypatch):
 def test_the_page_has_every_code():
     listed = re.findall(r"^\| `([a-z-]+)` \| (?:error|warning|note) \|", PAGE, re.M)
     assert sorted(listed) == sorted(blobcheck.CODES)
-    tested = (TESTS / "test_check.py").read_text("utf-8")
+    tested = "".join((TESTS / name).read_text("utf-8") for name in ("test_check.py", "test_valuecheck.py"))
     assert [code for code in listed if f'"{code}"' not in tested] == []

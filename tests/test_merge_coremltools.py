@@ -1,6 +1,7 @@
 """Merged packages in coremltools: it loads them, finds every value, and sees what its own save_multifunction makes."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -43,9 +44,10 @@ def sources(tmp_path_factory):
         convert(folder, "same.mlpackage", 1, half=False),
         convert(folder, "changed.mlpackage", 1, half=False, change=1.0),
         convert(folder, "half.mlpackage", 1, half=True),
-        DATA / "functions/model.mlpackage",
-        DATA / "states/model.mlpackage",
-        DATA / "palette_scaled/model.mlpackage",
+        *(  # copies: coremltools rewrites the manifest of what it opens
+            shutil.copytree(DATA / name / "model.mlpackage", folder / f"{name}.mlpackage")
+            for name in ("functions", "states", "palette_scaled")
+        ),
     ]
 
 

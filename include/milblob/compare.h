@@ -13,8 +13,8 @@
 #ifndef MILBLOB_COMPARE_H
 #define MILBLOB_COMPARE_H
 
-#include "milblob/dtype.h"
 #include "milblob/float.h"
+#include "milblob/moments.h"
 
 enum { MB_COMPARE_BLOCK = 1024, MB_COMPARE_SUMS = 7 };
 
@@ -66,37 +66,15 @@ static inline bool mb_number_is_narrow(uint32_t mil_code) { return mb_number_nby
 /* Whether float64 does not. */
 static inline bool mb_number_is_whole64(uint32_t mil_code) { return mil_code == MB_MIL_INT64 || mil_code == MB_MIL_UINT64; }
 
-MB_STEP float mb_f32_of(uint32_t bits) {
+MB_STEP float mb_f32_of_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-MB_STEP double mb_f64_of(uint64_t bits) {
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* float8e4m3fn: 1+4+3 bits, bias 7, no infinity; the largest exponent and fraction together are NaN. */
-static inline float mb_f8e4m3fn(uint32_t bits) {
-    const uint32_t sign = (bits & 0x80u) << 24, exponent = bits >> 3 & 15u, fraction = bits & 7u;
-    if ((bits & 0x7fu) == 0x7fu) return mb_f32_of(sign | 0x7fc00000u);
-    if (exponent != 0) return mb_f32_of(sign | (exponent + 120u) << 23 | fraction << 20);
-    return (sign ? -1.0f : 1.0f) * (float)fraction * 0x1p-9f;
-}
-
-/* One element as float32; of narrow dtypes other than float32, float16 and bfloat16, which have loops of their own. */
-static inline float mb_narrow_number(uint32_t mil_code, const uint8_t *src) {
-    switch (mil_code) {
-    case MB_MIL_INT16: return (float)(int16_t)mb_load_u16(src);
-    case MB_MIL_UINT16: return (float)mb_load_u16(src);
-    case MB_MIL_INT8: return (float)(int8_t)src[0];
-    case MB_MIL_INT4: return (float)((int)(src[0] & 15u) - (int)(src[0] & 8u) * 2); /* a nibble, whatever lies above it */
-    case MB_MIL_FLOAT8E4M3FN: return mb_f8e4m3fn(src[0]);
-    case MB_MIL_FLOAT8E5M2: return mb_f32_of(mb_f16_to_f32((uint32_t)src[0] << 8, 0)); /* the upper half of a float16 */
-    default: return (float)src[0];
-    }
+/* One element as float64, of a dtype of at most 16 bits. */
+static inline double mb_short_number(uint32_t mil_code, const uint8_t *src) {
+    return mb_narrow_value(mil_code, mb_number_nbytes(mil_code) == 1 ? src[0] : mb_load_u16(src));
 }
 
 /* Elements of a narrow dtype as float32. `widen`: the kernel for float16. */
@@ -106,18 +84,18 @@ static inline void mb_narrow_numbers(float *dst, uint32_t mil_code, const uint8_
     if (mil_code == MB_MIL_FLOAT16) {
         widen((uint8_t *)dst, src, count, false, &counts);
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-        for (uint32_t i = 0; i < count; i++) dst[i] = mb_f32_of(mb_load_u32((const uint8_t *)&dst[i]));
+        for (uint32_t i = 0; i < count; i++) dst[i] = mb_f32_of_bits(mb_load_u32((const uint8_t *)&dst[i]));
 #endif
     } else if (mil_code == MB_MIL_FLOAT32) {
-        for (uint32_t i = 0; i < count; i++) dst[i] = mb_f32_of(mb_load_u32(src + 4 * (size_t)i));
+        for (uint32_t i = 0; i < count; i++) dst[i] = mb_f32_of_bits(mb_load_u32(src + 4 * (size_t)i));
     } else if (mil_code == MB_MIL_BFLOAT16) {
-        for (uint32_t i = 0; i < count; i++) dst[i] = mb_f32_of(mb_load_u16(src + 2 * (size_t)i) << 16);
+        for (uint32_t i = 0; i < count; i++) dst[i] = mb_f32_of_bits(mb_load_u16(src + 2 * (size_t)i) << 16);
     } else if (mil_code == MB_MIL_INT8) {
         for (uint32_t i = 0; i < count; i++) dst[i] = (float)(int8_t)src[i];
     } else if (mil_code == MB_MIL_UINT8) {
         for (uint32_t i = 0; i < count; i++) dst[i] = (float)src[i];
     } else {
-        for (uint32_t i = 0; i < count; i++) dst[i] = mb_narrow_number(mil_code, src + nbytes * i);
+        for (uint32_t i = 0; i < count; i++) dst[i] = (float)mb_short_number(mil_code, src + nbytes * i);
     }
 }
 
@@ -125,7 +103,7 @@ static inline void mb_narrow_numbers(float *dst, uint32_t mil_code, const uint8_
 static inline double mb_wide_number(uint32_t mil_code, const uint8_t *src, double *rest) {
     *rest = 0;
     switch (mil_code) {
-    case MB_MIL_FLOAT64: return mb_f64_of(mb_load_u64(src));
+    case MB_MIL_FLOAT64: return mb_f64_of_bits(mb_load_u64(src));
     case MB_MIL_INT32: return (double)(int32_t)mb_load_u32(src);
     case MB_MIL_UINT32: return (double)mb_load_u32(src);
     case MB_MIL_INT64: case MB_MIL_UINT64: {
@@ -136,10 +114,8 @@ static inline double mb_wide_number(uint32_t mil_code, const uint8_t *src, doubl
         *rest = sign * (double)low;
         return sign * (double)(size - low);
     }
-    case MB_MIL_FLOAT32: return (double)mb_f32_of(mb_load_u32(src));
-    case MB_MIL_FLOAT16: return (double)mb_f32_of(mb_f16_to_f32(mb_load_u16(src), 0));
-    case MB_MIL_BFLOAT16: return (double)mb_f32_of(mb_load_u16(src) << 16);
-    default: return (double)mb_narrow_number(mil_code, src);
+    case MB_MIL_FLOAT32: return (double)mb_f32_of_bits(mb_load_u32(src));
+    default: return mb_short_number(mil_code, src);
     }
 }
 
@@ -169,11 +145,7 @@ static inline bool mb_compare_finish(const double sums[MB_COMPARE_SUMS][4], cons
     return part->sums[MB_SUM_DISTANCE] <= 0x1.fffffffffffffp1023;
 }
 
-MB_STEP double mb_size(double value) {
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return mb_f64_of(bits & 0x7fffffffffffffffu);
-}
+MB_STEP double mb_size(double value) { return mb_f64_of_bits(mb_f64_bits(value) & MB_F64_ABS); }
 
 /* Three loops over a block: one with everything in it has more lanes than a CPU has registers. */
 #define MB_DEFINE_COMPARE(name, type) \

@@ -4,12 +4,21 @@
 #ifndef MILBLOB_KERNELS_H
 #define MILBLOB_KERNELS_H
 
+#include "milblob/blake3_x86.h"
 #include "milblob/compare_x86.h"
 #include "milblob/float_x86.h"
+#include "milblob/moments.h"
+
+#ifdef MB_HAS_AVX2
+MB_DEFINE_MOMENTS(mb_moments_block_avx2, MB_TARGET_AVX2)
+MB_DEFINE_MOMENTS(mb_moments_block_avx512, MB_TARGET_AVX512)
+#endif
 
 typedef struct mb_tier {
     const char *name;
     mb_cast_kernel cast[MB_CAST_COUNT]; /* by enum mb_cast_kind */
+    mb_moments_kernel moments;
+    mb_blake3_kernel blake3;
     mb_compare_f32_kernel compare_f32;
     mb_compare_f64_kernel compare_f64;
 } mb_tier;
@@ -17,10 +26,12 @@ typedef struct mb_tier {
 /* From the slowest to the fastest. */
 static const mb_tier mb_tiers[] = {
     {"plain", {mb_cast_f32_f16_plain, mb_cast_f32_bf16_plain, mb_cast_f16_f32_plain, mb_cast_bf16_f32_plain, mb_cast_f16_bf16_plain, mb_cast_bf16_f16_plain},
-     mb_compare_f32_plain, mb_compare_f64_plain},
+     mb_moments_block_plain, mb_blake3_plain, mb_compare_f32_plain, mb_compare_f64_plain},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
-     mb_compare_f32_avx2, mb_compare_f64_avx2},
+     mb_moments_block_avx2, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2},
+    {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
+     mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2},
 #endif
 };
 
@@ -33,6 +44,7 @@ static inline int mb_tier_usable(void) {
 #if !defined(__clang__) && __GNUC__ >= 11 /* others refuse the word; every CPU that has AVX2 has F16C */
     if (!__builtin_cpu_supports("f16c")) return 1;
 #endif
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) return 2;
 #endif
     return MB_TIER_COUNT;
 }
@@ -56,5 +68,16 @@ static inline uint64_t mb_cast_find(int kind, const uint8_t *src, uint64_t count
     }
     return count;
 }
+
+/* As mb_wide_moments, and as the functions of blake3.h, with the kernels of a tier. */
+static inline void mb_moments_of(const mb_tier *tier, int kind, const uint8_t *src, uint64_t count, mb_moments *m, mb_distinct *distinct) {
+    mb_wide_moments(tier->moments, kind, src, count, m, distinct);
+}
+
+static inline void mb_hash_stretch(const mb_tier *tier, uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t index, bool is_root) {
+    mb_blake3_stretch(tier->blake3, dst, src, nbytes, index, is_root);
+}
+
+static inline void mb_hash_join(const mb_tier *tier, uint8_t *cvs, uint64_t count, bool is_root) { mb_blake3_join(tier->blake3, cvs, count, is_root); }
 
 #endif

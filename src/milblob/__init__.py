@@ -20,8 +20,10 @@ from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
 
 if TYPE_CHECKING:
+    from .contenthash import ContentHash, content_hash
     from .editing import EditableModel
     from .formats.weights import write_weights
+    from .measuring import Statistics, statistics
     from .merge import Merged, MergedFunction, merge_functions
     from .refitting import RefitReport, Refitted, refit
     from .repacking import Report, repack
@@ -32,6 +34,7 @@ __all__ = [
     "BlobReader",
     "BlobRecord",
     "BlobWriter",
+    "ContentHash",
     "DType",
     "EditableModel",
     "Finding",
@@ -45,24 +48,31 @@ __all__ = [
     "Refitted",
     "Report",
     "ResolveError",
+    "Statistics",
     "Tensor",
     "UnsupportedError",
     "Use",
     "check",
+    "content_hash",
     "load",
     "merge_functions",
     "open",
     "pack_tensor",
     "refit",
     "repack",
+    "statistics",
     "unpack_tensor",
     "write_weights",
 ]
 
-# Whoever only reads does not wait for what writes to be imported.
+# Whoever only reads does not wait for everything else to be imported.
 _LATER = {
+    "ContentHash": "contenthash",
+    "content_hash": "contenthash",
     "EditableModel": "editing",
     "write_weights": "formats.weights",
+    "Statistics": "measuring",
+    "statistics": "measuring",
     "Merged": "merge",
     "MergedFunction": "merge",
     "merge_functions": "merge",

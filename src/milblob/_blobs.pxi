@@ -110,7 +110,8 @@ def blob_place(uint64_t end, uint64_t align=64):
     return offset, data_offset
 
 
-def blob_stage(list arrays, Py_ssize_t start, staging, uint64_t base, uint64_t end, uint64_t align, kind, dict codes, list offsets):
+def blob_stage(list arrays, Py_ssize_t start, staging, uint64_t base, uint64_t end, uint64_t align, kind, dict codes,
+               list offsets):
     """Lay out arrays as records in a staging buffer, one after another, for as long as they fit.
 
     Args:

@@ -11,7 +11,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyB
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from milblob cimport _kernels as C
@@ -28,6 +28,8 @@ PACK_RAW, PACK_I16, PACK_U16, PACK_I32, PACK_I64 = C.MB_PACK_RAW, C.MB_PACK_I16,
 
 CAST_F32_F16, CAST_F32_BF16, CAST_F16_F32 = C.MB_CAST_F32_F16, C.MB_CAST_F32_BF16, C.MB_CAST_F16_F32
 CAST_BF16_F32, CAST_F16_BF16, CAST_BF16_F16 = C.MB_CAST_BF16_F32, C.MB_CAST_F16_BF16, C.MB_CAST_BF16_F16
+WIDE_F32, WIDE_F64, WIDE_I32, WIDE_U32, WIDE_I64, WIDE_U64 = C.MB_WIDE_F32, C.MB_WIDE_F64, C.MB_WIDE_I32, C.MB_WIDE_U32, C.MB_WIDE_I64, C.MB_WIDE_U64
+HASH_STRETCH_NBYTES = C.MB_BLAKE3_STRETCH
 
 
 def dtype_table():
@@ -119,5 +121,6 @@ cdef _error(C.mb_error *e, name, str where=""):
 include "_blobs.pxi"
 include "_casts.pxi"
 include "_differences.pxi"
+include "_statistics.pxi"
 include "_values.pxi"
 include "_programs.pxi"

@@ -1,5 +1,5 @@
 # Every C function and type that _codec.pyx may use. The headers hold the documentation.
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from "milblob/base.h" nogil:
     ctypedef enum mb_status:
@@ -89,6 +89,37 @@ cdef extern from "milblob/float.h" nogil:
     ctypedef struct mb_cast_counts:
         uint64_t overflow, nan, underflow
 
+cdef extern from "milblob/tally.h" nogil:
+    ctypedef struct mb_tally:
+        uint64_t count
+        uint16_t *patterns
+        uint64_t *counts
+    void mb_tally_elements(mb_tally *tally, const uint8_t *src, uint64_t count, unsigned int nbits)
+    void mb_tally_add(mb_tally *tally, const mb_tally *other)
+    uint32_t mb_tally_gather(mb_tally *tally, unsigned int nbits)
+
+cdef extern from "milblob/distinct.h" nogil:
+    ctypedef struct mb_distinct:
+        bint is_estimated
+    void mb_distinct_merge(mb_distinct *distinct, const mb_distinct *other)
+    uint64_t mb_distinct_count(const mb_distinct *distinct)
+
+cdef extern from "milblob/moments.h" nogil:
+    int MB_WIDE_F32, MB_WIDE_F64, MB_WIDE_I32, MB_WIDE_U32, MB_WIDE_I64, MB_WIDE_U64, MB_WIDE_COUNT
+    ctypedef struct mb_moments:
+        uint64_t count, nan, positive_infinite, negative_infinite, zeros, negative_zeros, subnormal, overflow
+        double sum, sum_low, spread, spread_low, least, most, smallest
+        int64_t least_whole, most_whole
+        uint64_t smallest_whole
+    void mb_moments_clear(mb_moments *m)
+    void mb_moments_add(mb_moments *m, const mb_moments *other)
+    uint64_t mb_wide_nbytes(int kind)
+    uint32_t mb_narrow_moments(uint32_t mil_code, const uint16_t *patterns, const uint64_t *counts, uint32_t found,
+                               mb_moments *m)
+
+cdef extern from "milblob/blake3.h" nogil:
+    int MB_BLAKE3_NBYTES, MB_BLAKE3_STRETCH
+
 cdef extern from "milblob/kernels.h" nogil:
     ctypedef struct mb_tier:
         const char *name
@@ -99,6 +130,11 @@ cdef extern from "milblob/kernels.h" nogil:
     void mb_cast(const mb_tier *tier, int kind, uint8_t *dst, const uint8_t *src, uint64_t count, bint clamp,
                  mb_cast_counts *counts)
     uint64_t mb_cast_find(int kind, const uint8_t *src, uint64_t count, bint is_nan)
+    void mb_moments_of(const mb_tier *tier, int kind, const uint8_t *src, uint64_t count, mb_moments *m,
+                       mb_distinct *distinct)
+    void mb_hash_stretch(const mb_tier *tier, uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t index,
+                         bint is_root)
+    void mb_hash_join(const mb_tier *tier, uint8_t *cvs, uint64_t count, bint is_root)
 
 cdef extern from "milblob/compare.h" nogil:
     int MB_COMPARE_SUMS

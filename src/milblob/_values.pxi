@@ -35,7 +35,8 @@ def pack_bits(array, out, unsigned int nbits, int lo, int hi, uint64_t first=0):
             if <uint64_t>dst.len != C.mb_packed_nbytes(<uint64_t>src.len, nbits):
                 raise ValueError(f"out: expected {C.mb_packed_nbytes(<uint64_t>src.len, nbits)} bytes, got {dst.len}")
             with nogil:
-                status = C.mb_pack_bits(<uint8_t *>dst.buf, <const uint8_t *>src.buf, <uint64_t>src.len, nbits, lo, hi, lo < 0, &e)
+                status = C.mb_pack_bits(<uint8_t *>dst.buf, <const uint8_t *>src.buf, <uint64_t>src.len, nbits, lo, hi,
+                                        lo < 0, &e)
         finally:
             PyBuffer_Release(&dst)
     finally:

@@ -349,6 +349,7 @@ class Arrangement:
                 change.drop()
             else:
                 change.item = self.records.add_record(weight_file, record, None, "")
+                change.item.name = name
 
     def _assign_files(self) -> None:
         """Divide the records among files, as `split` and `merge` say."""

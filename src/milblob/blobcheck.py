@@ -52,6 +52,10 @@ CODES = frozenset(
         "padding",
         "trailing-bytes",
         "other-model",
+        "nan",
+        "infinite",
+        "mask-count",
+        "palette-index",
     ]
 )
 """Every code that a finding can have; docs/cli.md says what they mean."""

@@ -24,16 +24,18 @@ _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
 _REFUSALS = (MilblobError, OSError, ValueError)
 
 
-def check(path: Any) -> list[Finding]:
+def check(path: Any, *, values: bool = False) -> list[Finding]:
     """Check a model, or a bare weight file, and report every problem in one pass.
 
     Broken parts are reported and the rest is still checked: a manifest that leads nowhere hides no wrong record, and
-    one wrong record hides no other. Values are not judged, and bytes 24..63 of records with byte-sized dtypes, in which
-    real files hold noise, are not looked at.
+    one wrong record hides no other. Bytes 24..63 of records with byte-sized dtypes, in which real files hold noise, are
+    not looked at.
 
     Args:
         path: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or listing of one; or a buffer or file
             object that holds one of the latter four (references to weight files cannot be followed from there).
+        values: look at values too, which reads all weights: NaNs, infinities, indices that lead out of their palette,
+            masks with more or fewer ones than there are nonzero values, bits that are set behind the last element.
 
     Returns:
         list of Finding; without errors and warnings the model is sound.
@@ -50,6 +52,10 @@ def check(path: Any) -> list[Finding]:
             checker.check_file(name, name)
     else:
         checker.check_file(path, None)
+    if values:
+        from .valuecheck import check_values  # reads, which looking at the structure does not
+
+        check_values(checker.found, path)
     return checker.found.close()
 
 

@@ -91,7 +91,6 @@ def _strong_hash(secret: bytes) -> _Key:
     import hashlib  # only where somebody made stretches to collide
 
     def digest(stretch: Stretch) -> Hashable:
-        import hashlib  # hardly ever needed
 
         view = memoryview(stretch.buffer)[stretch.offset : stretch.offset + stretch.nbytes]
         return hashlib.blake2b(view, key=secret, digest_size=16).digest()

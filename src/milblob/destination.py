@@ -56,13 +56,13 @@ def require_destination(sources: list[str], kind: str, dst: str, force: bool) ->
     if wrong:
         wanted = " or ".join(_SUFFIXES[kind][:2])
         raise ValueError(f"output {dst}: expected a name for a {kind}, such as {wanted}, got one for a {wrong[0]}")
-    if is_in_place(sources, dst):
-        return
     is_directory = kind in ("mlpackage", "mlmodelc")
     real = os.path.realpath(dst)
     for parent in _parents(real):
         if any(os.path.isdir(source) and _is_same(source, parent) for source in sources) or _is_model(parent):
             raise ValueError(f"output {dst}: expected a place outside of models, got one in {parent}")
+    if is_in_place(sources, dst):
+        return
     for source in sources:
         if os.path.isdir(real) and any(_is_same(parent, real) for parent in _parents(os.path.realpath(source))):
             raise ValueError(f"output {dst}: expected a place outside of models, got one that holds {source}")

@@ -80,7 +80,7 @@ class Item:
         target: dtype in the result; with COPY and VALUE the same.
         how: COPY, CAST or VALUE (a TensorValue that must be decoded).
         shape: declared shape; used by VALUE.
-        name: of the first tensor that refers to it; of an unreferenced record, "".
+        name: of the first tensor that refers to it; of an unreferenced record, its file and number.
         base: directory of the model that refers to it, relative to the root of the result: what @model_path stands for.
         file: the result's weight file, relative to the root, such as "Data/com.apple.CoreML/weights/weight.bin".
         order: sorts the records of a file.

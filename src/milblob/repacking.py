@@ -320,9 +320,10 @@ class _Repacking:
         root, gone = records.root, {name for name in records.gone if name not in records.files}
         changed = self._changed_files(model, arrangement)
         entries = list(walk(root))
-        whole = [name for name, is_directory in entries if not is_directory and _plain(name) not in records.gone]
+        new = {*records.gone, *changed}
+        whole = [name for name, is_directory in entries if not is_directory and _plain(name) not in new]
         self._total = sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
-        self._total += sum(item.target_nbytes for item in records.items)
+        self._total += sum(item.target_nbytes for items, _ in records.files.values() for item in items)
         with NewDirectory(self._dst, replace=os.path.isdir(self._dst), locked=self._has_lock) as directory:
             for name, is_directory in entries:
                 origin, target = os.path.join(root, name), os.path.join(directory.name, name)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 _ORDERS = ("file", "name", "size", "dtype", "offset")
+_FIGURES = ("file", "name", "dtype", "count", "minimum", "maximum", "mean", "deviation", "absmax", "zeros", "distinct")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -25,6 +26,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     _add_ls(commands)
     _add_show(commands)
+    _add_stats(commands)
+    _add_hash(commands)
     _add_extract(commands)
     _add_convert(commands)
     _add_pack(commands)
@@ -128,6 +131,35 @@ def _add_show(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
+def _add_stats(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "stats",
+        "count, extremes, mean, spread and special values of every tensor",
+        ("no totals, no progress", "more columns"),
+    )
+    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
+    _add_views(parser)
+    overflow = "list only tensors with finite values that float16 makes infinite; exit status 1 if there are any"
+    parser.add_argument("--would-overflow", metavar="DTYPE", choices=("float16",), help=overflow)
+    parser.add_argument("--histogram", action="store_true", help="how the values of each tensor are distributed")
+    keys = f"{', '.join(_FIGURES)}; default: file, the model's own order; figures with the largest first"
+    parser.add_argument("-s", "--sort", metavar="KEY", choices=_FIGURES, default="file", help=keys)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _add_hash(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "hash",
+        "hashes of contents: equal for equal models, whoever wrote them",
+        ("the model's hash only", "every tensor constant, not only the weights"),
+    )
+    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
+    parser.add_argument("--dense", action="store_true", help="compressed weights by their decoded values")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
 def _add_extract(commands: Any) -> None:
     parser = _command(
         commands,
@@ -214,6 +246,7 @@ def _add_check(commands: Any) -> None:
     parser.add_argument(
         "models", metavar="MODEL", nargs="+", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
     )
+    parser.add_argument("--values", action="store_true", help="look at values too: all weights are read")
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 

@@ -4,16 +4,19 @@ from argparse import Namespace
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
 from .. import opening
+from ..dtypes import DType
 from ..errors import MilblobError, UnsupportedError
+from ..measuring import Statistics, statistics
 from ..model import Model
 from ..tensor import Tensor
 from . import output
+from .figures import histogram_json, number, plain, print_histogram
 from .selection import find
-from .statistics import Statistics, summarize
 
 _FIRST_COUNT, _FIRST_COUNT_VERBOSE = 8, 64
-_BAR_NCHARS = 40
 
 
 def run(arguments: Namespace) -> int:
@@ -41,9 +44,11 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
         output.print_table(["", ""], _place_rows(tensor, place))
         return
     first_count = _FIRST_COUNT_VERBOSE if arguments.verbose else _FIRST_COUNT
-    statistics, remark, failure = None, "", None
+    first: list[Any] = []
+    summary, remark, failure = None, "", None
     try:
-        statistics = summarize(tensor.read(), tensor.mil_dtype, first_count)
+        first = _first_values(tensor, first_count)
+        summary = statistics(tensor, histogram=True)
     except UnsupportedError:
         scheme = tensor.compression or tensor.op
         remark = f"compressed ({scheme}); its values cannot be decoded by this version, its parts can be shown"
@@ -51,7 +56,7 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
         failure = error
     if arguments.json:
         place["parts"] = {key: part.name for key, part in tensor.parts.items()}
-        place["values"] = None if statistics is None else statistics.as_json()
+        place["values"] = None if summary is None else _values_json(summary, first)
         output.print_json(place)
         if failure is not None:  # where it lives is known all the same; exit code 2 says that there are no values
             raise failure
@@ -64,9 +69,9 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
         print(f"\n{output.escape(remark)}")
     if failure is not None:
         raise failure
-    if statistics is not None:
+    if summary is not None:
         print()
-        _print_statistics(statistics)
+        _print_statistics(summary, first)
 
 
 def _place(tensor: Tensor) -> dict[str, Any]:
@@ -135,39 +140,37 @@ def _print_parts(tensor: Tensor) -> None:
     output.print_table(["part", "name", "dtype", "shape", "size"], cells, right=(4,))
 
 
-def _print_statistics(statistics: Statistics) -> None:
-    rows = [["first values", _first(statistics)]]
-    if statistics.minimum is not None:
-        rows.append(["min, max", f"{_number(statistics.minimum)}, {_number(statistics.maximum)}"])
-        rows.append(["mean, deviation", f"{_number(statistics.mean)}, {_number(statistics.deviation)}"])
-    for words, count in (("zeros", statistics.zeros), ("NaN", statistics.nans), ("infinite", statistics.infinities)):
+def _first_values(tensor: Tensor, count: int) -> list[Any]:
+    """The first elements, as int, float, bool or str."""
+    first = tensor.read().reshape(-1)[:count]
+    if tensor.mil_dtype is DType.STRING:
+        return [str(text) for text in first]
+    is_whole = tensor.mil_dtype.is_integer or tensor.mil_dtype is DType.BOOL
+    with np.errstate(all="ignore"):  # signalling NaNs
+        return (first if first.dtype.itemsize == 8 else first.astype(np.int64 if is_whole else np.float64)).tolist()  # type: ignore[no-any-return]
+
+
+def _values_json(summary: Statistics, first: list[Any]) -> dict[str, Any]:
+    keys = ("minimum", "maximum", "mean", "deviation", "zeros", "nans", "infinities")
+    document: dict[str, Any] = {"count": summary.count, "first": [plain(value) for value in first]}
+    document |= {key: plain(getattr(summary, key)) for key in keys}
+    document["histogram"] = histogram_json(summary)
+    return document
+
+
+def _print_statistics(summary: Statistics, first: list[Any]) -> None:
+    shown = ", ".join(map(number, first)) + (", ..." if summary.count > len(first) else "")
+    rows = [["first values", shown]]
+    if summary.minimum is not None:
+        rows.append(["min, max", f"{number(summary.minimum)}, {number(summary.maximum)}"])
+        rows.append(["mean, deviation", f"{number(summary.mean)}, {number(summary.deviation)}"])
+    for words, count in (("zeros", summary.zeros), ("NaN", summary.nans), ("infinite", summary.infinities)):
         if count:
-            rows.append([words, f"{count} of {statistics.count}"])
+            rows.append([words, f"{count} of {summary.count}"])
     output.print_table(["", ""], rows)
-    if not statistics.bins:
-        return
-    print()
-    block = "\u2588" if output.can_draw("\u2588") else "#"
-    most = max(count for _, _, count in statistics.bins)
-    cells = []
-    for low, high, count in statistics.bins:
-        bar = block * max(round(_BAR_NCHARS * count / most), 1 if count else 0)
-        ends = [str(end) if isinstance(end, int) else f"{end:.4g}" for end in (low, high)]
-        cells.append([*ends, str(count), bar])
-    if all(low == high for low, high, _ in statistics.bins):
-        cells = [[_number(low), *cell[2:]] for (low, _, _), cell in zip(statistics.bins, cells, strict=True)]
-        output.print_table(["value", "count", ""], cells, right=(0, 1))
-    else:
-        output.print_table(["from", "to", "count", ""], cells, right=(0, 1, 2))
-
-
-def _first(statistics: Statistics) -> str:
-    shown = [_number(value) for value in statistics.first]
-    return ", ".join(shown) + (", ..." if statistics.count > len(shown) else "")
-
-
-def _number(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value) if isinstance(value, int) else repr(value)
+    if summary.histogram:
+        print()
+        print_histogram(summary)
 
 
 # ----------------------------------------------------------------------------------------------------------- the model

@@ -1,0 +1,38 @@
+"""milblob hash: hashes of contents, of every tensor and of the model."""
+
+from argparse import Namespace
+from typing import Any
+
+from .. import opening
+from ..contenthash import content_hash, tensor_hashes
+from . import output
+from .selection import describe_filter, select
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command. With -k or -f there is no hash of the model: what it covers is not read."""
+    filtered = bool(describe_filter(arguments))
+    with opening.open(arguments.model, constants=arguments.verbose) as model:
+        chosen = select(model, arguments)
+        if not chosen and filtered and not arguments.quiet:
+            output.say(f"no tensor matches {describe_filter(arguments)}")
+        if filtered:
+            whole, hashes = None, dict(zip(chosen, tensor_hashes(chosen.values(), dense=arguments.dense), strict=True))
+        else:
+            whole, every = content_hash(model, dense=arguments.dense)
+            hashes = {name: every[name] for name in chosen if name in every}
+        if arguments.json:
+            document: dict[str, Any] = {
+                "path": model.path,
+                "kind": model.kind,
+                "dense": arguments.dense,
+                "model": whole,
+            }
+            output.print_json({**document, "tensors": hashes})
+            return 0
+        if not arguments.quiet or filtered:
+            for name, digest in hashes.items():
+                print(f"{digest}  {output.escape(name)}")
+        if whole is not None:
+            print(f"{whole}  {output.escape(arguments.model)}")
+    return 0

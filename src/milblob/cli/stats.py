@@ -1,0 +1,173 @@
+"""milblob stats: figures about the values of every tensor, and about all of them together."""
+
+import sys
+from argparse import Namespace
+from typing import Any, NamedTuple
+
+from .. import opening
+from ..measuring import Statistics, statistics_of
+from ..model import Model
+from ..tensor import Tensor
+from . import output
+from .figures import as_json, histogram_json, print_histogram, short, totals_by
+from .patterns import scopes
+from .progress import Progress
+from .selection import describe_filter, select
+
+_EXIT_FINDINGS = 1
+_MAX_SCOPES = 12
+_HEADS = ["name", "dtype", "shape", "min", "max", "mean", "deviation", "absmax", "zeros", "special", "distinct"]
+_MORE_HEADS = ["smallest", "subnormal", "NaN", "+inf", "-inf", "-0", "float16 overflow"]
+
+
+class _Row(NamedTuple):
+    tensor: Tensor
+    figures: Statistics
+
+    @property
+    def dtype(self) -> str:
+        scheme = self.tensor.compression
+        return f"{self.tensor.mil_dtype} ({scheme})" if scheme else str(self.tensor.mil_dtype)
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command."""
+    with opening.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
+        chosen = select(model, arguments)
+        if not chosen and describe_filter(arguments) and not arguments.quiet:
+            output.say(f"no tensor matches {describe_filter(arguments)}")
+        rows = _rows(chosen, arguments)
+        overflowing = [row for row in rows if row.figures.float16_overflows]
+        shown = overflowing if arguments.would_overflow else rows
+        shown = _sorted(shown, arguments.sort)
+        if arguments.json:
+            output.print_json(_document(model, shown, rows, arguments))
+        else:
+            _print(shown, rows, arguments)
+    return _EXIT_FINDINGS if arguments.would_overflow and overflowing else 0
+
+
+def _rows(chosen: dict[str, Tensor], arguments: Namespace) -> list[_Row]:
+    progress = Progress(chosen.values(), enabled=not arguments.quiet and sys.stderr.isatty())
+    rows = []
+    try:
+        found = statistics_of(chosen.values(), histogram=arguments.histogram)
+        for (name, tensor), figures in zip(chosen.items(), found, strict=True):
+            rows.append(_Row(tensor, figures))
+            progress(name, tensor.nbytes)
+    finally:
+        progress.close()
+    return rows
+
+
+def _sorted(rows: list[_Row], key: str) -> list[_Row]:
+    if key == "file":
+        return rows
+    if key in ("name", "dtype"):
+        return sorted(rows, key=lambda row: row.tensor.name if key == "name" else row.dtype)
+    # What has no such figure comes last.
+    return sorted(rows, key=lambda row: (getattr(row.figures, key) is None, -(getattr(row.figures, key) or 0)))
+
+
+def _totals(rows: list[_Row]) -> dict[str, dict[str, tuple[int, Statistics]]]:
+    figures = [row.figures for row in rows]
+    return {
+        "by_dtype": totals_by([str(row.tensor.mil_dtype) for row in rows], figures),
+        "by_scope": totals_by(scopes([row.tensor.name for row in rows]), figures),
+        "by_scheme": totals_by([row.tensor.compression or "none" for row in rows], figures),
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------- JSON
+
+
+def _document(model: Model, shown: list[_Row], rows: list[_Row], arguments: Namespace) -> dict[str, Any]:
+    tensors = []
+    for row in shown:
+        entry = {"name": row.tensor.name, "dtype": str(row.tensor.mil_dtype), "shape": list(row.figures.shape or ())}
+        entry |= {"compression": row.tensor.compression, **as_json(row.figures)}
+        if arguments.histogram:
+            entry["histogram"] = histogram_json(row.figures)
+        tensors.append(entry)
+    totals: dict[str, Any] = _total_json(len(rows), Statistics.merge(row.figures for row in rows))
+    for key, table in _totals(rows).items():
+        totals[key] = {name: _total_json(*entry) for name, entry in table.items()}
+    return {"path": model.path, "kind": model.kind, "tensors": tensors, "totals": totals}
+
+
+def _total_json(count: int, figures: Statistics) -> dict[str, Any]:
+    document = as_json(figures)
+    del document["distinct"], document["is_distinct_exact"]
+    return {"tensors": count, **document}
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+def _print(shown: list[_Row], rows: list[_Row], arguments: Namespace) -> None:
+    if shown:
+        heads = _HEADS + (_MORE_HEADS if arguments.verbose or arguments.would_overflow else [])
+        cells = [
+            [row.tensor.name, row.dtype, output.shape_text(row.figures.shape), *_cells(row.figures)] for row in shown
+        ]
+        output.print_table(heads, [line[: len(heads)] for line in cells], right=range(3, len(heads)))
+    if arguments.histogram:
+        for row in shown:
+            if row.figures.histogram:
+                print(f"\n{output.escape(row.tensor.name)}")
+                print_histogram(row.figures)
+    if arguments.would_overflow:
+        if not arguments.quiet:
+            words = f"{output.plural(len(shown), 'tensor')} of {len(rows)} would overflow {arguments.would_overflow}"
+            print(f"\n{words}" if shown else words)
+    elif not arguments.quiet and rows:
+        _print_totals(rows)
+
+
+def _cells(figures: Statistics) -> list[str]:
+    """The columns of both tables behind name, dtype and shape."""
+    special = figures.nans + figures.infinities
+    distinct = short(figures.distinct) if figures.is_distinct_exact else f"~{figures.distinct}"
+    return [
+        short(figures.minimum),
+        short(figures.maximum),
+        short(figures.mean),
+        short(figures.deviation),
+        short(figures.absmax),
+        output.share(figures.zeros, figures.count),
+        str(special) if special else "-",
+        distinct,
+        short(figures.smallest),
+        str(figures.subnormals),
+        str(figures.nans),
+        str(figures.positive_infinities),
+        str(figures.negative_infinities),
+        str(figures.negative_zeros),
+        str(figures.float16_overflows),
+    ]
+
+
+def _print_totals(rows: list[_Row]) -> None:
+    tables = _totals(rows)
+    if len(tables["by_scope"]) == len(rows):
+        del tables["by_scope"]
+    if set(tables["by_scheme"]) == {"none"}:
+        del tables["by_scheme"]
+    cells = [["total", *_total_cells(len(rows), Statistics.merge(row.figures for row in rows))]]
+    for title, table in tables.items():
+        if len(table) < 2:
+            continue
+        cells.append([title.replace("_", " "), *[""] * 8])
+        ranked = sorted(table.items(), key=lambda item: -item[1][1].count)
+        cells += [[f"  {name}", *_total_cells(*entry)] for name, entry in ranked[:_MAX_SCOPES]]
+        if rest := ranked[_MAX_SCOPES:]:
+            merged = Statistics.merge(figures for _, (_, figures) in rest)
+            cells.append([f"  {len(rest)} others", *_total_cells(sum(count for _, (count, _) in rest), merged)])
+    print()
+    heads = ["", "tensors", "elements", "min", "max", "mean", "deviation", "zeros", "special"]
+    output.print_table(heads, cells, right=range(1, 9))
+
+
+def _total_cells(count: int, figures: Statistics) -> list[str]:
+    minimum, maximum, mean, deviation, _, zeros, special, *_ = _cells(figures)
+    return [f"{count:,}", f"{figures.count:,}", minimum, maximum, mean, deviation, zeros, special]

@@ -1,0 +1,81 @@
+"""Histograms: how many elements lie in each of a few bins from the least to the greatest."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+BIN_COUNT = 12
+_CHUNK_COUNT = 1 << 20  # elements that are converted at a time, so that memory does not grow with the tensor
+
+
+class Bin(NamedTuple):
+    """One bar of a histogram.
+
+    Attributes:
+        low, high: its ends. Of floats: low <= x < high, in the last also x == high. Of integers both belong to it, and
+            low == high where the range is narrow.
+        count: finite elements in it.
+    """
+
+    low: float
+    high: float
+    count: int  # type: ignore[assignment]  # hides tuple.count
+
+
+class Histogram:
+    """Counts elements into BIN_COUNT bins of equal width; into fewer where there are fewer numbers.
+
+    Args:
+        low, high: the least and the greatest finite element: ints for integers, floats for floats.
+    """
+
+    def __init__(self, low: Any, high: Any) -> None:
+        self._low, self._high = low, high
+        self._is_float = isinstance(low, float)
+        # Integers are counted by whole numbers: bins of 1.3 would hold now one of them and now two.
+        self._width = 1 if self._is_float or high - low < 16 else -(-(high - low + 1) // BIN_COUNT)
+        half = high / 2 - low / 2 if self._is_float else 0.0  # of the width, which itself may overflow
+        steps = np.arange(BIN_COUNT + 1) * (half / BIN_COUNT)
+        with np.errstate(over="ignore"):
+            self._edges = low + steps + steps  # in this order only the last may overflow, which is
+        self._edges[-1] = high  # exact anyhow
+        self._has_edges = self._is_float and bool(np.all(np.diff(self._edges) > 0))
+        bins = BIN_COUNT if self._has_edges else 1 if self._is_float else (high - low) // self._width + 1
+        self._counts = np.zeros(bins, np.int64)
+
+    def add(self, values: np.ndarray[Any, Any], counts: np.ndarray[Any, Any] | None = None) -> None:
+        """Count an array of one dimension; with `counts`, each value so many times."""
+        for start in range(0, len(values), _CHUNK_COUNT):
+            part = values[start : start + _CHUNK_COUNT]
+            times = None if counts is None else counts[start : start + _CHUNK_COUNT]
+            with np.errstate(all="ignore"):  # signalling NaNs
+                self._add(part, times)
+
+    def _add(self, part: np.ndarray[Any, Any], times: np.ndarray[Any, Any] | None) -> None:
+        # Weights are whole numbers below 2^53: sums of them as float64 are exact.
+        if not self._is_float:  # modulo 2^64 the distance from the least is right for signed and unsigned ones
+            wide = part.astype(np.int64) if part.dtype.itemsize < 8 else part
+            distance = wide.astype(np.uint64) - np.uint64(self._low % (1 << 64))
+            index = (distance // np.uint64(self._width)).astype(np.int64)
+            self._counts += np.bincount(index, times, len(self._counts)).astype(np.int64)
+            return
+        numbers = part.astype(np.float64)
+        is_finite = np.isfinite(numbers)
+        numbers, times = numbers[is_finite], None if times is None else times[is_finite]
+        if self._has_edges:
+            self._counts += np.histogram(numbers, self._edges, weights=times)[0].astype(np.int64)
+        else:
+            self._counts[0] += len(numbers) if times is None else int(times.sum())
+
+    def bins(self) -> tuple[Bin, ...]:
+        """Return the bins, lowest first."""
+        counts = self._counts.tolist()
+        if not self._is_float:
+            starts = range(self._low, self._high + 1, self._width)
+            return tuple(
+                Bin(at, min(at + self._width - 1, self._high), n) for at, n in zip(starts, counts, strict=True)
+            )
+        if self._has_edges:
+            edges = self._edges.tolist()
+            return tuple(map(Bin, edges[:-1], edges[1:], counts))
+        return (Bin(self._low, self._high, counts[0]),)

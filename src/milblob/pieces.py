@@ -1,0 +1,180 @@
+"""The elements of a tensor or array, packed as weight files hold them, in bounded pieces; and threads for them."""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import prod
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from . import _codec
+from .blob import BlobReader
+from .dtypes import DType
+from .tensor import Tensor
+from .tensorvalue import stored_bytes
+
+PIECE_NBYTES = 1 << 24
+"""What is looked at in one go: large enough that threads are worth while, small enough to be held several times."""
+
+_TINY_NBYTES = 1 << 16
+_PENDING_COUNT = 64
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class Piece(NamedTuple):
+    """Elements that lie one behind the other in held bytes: little-endian, packed below 8 bits.
+
+    Attributes:
+        buffer, offset: where they begin.
+        count: elements.
+        dtype: DType of the elements.
+    """
+
+    buffer: _codec.Buffer
+    offset: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    dtype: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that they take; the last may have bits that are no element's."""
+        return int(self.dtype.nbytes(self.count))
+
+
+def stored_piece(tensor: Tensor) -> Piece | None:
+    """Return the stored elements of a tensor in one piece; None for a compressed weight.
+
+    Nothing is copied or unpacked where the stored bytes are the elements, as in all weight files. Other immediates
+    (varints, strings, packed ones) are read and packed.
+
+    Raises:
+        As `Tensor.read`.
+    """
+    if tensor._compressed is not None:
+        return None
+    dtype = tensor.mil_dtype
+    if dtype.is_sub_byte and tensor.is_blob:
+        found = _packed_record(tensor)
+        if found is not None:
+            return found
+    values = tensor.read()
+    if dtype is DType.STRING:
+        raise TypeError("elements: expected a dtype of fixed size, got string")
+    return Piece(_codec.Buffer(stored_bytes(values, dtype), tensor.file), 0, values.size, dtype)
+
+
+def _packed_record(tensor: Tensor) -> Piece | None:
+    """The packed elements of a record; None if it is not what the Program declares, which reading then says."""
+    package = tensor._package
+    package.require_open()
+    if tensor._source is None:
+        reader = cast(BlobReader, package.blobs)
+    else:
+        reader = package.reader(tensor._source, tensor._constant.text)
+    buffer = reader._mapping.check_size()
+    record = reader._record(buffer, cast(int, tensor.offset))
+    if record.dtype is not tensor.mil_dtype or None in tensor._shape or record.count != prod(tensor.shape):
+        return None
+    return Piece(buffer, record.data_offset, record.count, record.dtype)
+
+
+def dense_pieces(tensor: Tensor) -> Iterator[Piece]:
+    """Yield the values of a tensor, decoded, in order; no piece is much larger than PIECE_NBYTES, unless a row is."""
+    piece = stored_piece(tensor)
+    if piece is not None:
+        yield piece
+        return
+    shape, dtype = tensor.shape, tensor.mil_dtype
+    rows = shape[0] if shape else 1
+    step = max(PIECE_NBYTES // max(dtype.nbytes(prod(shape[1:])), 1), 1)
+    if dtype.is_sub_byte:  # rows need not end at whole bytes
+        step = rows
+    for start in range(0, rows, step) if rows > step else (None,):
+        values = tensor.read() if start is None else tensor[start : start + step]
+        yield Piece(_codec.Buffer(stored_bytes(np.asarray(values), dtype)), 0, values.size, dtype)
+
+
+def array_pieces(array: np.ndarray[Any, Any], dtype: Any) -> Iterator[Piece]:
+    """Yield the elements of an array in order; one that is contiguous as it is, others copied a piece at a time."""
+    if array.flags.c_contiguous and (array.dtype == dtype.numpy or array.dtype.itemsize == 1) and not dtype.is_sub_byte:
+        yield Piece(_codec.Buffer(array.reshape(-1).view(np.uint8)), 0, array.size, dtype)
+        return
+    step = PIECE_NBYTES // 8
+    for start in range(0, array.size, step):
+        part = array.flat[start : start + step]
+        yield Piece(_codec.Buffer(stored_bytes(part, dtype)), 0, part.size, dtype)
+
+
+def split(piece: Piece) -> list[Piece]:
+    """Return pieces of about PIECE_NBYTES, which begin at whole bytes."""
+    step = PIECE_NBYTES // piece.dtype.nbits * 8
+    return [
+        Piece(piece.buffer, piece.offset + piece.dtype.nbytes(start), min(step, piece.count - start), piece.dtype)
+        for start in range(0, piece.count, step)
+    ]
+
+
+# -------------------------------------------------------------------------------------------------------------- threads
+
+
+def thread_count() -> int:
+    """Return how many threads work on large tensors: one for each processor that this process may use, at most 8."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(8, count))
+
+
+def share_out(items: Sequence[_T], work: Callable[[Iterator[_T]], _R]) -> list[_R]:
+    """Call `work` in several threads, each with an iterator that yields items until there are no more; return results.
+
+    Every item is taken once, in order, by whoever is free. With few items, or one processor, there is one call.
+    """
+    lock, left = threading.Lock(), iter(items)
+
+    def take() -> Iterator[_T]:
+        while True:
+            with lock:
+                item = next(left, _END)
+            if item is _END:
+                return
+            yield cast(_T, item)
+
+    workers = min(thread_count(), len(items))
+    if workers < 2:
+        return [work(iter(items))]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(workers) as pool:
+        return [future.result() for future in [pool.submit(work, take()) for _ in range(workers)]]
+
+
+_END = object()
+
+
+def in_order(tensors: Iterable[Tensor], work: Callable[[Tensor], _R]) -> Iterator[_R]:
+    """Yield work(tensor) for each, in order.
+
+    Those of a middling size are worked on several at a time. Large ones come alone: `work` shares them out itself. For
+    tiny ones a thread would cost more than it saves. An exception of `work` is raised where its result would be.
+    """
+    if thread_count() < 2:
+        yield from map(work, tensors)
+        return
+    from collections import deque
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(thread_count()) as pool:
+        pending: deque[Callable[[], _R]] = deque()
+        for tensor in tensors:
+            is_open = tensor._compressed is not None or None in tensor._shape
+            nbytes = PIECE_NBYTES if is_open else tensor.nbytes
+            while pending and (nbytes >= PIECE_NBYTES or len(pending) > _PENDING_COUNT):
+                yield pending.popleft()()
+            if (nbytes < _TINY_NBYTES and not pending) or nbytes >= PIECE_NBYTES:
+                yield work(tensor)
+            else:
+                pending.append(pool.submit(work, tensor).result)
+        while pending:
+            yield pending.popleft()()

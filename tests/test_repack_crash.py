@@ -1,0 +1,206 @@
+"""milblob.repack is done whole or not at all: kill -9 at random, and every call of the system failing once."""
+
+import os
+import pathlib
+import random
+import shutil
+import sys
+import tempfile
+
+import pytest
+
+import milblob
+from faults import temporaries
+from milblob.files import sweep
+from repacking import blobs_of, package_of, tree, values
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs kill -9 and POSIX file locks")
+
+WEIGHTS = "@model_path/weights/weight.bin"
+STATES = ({"align": 64}, {"align": 4096})
+FAILURES = [
+    ("fail", "EIO"), ("fail", "EROFS"), ("fail on", "ENOSPC"), ("fail on", "EDQUOT"), ("short", "EIO"),
+    ("short then fail", "ENOSPC"), ("kill before", "EIO"), ("kill middle", "EIO"), ("kill after", "EIO"),
+]  # fmt: skip
+
+
+def small_package(folder):
+    """Two functions, two weight files, equal weights, one that is an immediate."""
+    data, at = blobs_of((2, b"abcd" * 5), (2, b"abcd" * 5), (2, bytes(20)))
+    more, there = blobs_of((2, b"abcd" * 5), (1, b"xy" * 300))
+    functions = {
+        "one": [("a", 11, [5], WEIGHTS, at[0]), ("b", 11, [5], WEIGHTS, at[1])],
+        "two": [("a", 11, [5], WEIGHTS, at[2]), ("c", 10, [300], "@model_path/weights/two.bin", there[1])],
+    }
+    return package_of(folder, functions, {"weights/weight.bin": data, "weights/two.bin": more}, {"notes.txt": b"mine"})
+
+
+# ---------------------------------------------------------------------------------------- actions, run in processes
+
+
+def once(source, target, options, force=True):
+    milblob.repack(source, target, **options, canonical=True, force=force)
+
+
+def in_place_for_ever(path):
+    for number in range(1 << 30):
+        once(path, path, STATES[number % 2])
+
+
+def elsewhere_for_ever(source, target):
+    for number in range(1 << 30):
+        once(source, target, STATES[number % 2])
+
+
+# -------------------------------------------------------------------------------------------------------------- kill -9
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A directory in memory, where there is one: what is tested is the order of calls, and disks take long to sync."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        yield pathlib.Path(name)
+
+
+@pytest.fixture
+def states(folder):
+    """(package, what it looks like in each state)."""
+    (folder / "made").mkdir()
+    source = small_package(folder / "made")
+    found = []
+    for number, options in enumerate(STATES):
+        target = folder / "made" / f"{number}.mlpackage"
+        once(source, target, options)
+        found.append(tree(target))
+    assert found[0] != found[1]
+    return source, found
+
+
+def kill_often(faults, action, arguments, place, count, state):
+    """Kill an action at random moments until it has been caught in each of the states 0 and 1."""
+    chance, seen, kills = random.Random(action), set(), 0
+    while kills < count or not {0, 1} <= seen:
+        outcome = faults.run(action, arguments, root=place, kill_after_s=chance.uniform(0, 0.02 + kills / 2000))
+        assert outcome.exit == "killed", outcome
+        assert len(temporaries(place)) <= 1  # of this one: what those before have left is gone
+        sweep(str(place))
+        assert temporaries(place) == []
+        seen.add(state())
+        kills += 1
+        assert kills < 2000, seen
+
+
+def test_kill_9_in_place(faults, folder, states):
+    source, known = states
+    path = folder / "run" / "m.mlpackage"
+    shutil.copytree(source, path)
+    known.append(tree(path))
+    held = values(path)
+
+    def state():
+        assert os.listdir(path.parent) == ["m.mlpackage"]
+        return known.index(tree(path))
+
+    kill_often(faults, "test_repack_crash:in_place_for_ever", [str(path)], path.parent, 40, state)
+    assert values(path) == held
+
+
+def test_kill_9_while_another_is_replaced(faults, folder, states):
+    source, known = states
+    path = folder / "run" / "out.mlpackage"
+    path.parent.mkdir()
+    before = tree(source)
+
+    def state():
+        assert os.listdir(path.parent) == ["out.mlpackage"] * path.exists()
+        return known.index(tree(path)) if path.exists() else None
+
+    kill_often(faults, "test_repack_crash:elsewhere_for_ever", [str(source), str(path)], path.parent, 30, state)
+    assert tree(source) == before
+
+
+def test_kill_9_weight_file_in_place(faults, folder):
+    (folder / "run").mkdir()
+    path = folder / "run" / "w.bin"
+    path.write_bytes(blobs_of(*((3, bytes([n]) * 5000) for n in range(30)))[0])
+    known = []
+    for options in STATES:
+        once(path, folder / "w.bin", options)
+        known.append((folder / "w.bin").read_bytes())
+    known.append(path.read_bytes())
+
+    def state():
+        assert os.listdir(path.parent) == ["w.bin"]
+        return known.index(path.read_bytes())
+
+    kill_often(faults, "test_repack_crash:in_place_for_ever", [str(path)], path.parent, 30, state)
+
+
+# ------------------------------------------------------------------------------------------------- every failure point
+
+
+PLACES = [("itself", *failure) for failure in FAILURES] + [("new", *failure) for failure in FAILURES]
+PLACES += [("other", "fail", "EIO"), ("other", "kill after", "EIO")]
+
+
+@pytest.mark.parametrize(("place", "mode", "code"), PLACES)
+def test_every_call(faults, folder, states, mode, code, place):
+    """The old state or the new one, whole; the source untouched; nothing else anywhere."""
+    made, known = states
+    folder = folder / "run"
+    folder.mkdir()
+    source, target = folder / "m.mlpackage", folder / ("m.mlpackage" if place == "itself" else "out.mlpackage")
+
+    def reset():
+        for path in (source, target):
+            shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(made, source)
+        if place == "other":
+            shutil.copytree(made, target)
+
+    reset()
+    before = tree(source)
+    old = None if place == "new" else before
+    action, arguments = "test_repack_crash:once", [str(source), str(target), STATES[1], place != "new"]
+    exits = set()
+    for outcome in faults.at_every_call(action, arguments, root=folder, mode=mode, code=code):
+        now = tree(target) if target.exists() else None
+        assert now in (old, known[1]), outcome
+        if place != "itself":
+            assert tree(source) == before, outcome
+        if outcome.exit == "ok":
+            assert now == known[1], outcome
+        elif outcome.exit == "killed":
+            sweep(str(folder))
+        else:
+            assert now == old, outcome
+        assert sorted(os.listdir(folder)) == sorted({source.name, *([target.name] if now is not None else [])}), outcome
+        exits.add(outcome.exit)
+        if now != old:
+            reset()
+    if mode.startswith("kill"):
+        assert "killed" in exits
+    elif mode != "short":
+        assert "error" in exits
+
+
+def test_every_call_with_what_else_there_is(faults, folder):
+    """Edits of the Program and new files."""
+    made, folder = small_package(folder), folder / "run"
+    folder.mkdir()
+    source = pathlib.Path(shutil.copytree(made, folder / "m.mlpackage"))
+    before, held = tree(source), values(source)
+    options = {"dedupe": True, "split": "function", "gc": True, "inline": 6}
+    arguments = [str(source), str(source), options]
+    for outcome in faults.at_every_call("test_repack_crash:once", arguments, root=folder, mode="fail", code="EIO"):
+        assert os.listdir(folder) == ["m.mlpackage"], outcome
+        if outcome.exit == "error":
+            assert tree(source) == before, outcome
+        else:
+            assert values(source) == held, outcome
+            shutil.rmtree(source)
+            shutil.copytree(made, source)
+    assert values(source) == held and tree(source) != before
