@@ -70,7 +70,7 @@ class Elements:
         out = np.empty(count, np.uint8)
         if count:
             _codec.unpack_bits(_codec.Buffer(self._packed), begin * nbits // 8, count, nbits, out)  # type: ignore[arg-type]
-        return out
+        return out.view(self.dtype.numpy)
 
     @property
     def stored(self) -> np.ndarray[Any, Any] | None:
