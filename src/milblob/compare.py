@@ -2,21 +2,17 @@
 
 import contextlib
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _codec
-from .dtypes import DType, as_dtype
-from .formats.arrays import StoredArray
+from .dtypes import DType
 from .formats.elements import Readable
-from .formats.read import is_array_file, open_arrays
-from .formats.weights import with_notes
-from .model import Model
 from .ranges import PIECE_COUNT, Elements, have_equal_bits, in_threads, starts
+from .sides import Side, of_function, pair
 from .structure import Change, compare_metadata, compare_programs
 from .tensor import Tensor
 
@@ -59,9 +55,9 @@ class TensorDiff(NamedTuple):
         name: in A; in B if it is only there.
         other: its name in B; None if it is only in A, or only in B.
         kind: "same" (dtype, shape, bits); "stored" (the same, compressed in another way); "close" (every element within
-            the tolerances, or 0 for -0); "dtype" (the same values in another dtype); "different" (some element outside the
-            tolerances); "shape" (other dimensions; values are not compared); "only_a", "only_b"; "named" (in both, and
-            nothing else was asked). With tolerances above 0, another dtype is "close" too.
+            the tolerances, or 0 for -0); "dtype" (the same values in another dtype); "different" (some element outside
+            the tolerances); "shape" (other dimensions; values are not compared); "only_a", "only_b"; "named" (in both,
+            and nothing else was asked). With tolerances above 0, another dtype is "close" too.
         dtypes, shapes, compressions: of A and of B; None where there is no tensor.
         count: elements of A, or of B if it is only there.
         figures: None where there is nothing to say: the same bits, or no values compared.
@@ -88,7 +84,12 @@ class TensorDiff(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it; figures that are no finite number are null."""
-        row = {"name": self.name, "other": self.other, "kind": self.kind, "different": self.is_different}
+        row: dict[str, Any] = {
+            "name": self.name,
+            "other": self.other,
+            "kind": self.kind,
+            "different": self.is_different,
+        }
         row["dtypes"] = [None if dtype is None else str(dtype) for dtype in self.dtypes]
         row["shapes"] = [None if shape is None else list(shape) for shape in self.shapes]
         row |= {"compressions": [str(scheme) for scheme in self.compressions], "elements": self.count, "figures": None}
@@ -158,15 +159,20 @@ class Diff:
         if len(lines) > _MAX_LINES:
             lines[_MAX_LINES:] = [f"... and {len(lines) - _MAX_LINES} more"]
         verdict = "same" if self.same else "different"
-        return "\n".join([f"{self.a} and {self.b}: {verdict}, {summary(self)}", *lines])
+        return "\n".join(map(printable, [f"{self.a} and {self.b}: {verdict}, {summary(self)}", *lines]))
+
+
+def printable(text: str) -> str:
+    """Spell out what could harm a terminal: names come from files."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def summary(diff: Diff) -> str:
     """Count the tensors of each kind in words."""
     words = {
         "same": "the same", "stored": "the same, stored otherwise", "close": "close", "named": "in both",
-        "dtype": "of another dtype", "different": "with other values", "shape": "of another shape", "only_a": "only in A",
-        "only_b": "only in B",
+        "dtype": "of another dtype", "different": "with other values", "shape": "of another shape",
+        "only_a": "only in A", "only_b": "only in B",
     }  # fmt: skip
     parts = [f"{diff.totals[kind]:,} {text}" for kind, text in words.items() if diff.totals[kind]]
     count = len(diff.rows)
@@ -188,9 +194,9 @@ def diff(
 ) -> Diff:
     """Compare two models, or a model and a file of arrays, seeing through compression.
 
-    Tensors are paired by `mapping`, by name, by name without function or pipeline prefix where that is unambiguous, and at
-    last by who reads them: coremltools gives a weight another name when it compresses it. Where they lie, in which order,
-    bytes that nothing initialised and how a Program is written do not count.
+    Tensors are paired by `mapping`, by name, by name without function or pipeline prefix where that is unambiguous, and
+    at last by who reads them: coremltools gives a weight another name when it compresses it. Where they lie, in which
+    order, bytes that nothing initialised and how a Program is written do not count.
 
     Args:
         a, b: each a path (a model, weight file or listing; .safetensors, .npz, .npy or a directory of .npy), an open
@@ -208,19 +214,19 @@ def diff(
         Diff. Programs and metadata are compared if both are models.
 
     Raises:
-        KeyError: a name in `mapping` that there is not; a function that neither has. ValueError: two names for one tensor; a
-        tolerance below 0.
+        KeyError: a name in `mapping` that there is not; a function that neither has. ValueError: two names for one
+        tensor; a tolerance below 0.
         As `open`, `formats.read.open_arrays` and `Tensor.read`.
     """
     if not (atol >= 0 and rtol >= 0):
         raise ValueError(f"tolerances: expected 0 or more, got {atol} and {rtol}")
     with contextlib.ExitStack() as stack:
         first, second = Side.open(a, stored, stack), Side.open(b, stored, stack)
-        pairs = _pair(first, second, mapping or {})
+        pairs = pair(first, second, mapping or {})
         if function is not None:
-            pairs = _of_function(pairs, first, second, function)
+            pairs = of_function(pairs, first, second, function)
         if select is not None:
-            pairs = [pair for pair in pairs if any(name is not None and select(name) for name in pair)]
+            pairs = [both for both in pairs if any(name is not None and select(name) for name in both)]
         rows = []
         for old, new in pairs:
             ours, theirs = (s.tensors[n] if n is not None else None for s, n in ((first, old), (second, new)))
@@ -232,141 +238,11 @@ def diff(
         if is_whole and first.has_program and second.has_program:
             assert first.model is not None and second.model is not None
             result.structure.extend(compare_programs(first.model, second.model))
-            for target, changes in zip((result.metadata, result.tools), compare_metadata(first.model, second.model), strict=True):
+            for target, changes in zip(
+                (result.metadata, result.tools), compare_metadata(first.model, second.model), strict=True
+            ):
                 target.extend(changes)
         return result
-
-
-# ----------------------------------------------------------------------------------------------------------- the sides
-
-
-class Side(NamedTuple):
-    """One of what is compared."""
-
-    tensors: Mapping[str, Readable]
-    model: Model | None
-    words: str
-
-    @classmethod
-    def open(cls, source: Any, stored: bool, stack: contextlib.ExitStack) -> "Side":
-        """Open what a caller gave; what is opened here is closed with the stack."""
-        if isinstance(source, Model):
-            return cls(dict(source), source, source.path or "model in memory")
-        if isinstance(source, Mapping):
-            return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays")
-        if isinstance(source, str | os.PathLike) and is_array_file(os.fsdecode(source)):
-            arrays = stack.enter_context(open_arrays(source))
-            return cls({name: arrays[name] for name in arrays}, None, os.fsdecode(source))
-        model = stack.enter_context(Model(source, stored=stored))
-        return cls(dict(with_notes(model, model)), model, model.path or "model in memory")
-
-    @property
-    def has_program(self) -> bool:
-        """Whether it is a model, and not a weight file."""
-        return self.model is not None and self.model.kind not in ("blob", "listing")
-
-    def find(self, name: str) -> str | None:
-        """The name of the one tensor that a name, perhaps without prefix, stands for."""
-        if name in self.tensors:
-            return name
-        if self.model is None or name not in self.model:
-            return None
-        found = self.model[name].name
-        return found if found in self.tensors else None
-
-
-def _array(name: str, value: Any) -> Readable:
-    if isinstance(value, Tensor | StoredArray):
-        return value
-    array = np.asarray(value)
-    return StoredArray(name, as_dtype(array.dtype), array.shape, lambda: array)
-
-
-_Pairs = list[tuple[str | None, str | None]]
-
-
-def _pair(a: Side, b: Side, mapping: Mapping[str, str | None]) -> _Pairs:
-    """Find the tensor of B for each of A.
-
-    Raises:
-        KeyError, ValueError: see `diff`.
-    """
-    found, dropped = _mapped(a, b, mapping)
-    taken = set(found.values())
-
-    def add(pairs: Iterable[tuple[str, str]]) -> None:
-        for old, new in pairs:
-            if old not in found and old not in dropped and new not in taken:
-                found[old] = new
-                taken.add(new)
-
-    add((name, name) for name in a.tensors if name in b.tensors)
-    left = [[name for name in a.tensors if name not in found and name not in dropped], [name for name in b.tensors if name not in taken]]
-    if all(left):
-        add((name, other) for name in left[0] if (other := b.find(name)) is not None)
-        add((other, name) for name in left[1] if (other := a.find(name)) is not None)
-        add(_same_readers(a, [name for name in left[0] if name not in found], b, [name for name in left[1] if name not in taken]))
-    pairs: _Pairs = [(name, found.get(name)) for name in a.tensors if name not in dropped]
-    return pairs + [(None, name) for name in b.tensors if name not in taken]
-
-
-def _mapped(a: Side, b: Side, mapping: Mapping[str, str | None]) -> tuple[dict[str, str], set[str]]:
-    """The pairs that a mapping says, and what it leaves out."""
-    found: dict[str, str] = {}
-    dropped: set[str] = set()
-    for old, new in mapping.items():
-        ours = a.find(old)
-        theirs = None if new is None else b.find(new)
-        if ours is None:
-            raise KeyError(f"mapping: expected names in {a.words}, got {old!r}")
-        if new is None:
-            dropped.add(ours)
-            continue
-        if theirs is None:
-            raise KeyError(f"mapping: expected names in {b.words}, got {new!r}")
-        if theirs in found.values() or ours in found:
-            raise ValueError(f"mapping: expected each name once, got another one for {old!r} or {new!r}")
-        found[ours] = theirs
-    return found, dropped
-
-
-def _same_readers(a: Side, old: list[str], b: Side, new: list[str]) -> Iterator[tuple[str, str]]:
-    """Pair tensors of models that nothing else is paired with, if the same operations read them."""
-    if a.model is None or b.model is None or not old or not new:
-        return
-    several = len(a.model.functions) > 1 or len(b.model.functions) > 1
-    readers: list[dict[Any, list[str]]] = []
-    for side, names in ((a, old), (b, new)):
-        found: dict[Any, list[str]] = {}
-        for name in names:
-            tensor = side.tensors[name]
-            if isinstance(tensor, Tensor):
-                uses = frozenset((use.name, use.parameter) for use in tensor.consumers if use.op != "return")
-                if uses:
-                    found.setdefault((tensor.function if several else "", uses), []).append(name)
-        readers.append(found)
-    for key, names in readers[0].items():
-        others = readers[1].get(key, [])
-        if len(names) == len(others) == 1:
-            yield names[0], others[0]
-
-
-def _of_function(pairs: _Pairs, a: Side, b: Side, function: str) -> _Pairs:
-    """Keep the pairs with a tensor of a function.
-
-    Raises:
-        KeyError: neither model has it.
-    """
-
-    def is_in(side: Side, name: str | None) -> bool:
-        tensor = side.tensors[name] if name is not None else None
-        own = tensor.function if isinstance(tensor, Tensor) else ""
-        return function in (own, own.rpartition("/")[2]) and bool(own)
-
-    known = {n for side in (a, b) if side.model is not None for n in side.model.functions}
-    if function not in known and function not in {name.rpartition("/")[2] for name in known}:
-        raise KeyError(f"function: expected one of {', '.join(sorted(known)) or 'none'}, got {function!r}")
-    return [pair for pair in pairs if is_in(a, pair[0]) or is_in(b, pair[1])]
 
 
 # ----------------------------------------------------------------------------------------------------------- one tensor
@@ -386,7 +262,9 @@ def _compare(
         schemes = tuple("" if t is None else _scheme(t) for t in (a, b))
         count = math.prod(_declared(either) or (0,))
         return TensorDiff(str(old if old is not None else new), other, kind, dtypes, shapes, schemes, count)  # type: ignore[arg-type]
-    row = TensorDiff(str(old), new, "same", (a.mil_dtype, b.mil_dtype), (a.shape, b.shape), (_scheme(a), _scheme(b)), a.size)
+    row = TensorDiff(
+        str(old), new, "same", (a.mil_dtype, b.mil_dtype), (a.shape, b.shape), (_scheme(a), _scheme(b)), a.size
+    )
     if a.shape != b.shape:
         return row._replace(kind="shape")
     if DType.STRING in row.dtypes:
@@ -427,7 +305,12 @@ def _have_equal_parts(a: Tensor, b: Tensor, depth: int = 0) -> bool:
             return bool(a.read().tolist() == b.read().tolist())
         return have_equal_bits(Elements(a), Elements(b))
     ours, theirs = a.parts, b.parts
-    if a.op != b.op or ours.keys() != theirs.keys() or depth > _MAX_LINES or a._compressed.output != b._compressed.output:
+    if (
+        a.op != b.op
+        or ours.keys() != theirs.keys()
+        or depth > _MAX_LINES
+        or a._compressed.output != b._compressed.output
+    ):
         return False
     return all(_have_equal_parts(ours[key], theirs[key], depth + 1) for key in ours)
 
@@ -482,11 +365,11 @@ def _cosine(ab: float, aa: float, bb: float) -> float | None:
 # ---------------------------------------------------------------------------------------------------------------- words
 
 
-def _rank(row: TensorDiff) -> tuple[bool, float]:
+def _rank(row: TensorDiff) -> tuple[int, float]:
     if row.figures is None:
-        return row.kind == "stored", 0.0
+        return (0 if row.is_different else 2), 0.0
     relative = row.figures.relative
-    return False, -math.inf if relative is None or row.figures.mismatched else -relative
+    return (0, 0.0) if relative is None or row.figures.mismatched else (1, -relative)
 
 
 def _finite(value: Any) -> Any:
@@ -507,7 +390,11 @@ def _words(row: TensorDiff) -> str:
         words.append(f"{row.compressions[0] or 'dense'} in A, {row.compressions[1] or 'dense'} in B")
     figures = row.figures
     if row.kind in ("stored", "dtype") or (figures is not None and not figures.unequal):
-        words.append("same values" if row.kind != "close" or dtypes[0] is not dtypes[1] else "same values in other bits (0 for -0)")
+        words.append(
+            "same values"
+            if row.kind != "close" or dtypes[0] is not dtypes[1]
+            else "same values in other bits (0 for -0)"
+        )
     elif figures is not None:
         words.append(f"{figures.unequal:,} of {row.count:,} elements differ")
         if figures.outside != figures.unequal:

@@ -36,7 +36,7 @@ class Layout(NamedTuple):
         return view if self.after is None else view.reshape(self.after)
 
     def view(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return a view of a C-contiguous array whose elements are in the new order; perhaps not yet of the new shape."""
+        """Return a view of a C-contiguous array with its elements in the new order, perhaps of another shape."""
         if self.before is not None:
             array = array.reshape(self.before)
         return array if self.axes is None else array.transpose(self.axes)
@@ -50,7 +50,7 @@ class Layout(NamedTuple):
         back: list[Any] = [None] * len(shape)
         for axis, index in zip(self.axes, indices, strict=True):
             back[axis] = index
-        return np.ravel_multi_index(back, shape)
+        return np.asarray(np.ravel_multi_index(back, shape))
 
     @property
     def words(self) -> list[str]:
@@ -64,7 +64,7 @@ def layouts(old: Shape, new: Shape) -> list[Layout]:
     """Return the layouts in which an array of shape `old` could be one of shape `new`, simplest first.
 
     The order of elements differs among them. If `new` has the dimensions of `old` in some order, those orders that fit
-    are tried; else `old` is permuted and reshaped, or reshaped and permuted. Dimensions of 1 are as if they were not there.
+    are tried; else `old` is permuted and reshaped, or reshaped and permuted. Dimensions of 1 do not count.
     """
     if prod(old) != prod(new):
         return []
@@ -90,7 +90,11 @@ def _permuted(old: Shape, small: Shape, axes: Shape, new: Shape) -> Layout:
         places = [axis for axis, size in enumerate(old) if size != 1]
         ones = iter(axis for axis, size in enumerate(old) if size == 1)
         left = iter(axes)
-        whole = [places[next(left)] if size != 1 else next(ones) for size in new] if sum(n != 1 for n in new) == len(small) else []
+        whole = (
+            [places[next(left)] if size != 1 else next(ones) for size in new]
+            if sum(n != 1 for n in new) == len(small)
+            else []
+        )
         if whole and tuple(old[axis] for axis in whole) == new:
             return Layout(None, tuple(whole), None)
     return Layout(small, axes, None if tuple(small[axis] for axis in axes) == new else new)

@@ -12,12 +12,13 @@ import numpy as np
 
 from . import _codec
 from .casting import cast_array, is_castable
-from .compare import Side, measure
+from .compare import measure, printable
 from .dtypes import DType
 from .formats.elements import Readable
 from .layouts import Layout, layouts
 from .model import Model
 from .ranges import PIECE_COUNT, Elements, starts
+from .sides import Side
 from .structure import WEIGHT_COUNT
 from .tensor import Tensor
 
@@ -37,8 +38,8 @@ class Match(NamedTuple):
     Attributes:
         given: name in the weights that were given.
         name: of the weight in the model.
-        how: "exact" (the same elements after a cast), "name" (likewise, one of several equal tensors, chosen by its name)
-            or "similar".
+        how: "exact" (the same elements after a cast), "name" (likewise, one of several equal tensors, chosen by its
+            name) or "similar".
         given_dtype, given_shape, dtype, shape: of the two.
         layout: what makes the one's order of elements the other's.
         compression: scheme of the weight, "" if it is stored dense.
@@ -58,7 +59,7 @@ class Match(NamedTuple):
 
     @property
     def needs(self) -> list[str]:
-        """What must be done to the given tensor to make it the weight: ["transpose (1, 0)", "cast float32 to float16"]."""
+        """What makes the given tensor the weight, such as ["transpose (1, 0)", "cast float32 to float16"]."""
         steps = self.layout.words
         if self.given_dtype is not self.dtype:
             steps.append(f"cast {self.given_dtype} to {self.dtype}")
@@ -135,7 +136,7 @@ class Matching:
         """
         found: dict[str, str | None] = {match.given: match.name if match.refit else None for match in self.matches}
         rest = [*(name for tie in self.ties for name in tie.given), *self.unmatched_given]
-        return found | dict.fromkeys(rest)
+        return found | dict.fromkeys(name for name in rest if name not in found)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
@@ -147,7 +148,7 @@ class Matching:
     def __str__(self) -> str:
         lines = [f"{m.given} -> {m.name}" + (f" ({', '.join(m.needs)})" if m.needs else "") for m in self.matches]
         lines += [f"{', '.join(tie.given)} -> one of {', '.join(tie.names)}" for tie in self.ties]
-        return "\n".join([*lines, summary(self)])
+        return "\n".join(map(printable, [*lines, summary(self)]))
 
 
 def summary(matching: Matching) -> str:
@@ -155,7 +156,8 @@ def summary(matching: Matching) -> str:
     ways = [match.refit for match in matching.matches]
     words = f"{len(ways):,} matched"
     if ways:
-        words += f": refit takes {ways.count('as it is'):,} as they are, {ways.count('with a cast'):,} with --cast, not {ways.count(''):,}"
+        words += f": refit takes {ways.count('as it is'):,} as they are, {ways.count('with a cast'):,} with --cast"
+        words += f", not {ways.count(''):,}"
     if matching.ties:
         words += f"; {sum(len(tie.names) for tie in matching.ties):,} weights ambiguous"
     lost = (len(matching.unmatched_names), "of the model"), (len(matching.unmatched_given), "given")
@@ -172,13 +174,13 @@ def match(
 ) -> Matching:
     """Find which training tensor became which weight of a model.
 
-    First those with the same elements once they are cast to the weight's dtype: in the same order, in that of permuted axes
-    (for matrices: transposed), or of another shape. Then, for weights that are compressed or otherwise changed, those
-    whose values correlate best. Equal tensors are told apart by their names where these agree.
+    First those with the same elements once they are cast to the weight's dtype: in the same order, in that of permuted
+    axes (for matrices: transposed), or of another shape. Then, for weights that are compressed or otherwise changed,
+    those whose values correlate best. Equal tensors are told apart by their names where these agree.
 
     Args:
-        weights: path of a .safetensors, .npz or .npy file, of a directory of .npy files, or of a model; or a mapping from
-            names to arrays.
+        weights: path of a .safetensors, .npz or .npy file, of a directory of .npy files, or of a model; or a mapping
+            from names to arrays.
         model: what `open` takes, or an open Model.
         threshold: correlation (the cosine once the means are taken off) from which values count as similar.
         select: called with names of weights in the model; others are left out.
@@ -201,10 +203,8 @@ def match(
         work.match_exactly()
         work.match_similar(threshold)
         ordered = [work.found[name] for name in given if name in work.found]
-        tied = {name for tie in work.ties for name in (*tie.given, *tie.names)}
-        rest = [name for name in side.tensors if name not in work.found and name not in tied]
-        taken = {m.name for m in ordered} | tied
-        lost = [name for name, tensor in names.items() if name not in taken and _is_weight(tensor)]
+        rest = [name for name in side.tensors if name not in work.used]
+        lost = [name for name, tensor in names.items() if name not in work.taken and _is_weight(tensor)]
         return Matching(side.words, whole.path or "model in memory", ordered, work.ties, rest, lost)
 
 
@@ -226,27 +226,27 @@ def _is_candidate(tensor: Tensor) -> bool:
 class _Work:
     """What is found, step by step."""
 
-    def __init__(self, given: Mapping[str, Readable], names: Mapping[str, Tensor], progress: Callable[[str, int], None] | None) -> None:
+    def __init__(
+        self, given: Mapping[str, Readable], names: Mapping[str, Tensor], progress: Callable[[str, int], None] | None
+    ) -> None:
         self.given, self.names = given, names
         self.found: dict[str, Match] = {}
         self.ties: list[Tie] = []
-        self._taken: set[str] = set()
+        self.used: set[str] = set()  # of those given: found, or tied
+        self.taken: set[str] = set()  # of the model's
         self._progress = progress
-
-    def _left(self) -> tuple[list[str], list[str]]:
-        tied = {name for tie in self.ties for name in tie.given}
-        tied_names = {name for tie in self.ties for name in tie.names}
-        return (
-            [name for name in self.given if name not in self.found and name not in tied],
-            [name for name in self.names if name not in self._taken and name not in tied_names],
-        )
 
     def _add(self, given: str, name: str, how: str, layout: Layout, correlation: float = 1.0) -> None:
         ours, theirs = self.given[given], self.names[name]
-        self.found[given] = Match(
-            given, name, how, ours.mil_dtype, ours.shape, theirs.mil_dtype, theirs.shape, layout, theirs.compression, correlation
-        )  # fmt: skip
-        self._taken.add(name)
+        types = (ours.mil_dtype, ours.shape, theirs.mil_dtype, theirs.shape)
+        self.found[given] = Match(given, name, how, *types, layout, theirs.compression, correlation)
+        self.used.add(given)
+        self.taken.add(name)
+
+    def _tie(self, given: list[str], names: list[str]) -> None:
+        self.ties.append(Tie(given, names))
+        self.used.update(given)
+        self.taken.update(names)
 
     # ------------------------------------------------------------------------------------------------------------ exact
 
@@ -269,7 +269,7 @@ class _Work:
         self._settle(edges)
 
     def _classify(self, groups: dict[Any, Any], side: int, name: str, tensor: Readable, dtype: DType) -> None:
-        """Put a tensor to those with the same elements, and there to those with the same in the same order and shape."""
+        """Put a tensor to those with the same elements, and there to those with the same order and shape."""
         nbytes = dtype.numpy.itemsize
         unordered, ordered = 0, []
         try:
@@ -328,17 +328,18 @@ class _Work:
                 ((name, layout),) = layout_of.items()
                 self._add(rest[0], name, "name", layout)
             elif layout_of:
-                self.ties.append(Tie(rest or given, list(layout_of)))
+                self._tie(rest or given, list(layout_of))
 
     # ---------------------------------------------------------------------------------------------------------- similar
 
     def match_similar(self, threshold: float) -> None:
         """Find those whose values correlate, among what is left."""
-        given, names = self._left()
+        given = [name for name in self.given if name not in self.used]
+        names = [name for name in self.names if name not in self.taken]
         sizes: dict[int, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
         for number, (group, tensors) in enumerate(((given, self.given), (names, self.names))):
             for name in group:
-                tensor = tensors[name]  # type: ignore[index]
+                tensor = tensors[name]
                 if tensor.mil_dtype in _FLOATS and tensor.size >= _MIN_COUNT:
                     sizes[tensor.size][number].append(name)
         for size, (ours, theirs) in sizes.items():
@@ -383,24 +384,27 @@ class _Work:
                 if correlation is not None and correlation >= threshold and (figures.relative or 0) < 1:
                     confirmed.append((correlation, name, given, layout))
         confirmed.sort(key=lambda row: -row[0])
+        rows_of: dict[tuple[int, str], list[Any]] = defaultdict(list)
+        for row in confirmed:
+            rows_of[1, row[1]].append(row)
+            rows_of[2, row[2]].append(row)
         for correlation, name, given, layout in confirmed:
-            if name in self._taken or given in self.found or self._is_tied(name, given):
+            if name in self.taken or given in self.used:
                 continue
             rivals = [
-                row for row in confirmed
-                if (row[1] == name) != (row[2] == given) and abs(row[0] - correlation) < _TIE and row[1] not in self._taken and row[2] not in self.found
-            ]  # fmt: skip
-            if rivals:
-                names = sorted({name, *(row[1] for row in rivals)}, key=list(self.names).index)
-                givens = sorted({given, *(row[2] for row in rivals)}, key=list(self.given).index)
-                by_name = dict(agreeing(givens, names))
-                if by_name.get(given) != name:
-                    self.ties.append(Tie(givens, names))
-                    continue
-            self._add(given, name, "similar", layout, correlation)
-
-    def _is_tied(self, name: str, given: str) -> bool:
-        return any(name in tie.names or given in tie.given for tie in self.ties)
+                row
+                for row in rows_of[1, name] + rows_of[2, given]
+                if (row[1], row[2]) != (name, given)
+                and correlation - row[0] < _TIE
+                and row[1] not in self.taken
+                and row[2] not in self.used
+            ]
+            names = list(dict.fromkeys([name, *(row[1] for row in rivals)]))
+            givens = list(dict.fromkeys([given, *(row[2] for row in rivals)]))
+            if rivals and dict(agreeing(givens, names)).get(given) != name:
+                self._tie(givens, names)
+            else:
+                self._add(given, name, "similar", layout, correlation)
 
 
 class _Class(NamedTuple):
@@ -469,7 +473,7 @@ def _are_equal(given: Readable, weight: Tensor, layout: Layout, dtype: DType) ->
 
 
 def _sketches(tensors: list[Any], positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Elements of each tensor at some positions, as a vector of length 1 about its mean; zeros for one without spread."""
+    """Elements of each tensor at some positions, as a vector of length 1 about its mean; zeros without spread."""
     rows = np.empty((len(tensors), len(positions)))
     for row, tensor in zip(rows, tensors, strict=True):
         row[:] = _sample(Elements(tensor), positions)
@@ -484,7 +488,7 @@ def _sketches(tensors: list[Any], positions: np.ndarray[Any, Any]) -> np.ndarray
 def _sample(elements: Elements, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Elements at positions, in any order, as float64."""
     if elements._flat is not None:
-        return elements._flat[positions].astype(np.float64)
+        return np.asarray(elements._flat[positions].astype(np.float64))
     order = np.argsort(positions)
     result = np.empty(len(positions))
     for begin in starts(elements.count):

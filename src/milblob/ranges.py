@@ -28,8 +28,8 @@ _R = TypeVar("_R")
 class Elements:
     """The elements of a tensor in row-major order, whatever they are stored as.
 
-    A few pieces are in memory at a time, unless the tensor itself can only be read whole (an immediate that is varints, an
-    array of a compressed .npz).
+    A few pieces are in memory at a time, unless the tensor itself can only be read whole (an immediate that is varints,
+    an array of a compressed .npz).
 
     Args:
         tensor: of a model, or an array of another format; not of strings.
@@ -86,17 +86,22 @@ def starts(count: int) -> range:
 
 
 def have_equal_bits(a: Elements, b: Elements) -> bool:
-    """Whether two tensors of one dtype and shape have the same elements, bit for bit; reads on to the first difference."""
+    """Whether two tensors of one dtype and shape have the same bits; reads on to the first difference."""
     x, y = a.stored, b.stored
     if x is None or y is None:
         return all(_equal(*pair) for pair in _pairs(a, b))
     nbits = a.count * a.dtype.nbits
     whole = nbits // 8
-    if nbits % 8 and (int(x[whole]) ^ int(y[whole])) & ((1 << nbits % 8) - 1):  # bits behind the last element count for nothing
+    if nbits % 8 and (int(x[whole]) ^ int(y[whole])) & (
+        (1 << nbits % 8) - 1
+    ):  # bits behind the last element count for nothing
         return False
     if _is_same_memory(x, y):
         return True
-    parts = ((x[at : min(at + _STORED_NBYTES, whole)], y[at : min(at + _STORED_NBYTES, whole)]) for at in range(0, whole, _STORED_NBYTES))
+    parts = (
+        (x[at : min(at + _STORED_NBYTES, whole)], y[at : min(at + _STORED_NBYTES, whole)])
+        for at in range(0, whole, _STORED_NBYTES)
+    )
     return all(in_threads(lambda pair: _equal(*pair), parts, whole > _STORED_NBYTES))
 
 

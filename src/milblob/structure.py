@@ -1,7 +1,8 @@
 """How two Programs, and what two models say about themselves, differ: in words. Values of weights are not looked at."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from . import _codec
@@ -75,8 +76,9 @@ class _Function(NamedTuple):
 def compare_programs(a: Model, b: Model) -> list[Change]:
     """Say how the Programs of two models differ: functions, inputs and outputs, operations by the name of their output.
 
-    Order of operations, names of constants, and how constants are written do not count. Constants of WEIGHT_COUNT elements
-    or more, and what decompresses them, are left to a comparison of tensors. An operation that reads nothing is not seen.
+    Order of operations, names of constants, and how constants are written do not count. Constants of WEIGHT_COUNT
+    elements or more, and what decompresses them, are left to a comparison of tensors. Operations that read nothing are
+    not seen.
 
     Raises:
         FormatError, ResolveError, UnsupportedError: as reading the models does.
@@ -96,7 +98,7 @@ def compare_programs(a: Model, b: Model) -> list[Change]:
     return changes + _only((f"function {name!r}" for name in second if name not in first), "added")
 
 
-def _only(subjects: Iterator[str], kind: str = "removed") -> list[Change]:
+def _only(subjects: Iterable[str], kind: str = "removed") -> list[Change]:
     where = "A" if kind == "removed" else "B"
     return [Change(kind, f"{subject}: only in {where}") for subject in subjects]
 
@@ -166,7 +168,10 @@ def _words(model: Model, arguments: list[Any]) -> str:
 
 
 def _value_words(dtype: str, shape: tuple[int, ...], values: list[Any]) -> str:
-    shown = ", ".join(f"{v!r:.60}" if isinstance(v, str) else f"{v:.9g}" if isinstance(v, float) else str(v) for v in values[:_MAX_SHOWN])
+    shown = ", ".join(
+        f"{v!r:.60}" if isinstance(v, str) else f"{v:.9g}" if isinstance(v, float) else str(v)
+        for v in values[:_MAX_SHOWN]
+    )
     more = ", ..." if len(values) > _MAX_SHOWN else ""
     return f"{dtype} [{shown}{more}]" if shape else f"{dtype} {shown}"
 
@@ -240,7 +245,11 @@ class _Names:
         while at >= 0:
             rows = self._constants.get((at, name))
             if rows is not None:
-                return _Value(self._source, self._program, tuple(rows)) if rows and not any(map(_is_weight, rows)) else _WEIGHT
+                return (
+                    _Value(self._source, self._program, tuple(rows))
+                    if rows and not any(map(_is_weight, rows))
+                    else _WEIGHT
+                )
             at = self._scan.blocks[at][2]
         return name
 
@@ -296,21 +305,36 @@ def compare_metadata(a: Model, b: Model) -> tuple[list[Change], list[Change]]:
     old, new = a.metadata, b.metadata
     if not old.spec_version or not new.spec_version:
         return [], []
-    names = ("author", "description", "license", "version", "default_function")
-    ours, theirs = ({name: getattr(m, name) for name in names} for m in (old, new))
-    ours["specification version"], theirs["specification version"] = str(old.spec_version), str(new.spec_version)
+    texts = [{name: getattr(m, name) for name in ("author", "description", "license", "version")} for m in (old, new)]
+    for text, m in zip(texts, (old, new), strict=True):
+        text["specification version"] = str(m.spec_version)
+        if old.default_function and new.default_function:
+            text["default function"] = m.default_function
     changes = [
-        Change("changed", f"{name.replace('_', ' ')}: {text or 'nothing'!r:.200} in A, {theirs[name] or 'nothing'!r:.200} in B")
-        for name, text in ours.items()
-        if text != theirs[name]
+        Change("changed", f"{name}: {_quoted(text)} in A, {_quoted(texts[1][name])} in B")
+        for name, text in texts[0].items()
+        if text != texts[1][name]
     ]
-    changes += _compare_named("user-defined", *({k: v for k, v in m.user_defined.items() if not k.startswith(_TOOL_KEYS)} for m in (old, new)))
-    for what, ours_, theirs_ in _signatures(old, new):
-        changes += _compare_features(what, ours_, theirs_)
-    tools = _compare_named("user-defined", *({k: v for k, v in m.user_defined.items() if k.startswith(_TOOL_KEYS)} for m in (old, new)))
+    own, tools = (
+        _compare_named("user-defined", _user_defined(old, is_tool), _user_defined(new, is_tool))
+        for is_tool in (False, True)
+    )
+    changes += own
+    for what, ours, theirs in _signatures(old, new):
+        changes += _compare_features(what, ours, theirs)
     if old.producer != new.producer:
-        tools.insert(0, Change("changed", f"producer: {old.producer or 'unknown'} in A, {new.producer or 'unknown'} in B"))
+        words = f"producer: {old.producer or 'unknown'} in A, {new.producer or 'unknown'} in B"
+        tools.insert(0, Change("changed", words))
     return changes, tools
+
+
+def _user_defined(metadata: Metadata, is_tool: bool) -> dict[str, str]:
+    """What converters leave about themselves, or the rest."""
+    return {key: text for key, text in metadata.user_defined.items() if key.startswith(_TOOL_KEYS) is is_tool}
+
+
+def _quoted(text: str) -> str:
+    return f"{text!r:.200}" if text else "nothing"
 
 
 def _signatures(old: Metadata, new: Metadata) -> Iterator[tuple[str, Any, Any]]:
@@ -324,17 +348,22 @@ def _signatures(old: Metadata, new: Metadata) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _compare_features(what: str, old: tuple[Feature, ...], new: tuple[Feature, ...]) -> list[Change]:
+    if not old or not new:  # compiled models leave out what the default function says
+        return []
     ours, theirs = {f.name: f for f in old}, {f.name: f for f in new}
     texts: list[dict[str, str]] = [{}, {}]
-    for name, feature in ours.items():
-        other = theirs.get(name)
-        if other is not None and (feature.shape is None or other.shape is None):  # not every producer states it
-            feature, other = (f.__class__(f.name, f.type, None, f.dtype, f.optional, f.description) for f in (feature, other))
-        texts[0][name] = _feature_words(feature)
-        if other is not None:
-            texts[1][name] = _feature_words(other)
-    for name, feature in theirs.items():
-        texts[1].setdefault(name, _feature_words(feature))
+    for name in [*ours, *(name for name in theirs if name not in ours)]:
+        found = [side[name] for side in (ours, theirs) if name in side]
+        blank: dict[str, Any] = {}
+        if any(feature.shape is None for feature in found):  # not every producer states it
+            blank["shape"] = None
+        if any(feature.dtype == "unknown" for feature in found):
+            blank["dtype"] = ""
+        if what.startswith(("model state", "state of")):
+            blank["type"] = "state"  # "multiArray" in compiled models
+        for side, text in zip((ours, theirs), texts, strict=True):
+            if name in side:
+                text[name] = _feature_words(replace(side[name], **blank))
     return _compare_named(what, *texts)
 
 
