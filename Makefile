@@ -23,7 +23,7 @@ demo: $(VENV)/.built ## open a small model, list its weights, load them, say wha
 	@$(PY) examples/demo.py "$(MODEL)"
 
 test: lint ## lint, types and all tests
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto
 
 lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs against what they describe
 	$(PY) -m ruff check .

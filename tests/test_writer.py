@@ -290,6 +290,17 @@ def test_write_many_mixes_what_it_copies_and_what_it_converts(tmp_path):
     assert not [finding for finding in milblob.check(tmp_path / "b") if finding.severity != "note"]
 
 
+def test_small_records_fill_the_staging_buffer_again_and_again(tmp_path):
+    arrays = [values_of("UINT8", count) for count in [200_000] * 8 + [5, 262_144, 262_145, 7, 262_000] + [100_001] * 20]
+    data, offsets = written(tmp_path / "a", *(lambda blobs, a=array: blobs.write(a) for array in arrays))
+    end = 64
+    for array, offset in zip(arrays, offsets, strict=True):
+        assert offset == reference.align64(end) and not any(data[end:offset])
+        end = offset + 64 + array.size
+        assert data[offset + 64 : end] == array.tobytes()
+    assert len(data) == end
+
+
 # ------------------------------------------------------------------------------------------------------- reserve and fill
 
 

@@ -48,10 +48,10 @@ LAYOUTS = {
     "Fortran": lambda a: np.asfortranarray(matrix(a)),
     "three axes": lambda a: np.ascontiguousarray(matrix(a)[:, None, :].transpose(2, 1, 0)).transpose(2, 1, 0),
     "0-d": lambda a: a.reshape(()) if a.size == 1 else a,
-    "memoryview": lambda a: memoryview(a) if a.dtype.kind in "fiu" else a,
+    "memoryview": lambda a: memoryview(a) if a.dtype.isbuiltin == 1 else a,
     "list": lambda a: a.tolist() if a.dtype.kind in "iu" else a,
     "wider": lambda a: a.astype(np.int64) if a.dtype.kind in "iu" or a.dtype == ml_dtypes.int4 else a,
-    "subclass": lambda a: a.view(np.matrix) if a.dtype.kind in "fiu" else a,
+    "subclass": lambda a: a.view(np.matrix) if a.dtype.isbuiltin == 1 else a,
 }  # fmt: skip
 
 

@@ -186,10 +186,12 @@ class Arrangement:
 
     def _is_selected(self, name: str, constant: Any = None) -> bool:
         """Whether a tensor, or the weight that it is a part of, is one of those that are asked for."""
-        names = [name, *self._groups.get(id(constant), ())]
-        from fnmatch import fnmatchcase
+        if not self.options.select:
+            return True
+        from fnmatch import fnmatchcase  # not brought by `import milblob`
 
-        return not self.options.select or any(fnmatchcase(n, glob) for n in names for glob in self.options.select)
+        names = [name, *self._groups.get(id(constant), ())]
+        return any(n == glob or fnmatchcase(n, glob) for n in names for glob in self.options.select)
 
     def _add_tensor(self, tensor: Tensor) -> None:
         constant, program, name = tensor._constant, cast(Program, tensor._program), tensor.name
@@ -232,7 +234,7 @@ class Arrangement:
         tensor, constant, change, options = reference.tensor, reference.constant, reference.change, self.options
         is_weight = constant.storage == _codec.BLOB or is_part or tensor.size >= WEIGHT_COUNT
         target = options.cast.get(tensor.mil_dtype)
-        if target is not None and is_weight and (not is_part or constant.op.type == "constexpr_cast"):
+        if target is not None and is_weight and self._may_cast(constant, target, is_part):
             reference.target = change.dtype_after = target
             change.actions.append("cast")
         if constant.storage != _codec.BLOB:
@@ -240,6 +242,19 @@ class Arrangement:
                 change.actions.append("externalize")
         elif options.inline is not None and _is_value(constant) and tensor.size < options.inline:
             change.actions.append("inline")
+
+    def _may_cast(self, constant: Any, target: DType, is_part: bool) -> bool:
+        """Whether a value is cast, or refused for a reason; others are no weights of their own, and left alone.
+
+        What is asked for by name is always tried. Of all weights, values inside other operations stay, and so do
+        vectors that would become a constexpr operation (see `cast_rules.is_vector`).
+        """
+        if is_part:
+            return bool(constant.op.type == "constexpr_cast")
+        if self.options.select:
+            return True
+        becomes_constexpr = constant.mil_code == DType.FLOAT32.mil_code and target is DType.FLOAT16
+        return _is_value(constant) and not (becomes_constexpr and cast_rules.is_vector(constant))
 
     def _is_kept(self, tensor: Tensor) -> bool:
         functions = self.options.functions
@@ -279,7 +294,7 @@ class Arrangement:
 
     def _record(self, weight_file: WeightFile, tensor: Tensor) -> Any:
         try:
-            record = weight_file.reader.record(tensor._constant.blob_offset)
+            record = weight_file.record(tensor._constant.blob_offset)
         except MilblobError as error:
             error.where = error.where or tensor.where
             raise
@@ -328,7 +343,7 @@ class Arrangement:
         reader, path = cast(BlobReader, model._package.blobs), cast(str, model.path)
         weight_file = self.records.weight_file(path, "", reader)
         for name, tensor in model._tensors.items():
-            record = reader.record(tensor.offset or 0)
+            record = weight_file.record(tensor.offset or 0)
             change = Change(prefix + name, record.dtype, record.nbytes, path, record.offset)
             target = self.options.cast.get(record.dtype) if self._is_selected(name) else None
             if target is not None:

@@ -10,7 +10,8 @@ from .files import PREFIX, SUFFIX
 from .journal import JOURNAL
 from .mapping import Mapping
 from .plan import data_ranges
-from .transfer import copy_range
+from .splice import Spliced
+from .transfer import copy_range, write_at
 
 _SUFFIXES = {
     "mlpackage": (".mlpackage",),
@@ -144,11 +145,7 @@ def copy_entry(
         before = os.fstat(mapping.fd)
         with new_file(target) as fd:
             os.ftruncate(fd, mapping.nbytes)
-            for start, nbytes in data_ranges(mapping, 0, mapping.nbytes):
-                for at in range(start, start + nbytes, _CHUNK_NBYTES):
-                    size = min(_CHUNK_NBYTES, start + nbytes - at)
-                    copy_range(mapping, at, size, fd, at)
-                    written(size)
+            _copy(mapping, 0, mapping.nbytes, fd, 0, written)
         after = os.fstat(mapping.fd)
         if (after.st_size, after.st_mtime_ns) != (mapping.nbytes, before.st_mtime_ns):
             raise FormatError("file: expected no change while it is copied, got one", file=origin)
@@ -156,6 +153,40 @@ def copy_entry(
         if held is None:
             mapping.close()
     set_mode(target, before.st_mode)
+
+
+def write_spliced(spliced: Spliced, mapping: Mapping, fd: int, written: Callable[[int], None]) -> None:
+    """Write an edited message to a new file, in a stream; holes of the old one stay holes.
+
+    Args:
+        spliced: of `mapping`.
+        fd: of an empty file.
+        written: called with a number of bytes as they are done.
+
+    Raises:
+        OSError, FormatError: as copying.
+    """
+    os.ftruncate(fd, spliced.nbytes)
+    offset = 0
+    for piece in spliced.pieces:
+        if isinstance(piece, tuple):
+            _copy(mapping, piece[0], piece[1], fd, offset, written)
+            offset += piece[1]
+        else:
+            write_at(fd, [piece], offset)
+            written(piece.nbytes)
+            offset += piece.nbytes
+
+
+def _copy(mapping: Mapping, start: int, nbytes: int, fd: int, offset: int, written: Callable[[int], None]) -> None:
+    done = 0
+    for at, size in data_ranges(mapping, start, nbytes):
+        for part in range(at, at + size, _CHUNK_NBYTES):
+            count = min(_CHUNK_NBYTES, at + size - part)
+            copy_range(mapping, part, count, fd, offset + part - start)
+            done += count
+            written(count)
+    written(nbytes - done)  # holes
 
 
 def _link(root: str, path: str) -> str:

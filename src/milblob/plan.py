@@ -5,6 +5,7 @@ not touch. Everything in a `Task` can be pickled.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,8 @@ _STAGING_NBYTES = 1 << 20
 _CAST_NBYTES = 1 << 18  # of the wider type: both sides of a part stay in the second-level cache
 _MAX_THREADS = 8
 _ZEROS = bytes(1 << 20)
+SETTLED_S = 300.0
+"""So long after the last change of a file the system has written its data to the disk."""
 
 
 class Origin(NamedTuple):
@@ -363,14 +366,15 @@ def add_counts(a: CastCounts, b: CastCounts) -> CastCounts:
 def data_ranges(mapping: Mapping, start: int, nbytes: int) -> Iterator[tuple[int, int]]:
     """Yield (start, nbytes) of what has to be written to a file of zeros: everything but holes of a sparse file.
 
-    A hole that the file system tells of is read all the same, and believed if it is zero: some have been wrong about
-    data that they had not written yet.
+    Some file systems have been wrong about data that they had not written yet. So in a file that was changed a short
+    while ago a hole is read all the same, and believed if it is zero.
     """
     end = start + nbytes
     seek_data, seek_hole = getattr(os, "SEEK_DATA", None), getattr(os, "SEEK_HOLE", None)
     if mapping.fd < 0 or seek_data is None or seek_hole is None:
         yield start, nbytes
         return
+    is_settled = time.time() - os.fstat(mapping.fd).st_ctime > SETTLED_S
     while start < end:
         try:
             hole = min(os.lseek(mapping.fd, start, seek_hole), end)
@@ -381,7 +385,7 @@ def data_ranges(mapping: Mapping, start: int, nbytes: int) -> Iterator[tuple[int
             hole = data = end
         if hole > start:
             yield start, hole - start
-        if not _is_zero(mapping.fd, hole, data - hole):
+        if not is_settled and not _is_zero(mapping.fd, hole, data - hole):
             yield hole, data - hole
         start = data
 

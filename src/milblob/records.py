@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from . import _codec
-from .blob import BlobReader
+from .blob import BlobReader, BlobRecord
 from .dedupe import Stretch, first_equal
 from .dtypes import DType
 from .errors import MilblobError
@@ -30,13 +30,19 @@ class WeightFile(NamedTuple):
         name: relative to the root of the model, with "/", links resolved.
         base: what @model_path stands for where it is referred to, relative to the root: "" or a directory.
         reader: of it.
+        buffer: its bytes.
         number: in order of first reference.
     """
 
     name: str
     base: str
     reader: BlobReader
+    buffer: _codec.Buffer
     number: int
+
+    def record(self, offset: int) -> BlobRecord:
+        """Return the record whose metadata is at `offset`."""
+        return self.reader._record(self.buffer, offset)  # whether the file still has its size was asked once
 
 
 class Records:
@@ -86,7 +92,8 @@ class Records:
         """Return the weight file of that name, which is added if it is new."""
         found = self.weight_files.get(name)
         if found is None:
-            found = self.weight_files[name] = WeightFile(name, base, reader, len(self.weight_files))
+            buffer = reader._mapping.check_size()
+            found = self.weight_files[name] = WeightFile(name, base, reader, buffer, len(self.weight_files))
         return found
 
     def add_record(self, weight_file: WeightFile, record: Any, target: DType | None, name: str) -> Item:
@@ -139,14 +146,14 @@ class Records:
                 raise
             for number, offset in enumerate(offsets):
                 if (weight_file.name, offset) not in self.used:
-                    yield weight_file, number, reader.record(offset)
+                    yield weight_file, number, weight_file.record(offset)
 
     # ------------------------------------------------------------------------------------------------------------ equal
 
     def dedupe(self) -> None:
         """Find the items that equal an earlier one of the same model directory; they are items no more."""
         self.items.sort(key=lambda item: item.order)
-        kinds = [(item.base, item.dtype, item.target, item.count) for item in self.items]
+        kinds = [(item.base, item.dtype.mil_code, item.target.mil_code, item.count) for item in self.items]
         alike = Counter(kinds)
         stretches = [
             Stretch(*self._bytes_of(item, alike[kind] > 1), kind) for item, kind in zip(self.items, kinds, strict=True)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _codec, journal
 from .arrange import WEIGHT_COUNT, Arrangement, Change, Options
 from .casting import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
-from .destination import copy_entry, is_in_place, new_file, require_destination, set_mode, walk
+from .destination import (
+    copy_entry,
+    is_in_place,
+    new_file,
+    require_destination,
+    set_mode,
+    walk,
+    write_spliced,
+)
 from .dtypes import DType, as_dtype
 from .errors import FormatError, UnsupportedError
 from .files import NewDirectory, lock, whole_file
@@ -111,21 +119,24 @@ def repack(
 
     With nothing asked for, the result is a copy, byte for byte. What is asked for is done to all tensors, or to those
     that `select` names; everything else stays: unknown fields of the Program, the order of its maps, other files of the
-    package. Everything is planned and checked before a byte is written. The result appears whole or not at all; memory
-    does not grow with the model.
+    package, permissions, links. Everything is planned before a byte is written; what a cast meets is known when it is
+    done. The result appears whole or not at all. Memory grows with the number of tensors, not with their size, but for
+    values that are cast or inlined inside the Program.
 
     Args:
         src: a .mlpackage; a .mlmodelc (no cast, externalize, inline, functions); a .mlmodel without a weight file; a
             blob file, or several, to be merged into one.
         dst: where the result goes. May be `src` itself, which is then replaced.
         cast: dtype -> dtype, among float32, float16 and bfloat16; or one dtype, for all of them. Round to nearest even.
-            float32 as float16 becomes a `constexpr_cast`, so that the type does not change for who reads it.
-        dedupe: keep one of several equal records. Equal means the same bytes; nothing is decided by a hash.
+            float32 as float16 becomes a `constexpr_cast`, so that the type does not change for who reads it. Without
+            `select`, vectors that would become one, and values inside other operations, stay as they are.
+        dedupe: keep one of several equal records. Equal means dtype, count and bytes; nothing is decided by a hash.
         gc: drop records that nothing refers to. (What loses its last reference here is always dropped.)
-        externalize: move immediates of so many elements or more to the weight file; True for 10.
+        externalize: move immediates of so many elements or more to the weight file; True for 10. For systems before
+            iOS 18 only the dtypes that coremltools puts there.
         inline: move records of fewer elements into the Program; True for 10.
         split: "function": the records that only one function uses go to a weight file of their own; or a size in bytes
-            that weight files shall not pass (a larger record has a file to itself).
+            that weight files shall not pass (a larger record has a file to itself; where none does, nothing moves).
         merge: one weight file for all.
         align: data begins at multiples of 64, 4096 or 16384 bytes.
         canonical: records in the order in which the Program refers to them, reserved bytes zero: the same model gives
@@ -138,7 +149,7 @@ def repack(
         force: replace `dst` if it exists: a model by a model, a file by a file; nothing else is ever replaced.
         dry_run: plan only.
         executor: any concurrent.futures.Executor that runs the copying and casting; default: a few threads.
-        progress: called from this thread as tensors are done.
+        progress: called from this thread as tensors and files are done: (name, bytes so far, bytes in all).
 
     Returns:
         Report.
@@ -147,8 +158,10 @@ def repack(
         ProgramError: after a cast an operation would not type-check; the consumer is named.
         OverflowError, ValueError: values that `overflow` or `nan` does not allow; the tensor is named.
         UnsupportedError: not possible with this kind of model.
-        KeyError: no such function. FileExistsError: `dst` exists. OSError: files that cannot be read or written.
-        FormatError, ResolveError: a broken source.
+        KeyError: no such function. FileExistsError: `dst` exists. BlockingIOError: `dst` is `src`, and somebody else
+            writes to it. OSError: files that cannot be read or written.
+        FormatError, ResolveError: a broken source, or one that was changed meanwhile.
+        Whatever is raised, `dst` is as it was.
     """
     if decompress:
         raise UnsupportedError("decompress: expected a version of milblob that decodes weights, got this one")
@@ -322,7 +335,7 @@ class _Repacking:
         entries = list(walk(root))
         new = {*records.gone, *changed}
         whole = [name for name, is_directory in entries if not is_directory and _plain(name) not in new]
-        self._total = sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
+        self._total += sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
         self._total += sum(item.target_nbytes for items, _ in records.files.values() for item in items)
         with NewDirectory(self._dst, replace=os.path.isdir(self._dst), locked=self._has_lock) as directory:
             for name, is_directory in entries:
@@ -331,7 +344,11 @@ class _Repacking:
                     os.mkdir(target)
                 elif _plain(name) in changed:
                     with new_file(target) as fd:
-                        changed[_plain(name)](fd)
+                        if isinstance(changed[_plain(name)], list):
+                            write_at(fd, changed[_plain(name)], 0)
+                        else:
+                            held = self._held[os.path.realpath(origin)]
+                            write_spliced(changed[_plain(name)], held, fd, self._counter(_plain(name)))
                     set_mode(target, os.stat(origin).st_mode)
                 elif os.path.islink(origin) and _plain(os.path.relpath(os.path.realpath(origin), root)) in gone:
                     continue  # a second name of a file that there is no more
@@ -345,10 +362,10 @@ class _Repacking:
             set_mode(directory.name, os.stat(root).st_mode, least=0o700)
             self._require_unchanged(arrangement, before)
 
-    def _changed_files(self, model: Model, arrangement: Arrangement) -> dict[str, Callable[[int], object]]:
-        """Name of a file that is neither a weight file nor copied -> what writes it to a descriptor."""
+    def _changed_files(self, model: Model, arrangement: Arrangement) -> dict[str, Any]:
+        """Name of a file that is neither a weight file nor copied -> what it becomes: bytes in a list, or a Spliced."""
         records = arrangement.records
-        changed: dict[str, Callable[[int], object]] = {}
+        changed: dict[str, Any] = {}
         moves: dict[str, dict[Any, Any]] = {}
         for prefix, old, new in arrangement.moves():
             moves.setdefault(prefix, {})[old] = new
@@ -356,16 +373,16 @@ class _Repacking:
             mapped, name = part.mapping, _inside(records.root, str(part.mapping.name))
             if part.is_text and moves.get(part.prefix):
                 text = relocate(bytes(mapped.live()), moves[part.prefix], mapped.name)
-                changed[name] = lambda fd, text=text: write_at(fd, [text], 0)  # type: ignore[misc]
+                changed[name] = [text]
             elif not part.is_text and arrangement.edits:
-                spliced = splice(mapped, (0, mapped.nbytes), arrangement.edits)
-                changed[name] = spliced.write_to
+                changed[name] = splice(mapped, (0, mapped.nbytes), arrangement.edits)
+                self._total += changed[name].nbytes
         if model.kind == "mlpackage":
             have = {name.rpartition("/")[0] for name in records.weight_files}
             new_places = sorted({name.rpartition("/")[0] for name in records.files} - have)
             data = with_folders(self._sources[0], new_places)
             if data is not None:
-                changed["Manifest.json"] = lambda fd: write_at(fd, [data], 0)
+                changed["Manifest.json"] = [data]
         return changed
 
     def _write_file(self, model: Model, arrangement: Arrangement, before: list[os.stat_result]) -> None:
@@ -377,8 +394,10 @@ class _Repacking:
                 self._fill([(name, items, nbytes)], arrangement.changes)
             elif arrangement.edits:
                 mapped = model._programs[0][0].mapping
+                spliced = splice(mapped, (0, mapped.nbytes), arrangement.edits)
+                self._total = spliced.nbytes
                 with new_file(name) as fd:
-                    splice(mapped, (0, mapped.nbytes), arrangement.edits).write_to(fd)
+                    write_spliced(spliced, mapped, fd, self._counter(os.path.basename(str(mapped.name))))
             else:
                 real = os.path.realpath(self._sources[0])
                 self._total = os.stat(real).st_size
