@@ -129,6 +129,8 @@ def test_casts(build):
 
 def test_statistics(build):
     run([build("statistics")])
+def test_decoding(build):
+    run([build("decode")])
 
 
 def test_splice(build, programs, tmp_path):

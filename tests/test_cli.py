@@ -220,6 +220,11 @@ def test_show_compressed(cli):
     status, out, _ = cli("show", PALETTE, "conv_weight_palettized")
     assert status == 0
     assert "conv_weight_palettized.lut" in out
+    assert "lut_to_dense, 10.3 bits per weight, elements of 4 bits, a palette for [8, 4, 3]" in out
+    document = json.loads(cli("show", PALETTE, "conv_weight_palettized", "--json")[1])
+    assert (document["compression"], document["compressed"]["scheme"]) == ("lut_to_dense", "lut_to_dense")
+    assert document["compressed"]["group_shape"] == [8, 4, 3]
+    assert document["values"]["first"] == milblob.load(PALETTE)["conv_weight_palettized"].reshape(-1)[:8].tolist()
     assert json.loads(cli("show", PALETTE, "conv_weight_palettized", "--json")[1])["parts"] == {
         key: f"conv_weight_palettized.{key}" for key in ("indices", "lut", "shape")
     }
@@ -308,13 +313,14 @@ def test_extract(cli, name, tmp_path):
 
 
 def test_extract_parts(cli, tmp_path):
-    status, _, err = cli("extract", PALETTE, "-o", tmp_path / "a.npz")
-    assert status == 2
-    assert "--stored" in err
-    assert os.listdir(tmp_path) == []
-    _, out, _ = cli("extract", PALETTE, "-o", tmp_path / "a.npz", "--stored", "--json")
-    with np.load(tmp_path / "a.npz") as archive:
-        assert set(json.loads(out)["tensors"]) <= set(archive.files)
+    """Dense values; with --stored the parts."""
+    for name, options, stored in (("dense.npz", [], False), ("parts.npz", ["--stored"], True)):
+        _, out, _ = cli("extract", PALETTE, "-o", tmp_path / name, "--json", *options)
+        expected = milblob.load(PALETTE, stored=stored)
+        assert sorted(json.loads(out)["tensors"]) == sorted(expected)
+        with np.load(tmp_path / name) as archive:
+            for key, values in expected.items():
+                assert archive[key].tobytes() == values.tobytes()
 
 
 def test_extract_never_touches_the_model(cli, tmp_path):

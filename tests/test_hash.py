@@ -11,8 +11,10 @@ import milblob
 import reference
 import reference_hash
 from conftest import BLOB_CASES, DATA, ROOT, case_paths, load_case
+from hostile_bytes import field, immediate, model, operation, program, tensor_type
 from milblob import DType, _codec, content_hash, contenthash, pieces
 from milblob.contenthash import hash_bytes
+from milblob.tensorvalue import stored_bytes
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 # From test_vectors.json of BLAKE3-team/BLAKE3 at 2f6f56f: byte i is i % 251.
@@ -349,3 +351,53 @@ def test_a_missing_weight_file(tmp_path):
     shutil.rmtree(tmp_path / "demo.mlpackage/Data/com.apple.CoreML/weights")
     with pytest.raises(milblob.ResolveError, match="no such file"):
         content_hash(tmp_path / "demo.mlpackage")
+
+
+# --------------------------------------------------------------------------------------------------- compressed weights
+
+
+@pytest.mark.parametrize(("case", "path"), case_paths())
+def test_dense_hashes_are_those_of_the_decoded_values(case, path, monkeypatch):
+    """And pieces of a few rows hash as the whole does."""
+    with milblob.open(load_case(case).source(path)) as model:
+        tensors = [tensor for tensor in model.values() if tensor.parts]
+        stored = list(contenthash.tensor_hashes(tensors))
+        for nbytes in (1 << 24, 64):
+            monkeypatch.setattr(pieces, "PIECE_NBYTES", nbytes)
+            for tensor, other in zip(tensors, stored, strict=True):
+                try:
+                    values = tensor.read()
+                except milblob.UnsupportedError:
+                    with pytest.raises(milblob.UnsupportedError):
+                        list(contenthash.tensor_hashes([tensor], dense=True))
+                    continue
+                dense = next(contenthash.tensor_hashes([tensor], dense=True))
+                data = hash_bytes(stored_bytes(values, tensor.mil_dtype))
+                head = f"milblob tensor 1\n{tensor.mil_dtype} {list(tensor.shape)}\n"
+                assert dense == reference_hash.blake3(f"{head}{data}\n".encode()) != other
+                got, expected = milblob.statistics(tensor), milblob.statistics(values, tensor.mil_dtype)
+                if nbytes == 64:  # sums of other parts are rounded otherwise
+                    assert (got.mean, got.deviation) == pytest.approx((expected.mean, expected.deviation), rel=1e-12)
+                    rounded = {"mean": 0, "deviation": 0, "total": 0, "spread": 0}
+                    got, expected = got._replace(**rounded), expected._replace(**rounded)
+                assert got == expected
+
+
+def test_a_chain_that_is_too_long(tmp_path):
+    def scaled(name, data):
+        part = field(2, field(1, "data") + field(2, field(1, data)))
+        return operation(
+            "constexpr_blockwise_shift_scale", name, [("scale", scale)], part, output_type=tensor_type(11, [12])
+        )
+
+    scale = immediate(11, [1], reference.pack_tensor_value("floats", [2.0]))
+    value = immediate(11, [12], reference.pack_tensor_value("floats", [1.0] * 12))
+    for length, is_fine in ((20, True), (40, False), (3000, False)):
+        ops = [scaled("w0", field(2, value)), *(scaled(f"w{i}", field(1, f"w{i - 1}")) for i in range(1, length))]
+        path = tmp_path / "m.mlmodel"
+        path.write_bytes(model(program(*ops)))
+        if is_fine:
+            assert len(content_hash(path).tensors) == 1
+        else:
+            with pytest.raises(milblob.UnsupportedError, match="expected a chain of at most"):
+                content_hash(path)

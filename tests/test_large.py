@@ -232,3 +232,37 @@ def test_writer_past_6_gib(tmp_path):
         print("done")
     """
     assert run_child(code, tmp_path / "weight.bin").strip() == "done"
+
+
+LOOK = """
+    import pathlib, threading, time
+    import milblob
+    def anonymous():
+        lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+    most, stop = [0], threading.Event()
+    def watch():
+        while not stop.wait(0.005):
+            most[0] = max(most[0], anonymous())
+    with milblob.open(sys.argv[1]) as opened:
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        figures = [milblob.statistics(tensor) for tensor in opened.values()]
+        digest = milblob.content_hash(sys.argv[1]).model
+        stop.set()
+        watcher.join()
+    for tensor, one in zip(milblob.open(sys.argv[1]).values(), figures):
+        assert (one.count, one.minimum, one.maximum, one.total) == (tensor.size, -2.5, 3.5, 2.5), one
+        assert one.zeros == one.count - 3 and one.distinct == 4
+    print(most[0])
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="RssAnon")
+def test_statistics_and_hash_of_3_gib(tmp_path):
+    path = tmp_path / "model.mlmodel"
+    large_model(large_const("half", 10, 7, 2, GIB), large_const("single", 11, 1, 4, GIB // 4)).write(path)
+    assert path.stat().st_size > 3 * GIB
+    anonymous = int(run_child(LOOK, path))
+    print(f"statistics and hash of 3 GiB: {anonymous / 2**20:.0f} MiB anonymous at most")
+    assert anonymous < LIMIT_NBYTES

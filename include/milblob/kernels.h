@@ -6,8 +6,8 @@
 
 #include "milblob/blake3_x86.h"
 #include "milblob/compare_x86.h"
-#include "milblob/float_x86.h"
 #include "milblob/moments.h"
+#include "milblob/decode_x86.h" /* behind dtype.h, whose MB_ROW is another */
 
 #ifdef MB_HAS_AVX2
 MB_DEFINE_MOMENTS(mb_moments_block_avx2, MB_TARGET_AVX2)
@@ -21,17 +21,46 @@ typedef struct mb_tier {
     mb_blake3_kernel blake3;
     mb_compare_f32_kernel compare_f32;
     mb_compare_f64_kernel compare_f64;
+    mb_unpack_kernel unpack[2]; /* by whether elements are signed */
+    mb_scale_kernel scale[MB_FROM_COUNT][MB_TO_COUNT]; /* by enum mb_scale_from, mb_scale_to */
+    mb_lookup_kernel lookup[4];                        /* by mb_width_index */
+    mb_expand_kernel expand[4];                        /* by mb_width_index */
+    mb_ones_kernel ones;
 } mb_tier;
 
 /* From the slowest to the fastest. */
 static const mb_tier mb_tiers[] = {
     {"plain", {mb_cast_f32_f16_plain, mb_cast_f32_bf16_plain, mb_cast_f16_f32_plain, mb_cast_bf16_f32_plain, mb_cast_f16_bf16_plain, mb_cast_bf16_f16_plain},
-     mb_moments_block_plain, mb_blake3_plain, mb_compare_f32_plain, mb_compare_f64_plain},
+     mb_moments_block_plain, mb_blake3_plain, mb_compare_f32_plain, mb_compare_f64_plain,
+     {mb_unpack_bits, mb_unpack_signed},
+     {{mb_scale_u8_f32_plain, mb_scale_u8_f16_plain, mb_scale_u8_steps_plain},
+      {mb_scale_i8_f32_plain, mb_scale_i8_f16_plain, mb_scale_i8_steps_plain},
+      {mb_scale_f16_f32_plain, mb_scale_f16_f16_plain, mb_scale_f16_steps_plain},
+      {mb_scale_f32_f32_plain, mb_scale_f32_f16_plain, mb_scale_f32_steps_plain}},
+     {mb_lookup_8_plain, mb_lookup_16_plain, mb_lookup_32_plain, mb_lookup_64_plain},
+     {mb_expand_8_plain, mb_expand_16_plain, mb_expand_32_plain, mb_expand_64_plain},
+     mb_ones_plain},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
-     mb_moments_block_avx2, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2},
+     mb_moments_block_avx2, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
+     {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
+     {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
+      {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
+      {mb_scale_f16_f32_loop_avx2, mb_scale_f16_f16_loop_avx2, mb_scale_f16_steps_loop_avx2},
+      {mb_scale_f32_f32_loop_avx2, mb_scale_f32_f16_loop_avx2, mb_scale_f32_steps_loop_avx2}},
+     {mb_lookup_8_plain, mb_lookup_16_avx2, mb_lookup_32_plain, mb_lookup_64_plain},
+     {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
+     mb_ones_avx2},
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
-     mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2},
+     mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
+     {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
+     {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
+      {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
+      {mb_scale_f16_f32_loop_avx2, mb_scale_f16_f16_loop_avx2, mb_scale_f16_steps_loop_avx2},
+      {mb_scale_f32_f32_loop_avx2, mb_scale_f32_f16_loop_avx2, mb_scale_f32_steps_loop_avx2}},
+     {mb_lookup_8_plain, mb_lookup_16_avx2, mb_lookup_32_plain, mb_lookup_64_plain},
+     {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
+     mb_ones_avx2},
 #endif
 };
 
@@ -48,6 +77,9 @@ static inline int mb_tier_usable(void) {
 #endif
     return MB_TIER_COUNT;
 }
+
+/* Where elements of 1, 2, 4 and 8 bytes have their kernel. */
+static inline unsigned mb_width_index(size_t nbytes) { return nbytes == 1 ? 0 : nbytes == 2 ? 1 : nbytes == 4 ? 2 : 3; }
 
 /* Bytes of one element before and after a cast. */
 static inline uint64_t mb_cast_src_nbytes(int kind) { return kind == MB_CAST_F32_F16 || kind == MB_CAST_F32_BF16 ? 4 : 2; }

@@ -28,6 +28,15 @@ MB_KERNEL void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, 
     for (unsigned k = 0; k < count; k++) dst[k] = (uint8_t)(word >> (k * nbits)) & mask;
 }
 
+/* As mb_unpack_bits, but two's complement: sign-extended. */
+MB_KERNEL void mb_unpack_signed(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) {
+    const uint8_t sign = (uint8_t)(1u << (nbits - 1));
+    mb_unpack_bits(dst, src, count, nbits);
+    for (size_t i = 0; i < (size_t)count; i++) dst[i] = (uint8_t)((uint8_t)(dst[i] ^ sign) - sign);
+}
+
+typedef void (*mb_unpack_kernel)(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits);
+
 /* Pack whole groups of eight elements, each to nbits bytes. Neighbours move together in three steps: pairs of elements in
  * 16 bits, fours in 32, all eight in 64.                                                                               */
 MB_STEP void mb_pack_groups(uint8_t *dst, const uint8_t *src, uint64_t groups, const unsigned nbits) {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .blob import RECORD, BlobReader, BlobRecord
 from .check import Finding, check
+from .compression import Compression
 from .dtypes import DType
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
 from .model import Model, load
@@ -38,6 +39,7 @@ __all__ = [
     "BlobRecord",
     "BlobWriter",
     "Change",
+    "Compression",
     "ContentHash",
     "DType",
     "Diff",

@@ -1,4 +1,5 @@
 # The compiled core. What each function does and raises is in its docstring (src/milblob/_codec.pyx).
+from collections.abc import Sequence
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -41,6 +42,13 @@ WIDE_U32: int
 WIDE_I64: int
 WIDE_U64: int
 HASH_STRETCH_NBYTES: int
+FROM_U8: int
+FROM_I8: int
+FROM_F16: int
+FROM_F32: int
+TO_F32: int
+TO_F16: int
+TO_F16_STEPS: int
 
 def dtype_table() -> tuple[tuple[str, str, int, int, int, int], ...]: ...
 
@@ -93,6 +101,58 @@ class Comparison:
 
 def compare(a_code: int, a: _In, b_code: int, b: _In, atol: float = 0, rtol: float = 0) -> Comparison: ...
 def hash_elements(array: _In, nbytes: int) -> int: ...
+class Elements:
+    def __new__(
+        cls,
+        buffer: Buffer,
+        offset: int,
+        count: int,
+        nbits: int,
+        is_signed: bool = False,
+        mask: Buffer | None = None,
+        mask_offset: int = 0,
+        mask_count: int = 0,
+    ) -> Self: ...
+
+class Grid:
+    @property
+    def count(self) -> int: ...
+    @property
+    def parameter_count(self) -> int: ...
+    def __new__(cls, sizes: Sequence[int], strides: Sequence[int]) -> Self: ...
+
+def count_ones(buffer: Buffer, offset: int, begin: int, count: int) -> int: ...
+def decode_sparse(out: _Out, begin: int, count: int, elements: Elements, rank: int) -> None: ...
+def decode_scale(
+    out: _Out,
+    begin: int,
+    count: int,
+    elements: Elements,
+    rank: int,
+    grid: Grid,
+    scale: Buffer,
+    scale_offset: int,
+    scale_kind: int,
+    shift: Buffer | None,
+    shift_offset: int,
+    shift_kind: int,
+    source_kind: int,
+    to: int,
+) -> None: ...
+def decode_palette(
+    out: _Out,
+    begin: int,
+    count: int,
+    elements: Elements,
+    rank: int,
+    grid: Grid,
+    palette: Buffer,
+    palette_offset: int,
+    entry_count: int,
+    nbytes: int,
+    vector: int,
+    inner: int,
+) -> None: ...
 def _tiers() -> tuple[list[str], str]: ...
 def _set_tier(name: str) -> None: ...
 

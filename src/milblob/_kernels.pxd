@@ -152,6 +152,39 @@ cdef extern from "milblob/difference.h" nogil:
                     uint64_t count, mb_tolerance tolerance, mb_comparison *total)
     uint64_t mb_hash_elements(const uint8_t *src, uint64_t count, size_t nbytes)
 
+cdef extern from "milblob/scale.h" nogil:
+    int MB_FROM_U8, MB_FROM_I8, MB_FROM_F16, MB_FROM_F32, MB_TO_F32, MB_TO_F16, MB_TO_F16_STEPS
+
+cdef extern from "milblob/decode.h" nogil:
+    int MB_GRID_NDIM
+    ctypedef struct mb_source:
+        const uint8_t *data
+        uint64_t count
+        unsigned int nbits
+        bint is_signed
+        const uint8_t *mask
+        uint64_t rank
+    ctypedef struct mb_grid:
+        const uint64_t *sizes
+        const uint64_t *strides
+        uint32_t ndim
+    ctypedef struct mb_numbers:
+        const uint8_t *data
+        int kind
+    ctypedef struct mb_palette:
+        const uint8_t *data
+        unsigned int entry_count
+        size_t nbytes
+        uint64_t vector, inner
+    uint64_t mb_count_ones(const mb_tier *tier, const uint8_t *src, uint64_t begin, uint64_t count)
+    mb_status mb_decode_sparse(const mb_tier *tier, uint8_t *dst, uint64_t begin, uint64_t count, mb_source *source,
+                               mb_error *error)
+    mb_status mb_decode_scale(const mb_tier *tier, uint8_t *dst, uint64_t begin, uint64_t count, mb_source *source,
+                              mb_grid *grid, const mb_numbers *scale, const mb_numbers *offset, int kind, int to,
+                              mb_error *error)
+    mb_status mb_decode_palette(const mb_tier *tier, uint8_t *dst, uint64_t begin, uint64_t count, mb_source *source,
+                                mb_grid *grid, const mb_palette *palette, mb_error *error)
+
 cdef extern from "milblob/pages.h" nogil:
     void mb_advise_huge(void *start, uint64_t nbytes)
 

@@ -51,6 +51,21 @@ def array_over(buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any
     return out.view(dtype.numpy)
 
 
+def require_fit(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Refuse an output array of another dtype or shape.
+
+    Raises:
+        TypeError: no array.
+        ValueError: another dtype or shape.
+    """
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out: expected a NumPy array, got {type(out).__name__}")
+    if out.dtype != dtype:
+        raise ValueError(f"out: expected dtype {dtype}, got {out.dtype}")
+    if out.shape != shape:
+        raise ValueError(f"out: expected shape {shape}, got {out.shape}")
+
+
 def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Copy `values` to `out`, which must have their dtype and as many elements; return `out`.
 
@@ -58,12 +73,7 @@ def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.nda
         TypeError: no array.
         ValueError: another dtype or shape, or a read-only array.
     """
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out: expected a NumPy array, got {type(out).__name__}")
-    if out.dtype != values.dtype:
-        raise ValueError(f"out: expected dtype {values.dtype}, got {out.dtype}")
-    if out.shape != values.shape:
-        raise ValueError(f"out: expected shape {values.shape}, got {out.shape}")
+    require_fit(out, values.dtype, values.shape)
     np.copyto(out, values)
     return out
 

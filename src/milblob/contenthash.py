@@ -97,7 +97,7 @@ def _tensor(tensor: Tensor, dense: bool, known: dict[Any, bytes], depth: int = 0
         if key not in known:
             parts = {key.encode(): _tensor(part, False, known, depth + 1) for key, part in tensor.parts.items()}
             lines = b"".join(b"%b %b\n" % (parts[key].hex().encode(), _netstring(key)) for key in sorted(parts))
-            head = b"milblob compressed 1\n%b\n%b\n" % (_type(tensor), tensor.compression.encode())
+            head = b"milblob compressed 1\n%b\n%b\n" % (_type(tensor), tensor.op.removeprefix("constexpr_").encode())
             known[key] = bytes.fromhex(_message(head + lines))
         return known[key]
     if tensor.mil_dtype is DType.STRING:

@@ -1,6 +1,5 @@
 """The elements of a tensor or array, packed as weight files hold them, in bounded pieces; and threads for them."""
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import prod
@@ -9,8 +8,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from . import _codec
-from .blob import BlobReader
-from .dtypes import DType
+from .dense import thread_count
 from .tensor import Tensor
 from .tensorvalue import stored_bytes
 
@@ -47,38 +45,15 @@ class Piece(NamedTuple):
 def stored_piece(tensor: Tensor) -> Piece | None:
     """Return the stored elements of a tensor in one piece; None for a compressed weight.
 
-    Nothing is copied or unpacked where the stored bytes are the elements, as in all weight files. Other immediates
-    (varints, strings, packed ones) are read and packed.
+    Nothing is copied or unpacked where the stored bytes are the elements, as in all weight files.
 
     Raises:
-        As `Tensor.read`.
+        As `Tensor.read`; TypeError: strings.
     """
     if tensor._compressed is not None:
         return None
-    dtype = tensor.mil_dtype
-    if dtype.is_sub_byte and tensor.is_blob:
-        found = _packed_record(tensor)
-        if found is not None:
-            return found
-    values = tensor.read()
-    if dtype is DType.STRING:
-        raise TypeError("elements: expected a dtype of fixed size, got string")
-    return Piece(_codec.Buffer(stored_bytes(values, dtype), tensor.file), 0, values.size, dtype)
-
-
-def _packed_record(tensor: Tensor) -> Piece | None:
-    """The packed elements of a record; None if it is not what the Program declares, which reading then says."""
-    package = tensor._package
-    package.require_open()
-    if tensor._source is None:
-        reader = cast(BlobReader, package.blobs)
-    else:
-        reader = package.reader(tensor._source, tensor._constant.text)
-    buffer = reader._mapping.check_size()
-    record = reader._record(buffer, cast(int, tensor.offset))
-    if record.dtype is not tensor.mil_dtype or None in tensor._shape or record.count != prod(tensor.shape):
-        return None
-    return Piece(buffer, record.data_offset, record.count, record.dtype)
+    packed = tensor.read_packed()
+    return Piece(_codec.Buffer(packed, tensor.file), 0, tensor.size, tensor.mil_dtype)
 
 
 def dense_pieces(tensor: Tensor) -> Iterator[Piece]:
@@ -118,12 +93,6 @@ def split(piece: Piece) -> list[Piece]:
 
 
 # -------------------------------------------------------------------------------------------------------------- threads
-
-
-def thread_count() -> int:
-    """Return how many threads work on large tensors: one for each processor that this process may use, at most 8."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(8, count))
 
 
 def share_out(items: Sequence[_T], work: Callable[[Iterator[_T]], _R]) -> list[_R]:

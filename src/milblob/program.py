@@ -38,13 +38,15 @@ class Compressed:
         op: the `_codec.Op` at that end.
         parts: parameter -> the `_codec.Constant` stored for it, or the Compressed that computes it. The outputs of one
             operation share them.
+        output: which of the operation's outputs it is, counted from 0.
     """
 
-    __slots__ = ("op", "parts")
+    __slots__ = ("op", "output", "parts")
 
-    def __init__(self, op: _codec.Op, parts: dict[str, Any]) -> None:
+    def __init__(self, op: _codec.Op, parts: dict[str, Any], output: int = 0) -> None:
         self.op = op
         self.parts = parts
+        self.output = output
 
     def stored(self) -> Iterator[Any]:
         """Yield every stored part, those of inner operations included, each once."""
@@ -232,7 +234,11 @@ class Program:
         if not ops:
             return [], {}
         by_message: dict[tuple[int, int], dict[str, Any]] = {}
-        groups = {id(op): Compressed(op, by_message.setdefault(op.message, {})) for op in ops}
+        seen = Counter[tuple[int, int]]()
+        groups = {}
+        for op in ops:
+            groups[id(op)] = Compressed(op, by_message.setdefault(op.message, {}), seen[op.message])
+            seen[op.message] += 1
         self.groups = list(groups.values())
         outputs: dict[tuple[int, str], Any] = {(group.op.block, group.op.name): group for group in self.groups}
         parts: dict[int, Any] = {}  # by id

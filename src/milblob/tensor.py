@@ -1,5 +1,6 @@
 """One tensor of a model: where it is, what it is, and its values when asked."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from math import prod
 from types import MappingProxyType
@@ -8,9 +9,12 @@ from typing import Any, cast
 import numpy as np
 
 from . import _codec
-from .blob import BlobReader, BlobRecord, array_over, copy_into
+from .blob import BlobReader, BlobRecord, array_over, copy_into, require_fit
+from .compression import Compression, describe
+from .decode import Chain
+from .dense import Dense, Packed, pack, read, read_key
 from .dtypes import BY_MIL_CODE, DType
-from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from .errors import FormatError, MilblobError, ResolveError
 from .package import MODEL_PATH, Package, Source, join_relative
 from .program import Compressed, Program, Use
 from .tensorvalue import require_shape, stored_bytes, unpack_at
@@ -167,9 +171,18 @@ class Tensor:
         return make_tensor(self._package, source, program, program.part_names[id(part)], part)
 
     @property
-    def compression(self) -> str:
-        """Scheme of a compressed weight: its operation without "constexpr_", such as "lut_to_dense"; else ""."""
-        return self.op.removeprefix("constexpr_") if self._compressed is not None else ""
+    def compression(self) -> Compression:
+        """How it is compressed: a str, the operation without "constexpr_", with attributes; "" if it is not."""
+        return Compression() if self._compressed is None else describe(self._compressed, self._number)
+
+    def _number(self, constant: Any) -> int | None:
+        """The value of a part that is one integer, if it can be read."""
+        if constant is None or isinstance(constant, Compressed):
+            return None
+        try:
+            return int(self._part(constant)._packed().array().reshape(-1)[0])
+        except (MilblobError, OSError, ValueError, TypeError, IndexError):
+            return None
 
     @property
     def consumers(self) -> tuple[Use, ...]:
@@ -193,22 +206,35 @@ class Tensor:
             out: array of the same dtype and shape to fill instead.
 
         Returns:
-            ndarray, read-only view of the mapped file if the stored bytes are the values, else a new array. With `out`,
-            that array.
+            ndarray, read-only view of the mapped file if the stored bytes are the values, else a new array: the dense
+            values of a compressed weight, bit for bit what coremltools decompresses it to. With `out`, that array.
 
         Raises:
             ResolveError: the weight file is missing or outside the model, or its record has another dtype or size.
-            FormatError: broken bytes; the file has shrunk since it was opened.
-            UnsupportedError: a compressed weight.
+            FormatError: broken bytes; parts of a compressed weight that do not fit each other; the file has shrunk
+                since it was opened.
             ValueError: `out` does not fit, or the model is closed.
         """
-        try:
+        with self._naming():
+            if self._compressed is not None:
+                dense = self._dense()
+                if out is None:
+                    return read(dense)
+                require_fit(out, dense.dtype.numpy, dense.shape)
+                if out.flags.c_contiguous and out.flags.writeable:
+                    return read(dense, out)
+                return copy_into(out, read(dense))
             values = self._read()
-        except MilblobError as error:
-            if not error.where:
-                error.where = self.where
-            raise
         return values if out is None else copy_into(out, values)
+
+    @contextlib.contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Say in errors which tensor they are about."""
+        try:
+            yield
+        except MilblobError as error:
+            error.where = error.where or self.where
+            raise
 
     @property
     def where(self) -> str:
@@ -223,8 +249,7 @@ class Tensor:
         if package.staged and self.name in package.staged:
             return package.staged[self.name]
         if self._compressed is not None:
-            words = f"weight: expected one that is stored dense, got {self.op} (its parts can be read: stored=True)"
-            raise UnsupportedError(words, file=self._source.mapping.name if self._source else None)
+            return read(self._dense())
         if self.is_blob:
             reader, record = self._record()
             return self._values_of(reader, record)
@@ -261,6 +286,21 @@ class Tensor:
             return array_over(buffer, record).reshape(shape)
         return np.ndarray(shape, record.dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
 
+    def _packed(self) -> Packed:
+        """The elements of a stored part as they are stored."""
+        with self._naming():
+            if self._constant.storage == _codec.BLOB:
+                reader, record = self._record()
+                buffer = reader._mapping.live()
+                return Packed(buffer, record.data_offset, self.mil_dtype, self.shape)
+            return pack(self._read(), self.mil_dtype)
+
+    def _dense(self) -> Dense:
+        """What computes the values of a compressed weight."""
+        self._package.require_open()
+        program = cast(Program, self._program)
+        return Chain(lambda part: self._part(part)._packed(), program.path).dense(cast(Compressed, self._compressed))
+
     def read_packed(self) -> np.ndarray[Any, Any]:
         """Return the elements as a weight file stores them: little-endian, those below 8 bits packed.
 
@@ -294,7 +334,10 @@ class Tensor:
         return values.copy() if copy else values
 
     def __getitem__(self, key: Any) -> Any:
-        return self.read()[key]
+        if self._compressed is None:
+            return self.read()[key]
+        with self._naming():
+            return read_key(self._dense(), key)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.read())  # read once, not once per item, as iteration by index would

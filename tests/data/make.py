@@ -19,6 +19,7 @@ import numpy
 
 import make_blobs
 import make_compressed
+import make_constexpr
 import make_demo
 import make_programs
 import make_protos
@@ -27,7 +28,7 @@ import make_wire
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEMO = os.path.join(HERE, "..", "..", "examples")
 CASES = {
-    **make_blobs.CASES, **make_programs.CASES, **make_protos.CASES, **make_compressed.CASES, **make_wire.CASES,
+    **make_blobs.CASES, **make_programs.CASES, **make_protos.CASES, **make_compressed.CASES, **make_constexpr.CASES, **make_wire.CASES,
 }  # fmt: skip
 
 

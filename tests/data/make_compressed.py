@@ -62,7 +62,7 @@ def dense_values(path):
                 continue
             var = op.outputs[0]
             array = resolve(var).astype(types.nptype_from_builtin(var.dtype)).reshape(var.shape)
-            dtype = {"float16": "FLOAT16", "float32": "FLOAT32"}[array.dtype.name]
+            dtype = {"float16": "FLOAT16", "float32": "FLOAT32", "int8": "INT8", "uint8": "UINT8"}[array.dtype.name]
             key = f"d{len(arrays)}"
             arrays[key] = array
             rows.append(

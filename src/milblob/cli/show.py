@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from .. import opening
+from ..compression import Compression
 from ..dtypes import DType
-from ..errors import MilblobError, UnsupportedError
+from ..errors import MilblobError
 from ..measuring import Statistics, statistics
 from ..model import Model
 from ..tensor import Tensor
@@ -45,17 +46,15 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
         return
     first_count = _FIRST_COUNT_VERBOSE if arguments.verbose else _FIRST_COUNT
     first: list[Any] = []
-    summary, remark, failure = None, "", None
+    summary, failure = None, None
     try:
         first = _first_values(tensor, first_count)
         summary = statistics(tensor, histogram=True)
-    except UnsupportedError:
-        scheme = tensor.compression or tensor.op
-        remark = f"compressed ({scheme}); its values cannot be decoded by this version, its parts can be shown"
     except MilblobError as error:
         failure = error
     if arguments.json:
         place["parts"] = {key: part.name for key, part in tensor.parts.items()}
+        place["compressed"] = tensor.compression.as_json() if tensor.compression else None
         place["values"] = None if summary is None else _values_json(summary, first)
         output.print_json(place)
         if failure is not None:  # where it lives is known all the same; exit code 2 says that there are no values
@@ -65,8 +64,6 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
     if tensor.parts:
         print()
         _print_parts(tensor)
-    if remark:
-        print(f"\n{output.escape(remark)}")
     if failure is not None:
         raise failure
     if summary is not None:
@@ -124,12 +121,32 @@ def _place_rows(tensor: Tensor, place: dict[str, Any]) -> list[list[str]]:
         rows.append(["offset", f"{what} {place['offset']}{data}"])
     if place["op"]:
         rows.append(["operation", place["op"] + (f" in function {place['function']}" if place["function"] else "")])
+    if tensor.compression:
+        rows.append(["compressed", _compression_words(tensor.compression)])
     if place["where"]:
         rows.append(["path", place["where"]])
     for use in tensor.consumers:
         words = "returned by its block" if use.op == "return" else f"{use.op} {use.name!r}, as {use.parameter}"
         rows.append(["used by", words])
     return rows
+
+
+def _compression_words(compression: Compression) -> str:
+    """How a weight is compressed, in one line."""
+    words = [" <- ".join(compression.operations)]
+    if compression.bits_per_weight is not None:
+        words.append(f"{compression.bits_per_weight:.3g} bits per weight")
+    if compression.nbits is not None:
+        words.append(f"elements of {compression.nbits} bits")
+    if compression.block_shape is not None:
+        words.append(f"a scale for {output.shape_text(compression.block_shape)}")
+    if compression.group_shape is not None:
+        words.append(f"a palette for {output.shape_text(compression.group_shape)}")
+    if (compression.vector_size or 1) > 1:
+        words.append(f"vectors of {compression.vector_size}")
+    if compression.sparsity is not None:
+        words.append(f"{compression.sparsity:.1%} zeros not stored")
+    return ", ".join(words)
 
 
 def _print_parts(tensor: Tensor) -> None:

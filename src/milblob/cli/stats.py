@@ -25,9 +25,13 @@ class _Row(NamedTuple):
     figures: Statistics
 
     @property
+    def scheme(self) -> str:
+        """How it is compressed, "" if it is not."""
+        return self.tensor.op.removeprefix("constexpr_") if self.tensor.parts else ""
+
+    @property
     def dtype(self) -> str:
-        scheme = self.tensor.compression
-        return f"{self.tensor.mil_dtype} ({scheme})" if scheme else str(self.tensor.mil_dtype)
+        return f"{self.tensor.mil_dtype} ({self.scheme})" if self.scheme else str(self.tensor.mil_dtype)
 
 
 def run(arguments: Namespace) -> int:
@@ -74,7 +78,7 @@ def _totals(rows: list[_Row]) -> dict[str, dict[str, tuple[int, Statistics]]]:
     return {
         "by_dtype": totals_by([str(row.tensor.mil_dtype) for row in rows], figures),
         "by_scope": totals_by(scopes([row.tensor.name for row in rows]), figures),
-        "by_scheme": totals_by([row.tensor.compression or "none" for row in rows], figures),
+        "by_scheme": totals_by([row.scheme or "none" for row in rows], figures),
     }
 
 
@@ -85,7 +89,7 @@ def _document(model: Model, shown: list[_Row], rows: list[_Row], arguments: Name
     tensors = []
     for row in shown:
         entry = {"name": row.tensor.name, "dtype": str(row.tensor.mil_dtype), "shape": list(row.figures.shape or ())}
-        entry |= {"compression": row.tensor.compression, **as_json(row.figures)}
+        entry |= {"compression": row.scheme, **as_json(row.figures)}
         if arguments.histogram:
             entry["histogram"] = histogram_json(row.figures)
         tensors.append(entry)

@@ -1,0 +1,184 @@
+/* decode_x86.h: the kernels of expand.h, scale.h, palette.h and subbyte.h for x86 with AVX2 and F16C.
+ *
+ * Each does whole blocks and hands its tail to the plain kernel, whose explanation it shares. */
+#ifndef MILBLOB_DECODE_X86_H
+#define MILBLOB_DECODE_X86_H
+
+#include "milblob/expand.h"
+#include "milblob/float_x86.h"
+#include "milblob/palette.h"
+#include "milblob/scale.h"
+#include "milblob/subbyte.h"
+
+#ifdef MB_HAS_AVX2
+
+/* ------------------------------------------------------------------------------------------------------- packed bits */
+
+/* An element of n bits lies in the two bytes that begin with its first bit's. So a shuffle puts those two bytes of eight
+ * elements, n bytes, into eight words; a multiplication moves each element to the top of its word, where the neighbours
+ * above fall out, and one shift to the bottom, where those below do. 32 elements a round; a load of 16 bytes may pass the
+ * elements' own n, so rounds end while that many are left. Packing to bytes works on halves of 128 bits: one word of a round
+ * has elements 0..7 and 16..23, the other the rest. For signed elements the shift and the packing are arithmetic. */
+#define MB_DEFINE_UNPACK_AVX2(name, tail, lower_by, narrow) \
+    MB_TARGET_AVX2 MB_KERNEL void name(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) { \
+        const uint64_t nbytes = mb_packed_nbytes(count, nbits); \
+        uint8_t pick[16]; \
+        uint16_t raise[8]; \
+        uint64_t at = 0, done = 0; \
+        for (unsigned k = 0; k < 8; k++) { \
+            const unsigned byte = k * nbits / 8, shift = k * nbits % 8; \
+            pick[2 * k] = (uint8_t)byte; \
+            pick[2 * k + 1] = (uint8_t)(byte + 1 < nbits ? byte + 1 : 0x80u); \
+            raise[k] = (uint16_t)(1u << (16 - nbits - shift)); \
+        } \
+        const __m256i picks = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)pick)); \
+        const __m256i raises = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)raise)); \
+        const __m128i lower = _mm_cvtsi32_si128((int)(16 - nbits)); \
+        for (; count - done >= 32 && nbytes - at >= 3 * nbits + 16; done += 32, at += 4 * nbits) { \
+            __m256i words[2]; \
+            for (unsigned half = 0; half < 2; half++) { \
+                const uint8_t *from = src + at + half * nbits; \
+                __m256i bytes = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)from)); \
+                bytes = _mm256_inserti128_si256(bytes, _mm_loadu_si128((const __m128i *)(const void *)(from + 2 * nbits)), 1); \
+                words[half] = lower_by(_mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, picks), raises), lower); \
+            } \
+            _mm256_storeu_si256((__m256i *)(void *)(dst + done), narrow(words[0], words[1])); \
+        } \
+        tail(dst + done, src + at, count - done, nbits); \
+    }
+
+MB_DEFINE_UNPACK_AVX2(mb_unpack_bits_avx2, mb_unpack_bits, _mm256_srl_epi16, _mm256_packus_epi16)
+MB_DEFINE_UNPACK_AVX2(mb_unpack_signed_avx2, mb_unpack_signed, _mm256_sra_epi16, _mm256_packs_epi16)
+
+/* ------------------------------------------------------------------------------------------------------------- scale */
+
+MB_DEFINE_SCALES(loop_avx2, MB_TARGET_AVX2)
+
+#define MB_HALF_AVX2(value) _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT)
+
+/* Bytes to float16, by the instruction; eight elements a round. Results of arithmetic are no signalling NaNs, the only
+ * numbers on which the instruction and float.h differ. */
+#define MB_SCALE_8_AVX2(widen, steps) \
+    __m256 value = _mm256_cvtepi32_ps(widen(_mm_loadl_epi64((const __m128i *)(const void *)(src + i)))); \
+    value = _mm256_sub_ps(value, o); \
+    if (steps) value = _mm256_cvtph_ps(MB_HALF_AVX2(value)); \
+    _mm_storeu_si128((__m128i *)(void *)(dst + 2 * i), MB_HALF_AVX2(_mm256_mul_ps(s, value)));
+
+#define MB_DEFINE_SCALE_HALF_AVX2(name, tail, widen, steps) \
+    MB_TARGET_AVX2 MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT offset, uint64_t run) { \
+        uint64_t i = 0; \
+        if (run == 1) { \
+            for (; count - i >= 8; i += 8) { \
+                const __m256 s = _mm256_loadu_ps(scale + i), o = _mm256_loadu_ps(offset + i); \
+                MB_SCALE_8_AVX2(widen, steps) \
+            } \
+            tail(dst + 2 * i, src + i, count - i, scale + i, offset + i, 1); \
+            return; \
+        } \
+        for (; i < count; scale++, offset++) { \
+            const uint64_t end = count - i < run ? count : i + run; \
+            const __m256 s = _mm256_set1_ps(*scale), o = _mm256_set1_ps(*offset); \
+            for (; end - i >= 8; i += 8) { \
+                MB_SCALE_8_AVX2(widen, steps) \
+            } \
+            if (i < end) tail(dst + 2 * i, src + i, end - i, scale, offset, run); \
+            i = end; \
+        } \
+    }
+
+MB_DEFINE_SCALE_HALF_AVX2(mb_scale_u8_f16_avx2, mb_scale_u8_f16_plain, _mm256_cvtepu8_epi32, false)
+MB_DEFINE_SCALE_HALF_AVX2(mb_scale_i8_f16_avx2, mb_scale_i8_f16_plain, _mm256_cvtepi8_epi32, false)
+MB_DEFINE_SCALE_HALF_AVX2(mb_scale_u8_steps_avx2, mb_scale_u8_steps_plain, _mm256_cvtepu8_epi32, true)
+MB_DEFINE_SCALE_HALF_AVX2(mb_scale_i8_steps_avx2, mb_scale_i8_steps_plain, _mm256_cvtepi8_epi32, true)
+
+/* ----------------------------------------------------------------------------------------------------------- palette */
+
+/* Entries of 16 bits, up to 64 of them: a shuffle looks up 16 bytes, so the entries' low and high bytes are tables of 16,
+ * and bits 4 and 5 of an index choose between the tables' answers. 32 indices a round. */
+MB_TARGET_AVX2 MB_KERNEL void mb_lookup_16_avx2(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT indices, uint64_t count, const uint8_t *MB_RESTRICT entries, unsigned entry_count) {
+    uint8_t bytes[2][64];
+    __m256i tables[2][4];
+    uint64_t i = 0;
+    if (entry_count > 64 || count < 64) {
+        mb_lookup_16_plain(dst, indices, count, entries, entry_count);
+        return;
+    }
+    for (unsigned k = 0; k < 64; k++) {
+        bytes[0][k] = k < entry_count ? entries[2 * k] : 0;
+        bytes[1][k] = k < entry_count ? entries[2 * k + 1] : 0;
+    }
+    for (unsigned k = 0; k < 8; k++) tables[k / 4][k % 4] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(bytes[k / 4] + 16 * (k % 4))));
+    for (; count - i >= 32; i += 32) {
+        const __m256i index = _mm256_loadu_si256((const __m256i *)(const void *)(indices + i));
+        const __m256i bit5 = _mm256_slli_epi16(index, 2), bit4 = _mm256_slli_epi16(index, 3); /* to each byte's top */
+        __m256i found[2];
+        for (unsigned b = 0; b < 2; b++) {
+            found[b] = _mm256_shuffle_epi8(tables[b][0], index);
+            if (entry_count <= 16) continue;
+            found[b] = _mm256_blendv_epi8(found[b], _mm256_shuffle_epi8(tables[b][1], index), bit4);
+            const __m256i upper = _mm256_blendv_epi8(_mm256_shuffle_epi8(tables[b][2], index), _mm256_shuffle_epi8(tables[b][3], index), bit4);
+            found[b] = _mm256_blendv_epi8(found[b], upper, bit5);
+        }
+        const __m256i low = _mm256_unpacklo_epi8(found[0], found[1]), high = _mm256_unpackhi_epi8(found[0], found[1]);
+        _mm256_storeu_si256((__m256i *)(void *)(dst + 2 * i), _mm256_permute2x128_si256(low, high, 0x20));
+        _mm256_storeu_si256((__m256i *)(void *)(dst + 2 * i + 32), _mm256_permute2x128_si256(low, high, 0x31));
+    }
+    mb_lookup_16_plain(dst + 2 * i, indices + i, count - i, entries, entry_count);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ expand */
+
+#define MB_TARGET_POPCNT __attribute__((target("avx2,f16c,popcnt")))
+
+MB_TARGET_POPCNT MB_KERNEL uint64_t mb_ones_avx2(const uint8_t *src, uint64_t count) {
+    uint64_t ones = 0;
+    for (; count >= 64; count -= 64, src += 8) ones += (uint64_t)__builtin_popcountll(mb_load_u64(src));
+    return ones + mb_ones_plain(src, count);
+}
+
+/* For every byte of a mask: which of the next eight elements stands at each of its bits, or, where the bit is clear, 0x80,
+ * for which a shuffle gives zero. That is the number of bits set below. */
+#define MB_BELOW(m, k) (uint8_t)(((m) >> (k) & 1) ? MB_ONES((m) & ((1 << (k)) - 1)) : 0x80)
+#define MB_ONES(m) (((m) & 1) + ((m) >> 1 & 1) + ((m) >> 2 & 1) + ((m) >> 3 & 1) + ((m) >> 4 & 1) + ((m) >> 5 & 1) + ((m) >> 6 & 1))
+#define MB_ROW(m) {MB_BELOW(m, 0), MB_BELOW(m, 1), MB_BELOW(m, 2), MB_BELOW(m, 3), MB_BELOW(m, 4), MB_BELOW(m, 5), MB_BELOW(m, 6), MB_BELOW(m, 7)}
+#define MB_ROWS_4(m) MB_ROW(m), MB_ROW((m) + 1), MB_ROW((m) + 2), MB_ROW((m) + 3)
+#define MB_ROWS_16(m) MB_ROWS_4(m), MB_ROWS_4((m) + 4), MB_ROWS_4((m) + 8), MB_ROWS_4((m) + 12)
+#define MB_ROWS_64(m) MB_ROWS_16(m), MB_ROWS_16((m) + 16), MB_ROWS_16((m) + 32), MB_ROWS_16((m) + 48)
+static const uint8_t mb_expand_rows[256][8] = {MB_ROWS_64(0), MB_ROWS_64(64), MB_ROWS_64(128), MB_ROWS_64(192)};
+
+/* One byte of the mask a round: `place` turns eight elements and a row of the table into eight places. */
+#define MB_DEFINE_EXPAND_AVX2(name, tail, size, place) \
+    MB_TARGET_POPCNT MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t src_count, const uint8_t *bits, uint64_t count) { \
+        uint64_t done = 0, next = 0; \
+        for (; count - done >= 8 && src_count - next >= 8; done += 8) { \
+            const unsigned byte = bits[done / 8]; \
+            const __m128i row = _mm_loadl_epi64((const __m128i *)(const void *)mb_expand_rows[byte]); \
+            place(dst + (size) * done, src + (size) * next, row); \
+            next += (uint64_t)__builtin_popcount(byte); \
+        } \
+        tail(dst + (size) * done, src + (size) * next, src_count - next, bits + done / 8, count - done); \
+    }
+
+MB_TARGET_AVX2 static inline void mb_place_8(uint8_t *dst, const uint8_t *src, __m128i row) {
+    _mm_storel_epi64((__m128i *)(void *)dst, _mm_shuffle_epi8(_mm_loadl_epi64((const __m128i *)(const void *)src), row));
+}
+
+/* Two bytes of an element: element i is bytes 2 * i and 2 * i + 1, and 0x80 stays a top bit in both. */
+MB_TARGET_AVX2 static inline void mb_place_16(uint8_t *dst, const uint8_t *src, __m128i row) {
+    const __m128i twice = _mm_unpacklo_epi8(row, row), top = _mm_and_si128(twice, _mm_set1_epi8((char)0x80));
+    const __m128i pairs = _mm_or_si128(_mm_add_epi8(_mm_add_epi8(twice, twice), _mm_set1_epi16(0x0100)), top);
+    _mm_storeu_si128((__m128i *)(void *)dst, _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)src), pairs));
+}
+
+MB_TARGET_AVX2 static inline void mb_place_32(uint8_t *dst, const uint8_t *src, __m128i row) {
+    const __m256i wide = _mm256_cvtepi8_epi32(row), is_clear = _mm256_srai_epi32(wide, 31);
+    const __m256i found = _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const __m256i *)(const void *)src), wide);
+    _mm256_storeu_si256((__m256i *)(void *)dst, _mm256_andnot_si256(is_clear, found));
+}
+
+MB_DEFINE_EXPAND_AVX2(mb_expand_8_avx2, mb_expand_8_plain, 1, mb_place_8)
+MB_DEFINE_EXPAND_AVX2(mb_expand_16_avx2, mb_expand_16_plain, 2, mb_place_16)
+MB_DEFINE_EXPAND_AVX2(mb_expand_32_avx2, mb_expand_32_plain, 4, mb_place_32)
+
+#endif
+#endif
