@@ -124,7 +124,9 @@ def test_integers_of_64_bits_are_exact(tier):
     b = np.array([2**62 + 1, -(2**63) + 1, 2**63 - 1, 5, -6, 2**53], np.int64)
     found = compare(DType.INT64, a, DType.INT64, b)
     assert (found.counts[2], found.most, found.sums[5], found.sums[6]) == (4, 1, 4, 4)
-    found = compare(DType.UINT64, np.array([2**64 - 1, 0, 7], np.uint64), DType.UINT64, np.array([0, 2**64 - 1, 7], np.uint64))
+    found = compare(
+        DType.UINT64, np.array([2**64 - 1, 0, 7], np.uint64), DType.UINT64, np.array([0, 2**64 - 1, 7], np.uint64)
+    )
     assert found.most == 2.0**64
     found = compare(DType.INT64, np.array([2**53 + 1, -3]), DType.FLOAT64, np.array([2.0**53, -3]))
     assert (found.counts[2], found.most) == (1, 1)

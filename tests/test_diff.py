@@ -11,7 +11,7 @@ import pytest
 
 import milblob
 from conftest import CASES, DATA
-from milblob import DType
+from milblob import DType, schema
 
 COMPILED = [name for name in CASES if (DATA / name / "model.mlmodelc").exists()]
 
@@ -133,7 +133,7 @@ def test_zero_and_constant_arrays():
     (row,) = milblob.diff({"w": zero}, {"w": one}).rows
     assert row.figures[3:] == (1.0, 1.0, None, None, None, None)
     (row,) = milblob.diff({"w": one}, {"w": one * 2}).rows
-    assert row.figures[3:] == (1.0, 1.0, 1.0, 1.0, None, 0.0)
+    assert row.figures[3:] == pytest.approx((1.0, 1.0, 1.0, 1.0, None, 0.0))
     (row,) = milblob.diff({"w": zero}, {"w": -zero}).rows
     assert row.figures[3:] == (0.0, 0.0, 0.0, None, None, math.inf)
     (row,) = milblob.diff({"w": zero[:0]}, {"w": zero[:0].astype("f2")}).rows
@@ -182,16 +182,33 @@ def test_selecting():
         milblob.diff(a, b, function=first)
 
 
-def test_a_name_without_its_function():
-    path = DATA / "functions" / "model.mlpackage"
-    arrays = milblob.load(path)
-    short = {}
-    for name, array in arrays.items():
-        short.setdefault(name.rpartition("/")[2], []).append((name, array))
-    alone = {tail: rows[0][1] for tail, rows in short.items() if len(rows) == 1}
-    assert alone
-    found = {row.name: row for row in milblob.diff(alone, path).rows}
-    assert all(found[tail].kind == "same" and found[tail].other.endswith(f"/{tail}") for tail in alone)
+def two_functions(folder):
+    """A model of two functions with a weight each: f/w and g/v."""
+    model = schema.parse("Model", b"")
+    model.specificationVersion = 9
+    for number, (function, weight) in enumerate((("f", "w"), ("g", "v"))):
+        block = model.mlProgram.functions[function].block_specializations["CoreML8"]
+        model.mlProgram.functions[function].opset = "CoreML8"
+        op = block.operations.add(type="const")
+        op.outputs.add(name=weight)
+        value = op.attributes["val"]
+        value.type.tensorType.dataType, value.type.tensorType.rank = 11, 1
+        value.type.tensorType.dimensions.add().constant.size = 12
+        value.immediateValue.tensor.floats.values.extend([number] * 12)
+        op.outputs[0].type.CopyFrom(value.type)
+    path = folder / "two.mlmodel"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_a_name_without_its_function(tmp_path):
+    path = two_functions(tmp_path)
+    arrays = {"w": np.zeros(12, "f4"), "v": np.ones(12, "f4")}
+    found = milblob.diff(arrays, path).rows
+    assert [(row.name, row.other, row.kind) for row in found] == [("w", "f/w", "same"), ("v", "g/v", "same")]
+    assert {row.name: row.other for row in milblob.diff(path, arrays).rows} == {"f/w": "w", "g/v": "v"}
+    crossed = milblob.diff(path, arrays, mapping={"w": "v", "v": "w"})
+    assert {row.name: row.other for row in crossed.rows} == {"f/w": "v", "g/v": "w"}
 
 
 def test_names_only():
@@ -287,7 +304,9 @@ def test_compressed_weights_against_what_coremltools_decompresses():
         shifted = {key: array + array.dtype.type(0.25) for key, array in dense.items()}
         for row in milblob.diff(path, shifted, select=dense.__contains__).rows:
             if np.isfinite(shifted[row.name].astype(float)).all() and shifted[row.name].size > 1:
-                assert row.figures.max_abs == np.abs(shifted[row.name].astype(float) - dense[row.name].astype(float)).max()
+                assert (
+                    row.figures.max_abs == np.abs(shifted[row.name].astype(float) - dense[row.name].astype(float)).max()
+                )
                 checked += 1
     assert checked > 20
 

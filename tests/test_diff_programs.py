@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import CASES, DATA, model_directory
+from conftest import DATA, model_directory
 from milblob import schema
 from test_diff import listed, noise
 
@@ -37,8 +37,9 @@ def changes(folder, change, source=SOURCE):
     return [(row.kind, row.words) for row in found.structure], [row.words for row in found.metadata]
 
 
-def op(model, kind):
-    return next(op for block in blocks(model) for op in block.operations if op.type == kind)
+def op(model):
+    """The last operation that is no constant."""
+    return [op for block in blocks(model) for op in block.operations if op.type != "const"][-1]
 
 
 def kinds_of_operations():
@@ -55,34 +56,39 @@ def test_another_serialization_is_the_same(tmp_path):
     assert milblob.diff(SOURCE, path).same
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("wire/")])
+@pytest.mark.parametrize(
+    "name",
+    ["reversed", "padded_lengths", "padded_tags", "padded_values", "unknown_fields", "unknown_groups", "unknown_in_entry",
+     "value_before_key"],
+)  # fmt: skip
 def test_other_wire_forms_are_the_same(name):
-    """What tests/data/wire does to one Program; where that adds or replaces constants, the operations stay."""
-    plain, other = (next((DATA / case).rglob("*.mlmodel")) for case in ("wire/plain", name))
+    """One Program, spelled otherwise: another order of maps and fields, fields that nobody knows, padded varints."""
+    plain, other = (next((DATA / "wire" / case).rglob("*.mlmodel")) for case in ("plain", name))
+    assert plain.read_bytes() != other.read_bytes()
     found = milblob.diff(plain, other)
-    if not any(word in name for word in ("odd", "duplicate", "replaced")):
-        assert found.structure == [] and found.same, str(found)
+    assert found.same and len(found.rows) == 3, str(found)
 
 
 def test_operations(tmp_path):
     kind, name = OPERATIONS[-1]
-    assert len(OPERATIONS) > 2
+    assert len(OPERATIONS) > 1
 
     def other_type(model):
-        op(model, kind).type = "gelu"
+        op(model).type = "gelu"
 
     def removed(model):
         for block in blocks(model):
-            block.operations.remove(op(model, kind))
+            block.operations.remove(op(model))
 
     def added(model):
         for block in blocks(model):
+            copy = op(model)
             new = block.operations.add()
-            new.CopyFrom(op(model, kind))
+            new.CopyFrom(copy)
             new.outputs[0].name = "new\x1b"
 
     def other_output(model):
-        op(model, kind).outputs[0].type.tensorType.dataType = 10
+        op(model).outputs[0].type.tensorType.dataType = 10
 
     programs, _ = changes(tmp_path, other_type)
     assert programs == [("changed", f"operation {name!r}: {kind} in A, gelu in B")]
@@ -100,13 +106,13 @@ def test_what_operations_read(tmp_path):
     kind, name = OPERATIONS[-1]
 
     def first_input(model):
-        return next(a for a in op(model, kind).inputs.values() if a.arguments[0].name)
+        return next(a for a in op(model).inputs.values() if a.arguments[0].name)
 
     def other_name(model):
         first_input(model).arguments[0].name = "elsewhere"
 
     def more(model):
-        op(model, kind).inputs["extra"].CopyFrom(first_input(model))
+        op(model).inputs["extra"].CopyFrom(first_input(model))
 
     def constant(model):
         for block in blocks(model):
@@ -118,7 +124,7 @@ def test_what_operations_read(tmp_path):
             value.type.tensorType.dataType, value.type.tensorType.rank = 23, 1
             value.type.tensorType.dimensions.add().constant.size = 2
             value.immediateValue.tensor.ints.values.extend([1, -2])
-            op(model, kind).inputs["extra"].arguments.add().name = "small"
+            op(model).inputs["extra"].arguments.add().name = "small"
 
     def other_constant(model):
         constant(model)
@@ -130,7 +136,7 @@ def test_what_operations_read(tmp_path):
         constant(model)
         for block in blocks(model):
             small = next(o for o in block.operations if o.outputs and o.outputs[0].name == "small")
-            binding = op(model, kind).inputs["extra"].arguments[0]
+            binding = op(model).inputs["extra"].arguments[0]
             binding.value.CopyFrom(small.attributes["val"])
             block.operations.remove(small)
 
@@ -198,7 +204,7 @@ def test_metadata(tmp_path):
         model.specificationVersion += 1
 
     programs, words = changes(tmp_path, about)
-    assert (programs, words) == ([], ["author: nothing in A, 'Ann\\x1b' in B", "user-defined 'my.key': only in B"])
+    assert (programs, words) == ([], ["author: 'milblob' in A, 'Ann\\x1b' in B", "user-defined 'my.key': only in B"])
     _, words = changes(tmp_path, interface)
     assert words[0].startswith("specification version: '") and words[1].endswith("(audio) in B")
     found = milblob.diff(SOURCE, edited(tmp_path, tools))
@@ -238,7 +244,19 @@ def test_diff_command(files, cli):
     status, out, err = cli("diff", *files)
     lines = out.splitlines()
     assert (status, err) == (1, "")
-    assert lines[0].split() == ["name", "what", "dtype", "shape", "differ", "max", "mean", "relative", "cosine", "SQNR", "dB"]
+    assert lines[0].split() == [
+        "name",
+        "what",
+        "dtype",
+        "shape",
+        "differ",
+        "max",
+        "mean",
+        "relative",
+        "cosine",
+        "SQNR",
+        "dB",
+    ]
     assert [line.split()[0] for line in lines[1:4]] == ["w", "x", "gone"]
     assert lines[-1] == "different: 4 tensors: 1 the same, 2 with other values, 1 only in A"
     status, out, _ = cli("diff", files[0], files[0])
@@ -250,7 +268,10 @@ def test_diff_command(files, cli):
 
 def test_diff_options(files, cli, tmp_path):
     assert cli("diff", *files, "-k", "s*", "-k", "same")[0] == 0
-    assert cli("diff", *files, "-k", "x", "--rtol", "0.01")[:2] == (0, cli("diff", *files, "-k", "x", "--rtol", "0.01")[1])
+    assert cli("diff", *files, "-k", "x", "--rtol", "0.01")[:2] == (
+        0,
+        cli("diff", *files, "-k", "x", "--rtol", "0.01")[1],
+    )
     assert cli("diff", *files, "-k", "x", "--rtol", "0.0001")[0] == 1
     assert cli("diff", *files, "-k", "w", "--atol", "1.01")[0] == 0
     out = cli("diff", *files, "--top", "1")[1].splitlines()
@@ -282,7 +303,7 @@ def test_diff_of_functions_and_parts(cli):
 
 
 def test_diff_of_programs(cli, tmp_path):
-    path = edited(tmp_path, lambda model: setattr(op(model, OPERATIONS[-1][0]), "type", "gelu"))
+    path = edited(tmp_path, lambda model: setattr(op(model), "type", "gelu"))
     status, out, _ = cli("diff", SOURCE, path)
     assert status == 1 and f"operation {OPERATIONS[-1][1]!r}: {OPERATIONS[-1][0]} in A, gelu in B" in out
     assert json.loads(cli("diff", SOURCE, path, "--json")[1])["structure"][0]["kind"] == "changed"

@@ -101,6 +101,7 @@ class Comparison:
 
 def compare(a_code: int, a: _In, b_code: int, b: _In, atol: float = 0, rtol: float = 0) -> Comparison: ...
 def hash_elements(array: _In, nbytes: int) -> int: ...
+
 class Elements:
     def __new__(
         cls,

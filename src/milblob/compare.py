@@ -346,7 +346,7 @@ def _figures(total: _codec.Comparison) -> Figures:
     centred = _cosine(ab - sum_a * (sum_b / finite), _spread(aa, sum_a, finite), _spread(bb, sum_b, finite))
     sqnr = None
     if relative is not None and not math.isnan(relative):
-        sqnr = math.inf if not relative else -20 * math.log10(relative) if not math.isinf(relative) else None
+        sqnr = math.inf if not relative else 20 * math.log10(1 / relative) if not math.isinf(relative) else None
     return Figures(unequal, outside, mismatched, total.most, distance / finite, relative, cosine, centred, sqnr)
 
 
@@ -365,11 +365,11 @@ def _cosine(ab: float, aa: float, bb: float) -> float | None:
 # ---------------------------------------------------------------------------------------------------------------- words
 
 
-def _rank(row: TensorDiff) -> tuple[int, float]:
+def _rank(row: TensorDiff) -> tuple[int, float, bool]:
     if row.figures is None:
-        return (0 if row.is_different else 2), 0.0
+        return (0 if row.is_different else 2), 0.0, False
     relative = row.figures.relative
-    return (0, 0.0) if relative is None or row.figures.mismatched else (1, -relative)
+    return (0, 0.0, False) if relative is None or row.figures.mismatched else (1, -relative, not row.is_different)
 
 
 def _finite(value: Any) -> Any:

@@ -401,10 +401,11 @@ class _Work:
             ]
             names = list(dict.fromkeys([name, *(row[1] for row in rivals)]))
             givens = list(dict.fromkeys([given, *(row[2] for row in rivals)]))
-            if rivals and dict(agreeing(givens, names)).get(given) != name:
-                self._tie(givens, names)
-            else:
+            by_name = dict(agreeing(givens, names)) if rivals else {}
+            if not rivals or by_name.get(given) == name:
                 self._add(given, name, "similar", layout, correlation)
+            elif given not in by_name and name not in by_name.values():  # else its turn comes, or it is another's
+                self._tie(givens, names)
 
 
 class _Class(NamedTuple):
