@@ -21,7 +21,7 @@ ORDER = [
     "errors", "_codec", "dtypes", "jsontext", "mapping", "transfer", "files", "journal", "blob", "tensorvalue", "writer",
     "schema", "metadata", "program", "splice", "edits", "text", "listing", "package", "dedupe", "dense", "decode", "compression", "tensor", "model",
     "casting", "cast_rules", "formats", "editing", "opening", "refitting", "plan", "records", "relocate", "arrange", "manifest",
-    "destination", "repacking", "merge", "pieces", "histogram", "measuring", "contenthash", "compare", "matching", "blobcheck", "valuecheck", "check",
+    "destination", "repacking", "merge", "pieces", "histogram", "measuring", "contenthash", "layouts", "ranges", "structure", "sides", "compare", "matching", "blobcheck", "valuecheck", "check",
     "cli",
 ]  # fmt: skip
 

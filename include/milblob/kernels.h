@@ -5,6 +5,7 @@
 #define MILBLOB_KERNELS_H
 
 #include "milblob/blake3_x86.h"
+#include "milblob/compare_x86.h"
 #include "milblob/moments.h"
 #include "milblob/palette_avx512.h"
 
@@ -18,6 +19,8 @@ typedef struct mb_tier {
     mb_cast_kernel cast[MB_CAST_COUNT]; /* by enum mb_cast_kind */
     mb_moments_kernel moments;
     mb_blake3_kernel blake3;
+    mb_compare_f32_kernel compare_f32;
+    mb_compare_f64_kernel compare_f64;
     mb_unpack_kernel unpack[2]; /* by whether elements are signed */
     mb_scale_kernel scale[MB_FROM_COUNT][MB_TO_COUNT]; /* by enum mb_scale_from, mb_scale_to */
     mb_lookup_kernel lookup[4];                        /* by mb_width_index */
@@ -28,7 +31,7 @@ typedef struct mb_tier {
 /* From the slowest to the fastest. */
 static const mb_tier mb_tiers[] = {
     {"plain", {mb_cast_f32_f16_plain, mb_cast_f32_bf16_plain, mb_cast_f16_f32_plain, mb_cast_bf16_f32_plain, mb_cast_f16_bf16_plain, mb_cast_bf16_f16_plain},
-     mb_moments_block_plain, mb_blake3_plain,
+     mb_moments_block_plain, mb_blake3_plain, mb_compare_f32_plain, mb_compare_f64_plain,
      {mb_unpack_bits, mb_unpack_signed},
      {{mb_scale_u8_f32_plain, mb_scale_u8_f16_plain, mb_scale_u8_steps_plain},
       {mb_scale_i8_f32_plain, mb_scale_i8_f16_plain, mb_scale_i8_steps_plain},
@@ -39,7 +42,7 @@ static const mb_tier mb_tiers[] = {
      mb_ones_plain},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
-     mb_moments_block_avx2, mb_blake3_avx2,
+     mb_moments_block_avx2, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
      {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
       {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
@@ -49,7 +52,7 @@ static const mb_tier mb_tiers[] = {
      {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
      mb_ones_avx2},
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
-     mb_moments_block_avx512, mb_blake3_avx512,
+     mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
      {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
       {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},

@@ -21,13 +21,16 @@ from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
 
 if TYPE_CHECKING:
+    from .compare import Diff, Figures, TensorDiff, diff
     from .contenthash import ContentHash, content_hash
     from .editing import EditableModel
     from .formats.weights import write_weights
+    from .matching import Match, Matching, Tie, match
     from .measuring import Statistics, statistics
     from .merge import Merged, MergedFunction, merge_functions
     from .refitting import RefitReport, Refitted, refit
     from .repacking import Report, repack
+    from .structure import Change
     from .writer import BlobWriter
 
 __all__ = [
@@ -35,12 +38,17 @@ __all__ = [
     "BlobReader",
     "BlobRecord",
     "BlobWriter",
+    "Change",
     "Compression",
     "ContentHash",
     "DType",
+    "Diff",
     "EditableModel",
+    "Figures",
     "Finding",
     "FormatError",
+    "Match",
+    "Matching",
     "Merged",
     "MergedFunction",
     "MilblobError",
@@ -52,11 +60,15 @@ __all__ = [
     "ResolveError",
     "Statistics",
     "Tensor",
+    "TensorDiff",
+    "Tie",
     "UnsupportedError",
     "Use",
     "check",
     "content_hash",
+    "diff",
     "load",
+    "match",
     "merge_functions",
     "open",
     "pack_tensor",
@@ -69,18 +81,27 @@ __all__ = [
 
 # Whoever only reads does not wait for everything else to be imported.
 _LATER = {
+    "Diff": "compare",
+    "Figures": "compare",
+    "TensorDiff": "compare",
+    "diff": "compare",
     "ContentHash": "contenthash",
     "content_hash": "contenthash",
     "EditableModel": "editing",
     "write_weights": "formats.weights",
     "Statistics": "measuring",
     "statistics": "measuring",
+    "Match": "matching",
+    "Matching": "matching",
+    "Tie": "matching",
+    "match": "matching",
     "Merged": "merge",
     "MergedFunction": "merge",
     "merge_functions": "merge",
     "RefitReport": "refitting",
     "Refitted": "refitting",
     "refit": "refitting",
+    "Change": "structure",
     "Report": "repacking",
     "repack": "repacking",
     "BlobWriter": "writer",

@@ -123,6 +123,7 @@ cdef _error(C.mb_error *e, name, str where=""):
 # One module, its functions by subject. What they share stands above.
 include "_blobs.pxi"
 include "_casts.pxi"
+include "_differences.pxi"
 include "_statistics.pxi"
 include "_decode.pxi"
 include "_values.pxi"

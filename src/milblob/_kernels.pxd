@@ -136,6 +136,22 @@ cdef extern from "milblob/kernels.h" nogil:
                          bint is_root)
     void mb_hash_join(const mb_tier *tier, uint8_t *cvs, uint64_t count, bint is_root)
 
+cdef extern from "milblob/compare.h" nogil:
+    int MB_COMPARE_SUMS
+    ctypedef struct mb_comparison:
+        uint64_t count, finite, unequal, outside, mismatched
+        double most
+        double sums[7]
+    ctypedef struct mb_tolerance:
+        double atol, rtol
+    size_t mb_number_nbytes(uint32_t mil_code)
+    void mb_comparison_add(mb_comparison *total, const mb_comparison *part)
+
+cdef extern from "milblob/difference.h" nogil:
+    void mb_compare(const mb_tier *tier, uint32_t a_code, const uint8_t *a, uint32_t b_code, const uint8_t *b,
+                    uint64_t count, mb_tolerance tolerance, mb_comparison *total)
+    uint64_t mb_hash_elements(const uint8_t *src, uint64_t count, size_t nbytes)
+
 cdef extern from "milblob/scale.h" nogil:
     int MB_FROM_U8, MB_FROM_I8, MB_FROM_F16, MB_FROM_F32, MB_TO_F32, MB_TO_F16, MB_TO_F16_STEPS
 

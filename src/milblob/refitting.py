@@ -81,7 +81,7 @@ def refit(
     path: str | os.PathLike[str],
     weights: Any,
     *,
-    mapping: Mapping[str, str] | None = None,
+    mapping: Mapping[str, str | None] | None = None,
     cast: bool = False,
     overflow: str = "error",
     select: Callable[[str], bool] | None = None,
@@ -96,7 +96,7 @@ def refit(
         weights: name -> array (a NumPy array, or a Tensor of another model), or the path of a .safetensors, .npz or
             .npy file or of a directory of .npy files. Every one of them must fit; weights of the model that are not
             among them stay.
-        mapping: name in `weights` -> name in the model, where they differ.
+        mapping: name in `weights` -> name in the model, where they differ; None leaves one out.
         cast: convert floats to floats (round to nearest even) and integers to integers (every element is checked).
         overflow: what a cast does with a finite number that is too large: "error", "inf" or "clamp".
         select: called with names in the model; weights that it answers False for are left out.
@@ -138,7 +138,7 @@ def refit(
 class _How(NamedTuple):
     """The options of `refit` that say which array goes where, and how."""
 
-    mapping: Mapping[str, str]
+    mapping: Mapping[str, str | None]
     can_cast: bool
     overflow: str
     select: Callable[[str], bool] | None
@@ -190,7 +190,7 @@ def _pair(model: Model, given: Mapping[str, Any], how: _How, only_check: bool = 
     takers: dict[str, str] = {}
     for old in given:
         new = how.mapping.get(old, old)
-        if how.select is not None and not how.select(new):
+        if new is None or (how.select is not None and not how.select(new)):
             continue
         try:
             tensor, values = _find(model, new), given[old]

@@ -28,6 +28,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_show(commands)
     _add_stats(commands)
     _add_hash(commands)
+    _add_diff(commands)
+    _add_match(commands)
     _add_extract(commands)
     _add_convert(commands)
     _add_pack(commands)
@@ -160,6 +162,74 @@ def _add_hash(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
+def _add_mapping(parser: argparse.ArgumentParser, words: str) -> None:
+    parser.add_argument("--map", metavar="OLD=NEW", action="append", default=[], help=words)
+    file = "a .json object {old: new}, null leaving one out; or lines OLD=NEW; '#' begins a comment"
+    parser.add_argument("--mapping", metavar="FILE", help=file)
+
+
+def _at_least_0(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if not number >= 0:
+        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text!r}")
+    return number
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text!r}")
+    return int(text)
+
+
+def _add_diff(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "diff",
+        "compare two models, or a model and a file of arrays, through any compression",
+        (
+            "say nothing; the exit status tells",
+            "tensors that are the same, all changes, and which tools made the models",
+        ),
+    )
+    what = "a model, weight file or its listing; .safetensors, .npz, .npy or a directory of .npy files"
+    parser.add_argument("a", metavar="A", help=what)
+    parser.add_argument("b", metavar="B", help="likewise, to be measured by A")
+    _add_mapping(parser, "the tensor OLD of A is NEW of B; may be repeated")
+    tolerance = "elements may differ by X; default: 0"
+    parser.add_argument("--atol", metavar="X", type=_at_least_0, default=0.0, help=tolerance)
+    relative = "elements may differ by X times the size of A's; default: 0"
+    parser.add_argument("--rtol", metavar="X", type=_at_least_0, default=0.0, help=relative)
+    parser.add_argument("--names-only", action="store_true", help="compare only which tensors there are")
+    parser.add_argument("--top", metavar="N", type=_count, help="only the N tensors that differ most, worst first")
+    parser.add_argument(
+        "--stored", action="store_true", help="the stored parts of compressed weights instead of the weights"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _add_match(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "match",
+        "find which training tensor became which weight",
+        ("no table, no progress", "every name that was not matched"),
+        selects=False,
+    )
+    parser.add_argument(
+        "weights", metavar="WEIGHTS", help=".safetensors, .npz or .npy file, directory of .npy files, or a model"
+    )
+    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
+    _add_keep(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the mapping that refit takes: a .json object")
+    parser.add_argument("--force", action="store_true", help="replace FILE")
+    similar = "correlation from which values count as similar, up to 1; default: 0.7"
+    parser.add_argument("--threshold", metavar="R", type=float, default=0.7, help=similar)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
 def _add_extract(commands: Any) -> None:
     parser = _command(
         commands,
@@ -262,16 +332,7 @@ def _add_refit(commands: Any) -> None:
     parser.add_argument(
         "weights", metavar="WEIGHTS", help=".safetensors, .npz or .npy file, or a directory of .npy files"
     )
-    parser.add_argument(
-        "--map",
-        metavar="OLD=NEW",
-        action="append",
-        default=[],
-        help="the array OLD of WEIGHTS is the weight NEW of the model; may be repeated",
-    )
-    parser.add_argument(
-        "--mapping", metavar="FILE", help="a .json object {old: new}, or lines OLD=NEW; '#' begins a comment"
-    )
+    _add_mapping(parser, "the array OLD of WEIGHTS is the weight NEW of the model; may be repeated")
     parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
     parser.add_argument(
         "--overflow",

@@ -1,14 +1,11 @@
 """milblob refit: new values for weights of a model."""
 
-import json
-import os
 from argparse import Namespace
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 
-from ..errors import FormatError
 from ..refitting import RefitReport, refit
-from . import output
+from . import names, output
 
 
 def run(arguments: Namespace) -> int:
@@ -16,7 +13,7 @@ def run(arguments: Namespace) -> int:
     report = refit(
         arguments.model,
         arguments.weights,
-        mapping=_mapping(arguments),
+        mapping=names.mapping(arguments),
         cast=arguments.cast,
         overflow=arguments.overflow,
         select=_matcher(arguments.keep) if arguments.keep else None,
@@ -53,49 +50,3 @@ def _summary(report: RefitReport) -> str:
         if count:
             words += f"; {output.plural(count, 'element')} {verb}"
     return words if report.done else f"{words}; nothing written (--dry-run)"
-
-
-def _mapping(arguments: Namespace) -> dict[str, str]:
-    """Put --mapping and --map together; the latter wins.
-
-    Raises:
-        ValueError: not OLD=NEW. FormatError: the file is no such mapping.
-    """
-    found: dict[str, str] = {}
-    path = arguments.mapping
-    if path is not None:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123
-            try:
-                text = file.read()
-            except UnicodeDecodeError as error:
-                raise FormatError(f"mapping: expected UTF-8, got {error.reason}", file=path) from None
-        found = _from_json(text, path) if os.path.splitext(path)[1].lower() == ".json" else _from_lines(text, path)
-    for pair in arguments.map:
-        old, separator, new = pair.partition("=")
-        if not (separator and old and new):
-            raise ValueError(f"--map: expected OLD=NEW, got {pair!r}")
-        found[old] = new
-    return found
-
-
-def _from_json(text: str, path: str) -> dict[str, str]:
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"mapping: expected JSON, got {error}", file=path) from None
-    if not isinstance(document, dict) or not all(isinstance(new, str) for new in document.values()):
-        raise FormatError("mapping: expected an object of names, got something else", file=path)
-    return document
-
-
-def _from_lines(text: str, path: str) -> dict[str, str]:
-    found = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.strip()
-        if not words or words.startswith("#"):
-            continue
-        old, separator, new = (part.strip() for part in words.partition("="))
-        if not (separator and old and new):
-            raise FormatError(f"mapping, line {number}: expected OLD=NEW, got {words!r:.100}", file=path)
-        found[old] = new
-    return found

@@ -1,0 +1,88 @@
+"""milblob match: which training tensor became which weight."""
+
+import json
+import sys
+from argparse import Namespace
+
+from ..files import NewFile
+from ..matching import Matching, match, summary
+from . import output
+from .progress import Progress
+from .selection import matches
+
+_EXIT_LEFT = 1
+_MAX_LEFT = 20
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command: 0 if every weight of the model was found, 1 if not."""
+    progress = Progress([], enabled=not arguments.quiet and sys.stderr.isatty())
+    done_nbytes = count = 0
+
+    def show(_: str, nbytes: int) -> None:
+        nonlocal done_nbytes, count
+        done_nbytes, count = done_nbytes + nbytes, count + 1
+        progress.show(done_nbytes, 0, output.plural(count, "tensor"))
+
+    try:
+        found = match(
+            arguments.weights,
+            arguments.model,
+            threshold=arguments.threshold,
+            select=(lambda name: matches(name, arguments.keep)) if arguments.keep else None,
+            progress=show,
+        )
+    finally:
+        progress.close()
+    if arguments.output is not None:
+        _write(found, arguments.output, arguments.force)
+    if arguments.json:
+        output.print_json(found.as_dict())
+    else:
+        _print(found, arguments)
+    return _EXIT_LEFT if found.ties or found.unmatched_names else 0
+
+
+def _write(found: Matching, path: str, force: bool) -> None:
+    if not path.lower().endswith(".json"):
+        raise ValueError(f"output {path}: expected a name that ends in .json, got another")
+    text = json.dumps(found.refit_mapping, ensure_ascii=False, indent=1)
+    file = NewFile(path, force=force)
+    try:
+        with open(file.fd, "wb", closefd=False) as stream:
+            stream.write(f"{text}\n".encode())
+        file.commit()
+    finally:
+        file.discard()
+
+
+def _print(found: Matching, arguments: Namespace) -> None:
+    if arguments.quiet:
+        return
+    cells = []
+    for m in found.matches:
+        how = m.how if m.how != "similar" else f"similar, {m.correlation:.4f}"
+        cells.append([m.given, m.name, how, ", ".join(m.needs) or "-", m.refit or "no"])
+    if cells:
+        output.print_table(["given", "weight", "how", "needs", "refit"], cells)
+        print()
+    for tie in found.ties:
+        print(output.escape(f"ambiguous: {_some(tie.given, arguments)} for {_some(tie.names, arguments)}"))
+    if found.unmatched_names:
+        print(output.escape(f"of the model, not matched: {_some(found.unmatched_names, arguments)}"))
+    if found.unmatched_given:
+        print(output.escape(f"given, not matched: {_some(found.unmatched_given, arguments)}"))
+    if found.ties or found.unmatched_names or found.unmatched_given:
+        print()
+    print(summary(found))
+    if arguments.output is not None:
+        count = sum(name is not None for name in found.refit_mapping.values())
+        output.say(
+            f"{output.plural(count, 'name')} that refit can take, to {arguments.output}; null leaves out the others"
+        )
+
+
+def _some(names: list[str], arguments: Namespace) -> str:
+    if len(names) <= _MAX_LEFT or arguments.verbose:
+        return ", ".join(names)
+    return f"{', '.join(names[:_MAX_LEFT])} and {len(names) - _MAX_LEFT:,} more"

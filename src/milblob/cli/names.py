@@ -1,0 +1,53 @@
+"""Which name stands for which: --map OLD=NEW and --mapping FILE."""
+
+import json
+import os
+from argparse import Namespace
+
+from ..errors import FormatError
+
+
+def mapping(arguments: Namespace) -> dict[str, str | None]:
+    """Put --mapping and --map together; the latter wins. None: the array is left out.
+
+    Raises:
+        ValueError: not OLD=NEW. FormatError: the file is no such mapping.
+    """
+    found: dict[str, str | None] = {}
+    path = arguments.mapping
+    if path is not None:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            try:
+                text = file.read()
+            except UnicodeDecodeError as error:
+                raise FormatError(f"mapping: expected UTF-8, got {error.reason}", file=path) from None
+        found |= _from_json(text, path) if os.path.splitext(path)[1].lower() == ".json" else _from_lines(text, path)
+    for pair in arguments.map:
+        old, separator, new = pair.partition("=")
+        if not (separator and old and new):
+            raise ValueError(f"--map: expected OLD=NEW, got {pair!r}")
+        found[old] = new
+    return found
+
+
+def _from_json(text: str, path: str) -> dict[str, str | None]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"mapping: expected JSON, got {error}", file=path) from None
+    if not isinstance(document, dict) or not all(new is None or isinstance(new, str) for new in document.values()):
+        raise FormatError("mapping: expected an object of names, got something else", file=path)
+    return document
+
+
+def _from_lines(text: str, path: str) -> dict[str, str]:
+    found = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.strip()
+        if not words or words.startswith("#"):
+            continue
+        old, separator, new = (part.strip() for part in words.partition("="))
+        if not (separator and old and new):
+            raise FormatError(f"mapping, line {number}: expected OLD=NEW, got {words!r:.100}", file=path)
+        found[old] = new
+    return found

@@ -1,0 +1,116 @@
+"""How the elements of one array can become those of another: permuted axes, and another shape."""
+
+from collections.abc import Iterator
+from itertools import islice, permutations
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Shape = tuple[int, ...]
+
+_MAX_PERMUTATIONS = 120
+"""Orders of axes that are tried for a pair of shapes: all of those of five."""
+
+
+class Layout(NamedTuple):
+    """What makes an array of another: `array.reshape(before).transpose(axes).reshape(after)`.
+
+    Attributes:
+        before, after: shapes; None where none is needed.
+        axes: order of axes, None if it stays.
+    """
+
+    before: Shape | None = None
+    axes: Shape | None = None
+    after: Shape | None = None
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the array stays as it is."""
+        return self == Layout()
+
+    def apply(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the array in its new layout; a view where NumPy can make one."""
+        view = self.view(array)
+        return view if self.after is None else view.reshape(self.after)
+
+    def view(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return a view of a C-contiguous array with its elements in the new order, perhaps of another shape."""
+        if self.before is not None:
+            array = array.reshape(self.before)
+        return array if self.axes is None else array.transpose(self.axes)
+
+    def sources(self, shape: Shape, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return which elements of an array of `shape`, flattened, come to `positions` of the flattened result."""
+        if self.axes is None:
+            return positions
+        shape = shape if self.before is None else self.before
+        indices = np.unravel_index(positions, [shape[axis] for axis in self.axes])
+        back: list[Any] = [None] * len(shape)
+        for axis, index in zip(self.axes, indices, strict=True):
+            back[axis] = index
+        return np.asarray(np.ravel_multi_index(back, shape))
+
+    @property
+    def words(self) -> list[str]:
+        """What is to be done, in order, such as ["transpose (1, 0)", "reshape [64]"]."""
+        steps = [] if self.before is None else [f"reshape {list(self.before)}"]
+        steps += [] if self.axes is None else [f"transpose {self.axes}"]
+        return steps + ([] if self.after is None else [f"reshape {list(self.after)}"])
+
+
+def layouts(old: Shape, new: Shape) -> list[Layout]:
+    """Return the layouts in which an array of shape `old` could be one of shape `new`, simplest first.
+
+    The order of elements differs among them. If `new` has the dimensions of `old` in some order, those orders that fit
+    are tried; else `old` is permuted and reshaped, or reshaped and permuted. Dimensions of 1 do not count.
+    """
+    if prod(old) != prod(new):
+        return []
+    found = [Layout(after=None if old == new else new)]
+    small, target = _without_ones(old), _without_ones(new)
+    if sorted(small) == sorted(target):
+        candidates = [axes for axes in _orders(small) if tuple(small[axis] for axis in axes) == target]
+        found += [_permuted(old, small, axes, new) for axes in candidates]
+        return found
+    found += [_permuted(old, small, axes, new) for axes in _orders(small)]
+    for axes in _orders(target):  # `axes` of the result are those of the array in order
+        shape = tuple(target[axis] for axis in axes)
+        back = tuple(int(axis) for axis in np.argsort(axes))
+        found.append(Layout(shape if shape != old else None, back, None if target == new else new))
+    return found
+
+
+def _permuted(old: Shape, small: Shape, axes: Shape, new: Shape) -> Layout:
+    """Layout for an order of those axes that are not 1, with as little reshaping as there can be."""
+    if len(small) == len(old):
+        return Layout(None, axes, None if tuple(old[axis] for axis in axes) == new else new)
+    if len(old) == len(new):  # perhaps the ones can move along
+        places = [axis for axis, size in enumerate(old) if size != 1]
+        ones = iter(axis for axis, size in enumerate(old) if size == 1)
+        left = iter(axes)
+        whole = (
+            [places[next(left)] if size != 1 else next(ones) for size in new]
+            if sum(n != 1 for n in new) == len(small)
+            else []
+        )
+        if whole and tuple(old[axis] for axis in whole) == new:
+            return Layout(None, tuple(whole), None)
+    return Layout(small, axes, None if tuple(small[axis] for axis in axes) == new else new)
+
+
+def _without_ones(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size != 1)
+
+
+def _orders(shape: Shape) -> Iterator[Shape]:
+    """Orders of axes but for the one they are in; the reversed one, which is the transposition of a matrix, first."""
+    count = len(shape)
+    reverse = tuple(range(count))[::-1]
+    if count < 2:
+        return
+    yield reverse
+    for axes in islice(permutations(range(count)), 1, _MAX_PERMUTATIONS):
+        if axes != reverse:
+            yield axes
