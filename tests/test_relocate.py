@@ -107,6 +107,12 @@ def test_text_that_is_none(broken):
         relocate(broken, {OLD: NEW}, "model.mil")
 
 
+def test_function_that_is_there_twice():
+    function = text(const(blobfile()))[len(b"program(1.3)\n{\n") : -2]
+    with pytest.raises(milblob.FormatError, match="expected every function and argument once, got a name twice"):
+        relocate(b"program(1.3)\n{\n" + function + function + b"}\n", {OLD: NEW})
+
+
 def test_what_is_not_recognised_is_refused(monkeypatch):
     """Whatever the search misses, parsing finds."""
     before = text(const(blobfile()))
