@@ -1,0 +1,228 @@
+/* decode_neon.h: the kernels of subbyte.h, scale.h, palette.h and expand.h for AArch64.
+ *
+ * Each does whole blocks and hands its tail to the plain kernel, whose explanation it shares. TBL is what they are made
+ * of: it looks up 16 bytes at once in a table of 16, 32 or 64, and gives 0 for an index beyond it. */
+#ifndef MILBLOB_DECODE_NEON_H
+#define MILBLOB_DECODE_NEON_H
+
+#include "milblob/expand.h"
+#include "milblob/expand_rows.h"
+#include "milblob/float_neon.h"
+#include "milblob/palette.h"
+#include "milblob/scale.h"
+#include "milblob/subbyte.h"
+
+#ifdef MB_HAS_NEON
+
+/* ------------------------------------------------------------------------------------------------------- packed bits */
+
+/* Sixteen elements of n bits are 2 * n bytes, so every round is alike. TBL gives each element the byte where it begins and,
+ * where elements may straddle, the next one; shifts that differ from lane to lane put the element at the bottom of its byte,
+ * where a mask cuts it off, or at the top, from where an arithmetic shift brings it down. A load of 16 bytes may pass the
+ * elements' own: rounds end while that many are left. */
+#define MB_DEFINE_UNPACK_NEON(name, tail, is_signed) \
+    MB_KERNEL void name(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) { \
+        const uint64_t nbytes = mb_packed_nbytes(count, nbits); \
+        const bool straddles = nbits == 3 || nbits == 6; \
+        uint8_t pick[2][16]; \
+        int8_t shift[2][16]; \
+        uint64_t at = 0, done = 0; \
+        for (unsigned k = 0; k < 16; k++) { \
+            const unsigned byte = k * nbits / 8, bit = k * nbits % 8, raise = (is_signed) ? 8 - nbits : 0; \
+            pick[0][k] = (uint8_t)byte, pick[1][k] = (uint8_t)(byte + 1); \
+            shift[0][k] = (int8_t)((int)raise - (int)bit), shift[1][k] = (int8_t)(raise + 8 - bit); /* 8 and more leave nothing */ \
+        } \
+        const uint8x16_t first = vld1q_u8(pick[0]), next = vld1q_u8(pick[1]), mask = vdupq_n_u8((uint8_t)((1u << nbits) - 1)); \
+        const int8x16_t down = vld1q_s8(shift[0]), up = vld1q_s8(shift[1]), lower = vdupq_n_s8((int8_t)((int)nbits - 8)); \
+        for (; count - done >= 16 && nbytes - at >= 16; done += 16, at += 2 * nbits) { \
+            const uint8x16_t bytes = vld1q_u8(src + at); \
+            uint8x16_t found = vshlq_u8(vqtbl1q_u8(bytes, first), down); \
+            if (straddles) found = vorrq_u8(found, vshlq_u8(vqtbl1q_u8(bytes, next), up)); \
+            found = (is_signed) ? vreinterpretq_u8_s8(vshlq_s8(vreinterpretq_s8_u8(found), lower)) : vandq_u8(found, mask); \
+            vst1q_u8(dst + done, found); \
+        } \
+        tail(dst + done, src + at, count - done, nbits); \
+    }
+
+MB_DEFINE_UNPACK_NEON(mb_unpack_bits_neon, mb_unpack_bits, false)
+MB_DEFINE_UNPACK_NEON(mb_unpack_signed_neon, mb_unpack_signed, true)
+
+/* ------------------------------------------------------------------------------------------------------------- scale */
+
+MB_STEP float32x4_t mb_half_neon(float32x4_t value) { return vcvt_f32_f16(vcvt_f16_f32(value)); }
+
+/* Elements to float16, by the instruction; eight a round. `from` gives eight of them as float32. Results of arithmetic are
+ * no signalling NaNs, the only numbers on which the instruction and float.h differ; and what a signalling float16 gives is
+ * the same whether it is quieted here or by the subtraction. */
+#define MB_SCALE_8_NEON(from, nbytes, s_low, o_low, s_high, o_high, steps) \
+    const mb_floats_neon value = from(src + (nbytes) * i); \
+    float32x4_t low = vsubq_f32(value.low, o_low), high = vsubq_f32(value.high, o_high); \
+    if (steps) low = mb_half_neon(low), high = mb_half_neon(high); \
+    mb_put_u16_neon(dst + 2 * i, mb_narrow_f16_neon(vreinterpretq_u32_f32(vmulq_f32(s_low, low)), vreinterpretq_u32_f32(vmulq_f32(s_high, high))));
+
+#define MB_DEFINE_SCALE_NEON(name, tail, from, nbytes, steps) \
+    MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT offset, uint64_t run) { \
+        uint64_t i = 0; \
+        if (run == 1) { \
+            for (; count - i >= 8; i += 8) { \
+                const float32x4_t s_low = vld1q_f32(scale + i), o_low = vld1q_f32(offset + i), s_high = vld1q_f32(scale + i + 4), o_high = vld1q_f32(offset + i + 4); \
+                MB_SCALE_8_NEON(from, nbytes, s_low, o_low, s_high, o_high, steps) \
+            } \
+            tail(dst + 2 * i, src + (nbytes) * i, count - i, scale + i, offset + i, 1); \
+            return; \
+        } \
+        for (; i < count; scale++, offset++) { \
+            const uint64_t end = count - i < run ? count : i + run; \
+            const float32x4_t s = vdupq_n_f32(*scale), o = vdupq_n_f32(*offset); \
+            for (; end - i >= 8; i += 8) { \
+                MB_SCALE_8_NEON(from, nbytes, s, o, s, o, steps) \
+            } \
+            if (i < end) tail(dst + 2 * i, src + (nbytes) * i, end - i, scale, offset, run); \
+            i = end; \
+        } \
+    }
+
+typedef struct mb_floats_neon {
+    float32x4_t low, high;
+} mb_floats_neon;
+
+MB_STEP mb_floats_neon mb_floats_from_u8_neon(const uint8_t *src) {
+    const uint16x8_t words = vmovl_u8(vld1_u8(src));
+    const mb_floats_neon floats = {vcvtq_f32_u32(vmovl_u16(vget_low_u16(words))), vcvtq_f32_u32(vmovl_high_u16(words))};
+    return floats;
+}
+
+MB_STEP mb_floats_neon mb_floats_from_i8_neon(const uint8_t *src) {
+    const int16x8_t words = vmovl_s8(vreinterpret_s8_u8(vld1_u8(src)));
+    const mb_floats_neon floats = {vcvtq_f32_s32(vmovl_s16(vget_low_s16(words))), vcvtq_f32_s32(vmovl_high_s16(words))};
+    return floats;
+}
+
+MB_STEP mb_floats_neon mb_floats_from_f16_neon(const uint8_t *src) {
+    const mb_wide_neon wide = mb_widen_f16_neon(mb_get_u16_neon(src));
+    const mb_floats_neon floats = {vreinterpretq_f32_u32(wide.low), vreinterpretq_f32_u32(wide.high)};
+    return floats;
+}
+
+MB_DEFINE_SCALE_NEON(mb_scale_u8_f16_neon, mb_scale_u8_f16_plain, mb_floats_from_u8_neon, 1, false)
+MB_DEFINE_SCALE_NEON(mb_scale_i8_f16_neon, mb_scale_i8_f16_plain, mb_floats_from_i8_neon, 1, false)
+MB_DEFINE_SCALE_NEON(mb_scale_f16_f16_neon, mb_scale_f16_f16_plain, mb_floats_from_f16_neon, 2, false)
+MB_DEFINE_SCALE_NEON(mb_scale_u8_steps_neon, mb_scale_u8_steps_plain, mb_floats_from_u8_neon, 1, true)
+MB_DEFINE_SCALE_NEON(mb_scale_i8_steps_neon, mb_scale_i8_steps_plain, mb_floats_from_i8_neon, 1, true)
+MB_DEFINE_SCALE_NEON(mb_scale_f16_steps_neon, mb_scale_f16_steps_plain, mb_floats_from_f16_neon, 2, true)
+
+/* ----------------------------------------------------------------------------------------------------------- palette */
+
+/* Up to 64 entries of 1, 2 or 4 bytes: a table for each byte of an entry, whose answers are stored in turns. 16 indices a
+ * round. `load` takes the bytes of 16 entries apart, `store` puts those of 16 results together. */
+#define MB_DEFINE_LOOKUP_NEON(name, plain, nbytes, vectors, load, store) \
+    MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT indices, uint64_t count, const uint8_t *MB_RESTRICT entries, unsigned entry_count) { \
+        uint8_t all[64 * (nbytes)] = {0}; \
+        uint8x16x4_t tables[nbytes]; \
+        uint64_t i = 0; \
+        if (entry_count > 64 || count < 32) { \
+            plain(dst, indices, count, entries, entry_count); \
+            return; \
+        } \
+        memcpy(all, entries, (nbytes) * (size_t)entry_count); \
+        for (unsigned k = 0; k < 4; k++) { \
+            const vectors bytes = load(all + 16 * (nbytes) * k); \
+            for (unsigned b = 0; b < (nbytes); b++) tables[b].val[k] = bytes.val[b]; \
+        } \
+        if (entry_count <= 16) \
+            for (; count - i >= 16; i += 16) { \
+                const uint8x16_t index = vld1q_u8(indices + i); \
+                vectors found; \
+                for (unsigned b = 0; b < (nbytes); b++) found.val[b] = vqtbl1q_u8(tables[b].val[0], index); \
+                store(dst + (nbytes) * i, found); \
+            } \
+        else \
+            for (; count - i >= 16; i += 16) { \
+                const uint8x16_t index = vld1q_u8(indices + i); \
+                vectors found; \
+                for (unsigned b = 0; b < (nbytes); b++) found.val[b] = vqtbl4q_u8(tables[b], index); \
+                store(dst + (nbytes) * i, found); \
+            } \
+        plain(dst + (nbytes) * i, indices + i, count - i, entries, entry_count); \
+    }
+
+MB_DEFINE_LOOKUP_NEON(mb_lookup_16_neon, mb_lookup_16_plain, 2, uint8x16x2_t, vld2q_u8, vst2q_u8)
+MB_DEFINE_LOOKUP_NEON(mb_lookup_32_neon, mb_lookup_32_plain, 4, uint8x16x4_t, vld4q_u8, vst4q_u8)
+
+/* Entries of one byte, up to 256 of them: TBX leaves alone what lies beyond its table, so four in a row, each with the
+ * index less 64 more, find the one that has it. */
+MB_KERNEL void mb_lookup_8_neon(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT indices, uint64_t count, const uint8_t *MB_RESTRICT entries, unsigned entry_count) {
+    uint8_t all[256] = {0};
+    uint8x16x4_t tables[4];
+    uint64_t i = 0;
+    if (count < 32) {
+        mb_lookup_8_plain(dst, indices, count, entries, entry_count);
+        return;
+    }
+    memcpy(all, entries, entry_count);
+    for (unsigned t = 0; t < 4; t++)
+        for (unsigned k = 0; k < 4; k++) tables[t].val[k] = vld1q_u8(all + 64 * t + 16 * k);
+    if (entry_count <= 64) {
+        for (; count - i >= 16; i += 16) vst1q_u8(dst + i, vqtbl4q_u8(tables[0], vld1q_u8(indices + i)));
+    } else {
+        for (; count - i >= 16; i += 16) {
+            uint8x16_t index = vld1q_u8(indices + i), found = vqtbl4q_u8(tables[0], index);
+            for (unsigned t = 1; t < 4; t++) {
+                index = vsubq_u8(index, vdupq_n_u8(64));
+                found = vqtbx4q_u8(found, tables[t], index);
+            }
+            vst1q_u8(dst + i, found);
+        }
+    }
+    mb_lookup_8_plain(dst + i, indices + i, count - i, entries, entry_count);
+}
+
+/* ------------------------------------------------------------------------------------------------------------ expand */
+
+MB_KERNEL uint64_t mb_ones_neon(const uint8_t *src, uint64_t count) {
+    uint64x2_t ones = vdupq_n_u64(0);
+    for (; count >= 512; count -= 512, src += 64) {
+        const uint8x16_t a = vaddq_u8(vcntq_u8(vld1q_u8(src)), vcntq_u8(vld1q_u8(src + 16)));
+        const uint8x16_t b = vaddq_u8(vcntq_u8(vld1q_u8(src + 32)), vcntq_u8(vld1q_u8(src + 48)));
+        ones = vpadalq_u32(ones, vpaddlq_u16(vpaddlq_u8(vaddq_u8(a, b))));
+    }
+    return vaddvq_u64(ones) + mb_ones_plain(src, count);
+}
+
+/* One byte of the mask a round: `place` turns eight elements and a row of the table, where a clear bit has 0x80, into
+ * eight places. */
+#define MB_DEFINE_EXPAND_NEON(name, tail, nbytes, place) \
+    MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t src_count, const uint8_t *bits, uint64_t count) { \
+        uint64_t done = 0, next = 0; \
+        for (; count - done >= 8 && src_count - next >= 8; done += 8) { \
+            const unsigned byte = bits[done / 8]; \
+            place(dst + (nbytes) * done, src + (nbytes) * next, vld1_u8(mb_expand_rows[byte])); \
+            next += (uint64_t)__builtin_popcount(byte); \
+        } \
+        tail(dst + (nbytes) * done, src + (nbytes) * next, src_count - next, bits + done / 8, count - done); \
+    }
+
+MB_STEP void mb_place_8_neon(uint8_t *dst, const uint8_t *src, uint8x8_t row) { vst1_u8(dst, vtbl1_u8(vld1_u8(src), vshr_n_u8(row, 1))); }
+
+/* Element i is bytes 2 * i and 2 * i + 1. */
+MB_STEP void mb_place_16_neon(uint8_t *dst, const uint8_t *src, uint8x8_t row) {
+    const uint8x16_t twice = vcombine_u8(vzip1_u8(row, row), vzip2_u8(row, row));
+    vst1q_u8(dst, vqtbl1q_u8(vld1q_u8(src), vorrq_u8(twice, vreinterpretq_u8_u16(vdupq_n_u16(0x0100)))));
+}
+
+/* Twice the row, as it is bytes that are picked; 0x80 becomes 0xff, and lies beyond the table of 32 still. */
+MB_STEP void mb_place_32_neon(uint8_t *dst, const uint8_t *src, uint8x8_t row) {
+    const uint8x8_t begin = vqshl_n_u8(row, 1);
+    const uint8x16_t twice = vcombine_u8(vzip1_u8(begin, begin), vzip2_u8(begin, begin)), bytes = vreinterpretq_u8_u32(vdupq_n_u32(0x03020100));
+    uint8x16x2_t elements;
+    elements.val[0] = vld1q_u8(src), elements.val[1] = vld1q_u8(src + 16);
+    vst1q_u8(dst, vqtbl2q_u8(elements, vorrq_u8(vzip1q_u8(twice, twice), bytes)));
+    vst1q_u8(dst + 16, vqtbl2q_u8(elements, vorrq_u8(vzip2q_u8(twice, twice), bytes)));
+}
+
+MB_DEFINE_EXPAND_NEON(mb_expand_8_neon, mb_expand_8_plain, 1, mb_place_8_neon)
+MB_DEFINE_EXPAND_NEON(mb_expand_16_neon, mb_expand_16_plain, 2, mb_place_16_neon)
+MB_DEFINE_EXPAND_NEON(mb_expand_32_neon, mb_expand_32_plain, 4, mb_place_32_neon)
+
+#endif
+#endif
