@@ -127,8 +127,14 @@ def test_casts(build):
     run([build("cast")])
 
 
+def test_comparisons(build):
+    run([build("compare")])
+
+
 def test_statistics(build):
     run([build("statistics")])
+
+
 def test_decoding(build):
     run([build("decode")])
 
