@@ -200,8 +200,6 @@ def test_refusals(cli, tmp_path):
         (npz, tmp_path / "x.npz", "--listing", "y.json"): "expected a weight file",
         (npz, tmp_path / "x.bin", "--listing", npz, "--force"): "expected a place outside",
         (npz, tmp_path / "none" / "x.bin"): "expected a directory",
-        (palette, tmp_path / "x.npz"): "--stored extracts the parts",
-        (palette, tmp_path / "x.bin"): "--stored extracts the parts",
         (palette, palette / "x.bin"): "expected a place outside",
         (tmp_path / "none.npz", tmp_path / "x.bin"): "No such file",
     }.items():
@@ -211,6 +209,8 @@ def test_refusals(cli, tmp_path):
     assert cli("convert", npz, tmp_path / "x.bin")[0] == 0
     assert "--force replaces it" in cli("convert", npz, tmp_path / "x.bin")[2]
     assert cli("convert", npz, tmp_path / "x.bin", "--force")[0] == 0
+    assert cli("convert", palette, tmp_path / "dense.npz")[0] == 0
+    assert values(tmp_path / "dense.npz") == values(palette)
     assert cli("convert", palette, tmp_path / "p.npz", "--stored")[0] == 0
     assert values(tmp_path / "p.npz") == values(palette, stored=True)
 

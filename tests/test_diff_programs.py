@@ -112,7 +112,8 @@ def test_what_operations_read(tmp_path):
         first_input(model).arguments[0].name = "elsewhere"
 
     def more(model):
-        op(model).inputs["extra"].CopyFrom(first_input(model))
+        argument = first_input(model)  # before the next line adds one without any
+        op(model).inputs["extra"].CopyFrom(argument)
 
     def constant(model):
         for block in blocks(model):

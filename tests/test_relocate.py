@@ -1,5 +1,7 @@
 """References in MIL text move, and nothing else does."""
 
+import re
+
 import pytest
 
 import milblob
@@ -103,6 +105,21 @@ def test_two_references_to_one_place_and_swapped_ones():
 def test_text_that_is_none(broken):
     with pytest.raises(milblob.FormatError):
         relocate(broken, {OLD: NEW}, "model.mil")
+
+
+def test_function_that_is_there_twice():
+    function = text(const(blobfile()))[len(b"program(1.3)\n{\n") : -2]
+    with pytest.raises(milblob.FormatError, match="expected every function and argument once, got a name twice"):
+        relocate(b"program(1.3)\n{\n" + function + function + b"}\n", {OLD: NEW})
+
+
+def test_what_is_not_recognised_is_refused(monkeypatch):
+    """Whatever the search misses, parsing finds."""
+    before = text(const(blobfile()))
+    monkeypatch.setattr(milblob.relocate, "_REFERENCE", re.compile(rb'X(Y)(Z)|"[^"]*"'))
+    with pytest.raises(milblob.UnsupportedError, match="as Core ML writes it, got others in model.mil"):
+        relocate(before, {OLD: NEW}, "model.mil")
+    assert relocate(before, {NEW: OLD}) == before
 
 
 # ----------------------------------------------------------------------------------------------------- compiled models

@@ -58,8 +58,13 @@ def test_nothing_to_do_gives_the_same_bytes(tmp_path, name, path):
     assert [p.name for p in tmp_path.iterdir()] == [target.name]
 
 
-@pytest.mark.parametrize("options", ANY, ids=spell)
-@pytest.mark.parametrize(("name", "path"), MODELS)
+# The many model files without a weight file, one per way to write a message, have little to rewrite.
+ASKED = [(*row, o) for row in MODELS for o in (ANY if not row[0].startswith("wire/") else ANY[-1:])]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "options"), ASKED, ids=lambda value: spell(value) if isinstance(value, dict) else value
+)
 def test_values_stay(tmp_path, name, path, options):
     check_values(fixture_path(name, path), tmp_path, options)
 

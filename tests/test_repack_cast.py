@@ -277,3 +277,41 @@ def test_parts_of_compressed_weights_stay(tmp_path):
     assert {name: row for name, row in values(target).items() if name in parts} == {
         n: r for n, r in before.items() if n in parts
     }
+
+
+def test_model_file_alone(tmp_path):
+    """Edits of its Program."""
+    array = numbers(24, F32)
+    source = package_of(tmp_path, {"main": [("w", 11, [4, 6], None, tensor_value("floats", array, "FLOAT32"))]}, {})
+    path, seen = next(source.rglob("*.mlmodel")), []
+    milblob.repack(path, tmp_path / "out.mlmodel", cast="float16", progress=lambda *row: seen.append(row))
+    assert values(tmp_path / "out.mlmodel")["w.source_val"] == ("float16", (4, 6), array.astype(F16).tobytes())
+    assert seen[-1][1] == seen[-1][2] == (tmp_path / "out.mlmodel").stat().st_size
+    milblob.repack(source, tmp_path / "out.mlpackage", cast="float16")
+    assert next((tmp_path / "out.mlpackage").rglob("*.mlmodel")).read_bytes() == (tmp_path / "out.mlmodel").read_bytes()
+
+
+def test_value_in_pieces_that_is_cast_on_its_way_out(tmp_path):
+    array = numbers(24, F32)
+    pieces = field(1, field(1, array[:5].tobytes()) + field(1, array[5:].tobytes()))
+    source = package_of(tmp_path, {"main": [("w", 11, [4, 6], None, pieces)]}, {})
+    with pytest.raises(
+        milblob.UnsupportedError, match="cast of a value that is written in pieces: expected one piece, got 2"
+    ):
+        milblob.repack(source, tmp_path / "out.mlpackage", cast="float16", externalize=True)
+    milblob.repack(source, tmp_path / "moved.mlpackage", externalize=True)
+    assert values(tmp_path / "moved.mlpackage") == values(source)
+    assert record_values(tmp_path / "moved.mlpackage" / FILE) == [("float32", 24, array.tobytes())]
+
+
+def test_file_that_breaks_while_it_is_cast(tmp_path, monkeypatch):
+    """What is wrong with a file is no matter of the policies of casts."""
+    (tmp_path / "w.bin").write_bytes(blobs_of((2, numbers(24, F32).tobytes()))[0])
+
+    def fail(*_, **__):
+        raise milblob.FormatError("size: expected 160 bytes as when it was opened, got 7")
+
+    monkeypatch.setattr(milblob.plan, "convert_into", fail)
+    with pytest.raises(milblob.FormatError, match="^size: expected"):
+        milblob.repack(tmp_path / "w.bin", tmp_path / "out.bin", cast="float16")
+    assert not (tmp_path / "out.bin").exists()

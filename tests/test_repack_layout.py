@@ -500,3 +500,37 @@ def test_a_manifest_without_weights_is_not_repaired(tmp_path):
     assert b"weights" not in (source / "Manifest.json").read_bytes()
     milblob.repack(source, tmp_path / "out.mlpackage", align=4096, split="function")
     assert (tmp_path / "out.mlpackage/Manifest.json").read_bytes() == (source / "Manifest.json").read_bytes()
+
+
+def test_reference_that_leads_to_no_record(tmp_path):
+    data, (at,) = blobs_of((2, numbers(1, 2)))
+    source = package_of(tmp_path, {"main": [("a", 11, [2], WEIGHTS, at + 64)]}, {"weights/weight.bin": data})
+    with pytest.raises(milblob.FormatError, match="record metadata.* - at main.block\\['CoreML7'\\].op\\[0\\] 'a'.val"):
+        milblob.repack(source, tmp_path / "out.mlpackage", align=4096)
+
+
+def test_many_small_records(tmp_path):
+    """More than are gathered for one write."""
+    contents = [bytes([i % 256, i // 256]) * (50 + i % 30) for i in range(9000)]
+    data, _ = blobs_of(*((3, content) for content in contents))
+    (tmp_path / "w.bin").write_bytes(data)
+    milblob.repack(tmp_path / "w.bin", tmp_path / "out.bin", canonical=True)
+    assert (tmp_path / "out.bin").read_bytes() == blobs_of(*((3, content, 0) for content in contents))[0]
+
+
+def test_identifier_that_the_manifest_has_already(tmp_path):
+    import uuid
+
+    value = field(1, field(1, numbers(*range(20))))
+    source = package_of(tmp_path, {"main": [("a", 11, [20], None, value)]}, {})
+    taken = str(uuid.uuid5(uuid.NAMESPACE_URL, "com.apple.CoreML/weights")).upper()
+    entries = {
+        "A": {"path": "com.apple.CoreML/model.mlmodel"},
+        taken: {"path": "com.apple.CoreML/notes", "name": "größe"},
+    }
+    (source / INSIDE / "notes").write_bytes(b"")
+    (source / "Manifest.json").write_text(json.dumps({"itemInfoEntries": entries, "rootModelIdentifier": "A"}))
+    milblob.repack(source, tmp_path / "out.mlpackage", externalize=True)
+    written = json.loads((tmp_path / "out.mlpackage/Manifest.json").read_text("utf-8"))["itemInfoEntries"]
+    assert {key: written[key] for key in entries} == entries and len(written) == 3
+    assert values(tmp_path / "out.mlpackage") == values(source)

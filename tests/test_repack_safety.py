@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import errno
 import os
 import pathlib
 import shutil
@@ -16,7 +17,7 @@ import pytest
 import milblob
 from faults import temporaries
 from hostile_bytes import run_child
-from milblob import plan, repack
+from milblob import destination, plan, repack
 from milblob.files import NewDirectory, lock
 from repacking import (
     WEIGHTS,
@@ -377,6 +378,70 @@ def test_source_that_is_written_to_meanwhile(tmp_path, source, options):
     with pytest.raises(milblob.FormatError, match="unchanged|no change"):
         milblob.repack(source, tmp_path / "out.mlpackage", **options, progress=progress)
     assert os.listdir(tmp_path) == ["s"]
+
+
+def test_other_files_that_are_written_to_meanwhile(tmp_path, source):
+    (source / "notes.txt").write_bytes(b"notes")
+
+    def progress(name, *_):
+        if name == "notes.txt":
+            with (source / name).open("ab") as file:
+                file.write(b" and more")
+
+    with pytest.raises(milblob.FormatError, match="expected no change while it is copied, got one"):
+        milblob.repack(source, tmp_path / "out.mlpackage", progress=progress)
+    assert os.listdir(tmp_path) == ["s"]
+
+
+def test_source_that_is_replaced_at_the_end(tmp_path, source):
+    """Everything has been read: all the same it may be a mixture of two states of other files."""
+    names = sorted(path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file())
+
+    def progress(name, *_):
+        if name == names[-1]:
+            source.rename(tmp_path / "moved")
+            shutil.copytree(tmp_path / "moved", source)
+
+    with pytest.raises(milblob.FormatError, match="expected no change while it is read, got another in its place"):
+        milblob.repack(source, tmp_path / "out.mlpackage", progress=progress)
+    assert sorted(os.listdir(tmp_path)) == ["moved", "s"]
+
+
+@posix
+def test_what_changes_before_the_lock_is_held(tmp_path, source, monkeypatch):
+    module, path = sys.modules[repack.__module__], source / INSIDE / "model.mlmodel"
+
+    def replaced(fd, name):
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data)
+
+    monkeypatch.setattr(module, "lock", replaced)
+    with pytest.raises(milblob.FormatError, match="expected the one that was opened, got another"):
+        milblob.repack(source, source, **OPTIONS)
+
+    def none(fd, name):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(module, "lock", none)  # a file system without locks
+    before = values(source)
+    milblob.repack(source, source, **OPTIONS)
+    assert values(source) == before
+
+
+def test_what_an_interrupted_writer_has_left(tmp_path, source):
+    """Its temporary names are not copied; its journal is completed, or refused, by opening the model."""
+    (source / ".milblob-0123456789abcdef.tmp").write_bytes(b"half")
+    (source / f"{INSIDE}/.model.mlmodel.0123456789abcdef.milblob-new").write_bytes(b"half")
+    milblob.repack(source, tmp_path / "out.mlpackage")
+    assert [path.name for path in (tmp_path / "out.mlpackage").rglob(".*")] == []
+    assert values(tmp_path / "out.mlpackage") == values(source)
+
+    (source / ".milblob-journal").write_bytes(b"")
+    with pytest.raises(milblob.FormatError):
+        milblob.repack(source, tmp_path / "other.mlpackage")
+    with pytest.raises(milblob.FormatError, match="expected no change while it is read, got a journal"):
+        list(destination.walk(str(source)))
 
 
 def test_two_at_once(tmp_path, source):

@@ -9,8 +9,6 @@
 #include "milblob/float_x86.h"
 
 #ifdef MB_HAS_AVX2
-#define MB_HAS_AVX512 1
-#define MB_TARGET_AVX512 __attribute__((target("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
 
 #define MB_BLAKE3_VG(a, b, c, d, x, y) \
     v[a] = ADD(ADD(v[a], v[b]), m[x]), v[d] = TURN16(XOR(v[d], v[a])), v[c] = ADD(v[c], v[d]), v[b] = TURN12(XOR(v[b], v[c])); \

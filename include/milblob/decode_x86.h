@@ -136,15 +136,15 @@ MB_TARGET_POPCNT MB_KERNEL uint64_t mb_ones_avx2(const uint8_t *src, uint64_t co
     return ones + mb_ones_plain(src, count);
 }
 
-/* For every byte of a mask: which of the next eight elements stands at each of its bits, or, where the bit is clear, 0x80,
- * for which a shuffle gives zero. That is the number of bits set below. */
-#define MB_BELOW(m, k) (uint8_t)(((m) >> (k) & 1) ? MB_ONES((m) & ((1 << (k)) - 1)) : 0x80)
+/* For every byte of a mask: twice the number of the one of the next eight elements that stands at each of its bits, which
+ * is how many are set below; where the bit is clear 0x80, for which a shuffle gives zero. */
+#define MB_BELOW(m, k) (uint8_t)(((m) >> (k) & 1) ? 2 * MB_ONES((m) & ((1 << (k)) - 1)) : 0x80)
 #define MB_ONES(m) (((m) & 1) + ((m) >> 1 & 1) + ((m) >> 2 & 1) + ((m) >> 3 & 1) + ((m) >> 4 & 1) + ((m) >> 5 & 1) + ((m) >> 6 & 1))
-#define MB_ROW(m) {MB_BELOW(m, 0), MB_BELOW(m, 1), MB_BELOW(m, 2), MB_BELOW(m, 3), MB_BELOW(m, 4), MB_BELOW(m, 5), MB_BELOW(m, 6), MB_BELOW(m, 7)}
-#define MB_ROWS_4(m) MB_ROW(m), MB_ROW((m) + 1), MB_ROW((m) + 2), MB_ROW((m) + 3)
-#define MB_ROWS_16(m) MB_ROWS_4(m), MB_ROWS_4((m) + 4), MB_ROWS_4((m) + 8), MB_ROWS_4((m) + 12)
-#define MB_ROWS_64(m) MB_ROWS_16(m), MB_ROWS_16((m) + 16), MB_ROWS_16((m) + 32), MB_ROWS_16((m) + 48)
-static const uint8_t mb_expand_rows[256][8] = {MB_ROWS_64(0), MB_ROWS_64(64), MB_ROWS_64(128), MB_ROWS_64(192)};
+#define MB_EXPAND_ROW(m) {MB_BELOW(m, 0), MB_BELOW(m, 1), MB_BELOW(m, 2), MB_BELOW(m, 3), MB_BELOW(m, 4), MB_BELOW(m, 5), MB_BELOW(m, 6), MB_BELOW(m, 7)}
+#define MB_EXPAND_ROWS_4(m) MB_EXPAND_ROW(m), MB_EXPAND_ROW((m) + 1), MB_EXPAND_ROW((m) + 2), MB_EXPAND_ROW((m) + 3)
+#define MB_EXPAND_ROWS_16(m) MB_EXPAND_ROWS_4(m), MB_EXPAND_ROWS_4((m) + 4), MB_EXPAND_ROWS_4((m) + 8), MB_EXPAND_ROWS_4((m) + 12)
+#define MB_EXPAND_ROWS_64(m) MB_EXPAND_ROWS_16(m), MB_EXPAND_ROWS_16((m) + 16), MB_EXPAND_ROWS_16((m) + 32), MB_EXPAND_ROWS_16((m) + 48)
+static const uint8_t mb_expand_rows[256][8] = {MB_EXPAND_ROWS_64(0), MB_EXPAND_ROWS_64(64), MB_EXPAND_ROWS_64(128), MB_EXPAND_ROWS_64(192)};
 
 /* One byte of the mask a round: `place` turns eight elements and a row of the table into eight places. */
 #define MB_DEFINE_EXPAND_AVX2(name, tail, size, place) \
@@ -160,18 +160,18 @@ static const uint8_t mb_expand_rows[256][8] = {MB_ROWS_64(0), MB_ROWS_64(64), MB
     }
 
 MB_TARGET_AVX2 static inline void mb_place_8(uint8_t *dst, const uint8_t *src, __m128i row) {
-    _mm_storel_epi64((__m128i *)(void *)dst, _mm_shuffle_epi8(_mm_loadl_epi64((const __m128i *)(const void *)src), row));
+    const __m128i half = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(row, 1), _mm_set1_epi8(7)), _mm_and_si128(row, _mm_set1_epi8((char)0x80)));
+    _mm_storel_epi64((__m128i *)(void *)dst, _mm_shuffle_epi8(_mm_loadl_epi64((const __m128i *)(const void *)src), half));
 }
 
-/* Two bytes of an element: element i is bytes 2 * i and 2 * i + 1, and 0x80 stays a top bit in both. */
+/* Element i is bytes 2 * i and 2 * i + 1; 0x81 has its top bit too. */
 MB_TARGET_AVX2 static inline void mb_place_16(uint8_t *dst, const uint8_t *src, __m128i row) {
-    const __m128i twice = _mm_unpacklo_epi8(row, row), top = _mm_and_si128(twice, _mm_set1_epi8((char)0x80));
-    const __m128i pairs = _mm_or_si128(_mm_add_epi8(_mm_add_epi8(twice, twice), _mm_set1_epi16(0x0100)), top);
+    const __m128i pairs = _mm_or_si128(_mm_unpacklo_epi8(row, row), _mm_set1_epi16(0x0100));
     _mm_storeu_si128((__m128i *)(void *)dst, _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)src), pairs));
 }
 
 MB_TARGET_AVX2 static inline void mb_place_32(uint8_t *dst, const uint8_t *src, __m128i row) {
-    const __m256i wide = _mm256_cvtepi8_epi32(row), is_clear = _mm256_srai_epi32(wide, 31);
+    const __m256i wide = _mm256_srai_epi32(_mm256_cvtepi8_epi32(row), 1), is_clear = _mm256_srai_epi32(wide, 31);
     const __m256i found = _mm256_permutevar8x32_epi32(_mm256_loadu_si256((const __m256i *)(const void *)src), wide);
     _mm256_storeu_si256((__m256i *)(void *)dst, _mm256_andnot_si256(is_clear, found));
 }

@@ -7,7 +7,7 @@
 #include "milblob/blake3_x86.h"
 #include "milblob/compare_x86.h"
 #include "milblob/moments.h"
-#include "milblob/decode_x86.h" /* behind dtype.h, whose MB_ROW is another */
+#include "milblob/palette_avx512.h"
 
 #ifdef MB_HAS_AVX2
 MB_DEFINE_MOMENTS(mb_moments_block_avx2, MB_TARGET_AVX2)
@@ -58,7 +58,7 @@ static const mb_tier mb_tiers[] = {
       {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
       {mb_scale_f16_f32_loop_avx2, mb_scale_f16_f16_loop_avx2, mb_scale_f16_steps_loop_avx2},
       {mb_scale_f32_f32_loop_avx2, mb_scale_f32_f16_loop_avx2, mb_scale_f32_steps_loop_avx2}},
-     {mb_lookup_8_plain, mb_lookup_16_avx2, mb_lookup_32_plain, mb_lookup_64_plain},
+     {mb_lookup_8_plain, mb_lookup_16_avx512, mb_lookup_32_plain, mb_lookup_64_plain},
      {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
      mb_ones_avx2},
 #endif

@@ -175,7 +175,8 @@ def decode_scale(out, uint64_t begin, uint64_t count, Elements elements not None
     try:
         _out_check(&dst, count, 4 if to == C.MB_TO_F32 else 2)
         with nogil:
-            status = C.mb_decode_scale(tier, <uint8_t *>dst.buf, begin, count, &source, &walk, &scales, &shifts, source_kind, to, &e)
+            status = C.mb_decode_scale(tier, <uint8_t *>dst.buf, begin, count, &source, &walk, &scales, &shifts,
+                                       source_kind, to, &e)
     finally:
         PyBuffer_Release(&dst)
     if status:

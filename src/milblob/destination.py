@@ -186,7 +186,8 @@ def _copy(mapping: Mapping, start: int, nbytes: int, fd: int, offset: int, writt
             copy_range(mapping, part, count, fd, offset + part - start)
             done += count
             written(count)
-    written(nbytes - done)  # holes
+    if done < nbytes:  # holes
+        written(nbytes - done)
 
 
 def _link(root: str, path: str) -> str:

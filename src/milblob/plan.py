@@ -232,9 +232,11 @@ def run_tasks(executor: "Executor | None", tasks: list[Task], done: Callable[[Ta
     After an error, of a task or of `done`, nothing is begun, and what is being written is waited for.
 
     Args:
-        executor: None for a few threads; one task alone runs in this one.
+        executor: None for a few threads where something is computed; copies are made in this one, because file systems
+            let one writer at a time into a file.
     """
-    if executor is None and len(tasks) < 2:
+    computes = any(step.how != COPY for task in tasks for step in task.steps)
+    if executor is None and (len(tasks) < 2 or not computes):
         for task in tasks:
             done(task, run_task(task))
         return

@@ -148,7 +148,7 @@ def repack(
         nan: "keep", or "error": a cast that meets a NaN refuses.
         force: replace `dst` if it exists: a model by a model, a file by a file; nothing else is ever replaced.
         dry_run: plan only.
-        executor: any concurrent.futures.Executor that runs the copying and casting; default: a few threads.
+        executor: any concurrent.futures.Executor that runs the copying and casting; default: threads, for casts.
         progress: called from this thread as tensors and files are done: (name, bytes so far, bytes in all).
 
     Returns:
@@ -257,6 +257,7 @@ class _Repacking:
         self._progress = progress
         self._in_place = self._has_lock = False
         self._held: dict[str, FileMapping] = {}
+        self._models: list[Model] = []
         self._done = self._total = 0  # bytes
 
     def run(self, dry_run: bool) -> Report:
@@ -264,7 +265,7 @@ class _Repacking:
             before = [os.stat(path) for path in self._sources]
             constants = self._options.externalize is not None and self._options.externalize < WEIGHT_COUNT
             models = [stack.enter_context(Model(path, stored=True, constants=constants)) for path in self._sources]
-            model = models[0]
+            model, self._models = models[0], models
             for other in models[1:]:
                 if {model.kind, other.kind} != {"blob"}:
                     words = "repack of several: expected weight files, got a model (merge-functions joins packages)"
@@ -318,13 +319,15 @@ class _Repacking:
                     raise FormatError("file: expected the one that was opened, got another", file=mapped.name)
             journal.require_none(str(model.path))
 
-    def _require_unchanged(self, arrangement: Arrangement, before: list[os.stat_result]) -> None:
-        """Refuse a source that somebody has written to meanwhile: the result might be a mixture."""
+    def _leave_source(self, arrangement: Arrangement, before: list[os.stat_result]) -> None:
+        """Close the source, or refuse one that somebody has written to meanwhile: the result might be a mixture."""
         for path, status in zip(self._sources, before, strict=True):
             if not os.path.samestat(os.stat(path), status):
                 raise FormatError("model: expected no change while it is read, got another in its place", file=path)
         for origin, mapped in arrangement.records.origins.items():
             origin.require_same(mapped.fd)
+        for model in self._models:  # all is written; and Windows does not let go of what is open, here or elsewhere
+            model.close()
 
     # --------------------------------------------------------------------------------------------------------- writing
 
@@ -360,7 +363,8 @@ class _Repacking:
                 if is_directory:  # its owner may go on writing to it: it must be possible to replace this model again
                     set_mode(os.path.join(directory.name, name), os.stat(os.path.join(root, name)).st_mode, least=0o700)
             set_mode(directory.name, os.stat(root).st_mode, least=0o700)
-            self._require_unchanged(arrangement, before)
+            changed.clear()  # which holds bytes of the source
+            self._leave_source(arrangement, before)
 
     def _changed_files(self, model: Model, arrangement: Arrangement) -> dict[str, Any]:
         """Name of a file that is neither a weight file nor copied -> what it becomes: bytes in a list, or a Spliced."""
@@ -403,7 +407,7 @@ class _Repacking:
                 self._total = os.stat(real).st_size
                 written = self._counter(os.path.basename(real))
                 copy_entry(os.path.dirname(real), os.path.basename(real), name, written, self._held.get(real))
-            self._require_unchanged(arrangement, before)
+            self._leave_source(arrangement, before)
 
     def _write_weights(self, model: Model, arrangement: Arrangement, directory: str) -> None:
         records = arrangement.records
