@@ -127,6 +127,10 @@ def test_casts(build):
     run([build("cast")])
 
 
+def test_comparisons(build):
+    run([build("compare")])
+
+
 def test_statistics(build):
     run([build("statistics")])
 

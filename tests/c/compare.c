@@ -1,0 +1,65 @@
+/* compare.c: two arrays compared in every tier, on buffers of their exact size and with every pair of dtypes. No arguments. */
+#include "milblob/difference.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+static uint64_t random_state = 1;
+
+static uint8_t random_byte(void) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint8_t)(random_state >> 56);
+}
+
+static void require(int holds, const char *promise) {
+    if (holds) return;
+    fprintf(stderr, "broken promise: %s\n", promise);
+    abort();
+}
+
+static uint8_t *random_bytes(uint64_t nbytes) {
+    uint8_t *bytes = (uint8_t *)malloc(nbytes > 0 ? (size_t)nbytes : 1);
+    if (bytes == NULL) abort();
+    for (uint64_t i = 0; i < nbytes; i++) bytes[i] = random_byte();
+    return bytes;
+}
+
+/* Whether two results have the same bits; a NaN among the sums (of infinities that overflow) may be any NaN. */
+static int equal(const mb_comparison *a, const mb_comparison *b) {
+    int same = a->count == b->count && a->finite == b->finite && a->unequal == b->unequal && a->outside == b->outside && a->mismatched == b->mismatched;
+    same &= a->most == b->most || (a->most != a->most && b->most != b->most);
+    for (int i = 0; i < MB_COMPARE_SUMS; i++) same &= a->sums[i] == b->sums[i] || (a->sums[i] != a->sums[i] && b->sums[i] != b->sums[i]);
+    return same;
+}
+
+static void check(uint32_t a_code, uint32_t b_code, uint64_t count, uint64_t shift) {
+    const size_t a_nbytes = mb_number_nbytes(a_code), b_nbytes = mb_number_nbytes(b_code);
+    const mb_tolerance tolerance = {0.5, 0.25};
+    uint8_t *a = random_bytes(count * a_nbytes + shift), *b = random_bytes(count * b_nbytes + shift);
+    mb_comparison plain, other, any;
+    memset(&plain, 0, sizeof plain);
+    mb_compare(&mb_tiers[0], a_code, a + shift, b_code, b + shift, count, tolerance, &plain);
+    for (int tier = 1; tier < mb_tier_usable(); tier++) {
+        memset(&other, 0, sizeof other);
+        mb_compare(&mb_tiers[tier], a_code, a + shift, b_code, b + shift, count, tolerance, &other);
+        require(equal(&plain, &other), "every tier gives the same bits");
+    }
+    mb_compare_any(a_code, a + shift, b_code, b + shift, count, tolerance, &any);
+    require(any.count == plain.count && any.finite == plain.finite && any.unequal == plain.unequal && any.outside == plain.outside &&
+                any.mismatched == plain.mismatched && any.most == plain.most,
+            "blocks count what single elements count");
+    memset(&other, 0, sizeof other);
+    if (a_code == b_code) mb_compare(&mb_tiers[0], a_code, a + shift, a_code, a + shift, count, tolerance, &other);
+    require(other.unequal == 0 && other.outside == 0 && other.mismatched == 0 && other.most == 0, "an array equals itself");
+    mb_hash_elements(a + shift, count, a_nbytes);
+    free(a), free(b);
+}
+
+int main(void) {
+    static const uint64_t counts[] = {0, 1, 2, 3, 4, 5, 7, 8, 31, 64, 65, 1023, 1024, 1025, 2050};
+    for (uint32_t i = 0; i < MB_DTYPE_COUNT; i++)
+        for (uint32_t k = 0; k < MB_DTYPE_COUNT; k++)
+            for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
+                if (mb_number_nbytes(mb_dtypes[i].mil_code) && mb_number_nbytes(mb_dtypes[k].mil_code))
+                    check(mb_dtypes[i].mil_code, mb_dtypes[k].mil_code, counts[c], (i + k + c) % 3);
+    return 0;
+}
