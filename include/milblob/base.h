@@ -10,6 +10,13 @@
 #include <stdint.h>
 #include <string.h>
 
+/* a * b + c is two roundings everywhere: results are the same bits on every CPU. gcc keeps to that under -std=c11. */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#elif defined(_MSC_VER)
+#pragma fp_contract(off)
+#endif
+
 /* MB_STEP: the few steps of inner loops that lose half their speed as calls; in a large unit compilers stop inlining
  * them. MB_KERNEL: whole loops, which lose as much when they are inlined into a caller and share its registers. */
 #if defined(_MSC_VER)

@@ -9,7 +9,7 @@
 #include "milblob/compare_neon.h"
 #include "milblob/compare_x86.h"
 #include "milblob/decode_neon.h"
-#include "milblob/moments.h"
+#include "milblob/moments_neon.h"
 #include "milblob/palette_avx512.h"
 
 #ifdef MB_HAS_AVX2
@@ -67,7 +67,7 @@ static const mb_tier mb_tiers[] = {
 #endif
 #ifdef MB_HAS_NEON /* plain where compilers make the same of it */
     {"neon", {mb_cast_f32_f16_neon, mb_cast_f32_bf16_neon, mb_cast_f16_f32_neon, mb_cast_bf16_f32_neon, mb_cast_f16_bf16_neon, mb_cast_bf16_f16_neon},
-     mb_moments_block_plain, mb_blake3_neon, mb_compare_f32_neon, mb_compare_f64_neon,
+     mb_moments_block_neon, mb_blake3_neon, mb_compare_f32_neon, mb_compare_f64_neon,
      {mb_unpack_bits_neon, mb_unpack_signed_neon},
      {{mb_scale_u8_f32_plain, mb_scale_u8_f16_neon, mb_scale_u8_steps_neon},
       {mb_scale_i8_f32_plain, mb_scale_i8_f16_neon, mb_scale_i8_steps_neon},
