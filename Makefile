@@ -12,7 +12,7 @@ MODEL ?= examples/demo.mlpackage
 HEADERS := $(wildcard include/milblob/*.h)
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo test lint bench build clean
+.PHONY: help demo test lint neon bench build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -22,7 +22,7 @@ help: ## say what there is
 demo: $(VENV)/.built ## open a small model, list its weights, load them, say what happened
 	@$(PY) examples/demo.py "$(MODEL)"
 
-test: lint ## lint, types and all tests
+test: lint $(VENV)/.aarch64 ## lint, types and all tests
 	$(PY) -m pytest -n auto
 
 lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs against what they describe
@@ -31,6 +31,9 @@ lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs ag
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/milblob
 	$(PY) -m mypy
 	$(PY) -m mypy.stubtest --ignore-disjoint-bases --ignore-unused-allowlist --allowlist tests/stubtest.txt milblob._codec milblob.dtypes
+
+neon: $(VENV)/.tools $(VENV)/.aarch64 ## the kernels for arm64 in every way: cross compilers, sanitizers, run by qemu
+	MILBLOB_NEON=all $(PY) -m pytest -n auto tests/test_neon.py
 
 bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives, on the same data (ten minutes)
 	$(PY) -m pytest bench --benchmark-only --benchmark-json=$(VENV)/bench.json
@@ -68,6 +71,11 @@ $(VENV)/.built: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python
 
 $(VENV)/.tools: pyproject.toml | $(VENV)/.built
 	$(PY) -m pip install --quiet --group test --group lint
+	@touch $@
+
+# A cross compiler and an emulator, 56 MB, where they are missing and apt-get can get them; tests/test_neon.py skips without.
+$(VENV)/.aarch64: tests/aarch64.py | $(VENV)/.python
+	-@$(PY) tests/aarch64.py $(VENV)/aarch64
 	@touch $@
 
 $(VENV)/.rivals: pyproject.toml | $(VENV)/.built

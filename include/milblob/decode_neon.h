@@ -51,37 +51,6 @@ MB_DEFINE_UNPACK_NEON(mb_unpack_signed_neon, mb_unpack_signed, true)
 
 MB_STEP float32x4_t mb_half_neon(float32x4_t value) { return vcvt_f32_f16(vcvt_f16_f32(value)); }
 
-/* Elements to float16, by the instruction; eight a round. `from` gives eight of them as float32. Results of arithmetic are
- * no signalling NaNs, the only numbers on which the instruction and float.h differ; and what a signalling float16 gives is
- * the same whether it is quieted here or by the subtraction. */
-#define MB_SCALE_8_NEON(from, nbytes, s_low, o_low, s_high, o_high, steps) \
-    const mb_floats_neon value = from(src + (nbytes) * i); \
-    float32x4_t low = vsubq_f32(value.low, o_low), high = vsubq_f32(value.high, o_high); \
-    if (steps) low = mb_half_neon(low), high = mb_half_neon(high); \
-    mb_put_u16_neon(dst + 2 * i, mb_narrow_f16_neon(vreinterpretq_u32_f32(vmulq_f32(s_low, low)), vreinterpretq_u32_f32(vmulq_f32(s_high, high))));
-
-#define MB_DEFINE_SCALE_NEON(name, tail, from, nbytes, steps) \
-    MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT offset, uint64_t run) { \
-        uint64_t i = 0; \
-        if (run == 1) { \
-            for (; count - i >= 8; i += 8) { \
-                const float32x4_t s_low = vld1q_f32(scale + i), o_low = vld1q_f32(offset + i), s_high = vld1q_f32(scale + i + 4), o_high = vld1q_f32(offset + i + 4); \
-                MB_SCALE_8_NEON(from, nbytes, s_low, o_low, s_high, o_high, steps) \
-            } \
-            tail(dst + 2 * i, src + (nbytes) * i, count - i, scale + i, offset + i, 1); \
-            return; \
-        } \
-        for (; i < count; scale++, offset++) { \
-            const uint64_t end = count - i < run ? count : i + run; \
-            const float32x4_t s = vdupq_n_f32(*scale), o = vdupq_n_f32(*offset); \
-            for (; end - i >= 8; i += 8) { \
-                MB_SCALE_8_NEON(from, nbytes, s, o, s, o, steps) \
-            } \
-            if (i < end) tail(dst + 2 * i, src + (nbytes) * i, end - i, scale, offset, run); \
-            i = end; \
-        } \
-    }
-
 typedef struct mb_floats_neon {
     float32x4_t low, high;
 } mb_floats_neon;
@@ -104,12 +73,55 @@ MB_STEP mb_floats_neon mb_floats_from_f16_neon(const uint8_t *src) {
     return floats;
 }
 
-MB_DEFINE_SCALE_NEON(mb_scale_u8_f16_neon, mb_scale_u8_f16_plain, mb_floats_from_u8_neon, 1, false)
-MB_DEFINE_SCALE_NEON(mb_scale_i8_f16_neon, mb_scale_i8_f16_plain, mb_floats_from_i8_neon, 1, false)
-MB_DEFINE_SCALE_NEON(mb_scale_f16_f16_neon, mb_scale_f16_f16_plain, mb_floats_from_f16_neon, 2, false)
-MB_DEFINE_SCALE_NEON(mb_scale_u8_steps_neon, mb_scale_u8_steps_plain, mb_floats_from_u8_neon, 1, true)
-MB_DEFINE_SCALE_NEON(mb_scale_i8_steps_neon, mb_scale_i8_steps_plain, mb_floats_from_i8_neon, 1, true)
-MB_DEFINE_SCALE_NEON(mb_scale_f16_steps_neon, mb_scale_f16_steps_plain, mb_floats_from_f16_neon, 2, true)
+MB_STEP void mb_floats_to_f16_neon(uint8_t *dst, float32x4_t low, float32x4_t high) {
+    mb_put_u16_neon(dst, mb_narrow_f16_neon(vreinterpretq_u32_f32(low), vreinterpretq_u32_f32(high)));
+}
+
+MB_STEP void mb_floats_to_f32_neon(uint8_t *dst, float32x4_t low, float32x4_t high) {
+    mb_put_u32_neon(dst, vreinterpretq_u32_f32(low));
+    mb_put_u32_neon(dst + 16, vreinterpretq_u32_f32(high));
+}
+
+/* Eight elements a round: `from` makes float32 of them, `to` results. Conversions are those of the CPU, which quiets NaNs: of
+ * a float16 that changes nothing, as the subtraction would do it too, and results of arithmetic are quiet. A float32
+ * that is rounded to float16 first may have a payload that float.h keeps otherwise: those kernels are the plain ones. */
+#define MB_SCALE_8_NEON(from_nbytes, from, to_nbytes, to, s_low, o_low, s_high, o_high, steps) \
+    const mb_floats_neon value = from(src + (from_nbytes) * i); \
+    float32x4_t low = vsubq_f32(value.low, o_low), high = vsubq_f32(value.high, o_high); \
+    if (steps) low = mb_half_neon(low), high = mb_half_neon(high); \
+    to(dst + (to_nbytes) * i, vmulq_f32(s_low, low), vmulq_f32(s_high, high));
+
+#define MB_DEFINE_SCALE_NEON(name, tail, from_nbytes, from, to_nbytes, to, steps) \
+    MB_KERNEL void name(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT offset, uint64_t run) { \
+        uint64_t i = 0; \
+        if (run == 1) { \
+            for (; count - i >= 8; i += 8) { \
+                const float32x4_t s_low = vld1q_f32(scale + i), o_low = vld1q_f32(offset + i), s_high = vld1q_f32(scale + i + 4), o_high = vld1q_f32(offset + i + 4); \
+                MB_SCALE_8_NEON(from_nbytes, from, to_nbytes, to, s_low, o_low, s_high, o_high, steps) \
+            } \
+            tail(dst + (to_nbytes) * i, src + (from_nbytes) * i, count - i, scale + i, offset + i, 1); \
+            return; \
+        } \
+        for (; i < count; scale++, offset++) { \
+            const uint64_t end = count - i < run ? count : i + run; \
+            const float32x4_t s = vdupq_n_f32(*scale), o = vdupq_n_f32(*offset); \
+            for (; end - i >= 8; i += 8) { \
+                MB_SCALE_8_NEON(from_nbytes, from, to_nbytes, to, s, o, s, o, steps) \
+            } \
+            if (i < end) tail(dst + (to_nbytes) * i, src + (from_nbytes) * i, end - i, scale, offset, run); \
+            i = end; \
+        } \
+    }
+
+MB_DEFINE_SCALE_NEON(mb_scale_u8_f32_neon, mb_scale_u8_f32_plain, 1, mb_floats_from_u8_neon, 4, mb_floats_to_f32_neon, false)
+MB_DEFINE_SCALE_NEON(mb_scale_i8_f32_neon, mb_scale_i8_f32_plain, 1, mb_floats_from_i8_neon, 4, mb_floats_to_f32_neon, false)
+MB_DEFINE_SCALE_NEON(mb_scale_f16_f32_neon, mb_scale_f16_f32_plain, 2, mb_floats_from_f16_neon, 4, mb_floats_to_f32_neon, false)
+MB_DEFINE_SCALE_NEON(mb_scale_u8_f16_neon, mb_scale_u8_f16_plain, 1, mb_floats_from_u8_neon, 2, mb_floats_to_f16_neon, false)
+MB_DEFINE_SCALE_NEON(mb_scale_i8_f16_neon, mb_scale_i8_f16_plain, 1, mb_floats_from_i8_neon, 2, mb_floats_to_f16_neon, false)
+MB_DEFINE_SCALE_NEON(mb_scale_f16_f16_neon, mb_scale_f16_f16_plain, 2, mb_floats_from_f16_neon, 2, mb_floats_to_f16_neon, false)
+MB_DEFINE_SCALE_NEON(mb_scale_u8_steps_neon, mb_scale_u8_steps_plain, 1, mb_floats_from_u8_neon, 2, mb_floats_to_f16_neon, true)
+MB_DEFINE_SCALE_NEON(mb_scale_i8_steps_neon, mb_scale_i8_steps_plain, 1, mb_floats_from_i8_neon, 2, mb_floats_to_f16_neon, true)
+MB_DEFINE_SCALE_NEON(mb_scale_f16_steps_neon, mb_scale_f16_steps_plain, 2, mb_floats_from_f16_neon, 2, mb_floats_to_f16_neon, true)
 
 /* ----------------------------------------------------------------------------------------------------------- palette */
 

@@ -65,13 +65,13 @@ static const mb_tier mb_tiers[] = {
      {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
      mb_ones_avx2},
 #endif
-#ifdef MB_HAS_NEON /* plain where compilers make the same of it */
+#ifdef MB_HAS_NEON
     {"neon", {mb_cast_f32_f16_neon, mb_cast_f32_bf16_neon, mb_cast_f16_f32_neon, mb_cast_bf16_f32_neon, mb_cast_f16_bf16_neon, mb_cast_bf16_f16_neon},
      mb_moments_block_neon, mb_blake3_neon, mb_compare_f32_neon, mb_compare_f64_neon,
      {mb_unpack_bits_neon, mb_unpack_signed_neon},
-     {{mb_scale_u8_f32_plain, mb_scale_u8_f16_neon, mb_scale_u8_steps_neon},
-      {mb_scale_i8_f32_plain, mb_scale_i8_f16_neon, mb_scale_i8_steps_neon},
-      {mb_scale_f16_f32_plain, mb_scale_f16_f16_neon, mb_scale_f16_steps_neon},
+     {{mb_scale_u8_f32_neon, mb_scale_u8_f16_neon, mb_scale_u8_steps_neon},
+      {mb_scale_i8_f32_neon, mb_scale_i8_f16_neon, mb_scale_i8_steps_neon},
+      {mb_scale_f16_f32_neon, mb_scale_f16_f16_neon, mb_scale_f16_steps_neon},
       {mb_scale_f32_f32_plain, mb_scale_f32_f16_plain, mb_scale_f32_steps_plain}},
      {mb_lookup_8_neon, mb_lookup_16_neon, mb_lookup_32_neon, mb_lookup_64_plain},
      {mb_expand_8_neon, mb_expand_16_neon, mb_expand_32_neon, mb_expand_64_plain},

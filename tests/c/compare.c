@@ -70,12 +70,14 @@ static void check(uint32_t a_code, uint32_t b_code, uint64_t count, uint64_t shi
 }
 
 int main(void) {
-    static const uint64_t counts[] = {0, 1, 2, 3, 4, 5, 7, 8, 31, 64, 65, 1023, 1024, 1025, 2050};
+    static const uint64_t counts[] = {0, 1, 2, 3, 4, 5, 7, 8, 31, 64, 65, 1025};
+    static const uint64_t more[] = {1023, 1024, 2050};
     for (uint32_t i = 0; i < MB_DTYPE_COUNT; i++)
         for (uint32_t k = 0; k < MB_DTYPE_COUNT; k++) {
             const uint32_t a_code = mb_dtypes[i].mil_code, b_code = mb_dtypes[k].mil_code;
             if (mb_number_nbytes(a_code) == 0 || mb_number_nbytes(b_code) == 0) continue;
             for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) check(a_code, b_code, counts[c], (i + k + c) % 3, (i + k + c) % 2 != 0);
+            for (size_t c = 0; i == k && c < sizeof more / sizeof more[0]; c++) check(a_code, b_code, more[c], c, i % 2 != 0);
             for (uint64_t count = 0; i == k && count <= 130; count++) check(a_code, b_code, count, count % 9, count % 5 != 0);
         }
     digest_print();
