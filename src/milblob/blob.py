@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from . import _codec, journal
+from . import _codec, journal, parallel
 from .dtypes import BY_BLOB_CODE, DType
 from .errors import FormatError, MilblobError
 from .mapping import Mapping
@@ -46,7 +46,7 @@ def array_over(buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any
     if not dtype.is_sub_byte:
         return np.ndarray((record.count,), dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
     out = np.empty(record.count, np.uint8)
-    _codec.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, out)
+    parallel.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, out)
     out.flags.writeable = False
     return out.view(dtype.numpy)
 
