@@ -159,7 +159,7 @@ def _fixed(
 ) -> np.ndarray[Any, Any]:
     """The values of floats, doubles or bytes: a view, unless they have to be unpacked or widened."""
     if field in (FLOATS, DOUBLES):
-        stored = np.ndarray(shape, "<f4" if field == FLOATS else "<f8", buffer, at)  # type: ignore[arg-type]
+        stored = np.ndarray(shape, "<f4" if field == FLOATS else "<f8", memoryview(buffer), at)
         if dtype.numpy == stored.dtype:
             return stored
         with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
@@ -169,7 +169,7 @@ def _fixed(
         _codec.varint_decode(buffer, at, nbytes, out, 1, 0, 1, True)
         return out.view(np.bool_)
     if not dtype.is_sub_byte:
-        return np.ndarray(shape, dtype.numpy, buffer, at)  # type: ignore[arg-type]
+        return np.ndarray(shape, dtype.numpy, memoryview(buffer), at)
     out = np.empty(shape, np.uint8)
     parallel.unpack_bits(buffer, at, count, dtype.nbits, out)
     return out.view(dtype.numpy)
