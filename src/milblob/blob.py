@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from . import _codec, journal
+from . import _codec, journal, parallel
 from .dtypes import BY_BLOB_CODE, DType
 from .errors import FormatError, MilblobError
 from .mapping import Mapping
@@ -44,9 +44,9 @@ def array_over(buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any
     """Return the values of a checked record: a read-only view, or for sub-byte dtypes a new read-only array."""
     dtype = record.dtype
     if not dtype.is_sub_byte:
-        return np.ndarray((record.count,), dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
+        return np.ndarray((record.count,), dtype.numpy, memoryview(buffer), record.data_offset)
     out = np.empty(record.count, np.uint8)
-    _codec.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, out)
+    parallel.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, out)
     out.flags.writeable = False
     return out.view(dtype.numpy)
 
@@ -201,7 +201,7 @@ class BlobReader:
         """Return the stored bytes of the record at `offset`: uint8, shape (nbytes,), a read-only view of the file."""
         buffer = self._mapping.check_size()
         record = self._record(buffer, offset)
-        return np.ndarray((record.nbytes,), np.uint8, buffer, record.data_offset)  # type: ignore[arg-type]
+        return np.ndarray((record.nbytes,), np.uint8, memoryview(buffer), record.data_offset)
 
     def close(self) -> None:
         """Close the file. Arrays that were read stay valid; the mapping goes when the last of them does."""

@@ -18,6 +18,7 @@ from .dtypes import DType
 from .errors import FormatError
 from .mapping import Mapping
 from .tensorvalue import stored_bytes, unpack_at
+from .threads import ordered
 from .transfer import copy_range, write_at
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ COPY, CAST, VALUE, DENSE = "copy", "cast", "value", "dense"
 TASK_NBYTES = 16 << 20
 _STAGING_NBYTES = 1 << 20
 _CAST_NBYTES = 1 << 18  # of the wider type: both sides of a part stay in the second-level cache
-_MAX_THREADS = 8
 _ZEROS = bytes(1 << 20)
 SETTLED_S = 300.0
 """So long after the last change of a file the system has written its data to the disk."""
@@ -236,30 +236,26 @@ def run_tasks(executor: "Executor | None", tasks: list[Task], done: Callable[[Ta
     After an error, of a task or of `done`, nothing is begun, and what is being written is waited for.
 
     Args:
-        executor: None for a few threads where something is computed; copies are made in this one, because file systems
-            let one writer at a time into a file.
+        executor: None for threads (see threads.py) where something is computed; copies are made in this one, because
+            file systems let one writer at a time into a file.
     """
-    computes = any(step.how != COPY for task in tasks for step in task.steps)
-    if executor is None and (len(tasks) < 2 or not computes):
-        for task in tasks:
-            done(task, run_task(task))
+    if executor is None:
+        computes = any(step.how != COPY for task in tasks for step in task.steps)
+        for task, result in zip(tasks, ordered(run_task, tasks, computes), strict=True):
+            done(task, result)
         return
-    from concurrent.futures import ThreadPoolExecutor, wait
+    from concurrent.futures import wait
 
-    own = ThreadPoolExecutor(min(len(tasks), os.cpu_count() or 1, _MAX_THREADS)) if executor is None else None
-    pool = executor if executor is not None else own
     futures: list[Future[Any]] = []
     try:
         for task in tasks:
-            futures.append(pool.submit(run_task, task))  # type: ignore[union-attr]  # noqa: PERF401  # kept, if one fails
+            futures.append(executor.submit(run_task, task))  # noqa: PERF401  # kept, if one fails
         for task, future in zip(tasks, futures, strict=True):
             done(task, future.result())
     finally:
         for future in futures:
             future.cancel()
         wait(futures)
-        if own is not None:
-            own.shutdown()
 
 
 def run_task(task: Task) -> list[tuple[int, CastCounts]]:
