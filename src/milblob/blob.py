@@ -83,6 +83,8 @@ class BlobReader:
 
     Args:
         source: path, file object, or any C-contiguous buffer, which must not change while arrays are in use.
+        mmap: map the file. False reads it into memory instead, whole, which arrays then share and keep: for files that
+            another process may make shorter, where touching a mapped page that is gone kills this one.
 
     Raises:
         OSError: the file cannot be opened.
@@ -96,10 +98,10 @@ class BlobReader:
     Spec: coremltools e0e2f42, mlmodel/src/MILBlob/Blob/StorageFormat.hpp.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, *, mmap: bool = True) -> None:
         if isinstance(source, str | os.PathLike):
             journal.require_none(os.fsdecode(source))
-        self._mapping = source if isinstance(source, Mapping) else Mapping(source)
+        self._mapping = source if isinstance(source, Mapping) else Mapping(source, is_mapped=mmap)
         self._index: np.ndarray[Any, Any] | None = None
         self._mapping.expect_random(True)  # before the header is touched: one page, not all that read-ahead would bring
         try:
@@ -186,7 +188,7 @@ class BlobReader:
             out: array of the record's NumPy dtype and shape (count,) to fill instead.
 
         Returns:
-            ndarray, shape (count,), read-only, over the mapped file (it stays valid after close). Sub-byte dtypes are
+            ndarray, shape (count,), read-only, over the file's bytes (it stays valid after close). Sub-byte dtypes are
             unpacked to a new array, one byte per element. With `out`, that array.
 
         Raises:
