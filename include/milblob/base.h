@@ -10,7 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* a * b + c is two roundings everywhere: results are the same bits on every CPU. gcc keeps to that under -std=c11. */
+/* a * b + c rounds twice, everywhere: a compiler that makes it one fused operation where a tier has that would give each
+ * tier bits of its own. gcc does so only without -std=c11 or c17 (then -ffp-contract=off is needed). */
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #elif defined(_MSC_VER)

@@ -1,55 +1,14 @@
-/* cast.c: every cast kernel of every tier on buffers of their exact size, compared with the plain one. No arguments. */
-#include "digest.h"
+/* cast.c: every cast kernel of every tier on buffers of their exact size, compared with the plain one. No arguments; with
+ * MILBLOB_FUZZ, a harness (choices.h). */
 #include "milblob/kernels.h"
-#include <stdio.h>
-#include <stdlib.h>
-
-static uint64_t random_state = 1;
-
-static uint8_t random_byte(void) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint8_t)(random_state >> 56);
-}
-
-static void *exactly(uint64_t nbytes) {
-    void *memory = malloc(nbytes > 0 ? (size_t)nbytes : 1);
-    if (memory == NULL) abort();
-    return memory;
-}
-
-static void require(int holds, const char *promise) {
-    if (holds) return;
-    fprintf(stderr, "broken promise: %s\n", promise);
-    abort();
-}
-
-/* Fill src with every pattern of 16 bits; of float32 the upper half, under the given lower one. In order, so that blocks
- * with nothing to count go the quick way. */
-static void fill(uint8_t *src, uint64_t nbytes, uint32_t low) {
-    for (uint32_t pattern = 0; pattern < 65536; pattern++)
-        if (nbytes == 2) mb_store_u16(src + 2 * (size_t)pattern, pattern);
-        else mb_store_u32(src + 4 * (size_t)pattern, pattern << 16 | low);
-}
-
-static void check_all_patterns(int tier, int kind, uint32_t low, bool clamp) {
-    const uint64_t from = mb_cast_src_nbytes(kind), to = mb_cast_dst_nbytes(kind);
-    uint8_t *src = (uint8_t *)exactly(65536 * from), *dst = (uint8_t *)exactly(65536 * to), *plain = (uint8_t *)exactly(65536 * to);
-    mb_cast_counts counts = {0, 0, 0}, plain_counts = {0, 0, 0};
-    fill(src, from, low);
-    mb_cast(&mb_tiers[tier], kind, dst, src, 65536, clamp, &counts);
-    mb_cast(&mb_tiers[0], kind, plain, src, 65536, clamp, &plain_counts);
-    require(memcmp(dst, plain, (size_t)(65536 * to)) == 0, "every tier gives the same bits of every pattern");
-    require(memcmp(&counts, &plain_counts, sizeof counts) == 0, "and counts the same");
-    if (tier == 0) digest_add(dst, 65536 * to), digest_add(&counts, sizeof counts);
-    free(src), free(dst), free(plain);
-}
+#include "choices.h"
+#include "digest.h"
 
 /* `ordinary`: numbers around 1, among which special ones are rare, so that blocks go the quick way. */
 static void check(int tier, int kind, uint64_t count, uint64_t shift, bool ordinary, bool clamp) {
     const uint64_t from = mb_cast_src_nbytes(kind), to = mb_cast_dst_nbytes(kind);
-    uint8_t *src = (uint8_t *)exactly(count * from + shift), *dst = (uint8_t *)exactly(count * to + shift), *plain = (uint8_t *)exactly(count * to);
+    uint8_t *src = random_bytes(count * from + shift), *dst = exactly(count * to + shift), *plain = exactly(count * to);
     mb_cast_counts counts = {0, 0, 0}, plain_counts = {0, 0, 0};
-    for (uint64_t i = 0; i < count * from + shift; i++) src[i] = random_byte();
     if (ordinary)
         for (uint64_t i = 0; i < count; i++)
             if (i % 150 != 7) src[shift + from * i + from - 1] = (uint8_t)(0x3f | (src[shift + from * i + from - 1] & 0x80));
@@ -62,6 +21,38 @@ static void check(int tier, int kind, uint64_t count, uint64_t shift, bool ordin
         uint64_t index = mb_cast_find(kind, src + shift, count, is_nan != 0);
         require(((is_nan ? counts.nan : counts.overflow) == 0) == (index == count), "what is counted is found");
     }
+    free(src), free(dst), free(plain);
+}
+
+#ifdef MILBLOB_FUZZ
+
+static void one_round(void) {
+    const uint8_t way = random_byte();
+    const int kind = (int)random_below(MB_CAST_COUNT);
+    const uint64_t shift = random_below(9), count = random_below(way & 4 ? 10000 : 200);
+    check((int)random_below((uint32_t)mb_tier_usable()), kind, count, shift, way & 1, way >> 1 & 1);
+}
+
+#else
+
+/* Fill src with every pattern of 16 bits; of float32 the upper half, under the given lower one. In order, so that blocks
+ * with nothing to count go the quick way. */
+static void fill(uint8_t *src, uint64_t nbytes, uint32_t low) {
+    for (uint32_t pattern = 0; pattern < 65536; pattern++)
+        if (nbytes == 2) mb_store_u16(src + 2 * (size_t)pattern, pattern);
+        else mb_store_u32(src + 4 * (size_t)pattern, pattern << 16 | low);
+}
+
+static void check_all_patterns(int tier, int kind, uint32_t low, bool clamp) {
+    const uint64_t from = mb_cast_src_nbytes(kind), to = mb_cast_dst_nbytes(kind);
+    uint8_t *src = exactly(65536 * from), *dst = exactly(65536 * to), *plain = exactly(65536 * to);
+    mb_cast_counts counts = {0, 0, 0}, plain_counts = {0, 0, 0};
+    fill(src, from, low);
+    mb_cast(&mb_tiers[tier], kind, dst, src, 65536, clamp, &counts);
+    mb_cast(&mb_tiers[0], kind, plain, src, 65536, clamp, &plain_counts);
+    require(memcmp(dst, plain, (size_t)(65536 * to)) == 0, "every tier gives the same bits of every pattern");
+    require(memcmp(&counts, &plain_counts, sizeof counts) == 0, "and counts the same");
+    if (tier == 0) digest_add(dst, 65536 * to), digest_add(&counts, sizeof counts);
     free(src), free(dst), free(plain);
 }
 
@@ -79,3 +70,5 @@ int main(void) {
     digest_print();
     return 0;
 }
+
+#endif
