@@ -33,7 +33,7 @@ lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs ag
 	$(PY) -m mypy.stubtest --ignore-disjoint-bases --ignore-unused-allowlist --allowlist tests/stubtest.txt milblob._codec milblob.dtypes
 
 neon: $(VENV)/.tools $(VENV)/.aarch64 ## the kernels for arm64 in every way: cross compilers, sanitizers, run by qemu
-	MILBLOB_NEON=all $(PY) -m pytest -n auto tests/test_neon.py
+	$(PY) -m pytest -n auto tests/test_neon.py tests/neon_more.py
 
 bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives, on the same data (ten minutes)
 	$(PY) -m pytest bench --benchmark-only --benchmark-json=$(VENV)/bench.json

@@ -113,8 +113,6 @@ MB_STEP void mb_floats_to_f32_neon(uint8_t *dst, float32x4_t low, float32x4_t hi
         } \
     }
 
-MB_DEFINE_SCALE_NEON(mb_scale_u8_f32_neon, mb_scale_u8_f32_plain, 1, mb_floats_from_u8_neon, 4, mb_floats_to_f32_neon, false)
-MB_DEFINE_SCALE_NEON(mb_scale_i8_f32_neon, mb_scale_i8_f32_plain, 1, mb_floats_from_i8_neon, 4, mb_floats_to_f32_neon, false)
 MB_DEFINE_SCALE_NEON(mb_scale_f16_f32_neon, mb_scale_f16_f32_plain, 2, mb_floats_from_f16_neon, 4, mb_floats_to_f32_neon, false)
 MB_DEFINE_SCALE_NEON(mb_scale_u8_f16_neon, mb_scale_u8_f16_plain, 1, mb_floats_from_u8_neon, 2, mb_floats_to_f16_neon, false)
 MB_DEFINE_SCALE_NEON(mb_scale_i8_f16_neon, mb_scale_i8_f16_plain, 1, mb_floats_from_i8_neon, 2, mb_floats_to_f16_neon, false)
