@@ -14,8 +14,9 @@ import pytest
 
 from hostile_bytes import run_child
 
-ct = pytest.importorskip("coremltools")
+pytest.importorskip("coremltools")
 
+import coremltools as ct
 import coremltools.optimize as cto
 from coremltools import libmilstoragepython as native
 from coremltools.converters.mil import Builder as mb
@@ -78,7 +79,9 @@ def convert(target=None, **kwargs):
 def bytes_of(package):
     """Name -> contents of the files of a package; its manifest has new identifiers every time."""
     root = pathlib.Path(package)
-    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file() and p.name != "Manifest.json"}
+    return {
+        str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file() and p.name != "Manifest.json"
+    }
 
 
 def test_importing_milblob_does_not_import_coremltools():
@@ -116,7 +119,9 @@ def test_replaced_functions_look_like_the_old_ones():
             assert (new.__name__, new.__module__, new.__doc__) == (old.__name__, old.__module__, old.__doc__)
             own = inspect.signature(new, follow_wrapped=False)
             assert list(own.parameters) == list(inspect.signature(old).parameters)
-            assert [p.default for p in own.parameters.values()] == [p.default for p in inspect.signature(old).parameters.values()]
+            assert [p.default for p in own.parameters.values()] == [
+                p.default for p in inspect.signature(old).parameters.values()
+            ]
 
 
 def test_as_a_context_manager():
@@ -150,7 +155,10 @@ def test_without_fast_paths():
 
 def test_another_version_gets_the_classes_only(monkeypatch):
     monkeypatch.setattr(ct, "__version__", "99.1")
-    with pytest.warns(RuntimeWarning, match=r"tested with \(.*9.0\), got 99.1; the fast paths are left out"), compat.install() as i:
+    with (
+        pytest.warns(RuntimeWarning, match=r"tested with \(.*9.0\), got 99.1; the fast paths are left out"),
+        compat.install() as i,
+    ):
         assert len(i.places) == 4 and i.version == "99.1"
     with pytest.warns(RuntimeWarning, match="got 99.1$"), compat.install(fast_paths=True) as i:
         assert len(i.places) == 12
@@ -174,9 +182,17 @@ def test_unknown_internals_are_named_and_nothing_is_replaced(monkeypatch, is_fas
             compat.install(fast_paths=is_fast)
         assert state() == there and compat.installed() is None
     words = str(error.value)
-    assert words.startswith(f"coremltools {ct.__version__}: expected coremltools.libmilstoragepython._BlobStorageReader, coremltools.converters.mil.backend.mil.load.BlobWriter")
+    assert words.startswith(
+        f"coremltools {ct.__version__}: expected coremltools.libmilstoragepython._BlobStorageReader, coremltools.converters.mil.backend.mil.load.BlobWriter"
+    )
     assert words.endswith("(milblob was tested with 8.2, 8.3.0, 9.0)") and "\n" not in words
-    for name in ("helper.create_tensor_value(np_tensor)", "helper.create_valuetype_tensor", "load._load_value(context, value_spec)", "quantization.FP16ComputePrecision", "coremltools.optimize._utils"):
+    for name in (
+        "helper.create_tensor_value(np_tensor)",
+        "helper.create_valuetype_tensor",
+        "load._load_value(context, value_spec)",
+        "quantization.FP16ComputePrecision",
+        "coremltools.optimize._utils",
+    ):
         assert (name in words) is is_fast
     assert words.count("coremltools.optimize._utils") == is_fast
     assert state() == before
@@ -186,7 +202,9 @@ def test_what_somebody_else_has_put_there_is_left_alone():
     theirs = object()
     compat.install()
     backend.BlobWriter = theirs
-    with pytest.warns(RuntimeWarning, match="^coremltools.converters.mil.backend.mil.load.BlobWriter: .* left as it is$"):
+    with pytest.warns(
+        RuntimeWarning, match="^coremltools.converters.mil.backend.mil.load.BlobWriter: .* left as it is$"
+    ):
         compat.uninstall()
     assert backend.BlobWriter is theirs and frontend.BlobReader is native._BlobStorageReader
     backend.BlobWriter = native._BlobStorageWriter
@@ -228,7 +246,9 @@ def constants(package):
     """Name -> value of every constant in the PyMIL program that coremltools loads from a package."""
     model = ct.models.MLModel(str(package), skip_model_load=True)
     program = frontend.load(model.get_spec(), model.get_spec().specificationVersion, model.weights_dir)
-    return {op.outputs[0].name: op.outputs[0].val for op in program.functions["main"].operations if op.op_type == "const"}
+    return {
+        op.outputs[0].name: op.outputs[0].val for op in program.functions["main"].operations if op.op_type == "const"
+    }
 
 
 def test_loaded_programs_are_the_same(tmp_path):
@@ -251,8 +271,16 @@ def compressed(model, target):
     quantize = [cto.coreml.OpLinearQuantizerConfig(mode="linear_symmetric", weight_threshold=10)]
     palettize = [cto.coreml.OpPalettizerConfig(mode="uniform", nbits=4, weight_threshold=10)]
     if target is ct.target.iOS18:
-        quantize.append(cto.coreml.OpLinearQuantizerConfig(mode="linear", dtype="uint4", granularity="per_block", block_size=16, weight_threshold=10))
-        palettize.append(cto.coreml.OpPalettizerConfig(mode="uniform", nbits=3, granularity="per_grouped_channel", group_size=16, weight_threshold=10))
+        quantize.append(
+            cto.coreml.OpLinearQuantizerConfig(
+                mode="linear", dtype="uint4", granularity="per_block", block_size=16, weight_threshold=10
+            )
+        )
+        palettize.append(
+            cto.coreml.OpPalettizerConfig(
+                mode="uniform", nbits=3, granularity="per_grouped_channel", group_size=16, weight_threshold=10
+            )
+        )
     for op in quantize:
         yield cto.coreml.linear_quantize_weights(model, cto.coreml.OptimizationConfig(op))
     for op in palettize:
@@ -331,7 +359,10 @@ def test_where_the_native_module_is_missing(tmp_path, mode):
     made, there = (bytes_of(tmp_path / f"{name}.mlpackage") for name in ("made", "there"))
     assert made.keys() == there.keys() and len(made) == 2
     assert made[WEIGHTS] == there[WEIGHTS]  # the order of maps in the other file depends on the process
-    specs = [ct.models.MLModel(str(tmp_path / f"{name}.mlpackage"), skip_model_load=True).get_spec() for name in ("made", "there")]
+    specs = [
+        ct.models.MLModel(str(tmp_path / f"{name}.mlpackage"), skip_model_load=True).get_spec()
+        for name in ("made", "there")
+    ]
     assert specs[0] == specs[1] or mode == "after"  # names are numbered on, also by the conversion that failed
     assert all(f"{name} " in out for name in expected)
 

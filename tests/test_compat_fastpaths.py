@@ -76,7 +76,9 @@ def draw(dtype, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "U3", ">i4", ">f4", "c8"])
+@pytest.mark.parametrize(
+    "dtype", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "U3", ">i4", ">f4", "c8"]
+)
 def test_tensor_values_are_the_same(fast, dtype, shape):
     array = draw(dtype, shape)
     for given in (array, array.T, array[..., ::-1] if array.ndim else array):
@@ -90,9 +92,17 @@ def test_tensor_values_are_the_same(fast, dtype, shape):
 
 def test_odd_floats_and_bools_in_tensor_values(fast):
     quiet, loud = 0x7FC00001, 0x7F800001
-    floats = np.resize(np.array([0, 1 << 31, 1, 0x7F800000, 0xFF800000, 0x7F7FFFFF, quiet, loud], np.uint32), 80).view(np.float32)
+    floats = np.resize(np.array([0, 1 << 31, 1, 0x7F800000, 0xFF800000, 0x7F7FFFFF, quiet, loud], np.uint32), 80).view(
+        np.float32
+    )
     bools = np.resize(np.array([0, 1, 2, 255], np.uint8), 80).view(bool)
-    for array in (floats, floats[:64].copy(), bools, np.where(np.isnan(floats), np.float32(0), floats), floats.astype(np.float64)):
+    for array in (
+        floats,
+        floats[:64].copy(),
+        bools,
+        np.where(np.isnan(floats), np.float32(0), floats),
+        floats.astype(np.float64),
+    ):
         a, b = helper.create_tensor_value(array), fast("create_tensor_value")(array)
         assert a.SerializeToString(deterministic=True) == b.SerializeToString(deterministic=True)
 
@@ -120,24 +130,32 @@ def test_written_weights_are_the_same(fast, tmp_path):
             array = draw(dtype, count)
             for given in (array, array.reshape(-1, 1).T, array[::-1]):
                 v = var(given, types.numpy_type_to_builtin_type(given.dtype))
-                assert outcome(helper._get_offset_by_writing_data, v, writers["a"]) == outcome(replaced, v, writers["b"])
+                assert outcome(helper._get_offset_by_writing_data, v, writers["a"]) == outcome(
+                    replaced, v, writers["b"]
+                )
         for name in SUB_BYTE:
             dtype = types.string_to_builtin(name)
             array = (draw("u1", count) % (1 << dtype.get_bitwidth())).astype(types.nptype_from_builtin(dtype))
             for given in (array, array.astype(np.int64), array.astype(np.float32)):
                 v = var(given, dtype)
-                assert outcome(helper._get_offset_by_writing_data, v, writers["a"]) == outcome(replaced, v, writers["b"])
+                assert outcome(helper._get_offset_by_writing_data, v, writers["a"]) == outcome(
+                    replaced, v, writers["b"]
+                )
             v = var(np.full(count, 100, array.dtype), dtype)
             assert outcome(helper._get_offset_by_writing_data, v, writers["a"]) == outcome(replaced, v, writers["b"])
     for dtype in ("f4", "f2", "u1", "i4"):
         fast("_get_offset_by_writing_data", alone=True)(var(draw(dtype, 100), types.fp32), writers["b"])
         helper._get_offset_by_writing_data(var(draw(dtype, 100), types.fp32), writers["a"])
     for name in SUB_BYTE:
-        ones = var(np.ones(100, types.nptype_from_builtin(types.string_to_builtin(name))), types.string_to_builtin(name))
+        ones = var(
+            np.ones(100, types.nptype_from_builtin(types.string_to_builtin(name))), types.string_to_builtin(name)
+        )
         fast("_get_offset_by_writing_data", alone=True)(ones, writers["b"])
         helper._get_offset_by_writing_data(ones, writers["a"])
     swapped = var(draw(">f4", 100), types.fp32)
-    assert outcome(helper._get_offset_by_writing_data, swapped, writers["a"]) == outcome(replaced, swapped, writers["b"])
+    assert outcome(helper._get_offset_by_writing_data, swapped, writers["a"]) == outcome(
+        replaced, swapped, writers["b"]
+    )
     theirs = _BlobStorageWriter(str(tmp_path / "c"))
     assert replaced(var(draw("f2", 100), types.fp16), theirs) == 64  # a native writer: left to coremltools
     writers.clear()
@@ -239,7 +257,15 @@ def test_odd_immediates(fast):
     context = load.TranscriptionContext()
     values = []
     for dtype in (types.int16, types.uint16, types.int32, types.bool, types.fp32, types.int64, types.fp64):
-        for field, content in (("ints", [70000, -70000] * 40), ("floats", [0.5, float("nan")] * 40), ("bools", [True] * 80), ("longInts", [1 << 40] * 80), ("ints", [1] * 79), ("strings", ["x"] * 80), ("doubles", [0.5] * 80)):
+        for field, content in (
+            ("ints", [70000, -70000] * 40),
+            ("floats", [0.5, float("nan")] * 40),
+            ("bools", [True] * 80),
+            ("longInts", [1 << 40] * 80),
+            ("ints", [1] * 79),
+            ("strings", ["x"] * 80),
+            ("doubles", [0.5] * 80),
+        ):
             value = helper.create_tensor_value(np.zeros(80, np.int32))
             value.type.tensorType.dataType = types.BUILTIN_TO_PROTO_TYPES[dtype]
             value.immediateValue.tensor.Clear()
@@ -290,7 +316,15 @@ def test_packed_bits_are_the_same(fast, dtype, nbits):
             assert outcome(pack, given, nbits) == outcome(_utils.pack_elements_into_bits, given, nbits)
         packed = draw("u1", count)
         for values in (packed, packed.view(np.int8), packed[::-1], packed.reshape(1, -1), packed.astype(np.int32)):
-            for number in (0, 1, count, count * 8 // nbits, count * 8 // nbits - 1, count * 8 // nbits + 1, np.int64(count)):
+            for number in (
+                0,
+                1,
+                count,
+                count * 8 // nbits,
+                count * 8 // nbits - 1,
+                count * 8 // nbits + 1,
+                np.int64(count),
+            ):
                 for is_signed in (False, True):
                     args = (values, nbits, number, is_signed)
                     assert outcome(unpack, *args) == outcome(_utils.restore_elements_from_packed_bits, *args)
@@ -306,7 +340,16 @@ def test_packed_bits_are_the_same(fast, dtype, nbits):
 def test_palettes_are_looked_up_the_same(fast, dtype, palette):
     rng = np.random.default_rng(palette)
     replaced = fast("lut_to_dense")
-    for shape, counts in (((8, 16), (1, 1)), ((8, 16), (4, 1)), ((8, 16), (2, 8)), ((4, 3, 8), (2, 3, 4)), ((3, 3), (1, 1)), ((8, 16), (3, 1)), ((100,), (100,)), ((8, 0), (1, 1))):
+    for shape, counts in (
+        ((8, 16), (1, 1)),
+        ((8, 16), (4, 1)),
+        ((8, 16), (2, 8)),
+        ((4, 3, 8), (2, 3, 4)),
+        ((3, 3), (1, 1)),
+        ((8, 16), (3, 1)),
+        ((100,), (100,)),
+        ((8, 0), (1, 1)),
+    ):
         indices = rng.integers(0, palette, shape).astype(np.uint8)
         lut = draw(dtype, (*counts, palette, 1))
         for given in (indices, indices.T if len(set(counts)) == 1 else indices, indices.astype(np.int32)):

@@ -201,7 +201,14 @@ def test_truncate_file_means_the_same(tmp_path):
 
 
 def test_appending_is_the_same(tmp_path):
-    for start in (b"", b"\1" * 10, b"\1" * 64, struct.pack("<II56x", 0, 2), struct.pack("<II56x", 7, 2) + b"odd", struct.pack("<II", 0, 2)):
+    for start in (
+        b"",
+        b"\1" * 10,
+        b"\1" * 64,
+        struct.pack("<II56x", 0, 2),
+        struct.pack("<II56x", 7, 2) + b"odd",
+        struct.pack("<II", 0, 2),
+    ):
         results = []
         for module, name in ((theirs, "theirs"), (ours, "ours")):
             path = tmp_path / name
@@ -219,7 +226,13 @@ def test_appending_is_the_same(tmp_path):
 
 
 def test_files_that_are_none(tmp_path):
-    for name, content in (("empty", b""), ("short", b"\1" * 10), ("almost", b"\1" * 63), ("version1", struct.pack("<II56x", 1, 1)), ("zeros", bytes(64))):
+    for name, content in (
+        ("empty", b""),
+        ("short", b"\1" * 10),
+        ("almost", b"\1" * 63),
+        ("version1", struct.pack("<II56x", 1, 1)),
+        ("zeros", bytes(64)),
+    ):
         (tmp_path / name).write_bytes(content)
     for name in ("empty", "short", "almost", "version1", "zeros", "missing", "."):
         results = [outcome(m._BlobStorageReader(str(tmp_path / name)).read_uint8_data, 64) for m in (theirs, ours)]
@@ -238,7 +251,9 @@ def test_a_reader_opens_its_file_when_it_reads(tmp_path):
 
 
 def patched(data, offset, fields):
-    values = dict(zip(("sentinel", "code", "nbytes", "data", "padding"), struct.unpack_from("<IIQQQ", data, offset), strict=True))
+    values = dict(
+        zip(("sentinel", "code", "nbytes", "data", "padding"), struct.unpack_from("<IIQQQ", data, offset), strict=True)
+    )
     struct.pack_into("<IIQQQ", data, offset, *{**values, **fields}.values())
 
 
@@ -260,7 +275,9 @@ def test_broken_metadata_ends_in_the_same_class(tmp_path, kind):
         data = bytearray(good)
         patched(data, offset, change)
         path.write_bytes(data)
-        results = [outcome(getattr(m._BlobStorageReader(str(path)), f"read_{kind}_data"), offset) for m in (theirs, ours)]
+        results = [
+            outcome(getattr(m._BlobStorageReader(str(path)), f"read_{kind}_data"), offset) for m in (theirs, ours)
+        ]
         assert results[0] == results[1], change
 
 
@@ -269,7 +286,14 @@ def test_what_the_native_reader_would_read_beyond_is_refused(tmp_path):
     path = tmp_path / "w"
     ours._BlobStorageWriter(str(path)).write_float_data(np.arange(16))
     good = path.read_bytes()
-    for change in ({"nbytes": 63}, {"nbytes": 3}, {"data": 0}, {"data": 64}, {"data": 100}, {"data": 128, "nbytes": 2**64 - 100}):
+    for change in (
+        {"nbytes": 63},
+        {"nbytes": 3},
+        {"data": 0},
+        {"data": 64},
+        {"data": 100},
+        {"data": 128, "nbytes": 2**64 - 100},
+    ):
         data = bytearray(good)
         patched(data, 64, change)
         path.write_bytes(data)
@@ -322,7 +346,13 @@ def test_strided_arrays_are_written_element_by_element(tmp_path):
     path = str(tmp_path / "w")
     writer, reader = ours._BlobStorageWriter(path), ours._BlobStorageReader(path)
     array = np.arange(24, dtype=np.float32).reshape(4, 6)
-    for strided in (array[::2], array[:, ::-1], array.T, np.asfortranarray(array), np.broadcast_to(np.float32(7), (3, 4))):
+    for strided in (
+        array[::2],
+        array[:, ::-1],
+        array.T,
+        np.asfortranarray(array),
+        np.broadcast_to(np.float32(7), (3, 4)),
+    ):
         offset = writer.write_float_data(strided)
         assert (
             ours._BlobStorageReader(path).read_float_data(offset).tolist() == strided.reshape(-1).tolist()
@@ -358,7 +388,8 @@ def test_two_writers_of_one_file_append_behind_each_other(tmp_path):
         b = module._BlobStorageWriter(str(tmp_path / name), False)
         offsets = [writer.write_uint8_data([1, 2, 3]) for writer in (a, b, a)]
         del a, b
-        files.append((offsets, (tmp_path / name).read_bytes()[64:]))  # whose count is in the header depends on who goes last
+        # Whose count is in the header depends on who goes last.
+        files.append((offsets, (tmp_path / name).read_bytes()[64:]))
     assert files[0] == files[1]
 
 

@@ -107,24 +107,24 @@ def install(*, fast_paths: bool | None = None) -> Installation:
     """Put milblob's reader, writer and fast paths where coremltools looks for its own; import coremltools if need be.
 
     Args:
-        fast_paths: whether to replace slow functions too, see docs/compat.md; default: where the version of coremltools is
-            one of TESTED_VERSIONS.
+        fast_paths: whether to replace slow functions too, see docs/compat.md; default: if the version of coremltools
+            is one of TESTED_VERSIONS.
 
     Returns:
         Installation: what was replaced; also a context manager. If it is installed already, nothing is done.
 
     Raises:
         ImportError: there is no coremltools.
-        UnsupportedError: this coremltools lacks something that would be replaced or used; every such thing is named, and
-            nothing has been replaced.
+        UnsupportedError: this coremltools lacks something that would be replaced or used; every such thing is named,
+            and nothing has been replaced.
         ValueError: it is installed, and was asked for with other `fast_paths`.
     """
     global _current
     with _lock:
         if _current is not None:
             if fast_paths not in (None, _current.has_fast_paths):
-                words = f"fast_paths: expected {_current.has_fast_paths} as installed, got {fast_paths}; uninstall first"
-                raise ValueError(words)
+                words = f"fast_paths: expected {_current.has_fast_paths} as installed, got {fast_paths}"
+                raise ValueError(f"{words}; uninstall first")
             return Installation(_current.version, _current.places, _current.has_fast_paths, is_first=False)
         package = importlib.import_module("coremltools")
         version = str(getattr(package, "__version__", "of unknown version"))

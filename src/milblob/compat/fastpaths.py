@@ -1,8 +1,8 @@
 """Functions of coremltools that take long for large arrays, and what does the same in less time.
 
 Each of them does the case that is slow, and calls the function that it replaces for everything else: small arrays, odd
-dtypes, and whatever ends in an error there. What it returns is equal in dtype, shape and every bit (tests/test_compat_fastpaths.py).
-Nothing here imports coremltools: the modules are handed in.
+dtypes, and whatever ends in an error there. What it returns is equal in dtype, shape and every bit
+(tests/test_compat_fastpaths.py). Nothing here imports coremltools: the modules are handed in.
 """
 
 import functools
@@ -28,8 +28,8 @@ _SUB_BYTE = {"int4": DType.INT4} | {f"uint{n}": DType[f"UINT{n}"] for n in (1, 2
 _UNSIGNED = {n: DType[f"UINT{n}"] for n in (1, 2, 3, 4, 6, 8)}
 # Dtypes of arrays that the method for them in the writer takes as they are; what it writes follows from kind and size.
 _PLAIN = {
-    ("f", 4): DType.FLOAT32, ("f", 2): DType.FLOAT16, ("u", 1): DType.UINT8, ("i", 1): DType.INT8, ("u", 2): DType.UINT16,
-    ("i", 2): DType.INT16, ("i", 4): DType.INT32, ("u", 4): DType.UINT32,
+    ("f", 4): DType.FLOAT32, ("f", 2): DType.FLOAT16, ("u", 1): DType.UINT8, ("i", 1): DType.INT8,
+    ("u", 2): DType.UINT16, ("i", 2): DType.INT16, ("i", 4): DType.INT32, ("u", 4): DType.UINT32,
 }  # fmt: skip
 # Of immediates that coremltools takes element by element, for which protobuf's field holds the same numbers.
 _IMMEDIATE = {np.bool_, np.int16, np.uint16, np.int32, np.int64, np.float32, np.float64}
@@ -125,7 +125,9 @@ def _load_value(original: _Function, load: Any) -> _Function:
         return original(context, value_spec) if value is None else value
 
     def quick(context: Any, spec: Any) -> Any:
-        if not isinstance(spec, load.proto.MIL_pb2.Value) or spec.docString or spec.type.WhichOneof("type") != "tensorType":
+        if not isinstance(spec, load.proto.MIL_pb2.Value) or spec.docString:
+            return None
+        if spec.type.WhichOneof("type") != "tensorType":
             return None
         is_file = spec.WhichOneof("value") == "blobFileValue"
         if is_file and load.BlobReader is not _BlobStorageReader:
@@ -154,7 +156,9 @@ def _load_value(original: _Function, load: Any) -> _Function:
 
     def is_large(value: Any) -> bool:
         field = value.tensor.WhichOneof("value") if value.WhichOneof("value") == "tensor" else None
-        return field in ("floats", "ints", "bools", "longInts") and len(getattr(value.tensor, field).values) >= LARGE_COUNT
+        if field not in ("floats", "ints", "bools", "longInts"):
+            return False
+        return len(getattr(value.tensor, field).values) >= LARGE_COUNT
 
     types = load.types
     by_builtin = {
@@ -164,7 +168,7 @@ def _load_value(original: _Function, load: Any) -> _Function:
     return _load_value
 
 
-# --------------------------------------------------------------------------------- passes/defs/quantization.py, optimize
+# -------------------------------------------------------------------------------- passes/defs/quantization.py, optimize
 
 
 def _fp16_overflow(original: _Function, _module: Any) -> _Function:
@@ -259,27 +263,31 @@ _HELPER = "coremltools.converters.mil.backend.mil.helper"
 _LOAD = "coremltools.converters.mil.frontend.milproto.load"
 _PASSES = "coremltools.converters.mil.mil.passes.defs.quantization"
 _UTILS = "coremltools.optimize._utils"
-_BUILTINS = tuple(f"types.{name}" for name in ("fp16", "fp32", "bool", "int16", "uint16", "int32", "int64"))
+_TYPES = tuple(f"types.{name}" for name in ("fp16", "fp32", "bool", "int16", "uint16", "int32", "int64"))
 
 FAST_PATHS = (
     FastPath(
         _HELPER, "create_tensor_value", ("np_tensor",), _create_tensor_value,
-        ("types.numpy_type_to_builtin_type", "types_to_proto_primitive", "create_valuetype_tensor", "proto.MIL_pb2.Value"),
+        ("types.numpy_type_to_builtin_type", "types_to_proto_primitive", "create_valuetype_tensor",
+         "proto.MIL_pb2.Value"),
     ),
     FastPath(
         _HELPER, "_get_offset_by_writing_data", ("output_var", "blob_writer"), _get_offset_by_writing_data,
         tuple(f"types.{name}" for name in _SUB_BYTE),
     ),
-    FastPath(_LOAD, "_load_file_value", ("context", "filevalue_spec", "dtype"), _load_file_value, ("BlobReader", *_BUILTINS)),
+    FastPath(
+        _LOAD, "_load_file_value", ("context", "filevalue_spec", "dtype"), _load_file_value, ("BlobReader", *_TYPES),
+    ),
     FastPath(
         _LOAD, "_load_value", ("context", "value_spec"), _load_value,
-        ("proto_to_types", "types.is_tensor", "types.nptype_from_builtin", "types.IMMEDIATE_VALUE_TYPES_IN_BYTES", *_BUILTINS),
+        ("proto_to_types", "types.is_tensor", "types.nptype_from_builtin", "types.IMMEDIATE_VALUE_TYPES_IN_BYTES",
+         *_TYPES),
     ),
     FastPath(_PASSES, "FP16ComputePrecision.fp16_overflow", ("op",), _fp16_overflow),
     FastPath(_UTILS, "pack_elements_into_bits", ("elements", "nbits"), _pack_elements_into_bits),
     FastPath(
-        _UTILS, "restore_elements_from_packed_bits", ("packed_values", "nbits", "element_num", "are_packed_values_signed"),
-        _restore_elements_from_packed_bits,
+        _UTILS, "restore_elements_from_packed_bits",
+        ("packed_values", "nbits", "element_num", "are_packed_values_signed"), _restore_elements_from_packed_bits,
     ),
     FastPath(_UTILS, "lut_to_dense", ("indices", "lut", "vector_axis"), _lut_to_dense),
 )  # fmt: skip

@@ -4,14 +4,14 @@ Methods, arguments, results and error classes are those of coremltools 9.0 (test
 the same arguments and compares); RuntimeError, ValueError and TypeError are what pybind11 makes of its C++ exceptions.
 Different on purpose:
 
-- Strided and Fortran-ordered arrays are written element by element in C order. The native writer writes as many bytes as
-  the array has from where its first element is: other values, and beyond the array's memory for negative strides.
-- Records that the native reader would read beyond their end, or round down, are refused with a RuntimeError, and so is a
-  file that has shrunk, where the native reader's process is killed.
+- Strided and Fortran-ordered arrays are written element by element in C order. The native writer writes as many bytes
+  as the array has from where its first element is: other values, and beyond the array's memory for negative strides.
+- Records that the native reader would read beyond their end, or round down, are refused with a RuntimeError, and so is
+  a file that has shrunk, where the native reader's process is killed.
 - A file is complete after every write. The native writer's last count reaches it when the object goes.
 - Methods of one writer may be called from several threads, one waits for the other.
 
-Spec: coremltools e0e2f42, milstoragepython/MilStorage.cpp, mlmodel/src/MILBlob/Blob/StorageWriter.cpp, StorageReader.cpp.
+Spec: coremltools e0e2f42, milstoragepython/MilStorage.cpp and mlmodel/src/MILBlob/Blob/Storage{Writer,Reader}.cpp.
 """
 
 import contextlib
@@ -37,11 +37,16 @@ _BAD_HEADER = "[MIL StorageWriter]: Incorrect file header, please use truncateFi
 _CHUNK_COUNT = 1 << 18  # elements of int4 that are unpacked and then get their sign while they are in the cache
 
 # What the arrays of a dtype are in Python: there is no float16 in the native module, and no NumPy dtype below 8 bits.
-_ELEMENTS = {DType.FLOAT16: np.dtype(np.uint16), DType.INT4: np.dtype(np.int8)}
+_ELEMENTS: dict[DType, np.dtype[Any]] = {DType.FLOAT16: np.dtype(np.uint16), DType.INT4: np.dtype(np.int8)}
 
 
 def _elements(dtype: DType) -> np.dtype[Any]:
-    return _ELEMENTS.get(dtype) or (np.dtype(np.uint8) if dtype.is_sub_byte else dtype.numpy.newbyteorder("="))
+    own = np.dtype(np.uint8) if dtype.is_sub_byte else dtype.numpy.newbyteorder("=")
+    return _ELEMENTS.get(dtype, own)
+
+
+# What a record of a dtype is in the file, and what becomes of it.
+_STORED = {d: (_elements(d).newbyteorder("<"), _elements(d)) for d in DType if d.blob_code and not d.is_sub_byte}
 
 
 def _path(value: Any, what: str) -> bytes:
@@ -90,18 +95,19 @@ def write_array(writer: "_BlobStorageWriter", dtype: DType, array: np.ndarray[An
         Byte offset of the record's metadata.
 
     Raises:
-        ValueError: an element outside a sub-byte dtype. RuntimeError: the file cannot be written, or has 2^32 - 1 records.
+        ValueError: an element outside a sub-byte dtype.
+        RuntimeError: the file cannot be written, or has 2^32 - 1 records.
     """
     elements = _elements(dtype)
     flat = np.ascontiguousarray(array).reshape(-1).view(elements)
     try:
-        data = stored_bytes(flat, dtype) if dtype.is_sub_byte else flat.astype(elements.newbyteorder("<"), copy=False)
+        data: Any = stored_bytes(flat, dtype) if dtype.is_sub_byte else flat.astype(_STORED[dtype][0], copy=False)
     except OverflowError:
         low, high = dtype.range
         value = flat[(flat < low) | (flat > high)][0]
         words = f"Value {value} is outside allowed subbyte datatype range [{low}, {high}]."
         raise ValueError(words) from None
-    return writer._append(dtype, flat.size, memoryview(data))
+    return writer._append(dtype, flat.size, data)
 
 
 class _BlobStorageWriter:
@@ -162,7 +168,7 @@ class _BlobStorageWriter:
     write_uint6_data = _writes("write_uint6_data", DType.UINT6)
     write_uint8_data = _writes("write_uint8_data", DType.UINT8)
 
-    def _append(self, dtype: DType, count: int, data: memoryview) -> int:
+    def _append(self, dtype: DType, count: int, data: Any) -> int:
         with self._turn:
             if self._count == 0xFFFFFFFF:
                 raise RuntimeError(f"{os.fsdecode(self._path)}: expected less than 2^32 - 1 records, got as many")
@@ -232,37 +238,44 @@ def read_array(reader: "_BlobStorageReader", dtype: DType, offset: int) -> np.nd
         ValueError: the record is not inside the file, or empty.
     """
     blob = reader._opened()
-    at = f" at byte {offset} in {blob.name}"
     try:
         buffer = blob._mapping.check_size()
-        if offset + _METADATA_NBYTES > buffer.nbytes:
-            raise IndexError
-        head = memoryview(buffer)[offset : offset + _METADATA.size]
-        sentinel, code, nbytes, data_offset, _ = _METADATA.unpack(head)
-        if sentinel != _SENTINEL:
-            raise RuntimeError("Invalid sentinel in blob_metadata." + at)
-        if code != dtype.blob_code:
-            raise RuntimeError("Metadata data type does not match requested type." + at)
-        if nbytes == 0 or data_offset + nbytes > buffer.nbytes:
-            raise IndexError
-        record = blob._record(buffer, offset)
     except MilblobError as error:
         raise RuntimeError(str(error)) from error
-    except IndexError:
-        raise ValueError("index out of bounds" + at) from None
+    try:
+        data_offset, nbytes, count, _, code = _codec.blob_record(buffer, offset)
+    except MilblobError as error:
+        raise _refusal(blob, buffer, dtype, offset, str(error)) from error
+    if code != dtype.blob_code or not nbytes:
+        raise _refusal(blob, buffer, dtype, offset, "")
     if not dtype.is_sub_byte:
-        view = np.ndarray((record.count,), dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
-        return view.view(_elements(dtype).newbyteorder("<")).astype(_elements(dtype))
-    out = np.empty(record.count, np.uint8)
+        stored, elements = _STORED[dtype]
+        return np.ndarray((count,), stored, buffer, data_offset).astype(elements)  # type: ignore[arg-type]
+    out = np.empty(count, np.uint8)
     if dtype is not DType.INT4:
-        _codec.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, out)
+        _codec.unpack_bits(buffer, data_offset, count, dtype.nbits, out)
         return out
-    for start in range(0, record.count, _CHUNK_COUNT):
+    for start in range(0, count, _CHUNK_COUNT):
         part = out[start : start + _CHUNK_COUNT]
-        _codec.unpack_bits(buffer, record.data_offset + start // 2, part.size, 4, part)
+        _codec.unpack_bits(buffer, data_offset + start // 2, part.size, 4, part)
         part ^= 8  # nibbles 0..7 become 8..15, nibbles 8..15 become 0..7: less 8, both are what they mean
         part -= 8
     return out.view(np.int8)
+
+
+def _refusal(blob: BlobReader, buffer: _codec.Buffer, dtype: DType, offset: int, words: str) -> Exception:
+    """The native reader's error for a record, the first in its order; else what milblob finds wrong, in `words`."""
+    at = f" at byte {offset} in {blob.name}" if blob.name else f" at byte {offset}"
+    if offset + _METADATA_NBYTES > buffer.nbytes:
+        return ValueError("index out of bounds" + at)
+    sentinel, code, nbytes, data_offset, _ = _METADATA.unpack(memoryview(buffer)[offset : offset + _METADATA.size])
+    if sentinel != _SENTINEL:
+        return RuntimeError("Invalid sentinel in blob_metadata." + at)
+    if code != dtype.blob_code:
+        return RuntimeError("Metadata data type does not match requested type." + at)
+    if nbytes == 0 or data_offset + nbytes > buffer.nbytes:
+        return ValueError("index out of bounds" + at)
+    return RuntimeError(words)
 
 
 class _BlobStorageReader:
