@@ -6,8 +6,8 @@
         ct.convert(...)
 
 What is replaced is listed by `Installation.places`; nothing of coremltools' files is changed, and what it computes and
-writes stays the same, byte for byte. Where its native module for weight files is missing (Windows, a Python that it has
-no wheel for), what fails with "BlobWriter not loaded" works with `install()`.
+writes stays the same, byte for byte. Where its native modules are missing (Windows, a Python that it has no wheel for),
+what fails with "BlobWriter not loaded" works with `install()`.
 """
 
 import importlib
@@ -21,12 +21,14 @@ from typing import Any, NamedTuple, Self
 
 from ..errors import UnsupportedError
 from .fastpaths import FAST_PATHS, FastPath, replacement
+from .modelpackage import ModelPackage
 from .storage import _BlobStorageReader, _BlobStorageWriter
 
 TESTED_VERSIONS = ("8.2", "8.3.0", "9.0")
 """Versions of coremltools that this was tested with. With others `install` leaves the fast paths out unless asked."""
 
 NATIVE = "coremltools.libmilstoragepython"
+_PACKAGES = "coremltools.libmodelpackage"
 _CLASSES = {"_BlobStorageReader": _BlobStorageReader, "_BlobStorageWriter": _BlobStorageWriter}
 _IMPORTERS = (
     ("coremltools.converters.mil.backend.mil.load", "BlobWriter", _BlobStorageWriter),
@@ -175,21 +177,40 @@ def installed() -> Installation | None:
 
 def _classes(package: ModuleType, missing: list[str]) -> list[Place]:
     """Where the two classes are looked for. What is not there is added to `missing`."""
-    try:
-        native = importlib.import_module(NATIVE)
-    except Exception:  # no such file, or one for another platform: coremltools asks no further either
-        native = ModuleType(NATIVE, "milblob's classes in the place of coremltools' native module, which is missing.")
-        vars(native).update(_CLASSES)
-        name = NATIVE.rpartition(".")[2]
-        places = [Place(sys.modules, NATIVE, sys.modules.get(NATIVE, _NOTHING), native)]
-        places.append(Place(package, name, vars(package).get(name, _NOTHING), native))
+    native = _native(NATIVE)
+    if native is None:
+        places = _instead(package, NATIVE, _CLASSES)
     else:
         places = [Place(native, name, _named(native, name, missing), new) for name, new in _CLASSES.items()]
     for module_name, name, new in _IMPORTERS:
         module = _module(module_name, missing)
         if module is not None:
             places.append(Place(module, name, _named(module, name, missing), new))
+    if _native(_PACKAGES) is None:  # the native one is left alone: it is not slow
+        places += _instead(package, _PACKAGES, {"ModelPackage": ModelPackage})
+        for module_name in ("coremltools.models.model", "coremltools.models.utils"):
+            module = _module(module_name, missing)
+            if module is not None:
+                places.append(Place(module, "_ModelPackage", _named(module, "_ModelPackage", missing), ModelPackage))
     return places
+
+
+def _native(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except Exception:  # no such file, or one for another platform: coremltools asks no further either
+        return None
+
+
+def _instead(package: ModuleType, full_name: str, contents: dict[str, Any]) -> list[Place]:
+    """A module of our own where the native one is missing."""
+    module = ModuleType(full_name, "milblob's classes in the place of coremltools' native module, which is missing.")
+    vars(module).update(contents)
+    name = full_name.rpartition(".")[2]
+    return [
+        Place(sys.modules, full_name, sys.modules.get(full_name, _NOTHING), module),
+        Place(package, name, vars(package).get(name, _NOTHING), module),
+    ]
 
 
 def _function(path: FastPath, missing: list[str]) -> list[Place]:
