@@ -22,7 +22,7 @@ ORDER = [
     "schema", "metadata", "program", "splice", "edits", "text", "listing", "package", "dedupe", "dense", "decode", "compression", "tensor", "model",
     "casting", "cast_rules", "decompressing", "formats", "editing", "opening", "refitting", "plan", "records", "relocate", "arrange", "manifest",
     "destination", "repacking", "merge", "pieces", "histogram", "measuring", "contenthash", "layouts", "ranges", "structure", "sides", "compare", "matching", "blobcheck", "valuecheck", "check",
-    "about", "cli",
+    "about", "compat", "cli",
 ]  # fmt: skip
 
 
