@@ -1,5 +1,4 @@
-/* cast.c: every cast kernel of every tier on buffers of their exact size, compared with the plain one. No arguments; with
- * MILBLOB_FUZZ, a harness (choices.h). */
+/* cast.c: every cast kernel of every tier on buffers of their exact size, compared with the plain one. See choices.h. */
 #include "milblob/kernels.h"
 #include "choices.h"
 #include "digest.h"
@@ -24,8 +23,6 @@ static void check(int tier, int kind, uint64_t count, uint64_t shift, bool ordin
     free(src), free(dst), free(plain);
 }
 
-#ifdef MILBLOB_FUZZ
-
 static void one_round(void) {
     const uint8_t way = random_byte();
     const int kind = (int)random_below(MB_CAST_COUNT);
@@ -33,7 +30,7 @@ static void one_round(void) {
     check((int)random_below((uint32_t)mb_tier_usable()), kind, count, shift, way & 1, way >> 1 & 1);
 }
 
-#else
+#ifndef MILBLOB_FUZZ
 
 /* Fill src with every pattern of 16 bits; of float32 the upper half, under the given lower one. In order, so that blocks
  * with nothing to count go the quick way. */
@@ -56,7 +53,7 @@ static void check_all_patterns(int tier, int kind, uint32_t low, bool clamp) {
     free(src), free(dst), free(plain);
 }
 
-int main(void) {
+static void all_rounds(void) {
     static const uint64_t counts[] = {4095, 4096, 4097, 8192, 10007};
     static const uint32_t lows[] = {0, 1, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0xefff, 0xf000, 0xffff}; /* about ties */
     for (int tier = 0; tier < mb_tier_usable(); tier++)
@@ -68,7 +65,6 @@ int main(void) {
                     if (way < 2 && (i == 0 || mb_cast_src_nbytes(kind) == 4)) check_all_patterns(tier, kind, lows[i], way != 0);
             }
     digest_print();
-    return 0;
 }
 
 #endif

@@ -1,5 +1,4 @@
-/* compare.c: two arrays of any two dtypes compared by every tier, against plain, and one element after another. No
- * arguments; with MILBLOB_FUZZ, a harness (choices.h). */
+/* compare.c: two arrays of any two dtypes compared by every tier, against plain, and one element after another. See choices.h. */
 #include "milblob/difference.h"
 #include "choices.h"
 #include "digest.h"
@@ -66,11 +65,9 @@ static void check_some(uint32_t limit) {
     check(a_code, b_code, count, shift, tolerance, likeness, random_below(2) != 0);
 }
 
-#ifdef MILBLOB_FUZZ
-
 static void one_round(void) { check_some(random_byte() & 1 ? 3000 : 130); }
 
-#else
+#ifndef MILBLOB_FUZZ
 
 /* Every pair of dtypes, with counts around those of blocks and of the parts that a row of SIMD takes; like ones with more. */
 static void check_every_pair(void) {
@@ -86,11 +83,10 @@ static void check_every_pair(void) {
         }
 }
 
-int main(void) {
+static void all_rounds(void) {
     check_every_pair();
     for (int round = 0; round < 4000; round++) check_some(round % 8 == 0 ? 3000 : 130);
     digest_print();
-    return 0;
 }
 
 #endif
