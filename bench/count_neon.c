@@ -24,19 +24,23 @@ int main(void) {
     const mb_tolerance tolerance = {0.1, 0.1};
     mb_moments moments;
     mb_comparison part;
+    mb_error error;
     for (size_t i = 0; i < COUNT; i++) {
         a[i] = (float)(i % 97 + 1) * (i % 2 ? -0.37f : 0.37f), b[i] = a[i] * 1.001f;
-        scale[i] = 0.01f, offset[i] = 3, bits[i / 8] = (uint8_t)(i / 8 * 37), indices[i] = (uint8_t)(i % ENTRIES);
+        scale[i] = 0.01f, offset[i] = 3, bits[i / 8] = (uint8_t)(i / 8 * 37);
         if (i < 1024) wide[i] = a[i], near[i] = b[i];
     }
     for (int t = 0; t < MB_TIER_COUNT; t++) {
         const mb_tier *tier = &mb_tiers[t];
         cast_all(tier);
+        for (size_t i = 0; i < COUNT; i++) indices[i] = (uint8_t)(i % ENTRIES);
         for (size_t width = 0; width < 4; width++) tier->lookup[width](dst, indices, COUNT, entries, ENTRIES);
         for (size_t width = 0; width < 4; width++) tier->expand[width](dst, src, COUNT, bits, COUNT);
         for (int from = 0; from < MB_FROM_COUNT; from++)
             for (int to = 0; to < MB_TO_COUNT; to++) tier->scale[from][to](dst, src, COUNT, scale, offset, 32);
         for (int is_signed = 0; is_signed < 2; is_signed++) tier->unpack[is_signed](dst, src, COUNT, NBITS);
+        memset(indices, 1, COUNT);
+        tier->pack(dst, indices, COUNT, NBITS, 0, (1 << NBITS) - 1, false, &error);
         dst[0] = (uint8_t)tier->ones(src, COUNT);
         tier->compare_f32(a, b, 1024, tolerance, &part);
         tier->compare_f64(wide, near, 1024, tolerance, &part);

@@ -17,6 +17,7 @@ import aarch64  # noqa: E402
 ROWS = [
     *((f"cast {name.replace('_', ' to ')}", f"mb_cast_{name}", 2048) for name in ["f32_f16", "f32_bf16", "f16_f32", "bf16_f32", "f16_bf16", "bf16_f16"]),
     ("unpack {nbits} bits", "mb_unpack_bits", 2048),
+    ("pack {nbits} bits", "mb_pack_bits", 2048),
     ("unpack {nbits} bits, signed", "mb_unpack_signed", 2048),
     *((f"scale {name.replace('_', ' to ')}", f"mb_scale_{name}", 2048) for name in ["u8_f16", "u8_steps", "f16_f16", "f16_f32"]),
     *((f"look up {{entries}} of {nbits} bits", f"mb_lookup_{nbits}", 2048) for nbits in (8, 16, 32)),

@@ -136,10 +136,18 @@ def test_varints(build, tensor_values):
     run([build("varint"), "--mutate", 200, 8, *tensor_values])
 
 
+def packed_files(folder):
+    """Files for sub_byte.c: a payload of every size from 0 to 130, each after a byte that chooses, and one of all bytes."""
+    rest = bytes(range(7, 256, 31)) * 15
+    files = [folder / f"{nbytes}" for nbytes in range(131)] + [folder / "all"]
+    for nbytes, path in enumerate(files):
+        path.write_bytes(bytes([nbytes * 11 % 256]) + rest[:nbytes] if nbytes < 131 else bytes(range(256)) * 2)
+    return files
+
+
 def test_sub_byte(build, tmp_path):
+    run([build("sub_byte"), *packed_files(tmp_path)])
     path = tmp_path / "bytes"
-    path.write_bytes(bytes(range(256)) * 2)
-    run([build("sub_byte"), path])
     path.write_bytes(b"\x21" + bytes(4100) + bytes(range(100)))  # a range error is looked for in blocks of 4096
     run([build("sub_byte"), "--mutate", 100, 9, path])
 

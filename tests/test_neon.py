@@ -10,7 +10,7 @@ import sysconfig
 import pytest
 
 import aarch64
-from test_c_drivers import DIGESTS, ROOT
+from test_c_drivers import DIGESTS, ROOT, packed_files
 
 INCLUDES = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'tests' / 'c'}"]
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
@@ -35,6 +35,14 @@ def check(done, name):
 def test_kernels(name, tools, tmp_path):
     tools.build(ROOT / "tests" / "c" / f"{name}.c", tmp_path / name, "-O2", "-fsanitize=address", *INCLUDES, *WARNINGS)
     check(tools.run(tmp_path / name), name)
+
+
+def test_packed_bits(tools, tmp_path):
+    tools.build(
+        ROOT / "tests" / "c" / "sub_byte.c", tmp_path / "sub_byte", "-O2", "-fsanitize=address", *INCLUDES, *WARNINGS
+    )
+    done = tools.run(tmp_path / "sub_byte", *packed_files(tmp_path))
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 def test_there_is_such_a_tier(tools, tmp_path):

@@ -248,7 +248,7 @@ def test_errors_are_in_no_cycle(three):
     try:
         for _ in range(5):
             thing = []
-            with pytest.raises(ValueError) as caught:  # noqa: PT011
+            with pytest.raises(ValueError) as caught:
                 each(work, [0, 1])
             del caught
             assert all(ref() is None for ref in thing)

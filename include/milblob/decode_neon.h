@@ -1,7 +1,7 @@
-/* decode_neon.h: the kernels of subbyte.h, scale.h, palette.h and expand.h for AArch64.
+/* decode_neon.h: the kernels of scale.h, palette.h and expand.h for AArch64.
  *
- * Each does whole blocks and hands its tail to the plain kernel, whose explanation it shares. TBL is what they are made
- * of: it looks up 16 bytes at once in a table of 16, 32 or 64, and gives 0 for an index beyond it. */
+ * Each does whole blocks and hands its tail to the plain kernel, whose explanation it shares. TBL looks up 16 bytes at once in
+ * a table of 16, 32 or 64, and gives 0 for an index beyond it. */
 #ifndef MILBLOB_DECODE_NEON_H
 #define MILBLOB_DECODE_NEON_H
 
@@ -10,42 +10,8 @@
 #include "milblob/float_neon.h"
 #include "milblob/palette.h"
 #include "milblob/scale.h"
-#include "milblob/subbyte.h"
 
 #ifdef MB_HAS_NEON
-
-/* ------------------------------------------------------------------------------------------------------- packed bits */
-
-/* Sixteen elements of n bits are 2 * n bytes, so every round is alike. TBL gives each element the byte where it begins and,
- * where elements may straddle, the next one; shifts that differ from lane to lane put the element at the bottom of its byte,
- * where a mask cuts it off, or at the top, from where an arithmetic shift brings it down. A load of 16 bytes may pass the
- * elements' own: rounds end while that many are left. */
-#define MB_DEFINE_UNPACK_NEON(name, tail, is_signed) \
-    MB_KERNEL void name(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) { \
-        const uint64_t nbytes = mb_packed_nbytes(count, nbits); \
-        const bool straddles = nbits == 3 || nbits == 6; \
-        uint8_t pick[2][16]; \
-        int8_t shift[2][16]; \
-        uint64_t at = 0, done = 0; \
-        for (unsigned k = 0; k < 16; k++) { \
-            const unsigned byte = k * nbits / 8, bit = k * nbits % 8, raise = (is_signed) ? 8 - nbits : 0; \
-            pick[0][k] = (uint8_t)byte, pick[1][k] = (uint8_t)(byte + 1); \
-            shift[0][k] = (int8_t)((int)raise - (int)bit), shift[1][k] = (int8_t)(raise + 8 - bit); /* 8 and more leave nothing */ \
-        } \
-        const uint8x16_t first = vld1q_u8(pick[0]), next = vld1q_u8(pick[1]), mask = vdupq_n_u8((uint8_t)((1u << nbits) - 1)); \
-        const int8x16_t down = vld1q_s8(shift[0]), up = vld1q_s8(shift[1]), lower = vdupq_n_s8((int8_t)((int)nbits - 8)); \
-        for (; count - done >= 16 && nbytes - at >= 16; done += 16, at += 2 * nbits) { \
-            const uint8x16_t bytes = vld1q_u8(src + at); \
-            uint8x16_t found = vshlq_u8(vqtbl1q_u8(bytes, first), down); \
-            if (straddles) found = vorrq_u8(found, vshlq_u8(vqtbl1q_u8(bytes, next), up)); \
-            found = (is_signed) ? vreinterpretq_u8_s8(vshlq_s8(vreinterpretq_s8_u8(found), lower)) : vandq_u8(found, mask); \
-            vst1q_u8(dst + done, found); \
-        } \
-        tail(dst + done, src + at, count - done, nbits); \
-    }
-
-MB_DEFINE_UNPACK_NEON(mb_unpack_bits_neon, mb_unpack_bits, false)
-MB_DEFINE_UNPACK_NEON(mb_unpack_signed_neon, mb_unpack_signed, true)
 
 /* ------------------------------------------------------------------------------------------------------------- scale */
 

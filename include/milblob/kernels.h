@@ -11,6 +11,7 @@
 #include "milblob/decode_neon.h"
 #include "milblob/moments_neon.h"
 #include "milblob/palette_avx512.h"
+#include "milblob/subbyte_neon.h"
 #include "milblob/subbyte_x86.h"
 #include "milblob/varint_avx512.h"
 
@@ -103,7 +104,7 @@ static const mb_tier mb_tiers[] = {
       {mb_scale_f32_f32_plain, mb_scale_f32_f16_plain, mb_scale_f32_steps_plain}},
      {mb_lookup_8_neon, mb_lookup_16_neon, mb_lookup_32_neon, mb_lookup_64_plain},
      {mb_expand_8_neon, mb_expand_16_neon, mb_expand_32_neon, mb_expand_64_plain},
-     mb_ones_neon, mb_pack_bits,
+     mb_ones_neon, mb_pack_bits_neon,
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64}},
