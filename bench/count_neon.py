@@ -5,6 +5,7 @@ A count is no time: loads, look-ups in tables and additions do not cost the same
 
 import collections
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -44,7 +45,8 @@ def count(tools, nbits, entries):
             ) as run:
                 for line in run.stdout:
                     if line.startswith("Trace"):
-                        counts[line.rsplit(None, 1)[-1].split(".")[0]] += 1
+                        name = line.rsplit(None, 1)[-1].split(".")[0]
+                        counts[re.sub(r"pack_rounds_\d", "pack_bits", name)] += 1
             if counts:
                 return counts
     raise SystemExit(f"{tools.emulator[0]} does not say what it executes")

@@ -38,32 +38,53 @@
 MB_DEFINE_UNPACK_NEON(mb_unpack_bits_neon, mb_unpack_bits, false)
 MB_DEFINE_UNPACK_NEON(mb_unpack_signed_neon, mb_unpack_signed, true)
 
-/* Sixteen elements a round. Neighbours move together in three steps, as in the plain code; TBL gathers the n bytes of each
- * half. The 16 bytes that are stored for them reach past the round, so rounds end while that many are left in dst. `most`
- * gathers what the range check of the plain kernel looks at: where something is outside, dst does not matter, and the
- * plain kernel finds it again and tells. */
-MB_KERNEL mb_status mb_pack_bits_neon(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
-    const uint64_t nbytes = mb_packed_nbytes(count, nbits);
-    const uint8x16_t shift = vdupq_n_u8((uint8_t)(0 - lo)), mask = vdupq_n_u8((uint8_t)((1u << nbits) - 1));
-    const int16x8_t by_one = vdupq_n_s16((int16_t)nbits);
-    const int32x4_t by_two = vdupq_n_s32((int32_t)(2 * nbits));
-    const int64x2_t by_four = vdupq_n_s64((int64_t)(4 * nbits));
-    uint8x16_t most = vdupq_n_u8(0);
-    uint8_t pick[16];
-    uint64_t done = 0, at = 0;
-    for (unsigned k = 0; k < 16; k++) pick[k] = (uint8_t)(k < 2 * nbits ? k / nbits * 8 + k % nbits : 0x80u);
-    const uint8x16_t picks = vld1q_u8(pick);
-    for (; count - done >= 16 && nbytes - at >= 16; done += 16, at += 2 * nbits) {
-        const uint8x16_t elements = vld1q_u8(src + done);
-        most = vmaxq_u8(most, vaddq_u8(elements, shift));
-        const uint16x8_t ones = vreinterpretq_u16_u8(vandq_u8(elements, mask));
-        const uint32x4_t twos = vreinterpretq_u32_u16(vorrq_u16(vandq_u16(ones, vdupq_n_u16(0xff)), vshlq_u16(vshrq_n_u16(ones, 8), by_one)));
-        const uint64x2_t fours = vreinterpretq_u64_u32(vorrq_u32(vandq_u32(twos, vdupq_n_u32(0xffff)), vshlq_u32(vshrq_n_u32(twos, 16), by_two)));
-        const uint64x2_t eights = vorrq_u64(vandq_u64(fours, vdupq_n_u64(UINT32_MAX)), vshlq_u64(vshrq_n_u64(fours, 32), by_four));
-        vst1q_u8(dst + at, vqtbl1q_u8(vreinterpretq_u8_u64(eights), picks));
+/* Neighbours move together in three steps, as in the plain code, but without masks: SLI shifts the upper one of two into the
+ * lower one and leaves only as many bits of that as it should have; what stands above the eighth element is not among the n
+ * bytes of each half that TBL gathers. 32 elements a round. The 16 bytes that are stored for eight and eight reach past the
+ * round, so rounds end while that many are left in dst. `most` gathers what the range check of the plain kernel looks at. */
+#define MB_DEFINE_PACK_ROUNDS_NEON(nbits) \
+    MB_KERNEL uint64_t mb_pack_rounds_##nbits##_neon(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, uint8_t shift, uint8_t *most) { \
+        const uint64_t nbytes = mb_packed_nbytes(count, nbits); \
+        const uint8x16_t shifts = vdupq_n_u8(shift); \
+        uint8x16_t seen = vdupq_n_u8(0); \
+        uint8_t pick[16]; \
+        uint64_t done = 0; \
+        for (unsigned k = 0; k < 16; k++) pick[k] = (uint8_t)(k < 2 * nbits ? k / nbits * 8 + k % nbits : 0x80u); \
+        const uint8x16_t picks = vld1q_u8(pick); \
+        for (uint64_t at = 0; count - done >= 32 && nbytes - at >= 2 * nbits + 16; done += 32, at += 4 * nbits) \
+            for (unsigned half = 0; half < 2; half++) { \
+                const uint8x16_t elements = vld1q_u8(src + done + 16 * half); \
+                seen = vmaxq_u8(seen, vaddq_u8(elements, shifts)); \
+                const uint16x8_t ones = vreinterpretq_u16_u8(elements); \
+                const uint32x4_t twos = vreinterpretq_u32_u16(vsliq_n_u16(ones, vshrq_n_u16(ones, 8), nbits)); \
+                const uint64x2_t fours = vreinterpretq_u64_u32(vsliq_n_u32(twos, vshrq_n_u32(twos, 16), 2 * nbits)); \
+                const uint64x2_t eights = vsliq_n_u64(fours, vshrq_n_u64(fours, 32), 4 * nbits); \
+                vst1q_u8(dst + at + 2 * nbits * half, vqtbl1q_u8(vreinterpretq_u8_u64(eights), picks)); \
+            } \
+        *most = vmaxvq_u8(seen); \
+        return done; \
     }
-    if (vmaxvq_u8(most) > (uint8_t)(hi - lo)) return mb_pack_bits(dst, src, count, nbits, lo, hi, is_signed, error);
-    const mb_status status = mb_pack_bits(dst + at, src + done, count - done, nbits, lo, hi, is_signed, error);
+
+MB_DEFINE_PACK_ROUNDS_NEON(1)
+MB_DEFINE_PACK_ROUNDS_NEON(2)
+MB_DEFINE_PACK_ROUNDS_NEON(3)
+MB_DEFINE_PACK_ROUNDS_NEON(4)
+MB_DEFINE_PACK_ROUNDS_NEON(6)
+
+/* What was outside is found again, and told, by the plain kernel. */
+MB_KERNEL mb_status mb_pack_bits_neon(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
+    const uint8_t shift = (uint8_t)(0 - lo);
+    uint8_t most;
+    uint64_t done;
+    switch (nbits) {
+    case 1: done = mb_pack_rounds_1_neon(dst, src, count, shift, &most); break;
+    case 2: done = mb_pack_rounds_2_neon(dst, src, count, shift, &most); break;
+    case 3: done = mb_pack_rounds_3_neon(dst, src, count, shift, &most); break;
+    case 4: done = mb_pack_rounds_4_neon(dst, src, count, shift, &most); break;
+    default: done = mb_pack_rounds_6_neon(dst, src, count, shift, &most); break;
+    }
+    if (most > (uint8_t)(hi - lo)) return mb_pack_bits(dst, src, count, nbits, lo, hi, is_signed, error);
+    const mb_status status = mb_pack_bits(dst + done / 8 * nbits, src + done, count - done, nbits, lo, hi, is_signed, error);
     if (status != MB_OK) error->offset += done, error->expected += done;
     return status;
 }
