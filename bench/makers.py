@@ -13,6 +13,8 @@ import numpy as np
 MODEL_NAME = "com.apple.CoreML/model.mlmodel"
 WEIGHTS_NAME = "com.apple.CoreML/weights"
 FILE_NAME = "@model_path/weights/weight.bin"
+SHARED = ("transformer.mlpackage", "load.mlpackage")
+"""What more than one bench file reads."""
 
 
 class Tensors:
