@@ -125,7 +125,7 @@ def bench_align_cp(row: Any, package: Path, target: Any) -> None:
     def check(_: Any) -> None:
         assert (path / WEIGHTS).read_bytes() == (package / WEIGHTS).read_bytes()
 
-    row(ALIGN_JOB, "shutil.copytree, fsync", run, check=check, setup=remove, nbytes=TENSORS.nbytes)
+    row(ALIGN_JOB, "shutil.copytree, fsync", run, check=check, role="aside", setup=remove, nbytes=TENSORS.nbytes)
 
 
 def bench_align(row: Any, package: Path, target: Any) -> None:

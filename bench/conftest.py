@@ -165,6 +165,7 @@ def _measure(
             setup()
 
     bare = setup is None and output is None
+    forget_imports()
     if turn == 0:
         memory_facts = measure.memory_in_child(run, prepare) if memory else {}
         prepare()
@@ -189,7 +190,6 @@ def _measure(
         sampled = found
     part = sampled.rounds * (turn + 1) // TURNS - sampled.rounds * turn // TURNS
     if part:
-        gc.collect()
         benchmark.pedantic(
             run,
             setup=None if bare else prepare,
@@ -202,6 +202,18 @@ def _measure(
             sampled.info.update(facts())
     if output is not None:
         remove(output)
+
+
+def forget_imports() -> None:
+    """Collect garbage, so that none is left for the next row, and let later collections pass over what is there for good.
+
+    coremltools and torch leave a million objects; to look at them takes longer than most rows.
+    """
+    if COLLECTED.modules != len(sys.modules):
+        COLLECTED.modules = len(sys.modules)
+        gc.collect()
+        gc.freeze()
+    gc.collect()
 
 
 def remove(path: Path) -> None:

@@ -234,5 +234,7 @@ def header_lines(header: dict[str, Any]) -> list[str]:
     if header.get("seconds"):
         lines.append(f"the whole run took: {header['seconds'] / 60:.1f} minutes")
     if header["scale"] != 1:
-        lines.append(f"scale: {header['scale']:g}, a smoke run: sizes are that part of the full ones, targets are meant for 1")
+        lines.append(
+            f"scale: {header['scale']:g}, a smoke run: sizes are that part of the full ones, targets are meant for 1"
+        )
     return lines

@@ -48,12 +48,14 @@ class Collected:
         rows: by job and name.
         abouts: bench file -> its docstring.
         running: the pytest node that is being run.
+        modules: how many had been imported when the garbage collector was last told to pass over them.
     """
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], Sampled] = {}
         self.abouts: dict[str, str] = {}
         self.running = ""
+        self.modules = 0
         self._absent: dict[str, dict[str, str]] = {}
         self._places: dict[str, tuple[str, str]] = {}
 

@@ -100,7 +100,9 @@ def comparison(found: Results, old: Results) -> str:
                 ratio = f"; of the limit: {spell_factor(ratios[0])} then, {spell_factor(ratios[1])} now"
             times = f"{spell_time(then.median)} then, {spell_time(row.median)} now"
             lines.append(f"  {spell_versus(row.median, then.median):>14}  {name}: {row.name}: {times}{ratio}")
-    lines.append(f"  {shared} rows of milblob in both, {len(lines) - 1} changed by more than their spread and {NOISE:.0%}")
+    lines.append(
+        f"  {shared} rows of milblob in both, {len(lines) - 1} changed by more than their spread and {NOISE:.0%}"
+    )
     return "\n".join(lines)
 
 
