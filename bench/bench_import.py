@@ -77,7 +77,7 @@ print(json.dumps(os.read(reader, 65536).decode()))
 @pytest.mark.benchmark(timer=CLOCK)
 @pytest.mark.parametrize("name", MODULES)
 def bench_import(row: Any, name: str) -> None:
-    options: dict[str, Any] = {"rounds": 5 if name == "coremltools" else ROUNDS, "setup": lambda: None}
+    options: dict[str, Any] = {"rounds": 3 if name == "coremltools" else ROUNDS, "setup": lambda: None}
     if importlib.util.find_spec(name.partition(".")[0].partition(",")[0]) is None:
         pytest.skip(f"{name} is not installed")
     if name == BASE:

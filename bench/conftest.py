@@ -268,11 +268,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
 def pytest_runtest_logstart(nodeid: str) -> None:
     """Say which row is running, for whoever has to end it."""
     COLLECTED.running = nodeid
+    keep()
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
     """Keep what there is, in case that a later row takes the process with it."""
     COLLECTED.running = ""
+    keep()
+
+
+def keep() -> None:
+    """Write what there is to where the option says."""
     path = _config.getoption("--summary")
     if path is not None:
         COLLECTED.write(path)

@@ -1,6 +1,5 @@
 """What a clock does not show: the page cache, bytes read from disk, what becomes resident."""
 
-import atexit
 import contextlib
 import ctypes
 import functools
@@ -8,11 +7,9 @@ import gc
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,8 +61,6 @@ def _environment() -> dict[str, str]:
     """Environment of a fresh process: bench/ and src/ to import from, bytecode kept, as an installed package has it."""
     env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPATH"] = os.pathsep.join((str(SOURCES), str(HERE), env.get("PYTHONPATH", "")))
-    cache = env["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="milblob-bench-pyc-")
-    atexit.register(shutil.rmtree, cache, ignore_errors=True)
     return env
 
 

@@ -1,4 +1,4 @@
-"""Write docs/performance.md and docs/growth.svg from results: python bench/report.py bench/results/NAME.json.
+"""Write docs/performance.md and docs/growth.svg from results: python bench/report.py RESULTS.json.
 
 Every sentence with a figure in it is made from the results, so that the page cannot say what was not measured.
 """
@@ -24,6 +24,7 @@ from results import (
 
 ROOT = Path(__file__).parent.parent
 PAGE, PLOT = ROOT / "docs" / "performance.md", ROOT / "docs" / "growth.svg"
+KEPT = ROOT / "bench" / "results"
 
 METHOD = """\
 ## How it is measured
@@ -250,22 +251,24 @@ def words(row: Row) -> str:
     return "; ".join([*found, row.note] if row.note else found)
 
 
-def write(path: Path, page_path: Path = PAGE, plot_path: Path = PLOT) -> None:
-    """Write the page and the plot of one file of results."""
-    found = results.load(path)
-    page_path.write_text(page(found, f"bench/results/{path.name}"), encoding="utf-8")
-    if found.growth:
-        title = "time at 1, 10 and 100 times the work (slope)"
-        plot_path.write_text(plot.growth(found.growth, title), encoding="utf-8")
+def image(found: Results) -> str:
+    """Return the text of docs/growth.svg."""
+    return plot.growth(found.growth, "time at 1, 10 and 100 times the work (slope)") if found.growth else ""
 
 
 def main() -> int:
-    """Write them."""
+    """Keep the results, and write the page and the plot."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("path", type=Path, help="what run.py wrote")
-    arguments = parser.parse_args()
-    write(arguments.path)
-    print(f"{PAGE.relative_to(ROOT)}, {PLOT.relative_to(ROOT)}: written from {arguments.path}")
+    parser.add_argument("path", type=Path, help="what run.py wrote; kept as bench/results/VERSION.json")
+    path = parser.parse_args().path
+    found = results.load(path)
+    kept = KEPT / f"{found.header['milblob']['version']}.json"
+    if path.resolve() != kept:
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_bytes(path.read_bytes())
+    PAGE.write_text(page(found, kept.relative_to(ROOT).as_posix()), encoding="utf-8")
+    PLOT.write_text(image(found), encoding="utf-8")
+    print(f"{PAGE.relative_to(ROOT)} and {PLOT.relative_to(ROOT)} are those of {kept.relative_to(ROOT)}")
     return 0
 
 

@@ -198,7 +198,7 @@ def spell_factor(factor: float) -> str:
     """A ratio of times, the smaller of the two as one: 3x, or 1/200."""
     if factor >= 0.995:
         return f"{factor:.2f}x" if factor < 100 and factor % 1 else f"{factor:,.0f}x"
-    return f"1/{1 / factor:.3g}"
+    return f"1/{1 / factor:.3g}" if factor > 1 / 999 else f"1/{1 / factor:,.0f}"
 
 
 def spell_versus(own: float, other: float) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import makers
 import table
-from results import Results
+from results import Results, load
 
 HERE = Path(__file__).parent
 FILE_SECONDS = 300
@@ -67,8 +67,7 @@ def run_file(path: Path, folder: Path, data: Path) -> dict[str, Any]:
         end = end or "failed: no results"
     running = found.pop("running")
     if end:
-        row = running.rpartition("::")[2] or path.stem
-        found["absent"].append({"job": "", "row": row, "file": path.stem, "reason": end})
+        found["absent"].append({"job": "", "row": running or path.stem, "file": path.stem, "reason": end})
     if found["absent"]:
         failed = [row for row in found["absent"] if row["reason"].startswith("failed")]
         if failed:
@@ -116,7 +115,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("jobs", nargs="*", metavar="JOB", help="as in bench_JOB.py; default: all")
     parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--against", type=Path, help="results of another run: print what has changed since")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes and data are cleaned up
     found = run(bench_files(arguments.jobs))
     if arguments.json is not None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
@@ -127,6 +128,8 @@ def main() -> int:
         raise SystemExit("rows: expected at least one, got none")
     results = Results(found)
     print(table.text(results))
+    if arguments.against is not None:
+        print("\n" + table.comparison(results, load(arguments.against)))
     return table.exit_code(results)
 
 

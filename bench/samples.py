@@ -83,7 +83,7 @@ class Collected:
             "abouts": self.abouts,
             "rows": rows,
             "absent": list(self._absent.values()),
-            "running": self.running,
+            "running": _without_turn(self.running).rpartition("::")[2],
         }
 
     def write(self, path: Path) -> None:
