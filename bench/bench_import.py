@@ -81,7 +81,7 @@ def bench_import(row: Any, name: str) -> None:
     if importlib.util.find_spec(name.partition(".")[0].partition(",")[0]) is None:
         pytest.skip(f"{name} is not installed")
     if name == BASE:
-        options |= {"role": "limit", "note": "in a bare interpreter"}
+        options |= {"role": "aside", "note": "in a bare interpreter"}
     if name == "milblob":
         options |= {"role": "milblob", "limit_ms": 15.0, "facts": facts}
 

@@ -110,7 +110,7 @@ ROWS: dict[str, tuple[Callable[[Path], Any], str, dict[str, Any]]] = {
     "milblob: open r+, assign": (assign_one, "mlpackage", {"role": "milblob"}),
     "milblob: refit in a package of 1/8 the size": (refit_one, "small.mlpackage", {"role": "milblob"}),
     "milblob: refit of 8 weights": (refit_many, "mlpackage", {"role": "milblob", "targets": {"milblob: refit": 12.0}}),
-    "h5py: r+, data[...] = array": (h5py_write, "h5", {}),
+    "h5py: r+, data[...] = array": (h5py_write, "h5", {"note": "one copy, in place: a crash leaves part of it"}),
     COPY: (copy_file, "mlpackage", {"role": "aside", "note": REWRITE}),
     "safetensors: load_file, save_file": (safetensors_rewrite, "safetensors", {}),
 }

@@ -223,10 +223,13 @@ def small(made: Made) -> Path:
 
 ROWS: dict[str, tuple[Callable[[Path, Path], Any], dict[str, Any]]] = {
     COPY: (copy_weights, {"role": "limit"}),
-    "milblob: repack": (lambda source, path: milblob.repack(source, path), {"note": "a copy: nothing is asked for"}),
     "milblob: repack(canonical=True, dedupe=True)": (
         lambda source, path: milblob.repack(source, path, canonical=True, dedupe=True),
         {"role": "milblob"},
+    ),
+    "milblob: repack": (
+        lambda source, path: milblob.repack(source, path),
+        {"role": "milblob", "note": "a copy: nothing is asked for"},
     ),
 }
 

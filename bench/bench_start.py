@@ -79,13 +79,13 @@ ROWS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         "import gguf\n"
         "value = next(t for t in gguf.GGUFReader(path).tensors if t.name == name).data.view('u1').reshape(-1)[0]",
         "gguf",
-        {"rounds": 5},
+        {"rounds": 3},
     ),
     "torch: load(mmap=True)[name]": (
         "torch",
         "import torch\nvalue = torch.load(path, mmap=True, weights_only=True)[name].numpy().view('u1')[0]",
         "pt",
-        {"rounds": 5},
+        {"rounds": 3},
     ),
     "coremltools: load_spec, search, _BlobStorageReader": (
         "coremltools",
@@ -96,7 +96,7 @@ ROWS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         "reader = _BlobStorageReader(path + '/Data/com.apple.CoreML/weights/weight.bin')\n"
         "value = reader.read_fp16_data(op.attributes['val'].blobFileValue.offset).view('u1')[0]",
         "mlpackage",
-        {"rounds": 5},
+        {"rounds": 3},
     ),
 }
 

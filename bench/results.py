@@ -197,7 +197,8 @@ def spell_speed(bytes_per_second: float) -> str:
 def spell_factor(factor: float) -> str:
     """A ratio of times, the smaller of the two as one: 3x, or 1/200."""
     if factor >= 0.995:
-        return f"{factor:.2f}x" if factor < 100 and factor % 1 else f"{factor:,.0f}x"
+        digits = 0 if factor % 1 == 0 or factor >= 100 else 1 if factor >= 10 else 2
+        return f"{factor:,.{digits}f}x"
     return f"1/{1 / factor:.3g}" if factor > 1 / 999 else f"1/{1 / factor:,.0f}"
 
 

@@ -1,5 +1,6 @@
 """The benchmarks themselves: a tiny run with rivals that fail, and the table, the page and the plot of its results."""
 
+import itertools
 import json
 import os
 import re
@@ -15,7 +16,18 @@ import milblob
 
 ROOT = Path(__file__).parent.parent
 BENCH = ROOT / "bench"
-HARNESS = "conftest.py", "cwalk.py", "machine.py", "makers.py", "measure.py", "pytest.ini", "results.py", "run.py", "samples.py", "table.py"
+HARNESS = (
+    "conftest.py",
+    "cwalk.py",
+    "machine.py",
+    "makers.py",
+    "measure.py",
+    "pytest.ini",
+    "results.py",
+    "run.py",
+    "samples.py",
+    "table.py",
+)
 
 TINY = '''"""A tiny job.
 
@@ -121,7 +133,9 @@ def bench():
 def run_python(*argv, **environment):
     env = {**os.environ, "PYTHONPATH": str(Path(milblob.__file__).parents[1]), **environment}
     env.pop("MILBLOB_BENCH_DATA", None)
-    return subprocess.run([sys.executable, *map(str, argv)], capture_output=True, text=True, check=False, env=env, cwd=ROOT)
+    return subprocess.run(
+        [sys.executable, *map(str, argv)], capture_output=True, text=True, check=False, env=env, cwd=ROOT
+    )
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +204,10 @@ def test_table_of_results_and_what_changed(tiny, bench, tmp_path):
                 row[key] *= 50
     found, old = bench["results"].Results(data), bench["results"].load(path)
     text = bench["table"].comparison(found, old)
-    assert re.search(r"50x slower  tiny: milblob: .+ then, .+ now; of the limit: .+ then, .+ now", text) and "1 changed" in text
+    assert (
+        re.search(r"50x slower  tiny: milblob: .+ then, .+ now; of the limit: .+ then, .+ now", text)
+        and "1 changed" in text
+    )
     data["header"]["scale"] = 1
     assert "nothing to compare" in bench["table"].comparison(bench["results"].Results(data), old)
 
@@ -223,7 +240,13 @@ def made_up():
         *[growth_row("look", work, 0.5) for work in (1, 10, 100)],
     ]  # fmt: skip
     absent = [{"job": "carry", "row": "lame", "file": "bench_carry", "reason": "lame is not installed"}]
-    return {"format": 1, "header": header, "abouts": {"bench_carry": "Stones.\n\nMany of them."}, "rows": rows, "absent": absent}
+    return {
+        "format": 1,
+        "header": header,
+        "abouts": {"bench_carry": "Stones.\n\nMany of them."},
+        "rows": rows,
+        "absent": absent,
+    }
 
 
 def test_page_says_where_a_rival_is_ahead(bench, made_up):
@@ -265,7 +288,7 @@ def test_plot_is_an_image_with_a_line_for_each_series(bench, made_up):
 @pytest.mark.parametrize("places", [[1.0, 2.0, 50.0], [90.0, 95.0, 99.0, 100.0], [10.0] * 5])
 def test_labels_do_not_overlap(bench, places):
     found = bench["plot"].spread_labels(places, 0, 100, 17)
-    assert all(b - a >= 17 for a, b in zip(found, found[1:], strict=False)) and found[0] >= 0 and found[-1] <= 100
+    assert all(b - a >= 17 for a, b in itertools.pairwise(found)) and found[0] >= 0 and found[-1] <= 100
 
 
 def test_other_formats_are_refused(bench, made_up):
