@@ -37,6 +37,7 @@ SLOW_SECONDS, SLOW_ROUNDS = 1.5, 3
 """A row that takes longer than this once has fewer rounds than MIN_ROUNDS."""
 
 COLLECTED = Collected()
+_config: Any = None
 
 
 def scaled(count: int, least: int = 1) -> int:
@@ -307,7 +308,3 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if _config.getoption("--summary") is None and COLLECTED.rows:
         terminalreporter.ensure_newline()
         terminalreporter.write_line(table.text(Results(COLLECTED.summary())))
-
-
-_config: Any = None
-sys.modules.setdefault("conftest", sys.modules[__name__])

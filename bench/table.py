@@ -51,7 +51,7 @@ def ending_lines(found: Results) -> Iterator[str]:
         width = max(len(series.name) for series in found.growth)
         yield "\ngrowth: time at each amount of work; exponent 1 is growth as the work grows"
         for series in found.growth:
-            points = ", ".join(f"{work:,.4g}: {spell_time(seconds)}" for work, seconds in series.points)
+            points = ", ".join(f"{work:,.0f}: {spell_time(seconds)}" for work, seconds in series.points)
             yield f"  {series.name:{width}}  {series.exponent:5.2f}  {points} ({series.unit})"
     if found.absent:
         yield "\nabsent"
