@@ -201,7 +201,7 @@ def bench_coremltools(row: Any, case: Case) -> None:
         (linear,) = result._mil_program.functions["main"].find_ops(op_type="linear")
         case.check(linear.weight.val)
 
-    row(case.job, "coremltools", lambda: decompress_weights(compressed), check=check, rounds=3)
+    row(case.job, "coremltools", lambda: decompress_weights(compressed), check=check)
 
 
 def bench_decompress(row: Any, case: Case) -> None:

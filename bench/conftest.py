@@ -33,8 +33,8 @@ SCALE = float(os.environ.get("MILBLOB_BENCH_SCALE", "1"))
 TURNS = 5
 SECONDS_PER_ROW = 1.0 if SCALE > 0.1 else 0.2
 MIN_ROUNDS, MAX_ROUNDS = 5, 300
-SLOW_SECONDS, SLOW_ROUNDS = 1.5, 3
-"""A row that takes longer than this once has fewer rounds than MIN_ROUNDS."""
+SLOW_ROUNDS = {1.5: 2, 0.5: 3}
+"""A row that takes longer than so many seconds once has fewer rounds than MIN_ROUNDS."""
 
 COLLECTED = Collected()
 _config: Any = None
@@ -177,8 +177,7 @@ def _measure(
         del result
         if rounds is None:
             rounds = min(MAX_ROUNDS, max(MIN_ROUNDS, int(SECONDS_PER_ROW / seconds)))
-            if seconds > SLOW_SECONDS:
-                rounds = SLOW_ROUNDS
+            rounds = next((few for limit, few in SLOW_ROUNDS.items() if seconds > limit), rounds)
         sampled = Sampled(job, name, file, role, rounds, max(1, min(1000, int(50e-6 / seconds))) if bare else 1)
         sampled.warm = bare and seconds < 0.1
         sampled.info.update(targets=targets or {}, limit_ms=limit_ms, limit_nbytes=limit_nbytes, note=note)
