@@ -103,7 +103,7 @@ MB_STEP unsigned mb_varint_take_ints(const uint8_t *at, uint64_t *value, uint64_
     uint64_t more = stop == 0, tail = (uint64_t)at[8] | (uint64_t)at[9] << 8;
     uint64_t own = word & (stop ^ (stop - 1));
     *value = (own & 0x7f) | (own >> 1 & 0x3f80) | (own >> 2 & 0x1fc000) | (own >> 3 & 0xfe00000) | (own >> 4 & 0xf0000000u);
-    *bad |= (own >> 36 ^ (0x0fffffff & (0 - more))) | (more & (uint64_t)(tail != 0x01ff));
+    *bad |= (own >> 36 ^ (0x0fffffff & (0 - more))) | (more & ((uint64_t)(tail != 0x01ff) | (~own >> 35 & 1)));
     return (mb_lowest_bit(stop | UINT64_C(1) << 63) >> 3) + 1u + 2u * (unsigned)more;
 }
 

@@ -86,7 +86,14 @@ def equal_bytes(a: Buffer, a_offset: int, b: Buffer, b_offset: int, nbytes: int)
 def pack_bits(array: _In, out: _Out, nbits: int, lo: int, hi: int, first: int = 0) -> None: ...
 def exchange(a: bytes, b: bytes) -> int: ...
 def cast(
-    kind: int, src: Buffer, src_offset: int, count: int, dst: _Out, clamp: bool = False
+    kind: int,
+    src: Buffer,
+    src_offset: int,
+    count: int,
+    dst: _Out,
+    clamp: bool = False,
+    begin: int = 0,
+    number: int = ...,
 ) -> tuple[int, int, int]: ...
 def cast_find(kind: int, src: Buffer, src_offset: int, count: int, is_nan: bool) -> int: ...
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from . import _codec, journal
+from . import _codec, journal, parallel
 from .dtypes import BY_BLOB_CODE, DType
 from .errors import FormatError, MilblobError
 from .mapping import Mapping
@@ -44,9 +44,9 @@ def array_over(buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any
     """Return the values of a checked record: a read-only view, or for sub-byte dtypes a new read-only array."""
     dtype = record.dtype
     if not dtype.is_sub_byte:
-        return np.ndarray((record.count,), dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
+        return np.ndarray((record.count,), dtype.numpy, memoryview(buffer), record.data_offset)
     out = np.empty(record.count, np.uint8)
-    _codec.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, out)
+    parallel.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, out)
     out.flags.writeable = False
     return out.view(dtype.numpy)
 
@@ -83,6 +83,8 @@ class BlobReader:
 
     Args:
         source: path, file object, or any C-contiguous buffer, which must not change while arrays are in use.
+        mmap: map the file. False reads it into memory instead, whole, which arrays then share and keep: for files that
+            another process may make shorter, where touching a mapped page that is gone kills this one.
 
     Raises:
         OSError: the file cannot be opened.
@@ -96,10 +98,10 @@ class BlobReader:
     Spec: coremltools e0e2f42, mlmodel/src/MILBlob/Blob/StorageFormat.hpp.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, *, mmap: bool = True) -> None:
         if isinstance(source, str | os.PathLike):
             journal.require_none(os.fsdecode(source))
-        self._mapping = source if isinstance(source, Mapping) else Mapping(source)
+        self._mapping = source if isinstance(source, Mapping) else Mapping(source, is_mapped=mmap)
         self._index: np.ndarray[Any, Any] | None = None
         self._mapping.expect_random(True)  # before the header is touched: one page, not all that read-ahead would bring
         try:
@@ -186,7 +188,7 @@ class BlobReader:
             out: array of the record's NumPy dtype and shape (count,) to fill instead.
 
         Returns:
-            ndarray, shape (count,), read-only, over the mapped file (it stays valid after close). Sub-byte dtypes are
+            ndarray, shape (count,), read-only, over the file's bytes (it stays valid after close). Sub-byte dtypes are
             unpacked to a new array, one byte per element. With `out`, that array.
 
         Raises:
@@ -201,7 +203,7 @@ class BlobReader:
         """Return the stored bytes of the record at `offset`: uint8, shape (nbytes,), a read-only view of the file."""
         buffer = self._mapping.check_size()
         record = self._record(buffer, offset)
-        return np.ndarray((record.nbytes,), np.uint8, buffer, record.data_offset)  # type: ignore[arg-type]
+        return np.ndarray((record.nbytes,), np.uint8, memoryview(buffer), record.data_offset)
 
     def close(self) -> None:
         """Close the file. Arrays that were read stay valid; the mapping goes when the last of them does."""

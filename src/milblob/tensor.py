@@ -284,7 +284,7 @@ class Tensor:
         buffer = reader._mapping.live()
         if record.dtype.is_sub_byte:
             return array_over(buffer, record).reshape(shape)
-        return np.ndarray(shape, record.dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
+        return np.ndarray(shape, record.dtype.numpy, memoryview(buffer), record.data_offset)
 
     def _packed(self) -> Packed:
         """The elements of a stored part as they are stored."""

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from . import _codec
+from . import _codec, parallel
 from .dtypes import DType, as_dtype
 from .errors import FormatError, UnsupportedError
 
@@ -159,7 +159,7 @@ def _fixed(
 ) -> np.ndarray[Any, Any]:
     """The values of floats, doubles or bytes: a view, unless they have to be unpacked or widened."""
     if field in (FLOATS, DOUBLES):
-        stored = np.ndarray(shape, "<f4" if field == FLOATS else "<f8", buffer, at)  # type: ignore[arg-type]
+        stored = np.ndarray(shape, "<f4" if field == FLOATS else "<f8", memoryview(buffer), at)
         if dtype.numpy == stored.dtype:
             return stored
         with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
@@ -169,9 +169,9 @@ def _fixed(
         _codec.varint_decode(buffer, at, nbytes, out, 1, 0, 1, True)
         return out.view(np.bool_)
     if not dtype.is_sub_byte:
-        return np.ndarray(shape, dtype.numpy, buffer, at)  # type: ignore[arg-type]
+        return np.ndarray(shape, dtype.numpy, memoryview(buffer), at)
     out = np.empty(shape, np.uint8)
-    _codec.unpack_bits(buffer, at, count, dtype.nbits, out)
+    parallel.unpack_bits(buffer, at, count, dtype.nbits, out)
     return out.view(dtype.numpy)
 
 
@@ -320,7 +320,7 @@ def stored_bytes(array: np.ndarray[Any, Any], target: DType, first: int = 0) -> 
     if target.is_sub_byte:
         elements, low, high = _one_byte_elements(array, own, target, first)
         out = np.empty(target.nbytes(elements.size), np.uint8)
-        _codec.pack_bits(elements, out, target.nbits, low, high, first)
+        parallel.pack_bits(elements, out, target.nbits, low, high, first)
         return memoryview(out)  # type: ignore[arg-type,unused-ignore]
     if target is not own:
         array = narrow(array, target, first)

@@ -1,65 +1,74 @@
-/* compare.c: two arrays compared in every tier, on buffers of their exact size and with every pair of dtypes. No arguments. */
+/* compare.c: two arrays of any two dtypes compared by every tier, against plain, and one element after another. No
+ * arguments; with MILBLOB_FUZZ, a harness (choices.h). */
 #include "milblob/difference.h"
-#include <stdio.h>
-#include <stdlib.h>
+#include "choices.h"
 
-static uint64_t random_state = 1;
+/* Bits of two results; a NaN, which two infinite sums may give, is one whatever its payload. */
+static bool same_number(double a, double b) { return memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b); }
 
-static uint8_t random_byte(void) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint8_t)(random_state >> 56);
-}
-
-static void require(int holds, const char *promise) {
-    if (holds) return;
-    fprintf(stderr, "broken promise: %s\n", promise);
-    abort();
-}
-
-static uint8_t *random_bytes(uint64_t nbytes) {
-    uint8_t *bytes = (uint8_t *)malloc(nbytes > 0 ? (size_t)nbytes : 1);
-    if (bytes == NULL) abort();
-    for (uint64_t i = 0; i < nbytes; i++) bytes[i] = random_byte();
-    return bytes;
-}
-
-/* Whether two results have the same bits; a NaN among the sums (of infinities that overflow) may be any NaN. */
-static int equal(const mb_comparison *a, const mb_comparison *b) {
-    int same = a->count == b->count && a->finite == b->finite && a->unequal == b->unequal && a->outside == b->outside && a->mismatched == b->mismatched;
-    same &= a->most == b->most || (a->most != a->most && b->most != b->most);
-    for (int i = 0; i < MB_COMPARE_SUMS; i++) same &= a->sums[i] == b->sums[i] || (a->sums[i] != a->sums[i] && b->sums[i] != b->sums[i]);
-    return same;
-}
-
-static void check(uint32_t a_code, uint32_t b_code, uint64_t count, uint64_t shift) {
+static void check(const mb_tier *tier, uint32_t a_code, uint32_t b_code, uint64_t count, uint64_t shift, mb_tolerance tolerance, int likeness) {
     const size_t a_nbytes = mb_number_nbytes(a_code), b_nbytes = mb_number_nbytes(b_code);
-    const mb_tolerance tolerance = {0.5, 0.25};
     uint8_t *a = random_bytes(count * a_nbytes + shift), *b = random_bytes(count * b_nbytes + shift);
-    mb_comparison plain, other, any;
-    memset(&plain, 0, sizeof plain);
+    if (likeness > 0 && a_nbytes == b_nbytes) /* the same but for a few */
+        for (uint64_t i = 0; i < count * a_nbytes; i++)
+            if (likeness == 2 || i % 31 != 7) b[shift + i] = a[shift + i];
+    mb_comparison quick, plain, slow;
+    memset(&quick, 0, sizeof quick), memset(&plain, 0, sizeof plain), memset(&slow, 0, sizeof slow);
+    mb_compare(tier, a_code, a + shift, b_code, b + shift, count, tolerance, &quick);
     mb_compare(&mb_tiers[0], a_code, a + shift, b_code, b + shift, count, tolerance, &plain);
-    for (int tier = 1; tier < mb_tier_usable(); tier++) {
-        memset(&other, 0, sizeof other);
-        mb_compare(&mb_tiers[tier], a_code, a + shift, b_code, b + shift, count, tolerance, &other);
-        require(equal(&plain, &other), "every tier gives the same bits");
+    for (uint64_t i = 0; i < count; i++) {
+        mb_comparison one;
+        mb_compare_any(a_code, a + shift + i * a_nbytes, b_code, b + shift + i * b_nbytes, 1, tolerance, &one);
+        mb_comparison_add(&slow, &one);
     }
-    mb_compare_any(a_code, a + shift, b_code, b + shift, count, tolerance, &any);
-    require(any.count == plain.count && any.finite == plain.finite && any.unequal == plain.unequal && any.outside == plain.outside &&
-                any.mismatched == plain.mismatched && any.most == plain.most,
-            "blocks count what single elements count");
-    memset(&other, 0, sizeof other);
-    if (a_code == b_code) mb_compare(&mb_tiers[0], a_code, a + shift, a_code, a + shift, count, tolerance, &other);
-    require(other.unequal == 0 && other.outside == 0 && other.mismatched == 0 && other.most == 0, "an array equals itself");
-    mb_hash_elements(a + shift, count, a_nbytes);
+    require(quick.count == count && quick.finite + quick.mismatched <= count, "every pair is counted");
+    require(quick.finite == slow.finite && quick.unequal == slow.unequal && quick.outside == slow.outside && quick.mismatched == slow.mismatched, "counts of single elements");
+    require(same_number(quick.most, slow.most), "the largest difference of single elements");
+    require(memcmp(&quick, &plain, offsetof(mb_comparison, most)) == 0, "every tier counts the same");
+    require(same_number(quick.most, plain.most), "every tier finds the same largest difference");
+    for (int i = 0; i < MB_COMPARE_SUMS; i++) require(same_number(quick.sums[i], plain.sums[i]), "every tier gives the same sums");
+    require(likeness < 2 || a_code != b_code || quick.unequal == 0, "equal arrays are equal");
     free(a), free(b);
 }
 
-int main(void) {
+static uint32_t random_code(void) {
+    const mb_dtype *dtype;
+    do dtype = &mb_dtypes[random_below(MB_DTYPE_COUNT)];
+    while (mb_number_nbytes(dtype->mil_code) == 0);
+    return dtype->mil_code;
+}
+
+static void check_some(uint32_t limit) {
+    static const mb_tolerance tolerances[] = {{0, 0}, {1e-3, 1e-3}, {0, 1}, {1e300, 0}};
+    const mb_tier *tier = &mb_tiers[random_below((uint32_t)mb_tier_usable())];
+    const uint32_t a_code = random_code(), b_code = random_below(2) ? random_code() : a_code;
+    const mb_tolerance tolerance = tolerances[random_below(4)];
+    const uint64_t shift = random_below(9), count = random_below(limit);
+    check(tier, a_code, b_code, count, shift, tolerance, (int)random_below(3));
+}
+
+#ifdef MILBLOB_FUZZ
+
+static void one_round(void) { check_some(random_byte() & 1 ? 3000 : 130); }
+
+#else
+
+/* Every pair of dtypes, with counts around those of blocks and of the parts that a row of SIMD takes. */
+static void check_every_pair(void) {
     static const uint64_t counts[] = {0, 1, 2, 3, 4, 5, 7, 8, 31, 64, 65, 1023, 1024, 1025, 2050};
+    const mb_tolerance tolerance = {0.5, 0.25};
     for (uint32_t i = 0; i < MB_DTYPE_COUNT; i++)
         for (uint32_t k = 0; k < MB_DTYPE_COUNT; k++)
             for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
-                if (mb_number_nbytes(mb_dtypes[i].mil_code) && mb_number_nbytes(mb_dtypes[k].mil_code))
-                    check(mb_dtypes[i].mil_code, mb_dtypes[k].mil_code, counts[c], (i + k + c) % 3);
+                for (int tier = 0; tier < mb_tier_usable(); tier++)
+                    if (mb_number_nbytes(mb_dtypes[i].mil_code) && mb_number_nbytes(mb_dtypes[k].mil_code))
+                        check(&mb_tiers[tier], mb_dtypes[i].mil_code, mb_dtypes[k].mil_code, counts[c], (i + k + c) % 3, tolerance, (int)(c % 3));
+}
+
+int main(void) {
+    check_every_pair();
+    for (int round = 0; round < 4000; round++) check_some(round % 8 == 0 ? 3000 : 130);
     return 0;
 }
+
+#endif

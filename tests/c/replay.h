@@ -28,13 +28,6 @@ static void require(int holds, const char *promise) {
     abort();
 }
 
-static void check_copy(const uint8_t *data, uint64_t nbytes) {
-    uint8_t *copy = (uint8_t *)exactly(nbytes);
-    if (nbytes > 0) memcpy(copy, data, (size_t)nbytes);
-    check(copy, nbytes);
-    free(copy);
-}
-
 #ifdef MILBLOB_FUZZ
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
@@ -45,6 +38,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
 }
 
 #else
+
+static void check_copy(const uint8_t *data, uint64_t nbytes) {
+    uint8_t *copy = (uint8_t *)exactly(nbytes);
+    if (nbytes > 0) memcpy(copy, data, (size_t)nbytes);
+    check(copy, nbytes);
+    free(copy);
+}
 
 static uint64_t random_state;
 
