@@ -12,6 +12,7 @@ from . import _codec, journal, parallel
 from .dtypes import BY_BLOB_CODE, DType
 from .errors import FormatError, MilblobError
 from .mapping import Mapping
+from .outputs import deliver, place
 
 RECORD = np.dtype([(name, "<u4" if name.endswith("code") else "<u8") for name in _codec.RECORD_FIELDS])
 """One row of an index: offset, data_offset, nbytes, count, padding_nbits (uint64), blob_code, mil_code (uint32)."""
@@ -40,42 +41,23 @@ class BlobRecord(NamedTuple):
     padding_nbits: int
 
 
-def array_over(buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any]:
-    """Return the values of a checked record: a read-only view, or for sub-byte dtypes a new read-only array."""
-    dtype = record.dtype
+def array_over(
+    buffer: _codec.Buffer, record: BlobRecord, shape: tuple[int, ...] | None = None, out: Any = None
+) -> np.ndarray[Any, Any]:
+    """Return the values of a checked record: a read-only view, or for sub-byte dtypes a new read-only array.
+
+    `shape` has as many elements as the record; default: (count,). With `out` they are put there, and that is returned.
+    """
+    dtype, shape = record.dtype, (record.count,) if shape is None else shape
     if not dtype.is_sub_byte:
-        return np.ndarray((record.count,), dtype.numpy, memoryview(buffer), record.data_offset)
-    out = np.empty(record.count, np.uint8)
-    parallel.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, out)
-    out.flags.writeable = False
-    return out.view(dtype.numpy)
-
-
-def require_fit(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Refuse an output array of another dtype or shape.
-
-    Raises:
-        TypeError: no array.
-        ValueError: another dtype or shape.
-    """
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out: expected a NumPy array, got {type(out).__name__}")
-    if out.dtype != dtype:
-        raise ValueError(f"out: expected dtype {dtype}, got {out.dtype}")
-    if out.shape != shape:
-        raise ValueError(f"out: expected shape {shape}, got {out.shape}")
-
-
-def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Copy `values` to `out`, which must have their dtype and as many elements; return `out`.
-
-    Raises:
-        TypeError: no array.
-        ValueError: another dtype or shape, or a read-only array.
-    """
-    require_fit(out, values.dtype, values.shape)
-    np.copyto(out, values)
-    return out
+        # Over a memoryview: NumPy asks for writable memory first, and is refused faster by it than by a Buffer.
+        return deliver(out, np.ndarray(shape, dtype.numpy, memoryview(buffer), record.data_offset))
+    values = place(out, dtype.numpy, shape, buffer)
+    parallel.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, values.view(np.uint8))
+    if out is None:
+        values.flags.writeable = False
+        return values.view()  # which cannot be made writable again
+    return deliver(out, values)
 
 
 class BlobReader:
@@ -194,8 +176,7 @@ class BlobReader:
             ValueError: `out` does not fit, or the reader is closed.
         """
         buffer = self._mapping.check_size()
-        values = array_over(buffer, self._record(buffer, offset))
-        return values if out is None else copy_into(out, values)
+        return array_over(buffer, self._record(buffer, offset), None, out)
 
     def read_packed(self, offset: int | BlobRecord) -> np.ndarray[Any, Any]:
         """Return the stored bytes of the record at `offset`: uint8, shape (nbytes,), a read-only view of the file."""

@@ -10,6 +10,7 @@ import numpy as np
 from . import _codec, parallel
 from .dtypes import DType, as_dtype
 from .errors import FormatError, UnsupportedError
+from .outputs import deliver, place
 
 FLOATS, INTS, BOOLS, STRINGS, LONGINTS, DOUBLES, BYTES = range(1, 8)
 _VARINTS = (INTS, BOOLS, LONGINTS)
@@ -34,7 +35,9 @@ def accepts(dtype: DType, field: int) -> bool:
     return field == dtype.field
 
 
-def unpack_tensor(value: Any, dtype: Any, shape: int | Shape) -> np.ndarray[Any, Any]:
+def unpack_tensor(
+    value: Any, dtype: Any, shape: int | Shape, *, out: np.ndarray[Any, Any] | None = None
+) -> np.ndarray[Any, Any]:
     """Return the values of a TensorValue.
 
     Args:
@@ -42,18 +45,20 @@ def unpack_tensor(value: Any, dtype: Any, shape: int | Shape) -> np.ndarray[Any,
             milblob's or coremltools'. A buffer must not change while the array is in use.
         dtype: DType, name or NumPy dtype that the enclosing Value declares.
         shape: declared dimensions, or one number; one may be None (open), and then follows from the count.
+        out: array of dtype.numpy and that shape to fill instead; memory that is used again saves the first touch of new
+            pages. After an error its contents are unspecified.
 
     Returns:
         ndarray of dtype.numpy and the given shape. From bytes, floats, doubles and byte-sized values of the bytes field
         are a read-only view of `value`, possibly unaligned; everything else is a new array. Sub-byte values take one
-        byte each. Strings are an object array of str.
+        byte each. Strings are an object array of str. With `out`, that array.
 
     Raises:
         FormatError: broken bytes; a field that does not hold this dtype; too many or too few elements; an element
             outside the dtype. The message names the field and the element.
         UnsupportedError: a shape that NumPy does not hold (more than 64 dimensions).
         TypeError: `value` is neither bytes nor a TensorValue message.
-        ValueError: a negative dimension.
+        ValueError: a negative dimension; `out` does not fit.
 
     Spec: FORMATS of coremltools e0e2f42, mlmodel/format/MIL.proto, message TensorValue.
     """
@@ -67,13 +72,20 @@ def unpack_tensor(value: Any, dtype: Any, shape: int | Shape) -> np.ndarray[Any,
     if any(size is not None and size < 0 for size in sizes):
         raise ValueError(f"shape: expected sizes of 0 or more, or None for an open one, got {sizes}")
     buffer = value if isinstance(value, _codec.Buffer) else _codec.Buffer(value)
-    return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), sizes)
+    return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), sizes, out)
 
 
 def unpack_at(
-    buffer: _codec.Buffer, offset: int, nbytes: int, dtype: DType, shape: tuple[int | None, ...]
+    buffer: _codec.Buffer, offset: int, nbytes: int, dtype: DType, shape: tuple[int | None, ...], out: Any = None
 ) -> np.ndarray[Any, Any]:
     """As unpack_tensor, for the TensorValue at [offset, offset + nbytes) of a held buffer."""
+    return deliver(out, _unpack(buffer, offset, nbytes, dtype, shape, out))
+
+
+def _unpack(
+    buffer: _codec.Buffer, offset: int, nbytes: int, dtype: DType, shape: tuple[int | None, ...], out: Any
+) -> np.ndarray[Any, Any]:
+    """The values: in `out`, if they are computed and it will do."""
     field, start, at, payload, chunk_count, string_count = _codec.tensor_locate(buffer, offset, nbytes)
     require_shape(shape, offset, buffer.name)
     open_count = shape.count(None)
@@ -93,7 +105,7 @@ def unpack_at(
         buffer = _codec.Buffer(_codec.tensor_gather(buffer, offset + nbytes, field, start, payload), buffer.name)
         at = 0
     if field in _VARINTS and not open_count and known <= payload:
-        return _varints(buffer, field, dtype, at, payload, shape)  # counts as it decodes; a varint is a byte at least
+        return _varints(buffer, field, dtype, at, payload, shape, out)  # counts as it decodes; a varint is a byte at least
     count = _count(buffer, field, dtype, at, payload, string_count, None if open_count else known)
     if open_count:
         shape = _close(shape, known, count)
@@ -105,8 +117,8 @@ def unpack_at(
         texts[:] = _codec.tensor_strings(buffer, offset + nbytes, start, count)
         return texts.reshape(cast("tuple[int, ...]", shape))
     if field in _VARINTS:
-        return _varints(buffer, field, dtype, at, payload, shape)
-    return _fixed(buffer, field, dtype, at, payload, count, shape)
+        return _varints(buffer, field, dtype, at, payload, shape, out)
+    return _fixed(buffer, field, dtype, at, payload, count, shape, out)
 
 
 def _wrong_count(buffer: _codec.Buffer, field: int, at: int, known: int, shape: Any, count: int) -> FormatError:
@@ -155,7 +167,7 @@ def _close(shape: tuple[int | None, ...], known: int, count: int) -> tuple[int |
 
 
 def _fixed(
-    buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, count: int, shape: Any
+    buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, count: int, shape: Any, out: Any
 ) -> np.ndarray[Any, Any]:
     """The values of floats, doubles or bytes: a view, unless they have to be unpacked or widened."""
     if field in (FLOATS, DOUBLES):
@@ -165,17 +177,19 @@ def _fixed(
         with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
             return stored.astype(dtype.numpy)
     if dtype is DType.BOOL:
-        out = np.empty(shape, np.uint8)
-        _codec.varint_decode(buffer, at, nbytes, out, 1, 0, 1, True)
-        return out.view(np.bool_)
+        values = place(out, dtype.numpy, shape, buffer)
+        _codec.varint_decode(buffer, at, nbytes, values.view(np.uint8), 1, 0, 1, True)  # type: ignore[arg-type]
+        return values
     if not dtype.is_sub_byte:
         return np.ndarray(shape, dtype.numpy, memoryview(buffer), at)
-    out = np.empty(shape, np.uint8)
-    parallel.unpack_bits(buffer, at, count, dtype.nbits, out)
-    return out.view(dtype.numpy)
+    values = place(out, dtype.numpy, shape, buffer)
+    parallel.unpack_bits(buffer, at, count, dtype.nbits, values.view(np.uint8))
+    return values
 
 
-def _varints(buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, shape: Any) -> np.ndarray[Any, Any]:
+def _varints(
+    buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, shape: Any, out: Any
+) -> np.ndarray[Any, Any]:
     """The values of ints, longInts or bools: a new array, every element checked against the dtype."""
     low, high = dtype.range
     # A field of signed numbers holds an unsigned dtype of its own width as the same bits.
@@ -184,17 +198,18 @@ def _varints(buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: i
     elif dtype.nbits == 32 and field == INTS:
         low, high = -(1 << 31), (1 << 32) - 1  # some encoders write a negative int32 in five bytes
     itemsize = max(dtype.nbits // 8, 1)
-    out = np.empty(shape, f"u{itemsize}")
+    values = place(out, dtype.numpy.newbyteorder("="), shape, buffer)
+    raw = values.view(f"u{itemsize}")
     try:
-        _codec.varint_decode(buffer, at, nbytes, out, itemsize, low, min(high, (1 << 63) - 1), field == BOOLS)
+        _codec.varint_decode(buffer, at, nbytes, raw, itemsize, low, min(high, (1 << 63) - 1), field == BOOLS)  # type: ignore[arg-type]
     except FormatError:
         count = _codec.varint_count(buffer, at, nbytes)
-        if count != out.size:
-            raise _wrong_count(buffer, field, at, out.size, shape, count) from None
+        if count != raw.size:
+            raise _wrong_count(buffer, field, at, raw.size, shape, count) from None
         raise
     if dtype is DType.INT4:
-        out &= 0x0F  # ml_dtypes keeps int4 zero-extended
-    return out.view(np.bool_ if dtype is DType.BOOL else dtype.numpy.newbyteorder("="))
+        raw &= 0x0F  # ml_dtypes keeps int4 zero-extended
+    return values
 
 
 _VARINT_KINDS = {
