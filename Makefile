@@ -60,8 +60,12 @@ $(VENV)/.python:
 	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" "setuptools>=77" "cython>=3.1"
 	@touch $@
 
+# A module of one Python's own ABI, left from before, would be preferred to the one that is built here.
+STALE := $(filter-out %.abi3.so,$(wildcard src/milblob/_codec.*.so))
+
 # The package itself, editable, with rich for tables. Installing compiles the extension; later only what changed is compiled.
 $(VENV)/.built: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python
+	@rm -f $(STALE)
 	$(if $(filter pyproject.toml setup.py,$?),$(PY) -m pip install --quiet --no-build-isolation --editable ".[tables]", \
 	    $(PY) setup.py --quiet build_ext --inplace)
 	@touch $@

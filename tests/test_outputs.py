@@ -37,7 +37,11 @@ def outs(values):
         yield whole[..., ::2]
         yield np.zeros(values.shape, values.dtype, order="F")
     odd = np.zeros(values.nbytes + 1, np.uint8)[1:]
-    yield odd.view(values.dtype).reshape(values.shape) if values.size else odd[:0].view(values.dtype).reshape(values.shape)
+    yield (
+        odd.view(values.dtype).reshape(values.shape)
+        if values.size
+        else odd[:0].view(values.dtype).reshape(values.shape)
+    )
 
 
 def test_blobs():
@@ -64,7 +68,9 @@ def test_tensors(case):
     assert seen
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int32", "int64", "int8", "uint16", "int4", "uint3", "float32", "float64", "float16"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int32", "int64", "int8", "uint16", "int4", "uint3", "float32", "float64", "float16"]
+)
 def test_tensor_values(dtype):
     array = np.arange(12).reshape(3, 4) % 5
     numpy = milblob.DType[dtype.upper()].numpy

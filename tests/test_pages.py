@@ -52,11 +52,11 @@ def test_new_arrays(tmp_path):
 
 
 def test_tensor_values():
-    for dtype, field in (("int32", 2), ("bool", 3), ("uint6", 7), ("float32", 1)):
+    for dtype in ("int32", "bool", "uint6", "float32"):
         value = milblob.pack_tensor(np.zeros(2 * COUNT, {"uint6": "uint8"}.get(dtype, dtype)), dtype)
         assert is_advised(value)
         if dtype != "float32":
             assert is_advised(milblob.unpack_tensor(value, dtype, (2 * COUNT,)))
     half = reference.write_field(1, bytes(4 * COUNT // 2))
-    pieces = reference.write_field(field, half + half)  # put together in memory of our own
+    pieces = reference.write_field(1, half + half)  # put together in memory of our own
     assert is_advised(milblob.unpack_tensor(pieces, "float32", (COUNT,)).view(np.uint8))

@@ -4,7 +4,7 @@ New arrays are `np.empty`: NumPy asks the system for huge pages where they are l
 which is faster still, there is `out=`.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def place(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...], source: Any = 
     flags = out.flags
     will_do = flags.c_contiguous and flags.writeable and flags.aligned and dtype.isnative
     if will_do and (source is None or not np.may_share_memory(out, np.frombuffer(source, np.uint8))):
-        return out
+        return cast(Array, out)
     return np.empty(shape, dtype)
 
 
@@ -57,4 +57,4 @@ def deliver(out: Any, values: Array) -> Array:
         return values
     require_fit(out, values.dtype, values.shape)
     np.copyto(out, values)
-    return np.asarray(out)
+    return cast(Array, out)

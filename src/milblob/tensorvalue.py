@@ -105,7 +105,9 @@ def _unpack(
         buffer = _codec.Buffer(_codec.tensor_gather(buffer, offset + nbytes, field, start, payload), buffer.name)
         at = 0
     if field in _VARINTS and not open_count and known <= payload:
-        return _varints(buffer, field, dtype, at, payload, shape, out)  # counts as it decodes; a varint is a byte at least
+        return _varints(
+            buffer, field, dtype, at, payload, shape, out
+        )  # counts as it decodes; a varint is a byte at least
     count = _count(buffer, field, dtype, at, payload, string_count, None if open_count else known)
     if open_count:
         shape = _close(shape, known, count)
@@ -178,7 +180,7 @@ def _fixed(
             return stored.astype(dtype.numpy)
     if dtype is DType.BOOL:
         values = place(out, dtype.numpy, shape, buffer)
-        _codec.varint_decode(buffer, at, nbytes, values.view(np.uint8), 1, 0, 1, True)  # type: ignore[arg-type]
+        _codec.varint_decode(buffer, at, nbytes, values.view(np.uint8), 1, 0, 1, True)
         return values
     if not dtype.is_sub_byte:
         return np.ndarray(shape, dtype.numpy, memoryview(buffer), at)
@@ -201,7 +203,7 @@ def _varints(
     values = place(out, dtype.numpy.newbyteorder("="), shape, buffer)
     raw = values.view(f"u{itemsize}")
     try:
-        _codec.varint_decode(buffer, at, nbytes, raw, itemsize, low, min(high, (1 << 63) - 1), field == BOOLS)  # type: ignore[arg-type]
+        _codec.varint_decode(buffer, at, nbytes, raw, itemsize, low, min(high, (1 << 63) - 1), field == BOOLS)
     except FormatError:
         count = _codec.varint_count(buffer, at, nbytes)
         if count != raw.size:

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 PIECE_NBYTES = 1 << 22
@@ -78,8 +79,7 @@ def _quota(groups: str, root: str) -> int:
     """The quota of a control group and of those around it, in whole processors; many if there is none. Read once."""
     least = sys.maxsize
     try:
-        with open(groups, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = Path(groups).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return least
     for line in lines:
@@ -97,8 +97,7 @@ def _quota(groups: str, root: str) -> int:
 def _quota_of(folder: str) -> int:
     def words(name: str) -> list[str]:
         try:
-            with open(f"{folder}/{name}", encoding="utf-8") as file:
-                return file.read().split()
+            return Path(folder, name).read_text(encoding="utf-8").split()
         except (OSError, ValueError):
             return []
 
@@ -125,8 +124,8 @@ def ordered(work: Callable[[_T], _R], items: Iterable[_T], is_much: bool = True)
         is_much: whether it is worth the threads; if not, this is `map`.
 
     Raises:
-        What `work` or `items` raise, in the place of the result. Nothing is begun afterwards, and what has been begun is
-        waited for (also after KeyboardInterrupt, which comes in the caller's thread).
+        What `work` or `items` raise, in the place of the result. Nothing is begun afterwards, and what has been begun
+            is waited for (also after KeyboardInterrupt, which comes in the caller's thread).
         ValueError: as `count`.
     """
     workers = count() if is_much else 1
