@@ -2,7 +2,7 @@
 
 import operator
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -12,7 +12,6 @@ from . import _codec, journal, parallel
 from .dtypes import BY_BLOB_CODE, DType
 from .errors import FormatError, MilblobError
 from .mapping import Mapping
-from .outputs import deliver, place
 
 RECORD = np.dtype([(name, "<u4" if name.endswith("code") else "<u8") for name in _codec.RECORD_FIELDS])
 """One row of an index: offset, data_offset, nbytes, count, padding_nbits (uint64), blob_code, mil_code (uint32)."""
@@ -41,23 +40,79 @@ class BlobRecord(NamedTuple):
     padding_nbits: int
 
 
-def array_over(
-    buffer: _codec.Buffer, record: BlobRecord, shape: tuple[int, ...] | None = None, out: Any = None
-) -> np.ndarray[Any, Any]:
-    """Return the values of a checked record: a read-only view, or for sub-byte dtypes a new read-only array.
+def require_fit(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Refuse an output array of another dtype or shape.
 
-    `shape` has as many elements as the record; default: (count,). With `out` they are put there, and that is returned.
+    Raises:
+        TypeError: no array.
+        ValueError: another dtype or shape.
     """
-    dtype, shape = record.dtype, (record.count,) if shape is None else shape
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out: expected a NumPy array, got {type(out).__name__}")
+    if out.dtype != dtype:
+        raise ValueError(f"out: expected dtype {dtype}, got {out.dtype}")
+    if out.shape != shape:
+        raise ValueError(f"out: expected shape {shape}, got {out.shape}")
+
+
+def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Copy `values` to `out`, which must have their dtype and as many elements; return `out`.
+
+    Raises:
+        TypeError: no array.
+        ValueError: another dtype or shape, or a read-only array.
+    """
+    require_fit(out, values.dtype, values.shape)
+    np.copyto(out, values)
+    return out
+
+
+def filled(
+    out: np.ndarray[Any, Any] | None,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    fill: Callable[[np.ndarray[Any, Any]], object],
+) -> np.ndarray[Any, Any]:
+    """Return an array of `dtype` and `shape` that `fill` has written: a new one, or `out`.
+
+    Args:
+        out: array of that dtype and shape, or None. It is written to directly if its memory is one aligned piece, else
+            copied to. What it holds after an exception is unspecified.
+        fill: takes a C-contiguous, aligned array and writes every element.
+
+    Raises:
+        As `copy_into`, and whatever `fill` raises.
+    """
+    if out is not None:
+        require_fit(out, dtype, shape)
+        if out.flags.carray:
+            fill(out)
+            return out
+    values = np.empty(shape, dtype)
+    fill(values)
+    return values if out is None else copy_into(out, values)
+
+
+def array_over(
+    buffer: _codec.Buffer, record: BlobRecord, shape: tuple[int, ...], out: np.ndarray[Any, Any] | None = None
+) -> np.ndarray[Any, Any]:
+    """Return the values of a checked record in the given shape.
+
+    They are a read-only view, or for sub-byte dtypes a new read-only array. With `out`, they are written there.
+    """
+    dtype = record.dtype
     if not dtype.is_sub_byte:
-        # Over a memoryview: NumPy asks for writable memory first, and is refused faster by it than by a Buffer.
-        return deliver(out, np.ndarray(shape, dtype.numpy, memoryview(buffer), record.data_offset))
-    values = place(out, dtype.numpy, shape, buffer)
-    parallel.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, values.view(np.uint8))
-    if out is None:
-        values.flags.writeable = False
-        return values.view()  # which cannot be made writable again
-    return deliver(out, values)
+        view = np.ndarray(shape, dtype.numpy, memoryview(buffer), record.data_offset)
+        return view if out is None else copy_into(out, view)
+
+    def unpack(values: np.ndarray[Any, Any]) -> None:
+        parallel.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, values)
+
+    values = filled(out, dtype.numpy, shape, unpack)
+    if out is not None:
+        return out
+    values.flags.writeable = False
+    return values.view()  # of a read-only array, so that it stays read-only
 
 
 class BlobReader:
@@ -65,6 +120,8 @@ class BlobReader:
 
     Args:
         source: path, file object, or any C-contiguous buffer, which must not change while arrays are in use.
+        mmap: map the file. False reads it into memory instead, whole, which arrays then share and keep: for files that
+            another process may make shorter, where touching a mapped page that is gone kills this one.
 
     Raises:
         OSError: the file cannot be opened.
@@ -78,10 +135,10 @@ class BlobReader:
     Spec: coremltools e0e2f42, mlmodel/src/MILBlob/Blob/StorageFormat.hpp.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, *, mmap: bool = True) -> None:
         if isinstance(source, str | os.PathLike):
             journal.require_none(os.fsdecode(source))
-        self._mapping = source if isinstance(source, Mapping) else Mapping(source)
+        self._mapping = source if isinstance(source, Mapping) else Mapping(source, is_mapped=mmap)
         self._index: np.ndarray[Any, Any] | None = None
         self._mapping.expect_random(True)  # before the header is touched: one page, not all that read-ahead would bring
         try:
@@ -165,10 +222,11 @@ class BlobReader:
 
         Args:
             offset: byte offset of the record's metadata, or a BlobRecord.
-            out: array of the record's NumPy dtype and shape (count,) to fill instead.
+            out: array of the record's NumPy dtype and shape (count,) to fill instead. Sub-byte values are unpacked
+                straight into it if it is C-contiguous.
 
         Returns:
-            ndarray, shape (count,), read-only, over the mapped file (it stays valid after close). Sub-byte dtypes are
+            ndarray, shape (count,), read-only, over the file's bytes (it stays valid after close). Sub-byte dtypes are
             unpacked to a new array, one byte per element. With `out`, that array.
 
         Raises:
@@ -176,7 +234,8 @@ class BlobReader:
             ValueError: `out` does not fit, or the reader is closed.
         """
         buffer = self._mapping.check_size()
-        return array_over(buffer, self._record(buffer, offset), None, out)
+        record = self._record(buffer, offset)
+        return array_over(buffer, record, (record.count,), out)
 
     def read_packed(self, offset: int | BlobRecord) -> np.ndarray[Any, Any]:
         """Return the stored bytes of the record at `offset`: uint8, shape (nbytes,), a read-only view of the file."""

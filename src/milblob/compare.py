@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _codec
+from .decode import MAX_DEPTH
 from .dtypes import DType
 from .formats.elements import Readable
 from .ranges import PIECE_COUNT, Elements, have_equal_bits, starts
@@ -309,7 +310,7 @@ def _have_equal_parts(a: Tensor, b: Tensor, depth: int = 0) -> bool:
     if (
         a.op != b.op
         or ours.keys() != theirs.keys()
-        or depth > _MAX_LINES
+        or depth > MAX_DEPTH
         or a._compressed.output != b._compressed.output
     ):
         return False

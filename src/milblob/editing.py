@@ -112,7 +112,8 @@ class EditableModel(Model):
     one, and tensors that were looked up before show what they did.
 
     There is one writer at a time: other processes are kept out by locks, and of several threads that assign, flush or
-    close at once all but the first get a RuntimeError, and nothing of the first is lost. Any number of threads may read.
+    close at once all but the first get a RuntimeError, and nothing of the first is lost. Any number of threads may
+    read.
     """
 
     def __init__(self, source: Any, *, constants: bool = False, stored: bool = False, locked: bool = False) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from . import _codec
+from .dense import read
 from .tensor import Tensor
 from .tensorvalue import stored_bytes
 from .threads import ordered
@@ -55,19 +56,19 @@ def stored_piece(tensor: Tensor) -> Piece | None:
 
 
 def dense_pieces(tensor: Tensor) -> Iterator[Piece]:
-    """Yield the values of a tensor, decoded, in order; no piece is much larger than PIECE_NBYTES, unless a row is."""
+    """Yield the values of a tensor, decoded, in order; those of a compressed weight in pieces of PIECE_NBYTES."""
     piece = stored_piece(tensor)
     if piece is not None:
         yield piece
         return
-    shape, dtype = tensor.shape, tensor.mil_dtype
-    rows = shape[0] if shape else 1
-    step = max(PIECE_NBYTES // max(dtype.nbytes(prod(shape[1:])), 1), 1)
-    if dtype.is_sub_byte:  # rows need not end at whole bytes
-        step = rows
-    for start in range(0, rows, step) if rows > step else (None,):
-        values = tensor.read() if start is None else tensor[start : start + step]
-        yield Piece(_codec.Buffer(stored_bytes(np.asarray(values), dtype)), 0, values.size, dtype)
+    with tensor._naming():
+        dense = tensor._dense()
+    dtype, count = dense.dtype, prod(dense.shape)
+    unit = 8 * max(dense.unit, 1)  # elements below 8 bits are packed in whole bytes
+    step = max(PIECE_NBYTES // dtype.numpy.itemsize // unit, 1) * unit
+    for begin in range(0, count, step):
+        values = read(dense, None, begin, (min(step, count - begin),))
+        yield Piece(_codec.Buffer(stored_bytes(values, dtype)), 0, values.size, dtype)
 
 
 def array_pieces(array: np.ndarray[Any, Any], dtype: Any) -> Iterator[Piece]:

@@ -9,13 +9,12 @@ from typing import Any, cast
 import numpy as np
 
 from . import _codec
-from .blob import BlobReader, BlobRecord, array_over
+from .blob import BlobReader, BlobRecord, array_over, copy_into, require_fit
 from .compression import Compression, describe
 from .decode import Chain
 from .dense import Dense, Packed, pack, read, read_key
 from .dtypes import BY_MIL_CODE, DType
 from .errors import FormatError, MilblobError, ResolveError
-from .outputs import deliver, place
 from .package import MODEL_PATH, Package, Source, join_relative
 from .program import Compressed, Program, Use
 from .tensorvalue import require_shape, stored_bytes, unpack_at
@@ -204,8 +203,9 @@ class Tensor:
         """Return the values.
 
         Args:
-            out: array of the same dtype and shape to fill instead: memory that is used again saves the first touch of
-                new pages. After an error its contents are unspecified.
+            out: array of the same dtype and shape to fill instead. Values that have to be computed (compressed
+                weights, packed ones, immediates of integers) are written straight into it if it is C-contiguous.
+                What it holds after an exception is unspecified.
 
         Returns:
             ndarray, read-only view of the mapped file if the stored bytes are the values, else a new array: the dense
@@ -220,7 +220,12 @@ class Tensor:
         with self._naming():
             if self._compressed is not None:
                 dense = self._dense()
-                return deliver(out, read(dense, place(out, dense.dtype.numpy, dense.shape)))
+                if out is None:
+                    return read(dense)
+                require_fit(out, dense.dtype.numpy, dense.shape)
+                if out.flags.c_contiguous and out.flags.writeable:
+                    return read(dense, out)
+                return copy_into(out, read(dense))
             return self._read(out)
 
     @contextlib.contextmanager
@@ -240,16 +245,17 @@ class Tensor:
             return self.name
         return self._program.path(self._op(), self._constant)
 
-    def _read(self, out: Any = None) -> np.ndarray[Any, Any]:
+    def _read(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         package = self._package
         package.require_open()
         if package.staged and self.name in package.staged:
-            return deliver(out, package.staged[self.name])
+            staged = package.staged[self.name]
+            return staged if out is None else copy_into(out, staged)
         if self._compressed is not None:
             return read(self._dense())
         if self.is_blob:
             reader, record = self._record()
-            return self._values_of(reader, record, out)
+            return array_over(reader._mapping.live(), record, cast("tuple[int, ...]", self._shape), out)
         source, program = cast(Source, self._source), cast(Program, self._program)
         source.mapping.check_size()
         offset, nbytes = self._constant.payload
@@ -275,9 +281,6 @@ class Tensor:
             words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
         return reader, record
-
-    def _values_of(self, reader: BlobReader, record: BlobRecord, out: Any = None) -> np.ndarray[Any, Any]:
-        return array_over(reader._mapping.live(), record, cast("tuple[int, ...]", self._shape), out)
 
     def _packed(self) -> Packed:
         """The elements of a stored part as they are stored."""
@@ -308,9 +311,12 @@ class Tensor:
             raise TypeError(f"dtype of {self.name}: expected one of fixed size, got string")
         if not (self.mil_dtype.is_sub_byte and self.is_blob) or self.name in self._package.staged:
             return np.asarray(stored_bytes(self.read(), self.mil_dtype))
-        with self._naming():
+        try:
             self._package.require_open()
             reader, record = self._record()
+        except MilblobError as error:
+            error.where = error.where or self.where
+            raise
         return reader.read_packed(record)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

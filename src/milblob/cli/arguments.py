@@ -397,6 +397,7 @@ def _add_repack(commands: Any) -> None:
     too_large = "what a cast does with too large numbers; default: error"
     add("--overflow", choices=("error", "inf", "clamp"), default="error", help=too_large)
     add("--nan", choices=("keep", "error"), default="keep", help="what a cast does with NaNs; default: keep")
+    add("--decompress", action="store_true", help="make compressed weights dense")
     add("--dedupe", action="store_true", help="store equal weights once")
     add("--gc", action="store_true", help="drop records that nothing refers to")
     count: dict[str, Any] = {"metavar": "N", "nargs": "?", "type": int, "const": True}
