@@ -170,6 +170,10 @@ def test_decoding(build):
     run([build("decode")])
 
 
+def test_packed_bits_and_varints(build):
+    run([build("packed")])
+
+
 def test_splice(build, programs, tmp_path):
     run([build("splice_edits"), "--whole", *corpus("splice")])
     run([build("splice_edits"), *programs])

@@ -307,7 +307,7 @@ def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any]) -> None:
-    buffer = reader._mapping.check_size()
+    view = memoryview(reader._mapping.check_size())
     records, good, error = reader._records_at([cast(int, t.offset) for t in tensors])
     if error is not None:
         error.where = tensors[good].where
@@ -323,6 +323,6 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
             and dtype.nbits >= 8
             and tensor.ndim <= MAX_RANK
         ):
-            result[tensor.name] = np.ndarray(tensor._shape, dtype.numpy, buffer, start)  # type: ignore[arg-type]
+            result[tensor.name] = np.ndarray(tensor._shape, dtype.numpy, view, start)
         else:
             result[tensor.name] = tensor.read()

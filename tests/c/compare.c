@@ -50,7 +50,20 @@ static void one_round(void) { check_some(random_byte() & 1 ? 3000 : 130); }
 
 #ifndef MILBLOB_FUZZ
 
+/* Every pair of dtypes, with counts around those of blocks and of the parts that a row of SIMD takes. */
+static void check_every_pair(void) {
+    static const uint64_t counts[] = {0, 1, 2, 3, 4, 5, 7, 8, 31, 64, 65, 1023, 1024, 1025, 2050};
+    const mb_tolerance tolerance = {0.5, 0.25};
+    for (uint32_t i = 0; i < MB_DTYPE_COUNT; i++)
+        for (uint32_t k = 0; k < MB_DTYPE_COUNT; k++)
+            for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++)
+                for (int tier = 0; tier < mb_tier_usable(); tier++)
+                    if (mb_number_nbytes(mb_dtypes[i].mil_code) && mb_number_nbytes(mb_dtypes[k].mil_code))
+                        check(&mb_tiers[tier], mb_dtypes[i].mil_code, mb_dtypes[k].mil_code, counts[c], (i + k + c) % 3, tolerance, (int)(c % 3));
+}
+
 static void all_rounds(void) {
+    check_every_pair();
     for (int round = 0; round < 4000; round++) check_some(round % 8 == 0 ? 3000 : 130);
 }
 
