@@ -133,7 +133,7 @@ def main():
     given = parser.parse_args()
     names = given.only or harnesses()
     out = given.out.resolve()
-    subprocess.run([sys.executable, HERE / "seeds.py", out / "seeds"], check=True)
+    subprocess.run([sys.executable, HERE / "seeds.py", out / "seeds", *names], check=True)
     commands = {name: build(name, out) for name in names}
     rows = []
     print(
