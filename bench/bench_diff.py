@@ -16,6 +16,7 @@ NBYTES = scaled(1 << 30, 1 << 20) // 4096 * 4096
 COUNT = NBYTES // 2
 CHUNK = 1 << 20
 EQUAL = f"compare two equal files of {NBYTES >> 20} MiB"
+DIFFERENT_LIMIT = "C: one summing pass over both, one thread"
 DIFFERENT = f"figures of two different files of {NBYTES >> 20} MiB of float16"
 
 
@@ -100,14 +101,23 @@ def bench_numpy_equal(row: Any, files: Any) -> None:
 
 
 def bench_milblob_figures(row: Any, files: Any) -> None:
-    expected = numpy_figures(files[0], files[2])
-
     def check(got: Any) -> None:
+        expected = numpy_figures(files[0], files[2])
         (tensor,) = got.rows
         f = tensor.figures
         np.testing.assert_allclose([f.max_abs, f.mean_abs, f.relative, f.cosine, f.sqnr], expected, rtol=1e-10)
 
     row(DIFFERENT, "milblob.diff", lambda: milblob.diff(files[0], files[2]), check=check, role="milblob", nbytes=NBYTES)
+
+
+def bench_figures_limit(row: Any, files: Any, cwalk: Any) -> None:
+    arrays = [np.memmap(path, np.uint64, "r", 128, COUNT // 4) for path in (files[0], files[2])]
+
+    def check(got: list[int]) -> None:
+        assert got == [int(array.sum()) for array in arrays]
+
+    run = lambda: [cwalk.sum(array) for array in arrays]  # noqa: E731
+    row(DIFFERENT, DIFFERENT_LIMIT, run, check=check, role="limit", nbytes=NBYTES)
 
 
 def bench_numpy_figures(row: Any, files: Any) -> None:

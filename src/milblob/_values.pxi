@@ -1,15 +1,21 @@
 # Part of _codec.pyx: elements in their stored forms: packed bits, varints, TensorValues.
 
 def unpack_bits(Buffer buffer not None, uint64_t offset, uint64_t count, unsigned int nbits, out):
-    """Unpack `count` elements of `nbits` (1, 2, 3, 4 or 6) at `offset` into `out`, one zero-extended byte each."""
+    """Unpack `count` elements of `nbits` (1, 2, 3, 4 or 6) at `offset` into `out`, one zero-extended byte each.
+
+    `out` is a writable buffer of exactly `count` bytes and must not overlap `buffer`.
+    """
     cdef Py_buffer dst
+    cdef const C.mb_tier *tier = _tier
     _span_check(buffer, offset, C.mb_packed_nbytes(count, nbits))
     PyObject_GetBuffer(out, &dst, PyBUF_WRITABLE)
     try:
         if <uint64_t>dst.len != count:
             raise ValueError(f"out: expected {count} bytes, got {dst.len}")
+        if _overlap(buffer.data + offset, C.mb_packed_nbytes(count, nbits), <const uint8_t *>dst.buf, count):
+            raise ValueError("out: expected memory of its own, got a part of the buffer")
         with nogil:
-            C.mb_unpack_bits(<uint8_t *>dst.buf, buffer.data + offset, count, nbits)
+            C.mb_unpack(tier, <uint8_t *>dst.buf, buffer.data + offset, count, nbits)
     finally:
         PyBuffer_Release(&dst)
 
@@ -28,6 +34,7 @@ def pack_bits(array, out, unsigned int nbits, int lo, int hi, uint64_t first=0):
     cdef Py_buffer src, dst
     cdef C.mb_error e
     cdef C.mb_status status
+    cdef const C.mb_tier *tier = _tier
     PyObject_GetBuffer(array, &src, PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(out, &dst, PyBUF_WRITABLE)
@@ -35,8 +42,8 @@ def pack_bits(array, out, unsigned int nbits, int lo, int hi, uint64_t first=0):
             if <uint64_t>dst.len != C.mb_packed_nbytes(<uint64_t>src.len, nbits):
                 raise ValueError(f"out: expected {C.mb_packed_nbytes(<uint64_t>src.len, nbits)} bytes, got {dst.len}")
             with nogil:
-                status = C.mb_pack_bits(<uint8_t *>dst.buf, <const uint8_t *>src.buf, <uint64_t>src.len, nbits, lo, hi,
-                                        lo < 0, &e)
+                status = C.mb_pack(tier, <int>nbits, <uint8_t *>dst.buf, <uint64_t>dst.len, src.buf, <uint64_t>src.len,
+                                   lo, hi, &e)
         finally:
             PyBuffer_Release(&dst)
     finally:
@@ -67,10 +74,11 @@ def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
     cdef uint8_t *at
     cdef uint8_t header[32]
     cdef bytes result
+    cdef const C.mb_tier *tier = _tier
     PyObject_GetBuffer(array, &src, PyBUF_SIMPLE)
     try:
         count = <uint64_t>src.len // C.mb_pack_itemsize(kind)
-        payload = C.mb_pack_nbytes(kind, src.buf, count)
+        payload = C.mb_pack_nbytes(tier, kind, src.buf, count)
         inner = 1 + C.mb_varint_length(payload) + payload if payload else 0
         header[0] = <uint8_t>(field << 3 | 2)
         head = 1 + C.mb_varint_write(header + 1, inner)
@@ -83,7 +91,7 @@ def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
         memcpy(at, header, head)
         if payload:
             with nogil:
-                status = C.mb_pack(kind, at + head, payload, src.buf, count, lo, hi, &e)
+                status = C.mb_pack(tier, kind, at + head, payload, src.buf, count, lo, hi, &e)
     finally:
         PyBuffer_Release(&src)
     if status:
@@ -171,7 +179,7 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
     """Decode varints to elements of `itemsize` bytes (1, 2, 4, 8), each within lo..hi.
 
     Args:
-        out: writable, aligned buffer; its size says how many elements there must be.
+        out: writable, aligned buffer of its own memory; its size says how many elements there must be.
 
     Raises:
         FormatError: a value out of range (its index is named), a malformed varint, or too many or few of them.
@@ -181,12 +189,15 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
     cdef C.mb_status status
     cdef uint64_t count
     cdef const uint8_t *src = buffer.data + offset
+    cdef const C.mb_tier *tier = _tier
     _span_check(buffer, offset, nbytes)
     PyObject_GetBuffer(out, &dst, PyBUF_WRITABLE)
     count = <uint64_t>dst.len // itemsize
     try:
+        if _overlap(src, nbytes, <const uint8_t *>dst.buf, <uint64_t>dst.len):
+            raise ValueError("out: expected memory of its own, got a part of the buffer")
         with nogil:
-            status = C.mb_varint_decode(dst.buf, itemsize, is_bool, src, nbytes, count, lo, hi, &e)
+            status = C.mb_varint_decode(tier, dst.buf, itemsize, is_bool, src, nbytes, count, lo, hi, &e)
     finally:
         PyBuffer_Release(&dst)
     if not status:
