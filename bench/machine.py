@@ -35,7 +35,7 @@ def milblob_facts() -> dict[str, str]:
     import milblob
     from milblob import _codec
 
-    info = dict(getattr(milblob, "info", dict)())
+    info = milblob.info().as_dict()
     tiers, active = _codec._tiers()
     try:
         version = metadata.version("milblob")
@@ -43,7 +43,7 @@ def milblob_facts() -> dict[str, str]:
         pyproject = _read(str(Path(__file__).parent.parent / "pyproject.toml"))
         version = (re.findall(r'^version = "(.+)"$', pyproject, re.M) or ["unknown"])[0]
     facts = {"version": version, "tier": active, "tiers": ", ".join(tiers)}
-    return facts | {key: str(info[key]) for key in ("compiler",) if key in info}
+    return facts | {"compiler": info["compiler"]}
 
 
 @functools.cache
