@@ -12,11 +12,12 @@ MODEL ?= examples/demo.mlpackage
 HEADERS := $(wildcard include/milblob/*.h)
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo test lint bench build clean
+.PHONY: help demo test lint bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
+	@echo "make bench JOB=list runs bench/bench_list.py alone; AGAINST=bench/results/NAME.json says what has changed"
 	@echo "make demo MODEL=path shows any model; PYTHON=path chooses the Python (3.11 or newer) that makes .venv"
 
 demo: $(VENV)/.built ## open a small model, list its weights, load them, say what happened
@@ -32,9 +33,11 @@ lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs ag
 	$(PY) -m mypy
 	$(PY) -m mypy.stubtest --ignore-disjoint-bases --ignore-unused-allowlist --allowlist tests/stubtest.txt milblob._codec milblob.dtypes
 
-bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives, on the same data (ten minutes)
-	$(PY) -m pytest bench --benchmark-only --benchmark-json=$(VENV)/bench.json
-	$(PY) bench/table.py $(VENV)/bench.json
+bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives: one table, in ten to fifteen minutes
+	$(PY) bench/run.py $(JOB) $(if $(JOB),,--json $(VENV)/bench.json) $(if $(AGAINST),--against $(AGAINST))
+
+performance: $(VENV)/.built ## write docs/performance.md and its plot from what the last make bench measured
+	$(PY) bench/report.py $(VENV)/bench.json
 
 build: $(VENV)/.built ## make .venv and compile the extension
 

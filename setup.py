@@ -1,6 +1,7 @@
 """Build the one extension module. Everything else about the package is in pyproject.toml."""
 
 import sys
+import sysconfig
 from glob import glob
 
 from Cython.Build import cythonize
@@ -9,12 +10,20 @@ from setuptools import Extension, setup
 # -O3 because the plain kernels rely on the compiler's vectoriser; MSVC's /O2 includes it.
 FLAGS = ["/O2", "/std:c11"] if sys.platform == "win32" else ["-O3", "-std=c11"]
 
+# One wheel for 3.11 and every later Python, except free-threaded ones, which have no stable ABI (docs/architecture.md).
+IS_STABLE = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+
 codec = Extension(
     "milblob._codec",
     sources=["src/milblob/_codec.pyx"],
     include_dirs=["include"],
     depends=[*glob("include/milblob/*.h"), *glob("src/milblob/*.px[di]")],
     extra_compile_args=FLAGS,
+    define_macros=[("Py_LIMITED_API", "0x030B0000")] if IS_STABLE else [],
+    py_limited_api=IS_STABLE,
 )
 
-setup(ext_modules=cythonize([codec], language_level=3))
+setup(
+    ext_modules=cythonize([codec], language_level=3),
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if IS_STABLE else {},
+)

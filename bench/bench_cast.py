@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import Made, scaled
+from conftest import Made, needs, scaled
 from milblob import _codec
 from milblob.casting import convert_into
 
@@ -129,7 +129,7 @@ def coremltools_pass(source: Path, target: Path) -> None:
 
 ROWS: dict[str, tuple[Callable[[Path, Path], None], str, dict[str, Any]]] = {
     "milblob: repack": (repack, "mlpackage", {"role": "milblob", "targets": {LIMIT: 1.3, TORCH: 1.0}}),
-    "milblob: kernel and write": (kernel_and_write, "mlpackage", {}),
+    "milblob: kernel and write": (kernel_and_write, "mlpackage", {"role": "milblob"}),
     "coremltools reader, astype, writer": (reader_astype_writer, "mlpackage", {}),
     TORCH: (torch_to, "pt", {}),
     "coremltools: add_fp16_cast pass": (coremltools_pass, "mlpackage", {"rounds": 2}),
@@ -174,7 +174,7 @@ def remover(target: Path) -> Callable[[], None]:
 def bench_cast(row: Any, made: Made, name: str, tmp_path: Path) -> None:
     run, suffix, options = ROWS[name]
     if suffix == "pt":
-        pytest.importorskip("torch")
+        needs("torch")
     write = makers.WRITERS["pt"] if suffix == "pt" else lambda path, tensors: write_adds(path, tensors)
     source = made(f"cast.{suffix}", lambda path: write(path, TENSORS))
     results = {kernel_and_write: "raw", reader_astype_writer: "bin"}
@@ -205,23 +205,31 @@ KERNEL_COUNT = scaled(1 << 26, 1 << 12)
 PAIRS = [("float32", "float16"), ("float16", "float32"), ("float32", "bfloat16"), ("bfloat16", "float32")]
 
 
-def array_of(dtype: str, count: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(9).standard_normal(count, np.float32).astype(milblob.DType[dtype.upper()].numpy)
+class Pair:
+    """Elements of one dtype, an array for them in another, and what must be in it."""
+
+    def __init__(self, src: str, dst: str) -> None:
+        self.src, self.dst = src, dst
+        source, target = (milblob.DType[name.upper()].numpy for name in (src, dst))
+        self.array = np.random.default_rng(9).standard_normal(KERNEL_COUNT, np.float32).astype(source)
+        self.expected = self.array.astype(target)
+        self.out = np.zeros(KERNEL_COUNT, target)
 
 
-@pytest.mark.parametrize(("src", "dst"), PAIRS)
+@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+def pair(request: Any) -> Pair:
+    return Pair(*request.param)
+
+
 @pytest.mark.parametrize("name", ["milblob", "copy", "NumPy: astype", "torch: copy_"])
-def bench_kernel(row: Any, name: str, src: str, dst: str) -> None:
+def bench_kernel(row: Any, name: str, pair: Pair) -> None:
+    src, dst, array, out, expected = pair.src, pair.dst, pair.array, pair.out, pair.expected
     job = f"{src} -> {dst}, {KERNEL_COUNT / 1e6:.0f}M elements in memory, into an array that is there"
-    array = array_of(src, KERNEL_COUNT)
-    target = milblob.DType[dst.upper()].numpy
-    expected = array.astype(target)
-    out = np.zeros(KERNEL_COUNT, target)
     nbytes = array.nbytes + out.nbytes
     options: dict[str, Any] = {"nbytes": nbytes}
     if name == "milblob":
         held, into = _codec.Buffer(array.view(np.uint8)), out.view(np.uint8)
-        options.update(role="milblob")
+        options.update(role="milblob", targets={"copy": 1.3})
 
         def run() -> Any:
             convert_into(into, held, 0, KERNEL_COUNT, src, dst)
@@ -240,7 +248,9 @@ def bench_kernel(row: Any, name: str, src: str, dst: str) -> None:
             np.copyto(out, array, casting="unsafe")
             return out
     else:
-        torch = pytest.importorskip("torch")
+        needs("torch")
+        import torch
+
         kinds = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
         ours, theirs = (
             torch.from_numpy(array.view(np.uint8)).view(kinds[src]),

@@ -1,4 +1,4 @@
-"""Listing when nothing is in the page cache: a weight file of 640 MB by its records, and the package around it.
+"""When nothing is in the page cache: listing a weight file of 640 MB and the package around it, and reading every value.
 
 Before each round the pages of the files are dropped. Where they cannot be (a file system that ignores it, pages that
 another process has mapped) the rows say how much was left, and their times mean nothing.
@@ -9,12 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import makers
 import measure
+import numpy as np
 import pytest
 from cwalk import CWalk
 
 import milblob
-from conftest import SCALE
+from conftest import SCALE, Made, needs, scaled
 
 SIZE = f" (scale {SCALE:g})" if SCALE != 1 else " of 640 MB"
 RECORDS, PACKAGE = f"cold: list the records{SIZE}", f"cold: list the package{SIZE}"
@@ -60,24 +62,23 @@ class Cold:
     def _resident(self) -> int:
         return sum(max(0, self._cwalk.resident(str(file))) for file in measure.files_of(self._path))
 
-    def facts(self) -> dict[str, int]:
+    def facts(self) -> dict[str, Any]:
         """Bytes read from disk in one round, bytes cached after the last round, bytes that could not be dropped."""
         read = sorted(self._read)[len(self._read) // 2]
-        return {"disk_nbytes": read, "cached_nbytes": self._resident(), "not_dropped_nbytes": self._left}
+        note = f"{read / 2**20:.1f} MiB read from disk"
+        if self._left:
+            note = f"INVALID, the cache kept {self._left} bytes; {note}"
+        return {"note": note, "disk_nbytes": read, "cached_nbytes": self._resident(), "not_dropped_nbytes": self._left}
 
 
 @pytest.fixture
-def cold_row(row: Any, benchmark: Any, cwalk: CWalk) -> Callable[..., None]:
+def cold_row(row: Any, cwalk: CWalk) -> Callable[..., None]:
     """Return the function that measures one row with cold files."""
 
     def measure_cold(job: str, name: str, path: Path, run: Callable[[], Any], **options: Any) -> None:
         cold = Cold(path, cwalk)
-        row(job, name, cold.measured(run), setup=cold.drop, rounds=ROUNDS, **options)
-        facts = cold.facts()
-        note = f"{facts['disk_nbytes'] / 2**20:.1f} MiB read from disk"
-        if facts["not_dropped_nbytes"]:
-            note = f"INVALID, the cache kept {facts['not_dropped_nbytes']} bytes; {note}"
-        benchmark.extra_info.update(facts, note=note)
+        options.setdefault("rounds", ROUNDS)
+        row(job, name, cold.measured(run), setup=cold.drop, facts=cold.facts, memory=False, **options)
 
     return measure_cold
 
@@ -167,4 +168,103 @@ def bench_package_load_spec(cold_row: Any, transformer: Path, expected: Any) -> 
     def check(spec: Any) -> None:
         assert spec.WhichOneof("Type") == "mlProgram"
 
-    cold_row(PACKAGE, "coremltools: load_spec", transformer, lambda: ct.utils.load_spec(str(transformer)), check=check)
+    cold_row(
+        PACKAGE,
+        "coremltools: load_spec",
+        transformer,
+        lambda: ct.utils.load_spec(str(transformer)),
+        check=check,
+        role="aside",
+    )
+
+
+# -------------------------------------------------------------------------------------------------- every value, read
+
+
+VALUES = makers.Tensors(50, (scaled(1024, 4), 2622))
+READ = f"cold: load {VALUES.nbytes / 2**20:.0f} MiB in {VALUES.count} tensors and read every value"
+BARE_READ = "bare read into one buffer"
+
+
+def sums(arrays: Any) -> list[int]:
+    """One pass over all values, which brings in what is only mapped."""
+    return [int(array.reshape(-1).view(np.uint16).sum(dtype=np.uint64)) for array in arrays]
+
+
+def read_milblob(path: Path) -> list[int]:
+    """Views of the mapped file."""
+    return sums(milblob.load(path).values())
+
+
+def read_safetensors(path: Path) -> list[int]:
+    """One copy."""
+    from safetensors.numpy import load_file
+
+    arrays = load_file(path)
+    return sums(arrays[name] for name in sorted(arrays))
+
+
+def read_gguf(path: Path) -> list[int]:
+    """Views of the mapped file."""
+    import gguf
+
+    return sums(tensor.data for tensor in sorted(gguf.GGUFReader(path).tensors, key=lambda tensor: tensor.name))
+
+
+def read_torch(path: Path) -> list[int]:
+    """Views of the mapped file."""
+    import torch
+
+    tensors = torch.load(path, mmap=True, weights_only=True)
+    return sums(tensors[name].numpy() for name in sorted(tensors))
+
+
+def read_h5py(path: Path) -> list[int]:
+    """One read of each dataset."""
+    import h5py
+
+    with h5py.File(path) as file:
+        return sums(file[name][...] for name in sorted(file))
+
+
+def read_coremltools(path: Path) -> list[int]:
+    """coremltools' own reader, at offsets that are known."""
+    from coremltools.libmilstoragepython import _BlobStorageReader
+
+    reader, step = _BlobStorageReader(str(path)), 64 + -(-VALUES[0].nbytes // 64) * 64
+    return sums(reader.read_fp16_data(64 + step * i) for i in range(VALUES.count))
+
+
+def read_bare(path: Path) -> list[int]:
+    """The file's bytes by the system's own call, and the same pass over them."""
+    data = np.empty(path.stat().st_size, np.uint8)
+    with path.open("rb", buffering=0) as file:
+        filled = 0
+        while step := file.readinto(data[filled:]):
+            filled += step
+    nbytes, step = VALUES[0].nbytes, 64 + -(-VALUES[0].nbytes // 64) * 64
+    return sums(data[128 + step * i : 128 + step * i + nbytes] for i in range(VALUES.count))
+
+
+READERS: dict[str, tuple[Callable[[Path], list[int]], str, dict[str, Any]]] = {
+    BARE_READ: (read_bare, "bin", {"role": "limit"}),
+    "milblob: load": (read_milblob, "bin", {"role": "milblob"}),
+    "safetensors: load_file": (read_safetensors, "safetensors", {}),
+    "gguf: GGUFReader": (read_gguf, "gguf", {}),
+    "torch: load(mmap=True)": (read_torch, "pt", {}),
+    "h5py: data[...]": (read_h5py, "h5", {}),
+    "coremltools: _BlobStorageReader": (read_coremltools, "bin", {}),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def bench_read_values(cold_row: Any, made: Made, name: str) -> None:
+    run, suffix, options = READERS[name]
+    if suffix == "pt":
+        needs("torch")
+    path = made(f"cold.{suffix}", lambda path: makers.WRITERS[suffix](path, VALUES))
+
+    def check(got: list[int]) -> None:
+        assert got == sums(array for _, array in VALUES)
+
+    cold_row(READ, name, path, lambda: run(path), check=check, nbytes=VALUES.nbytes, rounds=5, **options)

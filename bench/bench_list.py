@@ -10,7 +10,7 @@ import pytest
 from cwalk import CWalk
 
 import milblob
-from conftest import Made, scaled
+from conftest import Made, needs, scaled
 
 LIMIT, FIELD = "C walk", "safetensors: keys, dtypes, shapes"
 COUNT, SIZE = scaled(20_000, 20), 512
@@ -114,7 +114,7 @@ def bench_safetensors_keys(row: Any, file: Any) -> None:
         with safe_open(path, "np") as tensors:
             return list(tensors.keys())
 
-    row(JOB, "safetensors: keys", run, check=is_names)
+    row(JOB, "safetensors: keys", run, check=is_names, role="aside", note="names only")
 
 
 def bench_safetensors(row: Any, file: Any) -> None:
@@ -154,7 +154,7 @@ def bench_h5py_names(row: Any, file: Any) -> None:
         with h5py.File(path) as tensors:
             return list(tensors)
 
-    row(JOB, "h5py: names", run, check=is_names)
+    row(JOB, "h5py: names", run, check=is_names, role="aside", note="names only")
 
 
 def bench_gguf(row: Any, file: Any) -> None:
@@ -166,3 +166,19 @@ def bench_gguf(row: Any, file: Any) -> None:
         is_described([(t.name, t.tensor_type.name.replace("F16", "float16"), tuple(t.shape.tolist())) for t in result])
 
     row(JOB, "gguf: GGUFReader.tensors", lambda: gguf.GGUFReader(path).tensors, check=check)
+
+
+def bench_torch(row: Any, file: Any) -> None:
+    needs("torch")
+    import torch
+
+    path = file("pt")
+
+    def run() -> Any:
+        tensors = torch.load(path, mmap=True, weights_only=True)
+        return [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()]
+
+    def check(result: Any) -> None:
+        is_described([(name, dtype.removeprefix("torch."), shape) for name, dtype, shape in result])
+
+    row(JOB, "torch: load(mmap=True)", run, check=check)

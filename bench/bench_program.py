@@ -6,13 +6,12 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
-import measure
 import numpy as np
 import pytest
 from cwalk import CWalk
 
 import milblob
-from conftest import SCALE, Made
+from conftest import SCALE
 
 JOB = f"load a transformer Program (scale {SCALE:g})" if SCALE != 1 else "load a transformer Program of 640 MB"
 RIVAL = "coremltools: PyMIL load"
@@ -51,7 +50,7 @@ def load_pymil(path: Path) -> Any:
     return load_mil(spec, spec.specificationVersion, str((path / WEIGHTS).parent))
 
 
-def bench_load(row: Any, made: Made, transformer: Path, expected: Any) -> None:
+def bench_load(row: Any, transformer: Path, expected: Any) -> None:
     data = (transformer / WEIGHTS).read_bytes()
 
     def check(arrays: Any) -> None:
@@ -61,8 +60,7 @@ def bench_load(row: Any, made: Made, transformer: Path, expected: Any) -> None:
             stored = np.frombuffer(data, np.float16, arrays[name].size, offset + 64).reshape(shape)
             assert np.array_equal(arrays[name], stored)
 
-    resident = measure.resident_growth(__name__, "load", transformer, transformer)
-    options = {"role": "milblob", "targets": {RIVAL: 1 / 200}, "extra": resident}
+    options = {"role": "milblob", "targets": {RIVAL: 1 / 200}}
     row(JOB, "milblob: load", lambda: load(transformer), check=check, **options)
 
 
@@ -95,7 +93,7 @@ def bench_pymil(row: Any, transformer: Path, expected: Any) -> None:
             for name in expected:
                 assert np.array_equal(found[name].val, model[name])
 
-    row(JOB, RIVAL, lambda: load_pymil(transformer), check=check, rounds=5)
+    row(JOB, RIVAL, lambda: load_pymil(transformer), check=check)
 
 
 def bench_load_spec(row: Any, transformer: Path, expected: Any) -> None:
@@ -105,7 +103,14 @@ def bench_load_spec(row: Any, transformer: Path, expected: Any) -> None:
         assert spec.WhichOneof("Type") == "mlProgram"
 
     note = "protobuf parse only: no values, no weights"
-    row(JOB, "coremltools: load_spec", lambda: ct.utils.load_spec(str(transformer)), check=check, note=note)
+    row(
+        JOB,
+        "coremltools: load_spec",
+        lambda: ct.utils.load_spec(str(transformer)),
+        check=check,
+        role="aside",
+        note=note,
+    )
 
 
 def bench_weights_metadata(row: Any, transformer: Path, expected: Any) -> None:
@@ -119,4 +124,4 @@ def bench_weights_metadata(row: Any, transformer: Path, expected: Any) -> None:
     def check(metadata: Any) -> None:
         assert metadata.keys() == expected.keys()
 
-    row(JOB, "coremltools: get_weights_metadata", run, check=check, rounds=1, note="one round")
+    row(JOB, "coremltools: get_weights_metadata", run, check=check, rounds=1, role="aside", note="one round")

@@ -24,6 +24,7 @@ NEW = {TENSORS.name(i): -TENSORS[i + 1] for i in range(MANY)}
 FIRST = TENSORS.name(0)
 NBYTES = NEW[FIRST].nbytes
 JOB = f"refit {NBYTES / 2**20:.2g} MiB of {TENSORS.nbytes / 2**30:.2g} GiB"
+REWRITE = "what any rewrite costs at least"
 LIMIT, COPY = "pwrite at a known offset, fsync", "copy of the weight file, fsync"
 WEIGHTS = Path("Data", "com.apple.CoreML", "weights", "weight.bin")
 
@@ -109,8 +110,8 @@ ROWS: dict[str, tuple[Callable[[Path], Any], str, dict[str, Any]]] = {
     "milblob: open r+, assign": (assign_one, "mlpackage", {"role": "milblob"}),
     "milblob: refit in a package of 1/8 the size": (refit_one, "small.mlpackage", {"role": "milblob"}),
     "milblob: refit of 8 weights": (refit_many, "mlpackage", {"role": "milblob", "targets": {"milblob: refit": 12.0}}),
-    "h5py: r+, data[...] = array": (h5py_write, "h5", {}),
-    COPY: (copy_file, "mlpackage", {}),
+    "h5py: r+, data[...] = array": (h5py_write, "h5", {"note": "one copy, in place: a crash leaves part of it"}),
+    COPY: (copy_file, "mlpackage", {"role": "aside", "note": REWRITE}),
     "safetensors: load_file, save_file": (safetensors_rewrite, "safetensors", {}),
 }
 

@@ -16,7 +16,8 @@ NBYTES = scaled(1 << 30, 1 << 20) // 4096 * 4096
 SHARE = 1 / 32
 """Part of the elements that NumPy's float16 and other slow rows are run on."""
 
-JOB = f"look at {NBYTES >> 20} MiB of float16"
+JOB = f"statistics of {NBYTES >> 20} MiB of float16"
+HASH_JOB = f"hash {NBYTES >> 20} MiB"
 PASS = "C: one summing pass, one thread"
 
 
@@ -38,14 +39,16 @@ def weights(made: Callable[..., Path]) -> Any:
     return path, values
 
 
-def bench_summing_pass(row: Any, weights: Any, cwalk: CWalk) -> None:
+@pytest.mark.parametrize("job", [JOB, HASH_JOB])
+def bench_summing_pass(row: Any, weights: Any, cwalk: CWalk, job: str) -> None:
     _, values = weights
     expected = int(values.view(np.uint64).sum())
 
     def check(got: int) -> None:
         assert got == expected
 
-    row(JOB, PASS, lambda: cwalk.sum(values), check=check, role="limit", nbytes=NBYTES)
+    for_both = {"check": check, "role": "limit", "nbytes": NBYTES}
+    row(job, PASS, lambda: cwalk.sum(values), **for_both)
 
 
 def bench_numpy_sum_of_words(row: Any, weights: Any, cwalk: CWalk) -> None:
@@ -56,6 +59,7 @@ def bench_numpy_sum_of_words(row: Any, weights: Any, cwalk: CWalk) -> None:
         "numpy: sum of the 64-bit words",
         words.sum,
         check=lambda got: _same(int(got), cwalk.sum(values)),
+        role="aside",
         nbytes=NBYTES,
     )
 
@@ -114,7 +118,6 @@ def bench_numpy_statistics(row: Any, weights: Any) -> None:
 def bench_milblob_hash(row: Any, weights: Any) -> None:
     path, _ = weights
     expected = milblob.content_hash(path)
-    targets = {"milblob.statistics, mapped before": 1.5}
     with milblob.open(path) as model:
         tensor = model["#0"]
         np.asarray(tensor).view(np.uint8)[::4096].sum()  # mapped, as for the other rows
@@ -124,12 +127,12 @@ def bench_milblob_hash(row: Any, weights: Any) -> None:
         values = tensor.read()
         whole = hash_bytes(values)
         row(
-            JOB,
+            HASH_JOB,
             "milblob: BLAKE3, mapped before",
             lambda: hash_bytes(values),
             check=lambda got: _same(got, whole),
             role="milblob",
-            targets=targets,
+            targets={PASS: 4.5},
             nbytes=NBYTES,
         )
     assert milblob.content_hash(path) == expected
@@ -140,7 +143,7 @@ def bench_milblob_content_hash(row: Any, weights: Any) -> None:
     path, _ = weights
     expected = milblob.content_hash(path)
     row(
-        JOB,
+        HASH_JOB,
         "milblob.content_hash, open to close",
         lambda: milblob.content_hash(path),
         check=lambda got: _same(got, expected),
@@ -177,7 +180,7 @@ def bench_hashlib(row: Any, weights: Any, name: str) -> None:
         return hashlib.new(name, data).hexdigest()
 
     row(
-        JOB,
+        HASH_JOB,
         f"hashlib: {name}, one thread",
         run,
         check=lambda got: _same(len(got) > 60, True),

@@ -23,7 +23,7 @@ PACKED = scaled(64 << 20, 1000)
 LARGE_JOB = f"write {LARGE.nbytes / 2**30:.2g} GiB in {LARGE.count} tensors"
 SMALL_JOB = f"write {SMALL.count:,} tensors of 1 KiB"
 BARE = "bare write"
-ROUNDS = 9  # gigabytes: more would only fill the page cache
+ROUNDS = 5  # gigabytes: more would only fill the page cache
 
 
 def header(count: int) -> bytes:
@@ -80,15 +80,11 @@ def write_row(row: Any, tmp_path: Path) -> Callable[..., None]:
             write(path)
             return path
 
-        def clean() -> None:
-            path.unlink(missing_ok=True)
-            os.sync()  # what the last round has left for the disk must not slow this one down
-
         options.setdefault("rounds", ROUNDS)
-        row(job, name, run, check=check, setup=clean, **options)
+        # What the last round has left for the disk must not slow this one down.
+        row(job, name, run, check=check, output=path, setup=os.sync, **options)
 
-    yield measure_write
-    path.unlink(missing_ok=True)
+    return measure_write
 
 
 # ------------------------------------------------------------------------------------------------- 1 GiB in 200 tensors

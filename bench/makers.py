@@ -13,6 +13,8 @@ import numpy as np
 MODEL_NAME = "com.apple.CoreML/model.mlmodel"
 WEIGHTS_NAME = "com.apple.CoreML/weights"
 FILE_NAME = "@model_path/weights/weight.bin"
+SHARED = ("transformer.mlpackage", "load.mlpackage")
+"""What more than one bench file reads."""
 
 
 class Tensors:
@@ -240,3 +242,90 @@ def write_transformer(package: Path, layers: int, width: int, target: str = "iOS
         skip_model_load=True,
     )
     model.save(str(package))
+
+
+# ----------------------------------------------------------------------------------------------------- large Programs
+
+
+def statements(count: int) -> Iterator[Any]:
+    """Yield 4 * count operations as a transformer has them: constants inline and in a weight file, inputs by name.
+
+    The constants of the weight file are all one record, at 64, of 512 * 512 float16.
+    """
+    from coremltools import proto
+
+    mil = proto.MIL_pb2
+
+    def tensor(type_: Any, dtype: int, *shape: int) -> None:
+        type_.tensorType.dataType = dtype
+        type_.tensorType.rank = len(shape)
+        for size in shape:
+            type_.tensorType.dimensions.add().constant.size = size
+
+    previous = "x"
+    for i in range(count):
+        scope = f"encoder_layers_{i // 16}_block_{i % 16}"
+        for kind in ("blob", "ints", "floats", "linear"):
+            op = mil.Operation(type="linear" if kind == "linear" else "const")
+            output = op.outputs.add(name=f"{scope}_{kind}")
+            name = op.attributes["name"]
+            tensor(name.type, mil.STRING)
+            name.immediateValue.tensor.strings.values.append(f"{scope}_{kind}")
+            if kind == "linear":
+                tensor(output.type, mil.FLOAT16, 1, 64, 512)
+                inputs = {"x": previous, "weight": f"{scope}_blob", "bias": f"{scope}_floats", "shape": f"{scope}_ints"}
+                for key, value in inputs.items():
+                    op.inputs[key].arguments.add(name=value)
+                previous = f"{scope}_{kind}"
+                yield op
+                continue
+            val = op.attributes["val"]
+            if kind == "blob":
+                shape, dtype = (512, 512), mil.FLOAT16
+                val.blobFileValue.fileName = FILE_NAME
+                val.blobFileValue.offset = 64
+            elif kind == "ints":
+                shape, dtype = (4,), mil.INT32
+                val.immediateValue.tensor.ints.values.extend([1, 64, i, -1])
+            else:
+                shape, dtype = (8,), mil.FLOAT32
+                val.immediateValue.tensor.floats.values.extend([0.001 * (i + k) for k in range(8)])
+            tensor(val.type, dtype, *shape)
+            tensor(output.type, dtype, *shape)
+            yield op
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    """A length-delimited protobuf field."""
+    found, values = bytearray(), (number << 3 | 2, len(payload))
+    for value in values:
+        while value > 0x7F:
+            found.append(value & 0x7F | 0x80)
+            value >>= 7
+        found.append(value)
+    return bytes(found) + payload
+
+
+def write_program(package: Path, nbytes: int) -> None:
+    """Write an .mlpackage whose Program takes about so many bytes, and whose one record all its constants refer to.
+
+    A chunk of operations is made by protobuf and repeated under other names of the same length.
+    """
+    from coremltools import proto
+
+    folder = package / "Data" / "com.apple.CoreML"
+    (folder / "weights").mkdir(parents=True)
+    write_blob(folder / "weights" / "weight.bin", Tensors(1, (512, 512)))
+    groups = max(1, min(1000, nbytes // 1000))
+    chunk = proto.MIL_pb2.Block(operations=statements(groups)).SerializeToString()
+    chunks = [chunk.replace(b"encoder_layers", b"enc%04d_layers" % i) for i in range(max(1, nbytes // len(chunk)))]
+    outputs = _field(2, b"enc0000_layers_0_block_0_linear")
+    body = _field(3, _field(1, b"CoreML6") + _field(2, outputs + b"".join(chunks)))
+    function = proto.MIL_pb2.Function(opset="CoreML6")
+    x = function.inputs.add(name="x")
+    x.type.tensorType.dataType = proto.MIL_pb2.FLOAT16
+    main = _field(1, b"main") + _field(2, function.SerializeToString() + body)
+    program = proto.MIL_pb2.Program(version=1).SerializeToString() + _field(2, main)
+    head = proto.Model_pb2.Model(specificationVersion=7).SerializeToString()
+    (folder / "model.mlmodel").write_bytes(head + _field(502, program))
+    write_manifest(package)

@@ -1,13 +1,16 @@
-"""What a clock does not show: the page cache, bytes read from disk, resident memory of a fresh process."""
+"""What a clock does not show: the page cache, bytes read from disk, what becomes resident."""
 
-import atexit
+import contextlib
+import ctypes
 import functools
+import gc
 import json
 import os
-import shutil
+import select
+import signal
 import subprocess
 import sys
-import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +61,6 @@ def _environment() -> dict[str, str]:
     """Environment of a fresh process: bench/ and src/ to import from, bytecode kept, as an installed package has it."""
     env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPATH"] = os.pathsep.join((str(SOURCES), str(HERE), env.get("PYTHONPATH", "")))
-    cache = env["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="milblob-bench-pyc-")
-    atexit.register(shutil.rmtree, cache, ignore_errors=True)
     return env
 
 
@@ -75,36 +76,66 @@ def run_python(code: str, *argv: str, options: tuple[str, ...] = ()) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-_RSS = """
-import importlib, json, sys
-from pathlib import Path
-module, function, tiny, path = sys.argv[1:]
-tiny, path = Path(tiny), Path(path)
-run = getattr(importlib.import_module(module), function)
-def status(key):
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith(key)) * 1024
-kept = run(tiny)                            # pays for imports and first uses
-with open("/proc/self/clear_refs", "w") as file:
-    file.write("5")                         # the peak starts again from what is resident now
-keys = "VmRSS", "RssAnon", "RssFile"
-before = [status(key) for key in keys]
-kept = run(path)
-print(json.dumps([status("VmHWM") - before[0], *(status(key) - old for key, old in zip(keys[1:], before[1:]))]))
-"""
+# ------------------------------------------------------------------------------------------------------------- memory
+
+_CHILD_SECONDS = 60
 
 
-def resident_growth(module: str, function: str, tiny: Path, path: Path) -> dict[str, int]:
-    """Return how much becomes resident when `module.function(path)` runs in a fresh process, in bytes.
+def memory_in_child(run: Callable[[], Any], prepare: Callable[[], None]) -> dict[str, int]:
+    """Return how much becomes resident when `run` is called in a child, which has everything that this process has.
 
-    The function has been run on `tiny` before, which pays for imports. Its result is kept alive.
+    The child is forked, gives free memory back to the system, and resets the kernel's mark of the most that was ever
+    resident. What it inherited does not count, so imports and input do not; its result is alive at the end.
 
     Returns:
-        peak: of everything; anonymous, file: of the process' own memory and of mapped files, afterwards. Pages around
-        one that is touched count as resident where they are in the page cache (Linux maps 16 at a time). Empty where
-        /proc does not say.
+        peak_nbytes: growth of what was resident at most, mapped files included: pages around one that is touched count
+        where they are in the page cache (Linux maps 16 at a time). anonymous_nbytes: growth, at the end, of the process'
+        own memory. Empty where the system does not say, or the child failed or took more than a minute.
     """
-    if not Path("/proc/self/clear_refs").exists():
+    if not Path("/proc/self/clear_refs").exists() or not hasattr(os, "fork"):
         return {}
-    peak, anonymous, file = run_python(_RSS, module, function, str(tiny), str(path))
-    return {"peak_nbytes": peak, "anonymous_nbytes": anonymous, "file_nbytes": file}
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _measure_in_child(run, prepare, writer)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        ready, _, _ = select.select([pipe], [], [], _CHILD_SECONDS)
+        text = pipe.read() if ready else b""
+    if not ready:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    if not text:
+        return {}
+    peak, anonymous = json.loads(text)
+    return {"peak_nbytes": max(0, peak), "anonymous_nbytes": max(0, anonymous)}
+
+
+def _measure_in_child(run: Callable[[], Any], prepare: Callable[[], None], writer: int) -> None:
+    """Do it, write two numbers, end the process: nothing of the parent's may run on the way out."""
+    code = 1
+    try:
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), 1)
+            os.dup2(null.fileno(), 2)
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)  # the parent's pool of threads is not here
+        prepare()
+        gc.collect()
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _status("VmRSS"), _status("RssAnon")
+        kept = run()
+        growth = _status("VmHWM") - before[0], _status("RssAnon") - before[1]
+        del kept
+        os.write(writer, json.dumps(growth).encode())
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _status(key: str) -> int:
+    """Bytes, as /proc says."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(key)) * 1024

@@ -1,141 +1,129 @@
-"""Turn the JSON of pytest-benchmark into one readable table: python bench/table.py out.json [--markdown].
+"""Print what was measured as one table: python bench/table.py RESULTS.json [--against OLD.json].
 
-Exit code: 0 if every target is met or the run was not at full scale, else 1.
+Exit code: 1 if a row of milblob failed, 2 if there is nothing to print, else 0; targets that were missed are listed.
 """
 
 import argparse
-import json
-import platform
-import sys
-from importlib import metadata
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-PACKAGES = ("numpy", "ml_dtypes", "protobuf", "coremltools", "safetensors", "h5py", "gguf", "torch")
-HEADINGS = ("row", "median", "IQR", "to milblob", "speed", "target", "met", "note")
+import results
+from results import ROLES, Job, Results, Row, spell_factor, spell_memory, spell_speed, spell_time, spell_versus
 
-
-def spell_time(seconds: float) -> str:
-    """Three digits and a unit."""
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}" if seconds * factor < 1000 else f"{seconds * factor:.0f} {unit}"
-    return f"{seconds * 1e9:.0f} ns"
+HEADINGS = ("", "median", "spread", "to best rival", "of limit", "speed", "peak (own) memory")
+NOISE = 0.1
+"""A change of less than this, or than the spreads of both runs, is none."""
 
 
-def spell_ratio(ratio: float) -> str:
-    """How many times the median of another row."""
-    return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
-
-
-def spell_factor(factor: float) -> str:
-    """A target: 3x, or 1/200."""
-    return f"{factor:g}x" if factor >= 1 else f"1/{1 / factor:g}"
-
-
-class Row:
-    """One measured row, with its times at the full size of the work."""
-
-    def __init__(self, benchmark: dict[str, Any]) -> None:
-        self.info = benchmark["extra_info"]
-        self.name, self.job = self.info["row"], self.info["job"]
-        self.median = benchmark["stats"]["median"] / self.info["share"]
-        self.iqr = benchmark["stats"]["iqr"] / self.info["share"]
-
-    def targets(self, rows: dict[str, "Row"]) -> list[tuple[str, bool]]:
-        """What this row is held to, each with whether it is met."""
-        found = []
-        if self.info["limit_ms"] is not None:
-            found.append((f"<= {self.info['limit_ms']:g} ms", self.median * 1e3 <= self.info["limit_ms"]))
-        for name, factor in self.info["targets"].items():
-            if name in rows:
-                ratio = self.median / rows[name].median
-                shown = spell_ratio(ratio) if factor >= 1 else f"1/{1 / ratio:.3g}"
-                found.append((f"<= {spell_factor(factor)} {name} (is {shown})", ratio <= factor))
-            else:
-                found.append((f"<= {spell_factor(factor)} {name} (not measured)", False))
-        return found
-
-    def cells(self, rows: dict[str, "Row"]) -> list[str]:
-        """The row of the table."""
-        own = next((r for r in rows.values() if r.info["role"] == "milblob"), None)
-        ratio = spell_ratio(self.median / own.median) if own is not None and own is not self else ""
-        speed = f"{self.info['nbytes'] / self.median / 1e6:,.0f} MB/s" if self.info["nbytes"] else ""
-        targets = self.targets(rows)
-        met = "" if not targets else "yes" if all(ok for _, ok in targets) else "NO"
-        words = "; ".join(text for text, _ in targets)
-        mark = {"milblob": "**", "limit": "_"}.get(self.info["role"], "")
-        times = spell_time(self.median), spell_time(self.iqr)
-        return [f"{mark}{self.name}{mark}", *times, ratio, speed, words, met, self.info["note"]]
-
-
-def describe(data: dict[str, Any], scale: float) -> list[str]:
-    """Where, when and with what."""
-    machine, cpu = data["machine_info"], data["machine_info"].get("cpu", {})
-    versions = []
-    for package in PACKAGES:
-        try:
-            versions.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            continue
-    python = f"{machine['python_implementation']} {machine['python_version']}"
+def cells(row: Row, job: Job) -> list[str]:
+    """The columns of a row, its name apart."""
+    best = spell_versus(row.median, job.best.median) if job.best is not None and row.role == "milblob" else ""
+    limit = spell_factor(row.median / job.limit.median) if job.limit is not None and row is not job.limit else ""
     return [
-        f"date: {data['datetime'][:16]}",
-        f"CPU: {cpu.get('brand_raw', platform.processor() or 'unknown')}, {cpu.get('count', '?')} cores",
-        f"system: {machine['system']} {machine['release']}, {python}",
-        f"versions: {', '.join(versions)}",
-        f"scale: {scale:g}" + ("" if scale == 1 else " (targets are meant for 1)"),
+        spell_time(row.median),
+        f"+-{row.spread:.0%}",
+        best,
+        limit,
+        spell_speed(row.speed),
+        spell_memory(row),
     ]
 
 
-def print_markdown(jobs: dict[str, dict[str, Row]]) -> None:
-    """A table per job, as README files want them."""
-    for job, rows in jobs.items():
-        table = [row.cells(rows) for row in rows.values()]
-        used = [i for i in range(len(HEADINGS)) if any(row[i] for row in table)]
-        print(f"\n### {job}\n\n| {' | '.join(HEADINGS[i] for i in used)} |\n|{'---|' * len(used)}")
-        for row in table:
-            print(f"| {' | '.join(row[i] for i in used)} |")
+def job_lines(job: Job) -> Iterator[str]:
+    """A job with targets and notes under their rows."""
+    table = [[f"{ROLES[row.role]} {row.name}", *cells(row, job)] for row in job.rows.values()]
+    widths = [max(len(line[i]) for line in [HEADINGS, *table]) for i in range(len(HEADINGS))]
+    title = "".join(f"  {word:>{width}}" for word, width in zip(HEADINGS[1:], widths[1:], strict=True))
+    yield f"\n{job.name}"
+    yield f"  {'':{widths[0]}}{title}"
+    for line, row in zip(table, job.rows.values(), strict=True):
+        figures = "".join(f"  {word:>{width}}" for word, width in zip(line[1:], widths[1:], strict=True))
+        yield f"  {line[0]:{widths[0]}}{figures}".rstrip()
+        for target in row.targets(job.rows):
+            yield f"      target {target.words}: {'met' if target.met else 'NOT MET'}"
+        if row.note:
+            yield f"      {row.note}"
 
 
-def print_text(jobs: dict[str, dict[str, Row]]) -> None:
-    """Columns for a terminal, with targets and notes under their row."""
-    for job, rows in jobs.items():
-        print(f"\n{job}")
-        width = max(len(name) for name in rows)
-        for row in rows.values():
-            _, median, iqr, ratio, speed, target, met, note = row.cells(rows)
-            mark = {"milblob": ">", "limit": "_"}.get(row.info["role"], " ")
-            print(f"  {mark} {row.name:{width}}  {median:>8} +- {iqr:>8}  {ratio:>9}  {speed}".rstrip())
-            if target:
-                print(f"      target {target}: {'met' if met == 'yes' else 'NOT MET'}")
-            if note:
-                print(f"      {note}")
+def ending_lines(found: Results) -> Iterator[str]:
+    """Growth, what is absent, where rivals are ahead, which targets were missed."""
+    if found.growth:
+        width = max(len(series.name) for series in found.growth)
+        yield "\ngrowth: time at each amount of work; exponent 1 is growth as the work grows"
+        for series in found.growth:
+            points = ", ".join(f"{work:,.0f}: {spell_time(seconds)}" for work, seconds in series.points)
+            yield f"  {series.name:{width}}  {series.exponent:5.2f}  {points} ({series.unit})"
+    if found.absent:
+        yield "\nabsent"
+        for row in found.absent:
+            yield f"  {row['file']}: {row['job'] + ': ' if row['job'] else ''}{row['row']}: {row['reason']}"
+    behind = [job for job in found.jobs.values() if job.is_behind]
+    if behind:
+        yield "\na rival is ahead"
+        for job in behind:
+            if job.own is not None and job.best is not None:
+                yield f"  {job.name}: {job.own.name} is {spell_versus(job.own.median, job.best.median)} than {job.best.name}"
+    missed = [(row, target) for row, target in found.targets if not target.met]
+    yield f"\n{len(found.targets) - len(missed)} of {len(found.targets)} targets met"
+    for row, target in missed:
+        yield f"  missed: {row.job}: {row.name} {target.words}"
+
+
+def text(found: Results) -> str:
+    """The whole table."""
+    marks = "> milblob   _ limit: cannot be beaten   ~ less or other work, for orientation   the rest: rivals"
+    lines = [*results.header_lines(found.header), marks]
+    for job in found.jobs.values():
+        lines += job_lines(job)
+    return "\n".join([*lines, *ending_lines(found)])
+
+
+def comparison(found: Results, old: Results) -> str:
+    """Rows of milblob that changed by more than the noise, in time, and in their ratio to the limit of the same run."""
+    lines = [f"against {old.header['date']}, milblob {old.header['milblob']['version']}, {old.header['cpu']}"]
+    if found.scale != old.scale:
+        return f"{lines[0]}\n  nothing to compare: scale {old.scale:g} then, {found.scale:g} now"
+    shared = 0
+    for name, job in found.jobs.items():
+        before = old.jobs.get(name)
+        for row in job.rows.values():
+            if before is None or row.name not in before.rows or row.role != "milblob":
+                continue
+            shared += 1
+            then = before.rows[row.name]
+            change = row.median / then.median
+            if abs(change - 1) <= max(NOISE, row.spread + then.spread):
+                continue
+            ratio = ""
+            if job.limit is not None and before.limit is not None:
+                ratios = then.median / before.limit.median, row.median / job.limit.median
+                ratio = f"; of the limit: {spell_factor(ratios[0])} then, {spell_factor(ratios[1])} now"
+            times = f"{spell_time(then.median)} then, {spell_time(row.median)} now"
+            lines.append(f"  {spell_versus(row.median, then.median):>14}  {name}: {row.name}: {times}{ratio}")
+    lines.append(
+        f"  {shared} rows of milblob in both, {len(lines) - 1} changed by more than their spread and {NOISE:.0%}"
+    )
+    return "\n".join(lines)
+
+
+def exit_code(found: Results) -> int:
+    """1 if a row of milblob failed, 2 if there are no rows at all, else 0."""
+    if not found.jobs and not found.growth:
+        return 2
+    return int(any(row["reason"].startswith("failed") and "milblob" in row["row"] for row in found.absent))
 
 
 def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("path", type=Path, help="what pytest --benchmark-json wrote")
-    parser.add_argument("--markdown", action="store_true", help="tables for a README")
+    parser.add_argument("path", type=Path, help="what run.py wrote")
+    parser.add_argument("--against", type=Path, help="results of another run: print what has changed since")
     arguments = parser.parse_args()
-    data = json.loads(arguments.path.read_text())
-    jobs: dict[str, dict[str, Row]] = {}
-    for row in map(Row, data["benchmarks"]):
-        jobs.setdefault(row.job, {})[row.name] = row
-    if not jobs:
-        print(f"{arguments.path}: expected benchmarks, got none", file=sys.stderr)
-        return 2
-    jobs = {job: dict(sorted(rows.items(), key=lambda item: item[1].median)) for job, rows in jobs.items()}
-    scale = next(iter(next(iter(jobs.values())).values())).info["scale"]
-    print("\n".join(describe(data, scale)))
-    (print_markdown if arguments.markdown else print_text)(jobs)
-    results = [(row, text, ok) for rows in jobs.values() for row in rows.values() for text, ok in row.targets(rows)]
-    missed = [(row, text) for row, text, ok in results if not ok]
-    print(f"\n{len(results) - len(missed)} of {len(results)} targets met")
-    for row, text in missed:
-        print(f"  missed: {row.job}: {row.name} {text}")
-    return 1 if missed and scale == 1 else 0
+    found = results.load(arguments.path)
+    print(text(found))
+    if arguments.against is not None:
+        print("\n" + comparison(found, results.load(arguments.against)))
+    return exit_code(found)
 
 
 if __name__ == "__main__":

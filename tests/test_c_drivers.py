@@ -123,6 +123,23 @@ def test_tensor_value(build, tensor_values):
     run([build("tensor_value"), "--mutate", 400, 4, *tensor_values])
 
 
+def test_varints(build, tensor_values):
+    run([build("varint"), *tensor_values])
+    run([build("varint"), "--mutate", 200, 8, *tensor_values])
+
+
+def test_sub_byte(build, tmp_path):
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(range(256)) * 2)
+    run([build("sub_byte"), path])
+    path.write_bytes(b"\x21" + bytes(4100) + bytes(range(100)))  # a range error is looked for in blocks of 4096
+    run([build("sub_byte"), "--mutate", 100, 9, path])
+
+
+def test_comparing(build):
+    run([build("compare")])
+
+
 def test_casts(build):
     run([build("cast")])
 

@@ -225,12 +225,19 @@ def test_long_chains():
 
 
 def test_a_result_too_large_to_hold():
-    """A vast result of small parts is refused or out of memory, as its shape says; nothing is computed."""
+    """A vast result of small parts is refused before anything is computed; one that is merely large is not."""
     lut = np.zeros((1, 2, 1 << 16), U8)
     indices = ("UINT1", np.zeros(1 << 12, U8))
     tensor = weight("lut_to_dense", "UINT8", (1 << 28,), indices=indices, lut=("UINT8", lut), vector_axis=one(0))
     assert tensor.shape == (1 << 28,)
     assert tensor[(1 << 28) - 3 :].tobytes() == bytes(3)
+    lut = np.zeros((1, 2, 1 << 20), U8)
+    tensor = weight("lut_to_dense", "UINT8", (1 << 32,), indices=indices, lut=("UINT8", lut), vector_axis=one(0))
+    assert len(tensor[:5]) == 5  # 2048 times what is stored
+    indices = ("UINT1", np.zeros(1 << 16, U8))
+    tensor = weight("lut_to_dense", "UINT8", (1 << 36,), indices=indices, lut=("UINT8", lut), vector_axis=one(0))
+    with pytest.raises(milblob.FormatError, match=r"lut .*expected a result of at most 4096 times .* got 68719476736"):
+        tensor[:5]
 
 
 # ------------------------------------------------------------------------------ what coremltools does not make: slow oracle

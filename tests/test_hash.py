@@ -71,7 +71,7 @@ def test_stretches_and_threads(monkeypatch):
     values = _codec.hash_stretches(_codec.Buffer(data), 0, len(data), 0)
     assert hash_bytes(data) == _codec.hash_join(values).hex() == _tree(data).hex()
     monkeypatch.setattr(contenthash, "PIECE_NBYTES", stretch)
-    monkeypatch.setattr(pieces, "thread_count", lambda: 3)
+    monkeypatch.setenv("MILBLOB_THREADS", "3")
     assert hash_bytes(data) == _tree(data).hex()
     for cuts in (
         [1],
@@ -336,12 +336,12 @@ def test_sources():
 
 def test_in_order_of_any_size(monkeypatch):
     """Tiny, middling and large tensors, in several threads, come in their order."""
-    monkeypatch.setattr(pieces, "thread_count", lambda: 3)
+    monkeypatch.setenv("MILBLOB_THREADS", "3")
     monkeypatch.setattr(pieces, "PIECE_NBYTES", 9000)
     monkeypatch.setattr(pieces, "_TINY_NBYTES", 100)
     with milblob.open(DEMO) as model:
         several = list(contenthash.tensor_hashes(model.values()))
-        monkeypatch.setattr(pieces, "thread_count", lambda: 1)
+        monkeypatch.setenv("MILBLOB_THREADS", "1")
         assert several == list(contenthash.tensor_hashes(model.values()))
         assert several == [content_hash(DEMO).tensors[name] for name in model]
 

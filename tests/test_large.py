@@ -7,6 +7,7 @@ import os
 import struct
 import sys
 
+import numpy as np
 import pytest
 
 import milblob
@@ -249,20 +250,33 @@ LOOK = """
         watcher.start()
         figures = [milblob.statistics(tensor) for tensor in opened.values()]
         digest = milblob.content_hash(sys.argv[1]).model
+        same, found = (milblob.diff(sys.argv[1], other) for other in sys.argv[1:3])
         stop.set()
         watcher.join()
     for tensor, one in zip(milblob.open(sys.argv[1]).values(), figures):
         assert (one.count, one.minimum, one.maximum, one.total) == (tensor.size, -2.5, 3.5, 2.5), one
         assert one.zeros == one.count - 3 and one.distinct == 4
+    assert same.same and [row.figures.unequal for row in found.rows] == [1, 1], found
+    assert [row.figures.max_abs for row in found.rows] == [1.5, 1.5]
     print(most[0])
 """
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="RssAnon")
-def test_statistics_and_hash_of_3_gib(tmp_path):
+def test_statistics_hash_and_diff_of_3_gib(tmp_path):
     path = tmp_path / "model.mlmodel"
     large_model(large_const("half", 10, 7, 2, GIB), large_const("single", 11, 1, 4, GIB // 4)).write(path)
     assert path.stat().st_size > 3 * GIB
-    anonymous = int(run_child(LOOK, path))
-    print(f"statistics and hash of 3 GiB: {anonymous / 2**20:.0f} MiB anonymous at most")
+    other = tmp_path / "other.mlmodel"
+    large_model(large_const("half", 10, 7, 2, GIB), large_const("single", 11, 1, 4, GIB // 4)).write(other)
+    with milblob.open(other) as opened:
+        ends = {tensor.dtype: sum(tensor._constant.payload) for tensor in opened.values()}
+    with open(other, "r+b") as file:
+        for dtype, end in ends.items():
+            file.seek(end - dtype.itemsize)
+            assert file.read(dtype.itemsize) == np.array(3.5, dtype).tobytes()
+            file.seek(end - dtype.itemsize)
+            file.write(np.array(2, dtype).tobytes())
+    anonymous = int(run_child(LOOK, path, other, timeout=600))
+    print(f"statistics, hash and diff of 3 GiB: {anonymous / 2**20:.0f} MiB anonymous at most")
     assert anonymous < LIMIT_NBYTES

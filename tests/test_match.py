@@ -123,6 +123,17 @@ def test_a_tensor_that_is_two_weights(matched):
     assert found.refit_mapping == {"embed": "embed_w"}
 
 
+def test_a_weight_of_two_functions():
+    """Both functions refer to one record: it is one weight, called by its first name."""
+    path = DATA / "functions" / "model.mlpackage"
+    arrays = milblob.load(path)
+    weight = arrays["alpha/base_weight"]
+    assert (arrays["beta/base_weight"] == weight).all()
+    found = milblob.match({"w": weight}, path)
+    assert found.mapping == {"w": "alpha/base_weight"} and not found.ties
+    assert "beta/base_weight" not in found.unmatched_names
+
+
 def test_agreeing_names():
     assert agreeing(["a.w", "b.w"], ["x_a_w", "b_w_0"]) == [("a.w", "x_a_w"), ("b.w", "b_w_0")]
     assert agreeing(["w"], ["w_1", "w_2"]) == []

@@ -280,7 +280,7 @@ def test_progress(tmp_path, options, least):
     ({"externalize": "ten"}, TypeError, "str"),
     ({"cast": "int8"}, TypeError, "cast: expected float32, float16 or bfloat16, got int8"),
     ({"cast": {"float32": "float64"}}, TypeError, "cast: expected float32, float16 or bfloat16, got float64"),
-    ({"decompress": True}, milblob.UnsupportedError, "decompress: expected"),
+    ({"decompress": True, "cast": "float16"}, ValueError, "decompress: expected it without cast"),
     ({"functions": "other"}, KeyError, "function: expected one of add, two, got 'other'"),
     ({"functions": []}, milblob.ProgramError, "functions: expected at least one to keep, got none"),
 ])  # fmt: skip

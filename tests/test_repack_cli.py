@@ -51,6 +51,7 @@ def cli(capsys):
     (["--split", "1K"], {"split": 1024}),
     (["--split", "0.5KiB"], {"split": 512}),
     (["--merge"], {"merge": True}),
+    (["--decompress"], {"decompress": True}),
     (["--function", "add"], {"functions": ["add"]}),
 ])  # fmt: skip
 def test_options_are_those_of_the_function(cli, tmp_path, arguments, options):
@@ -64,6 +65,16 @@ def test_options_are_those_of_the_function(cli, tmp_path, arguments, options):
         (status, out) == (0, "") and err.count("\n") == 1 and err.startswith(f"milblob: {len(report.changes)} tensor")
     )
     assert tree(tmp_path / "cli.mlpackage") == tree(tmp_path / "python.mlpackage")
+
+
+def test_decompress(cli, tmp_path):
+    source, target = fixture_path("palette_4bit", "model.mlpackage"), tmp_path / "dense.mlpackage"
+    status, out, err = cli(source, "-o", target, "--decompress", "-k", "*weight*", "-n")
+    assert status == 0 and "decompress" in out and "drop" in out and not target.exists()
+    status, out, err = cli(source, "-o", target, "--decompress")
+    assert (status, out) == (0, "") and "decompress 3, drop 9" in err
+    status, out, err = cli(source, "-o", target, "--decompress", "--cast", "float16", "--force")
+    assert status == 2 and "decompress: expected it without cast" in err
 
 
 def test_json_and_dry_run(cli, tmp_path):

@@ -190,6 +190,17 @@ def test_wide_values_in_their_32_bit_field():
                 unpack_tensor(data, dtype, (1,))
 
 
+@pytest.mark.parametrize("value", [1 << 32, -(1 << 31) - 1, -2684354561, (1 << 63) | 3, -(1 << 63)])
+def test_wide_value_among_many(value):
+    """The quick decoder once took -2684354561 for 1610612735: ten bytes, and bit 31 not set."""
+    for index in (0, 70, 199):
+        values = [-(1 << 31), (1 << 32) - 1, -1, 5] * 50
+        values[index] = value
+        data = reference.write_field(2, reference.write_field(1, b"".join(map(reference.write_varint, values))))
+        with pytest.raises(FormatError, match=rf"^element {index}: expected -2147483648 to 4294967295, got "):
+            unpack_tensor(data, "int32", (200,))
+
+
 @pytest.mark.parametrize("count", [3, 63, 64, 100, 1000])
 def test_numbers_just_below_int32(count, tier):
     """All ones from bit 32 on, as in a negative int32, but bit 31 clear."""

@@ -10,6 +10,14 @@
 #include <stdint.h>
 #include <string.h>
 
+/* a * b + c rounds twice, everywhere: a compiler that makes it one fused operation where a tier has that would give each
+ * tier bits of its own. gcc does so only without -std=c11 or c17 (then -ffp-contract=off is needed). */
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#elif defined(_MSC_VER)
+#pragma fp_contract(off)
+#endif
+
 /* MB_STEP: the few steps of inner loops that lose half their speed as calls; in a large unit compilers stop inlining
  * them. MB_KERNEL: whole loops, which lose as much when they are inlined into a caller and share its registers. */
 #if defined(_MSC_VER)

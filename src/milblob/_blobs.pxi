@@ -73,7 +73,7 @@ def blob_records_at(Buffer buffer not None, offsets, records, bytes metadata=Non
             count = min(<uint64_t>src.len // 8, <uint64_t>out.len // sizeof(C.mb_blob_record))
             if metadata is not None:
                 count = min(count, <uint64_t>len(metadata) // 64)
-                given = <const uint8_t *>PyBytes_AS_STRING(metadata)
+                given = <const uint8_t *>PyBytes_AsString(metadata)
             with nogil:
                 status = C.mb_blob_records_at(buffer.data, buffer.nbytes, given, <const uint64_t *>src.buf, count,
                                               <C.mb_blob_record *>out.buf, &done, &e)

@@ -1,6 +1,7 @@
 # Part of _codec.pyx: casts between float dtypes, and which kernels this CPU runs.
 
-# The row of kernels in use: chosen when the module is imported, changed by tests only.
+# The row of kernels in use. Written when the module is imported, before any thread can have it, and by tests; everything
+# else in this module that functions share is never written after that.
 cdef const C.mb_tier *_tier = &C.mb_tiers[C.mb_tier_usable() - 1]
 
 
@@ -16,6 +17,11 @@ def _set_tier(str name not None):
     if name not in names:
         raise ValueError(f"MILBLOB_TIER: expected one of {', '.join(names)}, got {name!r}")
     _tier = &C.mb_tiers[names.index(name)]
+
+
+def _build():
+    """How this module was compiled: (compiler, hexadecimal version of the stable ABI or 0)."""
+    return C.MB_COMPILER.decode(), C.MB_STABLE_ABI
 
 
 if _environ.get("MILBLOB_TIER"):
@@ -38,13 +44,15 @@ cdef _elements_check(Buffer src, uint64_t src_offset, uint64_t count, uint64_t e
     _span_check(src, src_offset, count * element_nbytes)
 
 
-def cast(int kind, Buffer src not None, uint64_t src_offset, uint64_t count, dst, bint clamp=False):
+def cast(int kind, Buffer src not None, uint64_t src_offset, uint64_t count, dst, bint clamp=False, uint64_t begin=0,
+         uint64_t number=-1):
     """Cast `count` little-endian elements at `src_offset` (any alignment) into `dst`.
 
     Args:
         kind: one of CAST_*.
         dst: writable buffer of exactly `count` elements of the target, any alignment; must not overlap `src`.
         clamp: finite numbers that are too large become the largest one of the target instead of an infinity.
+        begin, number: cast only so many of the elements, from this one on; for threads that share them.
 
     Returns:
         (overflow, nan, underflow): how many elements were finite and too large, NaN, or rounded to zero from something
@@ -55,6 +63,8 @@ def cast(int kind, Buffer src not None, uint64_t src_offset, uint64_t count, dst
     cdef const C.mb_tier *tier = _tier
     _kind_check(kind)
     _elements_check(src, src_offset, count, C.mb_cast_src_nbytes(kind))
+    begin = min(begin, count)
+    number = min(number, count - begin)
     memset(&counts, 0, sizeof(counts))
     PyObject_GetBuffer(dst, &out, PyBUF_WRITABLE)
     try:
@@ -63,7 +73,8 @@ def cast(int kind, Buffer src not None, uint64_t src_offset, uint64_t count, dst
         if _overlap(src.data + src_offset, count * C.mb_cast_src_nbytes(kind), <const uint8_t *>out.buf, <uint64_t>out.len):
             raise ValueError("dst: expected memory of its own, got a part of src")
         with nogil:
-            C.mb_cast(tier, kind, <uint8_t *>out.buf, src.data + src_offset, count, clamp, &counts)
+            C.mb_cast(tier, kind, <uint8_t *>out.buf + begin * C.mb_cast_dst_nbytes(kind),
+                      src.data + src_offset + begin * C.mb_cast_src_nbytes(kind), number, clamp, &counts)
     finally:
         PyBuffer_Release(&out)
     return counts.overflow, counts.nan, counts.underflow

@@ -11,6 +11,10 @@ cdef extern from "milblob/base.h" nogil:
         uint64_t offset, expected, got
         const char *detail
 
+cdef extern from "milblob/build.h" nogil:
+    const char *MB_COMPILER
+    const unsigned long MB_STABLE_ABI
+
 cdef extern from "milblob/dtype.h" nogil:
     ctypedef struct mb_dtype:
         const char *name

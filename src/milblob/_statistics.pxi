@@ -151,7 +151,7 @@ def hash_stretches(Buffer src not None, uint64_t offset, uint64_t nbytes, uint64
     if is_root and (count != 1 or first != 0):
         raise ValueError(f"stretches: expected one that is the whole input, got {count} from number {first} on")
     result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(count * C.MB_BLAKE3_NBYTES))
-    at = <uint8_t *>PyBytes_AS_STRING(result)
+    at = <uint8_t *>PyBytes_AsString(result)
     data = src.data + offset
     with nogil:
         for i in range(count):
@@ -173,7 +173,7 @@ def hash_join(bytes cvs not None):
     if work == NULL:
         raise MemoryError
     try:
-        memcpy(work, PyBytes_AS_STRING(cvs), len(cvs))
+        memcpy(work, PyBytes_AsString(cvs), len(cvs))
         with nogil:
             C.mb_hash_join(tier, work, count, True)
         return PyBytes_FromStringAndSize(<char *>work, C.MB_BLAKE3_NBYTES)

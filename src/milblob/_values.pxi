@@ -86,7 +86,7 @@ def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
             header[head] = 0x0a
             head += 1 + C.mb_varint_write(header + head + 1, payload)
         result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(head + payload))
-        at = <uint8_t *>PyBytes_AS_STRING(result)
+        at = <uint8_t *>PyBytes_AsString(result)
         C.mb_advise_huge(at, head + payload)
         memcpy(at, header, head)
         if payload:
@@ -133,7 +133,7 @@ def tensor_gather(Buffer buffer not None, uint64_t end, int field, uint64_t star
     cdef C.mb_tensor t
     cdef C.mb_error e
     cdef bytes result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>nbytes)
-    cdef uint8_t *dst = <uint8_t *>PyBytes_AS_STRING(result)
+    cdef uint8_t *dst = <uint8_t *>PyBytes_AsString(result)
     _span_check(buffer, start, end - start)
     memset(&t, 0, sizeof(t))
     t.field, t.start, t.nbytes = field, start, nbytes

@@ -9,16 +9,17 @@ from typing import Any, NamedTuple, cast
 
 from . import _codec, cast_rules, casting
 from .blob import BlobReader
+from .decompressing import Decompression, identity
 from .dtypes import DType
 from .edits import combined, function_edits, reference_edit, require_plain, value_edit
 from .errors import MilblobError, ProgramError, UnsupportedError
 from .model import Model
 from .package import MODEL_PATH, Source, resolve
 from .plan import CAST, COPY, VALUE, Item
-from .program import Program
+from .program import Compressed, Program
 from .records import Records, WeightFile
 from .splice import Edit
-from .tensor import Tensor
+from .tensor import Tensor, make_tensor
 from .tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor
 
 WEIGHT_COUNT = 10
@@ -46,6 +47,7 @@ class Options(NamedTuple):
     functions: tuple[str, ...] | None = None
     overflow: str = "error"
     nan: str = "keep"
+    decompress: bool = False
 
     @property
     def moves(self) -> bool:
@@ -59,7 +61,8 @@ class Change:
 
     Attributes:
         name: of the tensor; of a record that nothing refers to, "#n" behind the name of its file.
-        actions: "cast", "externalize", "inline", "deduplicate", "drop"; none of them for a tensor that is kept.
+        actions: "cast", "externalize", "inline", "deduplicate", "drop", "decompress"; none of them for a tensor that is
+            kept. A weight that is decompressed has a row behind all tensors; its parts, with rows of their own, drop.
         dtype, dtype_after, nbytes, nbytes_after: of the values as they are stored. Of a tensor that shares its record
             with an earlier one, nbytes_after is 0.
         file, offset, file_after, offset_after: of the record, by name in the model; None for immediates.
@@ -106,6 +109,15 @@ class _Reference:
         self.value: bytes | None = None  # new TensorValue of an immediate
 
 
+class _Weight(NamedTuple):
+    """A compressed weight that becomes dense: a new record, or a new TensorValue."""
+
+    decompression: Decompression
+    tensor: Tensor
+    item: Item | None
+    value: bytes | None
+
+
 class Arrangement:
     """What a repacked model will be.
 
@@ -131,6 +143,8 @@ class Arrangement:
         self.changes: list[Change] = []
         self.edits: list[Edit] = []
         self._references: list[_Reference] = []
+        self._decompressions: dict[int, Decompression] = {}  # by id of the Program
+        self._weights: list[_Weight] = []
         self._known: dict[tuple[str | None, str], WeightFile] = {}
         self._groups: dict[int, list[str]] = {}  # id of a part -> names of the weights that it is a part of
         root = os.path.realpath(model.path or ".")
@@ -141,8 +155,12 @@ class Arrangement:
                 self._add_file(other, f"{other.path}" if len(models) > 1 else "")
         for _, program in model._programs:
             self._add_groups(program)
+        if options.decompress:
+            self._choose_weights()
         for tensor in model._tensors.values() if model.kind != "blob" else ():
             self._add_tensor(tensor)
+        for source, program in model._programs if options.decompress else ():
+            self._add_weights(source, program)
         self._is_laid_out = options.moves or len(models) > 1
         if self._is_laid_out:
             self._add_unreferenced()
@@ -159,6 +177,7 @@ class Arrangement:
         edits = {
             "cast": bool(options.cast), "externalize": options.externalize is not None,
             "inline": options.inline is not None, "functions": options.functions is not None,
+            "decompress": options.decompress,
         }  # fmt: skip
         asked = [name for name, is_asked in edits.items() if is_asked]
         if kind == "mil":
@@ -257,8 +276,16 @@ class Arrangement:
         return _is_value(constant) and not (becomes_constexpr and cast_rules.is_vector(constant))
 
     def _is_kept(self, tensor: Tensor) -> bool:
-        functions = self.options.functions
-        return functions is None or tensor._constant.function < 0 or tensor.function in functions
+        functions, op = self.options.functions, tensor._op()
+        decompression = self._decompressions.get(id(tensor._program))
+        if (
+            decompression is not None
+            and tensor._constant is not None
+            and op is not None
+            and op.message in decompression.gone
+        ):
+            return False
+        return functions is None or not tensor.function or tensor.function in functions
 
     def _may_externalize(self, tensor: Tensor) -> bool:
         least, dtype, source = self.options.externalize, tensor.mil_dtype, cast(Source, tensor._source)
@@ -336,6 +363,58 @@ class Arrangement:
         change.nbytes_after = dtype.nbytes(values.size)
         change.file_after = change.offset_after = None
 
+    # --------------------------------------------------------------------------------------------------- dense weights
+
+    def _choose_weights(self) -> None:
+        """Find the compressed weights that are asked for."""
+        for source, program in self.model._programs:
+
+            def is_selected(group: Compressed, source: Source = source, program: Program = program) -> bool:
+                name = program.part_names[id(group)]
+                tensor = make_tensor(self.model._package, source, program, name, group)
+                return self._is_kept(tensor) and self._is_selected(name)
+
+            self._decompressions[id(program)] = Decompression(program, is_selected)
+
+    def _add_weights(self, source: Source, program: Program) -> None:
+        decompression = self._decompressions[id(program)]
+        for group in decompression.weights:
+            require_plain(program, source.mapping.live())
+            name = program.part_names[id(group)]
+            tensor = make_tensor(self.model._package, source, program, name, group)
+            dtype = tensor.mil_dtype
+            change = Change(name, dtype, 0, None, None)
+            change.actions.append("decompress")
+            self.changes.append(change)
+            least = max(self.options.inline or 0, 1)  # every weight stays one that is listed, however small
+            item, value = None, None
+            if self.model.kind == "mlmodel" or dtype.blob_code is None or tensor.size < least:
+                value = pack_tensor(tensor.read(), dtype)
+                change.nbytes_after = dtype.nbytes(tensor.size)
+            else:
+                item = change.item = self._dense_item(tensor, group)
+                item.users.add(tensor.function)
+            self._weights.append(_Weight(decompression, tensor, item, value))
+
+    def _dense_item(self, tensor: Tensor, group: Compressed) -> Item:
+        source = cast(Source, tensor._source)
+
+        def place(part: Any) -> Any:
+            if part.storage != _codec.BLOB:
+                offset, nbytes = part.payload
+                return bytes(memoryview(cast(Program, tensor._program).buffer)[offset : offset + nbytes])
+            return self._weight_file(tensor._part(part)).name, part.blob_offset
+
+        blobs = [part for part in group.stored() if part.storage == _codec.BLOB]
+        weight_file = self._weight_file(tensor._part(blobs[0])) if blobs else None
+        item = self.records.add_dense(
+            weight_file, blobs[0].blob_offset if blobs else 0, source.mapping, tensor.mil_dtype, tensor.shape,
+            self._base(source), (self._base(source), identity(group, place)),
+        )  # fmt: skip
+        if item.open is None:
+            item.name, item.open = tensor.name, tensor._dense
+        return item
+
     # --------------------------------------------------------------------------------------------------------- records
 
     def _add_file(self, model: Model, prefix: str) -> None:
@@ -409,6 +488,12 @@ class Arrangement:
             edits += self._function_edits(self.options.functions)
         for reference in self._references:
             edits += self._edits_of(reference)
+        for decompression in self._decompressions.values():
+            edits += decompression.edits()
+        for weight in self._weights:
+            tensor, value = weight.tensor, weight.value if weight.item is None else self._spelled(weight.item)
+            group = cast(Compressed, tensor._compressed)
+            edits.append(weight.decompression.weight_edit(group, tensor.mil_dtype, tensor.shape, value))
         self.edits = combined(edits)
 
     def _edits_of(self, reference: _Reference) -> Iterable[Edit | None]:
@@ -434,6 +519,11 @@ class Arrangement:
         first = item.first
         if constant.storage == _codec.BLOB and item.before is not None and first.file == item.before[0]:
             return constant.text, first.offset
+        return self._spelled(item)
+
+    def _spelled(self, item: Item) -> tuple[str, int]:
+        """(fileName, offset) of a record of the result, relative to its model."""
+        first = item.first
         return MODEL_PATH + (first.file.removeprefix(f"{first.base}/") if first.base else first.file), first.offset
 
     def moves(self) -> Iterator[tuple[str, tuple[str, int], tuple[str, int]]]:

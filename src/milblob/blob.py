@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from . import _codec, journal
+from . import _codec, journal, parallel
 from .dtypes import BY_BLOB_CODE, DType
 from .errors import FormatError, MilblobError
 from .mapping import Mapping
@@ -102,11 +102,11 @@ def array_over(
     """
     dtype = record.dtype
     if not dtype.is_sub_byte:
-        view = np.ndarray(shape, dtype.numpy, buffer, record.data_offset)  # type: ignore[arg-type]
+        view = np.ndarray(shape, dtype.numpy, memoryview(buffer), record.data_offset)
         return view if out is None else copy_into(out, view)
 
     def unpack(values: np.ndarray[Any, Any]) -> None:
-        _codec.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, values)
+        parallel.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, values)
 
     values = filled(out, dtype.numpy, shape, unpack)
     if out is not None:
@@ -120,6 +120,8 @@ class BlobReader:
 
     Args:
         source: path, file object, or any C-contiguous buffer, which must not change while arrays are in use.
+        mmap: map the file. False reads it into memory instead, whole, which arrays then share and keep: for files that
+            another process may make shorter, where touching a mapped page that is gone kills this one.
 
     Raises:
         OSError: the file cannot be opened.
@@ -133,10 +135,10 @@ class BlobReader:
     Spec: coremltools e0e2f42, mlmodel/src/MILBlob/Blob/StorageFormat.hpp.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Any, *, mmap: bool = True) -> None:
         if isinstance(source, str | os.PathLike):
             journal.require_none(os.fsdecode(source))
-        self._mapping = source if isinstance(source, Mapping) else Mapping(source)
+        self._mapping = source if isinstance(source, Mapping) else Mapping(source, is_mapped=mmap)
         self._index: np.ndarray[Any, Any] | None = None
         self._mapping.expect_random(True)  # before the header is touched: one page, not all that read-ahead would bring
         try:
@@ -224,7 +226,7 @@ class BlobReader:
                 straight into it if it is C-contiguous.
 
         Returns:
-            ndarray, shape (count,), read-only, over the mapped file (it stays valid after close). Sub-byte dtypes are
+            ndarray, shape (count,), read-only, over the file's bytes (it stays valid after close). Sub-byte dtypes are
             unpacked to a new array, one byte per element. With `out`, that array.
 
         Raises:
@@ -239,7 +241,7 @@ class BlobReader:
         """Return the stored bytes of the record at `offset`: uint8, shape (nbytes,), a read-only view of the file."""
         buffer = self._mapping.check_size()
         record = self._record(buffer, offset)
-        return np.ndarray((record.nbytes,), np.uint8, buffer, record.data_offset)  # type: ignore[arg-type]
+        return np.ndarray((record.nbytes,), np.uint8, memoryview(buffer), record.data_offset)
 
     def close(self) -> None:
         """Close the file. Arrays that were read stay valid; the mapping goes when the last of them does."""

@@ -11,13 +11,15 @@ from . import _codec
 from .casting import is_castable
 from .dtypes import BY_MIL_CODE, DType, as_dtype
 from .edits import (
-    Field,
+    ATTRIBUTES,
+    INPUTS,
     blob_value,
     combined,
     field,
     fields_of,
     immediate_value,
-    operation_edit,
+    key_of,
+    rewritten_operation,
     tensor_type,
     type_edits,
     value_edit,
@@ -27,7 +29,6 @@ from .program import Program, reading_op
 from .splice import Edit
 from .tensorvalue import pack_tensor
 
-_TYPE, _INPUTS, _ATTRIBUTES = 1, 2, 5  # of an Operation
 _FIRST_CONSTEXPR, _FIRST_INPUTS = 16, 18
 _ANY = 15
 _CAST = "constexpr_cast"
@@ -187,14 +188,8 @@ def _objection(
 
 
 def _input_names(buffer: _codec.Buffer, op: _codec.Op) -> set[str]:
-    inputs = [f for f in fields_of(buffer, op.message) if f.number == _INPUTS]
-    return {_key(buffer, entry) for entry in inputs}
-
-
-def _key(buffer: _codec.Buffer, entry: Field) -> str:
-    """The key of a map entry."""
-    keys = [f for f in fields_of(buffer, entry.span) if f.number == 1]
-    return str(memoryview(buffer)[keys[-1].offset : keys[-1].end], "utf-8", "replace") if keys else ""
+    inputs = [f for f in fields_of(buffer, op.message) if f.number == INPUTS]
+    return {key_of(buffer, entry) for entry in inputs}
 
 
 # ---------------------------------------------------------------------------------------------------------- operations
@@ -207,14 +202,14 @@ def _as_constexpr(program: Program, constant: _codec.Constant, value: Any, as_in
     new = []
     for key, part in zip(_CAST_PARTS, (source, text), strict=True):
         argument = field(1, field(2, part)) if as_inputs else part  # Argument {1 Binding {2 value}}
-        new.append((_INPUTS if as_inputs else _ATTRIBUTES, field(1, key) + field(2, argument)))
-    return _rewritten(program.buffer, constant, _CAST, ("val",), new)
+        new.append((INPUTS if as_inputs else ATTRIBUTES, field(1, key) + field(2, argument)))
+    return rewritten_operation(program.buffer, _op(constant), _CAST, ("val",), new)
 
 
 def _as_const(program: Program, constant: _codec.Constant, value: Any) -> Edit:
     """Make a constexpr_cast a const operation again."""
     new = field(1, "val") + field(2, _value(program, constant, DType.FLOAT32, value))
-    return _rewritten(program.buffer, constant, "const", _CAST_PARTS, [(_ATTRIBUTES, new)])
+    return rewritten_operation(program.buffer, _op(constant), "const", _CAST_PARTS, [(ATTRIBUTES, new)])
 
 
 def _value(program: Program, constant: _codec.Constant, dtype: DType, value: Any) -> bytes:
@@ -222,24 +217,14 @@ def _value(program: Program, constant: _codec.Constant, dtype: DType, value: Any
     buffer = program.buffer
     type_bytes = tensor_type(dtype, constant.shape or ())
     new = blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)
-    kept = [_bytes(buffer, f) for f in fields_of(buffer, constant.value) if f.number not in (2, 3, 5)]
+    kept = [
+        bytes(memoryview(buffer)[f.start : f.end])
+        for f in fields_of(buffer, constant.value)
+        if f.number not in (2, 3, 5)
+    ]
     return b"".join([*kept, new])
 
 
-def _rewritten(
-    buffer: _codec.Buffer, constant: _codec.Constant, op_type: str, gone: tuple[str, ...], new: list[tuple[int, bytes]]
-) -> Edit:
-    """The operation of a constant with another type and other parameters; its name, outputs and all else stay."""
-    op = constant.op
-    assert op is not None
-    rows: list[tuple[int, Any]] = [(_TYPE, field(_TYPE, op_type))]
-    for entry in fields_of(buffer, op.message):
-        is_parameter = entry.number in (_INPUTS, _ATTRIBUTES)
-        if entry.number != _TYPE and not (is_parameter and _key(buffer, entry) in gone):
-            rows.append((entry.number, _bytes(buffer, entry)))
-    rows += [(number, field(number, entry)) for number, entry in new]
-    return operation_edit(op, b"".join(data for _, data in sorted(rows, key=lambda row: row[0])))
-
-
-def _bytes(buffer: _codec.Buffer, entry: Field) -> memoryview:
-    return memoryview(buffer)[entry.start : entry.end]
+def _op(constant: _codec.Constant) -> _codec.Op:
+    assert constant.op is not None  # `refusal` has seen to it
+    return constant.op

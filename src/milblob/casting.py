@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from . import _codec
+from . import _codec, parallel
 from .dtypes import DType, as_dtype
 from .errors import FormatError
 from .tensorvalue import narrow
@@ -156,7 +156,7 @@ def _convert(
     kind = _KERNELS.get((src_type, dst_type))
     if kind is None:
         return _convert_by_numpy(dst, source, offset, count, src_type, dst_type, overflow, nan, first_index)
-    counts = CastCounts(*_codec.cast(kind, source, offset, count, dst, overflow == "clamp"))
+    counts = CastCounts(*parallel.cast(kind, source, offset, count, dst, overflow == "clamp"))
     for number, is_nan, policy in ((counts.overflow, False, overflow), (counts.nan, True, nan)):
         if number and policy == "error":
             index = _codec.cast_find(kind, source, offset, count, is_nan)

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _codec
+from .decode import MAX_DEPTH
 from .dtypes import DType
 from .formats.elements import Readable
-from .ranges import PIECE_COUNT, Elements, have_equal_bits, in_threads, starts
+from .ranges import PIECE_COUNT, Elements, have_equal_bits, starts
 from .sides import Side, of_function, pair
 from .structure import Change, compare_metadata, compare_programs
 from .tensor import Tensor
+from .threads import ordered
 
 _DIFFERENT = ("different", "dtype", "shape", "only_a", "only_b")
 _MAX_LINES = 40
@@ -308,7 +310,7 @@ def _have_equal_parts(a: Tensor, b: Tensor, depth: int = 0) -> bool:
     if (
         a.op != b.op
         or ours.keys() != theirs.keys()
-        or depth > _MAX_LINES
+        or depth > MAX_DEPTH
         or a._compressed.output != b._compressed.output
     ):
         return False
@@ -331,7 +333,7 @@ def measure(a: Elements, b: Elements, atol: float = 0.0, rtol: float = 0.0) -> F
         return _codec.compare(codes[0], x.view(np.uint8), codes[1], y.view(np.uint8), atol, rtol)
 
     total = _codec.Comparison()
-    for part in in_threads(work, starts(a.count), a.count > 4 * PIECE_COUNT):  # in order: the same on any machine
+    for part in ordered(work, starts(a.count), a.count > 4 * PIECE_COUNT):  # in order: the same on any machine
         total.add(part)
     return _figures(total)
 

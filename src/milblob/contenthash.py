@@ -12,9 +12,10 @@ from . import _codec
 from .dtypes import DType
 from .errors import UnsupportedError
 from .model import Model
-from .pieces import PIECE_NBYTES, Piece, dense_pieces, in_order, share_out, stored_piece
+from .pieces import Piece, dense_pieces, in_order, stored_piece
 from .program import Program
 from .tensor import Tensor
+from .threads import PIECE_NBYTES, ordered
 
 _MAX_DEPTH = 32
 _STRETCH = _codec.HASH_STRETCH_NBYTES
@@ -200,18 +201,13 @@ def _digest(pieces: Iterable[Piece]) -> bytes:
 
 
 def _whole_stretches(buffer: _codec.Buffer, offset: int, count: int, first: int) -> list[bytes]:
-    step = PIECE_NBYTES // _STRETCH
-    if count < 2 * step:
-        return [_codec.hash_stretches(buffer, offset, count * _STRETCH, first)]
+    step = max(PIECE_NBYTES // _STRETCH, 1)
 
-    def work(starts: Iterator[int]) -> list[tuple[int, bytes]]:
-        found = []
-        for start in starts:
-            nbytes = min(step, count - start) * _STRETCH
-            found.append((start, _codec.hash_stretches(buffer, offset + start * _STRETCH, nbytes, first + start)))
-        return found
+    def work(start: int) -> bytes:
+        nbytes = min(step, count - start) * _STRETCH
+        return _codec.hash_stretches(buffer, offset + start * _STRETCH, nbytes, first + start)
 
-    return [value for _, value in sorted(row for rows in share_out(range(0, count, step), work) for row in rows)]
+    return list(ordered(work, range(0, count, step), count > step))
 
 
 def _without_padding(piece: Piece, offset: int, nbytes: int) -> tuple[_codec.Buffer, int, int]:

@@ -17,6 +17,9 @@ from .tensorvalue import require_shape
 MAX_DEPTH = 32
 """Operations in a chain. coremltools makes chains of three; each level is computed in full before the next."""
 
+MAX_GROWTH, MIN_LIMIT_NBYTES = 4096, 1 << 30
+"""Long vectors make a few megabytes of indices and palettes terabytes of values. Core ML's have 2 to 8 elements."""
+
 _INDICES = {d.nbits: d for d in (DType.UINT1, DType.UINT2, DType.UINT3, DType.UINT4, DType.UINT6, DType.UINT8)}
 _SPARSE_TO_SPARSE = ("constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale")
 
@@ -279,6 +282,11 @@ class Chain:
         require_shape(dense, lut.offset, lut.buffer.name)
         if prod(dense) >= 1 << 59:
             raise _wrong(weight, "lut", "fewer than 2^59 elements in the result", f"shape {tuple(dense)}")
+        stored_nbytes = indices.dtype.nbytes(indices.size) + lut.dtype.nbytes(lut.size)
+        nbytes = lut.dtype.nbytes(prod(dense))
+        if nbytes > MIN_LIMIT_NBYTES and nbytes > MAX_GROWTH * stored_nbytes:
+            words = f"a result of at most {MAX_GROWTH} times the bytes of indices and palettes ({stored_nbytes})"
+            raise _wrong(weight, "lut", words, f"{nbytes} bytes, shape {tuple(dense)}")
         if lut.dtype.is_sub_byte:
             lut = lut._replace(buffer=_codec.Buffer(np.ascontiguousarray(lut.array()).view(np.uint8)), offset=0)
         return Palette(indices, shape, lut, vector, axis, mask)
@@ -320,6 +328,18 @@ _PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "constexpr_sparse_to_dense": (("nonzero_data", "mask"), ("shape",)),
 }
 """Operation -> its required and its optional parts. Those with `shape` are iOS16's, where bits are packed in uint8."""
+
+
+def part_names(op_type: str) -> tuple[str, ...]:
+    """Return the names of all parts that an operation may have.
+
+    Raises:
+        UnsupportedError: an operation that is not known.
+    """
+    if op_type not in _PARTS:
+        raise UnsupportedError(f"operation: expected one that is known, got {op_type}")
+    required, optional = _PARTS[op_type]
+    return required + optional
 
 
 def _output(weight: Compressed, dense: Dense, mask: Mask) -> Dense:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
-from . import _codec
+from . import _codec, parallel
 
 _FEW = 4  # different ones that each newcomer is compared with; with more, a key tells which of them it may equal
 _SAMPLE_NBYTES = 64
@@ -70,7 +70,7 @@ def _compare(stretches: Sequence[Stretch], group: list[int], result: list[int], 
 
 def _equal(a: Stretch, b: Stretch) -> bool:
     same = a.buffer is b.buffer and a.offset == b.offset
-    return same or _codec.equal_bytes(a.buffer, a.offset, b.buffer, b.offset, a.nbytes)
+    return same or parallel.equal_bytes(a.buffer, a.offset, b.buffer, b.offset, a.nbytes)
 
 
 def _samples(stretch: Stretch) -> Hashable:

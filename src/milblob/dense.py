@@ -1,18 +1,14 @@
 """Tensors that are computed from packed elements, whole or any range of them: sparse, scaled, looked up."""
 
-import os
-import threading
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _codec
+from . import _codec, parallel
 from .dtypes import DType
 from .tensorvalue import stored_bytes
-
-PIECE_NBYTES = 1 << 22
-"""Results larger than this are computed by several threads, so much at a time."""
+from .threads import PIECE_NBYTES, each
 
 _RANK_COUNT = 1 << 20  # bits of a mask that are counted at once
 
@@ -43,7 +39,7 @@ class Packed(NamedTuple):
         if not self.dtype.is_sub_byte:
             return np.ndarray(self.shape, self.dtype.numpy, self.buffer, self.offset)  # type: ignore[arg-type]
         out = np.empty(self.shape, np.uint8)
-        _codec.unpack_bits(self.buffer, self.offset, self.size, self.dtype.nbits, out)
+        parallel.unpack_bits(self.buffer, self.offset, self.size, self.dtype.nbits, out)
         return out.view(self.dtype.numpy)
 
     def elements(self, mask: "Mask | None" = None, is_signed: bool = False) -> _codec.Elements:
@@ -229,7 +225,7 @@ def read(
     Args:
         out: C-contiguous array of its dtype and the shape asked for, to fill; default: a new one.
 
-    Large results are computed by several threads, unless this is called in one that is not the main thread.
+    Large results are computed by several threads (see threads.py).
     """
     shape = dense.shape if shape is None else shape
     dtype = dense.dtype.numpy
@@ -245,29 +241,11 @@ def read(
         at = (start - begin) * dtype.itemsize
         dense.fill(flat[at : at + size * dtype.itemsize], start, size)
 
-    workers = min(thread_count(), len(starts))
-    if workers <= 1 or threading.current_thread() is not threading.main_thread():
-        if count:
-            dense.fill(flat, begin, count)
-        return out
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(workers) as pool:
-        for _ in pool.map(fill, starts):
-            pass
+    if len(starts) == 1:
+        fill(begin)
+    else:
+        each(fill, starts)
     return out
-
-
-def thread_count() -> int:
-    """Return how many threads compute a large tensor: $MILBLOB_THREADS, else one for each processor, at most 4."""
-    given = os.environ.get("MILBLOB_THREADS", "")
-    if given:
-        if not given.isascii() or not given.isdigit() or int(given) < 1:
-            raise ValueError(f"MILBLOB_THREADS: expected a number of 1 or more, got {given!r}")
-        return int(given)
-    if hasattr(os, "sched_getaffinity"):
-        return min(4, len(os.sched_getaffinity(0)))
-    return min(4, os.cpu_count() or 1)
 
 
 def read_key(dense: Dense, key: Any) -> Any:

@@ -17,9 +17,13 @@ from .splice import Edit
 _VALUE_TYPE, _VALUE_IMMEDIATE, _VALUE_BLOB = 2, 3, 5
 _FILE_NAME, _OFFSET = 1, 2
 _PROGRAM_FUNCTIONS = 2
-_OPERATION_OUTPUTS = 3
+_OPERATION_TYPE, _OPERATION_OUTPUTS = 1, 3
+_BLOCK_OPERATIONS = 3
 _DESCRIPTION_FUNCTIONS, _DESCRIPTION_DEFAULT = 20, 21
 _VARINT, _BYTES = 0, 2
+
+INPUTS, ATTRIBUTES = 2, 5
+"""Fields of an Operation that are maps of parameters."""
 
 Span = tuple[int, int]
 
@@ -269,6 +273,41 @@ def operation_edit(op: _codec.Op, data: Any) -> Edit:
     return Edit(*op.message, data)
 
 
+def rewritten_operation(
+    buffer: _codec.Buffer, op: _codec.Op, op_type: str, gone: Collection[str], new: Collection[tuple[int, bytes]]
+) -> Edit:
+    """Give an operation another type and other parameters; its name, outputs and all else stay.
+
+    Args:
+        buffer: what was scanned.
+        op: a row of the scan.
+        gone: keys of inputs and attributes to leave out.
+        new: (INPUTS or ATTRIBUTES, map entry) of each to add.
+    """
+    rows: list[tuple[int, Any]] = [(_OPERATION_TYPE, field(_OPERATION_TYPE, op_type))]
+    for entry in fields_of(buffer, op.message):
+        is_parameter = entry.number in (INPUTS, ATTRIBUTES)
+        if entry.number != _OPERATION_TYPE and not (is_parameter and key_of(buffer, entry) in gone):
+            rows.append((entry.number, _bytes(buffer, entry)))
+    rows += [(number, field(number, entry)) for number, entry in new]
+    return operation_edit(op, b"".join(data for _, data in sorted(rows, key=lambda row: row[0])))
+
+
+def removed_operation(buffer: _codec.Buffer, op: _codec.Op) -> Edit:
+    """Take an operation out of its block.
+
+    Raises:
+        UnsupportedError: its field is not spelled as short as it can be, which no writer is known to do.
+    """
+    offset, nbytes = op.message
+    head = field(_BLOCK_OPERATIONS, b"")[:-1] + varint(nbytes)
+    start = offset - len(head)
+    if start < 0 or bytes(memoryview(buffer)[start:offset]) != head:
+        words = f"operation {op.name!r}: expected its length in {len(head) - 1} bytes behind its tag, got another form"
+        raise UnsupportedError(words, offset=offset, file=buffer.name)
+    return Edit(start, len(head) + nbytes, b"")
+
+
 def function_edits(
     buffer: _codec.Buffer, program: Span, description: Span | None, keep: Collection[str], default: str | None = None
 ) -> list[Edit]:
@@ -341,6 +380,11 @@ def combined(edits: Iterable[Edit | None]) -> list[Edit]:
             words = f"edits: expected one of bytes {last.offset} to {last.offset + last.nbytes}, got another inside"
             raise ProgramError(words, offset=edit.offset)
     return result
+
+
+def key_of(buffer: _codec.Buffer, entry: Field) -> str:
+    """Return the key of a map entry whose keys are strings."""
+    return text_of(buffer, entry.span, 1)
 
 
 def text_of(buffer: _codec.Buffer, span: Span, number: int) -> str:

@@ -1,10 +1,12 @@
-"""Files and buffers as one thing: held, mapped read-only, checked for shrinking."""
+"""Files and buffers as one thing: held, mapped read-only or read, checked for shrinking."""
 
 import contextlib
 import io
 import mmap
 import os
 import stat
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ._codec import Buffer
@@ -27,40 +29,50 @@ class Mapping:
 
     A file is memory-mapped: nothing is read before it is touched. If another process truncates the file, touching the
     lost pages of an array that was handed out before kills the process with SIGBUS; no library can promise otherwise.
-    `check_size` notices it before anything new is handed out.
+    `check_size` notices it before anything new is handed out. With `is_mapped=False` the file is read into memory,
+    once and whole: nothing that happens to it later matters, and each array over it keeps all of that memory.
+
+    Threads may share it, and one may close it while others read: these then have what they asked for, or a ValueError
+    that says that the file is closed.
 
     Attributes:
         buffer: what `_codec` reads from and arrays are made over; None after close.
         name: the path as given, or None for memory.
-        fd: an own descriptor of the file, for positioned reads; -1 for memory and after close.
+        fd: an own descriptor of the file, for positioned reads; -1 for memory, for what was read, and after close. Where
+            another thread may close, it is only to be used inside `held`: the system gives the number to the next file
+            that is opened.
     """
 
-    __slots__ = ("_mmap", "buffer", "fd", "name")
+    __slots__ = ("_lock", "_mmap", "_users", "buffer", "fd", "name")
 
-    def __init__(self, source: Any, name: str | None = None) -> None:
-        """Map a path, a file object or a buffer.
+    def __init__(self, source: Any, name: str | None = None, *, is_mapped: bool = True) -> None:
+        """Map, or read, a path, a file object or a buffer.
 
         Args:
             source: str or PathLike; an open binary file, or any object with `read` and `seek`; or any C-contiguous
                 buffer, which is used where it lies and must not change. A file object that is no plain file is read
                 whole.
             name: what messages call it.
+            is_mapped: map files; else read them into memory of this object's own. A buffer is used where it lies.
 
         Raises:
-            OSError: the file cannot be opened.
-            FormatError: not a regular file, or a Git LFS pointer.
+            OSError: the file cannot be opened or read.
+            FormatError: not a regular file, a Git LFS pointer, or it became shorter while it was read.
             BufferError: a strided buffer.
         """
         self._mmap: mmap.mmap | None = None
+        self._lock = threading.Lock()
+        self._users = 0
         self.fd = -1
         self.name = name
+        take = self._map if is_mapped else self._read
         if isinstance(source, str | os.PathLike):
             path = os.fspath(source)
             self.name = name or os.fsdecode(path)
             self.fd = os.open(path, _OPEN_FLAGS)  # closed by `close`, or when this object goes
-            data = self._map()
+            data = take()
         elif hasattr(source, "read") and not isinstance(source, mmap.mmap):
-            data = self._of_file_object(source)
+            data = self._of_file_object(source, take)
         else:
             data = source
             if source is None or isinstance(source, int):
@@ -71,7 +83,7 @@ class Mapping:
         if buffer.nbytes < 1024 and bytes(memoryview(data)[: len(LFS_PREFIX)]) == LFS_PREFIX:
             raise FormatError(self._lfs_words(bytes(data)), offset=0, file=self.name)
 
-    def _of_file_object(self, source: Any) -> Any:
+    def _of_file_object(self, source: Any, take: Callable[[], Any]) -> Any:
         # Only a plain file may be mapped in its place: gzip's also have a descriptor, of the compressed file.
         plain = getattr(source, "file", source)  # what tempfile wraps
         if not isinstance(getattr(plain, "raw", plain), io.FileIO):
@@ -80,17 +92,40 @@ class Mapping:
         self.fd = os.dup(source.fileno())
         name = getattr(source, "name", None)
         self.name = self.name or (name if isinstance(name, str) else None)
-        return self._map()
+        return take()
 
-    def _map(self) -> Any:
+    def _file_nbytes(self) -> int:
         status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode):
             kind = next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "special file")
             raise FormatError(f"file: expected a regular file, got a {kind}", file=self.name)
-        if status.st_size == 0:
+        return status.st_size
+
+    def _map(self) -> Any:
+        if self._file_nbytes() == 0:
             return b""
         self._mmap = mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ)
         return self._mmap
+
+    def _read(self) -> Any:
+        nbytes, done = self._file_nbytes(), 0
+        # Memory of its own mapping: not zeroed by hand, given back as soon as the last array is gone, and in huge pages
+        # where the kernel has them, since touching it first costs more than reading.
+        memory: Any = mmap.mmap(-1, nbytes) if nbytes > 0 else b""
+        if nbytes > 0 and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        with io.FileIO(self.fd, closefd=False) as file, memoryview(memory) as view:
+            position = file.tell()  # a descriptor that was copied from a file object shares its position
+            file.seek(0)
+            while done < nbytes and (some := file.readinto(view[done:])):
+                done += some
+            file.seek(position)
+        self.__del__()  # what is read later must come from here, and not from a file that may have changed
+        if done < nbytes:
+            words = f"size: expected {nbytes} bytes as when it was opened, got {done}"
+            raise FormatError(words, offset=done, file=self.name)
+        return memory
 
     @staticmethod
     def _lfs_words(data: bytes) -> str:
@@ -118,8 +153,13 @@ class Mapping:
         buffer = self.live()
         mapped = self._mmap  # another thread may close
         if mapped is not None:
-            now = mapped.size()
+            try:
+                now = mapped.size()
+            except (ValueError, OSError):
+                self.live()  # says so, if it was closed meanwhile
+                raise
             if now < buffer.nbytes:
+                self.live()
                 raise FormatError(
                     f"size: expected {buffer.nbytes} bytes as when it was opened, got {now}", offset=now, file=self.name
                 )
@@ -136,10 +176,28 @@ class Mapping:
             reads, an offset outside the file, a file that has shrunk.
         """
         last = self.live().nbytes - nbytes
-        if self.fd < 0 or not hasattr(os, "pread") or not all(0 <= offset <= last for offset in offsets):
-            return None
-        data = b"".join([os.pread(self.fd, nbytes, offset) for offset in offsets])
+        with self.held() as fd:
+            if fd < 0 or not hasattr(os, "pread") or not all(0 <= offset <= last for offset in offsets):
+                return None
+            data = b"".join([os.pread(fd, nbytes, offset) for offset in offsets])
         return data if len(data) == nbytes * len(offsets) else None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[int]:
+        """Yield `fd`, which stays open until this ends, whoever closes; -1 if there is none.
+
+        Raises:
+            ValueError: it is closed.
+        """
+        with self._lock:
+            self.live()
+            self._users += 1
+        try:
+            yield self.fd
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._drop()
 
     def expect_random(self, random: bool) -> None:
         """Advise the kernel of the reads to come: a little here and there, or (False) whole arrays.
@@ -148,16 +206,26 @@ class Mapping:
         """
         mapped = self._mmap
         if mapped is not None and hasattr(mapped, "madvise"):
-            mapped.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
+            try:
+                mapped.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
+            except ValueError:
+                self.live()  # says so, if it was closed meanwhile
+                raise
 
     def close(self) -> None:
         """Let go of the bytes. Arrays over them stay valid and keep the mapping until the last of them is gone."""
-        self.buffer = None
-        if self._mmap is not None:
+        with self._lock:
+            self.buffer = None
+            mapped, self._mmap = self._mmap, None
+            self._drop()
+        if mapped is not None:
             with contextlib.suppress(BufferError):  # arrays are alive: unmapped when they are gone
-                self._mmap.close()
-            self._mmap = None
-        self.__del__()
+                mapped.close()
+
+    def _drop(self) -> None:
+        """Close the descriptor, if nobody uses it or will."""
+        if self.buffer is None and not self._users:
+            self.__del__()
 
     def __del__(self) -> None:
         fd, self.fd = getattr(self, "fd", -1), -1

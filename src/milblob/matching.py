@@ -1,6 +1,7 @@
 """milblob.match: which training tensor became which weight of a model."""
 
 import contextlib
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -181,7 +182,7 @@ def match(
     Args:
         weights: path of a .safetensors, .npz or .npy file, of a directory of .npy files, or of a model; or a mapping
             from names to arrays.
-        model: what `open` takes, or an open Model.
+        model: what `open` takes, or an open Model. A weight of several names, as of two functions, has the first.
         threshold: correlation (the cosine once the means are taken off) from which values count as similar.
         select: called with names of weights in the model; others are left out.
         progress: told of the name and stored bytes of each training tensor that was looked at.
@@ -198,7 +199,7 @@ def match(
         side = Side.open(weights, False, stack)
         whole = model if isinstance(model, Model) else stack.enter_context(Model(model, constants=True))
         given = {name: tensor for name, tensor in side.tensors.items() if _is_numeric(tensor)}
-        names = {n: t for n, t in whole.items() if _is_candidate(t) and (select is None or select(n))}
+        names = _distinct({n: t for n, t in whole.items() if _is_candidate(t) and (select is None or select(n))})
         work = _Work(given, names, progress)
         work.match_exactly()
         work.match_similar(threshold)
@@ -206,6 +207,16 @@ def match(
         rest = [name for name in side.tensors if name not in work.used]
         lost = [name for name, tensor in names.items() if name not in work.taken and _is_weight(tensor)]
         return Matching(side.words, whole.path or "model in memory", ordered, work.ties, rest, lost)
+
+
+def _distinct(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out weights that are stored as the same records as an earlier one, such as in another function."""
+    found: dict[Any, str] = {}
+    for name, tensor in tensors.items():
+        stored = list(tensor.parts.values()) if tensor._compressed is not None else [tensor]
+        places = tuple((part.file, part.offset) for part in stored if part.is_blob)
+        found.setdefault((tensor.op, tensor.shape, places) if len(places) == len(stored) > 0 else name, name)
+    return {name: tensors[name] for name in found.values()}
 
 
 def _is_numeric(tensor: Readable) -> bool:
@@ -235,6 +246,7 @@ class _Work:
         self.used: set[str] = set()  # of those given: found, or tied
         self.taken: set[str] = set()  # of the model's
         self._progress = progress
+        self._seed = int.from_bytes(os.urandom(8), "little")  # nobody can make tensors look equal
 
     def _add(self, given: str, name: str, how: str, layout: Layout, correlation: float = 1.0) -> None:
         ours, theirs = self.given[given], self.names[name]
@@ -276,7 +288,7 @@ class _Work:
             for piece in _pieces(Elements(tensor), dtype):
                 data = piece.view(np.uint8)
                 unordered += _codec.hash_elements(data, nbytes)
-                ordered.append(_codec.hash_bytes(_codec.Buffer(data), 0, data.nbytes))
+                ordered.append(_codec.hash_bytes(_codec.Buffer(data), 0, data.nbytes, self._seed))
         except OverflowError:  # an integer that does not fit
             return
         classes = groups.setdefault((tensor.size, dtype, unordered % (1 << 64)), ([], []))[side]

@@ -10,8 +10,9 @@ import numpy as np
 from . import _codec
 from .dtypes import DType, as_dtype
 from .histogram import Bin, Histogram
-from .pieces import Piece, array_pieces, dense_pieces, in_order, share_out, split
+from .pieces import Piece, array_pieces, dense_pieces, in_order, split
 from .tensor import Tensor
+from .threads import ordered
 
 _WIDE = {
     DType.FLOAT32: _codec.WIDE_F32,
@@ -149,17 +150,16 @@ def _narrow(pieces: Iterable[Piece], dtype: Any, histogram: bool) -> tuple[_code
     """Elements of up to 16 bits: how often each of the 65536 patterns occurs, from which everything follows."""
     tally = _own.__dict__.pop("tally", None) or _codec.Tally()  # dropped if something goes wrong on the way
 
-    def count(some: Iterable[Piece], into: _codec.Tally) -> _codec.Tally:
-        for piece in some:
-            into.add(piece.buffer, piece.offset, piece.count, dtype.nbits)
+    def count(part: Piece, into: _codec.Tally) -> _codec.Tally:
+        into.add(part.buffer, part.offset, part.count, dtype.nbits)
         return into
 
     for piece in pieces:
         parts = split(piece)
-        if len(parts) < 2:
-            count(parts, tally)
+        if len(parts) == 1:
+            count(parts[0], tally)
         else:
-            for other in share_out(parts, lambda some: count(some, _codec.Tally())):
+            for other in ordered(lambda part: count(part, _codec.Tally()), parts):
                 tally.merge(other)
     moments, distinct, patterns, counts = tally.gather(dtype.mil_code)
     _own.tally = tally
@@ -183,20 +183,18 @@ def _wide(pieces: Iterable[Piece], dtype: Any, distinct: bool) -> tuple[_codec.M
     kind = _WIDE[dtype]
     total, seen = _codec.Moments(), _codec.Distinct() if distinct else None
 
-    def look(some: Iterator[tuple[int, Piece]]) -> tuple[list[tuple[int, _codec.Moments]], _codec.Distinct | None]:
+    def look(part: Piece) -> tuple[_codec.Moments, _codec.Distinct | None]:
         own = _codec.Distinct() if distinct else None
-        return [(i, _codec.wide_moments(kind, p.buffer, p.offset, p.count, own)) for i, p in some], own
+        return _codec.wide_moments(kind, part.buffer, part.offset, part.count, own), own
 
     for piece in pieces:
         parts = split(piece)
-        if len(parts) < 2:
-            for part in parts:
-                total.add(_codec.wide_moments(kind, part.buffer, part.offset, part.count, seen))
+        if len(parts) == 1:
+            part = parts[0]
+            total.add(_codec.wide_moments(kind, part.buffer, part.offset, part.count, seen))
             continue
-        results = share_out(list(enumerate(parts)), look)
-        for _, moments in sorted((row for rows, _ in results for row in rows), key=lambda row: row[0]):
+        for moments, own in ordered(look, parts):
             total.add(moments)
-        for _, own in results:
             if seen is not None and own is not None:
                 seen.merge(own)
     return total, None if seen is None else seen.count, seen is None or not seen.is_estimated, None

@@ -35,10 +35,10 @@ class Model(MappingABC[str, Tensor]):
     threads. Closing ends reading; arrays that were read stay valid.
     """
 
-    def __init__(self, source: Any, *, constants: bool = False, stored: bool = False) -> None:
+    def __init__(self, source: Any, *, constants: bool = False, stored: bool = False, mmap: bool = True) -> None:
         self._constants = constants
         self._stored_view = stored
-        self._package = Package(source)
+        self._package = Package(source, is_mapped=mmap)
         self.path = self._package.path
         self.kind = self._package.kind
         self._tensors: MappingABC[str, Tensor] = {}
@@ -262,20 +262,23 @@ class _Records(MappingABC[str, Tensor]):
         return len(self._index)
 
 
-def load(source: Any, *, constants: bool = False, stored: bool = False) -> dict[str, np.ndarray[Any, Any]]:
+def load(
+    source: Any, *, constants: bool = False, stored: bool = False, mmap: bool = True
+) -> dict[str, np.ndarray[Any, Any]]:
     """Read every weight of a model: name -> ndarray.
 
     Args:
-        source, constants, stored: as for `open`.
+        source, constants, stored, mmap: as for `open`.
 
     Returns:
         dict in Program order. Arrays are read-only views of the mapped files wherever the stored bytes are the values
-        (nothing is read from disk before it is touched), else new arrays. They keep their files mapped.
+        (nothing is read from disk before it is touched), else new arrays. They keep their files mapped; with
+        mmap=False, each keeps the memory that its file was read into.
 
     Raises:
         As `open` and `Tensor.read`; all or nothing.
     """
-    with Model(source, constants=constants, stored=stored) as model:
+    with Model(source, constants=constants, stored=stored, mmap=mmap) as model:
         return read_all(model)
 
 
@@ -304,7 +307,7 @@ def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any]) -> None:
-    buffer = reader._mapping.check_size()
+    view = memoryview(reader._mapping.check_size())
     records, good, error = reader._records_at([cast(int, t.offset) for t in tensors])
     if error is not None:
         error.where = tensors[good].where
@@ -320,6 +323,6 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
             and dtype.nbits >= 8
             and tensor.ndim <= MAX_RANK
         ):
-            result[tensor.name] = np.ndarray(tensor._shape, dtype.numpy, buffer, start)  # type: ignore[arg-type]
+            result[tensor.name] = np.ndarray(tensor._shape, dtype.numpy, view, start)
         else:
             result[tensor.name] = tensor.read()

@@ -9,18 +9,22 @@ if TYPE_CHECKING:
 
 
 @overload
-def open(source: Any, mode: Literal["r"] = "r", *, constants: bool = False, stored: bool = False) -> Model: ...
+def open(
+    source: Any, mode: Literal["r"] = "r", *, constants: bool = False, stored: bool = False, mmap: bool = True
+) -> Model: ...
 
 
 @overload
-def open(source: Any, mode: Literal["r+"], *, constants: bool = False, stored: bool = False) -> "EditableModel": ...
+def open(
+    source: Any, mode: Literal["r+"], *, constants: bool = False, stored: bool = False, mmap: Literal[True] = True
+) -> "EditableModel": ...
 
 
 @overload
-def open(source: Any, mode: str, *, constants: bool = False, stored: bool = False) -> Model: ...
+def open(source: Any, mode: str, *, constants: bool = False, stored: bool = False, mmap: bool = True) -> Model: ...
 
 
-def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool = False) -> Model:
+def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool = False, mmap: bool = True) -> Model:
     """Open a model, or a bare weight file, without reading its values.
 
     Args:
@@ -31,6 +35,9 @@ def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool 
         constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of
             ten or more elements).
         stored: list the stored parts of compressed weights ("w.indices", "w.lut", ...) instead of the dense weights.
+        mmap: map files. False reads each of them whole into memory of this process when it is first needed (a weight
+            file, when one of its tensors is), and arrays share that memory: for files that another process may make
+            shorter, where touching a mapped page that is gone kills this one (SIGBUS). Only to read.
 
     Returns:
         Model, a mapping from names to `Tensor`; a context manager. With "r+", an EditableModel.
@@ -39,12 +46,15 @@ def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool 
         OSError: a file cannot be opened.
         FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named); ResolveError: the manifest
             leads nowhere. A missing weight file is no error before a tensor in it is read.
-        ValueError: another mode; "r+" of a file inside a package. BlockingIOError: "r+", and another writer has it.
+        ValueError: another mode; "r+" with mmap=False, or of a file inside a package. BlockingIOError: "r+", and
+            another writer has it.
     """
     if mode == "r+":
+        if not mmap:
+            raise ValueError("mmap: expected True with mode 'r+', got False")
         from .editing import EditableModel
 
         return EditableModel(source, constants=constants, stored=stored)
     if mode != "r":
         raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")
-    return Model(source, constants=constants, stored=stored)
+    return Model(source, constants=constants, stored=stored, mmap=mmap)

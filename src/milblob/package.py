@@ -8,7 +8,7 @@ import numpy as np
 from . import _codec, journal
 from .blob import BlobReader
 from .errors import FormatError, ResolveError, UnsupportedError
-from .jsontext import parse_json
+from .jsontext import MAX_NBYTES, parse_json
 from .listing import HEAD_NBYTES, is_listing, parse_listing, to_program
 from .listing import MODEL_PATH as MODEL_PATH
 from .mapping import Mapping
@@ -52,6 +52,7 @@ class Package:
         source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or a listing of one; or a buffer or file
             object with the contents of one of the latter four. What it is follows from its contents, not from its name.
         recover: first do the rest of a change that was interrupted (see journal.py).
+        is_mapped: map files; else read each of them whole when it is first needed (see mapping.py).
 
     Attributes:
         kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" or "blob".
@@ -68,8 +69,9 @@ class Package:
         ResolveError: the manifest leads to a file that is missing or outside the package.
     """
 
-    def __init__(self, source: Any, *, recover: bool = True) -> None:
+    def __init__(self, source: Any, *, recover: bool = True, is_mapped: bool = True) -> None:
         self.closed = False
+        self._is_mapped = is_mapped
         self.path: str | None = None
         self.sources: list[Source] = []
         self.blobs: BlobReader | None = None
@@ -91,7 +93,7 @@ class Package:
             raise
 
     def _map(self, source: Any) -> Mapping:
-        mapping = Mapping(source)
+        mapping = Mapping(source, is_mapped=self._is_mapped)
         self._mappings.append(mapping)
         return mapping
 
@@ -255,6 +257,9 @@ class Package:
                     f"weight file {file_name}: expected at {path}, got no such file", file=source.mapping.name
                 ) from None
             found = self._readers[key] = BlobReader(mapping)
+            if self.closed:  # by another thread, which did not see this one
+                mapping.close()
+                self.require_open()
         return found
 
     def changeable(self) -> set[str]:
@@ -358,7 +363,8 @@ def read_json(path: str) -> Any:
         OSError: it cannot be opened.
         FormatError: not a regular file, too large, not JSON, or nested too deep.
     """
-    mapping = Mapping(path)
+    # Read, which is quicker for a few kilobytes; one that is too large is refused before it is touched.
+    mapping = Mapping(path, is_mapped=os.stat(path).st_size > MAX_NBYTES)
     try:
         return parse_json(memoryview(mapping.live()), "JSON", path)
     finally:

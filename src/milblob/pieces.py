@@ -1,24 +1,23 @@
-"""The elements of a tensor or array, packed as weight files hold them, in bounded pieces; and threads for them."""
+"""The elements of a tensor or array, packed as weight files hold them, in bounded pieces."""
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from math import prod
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from . import _codec
-from .dense import thread_count
+from .dense import read
 from .tensor import Tensor
 from .tensorvalue import stored_bytes
+from .threads import ordered
 
 PIECE_NBYTES = 1 << 24
 """What is looked at in one go: large enough that threads are worth while, small enough to be held several times."""
 
 _TINY_NBYTES = 1 << 16
-_PENDING_COUNT = 64
 
-_T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
@@ -57,19 +56,19 @@ def stored_piece(tensor: Tensor) -> Piece | None:
 
 
 def dense_pieces(tensor: Tensor) -> Iterator[Piece]:
-    """Yield the values of a tensor, decoded, in order; no piece is much larger than PIECE_NBYTES, unless a row is."""
+    """Yield the values of a tensor, decoded, in order; those of a compressed weight in pieces of PIECE_NBYTES."""
     piece = stored_piece(tensor)
     if piece is not None:
         yield piece
         return
-    shape, dtype = tensor.shape, tensor.mil_dtype
-    rows = shape[0] if shape else 1
-    step = max(PIECE_NBYTES // max(dtype.nbytes(prod(shape[1:])), 1), 1)
-    if dtype.is_sub_byte:  # rows need not end at whole bytes
-        step = rows
-    for start in range(0, rows, step) if rows > step else (None,):
-        values = tensor.read() if start is None else tensor[start : start + step]
-        yield Piece(_codec.Buffer(stored_bytes(np.asarray(values), dtype)), 0, values.size, dtype)
+    with tensor._naming():
+        dense = tensor._dense()
+    dtype, count = dense.dtype, prod(dense.shape)
+    unit = 8 * max(dense.unit, 1)  # elements below 8 bits are packed in whole bytes
+    step = max(PIECE_NBYTES // dtype.numpy.itemsize // unit, 1) * unit
+    for begin in range(0, count, step):
+        values = read(dense, None, begin, (min(step, count - begin),))
+        yield Piece(_codec.Buffer(stored_bytes(values, dtype)), 0, values.size, dtype)
 
 
 def array_pieces(array: np.ndarray[Any, Any], dtype: Any) -> Iterator[Piece]:
@@ -92,58 +91,17 @@ def split(piece: Piece) -> list[Piece]:
     ]
 
 
-# -------------------------------------------------------------------------------------------------------------- threads
-
-
-def share_out(items: Sequence[_T], work: Callable[[Iterator[_T]], _R]) -> list[_R]:
-    """Call `work` in several threads, each with an iterator that yields items until there are no more; return results.
-
-    Every item is taken once, in order, by whoever is free. With few items, or one processor, there is one call.
-    """
-    lock, left = threading.Lock(), iter(items)
-
-    def take() -> Iterator[_T]:
-        while True:
-            with lock:
-                item = next(left, _END)
-            if item is _END:
-                return
-            yield cast(_T, item)
-
-    workers = min(thread_count(), len(items))
-    if workers < 2:
-        return [work(iter(items))]
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(workers) as pool:
-        return [future.result() for future in [pool.submit(work, take()) for _ in range(workers)]]
-
-
-_END = object()
-
-
 def in_order(tensors: Iterable[Tensor], work: Callable[[Tensor], _R]) -> Iterator[_R]:
     """Yield work(tensor) for each, in order.
 
     Those of a middling size are worked on several at a time. Large ones come alone: `work` shares them out itself. For
     tiny ones a thread would cost more than it saves. An exception of `work` is raised where its result would be.
     """
-    if thread_count() < 2:
-        yield from map(work, tensors)
-        return
-    from collections import deque
-    from concurrent.futures import ThreadPoolExecutor
+    for size, some in groupby(tensors, _size):
+        yield from ordered(work, list(some), size == "middling")
 
-    with ThreadPoolExecutor(thread_count()) as pool:
-        pending: deque[Callable[[], _R]] = deque()
-        for tensor in tensors:
-            is_open = tensor._compressed is not None or None in tensor._shape
-            nbytes = PIECE_NBYTES if is_open else tensor.nbytes
-            while pending and (nbytes >= PIECE_NBYTES or len(pending) > _PENDING_COUNT):
-                yield pending.popleft()()
-            if (nbytes < _TINY_NBYTES and not pending) or nbytes >= PIECE_NBYTES:
-                yield work(tensor)
-            else:
-                pending.append(pool.submit(work, tensor).result)
-        while pending:
-            yield pending.popleft()()
+
+def _size(tensor: Tensor) -> str:
+    if tensor._compressed is not None or None in tensor._shape or tensor.nbytes >= PIECE_NBYTES:
+        return "large"
+    return "tiny" if tensor.nbytes < _TINY_NBYTES else "middling"

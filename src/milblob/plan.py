@@ -13,20 +13,21 @@ import numpy as np
 
 from . import _codec
 from .casting import CastCounts, convert_into
+from .dense import Dense, read
 from .dtypes import DType
 from .errors import FormatError
 from .mapping import Mapping
 from .tensorvalue import stored_bytes, unpack_at
+from .threads import ordered
 from .transfer import copy_range, write_at
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-COPY, CAST, VALUE = "copy", "cast", "value"
+COPY, CAST, VALUE, DENSE = "copy", "cast", "value", "dense"
 TASK_NBYTES = 16 << 20
 _STAGING_NBYTES = 1 << 20
 _CAST_NBYTES = 1 << 18  # of the wider type: both sides of a part stay in the second-level cache
-_MAX_THREADS = 8
 _ZEROS = bytes(1 << 20)
 SETTLED_S = 300.0
 """So long after the last change of a file the system has written its data to the disk."""
@@ -81,7 +82,9 @@ class Item:
         origin, start, nbytes: where its bytes come from. For VALUE they are a TensorValue message.
         dtype, count: what is stored there.
         target: dtype in the result; with COPY and VALUE the same.
-        how: COPY, CAST or VALUE (a TensorValue that must be decoded).
+        how: COPY, CAST, VALUE (a TensorValue that must be decoded) or DENSE (a compressed weight that must be).
+        open: with DENSE, returns what computes the elements. Such items are written by `write_dense`, not by tasks:
+            what computes them cannot be pickled.
         shape: declared shape; used by VALUE.
         name: of the first tensor that refers to it; of an unreferenced record, its file and number.
         base: directory of the model that refers to it, relative to the root of the result: what @model_path stands for.
@@ -94,8 +97,8 @@ class Item:
     """
 
     __slots__ = (
-        "base", "before", "count", "data_offset", "dtype", "file", "first", "how", "name", "nbytes", "offset", "order",
-        "origin", "shape", "start", "target", "users",
+        "base", "before", "count", "data_offset", "dtype", "file", "first", "how", "name", "nbytes", "offset", "open",
+        "order", "origin", "shape", "start", "target", "users",
     )  # fmt: skip
 
     def __init__(
@@ -108,6 +111,7 @@ class Item:
         self.base = base
         self.file = file
         self.how = how
+        self.open: Callable[[], Dense] | None = None
         self.shape: tuple[int, ...] = ()
         self.name = ""
         self.order: tuple[int, ...] = ()
@@ -197,7 +201,7 @@ def make_tasks(path: str, items: list[Item], first: int, overflow: str, nan: str
     steps: list[Step] = []
     begin = 64
     for number, item in enumerate(items, first):
-        for step in _steps(number, item):
+        for step in _steps(number, item) if item.how != DENSE else ():
             steps.append(step)
             end = step.data_offset + step.written_nbytes
             if end - begin >= TASK_NBYTES:
@@ -232,30 +236,26 @@ def run_tasks(executor: "Executor | None", tasks: list[Task], done: Callable[[Ta
     After an error, of a task or of `done`, nothing is begun, and what is being written is waited for.
 
     Args:
-        executor: None for a few threads where something is computed; copies are made in this one, because file systems
-            let one writer at a time into a file.
+        executor: None for threads (see threads.py) where something is computed; copies are made in this one, because
+            file systems let one writer at a time into a file.
     """
-    computes = any(step.how != COPY for task in tasks for step in task.steps)
-    if executor is None and (len(tasks) < 2 or not computes):
-        for task in tasks:
-            done(task, run_task(task))
+    if executor is None:
+        computes = any(step.how != COPY for task in tasks for step in task.steps)
+        for task, result in zip(tasks, ordered(run_task, tasks, computes), strict=True):
+            done(task, result)
         return
-    from concurrent.futures import ThreadPoolExecutor, wait
+    from concurrent.futures import wait
 
-    own = ThreadPoolExecutor(min(len(tasks), os.cpu_count() or 1, _MAX_THREADS)) if executor is None else None
-    pool = executor if executor is not None else own
     futures: list[Future[Any]] = []
     try:
         for task in tasks:
-            futures.append(pool.submit(run_task, task))  # type: ignore[union-attr]  # noqa: PERF401  # kept, if one fails
+            futures.append(executor.submit(run_task, task))  # noqa: PERF401  # kept, if one fails
         for task, future in zip(tasks, futures, strict=True):
             done(task, future.result())
     finally:
         for future in futures:
             future.cancel()
         wait(futures)
-        if own is not None:
-            own.shutdown()
 
 
 def run_task(task: Task) -> list[tuple[int, CastCounts]]:
@@ -298,6 +298,34 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
         for source in sources.values():
             source.close()
     return counts
+
+
+def write_dense(path: str, item: Item, done: Callable[[int], None]) -> None:
+    """Write the record of a compressed weight as dense values, a piece at a time.
+
+    Args:
+        path: the file, which exists and has its final size.
+        item: with DENSE.
+        done: told of the bytes of each piece.
+
+    Raises:
+        FormatError: parts that do not fit each other. OSError: the file cannot be written.
+    """
+    assert item.open is not None
+    dense, nbits = item.open(), item.target.nbits
+    unit = 8 * max(dense.unit, 1)  # elements below 8 bits are packed in whole bytes
+    part = max(TASK_NBYTES // item.target.numpy.itemsize // unit, 1) * unit
+    space = np.empty(min(part, item.count), item.target.numpy)
+    fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        write_at(fd, [item.metadata()], item.offset)
+        for begin in range(0, item.count, part):
+            count = min(part, item.count - begin)
+            values = stored_bytes(read(dense, space[:count], begin, (count,)), item.target)
+            write_at(fd, [values], item.data_offset + begin * nbits // 8)
+            done(len(values))
+    finally:
+        os.close(fd)
 
 
 class _Output:

@@ -1,28 +1,20 @@
-"""The elements of a tensor, decoded, any range of them at a time; and threads that share ranges."""
+"""The elements of a tensor, decoded, any range of them at a time."""
 
-import os
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from . import _codec
+from . import _codec, parallel
 from .dense import Dense
 from .dense import read as read_dense
 from .dtypes import DType
 from .formats.elements import Readable
 from .tensor import Tensor
+from .threads import ordered
 
 PIECE_COUNT = 1 << 18
 """Elements that are looked at in one go; a multiple of 8, so that packed ones begin at whole bytes."""
-
-_STORED_NBYTES = 1 << 24
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 
 
 class Elements:
@@ -89,7 +81,12 @@ def have_equal_bits(a: Elements, b: Elements) -> bool:
     """Whether two tensors of one dtype and shape have the same bits; reads on to the first difference."""
     x, y = a.stored, b.stored
     if x is None or y is None:
-        return all(_equal(*pair) for pair in _pairs(a, b))
+
+        def work(begin: int) -> bool:
+            count = min(PIECE_COUNT, a.count - begin)
+            return _equal(a.read(begin, count).view(np.uint8), b.read(begin, count).view(np.uint8))
+
+        return all(ordered(work, starts(a.count), a.count > 4 * PIECE_COUNT))
     nbits = a.count * a.dtype.nbits
     whole = nbits // 8
     if nbits % 8 and (int(x[whole]) ^ int(y[whole])) & (
@@ -98,53 +95,12 @@ def have_equal_bits(a: Elements, b: Elements) -> bool:
         return False
     if _is_same_memory(x, y):
         return True
-    parts = (
-        (x[at : min(at + _STORED_NBYTES, whole)], y[at : min(at + _STORED_NBYTES, whole)])
-        for at in range(0, whole, _STORED_NBYTES)
-    )
-    return all(in_threads(lambda pair: _equal(*pair), parts, whole > _STORED_NBYTES))
-
-
-def _pairs(a: Elements, b: Elements) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-    for begin in starts(a.count):
-        count = min(PIECE_COUNT, a.count - begin)
-        yield a.read(begin, count).view(np.uint8), b.read(begin, count).view(np.uint8)
+    return _equal(x[:whole], y[:whole])
 
 
 def _equal(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
-    return len(x) == 0 or _codec.equal_bytes(_codec.Buffer(x), 0, _codec.Buffer(y), 0, len(x))
+    return len(x) == 0 or parallel.equal_bytes(_codec.Buffer(x), 0, _codec.Buffer(y), 0, len(x))
 
 
 def _is_same_memory(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
     return bool(x.__array_interface__["data"][0] == y.__array_interface__["data"][0] and len(x) == len(y))
-
-
-# -------------------------------------------------------------------------------------------------------------- threads
-
-
-def in_threads(work: Callable[[_T], _R], items: Iterable[_T], is_much: bool) -> Iterator[_R]:
-    """Yield work(item) for each, in order; of much work, several at a time. Stops early with its consumer."""
-    workers = thread_count() if is_much and threading.current_thread() is threading.main_thread() else 1
-    if workers < 2:
-        yield from map(work, items)
-        return
-    from collections import deque
-    from concurrent.futures import Future, ThreadPoolExecutor
-
-    left = iter(items)
-    with ThreadPoolExecutor(workers) as pool:
-        pending: deque[Future[_R]] = deque(pool.submit(work, item) for item in islice(left, 2 * workers))
-        try:
-            while pending:
-                result = pending.popleft().result()
-                pending.extend(pool.submit(work, item) for item in islice(left, 1))
-                yield result
-        finally:
-            for future in pending:
-                future.cancel()
-
-
-def thread_count() -> int:
-    """Return how many threads work on large tensors: one for each processor that this process may use, at most 4."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(4, count))

@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from math import prod
 from typing import Any, NamedTuple
 
 from . import _codec
@@ -15,7 +16,7 @@ from .dedupe import Stretch, first_equal
 from .dtypes import DType
 from .errors import MilblobError
 from .mapping import Mapping
-from .plan import COPY, VALUE, Item, Origin, lay_out
+from .plan import COPY, DENSE, VALUE, Item, Origin, lay_out
 from .tensorvalue import stored_bytes, unpack_at
 
 WEIGHTS = "weights"
@@ -70,6 +71,7 @@ class Records:
         self.used: set[tuple[str, int]] = set()
         self._align = align
         self._canonical = canonical
+        self._dense: dict[Any, Item] = {}
         self._by_record: dict[tuple[str, int, DType], Item] = {}
         self._origins: dict[int, Origin] = {}
         self._held: dict[Origin, Mapping] = {}
@@ -130,6 +132,30 @@ class Records:
         self.items.append(item)
         return item
 
+    def add_dense(
+        self, weight_file: WeightFile | None, offset: int, mapping: Mapping, dtype: DType, shape: tuple[int, ...],
+        base: str, key: Any,
+    ) -> Item:  # fmt: skip
+        """Return the item for the dense values of a compressed weight; each key has one.
+
+        Args:
+            weight_file: where its first part was, at `offset`: the values go there; None for the default.
+            mapping: of the model file.
+            base: what @model_path stands for.
+            key: what it is computed from.
+        """
+        item = self._dense.get(key)
+        if item is None:
+            file = weight_file.name if weight_file is not None else self._default_file(base)
+            item = Item(self.origin(mapping), (0, 0), dtype, prod(shape), base, file, DENSE)
+            item.shape = shape
+            item.order = (1, len(self.items), 0) if weight_file is None else (0, weight_file.number, offset)
+            if self._canonical:
+                item.order = (0, len(self.items), 0)
+            self._dense[key] = item
+            self.items.append(item)
+        return item
+
     def unreferenced(self, is_dropped: bool) -> Iterator[tuple[WeightFile, int, Any]]:
         """Yield (file, number, record) of what nothing in the source refers to.
 
@@ -153,7 +179,10 @@ class Records:
     def dedupe(self) -> None:
         """Find the items that equal an earlier one of the same model directory; they are items no more."""
         self.items.sort(key=lambda item: item.order)
-        kinds = [(item.base, item.dtype.mil_code, item.target.mil_code, item.count) for item in self.items]
+        kinds = [  # dense values are the same record where their parts are, and else not looked at
+            (item.base, item.dtype.mil_code, item.target.mil_code, item.count, id(item) if item.how == DENSE else 0)
+            for item in self.items
+        ]
         alike = Counter(kinds)
         stretches = [
             Stretch(*self._bytes_of(item, alike[kind] > 1), kind) for item, kind in zip(self.items, kinds, strict=True)

@@ -24,7 +24,7 @@ from .files import NewDirectory, lock, whole_file
 from .manifest import listed_files, with_folders
 from .mapping import Mapping as FileMapping
 from .model import Model
-from .plan import Item, Task, add_counts, make_tasks, run_tasks
+from .plan import DENSE, Item, Task, add_counts, make_tasks, run_tasks, write_dense
 from .relocate import relocate
 from .splice import splice
 from .transfer import write_at
@@ -124,8 +124,8 @@ def repack(
     values that are cast or inlined inside the Program.
 
     Args:
-        src: a .mlpackage; a .mlmodelc (no cast, externalize, inline, functions); a .mlmodel without a weight file; a
-            blob file, or several, to be merged into one.
+        src: a .mlpackage; a .mlmodelc (no cast, externalize, inline, decompress, functions); a .mlmodel without a
+            weight file; a blob file, or several, to be merged into one.
         dst: where the result goes. May be `src` itself, which is then replaced.
         cast: dtype -> dtype, among float32, float16 and bfloat16; or one dtype, for all of them. Round to nearest even.
             float32 as float16 becomes a `constexpr_cast`, so that the type does not change for who reads it. Without
@@ -141,8 +141,10 @@ def repack(
         align: data begins at multiples of 64, 4096 or 16384 bytes.
         canonical: records in the order in which the Program refers to them, reserved bytes zero: the same model gives
             the same bytes, wherever it was written.
-        decompress: not in this version.
-        select: glob, or several: names of tensors that are cast, externalized or inlined.
+        decompress: make compressed weights (all, or those that `select` names) dense: the operation that yields one
+            becomes a `const` of the same name, output and type, its values those that `Tensor.read` gives. What was
+            only a part of it goes. Not together with `cast`: repack twice.
+        select: glob, or several: names of tensors that are cast, externalized, inlined or decompressed.
         functions: name, or several: the functions that the result has.
         overflow: what a cast does with a number that is too large: "error", "inf", "clamp" (largest finite number).
         nan: "keep", or "error": a cast that meets a NaN refuses.
@@ -163,12 +165,11 @@ def repack(
         FormatError, ResolveError: a broken source, or one that was changed meanwhile.
         Whatever is raised, `dst` is as it was.
     """
-    if decompress:
-        raise UnsupportedError("decompress: expected a version of milblob that decodes weights, got this one")
     sources = _paths(src)
     options = Options(
         _casts(cast), bool(dedupe), bool(gc), _threshold("externalize", externalize), _threshold("inline", inline),
         split, bool(merge), align, bool(canonical), _names(select) or (), _names(functions), overflow, nan,
+        bool(decompress),
     )  # fmt: skip
     _require_options(options)
     return _Repacking(sources, os.fsdecode(os.fspath(dst)), options, force, executor, progress).run(dry_run)
@@ -233,6 +234,8 @@ def _require_options(options: Options) -> None:
     if options.externalize is not None and options.inline is not None and options.externalize < options.inline:
         words = f"expected at most the {options.externalize} elements from which on values are externalized"
         raise ValueError(f"inline: {words}, got {options.inline}")
+    if options.decompress and options.cast:
+        raise ValueError("decompress: expected it without cast, got both; the result can be cast")
     if options.merge and options.split is not None:
         raise ValueError("merge: expected it without split, got both")
 
@@ -263,7 +266,8 @@ class _Repacking:
     def run(self, dry_run: bool) -> Report:
         with contextlib.ExitStack() as stack:
             before = [os.stat(path) for path in self._sources]
-            constants = self._options.externalize is not None and self._options.externalize < WEIGHT_COUNT
+            options = self._options
+            constants = options.decompress or (options.externalize is not None and options.externalize < WEIGHT_COUNT)
             models = [stack.enter_context(Model(path, stored=True, constants=constants)) for path in self._sources]
             model, self._models = models[0], models
             for other in models[1:]:
@@ -428,12 +432,14 @@ class _Repacking:
         """Write weight files: headers here, records by the workers."""
         tasks: list[Task] = []
         numbered: list[Item] = []
+        dense: list[tuple[str, Item]] = []
         for path, items, nbytes in files:
             with new_file(path) as fd:
                 os.ftruncate(fd, nbytes)
                 write_at(fd, [_codec.blob_header(len(items))], 0)
             tasks += make_tasks(path, items, len(numbered), self._options.overflow, self._options.nan)
             numbered += items
+            dense += [(path, item) for item in items if item.how == DENSE]
         first = {id(change.item.first): change for change in reversed(changes) if change.item is not None}
 
         def done(task: Task, counts: Any) -> None:
@@ -445,6 +451,8 @@ class _Repacking:
                 self._advance(step.name, step.written_nbytes)
 
         run_tasks(self._executor, tasks, done)
+        for path, item in dense:  # behind the tasks, which may write zeros between the records that are theirs
+            write_dense(path, item, self._counter(item.name))
 
     def _advance(self, name: str, nbytes: int) -> None:
         self._done += nbytes

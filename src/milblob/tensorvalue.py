@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from . import _codec
+from . import _codec, parallel
 from .blob import copy_into, filled
 from .dtypes import DType, as_dtype
 from .errors import FormatError, UnsupportedError
@@ -176,12 +176,12 @@ def _fixed(
         if dtype is DType.BOOL:
             _codec.varint_decode(buffer, at, nbytes, values, 1, 0, 1, True)
         else:
-            _codec.unpack_bits(buffer, at, count, dtype.nbits, values)
+            parallel.unpack_bits(buffer, at, count, dtype.nbits, values)
 
     if field == BYTES and (dtype is DType.BOOL or dtype.is_sub_byte):
         return filled(out, dtype.numpy, shape, unpack)
     stored: Any = dtype.numpy if field == BYTES else "<f4" if field == FLOATS else "<f8"
-    values: np.ndarray[Any, Any] = np.ndarray(shape, stored, buffer, at)  # type: ignore[arg-type]
+    values: np.ndarray[Any, Any] = np.ndarray(shape, stored, memoryview(buffer), at)
     if dtype.numpy != values.dtype:
         with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
             values = values.astype(dtype.numpy)
@@ -339,7 +339,7 @@ def stored_bytes(array: np.ndarray[Any, Any], target: DType, first: int = 0) -> 
     if target.is_sub_byte:
         elements, low, high = _one_byte_elements(array, own, target, first)
         out = np.empty(target.nbytes(elements.size), np.uint8)
-        _codec.pack_bits(elements, out, target.nbits, low, high, first)
+        parallel.pack_bits(elements, out, target.nbits, low, high, first)
         return memoryview(out)  # type: ignore[arg-type,unused-ignore]
     if target is not own:
         array = narrow(array, target, first)

@@ -1,33 +1,12 @@
-/* cast.c: every cast kernel of every tier on buffers of their exact size, compared with the plain one. No arguments. */
+/* cast.c: every cast kernel of every tier on buffers of their exact size, compared with the plain one. See choices.h. */
 #include "milblob/kernels.h"
-#include <stdio.h>
-#include <stdlib.h>
-
-static uint64_t random_state = 1;
-
-static uint8_t random_byte(void) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint8_t)(random_state >> 56);
-}
-
-static void *exactly(uint64_t nbytes) {
-    void *memory = malloc(nbytes > 0 ? (size_t)nbytes : 1);
-    if (memory == NULL) abort();
-    return memory;
-}
-
-static void require(int holds, const char *promise) {
-    if (holds) return;
-    fprintf(stderr, "broken promise: %s\n", promise);
-    abort();
-}
+#include "choices.h"
 
 /* `ordinary`: numbers around 1, among which special ones are rare, so that blocks go the quick way. */
 static void check(int tier, int kind, uint64_t count, uint64_t shift, bool ordinary, bool clamp) {
     const uint64_t from = mb_cast_src_nbytes(kind), to = mb_cast_dst_nbytes(kind);
-    uint8_t *src = (uint8_t *)exactly(count * from + shift), *dst = (uint8_t *)exactly(count * to + shift), *plain = (uint8_t *)exactly(count * to);
+    uint8_t *src = random_bytes(count * from + shift), *dst = exactly(count * to + shift), *plain = exactly(count * to);
     mb_cast_counts counts = {0, 0, 0}, plain_counts = {0, 0, 0};
-    for (uint64_t i = 0; i < count * from + shift; i++) src[i] = random_byte();
     if (ordinary)
         for (uint64_t i = 0; i < count; i++)
             if (i % 150 != 7) src[shift + from * i + from - 1] = (uint8_t)(0x3f | (src[shift + from * i + from - 1] & 0x80));
@@ -42,7 +21,16 @@ static void check(int tier, int kind, uint64_t count, uint64_t shift, bool ordin
     free(src), free(dst), free(plain);
 }
 
-int main(void) {
+static void one_round(void) {
+    const uint8_t way = random_byte();
+    const int kind = (int)random_below(MB_CAST_COUNT);
+    const uint64_t shift = random_below(9), count = random_below(way & 4 ? 10000 : 200);
+    check((int)random_below((uint32_t)mb_tier_usable()), kind, count, shift, way & 1, way >> 1 & 1);
+}
+
+#ifndef MILBLOB_FUZZ
+
+static void all_rounds(void) {
     static const uint64_t counts[] = {4095, 4096, 4097, 8192, 10007};
     for (int tier = 0; tier < mb_tier_usable(); tier++)
         for (int kind = 0; kind < MB_CAST_COUNT; kind++)
@@ -50,5 +38,6 @@ int main(void) {
                 for (uint64_t count = 0; count <= 200; count++) check(tier, kind, count, count % 9, way & 1, way >> 1);
                 for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) check(tier, kind, counts[i], i, way & 1, way >> 1);
             }
-    return 0;
 }
+
+#endif

@@ -1,33 +1,13 @@
 /* decode.c: every decoding kernel of every tier on buffers of their exact size: against plain, and a loop for each element.
- * No arguments. */
+ * See choices.h. */
 #include "milblob/decode.h"
-#include <stdio.h>
-#include <stdlib.h>
+#include "choices.h"
 
-static uint64_t random_state = 1;
-
-static uint32_t random_below(uint32_t limit) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33) % limit;
-}
-
-static uint8_t *exactly(uint64_t nbytes) {
-    uint8_t *memory = (uint8_t *)malloc(nbytes > 0 ? (size_t)nbytes : 1);
-    if (memory == NULL) abort();
-    return memory;
-}
-
-static uint8_t *random_bytes(uint64_t nbytes) {
-    uint8_t *memory = exactly(nbytes);
-    for (uint64_t i = 0; i < nbytes; i++) memory[i] = (uint8_t)random_below(256);
-    return memory;
-}
-
-static void require(int holds, const char *promise) {
-    if (holds) return;
-    fprintf(stderr, "broken promise: %s\n", promise);
-    abort();
-}
+#ifdef MILBLOB_FUZZ
+enum { RANGES = 2 };
+#else
+enum { RANGES = 12 };
+#endif
 
 static unsigned element(const uint8_t *src, uint64_t index, unsigned nbits) {
     unsigned value = 0;
@@ -145,7 +125,7 @@ static void check_passes(const mb_tier *tier, unsigned nbits, uint64_t rows, uin
     const unsigned entry_count = 1u << nbits;
     uint8_t *entries = random_bytes(p.parameter_count * entry_count * vector * 2);
     const mb_palette palette = {entries, entry_count, 2, vector, inner};
-    for (int step = 0; step < 12; step++) {
+    for (int step = 0; step < RANGES; step++) {
         uint64_t begin = step == 0 ? 0 : random_below((uint32_t)p.total), count = step == 0 ? p.total : random_below((uint32_t)(p.total - begin) + 1);
         begin -= begin % inner, count -= count % inner;
         uint64_t rank = is_sparse ? mb_count_ones(tier, p.mask, 0, begin) : 0;
@@ -196,8 +176,32 @@ static void check_passes(const mb_tier *tier, unsigned nbits, uint64_t rows, uin
     free(p.data), free(p.mask), free(scales), free(shifts), free(entries);
 }
 
-int main(void) {
-    static const unsigned widths[] = {1, 2, 3, 4, 6, 8};
+static const unsigned widths[] = {1, 2, 3, 4, 6, 8};
+
+static void one_round(void) {
+    const mb_tier *tier = &mb_tiers[random_below((uint32_t)mb_tier_usable())];
+    const uint8_t what = random_byte();
+    const bool is_long = (what & 128) != 0, is_fine = (what & 64) != 0;
+    const uint64_t count = random_below(is_fine ? 2200 : 150);
+    const size_t size = (size_t)1 << (what >> 4 & 3);
+    const unsigned nbits = widths[random_below(6)];
+    switch (what & 7) {
+    case 0: check_unpack(tier, count, nbits == 8 ? 4 : nbits); return;
+    case 1: check_expand(tier, count, size, what >> 6); return;
+    case 2: check_lookup(tier, count, size, 1u << nbits); return;
+    case 3: check_scale(tier, count, (int)random_below(MB_FROM_COUNT), (int)random_below(MB_TO_COUNT), 1 + random_below(is_long ? 2201 : 40)); return;
+    default: {
+        const uint64_t rows = 1 + random_below(3), blocks = 1 + random_below(is_fine ? 150 : 5), block = 1 + random_below(is_long ? 150 : is_fine ? 3 : 20);
+        const uint64_t inners[] = {1, block, blocks * block, rows * blocks * block};
+        const uint64_t vector = 1 + random_below(4);
+        check_passes(tier, nbits, rows, blocks, block, (what & 4) != 0, vector, vector == 1 ? 1 : inners[what & 3]);
+    }
+    }
+}
+
+#ifndef MILBLOB_FUZZ
+
+static void all_rounds(void) {
     static const uint64_t more[] = {255, 256, 257, 1000, 2047, 2048, 2049};
     for (int row = 0; row < mb_tier_usable(); row++) {
         const mb_tier *tier = &mb_tiers[row];
@@ -225,5 +229,6 @@ int main(void) {
             check_passes(tier, nbits, rows, blocks, block, is_sparse, 2 + random_below(3), inners[round / 8 % 4]);
         }
     }
-    return 0;
 }
+
+#endif

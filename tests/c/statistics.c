@@ -1,32 +1,6 @@
-/* statistics.c: tally, moments, distinct values and BLAKE3 of every tier on buffers of their exact size. No arguments. */
+/* statistics.c: tally, moments, distinct values and BLAKE3 of every tier on buffers of their exact size. See choices.h. */
 #include "milblob/kernels.h"
-#include <stdio.h>
-#include <stdlib.h>
-
-static uint64_t random_state = 1;
-
-static uint8_t random_byte(void) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint8_t)(random_state >> 56);
-}
-
-static void *exactly(uint64_t nbytes) {
-    void *memory = malloc(nbytes > 0 ? (size_t)nbytes : 1);
-    if (memory == NULL) abort();
-    return memory;
-}
-
-static void require(int holds, const char *promise) {
-    if (holds) return;
-    fprintf(stderr, "broken promise: %s\n", promise);
-    abort();
-}
-
-static uint8_t *random_bytes(uint64_t nbytes) {
-    uint8_t *bytes = (uint8_t *)exactly(nbytes);
-    for (uint64_t i = 0; i < nbytes; i++) bytes[i] = random_byte();
-    return bytes;
-}
+#include "choices.h"
 
 static void check_tally(mb_tally *tally, unsigned nbits, uint64_t count, uint64_t shift) {
     static const mb_tally empty;
@@ -65,7 +39,7 @@ static void check_moments(int tier, int kind, uint64_t count, uint64_t shift, mb
 }
 
 static void check_hash(int tier, uint64_t nbytes, uint64_t shift) {
-    uint8_t *src = random_bytes(nbytes + shift), *dst = (uint8_t *)exactly(32), *plain = (uint8_t *)exactly(32);
+    uint8_t *src = random_bytes(nbytes + shift), *dst = exactly(32), *plain = exactly(32);
     for (int is_root = 0; is_root < 2; is_root++) {
         mb_hash_stretch(&mb_tiers[tier], dst, src + shift, nbytes, is_root ? 0 : 5000000, is_root != 0);
         mb_hash_stretch(&mb_tiers[0], plain, src + shift, nbytes, is_root ? 0 : 5000000, is_root != 0);
@@ -75,7 +49,7 @@ static void check_hash(int tier, uint64_t nbytes, uint64_t shift) {
 }
 
 static void check_join(int tier, uint64_t count) {
-    uint8_t *cvs = random_bytes(32 * count), *copy = (uint8_t *)exactly(32 * count);
+    uint8_t *cvs = random_bytes(32 * count), *copy = exactly(32 * count);
     memcpy(copy, cvs, (size_t)(32 * count));
     mb_hash_join(&mb_tiers[tier], cvs, count, true);
     mb_hash_join(&mb_tiers[0], copy, count, true);
@@ -83,8 +57,25 @@ static void check_join(int tier, uint64_t count) {
     free(cvs), free(copy);
 }
 
-int main(void) {
-    static const unsigned nbits[] = {1, 2, 3, 4, 6, 8, 16};
+static const unsigned nbits[] = {1, 2, 3, 4, 6, 8, 16};
+
+static void one_round(void) {
+    const int tier = (int)random_below((uint32_t)mb_tier_usable());
+    const uint8_t what = random_byte();
+    const uint64_t shift = random_below(9), count = random_below(what & 64 ? 3000 : 150);
+    static mb_tally tally;       /* gathered and so emptied by each check */
+    static mb_distinct distinct; /* goes on for ever, as for a long tensor */
+    switch (what & 3) {
+    case 0: check_tally(&tally, nbits[random_below(7)], count, shift); return;
+    case 1: check_moments(tier, (int)random_below(MB_WIDE_COUNT), count, shift, what & 32 ? &distinct : NULL); return;
+    case 2: check_hash(tier, what & 32 ? 16 * count + shift : count, shift); return;
+    default: check_join(tier, 2 + count % 70); return;
+    }
+}
+
+#ifndef MILBLOB_FUZZ
+
+static void all_rounds(void) {
     static const uint64_t counts[] = {4095, 4096, 4097, 8200, 16384, 16385, 32768, 33001, 70001};
     mb_tally *tally = (mb_tally *)calloc(1, sizeof *tally);
     mb_distinct *distinct = (mb_distinct *)calloc(1, sizeof *distinct), *other = (mb_distinct *)calloc(1, sizeof *other);
@@ -108,5 +99,6 @@ int main(void) {
     mb_distinct_merge(other, distinct);
     require(mb_distinct_count(other) == mb_distinct_count(distinct), "merging into an empty one copies");
     free(tally), free(distinct), free(other);
-    return 0;
 }
+
+#endif

@@ -37,6 +37,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_refit(commands)
     _add_repack(commands)
     _add_merge_functions(commands)
+    _add_info(commands)
     return parser.parse_args(argv)
 
 
@@ -130,6 +131,15 @@ def _add_show(commands: Any) -> None:
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
     parser.add_argument("name", metavar="NAME", nargs="?", help="a tensor; default: the model itself")
     parser.add_argument("-f", "--function", metavar="FUNCTION", help="the function whose tensor is meant")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _add_info(commands: Any) -> None:
+    summary = "versions, build, kernels and threads of this milblob"
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "info", help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
+    )
+    parser.set_defaults(run=_lazily("info"))
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
@@ -387,6 +397,7 @@ def _add_repack(commands: Any) -> None:
     too_large = "what a cast does with too large numbers; default: error"
     add("--overflow", choices=("error", "inf", "clamp"), default="error", help=too_large)
     add("--nan", choices=("keep", "error"), default="keep", help="what a cast does with NaNs; default: keep")
+    add("--decompress", action="store_true", help="make compressed weights dense")
     add("--dedupe", action="store_true", help="store equal weights once")
     add("--gc", action="store_true", help="drop records that nothing refers to")
     count: dict[str, Any] = {"metavar": "N", "nargs": "?", "type": int, "const": True}

@@ -1,11 +1,10 @@
 """milblob diff: what differs between two models, or a model and a file of arrays."""
 
-import sys
 from argparse import Namespace
 
 from ..compare import Diff, TensorDiff, diff, summary
 from . import names, output
-from .progress import Progress
+from .progress import progress_of
 from .selection import describe_filter, matches
 
 _EXIT_DIFFERENT = 1
@@ -20,14 +19,7 @@ _WHAT = {
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    progress = Progress([], enabled=not arguments.quiet and sys.stderr.isatty())
-    done_nbytes = count = 0
-
-    def show(_: str, nbytes: int) -> None:
-        nonlocal done_nbytes, count
-        done_nbytes, count = done_nbytes + nbytes, count + 1
-        progress.show(done_nbytes, 0, output.plural(count, "tensor"))
-
+    progress = progress_of(arguments.a, arguments.stored, arguments.quiet)
     try:
         found = diff(
             arguments.a,
@@ -39,7 +31,7 @@ def run(arguments: Namespace) -> int:
             rtol=arguments.rtol,
             names_only=arguments.names_only,
             stored=arguments.stored,
-            progress=show,
+            progress=progress,
         )
     finally:
         progress.close()

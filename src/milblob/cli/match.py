@@ -1,13 +1,12 @@
 """milblob match: which training tensor became which weight."""
 
 import json
-import sys
 from argparse import Namespace
 
 from ..files import NewFile
 from ..matching import Matching, match, summary
 from . import output
-from .progress import Progress
+from .progress import progress_of
 from .selection import matches
 
 _EXIT_LEFT = 1
@@ -16,21 +15,14 @@ _MAX_LEFT = 20
 
 def run(arguments: Namespace) -> int:
     """Run the command: 0 if every weight of the model was found, 1 if not."""
-    progress = Progress([], enabled=not arguments.quiet and sys.stderr.isatty())
-    done_nbytes = count = 0
-
-    def show(_: str, nbytes: int) -> None:
-        nonlocal done_nbytes, count
-        done_nbytes, count = done_nbytes + nbytes, count + 1
-        progress.show(done_nbytes, 0, output.plural(count, "tensor"))
-
+    progress = progress_of(arguments.weights, False, arguments.quiet)
     try:
         found = match(
             arguments.weights,
             arguments.model,
             threshold=arguments.threshold,
             select=(lambda name: matches(name, arguments.keep)) if arguments.keep else None,
-            progress=show,
+            progress=progress,
         )
     finally:
         progress.close()

@@ -1,5 +1,6 @@
 """How far a long command is."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Collection
@@ -17,6 +18,19 @@ class Sized(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes as stored."""
+
+
+def progress_of(source: str, stored: bool, quiet: bool) -> "Progress":
+    """Return the Progress of what goes through the tensors of a model or file of arrays, as `diff` and `match` do.
+
+    Raises:
+        As opening it does.
+    """
+    from ..sides import Side
+
+    enabled = not quiet and sys.stderr.isatty()
+    with contextlib.ExitStack() as stack:
+        return Progress(list(Side.open(source, stored, stack).tensors.values()) if enabled else [], enabled)
 
 
 class Progress:

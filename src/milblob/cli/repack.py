@@ -17,7 +17,7 @@ def run(arguments: Namespace) -> int:
         "externalize": arguments.externalize, "inline": arguments.inline, "split": arguments.split,
         "merge": arguments.merge, "align": arguments.align, "canonical": arguments.canonical,
         "select": arguments.keep or None, "functions": arguments.function, "overflow": arguments.overflow,
-        "nan": arguments.nan, "force": arguments.force,
+        "nan": arguments.nan, "force": arguments.force, "decompress": arguments.decompress,
     }  # fmt: skip
     bar = Progress((), enabled=not arguments.quiet and sys.stderr.isatty())
 

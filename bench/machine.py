@@ -1,0 +1,72 @@
+"""Where and with what something was measured."""
+
+import datetime
+import functools
+import os
+import platform
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("coremltools", "safetensors", "protobuf", "numpy", "ml_dtypes", "gguf", "h5py", "torch", "pytest-benchmark")
+SCALE_NAME = "MILBLOB_BENCH_SCALE"
+
+
+def _read(path: str) -> str:
+    """The text of a file of /proc or /sys; empty where there is none."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def cpu_name() -> str:
+    """What the processor calls itself, as far as the system says."""
+    info = _read("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.+)$", info, re.M) or [platform.processor() or platform.machine()]
+    facts = dict(re.findall(r"^(cpu family|model)\s*: (\d+)$", info, re.M))
+    family = f" (family {facts['cpu family']}, model {facts['model']})" if len(facts) == 2 else ""
+    return str(names[0]) + family
+
+
+def milblob_facts() -> dict[str, str]:
+    """Version, tier of the kernels, compiler."""
+    import milblob
+    from milblob import _codec
+
+    info = dict(getattr(milblob, "info", dict)())
+    tiers, active = _codec._tiers()
+    try:
+        version = metadata.version("milblob")
+    except metadata.PackageNotFoundError:
+        pyproject = _read(str(Path(__file__).parent.parent / "pyproject.toml"))
+        version = (re.findall(r'^version = "(.+)"$', pyproject, re.M) or ["unknown"])[0]
+    facts = {"version": version, "tier": active, "tiers": ", ".join(tiers)}
+    return facts | {key: str(info[key]) for key in ("compiler",) if key in info}
+
+
+@functools.cache
+def describe() -> dict[str, Any]:
+    """The header of a report: date, machine, system, versions, settings that matter."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", _read("/proc/meminfo"), re.M)
+    pages = re.search(r"\[(\w+)\]", _read("/sys/kernel/mm/transparent_hugepage/enabled"))
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_nbytes": int(memory[1]) * 1024 if memory else 0,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "huge_pages": pages[1] if pages else "",
+        "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0,
+        "milblob": milblob_facts(),
+        "versions": versions,
+        "scale": float(os.environ.get(SCALE_NAME, "1")),
+    }

@@ -1,0 +1,118 @@
+"""The first inputs of every harness, cut from tests/data.
+
+python tests/fuzz/seeds.py FOLDER         FOLDER/<harness>/<number>, small files first
+"""
+
+import io
+import pathlib
+import sys
+import tempfile
+
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+DATA = TESTS / "data"
+sys.path[:0] = [str(TESTS), str(TESTS.parent / "src")]
+
+import reference  # noqa: E402
+
+CUTS = (0, 1, 7, 64, 129, 1000)
+KINDS = {"model": 0, "weights": 1, "text": 2, "manifest": 3, "metadata": 4, "value": 5, "safetensors": 6, "npz": 7, "npy": 8, "listing": 9, "journal": 10}  # fmt: skip
+"""What the first byte of an input of fuzz_python.py says that the rest is."""
+
+
+def files(pattern, most):
+    """Contents of the files of tests/data that match, none twice, small ones first."""
+    found = {path.read_bytes() for path in DATA.glob(pattern) if path.stat().st_size <= most}
+    return sorted(found, key=lambda data: (len(data), data))
+
+
+def programs(most):
+    """Program messages, cut out of model files."""
+    found = set(files("wire/*/program.pb", most))
+    for data in files("**/*.mlmodel", 1 << 20):
+        try:
+            rows = reference.read_fields(data)
+        except ValueError:
+            continue
+        found.update(body for number, wire, body in rows if (number, wire) == (502, 2) and len(body) <= most)
+    return sorted(found, key=lambda data: (len(data), data))
+
+
+def values():
+    """TensorValues in every field and encoding."""
+    chunks = reference.write_field(3, reference.write_field(1, b"\1" * 200) + b"\x08\x01" * 50)
+    return [
+        reference.pack_tensor_value("floats", [1.0] * 9), reference.pack_tensor_value("doubles", [1.0] * 5),
+        reference.pack_tensor_value("ints", [1, -1, 300, 1 << 30] * 40), reference.pack_tensor_value("bools", [True, False] * 100),
+        reference.pack_tensor_value("longInts", [-(1 << 63), 7] * 60), reference.pack_tensor_value("strings", ["", "a", "bc"]),
+        reference.pack_tensor_value("bytes", bytes(range(200))), chunks,
+    ]  # fmt: skip
+
+
+def payloads():
+    """Runs of bytes for kernels: a byte that chooses, then all alike, counting up, varints, floats of real weights."""
+    runs = [bytes(n) for n in CUTS] + [b"\xff" * n for n in CUTS] + [bytes(range(256)) * 4, b"\x7f\x80\x01" * 60]
+    runs += [
+        b"".join(map(reference.write_varint, row))
+        for row in ([1 << k for k in range(64)], [(1 << 64) - 9] * 20, list(range(70)) * 3)
+    ]
+    runs += [data[-2000:] for data in files("blob_*/weight.bin", 20_000)]
+    return [bytes([choice]) + run for run in runs for choice in (0, 0x53, 0xFC)]
+
+
+def python_inputs():
+    """Whole files, with a byte in front that says what they are and what is done with them (fuzz_python.py)."""
+    import numpy
+    import safetensors.numpy
+
+    import milblob
+
+    rows = [("model", "**/*.mlmodel"), ("weights", "**/weight.bin"), ("text", "**/model.mil")]
+    rows += [("manifest", "**/Manifest.json"), ("metadata", "**/metadata.json")]
+    found = [(kind, data) for kind, pattern in rows for data in files(pattern, 6_000)]
+    found += [("value", bytes([choice]) + value) for value in values() for choice in range(0, 256, 7)]
+    arrays = {
+        "a": numpy.arange(6, dtype="<f4").reshape(2, 3),
+        "b/c": numpy.ones(3, "<f2"),
+        "d": numpy.zeros((0, 4), "i1"),
+    }
+    found.append(("safetensors", safetensors.numpy.save(arrays)))
+    for compress in (numpy.savez, numpy.savez_compressed):
+        stream = io.BytesIO()
+        compress(stream, **arrays)
+        found.append(("npz", stream.getvalue()))
+    for array in arrays.values():
+        stream = io.BytesIO()
+        numpy.save(stream, array)
+        found.append(("npy", stream.getvalue()))
+    with tempfile.TemporaryDirectory() as folder:
+        milblob.write_weights(arrays, f"{folder}/w.bin", listing=f"{folder}/a.json")
+        found.append(("listing", pathlib.Path(folder, "a.json").read_bytes()))
+    models = [data for kind, data in found if kind in ("model", "text", "weights")]
+    inputs = [bytes([KINDS[kind]]) + data for kind, data in found]
+    # Every action on some of them; the quotient of the first byte by the number of kinds is the action.
+    inputs += [bytes([KINDS["model"] + len(KINDS) * action]) + data for action in range(1, 8) for data in models[:20:4]]
+    return sorted(inputs, key=lambda data: (len(data), data))
+
+
+def write(folder, harness, inputs):
+    """Write inputs as numbered files."""
+    (folder / harness).mkdir(parents=True, exist_ok=True)
+    for number, data in enumerate(inputs):
+        (folder / harness / f"{number:04}").write_bytes(data)
+
+
+def main(folder):
+    """Write the seeds of every harness."""
+    write(folder, "blob", files("**/weight.bin", 20_000))
+    for harness in ("program", "splice"):
+        write(folder, harness, programs(12_000))
+    write(folder, "tensor", values())
+    write(folder, "text", [b"\xff" + data for data in files("**/model.mil", 12_000)])
+    write(folder, "store", [data for data in payloads() if len(data) < 300] + files("blob_*/weight.bin", 1_000))
+    for harness in ("varint", "sub_byte", "decode", "cast", "statistics", "compare"):
+        write(folder, harness, payloads())
+    write(folder, "python", python_inputs())
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))

@@ -1,0 +1,314 @@
+"""The benchmarks themselves: a tiny run with rivals that fail, and the table, the page and the plot of its results."""
+
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+import pytest
+
+import milblob
+
+ROOT = Path(__file__).parent.parent
+BENCH = ROOT / "bench"
+HARNESS = (
+    "conftest.py",
+    "cwalk.py",
+    "machine.py",
+    "makers.py",
+    "measure.py",
+    "pytest.ini",
+    "results.py",
+    "run.py",
+    "samples.py",
+    "table.py",
+)
+
+TINY = '''"""A tiny job.
+
+It is here to be tested."""
+import os
+import time
+
+import numpy as np
+import pytest
+
+import milblob
+from conftest import needs
+
+TURNS = []
+DATA = milblob.pack_tensor(np.arange(1000, dtype=np.int32))
+
+
+def is_thousand(got):
+    assert len(got) == 1000
+
+
+def bench_milblob(row, made):
+    assert made("data", lambda path: path.write_bytes(DATA)).read_bytes() == DATA
+    TURNS.append("milblob")
+    run = lambda: milblob.unpack_tensor(DATA, "int32", (1000,))
+    row("tiny", "milblob", run, check=is_thousand, role="milblob", nbytes=len(DATA), targets={"slow": 0.5, "nobody": 2})
+
+
+def bench_slow(row):
+    TURNS.append("slow")
+    row("tiny", "slow", lambda: time.sleep(0.02) or range(1000), check=is_thousand, rounds=5)
+
+
+def bench_limit(row):
+    TURNS.append("limit")
+    row("tiny", "limit", lambda: range(1000), check=is_thousand, role="limit")
+
+
+def bench_wrong(row):
+    row("tiny", "wrong", lambda: [], check=is_thousand)
+
+
+def bench_missing(row):
+    import no_such_module
+
+
+def bench_left_out(row):
+    needs("no_such_rival")
+
+
+@pytest.mark.parametrize("factor", [1, 10, 100])
+def bench_growth(row, factor):
+    extra = {"growth": {"unit": "naps", "work": factor, "factor": factor}}
+    row("nap", f"{factor}x", lambda: time.sleep(factor / 5000), check=lambda _: None, role="milblob", rounds=5, extra=extra)
+
+
+def bench_memory(row, tmp_path):
+    out = tmp_path / "out"
+
+    def run():
+        assert not out.exists()
+        out.write_bytes(b"x")
+        kept = np.ones(32 << 20, np.uint8)
+        np.ones(64 << 20, np.uint8)
+        return kept
+
+    row("memory", "64 MiB, 32 of them kept", run, check=lambda got: None, role="milblob", output=out, rounds=5)
+
+
+def bench_turns(row):
+    row("turns", "all", lambda: "".join(name[0] for name in TURNS), check=lambda got: None, facts=lambda: {"note": " ".join(TURNS)})
+'''
+
+KILLED = '''"""A job that ends its process."""
+import os
+
+
+def bench_before(row):
+    row("killed", "before", lambda: 1, check=lambda got: None)
+
+
+def bench_kills(row):
+    os._exit(9)
+'''
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """The modules of bench/ that need nothing but the standard library."""
+    names = "results", "table", "plot", "report"
+    before = {name: sys.modules.pop(name, None) for name in names}
+    sys.path.insert(0, str(BENCH))
+    try:
+        yield {name: __import__(name) for name in names}
+    finally:
+        sys.path.remove(str(BENCH))
+        for name, module in before.items():
+            sys.modules.pop(name, None)
+            if module is not None:
+                sys.modules[name] = module
+
+
+def run_python(*argv, **environment):
+    env = {**os.environ, "PYTHONPATH": str(Path(milblob.__file__).parents[1]), **environment}
+    env.pop("MILBLOB_BENCH_DATA", None)
+    return subprocess.run(
+        [sys.executable, *map(str, argv)], capture_output=True, text=True, check=False, env=env, cwd=ROOT
+    )
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """(path of the results, what was printed) of a run of two tiny files."""
+    if os.name == "nt":
+        pytest.skip("the benchmarks run on POSIX systems")
+    folder = tmp_path_factory.mktemp("tiny")
+    for name in HARNESS:
+        shutil.copy(BENCH / name, folder)
+    (folder / "bench_tiny.py").write_text(TINY)
+    (folder / "bench_killed.py").write_text(KILLED)
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    out = folder / "out" / "results.json"
+    done = run_python(folder / "run.py", "--json", out, TMPDIR=str(temporary), MILBLOB_BENCH_SCALE="0.01")
+    assert done.returncode == 0, done.stderr
+    assert list(temporary.iterdir()) == []
+    return out, done.stdout
+
+
+def test_a_failing_rival_is_absent_and_the_others_go_on(tiny):
+    path, printed = tiny
+    data = json.loads(path.read_text())
+    absent = {row["row"]: (row["job"], row["file"], row["reason"]) for row in data["absent"]}
+    assert absent == {
+        "wrong": ("tiny", "bench_tiny", "failed: AssertionError: assert 0 == 1000"),
+        "bench_missing": ("", "bench_tiny", "no_such_module is not installed"),
+        "bench_left_out": ("", "bench_tiny", "no_such_rival is not installed"),
+        "bench_kills": ("", "bench_killed", "failed: exit code 9"),
+    }
+    rows = {(row["job"], row["row"]): row for row in data["rows"]}
+    assert {name for job, name in rows if job == "tiny"} == {"milblob", "slow", "limit"}
+    assert rows["killed", "before"]["rounds"] > 0
+    slow = rows["tiny", "slow"]
+    assert slow["rounds"] == 5 and 0.02 <= slow["min"] <= slow["q1"] <= slow["median"] <= slow["q3"]
+    assert "bench_tiny: tiny: wrong: failed: AssertionError" in printed
+    assert re.search(r"target <= 1/2 of slow \(is 1/[\d,.]+\): met", printed)
+    assert data["header"]["milblob"]["tier"] in data["header"]["milblob"]["tiers"]
+
+
+def test_rows_take_turns(tiny):
+    rows = {(row["job"], row["row"]): row for row in json.loads(tiny[0].read_text())["rows"]}
+    there, back = ["milblob", "slow", "limit"], ["limit", "slow", "milblob"]
+    assert rows["turns", "all"]["note"].split() == there + back + there + back + there
+
+
+def test_memory_is_that_of_the_row(tiny):
+    (row,) = [row for row in json.loads(tiny[0].read_text())["rows"] if row["job"] == "memory"]
+    if not Path("/proc/self/clear_refs").exists():
+        assert "peak_nbytes" not in row
+        return
+    assert 96 << 20 <= row["peak_nbytes"] < 104 << 20
+    assert 32 << 20 <= row["anonymous_nbytes"] < 40 << 20
+
+
+def test_table_of_results_and_what_changed(tiny, bench, tmp_path):
+    path, printed = tiny
+    done = run_python(BENCH / "table.py", path, "--against", path)
+    assert done.returncode == 0 and printed.strip() in done.stdout
+    assert "0 changed" in done.stdout
+    data = json.loads(path.read_text())
+    for row in data["rows"]:
+        if (row["job"], row["row"]) == ("tiny", "milblob"):
+            for key in ("median", "q1", "q3", "min"):
+                row[key] *= 50
+    found, old = bench["results"].Results(data), bench["results"].load(path)
+    text = bench["table"].comparison(found, old)
+    assert (
+        re.search(r"50x slower  tiny: milblob: .+ then, .+ now; of the limit: .+ then, .+ now", text)
+        and "1 changed" in text
+    )
+    data["header"]["scale"] = 1
+    assert "nothing to compare" in bench["table"].comparison(bench["results"].Results(data), old)
+
+
+def row_of(name, role, median, **more):
+    return {"job": "carry", "row": name, "role": role, "file": "bench_carry", "rounds": 5, "median": median,
+            "q1": median * 0.9, "q3": median * 1.1, "min": median * 0.9, **more}  # fmt: skip
+
+
+def growth_row(name, work, median):
+    growth = {"unit": "stones", "work": work, "factor": work}
+    return {**row_of(f"{work}x", "milblob", median), "job": name, "growth": growth}
+
+
+@pytest.fixture
+def made_up():
+    """Results in which a rival is ahead and a target is missed."""
+    header = {
+        "date": "2026-01-01 00:00 UTC", "cpu": "abacus", "cores": 3, "memory_nbytes": 1 << 30, "system": "Linux 1",
+        "python": "CPython 3.11", "huge_pages": "never", "load_average": 0.5, "versions": {"numpy": "2.0"}, "scale": 1.0,
+        "milblob": {"version": "9.9", "tier": "plain", "tiers": "plain"},
+    }  # fmt: skip
+    rows = [
+        row_of("milblob", "milblob", 0.030, targets={"bare": 2.0}, nbytes=3_000_000, peak_nbytes=5 << 20, anonymous_nbytes=1 << 20),
+        row_of("quick", "rival", 0.020, note="drops a stone"),
+        row_of("slow|er", "rival", 3.0),
+        row_of("bare", "limit", 0.010),
+        row_of("half", "aside", 0.001),
+        *[growth_row("lift", work, work / 1000) for work in (1, 10, 100)],
+        *[growth_row("look", work, 0.5) for work in (1, 10, 100)],
+    ]  # fmt: skip
+    absent = [{"job": "carry", "row": "lame", "file": "bench_carry", "reason": "lame is not installed"}]
+    return {
+        "format": 1,
+        "header": header,
+        "abouts": {"bench_carry": "Stones.\n\nMany of them."},
+        "rows": rows,
+        "absent": absent,
+    }
+
+
+def test_page_says_where_a_rival_is_ahead(bench, made_up):
+    page = bench["report"].page(bench["results"].Results(made_up), "bench/results/x.json")
+    for line in (
+        "| carry | 30 ms | quick, 20 ms | 1.5x slower | 3x of 10 ms | 5.0 MiB (1.0 MiB) |",
+        "In 1 of the 1 jobs that a rival does too:",
+        "- carry: quick is 1.5x faster, 20 ms against 30 ms (drops a stone).",
+        "0 of 1 targets are met; missed:",
+        "- carry: milblob: <= 2x of bare (is 3x)",
+        "- carry: lame (`bench/bench_carry.py`): lame is not installed",
+        "Stones.\n\nMany of them.\n\n`make bench JOB=carry`, made by [bench/bench_carry.py](../bench/bench_carry.py).",
+        "| slow\\|er | 3 s | ±10% |  | 300x |  |  |  |",
+        "| half | 1 ms | ±10% |  | 1/10 |  |  | for orientation |",
+        "| lift | 100 stones | 1 ms / 10 ms / 100 ms | 1.00 | grows as the work does |",
+        "| look | 100 stones | 500 ms / 500 ms / 500 ms | 0.00 | does not depend on the work |",
+        "- **CPU**: abacus, 3 cores, 1 GiB of memory",
+        "bench/results/x.json",
+    ):
+        assert line in page, line
+    made_up["rows"][0] |= {"median": 0.015, "q1": 0.015, "q3": 0.015}
+    page = bench["report"].page(bench["results"].Results(made_up), "x")
+    assert "In none of the 1 jobs" in page and "1 of 1 targets are met." in page
+
+
+def test_plot_is_an_image_with_a_line_for_each_series(bench, made_up):
+    series = bench["results"].Results(made_up).growth
+    assert [s.name for s in series] == ["lift", "look"]
+    image = xml.etree.ElementTree.fromstring(bench["plot"].growth(series, "a < b"))
+    name = "{http://www.w3.org/2000/svg}"
+    lines = [line.get("points").split() for line in image.iter(f"{name}polyline")]
+    assert [len(points) for points in lines] == [3, 3]
+    flat, steep = ([float(point.split(",")[1]) for point in points] for points in lines)
+    assert len(set(flat)) == 1 and steep[0] > steep[1] > steep[2]
+    texts = [text.text for text in image.iter(f"{name}text")]
+    assert {"a < b", "lift (1.00)", "look (0.00)", "100x"} <= set(texts)
+
+
+@pytest.mark.parametrize("places", [[1.0, 2.0, 50.0], [90.0, 95.0, 99.0, 100.0], [10.0] * 5])
+def test_labels_do_not_overlap(bench, places):
+    found = bench["plot"].spread_labels(places, 0, 100, 17)
+    assert all(b - a >= 17 for a, b in itertools.pairwise(found)) and found[0] >= 0 and found[-1] <= 100
+
+
+def test_other_formats_are_refused(bench, made_up):
+    made_up["format"] = 2
+    with pytest.raises(ValueError, match="expected 1, got 2"):
+        bench["results"].Results(made_up)
+
+
+def test_the_page_in_docs_is_that_of_its_results(bench):
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    source = re.search(r"Written by bench/report\.py from (bench/results/\S+\.json)", page)[1]
+    found = bench["results"].load(ROOT / source)
+    assert bench["report"].page(found, source) == page
+    assert bench["report"].image(found) == (ROOT / "docs" / "growth.svg").read_text(encoding="utf-8")
+
+
+def test_every_bench_file_can_be_collected():
+    if os.name == "nt":
+        pytest.skip("the benchmarks run on POSIX systems")
+    done = run_python("-m", "pytest", "-c", BENCH / "pytest.ini", BENCH, "--collect-only")
+    assert done.returncode == 0, done.stdout[-2000:]
+    files = {path.name for path in BENCH.glob("bench_*.py")}
+    assert set(re.findall(r"(bench_\w+\.py)::", done.stdout)) == files and len(files) >= 18
