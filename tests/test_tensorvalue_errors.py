@@ -201,6 +201,18 @@ def test_wide_value_among_many(value):
             unpack_tensor(data, "int32", (200,))
 
 
+@pytest.mark.parametrize("count", [3, 63, 64, 100, 1000])
+def test_numbers_just_below_int32(count, tier):
+    """All ones from bit 32 on, as in a negative int32, but bit 31 clear."""
+    for value in (-(1 << 31) - 1, -(1 << 32), -(1 << 32) + 0x70000000):
+        for index in (0, count // 2, count - 1):
+            values = [7, -1, 300, *range(count - 3)]
+            values[index] = value
+            words = f"^element {index}: expected -2147483648 to 4294967295, got {value} "
+            with pytest.raises(FormatError, match=words):
+                unpack_tensor(in_field("ints", values), "int32", (count,))
+
+
 @pytest.mark.parametrize("field", FIELDS)
 def test_truncation_anywhere(field):
     value = {"strings": ["ab", "", "c"], "bytes": b"abc"}.get(field, [1, 0, 1])

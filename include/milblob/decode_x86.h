@@ -1,4 +1,4 @@
-/* decode_x86.h: the kernels of expand.h, scale.h, palette.h and subbyte.h for x86 with AVX2 and F16C.
+/* decode_x86.h: the kernels of expand.h, scale.h and palette.h for x86 with AVX2 and F16C.
  *
  * Each does whole blocks and hands its tail to the plain kernel, whose explanation it shares. */
 #ifndef MILBLOB_DECODE_X86_H
@@ -8,47 +8,8 @@
 #include "milblob/float_x86.h"
 #include "milblob/palette.h"
 #include "milblob/scale.h"
-#include "milblob/subbyte.h"
 
 #ifdef MB_HAS_AVX2
-
-/* ------------------------------------------------------------------------------------------------------- packed bits */
-
-/* An element of n bits lies in the two bytes that begin with its first bit's. So a shuffle puts those two bytes of eight
- * elements, n bytes, into eight words; a multiplication moves each element to the top of its word, where the neighbours
- * above fall out, and one shift to the bottom, where those below do. 32 elements a round; a load of 16 bytes may pass the
- * elements' own n, so rounds end while that many are left. Packing to bytes works on halves of 128 bits: one word of a round
- * has elements 0..7 and 16..23, the other the rest. For signed elements the shift and the packing are arithmetic. */
-#define MB_DEFINE_UNPACK_AVX2(name, tail, lower_by, narrow) \
-    MB_TARGET_AVX2 MB_KERNEL void name(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) { \
-        const uint64_t nbytes = mb_packed_nbytes(count, nbits); \
-        uint8_t pick[16]; \
-        uint16_t raise[8]; \
-        uint64_t at = 0, done = 0; \
-        for (unsigned k = 0; k < 8; k++) { \
-            const unsigned byte = k * nbits / 8, shift = k * nbits % 8; \
-            pick[2 * k] = (uint8_t)byte; \
-            pick[2 * k + 1] = (uint8_t)(byte + 1 < nbits ? byte + 1 : 0x80u); \
-            raise[k] = (uint16_t)(1u << (16 - nbits - shift)); \
-        } \
-        const __m256i picks = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)pick)); \
-        const __m256i raises = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)raise)); \
-        const __m128i lower = _mm_cvtsi32_si128((int)(16 - nbits)); \
-        for (; count - done >= 32 && nbytes - at >= 3 * nbits + 16; done += 32, at += 4 * nbits) { \
-            __m256i words[2]; \
-            for (unsigned half = 0; half < 2; half++) { \
-                const uint8_t *from = src + at + half * nbits; \
-                __m256i bytes = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)from)); \
-                bytes = _mm256_inserti128_si256(bytes, _mm_loadu_si128((const __m128i *)(const void *)(from + 2 * nbits)), 1); \
-                words[half] = lower_by(_mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, picks), raises), lower); \
-            } \
-            _mm256_storeu_si256((__m256i *)(void *)(dst + done), narrow(words[0], words[1])); \
-        } \
-        tail(dst + done, src + at, count - done, nbits); \
-    }
-
-MB_DEFINE_UNPACK_AVX2(mb_unpack_bits_avx2, mb_unpack_bits, _mm256_srl_epi16, _mm256_packus_epi16)
-MB_DEFINE_UNPACK_AVX2(mb_unpack_signed_avx2, mb_unpack_signed, _mm256_sra_epi16, _mm256_packs_epi16)
 
 /* ------------------------------------------------------------------------------------------------------------- scale */
 

@@ -16,6 +16,9 @@
 
 #include <immintrin.h>
 
+/* Ask for what lies so many bytes ahead. A wish: there need not be anything there. */
+#define MB_PREFETCH(at, ahead_nbytes) _mm_prefetch((const char *)((uintptr_t)(at) + (ahead_nbytes)), _MM_HINT_T0)
+
 MB_DEFINE_CASTS(loop_avx2, MB_TARGET_AVX2)
 
 /* What a block of float32 is known by: the largest bits without sign, and the smallest of those less one (0 becomes the

@@ -8,6 +8,8 @@
 #include "milblob/compare_x86.h"
 #include "milblob/moments.h"
 #include "milblob/palette_avx512.h"
+#include "milblob/subbyte_x86.h"
+#include "milblob/varint_avx512.h"
 
 #ifdef MB_HAS_AVX2
 MB_DEFINE_MOMENTS(mb_moments_block_avx2, MB_TARGET_AVX2)
@@ -26,6 +28,10 @@ typedef struct mb_tier {
     mb_lookup_kernel lookup[4];                        /* by mb_width_index */
     mb_expand_kernel expand[4];                        /* by mb_width_index */
     mb_ones_kernel ones;
+    mb_pack_kernel pack;
+    mb_varint_run_kernel varint_run[MB_RUN_COUNT]; /* by enum mb_varint_run_kind */
+    mb_varint_nbytes_kernel varint_nbytes[4];      /* of int16, uint16, int32, int64 */
+    mb_varint_encode_kernel varint_encode[4];
 } mb_tier;
 
 /* From the slowest to the fastest. */
@@ -39,7 +45,10 @@ static const mb_tier mb_tiers[] = {
       {mb_scale_f32_f32_plain, mb_scale_f32_f16_plain, mb_scale_f32_steps_plain}},
      {mb_lookup_8_plain, mb_lookup_16_plain, mb_lookup_32_plain, mb_lookup_64_plain},
      {mb_expand_8_plain, mb_expand_16_plain, mb_expand_32_plain, mb_expand_64_plain},
-     mb_ones_plain},
+     mb_ones_plain, mb_pack_bits,
+     {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
+     {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
+     {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64}},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
      mb_moments_block_avx2, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
@@ -50,7 +59,10 @@ static const mb_tier mb_tiers[] = {
       {mb_scale_f32_f32_loop_avx2, mb_scale_f32_f16_loop_avx2, mb_scale_f32_steps_loop_avx2}},
      {mb_lookup_8_plain, mb_lookup_16_avx2, mb_lookup_32_plain, mb_lookup_64_plain},
      {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
-     mb_ones_avx2},
+     mb_ones_avx2, mb_pack_bits_avx2,
+     {mb_varint_run_8_avx2, mb_varint_run_16_avx2, mb_varint_run_32_avx2, mb_varint_run_64_avx2, mb_varint_run_ints_avx2},
+     {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
+     {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64}},
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -60,7 +72,23 @@ static const mb_tier mb_tiers[] = {
       {mb_scale_f32_f32_loop_avx2, mb_scale_f32_f16_loop_avx2, mb_scale_f32_steps_loop_avx2}},
      {mb_lookup_8_plain, mb_lookup_16_avx512, mb_lookup_32_plain, mb_lookup_64_plain},
      {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
-     mb_ones_avx2},
+     mb_ones_avx2, mb_pack_bits_avx2,
+     {mb_varint_run_8_avx2, mb_varint_run_16_avx2, mb_varint_run_32_avx2, mb_varint_run_64_avx2, mb_varint_run_ints_avx2},
+     {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
+     {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64}},
+    {"avx512vbmi2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_loop_avx2, mb_cast_bf16_f16_loop_avx2},
+     mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
+     {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
+     {{mb_scale_u8_f32_loop_avx2, mb_scale_u8_f16_avx2, mb_scale_u8_steps_avx2},
+      {mb_scale_i8_f32_loop_avx2, mb_scale_i8_f16_avx2, mb_scale_i8_steps_avx2},
+      {mb_scale_f16_f32_loop_avx2, mb_scale_f16_f16_loop_avx2, mb_scale_f16_steps_loop_avx2},
+      {mb_scale_f32_f32_loop_avx2, mb_scale_f32_f16_loop_avx2, mb_scale_f32_steps_loop_avx2}},
+     {mb_lookup_8_plain, mb_lookup_16_avx512, mb_lookup_32_plain, mb_lookup_64_plain},
+     {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
+     mb_ones_avx2, mb_pack_bits_avx2,
+     {mb_varint_run_8_vbmi2, mb_varint_run_16_vbmi2, mb_varint_run_32_vbmi2, mb_varint_run_64_vbmi2, mb_varint_run_ints_vbmi2},
+     {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64_vbmi2},
+     {mb_varint_encode_i16_vbmi2, mb_varint_encode_u16_vbmi2, mb_varint_encode_i32_vbmi2, mb_varint_encode_i64_vbmi2}},
 #endif
 };
 
@@ -69,11 +97,12 @@ enum { MB_TIER_COUNT = sizeof(mb_tiers) / sizeof(mb_tiers[0]) };
 /* How many rows of mb_tiers, from the first, this machine can run. */
 static inline int mb_tier_usable(void) {
 #ifdef MB_HAS_AVX2
-    if (!__builtin_cpu_supports("avx2")) return 1;
-#if !defined(__clang__) && __GNUC__ >= 11 /* others refuse the word; every CPU that has AVX2 has F16C */
-    if (!__builtin_cpu_supports("f16c")) return 1;
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("popcnt")) return 1;
+#if !defined(__clang__) && __GNUC__ >= 11 /* others refuse the words; every CPU that has AVX2 has F16C and LZCNT */
+    if (!__builtin_cpu_supports("f16c") || !__builtin_cpu_supports("lzcnt")) return 1;
 #endif
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) return 2;
+    if (!__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vbmi2")) return 3;
 #endif
     return MB_TIER_COUNT;
 }

@@ -1,43 +1,59 @@
-/* pack.h: the payload of a TensorValue from an array, whichever way its field stores the elements.
+/* pack.h: the payload of a TensorValue from an array and back, whichever way its field stores the elements.
  *
  * One number says how: 0 copies the bytes; 1, 2, 3, 4, 6 packs one-byte elements to so many bits; the rest encode
  * elements of that width as varints. */
 #ifndef MILBLOB_PACK_H
 #define MILBLOB_PACK_H
 
-#include "milblob/subbyte.h"
-#include "milblob/varint.h"
+#include "milblob/kernels.h"
 
 enum mb_pack_kind { MB_PACK_RAW = 0, MB_PACK_I16 = 16, MB_PACK_U16 = 17, MB_PACK_I32 = 32, MB_PACK_I64 = 64 };
 
 /* Bytes of one source element. */
 static inline uint64_t mb_pack_itemsize(int kind) { return kind < MB_PACK_I16 ? 1 : (uint64_t)kind / 8; }
 
+/* Where a kind of integers has its kernels. */
+static inline unsigned mb_integer_index(int kind) { return kind == MB_PACK_I16 ? 0 : kind == MB_PACK_U16 ? 1 : kind == MB_PACK_I32 ? 2 : 3; }
+
 /* Bytes that count elements take in the payload.
  * in   src: count * mb_pack_itemsize(kind) bytes, aligned to an element                                              */
-static inline uint64_t mb_pack_nbytes(int kind, const void *src, uint64_t count) {
-    switch (kind) {
-    case MB_PACK_RAW: return count;
-    case MB_PACK_I16: return mb_varint_nbytes_i16((const int16_t *)src, count);
-    case MB_PACK_U16: return mb_varint_nbytes_u16((const uint16_t *)src, count);
-    case MB_PACK_I32: return mb_varint_nbytes_i32((const int32_t *)src, count);
-    case MB_PACK_I64: return mb_varint_nbytes_i64((const int64_t *)src, count);
-    default: return mb_packed_nbytes(count, (unsigned)kind);
-    }
+static inline uint64_t mb_pack_nbytes(const mb_tier *tier, int kind, const void *src, uint64_t count) {
+    if (kind == MB_PACK_RAW) return count;
+    if (kind < MB_PACK_I16) return mb_packed_nbytes(count, (unsigned)kind);
+    return tier->varint_nbytes[mb_integer_index(kind)](src, count);
 }
 
 /* Write the payload.
  * in   src: as above; lo..hi: range of packed elements, as int8 where lo < 0; unused by other kinds
  * out  dst: nbytes bytes, as mb_pack_nbytes gave              fails: MB_RANGE (packed elements only)                  */
-static inline mb_status mb_pack(int kind, uint8_t *dst, uint64_t nbytes, const void *src, uint64_t count, int lo, int hi, mb_error *error) {
-    switch (kind) {
-    case MB_PACK_RAW: memcpy(dst, src, nbytes); return MB_OK;
-    case MB_PACK_I16: mb_varint_encode_i16(dst, nbytes, (const int16_t *)src, count); return MB_OK;
-    case MB_PACK_U16: mb_varint_encode_u16(dst, nbytes, (const uint16_t *)src, count); return MB_OK;
-    case MB_PACK_I32: mb_varint_encode_i32(dst, nbytes, (const int32_t *)src, count); return MB_OK;
-    case MB_PACK_I64: mb_varint_encode_i64(dst, nbytes, (const int64_t *)src, count); return MB_OK;
-    default: return mb_pack_bits(dst, (const uint8_t *)src, count, (unsigned)kind, lo, hi, lo < 0, error);
+static inline mb_status mb_pack(const mb_tier *tier, int kind, uint8_t *dst, uint64_t nbytes, const void *src, uint64_t count, int lo, int hi, mb_error *error) {
+    if (kind > MB_PACK_RAW && kind < MB_PACK_I16) return tier->pack(dst, (const uint8_t *)src, count, (unsigned)kind, lo, hi, lo < 0, error);
+    if (kind == MB_PACK_RAW) memcpy(dst, src, nbytes);
+    else (void)tier->varint_encode[mb_integer_index(kind)](dst, nbytes, src, count);
+    return MB_OK;
+}
+
+/* Unpack with the kernel of a tier; see mb_unpack_bits. */
+static inline void mb_unpack(const mb_tier *tier, uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits) { tier->unpack[0](dst, src, count, nbits); }
+
+/* Decode count varints to elements of itemsize bytes (1, 2, 4 or 8), or to bools; see MB_DEFINE_VARINT_DECODE. dst is
+ * aligned to an element. Every tier gives the same values and the same errors: what is odd is left to the plain decoder. */
+static inline mb_status mb_varint_decode(const mb_tier *tier, void *dst, unsigned itemsize, bool is_bool, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) {
+    const bool is_ints = itemsize == 4 && lo == INT32_MIN && hi == UINT32_MAX;
+    mb_status status;
+    if (is_bool) return mb_varint_decode_bool((uint8_t *)dst, src, nbytes, count, error);
+    uint64_t taken, done = tier->varint_run[is_ints ? (unsigned)MB_RUN_INTS : mb_width_index(itemsize)](dst, src, nbytes, count, lo, hi, &taken);
+    dst = (uint8_t *)dst + done * itemsize, src += taken, nbytes -= taken, count -= done;
+    if (itemsize == 1) status = mb_varint_decode_8((uint8_t *)dst, src, nbytes, count, lo, hi, error);
+    else if (itemsize == 2) status = mb_varint_decode_16((uint16_t *)dst, src, nbytes, count, lo, hi, error);
+    else if (itemsize == 8) status = mb_varint_decode_64((uint64_t *)dst, src, nbytes, count, lo, hi, error);
+    else if (is_ints) status = mb_varint_decode_ints((uint32_t *)dst, src, nbytes, count, lo, hi, error);
+    else status = mb_varint_decode_32((uint32_t *)dst, src, nbytes, count, lo, hi, error);
+    if (status != MB_OK) {
+        error->offset += taken, error->expected += done;
+        if (status != MB_RANGE) error->got += done;
     }
+    return status;
 }
 
 #endif

@@ -84,4 +84,6 @@ MB_KERNEL mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t coun
     return MB_OK;
 }
 
+typedef mb_status (*mb_pack_kernel)(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error);
+
 #endif

@@ -225,15 +225,16 @@ MB_KERNEL mb_status mb_varint_decode_bool(uint8_t *dst, const uint8_t *src, uint
     return status;
 }
 
-/* Decode count varints to elements of itemsize bytes (1, 2, 4 or 8), or to bools; see MB_DEFINE_VARINT_DECODE. dst is
- * aligned to an element. */
-static inline mb_status mb_varint_decode(void *dst, unsigned itemsize, bool is_bool, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error) {
-    if (is_bool) return mb_varint_decode_bool((uint8_t *)dst, src, nbytes, count, error);
-    if (itemsize == 1) return mb_varint_decode_8((uint8_t *)dst, src, nbytes, count, lo, hi, error);
-    if (itemsize == 2) return mb_varint_decode_16((uint16_t *)dst, src, nbytes, count, lo, hi, error);
-    if (itemsize == 8) return mb_varint_decode_64((uint64_t *)dst, src, nbytes, count, lo, hi, error);
-    if (lo == INT32_MIN && hi == UINT32_MAX) return mb_varint_decode_ints((uint32_t *)dst, src, nbytes, count, lo, hi, error);
-    return mb_varint_decode_32((uint32_t *)dst, src, nbytes, count, lo, hi, error);
+/* Decode as many varints as are plainly right, from the first on: kernels of a tier, which the plain decoder follows.
+ * in   src: nbytes bytes, any alignment; lo..hi as above
+ * out  dst: count elements of the kind, aligned; must not overlap src      *taken: bytes of src that are done
+ * returns the elements that are done; src + *taken begins the next varint      over-reads: none      fails: never       */
+enum mb_varint_run_kind { MB_RUN_8, MB_RUN_16, MB_RUN_32, MB_RUN_64, MB_RUN_INTS, MB_RUN_COUNT };
+typedef uint64_t (*mb_varint_run_kernel)(void *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, uint64_t *taken);
+
+MB_KERNEL uint64_t mb_varint_run_plain(void *dst, const uint8_t *src, uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, uint64_t *taken) {
+    (void)dst, (void)src, (void)nbytes, (void)count, (void)lo, (void)hi;
+    return *taken = 0;
 }
 
 /* The bytes that one value takes as a varint: 1..10. */
@@ -254,10 +255,15 @@ static inline unsigned mb_varint_write(uint8_t *dst, uint64_t value) {
 /* The same without a loop: (bits + 6) / 7, where zero has one bit. */
 MB_STEP unsigned mb_varint_length_of(uint64_t value) { return ((63u - mb_leading_zeros(value | 1)) * 9 + 73) / 64; }
 
+/* Kernels of encoding: the bytes that count elements, aligned, take as varints; and the encoder, see MB_DEFINE_VARINT_ENCODE. */
+typedef uint64_t (*mb_varint_nbytes_kernel)(const void *elements, uint64_t count);
+typedef uint64_t (*mb_varint_encode_kernel)(uint8_t *dst, uint64_t dst_nbytes, const void *elements, uint64_t count);
+
 /* The bytes that count elements take as varints. Only compares with zero: compilers make vector code of it. The narrow
  * form is for types of 32 bits or less, which take one to five bytes, or ten when negative.                          */
-#define MB_DEFINE_VARINT_NBYTES(name, type) \
-    MB_KERNEL uint64_t name(const type *src, uint64_t count) { \
+#define MB_DEFINE_VARINT_NBYTES(name, type, target) \
+    target MB_KERNEL uint64_t name(const void *elements, uint64_t count) { \
+        const type *src = (const type *)elements; \
         uint64_t nbytes = 0; \
         while (count > 0) { \
             uint64_t block = count < 4096 ? count : 4096; /* ten bytes each: a 32-bit sum cannot overflow */ \
@@ -274,17 +280,19 @@ MB_STEP unsigned mb_varint_length_of(uint64_t value) { return ((63u - mb_leading
         return nbytes; \
     }
 
-MB_KERNEL uint64_t mb_varint_nbytes_i64(const int64_t *src, uint64_t count) {
+MB_KERNEL uint64_t mb_varint_nbytes_i64(const void *elements, uint64_t count) {
+    const int64_t *src = (const int64_t *)elements;
     uint64_t nbytes = 0;
     for (uint64_t i = 0; i < count; i++) nbytes += mb_varint_length_of((uint64_t)src[i]);
     return nbytes;
 }
 
 /* Encode count elements as varints.
- * in   src: count elements, aligned                             out  dst: dst_nbytes bytes, as the _nbytes twin gave
+ * in   elements: aligned                                         out  dst: dst_nbytes bytes, as the _nbytes twin gave
  * over-writes: none     fails: never; returns the bytes written                                                       */
 #define MB_DEFINE_VARINT_ENCODE(name, type, put, wide) \
-    MB_KERNEL uint64_t name(uint8_t *dst, uint64_t dst_nbytes, const type *src, uint64_t count) { \
+    MB_KERNEL uint64_t name(uint8_t *dst, uint64_t dst_nbytes, const void *elements, uint64_t count) { \
+        const type *src = (const type *)elements; \
         uint8_t *at = dst, *end = dst + dst_nbytes; \
         uint64_t i = 0; \
         for (; count - i >= 8 && end - at >= 80; i += 8) { \
@@ -330,9 +338,9 @@ MB_STEP unsigned mb_varint_put_32(uint8_t *dst, int32_t element) {
     return length;
 }
 
-MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i16, int16_t)
-MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_u16, uint16_t)
-MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i32, int32_t)
+MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i16, int16_t, )
+MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_u16, uint16_t, )
+MB_DEFINE_VARINT_NBYTES(mb_varint_nbytes_i32, int32_t, )
 
 MB_DEFINE_VARINT_ENCODE(mb_varint_encode_i16, int16_t, mb_varint_put_32, int32_t)
 MB_DEFINE_VARINT_ENCODE(mb_varint_encode_u16, uint16_t, mb_varint_put_32, int32_t)

@@ -21,6 +21,7 @@ from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
 
 if TYPE_CHECKING:
+    from .about import Info, info
     from .compare import Diff, Figures, TensorDiff, diff
     from .contenthash import ContentHash, content_hash
     from .editing import EditableModel
@@ -47,6 +48,7 @@ __all__ = [
     "Figures",
     "Finding",
     "FormatError",
+    "Info",
     "Match",
     "Matching",
     "Merged",
@@ -67,6 +69,7 @@ __all__ = [
     "check",
     "content_hash",
     "diff",
+    "info",
     "load",
     "match",
     "merge_functions",
@@ -81,6 +84,8 @@ __all__ = [
 
 # Whoever only reads does not wait for everything else to be imported.
 _LATER = {
+    "Info": "about",
+    "info": "about",
     "Diff": "compare",
     "Figures": "compare",
     "TensorDiff": "compare",

@@ -1,6 +1,7 @@
 # Part of _codec.pyx: casts between float dtypes, and which kernels this CPU runs.
 
-# The row of kernels in use: chosen when the module is imported, changed by tests only.
+# The row of kernels in use. Written when the module is imported, before any thread can have it, and by tests; everything
+# else in this module that functions share is never written after that.
 cdef const C.mb_tier *_tier = &C.mb_tiers[C.mb_tier_usable() - 1]
 
 
@@ -16,6 +17,11 @@ def _set_tier(str name not None):
     if name not in names:
         raise ValueError(f"MILBLOB_TIER: expected one of {', '.join(names)}, got {name!r}")
     _tier = &C.mb_tiers[names.index(name)]
+
+
+def _build():
+    """How this module was compiled: (compiler, hexadecimal version of the stable ABI or 0)."""
+    return C.MB_COMPILER.decode(), C.MB_STABLE_ABI
 
 
 if _environ.get("MILBLOB_TIER"):

@@ -11,6 +11,10 @@ cdef extern from "milblob/base.h" nogil:
         uint64_t offset, expected, got
         const char *detail
 
+cdef extern from "milblob/build.h" nogil:
+    const char *MB_COMPILER
+    const unsigned long MB_STABLE_ABI
+
 cdef extern from "milblob/dtype.h" nogil:
     ctypedef struct mb_dtype:
         const char *name
@@ -65,23 +69,11 @@ cdef extern from "milblob/tensor.h" nogil:
 
 cdef extern from "milblob/varint.h" nogil:
     uint64_t mb_varint_count(const uint8_t *src, uint64_t nbytes)
-    mb_status mb_varint_decode(void *dst, unsigned int itemsize, bint is_bool, const uint8_t *src, uint64_t nbytes,
-                               uint64_t count, int64_t lo, int64_t hi, mb_error *error)
     unsigned int mb_varint_length(uint64_t value)
     unsigned int mb_varint_write(uint8_t *dst, uint64_t value)
 
 cdef extern from "milblob/subbyte.h" nogil:
     uint64_t mb_packed_nbytes(uint64_t count, unsigned int nbits)
-    void mb_unpack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned int nbits)
-    mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned int nbits, int lo, int hi,
-                           bint is_signed, mb_error *error)
-
-cdef extern from "milblob/pack.h" nogil:
-    int MB_PACK_RAW, MB_PACK_I16, MB_PACK_U16, MB_PACK_I32, MB_PACK_I64
-    uint64_t mb_pack_itemsize(int kind)
-    uint64_t mb_pack_nbytes(int kind, const void *src, uint64_t count)
-    mb_status mb_pack(int kind, uint8_t *dst, uint64_t nbytes, const void *src, uint64_t count, int lo, int hi,
-                      mb_error *error)
 
 cdef extern from "milblob/float.h" nogil:
     int MB_CAST_F32_F16, MB_CAST_F32_BF16, MB_CAST_F16_F32, MB_CAST_BF16_F32, MB_CAST_F16_BF16, MB_CAST_BF16_F16
@@ -135,6 +127,16 @@ cdef extern from "milblob/kernels.h" nogil:
     void mb_hash_stretch(const mb_tier *tier, uint8_t *dst, const uint8_t *src, uint64_t nbytes, uint64_t index,
                          bint is_root)
     void mb_hash_join(const mb_tier *tier, uint8_t *cvs, uint64_t count, bint is_root)
+
+cdef extern from "milblob/pack.h" nogil:
+    int MB_PACK_RAW, MB_PACK_I16, MB_PACK_U16, MB_PACK_I32, MB_PACK_I64
+    uint64_t mb_pack_itemsize(int kind)
+    uint64_t mb_pack_nbytes(const mb_tier *tier, int kind, const void *src, uint64_t count)
+    mb_status mb_pack(const mb_tier *tier, int kind, uint8_t *dst, uint64_t nbytes, const void *src, uint64_t count,
+                      int lo, int hi, mb_error *error)
+    void mb_unpack(const mb_tier *tier, uint8_t *dst, const uint8_t *src, uint64_t count, unsigned int nbits)
+    mb_status mb_varint_decode(const mb_tier *tier, void *dst, unsigned int itemsize, bint is_bool, const uint8_t *src,
+                               uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error)
 
 cdef extern from "milblob/compare.h" nogil:
     int MB_COMPARE_SUMS

@@ -3,13 +3,14 @@
 def unpack_bits(Buffer buffer not None, uint64_t offset, uint64_t count, unsigned int nbits, out):
     """Unpack `count` elements of `nbits` (1, 2, 3, 4 or 6) at `offset` into `out`, one zero-extended byte each."""
     cdef Py_buffer dst
+    cdef const C.mb_tier *tier = _tier
     _span_check(buffer, offset, C.mb_packed_nbytes(count, nbits))
     PyObject_GetBuffer(out, &dst, PyBUF_WRITABLE)
     try:
         if <uint64_t>dst.len != count:
             raise ValueError(f"out: expected {count} bytes, got {dst.len}")
         with nogil:
-            C.mb_unpack_bits(<uint8_t *>dst.buf, buffer.data + offset, count, nbits)
+            C.mb_unpack(tier, <uint8_t *>dst.buf, buffer.data + offset, count, nbits)
     finally:
         PyBuffer_Release(&dst)
 
@@ -28,6 +29,7 @@ def pack_bits(array, out, unsigned int nbits, int lo, int hi, uint64_t first=0):
     cdef Py_buffer src, dst
     cdef C.mb_error e
     cdef C.mb_status status
+    cdef const C.mb_tier *tier = _tier
     PyObject_GetBuffer(array, &src, PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(out, &dst, PyBUF_WRITABLE)
@@ -35,8 +37,8 @@ def pack_bits(array, out, unsigned int nbits, int lo, int hi, uint64_t first=0):
             if <uint64_t>dst.len != C.mb_packed_nbytes(<uint64_t>src.len, nbits):
                 raise ValueError(f"out: expected {C.mb_packed_nbytes(<uint64_t>src.len, nbits)} bytes, got {dst.len}")
             with nogil:
-                status = C.mb_pack_bits(<uint8_t *>dst.buf, <const uint8_t *>src.buf, <uint64_t>src.len, nbits, lo, hi,
-                                        lo < 0, &e)
+                status = C.mb_pack(tier, <int>nbits, <uint8_t *>dst.buf, <uint64_t>dst.len, src.buf, <uint64_t>src.len,
+                                   lo, hi, &e)
         finally:
             PyBuffer_Release(&dst)
     finally:
@@ -67,10 +69,11 @@ def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
     cdef uint8_t *at
     cdef uint8_t header[32]
     cdef bytes result
+    cdef const C.mb_tier *tier = _tier
     PyObject_GetBuffer(array, &src, PyBUF_SIMPLE)
     try:
         count = <uint64_t>src.len // C.mb_pack_itemsize(kind)
-        payload = C.mb_pack_nbytes(kind, src.buf, count)
+        payload = C.mb_pack_nbytes(tier, kind, src.buf, count)
         inner = 1 + C.mb_varint_length(payload) + payload if payload else 0
         header[0] = <uint8_t>(field << 3 | 2)
         head = 1 + C.mb_varint_write(header + 1, inner)
@@ -83,7 +86,7 @@ def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
         memcpy(at, header, head)
         if payload:
             with nogil:
-                status = C.mb_pack(kind, at + head, payload, src.buf, count, lo, hi, &e)
+                status = C.mb_pack(tier, kind, at + head, payload, src.buf, count, lo, hi, &e)
     finally:
         PyBuffer_Release(&src)
     if status:
@@ -181,12 +184,13 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
     cdef C.mb_status status
     cdef uint64_t count
     cdef const uint8_t *src = buffer.data + offset
+    cdef const C.mb_tier *tier = _tier
     _span_check(buffer, offset, nbytes)
     PyObject_GetBuffer(out, &dst, PyBUF_WRITABLE)
     count = <uint64_t>dst.len // itemsize
     try:
         with nogil:
-            status = C.mb_varint_decode(dst.buf, itemsize, is_bool, src, nbytes, count, lo, hi, &e)
+            status = C.mb_varint_decode(tier, dst.buf, itemsize, is_bool, src, nbytes, count, lo, hi, &e)
     finally:
         PyBuffer_Release(&dst)
     if not status:

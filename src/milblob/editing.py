@@ -19,6 +19,7 @@ from .program import Program
 from .splice import splice
 from .tensor import Tensor
 from .tensorvalue import pack_tensor, stored_bytes
+from .turns import Turn
 
 _ONE_BYTE = (DType.INT8, DType.UINT8)
 _FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
@@ -108,7 +109,9 @@ class EditableModel(Model):
 
     In a weight file, and wherever as many bytes are needed as before, bytes are changed in place: views of them show
     the new values, and the cost is that of the changed bytes. Otherwise the model file is written anew beside the old
-    one, and tensors that were looked up before show what they did. There is one writer at a time.
+    one, and tensors that were looked up before show what they did. There is one writer at a time:
+    other processes are kept out by locks, and of several threads that assign, flush or close at once all but the first get
+    a RuntimeError, and nothing of the first is lost. Any number of threads may read.
     """
 
     def __init__(self, source: Any, *, constants: bool = False, stored: bool = False, locked: bool = False) -> None:
@@ -120,6 +123,7 @@ class EditableModel(Model):
         if not isinstance(source, str | os.PathLike):
             raise TypeError(f"source for mode 'r+': expected a path, got {type(source).__name__}")
         path = os.fsdecode(os.fspath(source))
+        self._turn = Turn(f"model {path} in mode 'r+'")
         around = journal.enclosing(path)
         if around is not None:  # one lock and one journal per model
             raise ValueError(f"path for mode 'r+': expected the whole model {around}, got {path} in it")
@@ -177,16 +181,18 @@ class EditableModel(Model):
         Raises:
             KeyError: no such tensor.
             TypeError: another dtype. ValueError: another shape; the model is closed.
+            RuntimeError: another thread is assigning or writing.
             OverflowError: an element outside a sub-byte dtype.
             UnsupportedError: a compressed weight (its parts can be set: stored=True), an immediate of MIL text.
             BlockingIOError: another writer has the file. OSError: it cannot be written to.
             As `Tensor.read`.
         """
-        self._package.require_open()
-        tensor = self[name]
-        values = values if hasattr(values, "mil_dtype") else np.asarray(values)
-        require_fit(tensor, values, False)
-        self._stage(Assignment(tensor, values, tensor.name, False, "error"))
+        with self._turn:
+            self._package.require_open()
+            tensor = self[name]
+            values = values if hasattr(values, "mil_dtype") else np.asarray(values)
+            require_fit(tensor, values, False)
+            self._stage(Assignment(tensor, values, tensor.name, False, "error"))
 
     def _stage(self, assignment: Assignment) -> None:
         self._writable(assignment.mapping)
@@ -201,8 +207,9 @@ class EditableModel(Model):
             OSError: whatever the system says. If the journal was complete by then, the change is done when the model
                 is opened the next time; else nothing has changed.
         """
-        if self._write():
-            self._reopen()
+        with self._turn:
+            if self._write():
+                self._reopen()
 
     def _write(self) -> set[str]:
         """Write; return the files that are new ones now."""
@@ -213,38 +220,45 @@ class EditableModel(Model):
         require_unshared(self, self._staged)
         patches, replacements = _plan(self._staged.values(), self._writable)
         replaced = journal.commit(self._root, self._journal, patches, replacements, self._fds)
-        self.discard()
+        self._forget()
         return replaced
 
     def _reopen(self) -> None:
         """Map what is there now; tensors that somebody holds keep what they have."""
         path = typing.cast(str, self.path)
         self._close_fds()
-        super().__init__(path, constants=self._constants, stored=self._stored_view)
+        fresh = Model(path, constants=self._constants, stored=self._stored_view)
+        self.__dict__.update(vars(fresh))  # at once, for threads that read
         if not os.path.isdir(path):
             self._writable(self._package._mappings[0])
 
     def discard(self) -> None:
         """Forget everything that was assigned and not yet written."""
+        with self._turn:
+            self._forget()
+
+    def _forget(self) -> None:
         self._staged.clear()
         self._package.staged.clear()
 
     def close(self) -> None:
-        """Write what was assigned, as `flush` does, and close every file."""
-        try:
-            if not self._package.closed:
-                self._write()
-        finally:
-            self._release()
+        """Write what was assigned, as `flush` does, and close every file; while another thread writes, refuse to."""
+        with self._turn:
+            try:
+                if not self._package.closed:
+                    self._write()
+            finally:
+                self._release()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None:
             self.close()
         else:
-            self._release()
+            with self._turn.lock:  # until a thread that is writing is done
+                self._release()
 
     def _release(self) -> None:
-        self.discard()
+        self._forget()
         super().close()
         self.__del__()
 

@@ -5,7 +5,8 @@ import io
 import mmap
 import os
 import stat
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ._codec import Buffer
@@ -31,13 +32,18 @@ class Mapping:
     `check_size` notices it before anything new is handed out. With `is_mapped=False` the file is read into memory,
     once and whole: nothing that happens to it later matters, and each array over it keeps all of that memory.
 
+    Threads may share it, and one may close it while others read: these then have what they asked for, or a ValueError
+    that says that the file is closed.
+
     Attributes:
         buffer: what `_codec` reads from and arrays are made over; None after close.
         name: the path as given, or None for memory.
-        fd: an own descriptor of the file, for positioned reads; -1 for memory, for what was read, and after close.
+        fd: an own descriptor of the file, for positioned reads; -1 for memory, for what was read, and after close. Where
+            another thread may close, it is only to be used inside `held`: the system gives the number to the next file
+            that is opened.
     """
 
-    __slots__ = ("_mmap", "buffer", "fd", "name")
+    __slots__ = ("_lock", "_mmap", "_users", "buffer", "fd", "name")
 
     def __init__(self, source: Any, name: str | None = None, *, is_mapped: bool = True) -> None:
         """Map, or read, a path, a file object or a buffer.
@@ -55,6 +61,8 @@ class Mapping:
             BufferError: a strided buffer.
         """
         self._mmap: mmap.mmap | None = None
+        self._lock = threading.Lock()
+        self._users = 0
         self.fd = -1
         self.name = name
         take = self._map if is_mapped else self._read
@@ -145,8 +153,13 @@ class Mapping:
         buffer = self.live()
         mapped = self._mmap  # another thread may close
         if mapped is not None:
-            now = mapped.size()
+            try:
+                now = mapped.size()
+            except (ValueError, OSError):
+                self.live()  # says so, if it was closed meanwhile
+                raise
             if now < buffer.nbytes:
+                self.live()
                 raise FormatError(
                     f"size: expected {buffer.nbytes} bytes as when it was opened, got {now}", offset=now, file=self.name
                 )
@@ -163,10 +176,28 @@ class Mapping:
             reads, an offset outside the file, a file that has shrunk.
         """
         last = self.live().nbytes - nbytes
-        if self.fd < 0 or not hasattr(os, "pread") or not all(0 <= offset <= last for offset in offsets):
-            return None
-        data = b"".join([os.pread(self.fd, nbytes, offset) for offset in offsets])
+        with self.held() as fd:
+            if fd < 0 or not hasattr(os, "pread") or not all(0 <= offset <= last for offset in offsets):
+                return None
+            data = b"".join([os.pread(fd, nbytes, offset) for offset in offsets])
         return data if len(data) == nbytes * len(offsets) else None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[int]:
+        """Yield `fd`, which stays open until this ends, whoever closes; -1 if there is none.
+
+        Raises:
+            ValueError: it is closed.
+        """
+        with self._lock:
+            self.live()
+            self._users += 1
+        try:
+            yield self.fd
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._drop()
 
     def expect_random(self, random: bool) -> None:
         """Advise the kernel of the reads to come: a little here and there, or (False) whole arrays.
@@ -175,16 +206,26 @@ class Mapping:
         """
         mapped = self._mmap
         if mapped is not None and hasattr(mapped, "madvise"):
-            mapped.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
+            try:
+                mapped.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
+            except ValueError:
+                self.live()  # says so, if it was closed meanwhile
+                raise
 
     def close(self) -> None:
         """Let go of the bytes. Arrays over them stay valid and keep the mapping until the last of them is gone."""
-        self.buffer = None
-        if self._mmap is not None:
+        with self._lock:
+            self.buffer = None
+            mapped, self._mmap = self._mmap, None
+            self._drop()
+        if mapped is not None:
             with contextlib.suppress(BufferError):  # arrays are alive: unmapped when they are gone
-                self._mmap.close()
-            self._mmap = None
-        self.__del__()
+                mapped.close()
+
+    def _drop(self) -> None:
+        """Close the descriptor, if nobody uses it or will."""
+        if self.buffer is None and not self._users:
+            self.__del__()
 
     def __del__(self) -> None:
         fd, self.fd = getattr(self, "fd", -1), -1

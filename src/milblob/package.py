@@ -257,6 +257,9 @@ class Package:
                     f"weight file {file_name}: expected at {path}, got no such file", file=source.mapping.name
                 ) from None
             found = self._readers[key] = BlobReader(mapping)
+            if self.closed:  # by another thread, which did not see this one
+                mapping.close()
+                self.require_open()
         return found
 
     def changeable(self) -> set[str]:

@@ -233,6 +233,7 @@ class Tensor:
         try:
             yield
         except MilblobError as error:
+            self._package.require_open()  # what another thread closes meanwhile reads as if it were empty
             error.where = error.where or self.where
             raise
 

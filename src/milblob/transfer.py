@@ -74,9 +74,10 @@ def copy_range(source: Mapping, start: int, nbytes: int, fd: int, offset: int) -
     """
     buffer = source.check_size()
     end = start + nbytes
-    if source.fd >= 0 and hasattr(os, "copy_file_range"):
-        while start < end and (done := _copy_some(source.fd, fd, end - start, start, offset)):
-            start, offset = start + done, offset + done
+    with source.held() as own:
+        if own >= 0 and hasattr(os, "copy_file_range"):
+            while start < end and (done := _copy_some(own, fd, end - start, start, offset)):
+                start, offset = start + done, offset + done
     view = memoryview(buffer)
     while start < end:
         size = min(end - start, _CHUNK_NBYTES)

@@ -1,6 +1,5 @@
 """BlobWriter: new blob v2 files, and records appended to existing ones."""
 
-import _thread
 import contextlib
 import operator
 import os
@@ -18,6 +17,7 @@ from .errors import FormatError
 from .files import NewFile, lock, sync, unlock
 from .tensorvalue import as_array, stored_bytes
 from .transfer import copy_range, write_at
+from .turns import Turn
 
 _STAGING_NBYTES = 1 << 20  # small records are gathered here: one write for a megabyte of them
 _SMALL_NBYTES = _STAGING_NBYTES // 4  # larger ones are written from where they are
@@ -67,8 +67,7 @@ class BlobWriter:
         self._align = align
         self._sync = sync
         self._pid = os.getpid()
-        self._turn = _thread.RLock()
-        self._is_busy = False
+        self._turn = Turn(f"writer {self.path}")
         self._reserved: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
         self._staging = bytearray()  # the bytes of the file from _base to _end, not written yet
         self._base = self._end = 64  # _end is behind the last data
@@ -105,6 +104,14 @@ class BlobWriter:
             raise
         return fd
 
+    def _require_process(self) -> None:
+        if self._pid != os.getpid():
+            raise RuntimeError(f"writer {self.path}: expected the process that opened it, got a forked one")
+
+    def _require_open(self) -> None:
+        if self._fd < 0:
+            raise ValueError(f"I/O operation on closed writer {self.path}")
+
     # ----------------------------------------------------------------------------------------------------------- write
 
     def write(self, array: Any, dtype: Any = None) -> int:
@@ -127,7 +134,9 @@ class BlobWriter:
             OSError: the file cannot be written. ValueError: the writer is closed.
             RuntimeError: another thread is writing, or this is a forked process.
         """
-        with _Turn(self):
+        self._require_process()
+        with self._turn:
+            self._require_open()
             return self._write(array, dtype)
 
     def _write(self, array: Any, dtype: Any) -> int:
@@ -156,7 +165,9 @@ class BlobWriter:
             ValueError: the bytes are no whole number of elements, or not the number of them.
             TypeError, OSError: as `write`. BufferError: a strided buffer.
         """
-        with _Turn(self):
+        self._require_process()
+        with self._turn:
+            self._require_open()
             target = _require_blob(dtype)
             view = memoryview(_codec.Buffer(data))
             count = _require_count(view.nbytes, target, count, "data")
@@ -179,7 +190,9 @@ class BlobWriter:
             As `write`, and whatever iterating raises; then none of them is written.
         """
         offsets: list[int] = []
-        with _Turn(self):
+        self._require_process()
+        with self._turn:
+            self._require_open()
             before = self._count, self._end
             try:
                 for batch in _batches(arrays):
@@ -221,7 +234,9 @@ class BlobWriter:
             ValueError: the bytes are no whole number of elements, or not the number of them.
             OverflowError: a file of 2^63 bytes or more. TypeError, OSError: as `write`.
         """
-        with _Turn(self):
+        self._require_process()
+        with self._turn:
+            self._require_open()
             target = _require_blob(dtype)
             nbytes = operator.index(nbytes)
             if nbytes < 0:
@@ -241,7 +256,9 @@ class BlobWriter:
         Raises:
             KeyError: nothing is reserved there. ValueError: it reaches past the record's data. OSError: as `write`.
         """
-        with _Turn(self):
+        self._require_process()
+        with self._turn:
+            self._require_open()
             if offset not in self._reserved:
                 raise KeyError(f"record: expected one that is reserved, got offset {offset}")
             data_offset, nbytes, done = self._reserved[offset]
@@ -264,7 +281,9 @@ class BlobWriter:
         Raises:
             FormatError: no sound record there, or the file has shrunk. OSError, ValueError: as `write`.
         """
-        with _Turn(self):
+        self._require_process()
+        with self._turn:
+            self._require_open()
             if not isinstance(reader, BlobReader):
                 raise TypeError(f"reader: expected a BlobReader, got {type(reader).__name__}")
             mapping = reader._mapping
@@ -347,7 +366,9 @@ class BlobWriter:
         """
         if self._fd < 0:
             return
-        with _Turn(self):
+        self._require_process()
+        with self._turn:
+            self._require_open()
             try:
                 for offset, (_, nbytes, done) in self._reserved.items():
                     _require_filled(offset, nbytes, done)
@@ -422,7 +443,7 @@ class BlobWriter:
         elif self._pid != os.getpid():
             self._let_go(undo=True)
         else:
-            with self._turn:  # until a thread that is writing is done: it must not write to a descriptor that is closed
+            with self._turn.lock:  # until a thread that is writing is done: it must not write to a descriptor that is closed
                 self._let_go(undo=True)
 
     def __del__(self) -> None:
@@ -434,33 +455,6 @@ class BlobWriter:
     def __repr__(self) -> str:
         state = "closed" if self._fd < 0 else f"{self._count} records"
         return f"<BlobWriter {self.path}: {state}>"
-
-
-class _Turn:
-    """One call at a time: a writer that two threads use would mix up their records without a word."""
-
-    def __init__(self, writer: BlobWriter) -> None:
-        self._writer = writer
-
-    def __enter__(self) -> None:
-        writer = self._writer
-        if writer._pid != os.getpid():
-            raise RuntimeError(f"writer {writer.path}: expected the process that opened it, got a forked one")
-        if not writer._turn.acquire(blocking=False):
-            raise RuntimeError(f"writer {writer.path}: expected one thread at a time, got another before a call ended")
-        try:
-            if writer._is_busy:
-                raise RuntimeError(f"writer {writer.path}: expected one call at a time, got another inside of it")
-            if writer._fd < 0:
-                raise ValueError(f"I/O operation on closed writer {writer.path}")
-        except BaseException:
-            writer._turn.release()
-            raise
-        writer._is_busy = True
-
-    def __exit__(self, *_: object) -> None:
-        self._writer._is_busy = False
-        self._writer._turn.release()
 
 
 def _require_blob(dtype: Any) -> DType:

@@ -1,5 +1,4 @@
-/* cast.c: every cast kernel of every tier on buffers of their exact size, compared with the plain one. No arguments; with
- * MILBLOB_FUZZ, a harness (choices.h). */
+/* cast.c: every cast kernel of every tier on buffers of their exact size, compared with the plain one. See choices.h. */
 #include "milblob/kernels.h"
 #include "choices.h"
 
@@ -22,8 +21,6 @@ static void check(int tier, int kind, uint64_t count, uint64_t shift, bool ordin
     free(src), free(dst), free(plain);
 }
 
-#ifdef MILBLOB_FUZZ
-
 static void one_round(void) {
     const uint8_t way = random_byte();
     const int kind = (int)random_below(MB_CAST_COUNT);
@@ -31,9 +28,9 @@ static void one_round(void) {
     check((int)random_below((uint32_t)mb_tier_usable()), kind, count, shift, way & 1, way >> 1 & 1);
 }
 
-#else
+#ifndef MILBLOB_FUZZ
 
-int main(void) {
+static void all_rounds(void) {
     static const uint64_t counts[] = {4095, 4096, 4097, 8192, 10007};
     for (int tier = 0; tier < mb_tier_usable(); tier++)
         for (int kind = 0; kind < MB_CAST_COUNT; kind++)
@@ -41,7 +38,6 @@ int main(void) {
                 for (uint64_t count = 0; count <= 200; count++) check(tier, kind, count, count % 9, way & 1, way >> 1);
                 for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) check(tier, kind, counts[i], i, way & 1, way >> 1);
             }
-    return 0;
 }
 
 #endif

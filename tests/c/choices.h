@@ -1,7 +1,9 @@
 /* choices.h: where a driver takes its shapes and bytes from: a generator with a fixed seed, or what a fuzzer gives.
  *
- * With MILBLOB_FUZZ defined there is no main but LLVMFuzzerTestOneInput, which calls the driver's one_round(): choices are
- * the bytes of the input, and where these end, those of the generator, seeded by their number. */
+ *   decode                the rounds that all_rounds() chooses
+ *   decode FILE...        one_round() for each file, with its bytes as choices; where these end, those of the generator
+ *
+ * With MILBLOB_FUZZ defined there is no main but LLVMFuzzerTestOneInput, which calls one_round(). */
 #ifndef MILBLOB_TESTS_CHOICES_H
 #define MILBLOB_TESTS_CHOICES_H
 
@@ -12,15 +14,11 @@
 
 static uint64_t random_state = 1;
 
-#ifdef MILBLOB_FUZZ
 static const uint8_t *given;
 static uint64_t given_nbytes;
-#endif
 
 static inline uint8_t random_byte(void) {
-#ifdef MILBLOB_FUZZ
     if (given_nbytes > 0) return given_nbytes--, *given++;
-#endif
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
     return (uint8_t)(random_state >> 56);
 }
@@ -51,15 +49,40 @@ static inline void require(int holds, const char *promise) {
     abort();
 }
 
-#ifdef MILBLOB_FUZZ
-
 static void one_round(void);
+
+static inline void round_of(const uint8_t *data, uint64_t nbytes) {
+    given = data, given_nbytes = nbytes, random_state = nbytes;
+    one_round();
+}
+
+#ifdef MILBLOB_FUZZ
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
-    given = data, given_nbytes = nbytes, random_state = nbytes;
-    one_round();
+    round_of(data, nbytes);
+    return 0;
+}
+
+#else
+
+static void all_rounds(void);
+
+int main(int argc, char **argv) {
+    if (argc < 2) all_rounds();
+    for (int i = 1; i < argc; i++) {
+        FILE *file = fopen(argv[i], "rb");
+        if (file == NULL) return 2;
+        fseek(file, 0, SEEK_END);
+        const uint64_t nbytes = (uint64_t)ftell(file);
+        rewind(file);
+        uint8_t *data = exactly(nbytes);
+        if (fread(data, 1, (size_t)nbytes, file) != nbytes) return 2;
+        fclose(file);
+        round_of(data, nbytes);
+        free(data);
+    }
     return 0;
 }
 

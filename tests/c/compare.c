@@ -1,5 +1,4 @@
-/* compare.c: two arrays of any two dtypes compared by every tier, against plain, and one element after another. No
- * arguments; with MILBLOB_FUZZ, a harness (choices.h). */
+/* compare.c: two arrays of any two dtypes compared by every tier, against plain, and one element after another. See choices.h. */
 #include "milblob/difference.h"
 #include "choices.h"
 
@@ -47,11 +46,9 @@ static void check_some(uint32_t limit) {
     check(tier, a_code, b_code, count, shift, tolerance, (int)random_below(3));
 }
 
-#ifdef MILBLOB_FUZZ
-
 static void one_round(void) { check_some(random_byte() & 1 ? 3000 : 130); }
 
-#else
+#ifndef MILBLOB_FUZZ
 
 /* Every pair of dtypes, with counts around those of blocks and of the parts that a row of SIMD takes. */
 static void check_every_pair(void) {
@@ -65,10 +62,9 @@ static void check_every_pair(void) {
                         check(&mb_tiers[tier], mb_dtypes[i].mil_code, mb_dtypes[k].mil_code, counts[c], (i + k + c) % 3, tolerance, (int)(c % 3));
 }
 
-int main(void) {
+static void all_rounds(void) {
     check_every_pair();
     for (int round = 0; round < 4000; round++) check_some(round % 8 == 0 ? 3000 : 130);
-    return 0;
 }
 
 #endif

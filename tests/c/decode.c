@@ -1,5 +1,5 @@
 /* decode.c: every decoding kernel of every tier on buffers of their exact size: against plain, and a loop for each element.
- * No arguments; with MILBLOB_FUZZ, a harness (choices.h). */
+ * See choices.h. */
 #include "milblob/decode.h"
 #include "choices.h"
 
@@ -178,8 +178,6 @@ static void check_passes(const mb_tier *tier, unsigned nbits, uint64_t rows, uin
 
 static const unsigned widths[] = {1, 2, 3, 4, 6, 8};
 
-#ifdef MILBLOB_FUZZ
-
 static void one_round(void) {
     const mb_tier *tier = &mb_tiers[random_below((uint32_t)mb_tier_usable())];
     const uint8_t what = random_byte();
@@ -201,9 +199,9 @@ static void one_round(void) {
     }
 }
 
-#else
+#ifndef MILBLOB_FUZZ
 
-int main(void) {
+static void all_rounds(void) {
     static const uint64_t more[] = {255, 256, 257, 1000, 2047, 2048, 2049};
     for (int row = 0; row < mb_tier_usable(); row++) {
         const mb_tier *tier = &mb_tiers[row];
@@ -231,7 +229,6 @@ int main(void) {
             check_passes(tier, nbits, rows, blocks, block, is_sparse, 2 + random_below(3), inners[round / 8 % 4]);
         }
     }
-    return 0;
 }
 
 #endif

@@ -2,12 +2,14 @@
  *
  *   scan_program FILE...                      each file whole, every truncation (at most 4000, evenly spread)
  *   scan_program --mutate COUNT SEED FILE...  COUNT copies of each file with a few changed bytes
+ *   scan_program --whole FILE...              each file whole
  *
  * A check aborts where a promise is broken. Input lies in an allocation of its exact size, so that a sanitizer sees the
  * first byte out of bounds. With MILBLOB_FUZZ defined there is no main but LLVMFuzzerTestOneInput. */
 #ifndef MILBLOB_TESTS_REPLAY_H
 #define MILBLOB_TESTS_REPLAY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,10 +74,10 @@ static void mutate(uint8_t *copy, const uint8_t *data, uint64_t nbytes) {
     }
 }
 
-static void replay(const uint8_t *data, uint64_t nbytes, uint64_t mutations) {
+static void replay(const uint8_t *data, uint64_t nbytes, bool only_whole, uint64_t mutations) {
     if (mutations == 0) {
         uint64_t step = nbytes / 4000 + 1;
-        for (uint64_t cut = 0; cut < nbytes; cut += step) check_copy(data, cut);
+        for (uint64_t cut = 0; cut < nbytes && !only_whole; cut += step) check_copy(data, cut);
         check_copy(data, nbytes);
     }
     for (uint64_t i = 0; i < mutations && nbytes > 0; i++) {
@@ -90,6 +92,8 @@ static void replay(const uint8_t *data, uint64_t nbytes, uint64_t mutations) {
 int main(int argc, char **argv) {
     int first = 1;
     uint64_t mutations = 0;
+    bool only_whole = argc > 2 && strcmp(argv[1], "--whole") == 0;
+    if (only_whole) first = 2;
     if (argc > 3 && strcmp(argv[1], "--mutate") == 0) {
         mutations = strtoull(argv[2], NULL, 10);
         random_state = strtoull(argv[3], NULL, 10);
@@ -104,7 +108,7 @@ int main(int argc, char **argv) {
         uint8_t *data = (uint8_t *)exactly(nbytes);
         if (fread(data, 1, (size_t)nbytes, file) != nbytes) return 2;
         fclose(file);
-        replay(data, nbytes, mutations);
+        replay(data, nbytes, only_whole, mutations);
         free(data);
     }
     return first < argc ? 0 : 2;

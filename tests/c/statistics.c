@@ -1,5 +1,4 @@
-/* statistics.c: tally, moments, distinct values and BLAKE3 of every tier on buffers of their exact size. No arguments; with
- * MILBLOB_FUZZ, a harness (choices.h). */
+/* statistics.c: tally, moments, distinct values and BLAKE3 of every tier on buffers of their exact size. See choices.h. */
 #include "milblob/kernels.h"
 #include "choices.h"
 
@@ -60,8 +59,6 @@ static void check_join(int tier, uint64_t count) {
 
 static const unsigned nbits[] = {1, 2, 3, 4, 6, 8, 16};
 
-#ifdef MILBLOB_FUZZ
-
 static void one_round(void) {
     const int tier = (int)random_below((uint32_t)mb_tier_usable());
     const uint8_t what = random_byte();
@@ -76,9 +73,9 @@ static void one_round(void) {
     }
 }
 
-#else
+#ifndef MILBLOB_FUZZ
 
-int main(void) {
+static void all_rounds(void) {
     static const uint64_t counts[] = {4095, 4096, 4097, 8200, 16384, 16385, 32768, 33001, 70001};
     mb_tally *tally = (mb_tally *)calloc(1, sizeof *tally);
     mb_distinct *distinct = (mb_distinct *)calloc(1, sizeof *distinct), *other = (mb_distinct *)calloc(1, sizeof *other);
@@ -102,7 +99,6 @@ int main(void) {
     mb_distinct_merge(other, distinct);
     require(mb_distinct_count(other) == mb_distinct_count(distinct), "merging into an empty one copies");
     free(tally), free(distinct), free(other);
-    return 0;
 }
 
 #endif

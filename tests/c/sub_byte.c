@@ -34,7 +34,7 @@ typedef struct range {
 } range;
 
 /* The data as it is: the first element outside of the range is found, or all are packed. */
-static void check_range(const uint8_t *src, uint64_t count, unsigned nbits, range r) {
+static void check_range(const mb_tier *tier, const uint8_t *src, uint64_t count, unsigned nbits, range r) {
     const uint64_t nbytes = mb_packed_nbytes(count, nbits);
     uint8_t *packed = (uint8_t *)exactly(nbytes), *slow = (uint8_t *)exactly(nbytes);
     mb_error error = {MB_OK, 0, 0, 0, NULL};
@@ -46,7 +46,7 @@ static void check_range(const uint8_t *src, uint64_t count, unsigned nbits, rang
         for (unsigned k = 0; k < nbits; k++) slow[(first * nbits + k) / 8] |= (uint8_t)((src[first] >> k & 1) << (first * nbits + k) % 8);
         first++;
     }
-    const mb_status status = mb_pack_bits(packed, src, count, nbits, r.lo, r.hi, r.is_signed, &error);
+    const mb_status status = tier->pack(packed, src, count, nbits, r.lo, r.hi, r.is_signed, &error);
     require((status == MB_OK) == (first == count), "a range error where there is one");
     if (status == MB_OK) {
         require(memcmp(packed, slow, (size_t)nbytes) == 0, "bits are packed, those not used are 0");
@@ -58,21 +58,21 @@ static void check_range(const uint8_t *src, uint64_t count, unsigned nbits, rang
     free(slow);
 }
 
-static void check_pack(const uint8_t *src, uint64_t count, unsigned nbits, uint64_t shift) {
+static void check_pack(const mb_tier *tier, const uint8_t *src, uint64_t count, unsigned nbits, uint64_t shift) {
     const int most = (1 << nbits) - 1, half = 1 << (nbits - 1);
     const range ranges[] = {{0, most, false}, {-half, half - 1, true}};
     uint8_t *moved = (uint8_t *)exactly(count + shift);
     for (int which = 0; which < 2; which++) {
         memcpy(moved + shift, src, (size_t)count);
-        check_range(moved + shift, count, nbits, ranges[which]);
+        check_range(tier, moved + shift, count, nbits, ranges[which]);
         for (uint64_t i = 0; i < count; i++) { /* all of them inside, then the last but a few not */
             const uint8_t inside = (uint8_t)(src[i] & most);
             moved[shift + i] = which == 1 && inside & half ? (uint8_t)(inside | (0xff & ~most)) : inside;
         }
-        check_range(moved + shift, count, nbits, ranges[which]);
+        check_range(tier, moved + shift, count, nbits, ranges[which]);
         if (count > 0) {
             moved[shift + count - 1 - src[0] % count] = src[count / 2];
-            check_range(moved + shift, count, nbits, ranges[which]);
+            check_range(tier, moved + shift, count, nbits, ranges[which]);
         }
     }
     free(moved);
@@ -83,7 +83,9 @@ static void check(const uint8_t *data, uint64_t nbytes) {
     if (nbytes == 0) return;
     const uint64_t shift = data[0] % SHIFTS, fewer = data[0] / SHIFTS;
     for (unsigned k = 0; k < 5; k++) {
-        for (int row = 0; row < mb_tier_usable(); row++) check_unpack(&mb_tiers[row], data + 1, nbytes - 1, widths[k], fewer, shift);
-        check_pack(data + 1, nbytes - 1, widths[k], shift);
+        for (int row = 0; row < mb_tier_usable(); row++) {
+            check_unpack(&mb_tiers[row], data + 1, nbytes - 1, widths[k], fewer, shift);
+            check_pack(&mb_tiers[row], data + 1, nbytes - 1, widths[k], shift);
+        }
     }
 }

@@ -47,12 +47,10 @@ static uint64_t element_at(const void *array, unsigned itemsize, uint64_t index)
 
 /* -------------------------------------------------------------------------------------------------------------- decode */
 
-static void check_decode(const uint8_t *src, uint64_t nbytes, uint64_t count, unsigned itemsize, bool is_bool, int64_t lo, int64_t hi) {
-    uint64_t *slow = (uint64_t *)exactly(8 * count);
+static void check_tier(const mb_tier *tier, const uint64_t *slow, outcome expected, const uint8_t *src, uint64_t nbytes, uint64_t count, unsigned itemsize, bool is_bool, int64_t lo, int64_t hi) {
     void *dst = exactly(itemsize * count);
     mb_error error = {MB_OK, 0, 0, 0, NULL};
-    outcome expected = slow_decode(slow, src, nbytes, count, lo, hi);
-    mb_status status = mb_varint_decode(dst, itemsize, is_bool, src, nbytes, count, lo, hi, &error);
+    mb_status status = mb_varint_decode(tier, dst, itemsize, is_bool, src, nbytes, count, lo, hi, &error);
     require(status == expected.status, "the status of the slow decoder");
     if (status == MB_OK) {
         const uint64_t mask = itemsize == 8 ? UINT64_MAX : (UINT64_C(1) << 8 * itemsize) - 1;
@@ -62,8 +60,14 @@ static void check_decode(const uint8_t *src, uint64_t nbytes, uint64_t count, un
         require(error.offset == expected.offset, "the place of the slow decoder");
         if (status == MB_RANGE) require(error.expected == expected.expected && error.got == expected.got, "its element and value");
     }
-    free(slow);
     free(dst);
+}
+
+static void check_decode(const uint8_t *src, uint64_t nbytes, uint64_t count, unsigned itemsize, bool is_bool, int64_t lo, int64_t hi) {
+    uint64_t *slow = (uint64_t *)exactly(8 * count);
+    outcome expected = slow_decode(slow, src, nbytes, count, lo, hi);
+    for (int tier = 0; tier < mb_tier_usable(); tier++) check_tier(&mb_tiers[tier], slow, expected, src, nbytes, count, itemsize, is_bool, lo, hi);
+    free(slow);
 }
 
 static void check_all_decoders(const uint8_t *src, uint64_t nbytes, uint64_t count) {
@@ -91,19 +95,22 @@ static void check_encode(int kind, const void *src, uint64_t count) {
         do slow[slow_nbytes++] = (uint8_t)((value & 127) | (uint64_t)(value > 127) << 7);
         while ((value >>= 7) != 0);
     }
-    require(mb_pack_nbytes(kind, src, count) == slow_nbytes, "the length of the slow encoder");
-    uint8_t *quick = (uint8_t *)exactly(slow_nbytes);
-    mb_error error;
-    require(mb_pack(kind, quick, slow_nbytes, src, count, 0, 0, &error) == MB_OK, "every element can be encoded");
-    require(memcmp(quick, slow, (size_t)slow_nbytes) == 0, "the bytes of the slow encoder");
-    void *back = exactly(itemsize * count);
     const int64_t lo = kind == MB_PACK_I16 ? INT16_MIN : kind == MB_PACK_U16 ? 0 : kind == MB_PACK_I32 ? INT32_MIN : INT64_MIN;
     const int64_t hi = kind == MB_PACK_I16 ? INT16_MAX : kind == MB_PACK_U16 ? UINT16_MAX : kind == MB_PACK_I32 ? UINT32_MAX : INT64_MAX;
-    require(mb_varint_decode(back, itemsize, false, quick, slow_nbytes, count, lo, hi, &error) == MB_OK, "decodes again");
-    require(memcmp(back, src, (size_t)(itemsize * count)) == 0, "to the same elements");
+    for (int row = 0; row < mb_tier_usable(); row++) {
+        const mb_tier *tier = &mb_tiers[row];
+        uint8_t *quick = (uint8_t *)exactly(slow_nbytes);
+        void *back = exactly(itemsize * count);
+        mb_error error;
+        require(mb_pack_nbytes(tier, kind, src, count) == slow_nbytes, "the length of the slow encoder");
+        require(mb_pack(tier, kind, quick, slow_nbytes, src, count, 0, 0, &error) == MB_OK, "every element can be encoded");
+        require(memcmp(quick, slow, (size_t)slow_nbytes) == 0, "the bytes of the slow encoder");
+        require(mb_varint_decode(tier, back, itemsize, false, quick, slow_nbytes, count, lo, hi, &error) == MB_OK, "decodes again");
+        require(memcmp(back, src, (size_t)(itemsize * count)) == 0, "to the same elements");
+        free(quick);
+        free(back);
+    }
     free(slow);
-    free(quick);
-    free(back);
 }
 
 /* Elements of any length: each takes a byte that says how many of the bytes behind it are its own, and its sign. */

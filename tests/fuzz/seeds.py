@@ -3,8 +3,10 @@
 python tests/fuzz/seeds.py FOLDER         FOLDER/<harness>/<number>, small files first
 """
 
+import io
 import pathlib
 import sys
+import tempfile
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 DATA = TESTS / "data"
@@ -58,16 +60,38 @@ def payloads():
 
 
 def python_inputs():
-    """Whole files with a byte in front that says what they are."""
-    from milblob.formats.weights import write_weights  # noqa: F401  # shows early that the package is not built
+    """Whole files, with a byte in front that says what they are and what is done with them (fuzz_python.py)."""
+    import numpy
+    import safetensors.numpy
 
-    found = [(KINDS["model"], data) for data in files("**/*.mlmodel", 6_000)]
-    found += [(KINDS["weights"], data) for data in files("**/weight.bin", 6_000)]
-    found += [(KINDS["text"], data) for data in files("**/model.mil", 6_000)]
-    found += [(KINDS["manifest"], data) for data in files("**/Manifest.json", 6_000)]
-    found += [(KINDS["metadata"], data) for data in files("**/metadata.json", 6_000)]
-    found += [(KINDS["value"], bytes([code]) + value) for value in values() for code in (0, 3, 9)]
-    return found
+    import milblob
+
+    rows = [("model", "**/*.mlmodel"), ("weights", "**/weight.bin"), ("text", "**/model.mil")]
+    rows += [("manifest", "**/Manifest.json"), ("metadata", "**/metadata.json")]
+    found = [(kind, data) for kind, pattern in rows for data in files(pattern, 6_000)]
+    found += [("value", bytes([choice]) + value) for value in values() for choice in range(0, 256, 7)]
+    arrays = {
+        "a": numpy.arange(6, dtype="<f4").reshape(2, 3),
+        "b/c": numpy.ones(3, "<f2"),
+        "d": numpy.zeros((0, 4), "i1"),
+    }
+    found.append(("safetensors", safetensors.numpy.save(arrays)))
+    for compress in (numpy.savez, numpy.savez_compressed):
+        stream = io.BytesIO()
+        compress(stream, **arrays)
+        found.append(("npz", stream.getvalue()))
+    for array in arrays.values():
+        stream = io.BytesIO()
+        numpy.save(stream, array)
+        found.append(("npy", stream.getvalue()))
+    with tempfile.TemporaryDirectory() as folder:
+        milblob.write_weights(arrays, f"{folder}/w.bin", listing=f"{folder}/a.json")
+        found.append(("listing", pathlib.Path(folder, "a.json").read_bytes()))
+    models = [data for kind, data in found if kind in ("model", "text", "weights")]
+    inputs = [bytes([KINDS[kind]]) + data for kind, data in found]
+    # Every action on some of them; the quotient of the first byte by the number of kinds is the action.
+    inputs += [bytes([KINDS["model"] + len(KINDS) * action]) + data for action in range(1, 8) for data in models[:20:4]]
+    return sorted(inputs, key=lambda data: (len(data), data))
 
 
 def write(folder, harness, inputs):
@@ -87,6 +111,7 @@ def main(folder):
     write(folder, "store", [data for data in payloads() if len(data) < 300] + files("blob_*/weight.bin", 1_000))
     for harness in ("varint", "sub_byte", "decode", "cast", "statistics", "compare"):
         write(folder, harness, payloads())
+    write(folder, "python", python_inputs())
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_refit(commands)
     _add_repack(commands)
     _add_merge_functions(commands)
+    _add_info(commands)
     return parser.parse_args(argv)
 
 
@@ -130,6 +131,15 @@ def _add_show(commands: Any) -> None:
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
     parser.add_argument("name", metavar="NAME", nargs="?", help="a tensor; default: the model itself")
     parser.add_argument("-f", "--function", metavar="FUNCTION", help="the function whose tensor is meant")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _add_info(commands: Any) -> None:
+    summary = "versions, build, kernels and threads of this milblob"
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "info", help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
+    )
+    parser.set_defaults(run=_lazily("info"))
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 

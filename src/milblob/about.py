@@ -1,0 +1,107 @@
+"""milblob.info: what is at work here: versions, build, kernels, threads, and the variables that change them."""
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from . import _codec, threads
+
+_VARIABLES = {
+    "MILBLOB_TIER": "which kernels",
+    threads.VARIABLE: "how many threads",
+}
+
+
+@dataclass(frozen=True)
+class Info:
+    """What is at work here. `print` shows it in lines, `as_dict` gives what JSON can hold.
+
+    Attributes:
+        version: of milblob; "unknown" if it is not installed.
+        python: version of Python.
+        packages: name -> version of what milblob works with; None for what is not installed.
+        platform: operating system and processor, as wheels are named.
+        compiler: that made the extension.
+        abi: "abi3 from 3.11 on" if the extension serves every later Python, else the one that it is for.
+        is_free_threaded: whether this Python can run threads side by side.
+        has_gil: whether it has the global lock nevertheless, or because it always does.
+        tier: the kernels in use. tiers: all that this processor runs, the fastest last.
+        threads: how many work on something large that is begun in the thread that asks.
+        processors: how many this process may use.
+        variables: MILBLOB_* variables of the environment that are set; unknown ones too, which may be mistyped.
+    """
+
+    version: str
+    python: str
+    packages: dict[str, str | None]
+    platform: str
+    compiler: str
+    abi: str
+    is_free_threaded: bool
+    has_gil: bool
+    tier: str
+    tiers: tuple[str, ...]
+    threads: int
+    processors: int
+    variables: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        return {**asdict(self), "tiers": list(self.tiers)}
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield (what, words) for people."""
+        yield "milblob", self.version
+        yield "python", f"{self.python}{' free-threaded' if self.is_free_threaded else ''}" + (
+            ", with the global lock" if self.is_free_threaded and self.has_gil else ""
+        )
+        for name, version in self.packages.items():
+            yield name, version or "not installed"
+        yield "platform", self.platform
+        yield "extension", f"{self.abi}, by {self.compiler}"
+        yield "kernels", f"{self.tier} (of {', '.join(self.tiers)})"
+        yield "threads", f"{self.threads} ({self.processors} processor{'' if self.processors == 1 else 's'} to use)"
+        for name, value in self.variables.items():
+            yield name, f"{value} ({_VARIABLES.get(name, 'not one that milblob reads')})"
+
+    def __str__(self) -> str:
+        rows = list(self.lines())
+        width = max(len(what) for what, _ in rows)
+        return "\n".join(f"{what:{width}}  {words}" for what, words in rows)
+
+
+def info() -> Info:
+    """Say what is at work here.
+
+    Raises:
+        ValueError: MILBLOB_THREADS is no number.
+    """
+    compiler, stable = _codec._build()
+    tiers, tier = _codec._tiers()
+    return Info(
+        version=_version("milblob") or "unknown",
+        python=sys.version.split()[0],
+        packages={name: _version(name) for name in ("numpy", "ml_dtypes", "protobuf")},
+        platform=sysconfig.get_platform(),
+        compiler=compiler,
+        abi=f"abi3 from {stable >> 24}.{stable >> 16 & 0xFF} on" if stable else str(sys.implementation.cache_tag),
+        is_free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+        has_gil=bool(getattr(sys, "_is_gil_enabled", lambda: True)()),
+        tier=tier,
+        tiers=tuple(tiers),
+        threads=threads.count(),
+        processors=threads.processors(),
+        variables={name: value for name, value in sorted(os.environ.items()) if name.startswith("MILBLOB_")},
+    )
+
+
+def _version(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

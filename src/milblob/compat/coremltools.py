@@ -1,0 +1,258 @@
+"""milblob inside of coremltools: its reader and writer of weight files, and quick ways where coremltools is slow.
+
+    import milblob.compat.coremltools as compat
+    compat.install()            # before or after `import coremltools`; undone by compat.uninstall()
+    with compat.install():      # or for a while
+        ct.convert(...)
+
+What is replaced is listed by `Installation.places`; nothing of coremltools' files is changed, and what it computes and
+writes stays the same, byte for byte. Where its native modules are missing (Windows, a Python that it has no wheel for),
+what fails with "BlobWriter not loaded" works with `install()`.
+"""
+
+import importlib
+import inspect
+import operator
+import sys
+import threading
+import warnings
+from types import ModuleType, TracebackType
+from typing import Any, NamedTuple, Self
+
+from ..errors import UnsupportedError
+from .fastpaths import FAST_PATHS, FastPath, replacement
+from .modelpackage import ModelPackage
+from .storage import _BlobStorageReader, _BlobStorageWriter
+
+TESTED_VERSIONS = ("8.2", "8.3.0", "9.0")
+"""Versions of coremltools that this was tested with. With others `install` leaves the fast paths out unless asked."""
+
+NATIVE = "coremltools.libmilstoragepython"
+_PACKAGES = "coremltools.libmodelpackage"
+_CLASSES = {"_BlobStorageReader": _BlobStorageReader, "_BlobStorageWriter": _BlobStorageWriter}
+_IMPORTERS = (
+    ("coremltools.converters.mil.backend.mil.load", "BlobWriter", _BlobStorageWriter),
+    ("coremltools.converters.mil.frontend.milproto.load", "BlobReader", _BlobStorageReader),
+)
+_NOTHING: Any = object()
+_lock = threading.RLock()
+_current: "Installation | None" = None
+
+
+class Place(NamedTuple):
+    """A name that is replaced.
+
+    Attributes:
+        owner: the module or class whose attribute it is, or `sys.modules`.
+        name: of the attribute, or of the module.
+        old: what was there, or a mark that nothing was.
+        new: what is there instead.
+    """
+
+    owner: Any
+    name: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        if self.owner is sys.modules:
+            return f"sys.modules[{self.name!r}]"
+        prefix = f"{self.owner.__module__}." if isinstance(self.owner, type) else ""
+        return f"{prefix}{self.owner.__name__}.{self.name}"
+
+    def found(self) -> Any:
+        """What is there now."""
+        return (self.owner if self.owner is sys.modules else vars(self.owner)).get(self.name, _NOTHING)
+
+    def put(self, value: Any) -> None:
+        """Put something there, or nothing."""
+        if self.owner is sys.modules and value is _NOTHING:
+            del sys.modules[self.name]
+        elif self.owner is sys.modules:
+            sys.modules[self.name] = value
+        elif value is _NOTHING:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, value)
+
+
+class Installation:
+    """What is installed. As a context manager it is undone at the end, if it was not there before.
+
+    Attributes:
+        version: of coremltools.
+        places: the names that are replaced, a `Place` each; `str` of one says where it is.
+        has_fast_paths: whether functions are replaced too, and not only the two classes.
+    """
+
+    def __init__(self, version: str, places: tuple[Place, ...], has_fast_paths: bool, is_first: bool = True) -> None:
+        self.version = version
+        self.places = places
+        self.has_fast_paths = has_fast_paths
+        self._is_first = is_first
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _lock:
+            if self._is_first and _current is self:
+                uninstall()
+
+    def __repr__(self) -> str:
+        return f"<milblob in coremltools {self.version}: {len(self.places)} names>"
+
+
+def install(*, fast_paths: bool | None = None) -> Installation:
+    """Put milblob's reader, writer and fast paths where coremltools looks for its own; import coremltools if need be.
+
+    Args:
+        fast_paths: whether to replace slow functions too, see docs/compat.md; default: if the version of coremltools
+            is one of TESTED_VERSIONS.
+
+    Returns:
+        Installation: what was replaced; also a context manager. If it is installed already, nothing is done.
+
+    Raises:
+        ImportError: there is no coremltools.
+        UnsupportedError: this coremltools lacks something that would be replaced or used; every such thing is named,
+            and nothing has been replaced.
+        ValueError: it is installed, and was asked for with other `fast_paths`.
+    """
+    global _current
+    with _lock:
+        if _current is not None:
+            if fast_paths not in (None, _current.has_fast_paths):
+                words = f"fast_paths: expected {_current.has_fast_paths} as installed, got {fast_paths}"
+                raise ValueError(f"{words}; uninstall first")
+            return Installation(_current.version, _current.places, _current.has_fast_paths, is_first=False)
+        package = importlib.import_module("coremltools")
+        version = str(getattr(package, "__version__", "of unknown version"))
+        if version not in TESTED_VERSIONS:
+            left_out = "" if fast_paths is not None else "; the fast paths are left out"
+            words = f"coremltools: expected a version that milblob was tested with ({', '.join(TESTED_VERSIONS)}), "
+            warnings.warn(f"{words}got {version}{left_out}", RuntimeWarning, stacklevel=2)
+            fast_paths = bool(fast_paths)
+        has_fast_paths = fast_paths is not False
+        missing: list[str] = []
+        places = _classes(package, missing)
+        if has_fast_paths:
+            places += [place for path in FAST_PATHS for place in _function(path, missing)]
+        if missing:
+            words = f"coremltools {version}: expected {', '.join(dict.fromkeys(missing))}, got none"
+            raise UnsupportedError(f"{words} (milblob was tested with {', '.join(TESTED_VERSIONS)})")
+        for place in places:
+            place.put(place.new)
+        _current = Installation(version, tuple(places), has_fast_paths)
+        return _current
+
+
+def uninstall() -> None:
+    """Put back everything that `install` has replaced. Does nothing if it is not installed.
+
+    A name that somebody else has replaced since is left alone, with a RuntimeWarning.
+    """
+    global _current
+    with _lock:
+        if _current is None:
+            return
+        places, _current = _current.places, None
+        for place in reversed(places):
+            if place.found() is place.new:
+                place.put(place.old)
+            else:
+                words = f"{place}: expected what milblob had put there, got something else; it is left as it is"
+                warnings.warn(words, RuntimeWarning, stacklevel=2)
+
+
+def installed() -> Installation | None:
+    """Return what is installed now, or None."""
+    return _current
+
+
+# --------------------------------------------------------------------------------------------------------------- places
+
+
+def _classes(package: ModuleType, missing: list[str]) -> list[Place]:
+    """Where the two classes are looked for. What is not there is added to `missing`."""
+    native = _native(NATIVE)
+    if native is None:
+        places = _instead(package, NATIVE, _CLASSES)
+    else:
+        places = [Place(native, name, _named(native, name, missing), new) for name, new in _CLASSES.items()]
+    for module_name, name, new in _IMPORTERS:
+        module = _module(module_name, missing)
+        if module is not None:
+            places.append(Place(module, name, _named(module, name, missing), new))
+    if _native(_PACKAGES) is None:  # the native one is left alone: it is not slow
+        places += _instead(package, _PACKAGES, {"ModelPackage": ModelPackage})
+        for module_name in ("coremltools.models.model", "coremltools.models.utils"):
+            module = _module(module_name, missing)
+            if module is not None:
+                places.append(Place(module, "_ModelPackage", _named(module, "_ModelPackage", missing), ModelPackage))
+    return places
+
+
+def _native(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except Exception:  # no such file, or one for another platform: coremltools asks no further either
+        return None
+
+
+def _instead(package: ModuleType, full_name: str, contents: dict[str, Any]) -> list[Place]:
+    """A module of our own where the native one is missing."""
+    module = ModuleType(full_name, "milblob's classes in the place of coremltools' native module, which is missing.")
+    vars(module).update(contents)
+    name = full_name.rpartition(".")[2]
+    return [
+        Place(sys.modules, full_name, sys.modules.get(full_name, _NOTHING), module),
+        Place(package, name, vars(package).get(name, _NOTHING), module),
+    ]
+
+
+def _function(path: FastPath, missing: list[str]) -> list[Place]:
+    """Where a function is. If it, or something that its replacement uses, is not there, that is added to `missing`."""
+    module = _module(path.module, missing)
+    if module is None:
+        return []
+    for needed in path.needs:
+        try:
+            operator.attrgetter(needed)(module)
+        except AttributeError:
+            missing.append(f"{path.module}.{needed}")
+    owner_name, _, name = path.name.rpartition(".")
+    owner = _named(module, owner_name, missing) if owner_name else module
+    if owner is None:
+        return []
+    old = vars(owner).get(name)
+    function = old.__func__ if isinstance(old, staticmethod) else old
+    words = f"{path.module}.{path.name}({', '.join(path.parameters)})"
+    if not inspect.isfunction(function) or tuple(inspect.signature(function).parameters) != path.parameters:
+        missing.append(words)
+        return []
+    new: Any = replacement(path, function, module)
+    return [Place(owner, name, old, staticmethod(new) if isinstance(old, staticmethod) else new)]
+
+
+def _module(name: str, missing: list[str]) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        missing.append(name)
+        return None
+
+
+def _named(module: ModuleType, name: str, missing: list[str]) -> Any:
+    """What a module calls by a name; None, which is also what coremltools puts there, and is not missing."""
+    if name not in vars(module):
+        missing.append(f"{module.__name__}.{name}")
+    return vars(module).get(name)
+
+
+__all__ = [
+    "TESTED_VERSIONS", "Installation", "Place", "_BlobStorageReader", "_BlobStorageWriter", "install", "installed",
+    "uninstall",
+]  # fmt: skip

@@ -1,0 +1,331 @@
+"""The two classes of coremltools' native module `libmilstoragepython`, over milblob's reader and building blocks.
+
+Methods, arguments, results and error classes are those of coremltools 9.0 (tests/test_compat_storage.py calls both with
+the same arguments and compares); RuntimeError, ValueError and TypeError are what pybind11 makes of its C++ exceptions.
+Different on purpose:
+
+- Strided and Fortran-ordered arrays are written element by element in C order. The native writer writes as many bytes
+  as the array has from where its first element is: other values, and beyond the array's memory for negative strides.
+- Records that the native reader would read beyond their end, or round down, are refused with a RuntimeError, and so is
+  a file that has shrunk, where the native reader's process is killed.
+- A file is complete after every write. The native writer's last count reaches it when the object goes.
+- Methods of one writer may be called from several threads, one waits for the other.
+
+Spec: coremltools e0e2f42, milstoragepython/MilStorage.cpp and mlmodel/src/MILBlob/Blob/Storage{Writer,Reader}.cpp.
+"""
+
+import contextlib
+import os
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from .. import _codec
+from ..blob import BlobReader
+from ..dtypes import DType
+from ..errors import FormatError, MilblobError
+from ..tensorvalue import stored_bytes
+from ..transfer import write_at
+
+_METADATA = struct.Struct("<IIQQQ")  # sentinel, dtype, nbytes, data offset, padding in bits
+_METADATA_NBYTES = _HEADER_NBYTES = 64
+_SENTINEL = 0xDEADBEEF
+_BAD_HEADER = "[MIL StorageWriter]: Incorrect file header, please use truncateFile=true"
+_CHUNK_COUNT = 1 << 18  # elements of int4 that are unpacked and then get their sign while they are in the cache
+
+# What the arrays of a dtype are in Python: there is no float16 in the native module, and no NumPy dtype below 8 bits.
+_ELEMENTS: dict[DType, np.dtype[Any]] = {DType.FLOAT16: np.dtype(np.uint16), DType.INT4: np.dtype(np.int8)}
+
+
+def _elements(dtype: DType) -> np.dtype[Any]:
+    own = np.dtype(np.uint8) if dtype.is_sub_byte else dtype.numpy.newbyteorder("=")
+    return _ELEMENTS.get(dtype, own)
+
+
+# What a record of a dtype is in the file, and what becomes of it.
+_STORED = {d: (_elements(d).newbyteorder("<"), _elements(d)) for d in DType if d.blob_code and not d.is_sub_byte}
+
+
+def _path(value: Any, what: str) -> bytes:
+    """A file name as pybind11 takes it for a std::string: text, or bytes."""
+    if isinstance(value, str):
+        with contextlib.suppress(UnicodeEncodeError):
+            return value.encode()
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    raise TypeError(f"{what}: incompatible constructor arguments: expected the file name as str, got {value!r:.100}")
+
+
+def _refuse_pickling(self: Any, *_: object) -> NoReturn:
+    raise TypeError(f"cannot pickle {type(self).__module__}.{type(self).__name__!r} object")
+
+
+# -------------------------------------------------------------------------------------------------------------- writing
+
+
+def _writes(name: str, dtype: DType) -> Callable[["_BlobStorageWriter", Any], int]:
+    elements = _elements(dtype)
+
+    def write(self: "_BlobStorageWriter", data: Any, /) -> int:
+        try:
+            array = np.asarray(data, elements)  # as pybind11 does with forcecast: floats are truncated, integers wrap
+        except Exception as error:
+            words = f"{name}(): incompatible function arguments: expected numpy.ndarray[numpy.{elements.name}], got "
+            raise TypeError(f"{words}{type(data).__name__} ({error})") from error
+        return write_array(self, dtype, array)
+
+    write.__name__ = name
+    write.__qualname__ = f"_BlobStorageWriter.{name}"
+    write.__doc__ = f"Write an array of {elements.name} as {dtype}; return the byte offset of the record's metadata."
+    return write
+
+
+def write_array(writer: "_BlobStorageWriter", dtype: DType, array: np.ndarray[Any, Any]) -> int:
+    """Write a record; what the methods of the writer do with an array that has the right elements.
+
+    Args:
+        writer: an own one.
+        dtype: of the record.
+        array: of its elements, or of another NumPy dtype of the same size (float16 for uint16); any shape and strides.
+
+    Returns:
+        Byte offset of the record's metadata.
+
+    Raises:
+        ValueError: an element outside a sub-byte dtype.
+        RuntimeError: the file cannot be written, or has 2^32 - 1 records.
+    """
+    elements = _elements(dtype)
+    flat = np.ascontiguousarray(array).reshape(-1).view(elements)
+    try:
+        data: Any = stored_bytes(flat, dtype) if dtype.is_sub_byte else flat.astype(_STORED[dtype][0], copy=False)
+    except OverflowError:
+        low, high = dtype.range
+        value = flat[(flat < low) | (flat > high)][0]
+        words = f"Value {value} is outside allowed subbyte datatype range [{low}, {high}]."
+        raise ValueError(words) from None
+    return writer._append(dtype, flat.size, data)
+
+
+class _BlobStorageWriter:
+    """Writes a blob v2 file in place, whole after every call: see the module.
+
+    Args:
+        file_name: str or bytes.
+        truncate_file: begin anew; else append to the records that are there.
+
+    Raises:
+        RuntimeError: the file cannot be opened, or is no blob v2 file. TypeError: other arguments.
+    """
+
+    __slots__ = ("__weakref__", "_count", "_fd", "_path", "_turn")
+
+    def __init__(self, file_name: str, truncate_file: bool = True) -> None:
+        self._fd = -1
+        self._path = _path(file_name, "__init__()")
+        self._turn = threading.Lock()
+        try:
+            if not isinstance(truncate_file, bool) and truncate_file is not None:
+                truncate_file = type(truncate_file).__bool__(truncate_file)
+        except Exception as error:
+            words = f"__init__(): incompatible constructor arguments: expected a bool, got {truncate_file!r:.100}"
+            raise TypeError(words) from error
+        flags = os.O_RDWR | os.O_CREAT | (os.O_TRUNC if truncate_file else 0)
+        flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        try:
+            self._fd = os.open(self._path, flags, 0o666)
+            self._count = self._read_count()
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            words = f"[MIL FileWriter]: Unable to open {os.fsdecode(self._path)} file stream for writing ({error})"
+            raise RuntimeError(words) from error
+
+    def _read_count(self) -> int:
+        if os.lseek(self._fd, 0, os.SEEK_END) == 0:
+            write_at(self._fd, [_codec.blob_header(0)], 0)
+            return 0
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        header = os.read(self._fd, _HEADER_NBYTES)
+        count, version = struct.unpack_from("<II", header.ljust(8, b"\0"))
+        if len(header) < _HEADER_NBYTES or version != 2:
+            raise RuntimeError(_BAD_HEADER)
+        return int(count)
+
+    write_float_data = _writes("write_float_data", DType.FLOAT32)
+    write_fp16_data = _writes("write_fp16_data", DType.FLOAT16)
+    write_int16_data = _writes("write_int16_data", DType.INT16)
+    write_int32_data = _writes("write_int32_data", DType.INT32)
+    write_int4_data = _writes("write_int4_data", DType.INT4)
+    write_int8_data = _writes("write_int8_data", DType.INT8)
+    write_uint16_data = _writes("write_uint16_data", DType.UINT16)
+    write_uint1_data = _writes("write_uint1_data", DType.UINT1)
+    write_uint2_data = _writes("write_uint2_data", DType.UINT2)
+    write_uint32_data = _writes("write_uint32_data", DType.UINT32)
+    write_uint3_data = _writes("write_uint3_data", DType.UINT3)
+    write_uint4_data = _writes("write_uint4_data", DType.UINT4)
+    write_uint6_data = _writes("write_uint6_data", DType.UINT6)
+    write_uint8_data = _writes("write_uint8_data", DType.UINT8)
+
+    def _append(self, dtype: DType, count: int, data: Any) -> int:
+        with self._turn:
+            if self._count == 0xFFFFFFFF:
+                raise RuntimeError(f"{os.fsdecode(self._path)}: expected less than 2^32 - 1 records, got as many")
+            end = -1
+            try:
+                end = os.lseek(self._fd, 0, os.SEEK_END)  # where the file ends now, whoever wrote to it
+                offset, data_offset = _codec.blob_place(end)
+                padding_nbits = data.nbytes * 8 - count * dtype.nbits
+                metadata = _codec.blob_metadata(dtype.blob_code or 0, data.nbytes, data_offset, padding_nbits)
+                write_at(self._fd, [metadata, data], offset)
+                write_at(self._fd, [(self._count + 1).to_bytes(4, "little")], 0)
+            except OSError as error:
+                if end >= 0:
+                    with contextlib.suppress(OSError):
+                        os.ftruncate(self._fd, end)  # what is there counts, and nothing else is behind it
+                words = f"[MIL FileWriter]: Unknown error occurred while writing data to the file. ({error})"
+                raise RuntimeError(words) from error
+            self._count += 1
+            return int(offset)
+
+    __reduce_ex__ = _refuse_pickling
+
+    def __del__(self) -> None:
+        fd = getattr(self, "_fd", -1)
+        if fd >= 0:
+            self._fd = -1
+            os.close(fd)
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+def _reads(name: str, dtype: DType) -> Callable[["_BlobStorageReader", Any], np.ndarray[Any, Any]]:
+    def read(self: "_BlobStorageReader", offset: Any, /) -> np.ndarray[Any, Any]:
+        return read_array(self, dtype, _offset(offset, name))
+
+    read.__name__ = name
+    read.__qualname__ = f"_BlobStorageReader.{name}"
+    read.__doc__ = f"Return the {dtype} record whose metadata is at an offset: a new array of {_elements(dtype).name}."
+    return read
+
+
+def _offset(value: Any, name: str) -> int:
+    """An offset as pybind11 takes it for a uint64: whatever Python makes an integer of, but for floats."""
+    if type(value) is int and 0 <= value < 1 << 64:
+        return value
+    try:
+        if isinstance(value, float | str | bytes | bytearray):
+            raise TypeError(type(value).__name__)
+        offset = int(value)
+        if not 0 <= offset < 1 << 64:
+            raise OverflowError(offset)
+    except Exception as error:
+        words = f"{name}(): incompatible function arguments: expected an int of 0 to 2^64 - 1, got {value!r:.100}"
+        raise TypeError(words) from error
+    return offset
+
+
+def read_array(reader: "_BlobStorageReader", dtype: DType, offset: int) -> np.ndarray[Any, Any]:
+    """Read a record; what the methods of the reader do.
+
+    Returns:
+        ndarray, shape (count,), newly allocated and writable; uint16 for FLOAT16, one byte for each sub-byte element.
+
+    Raises:
+        RuntimeError: the file cannot be opened, or no sound record of that dtype is there.
+        ValueError: the record is not inside the file, or empty.
+    """
+    blob = reader._opened()
+    try:
+        buffer = blob._mapping.check_size()
+    except MilblobError as error:
+        raise RuntimeError(str(error)) from error
+    try:
+        data_offset, nbytes, count, _, code = _codec.blob_record(buffer, offset)
+    except MilblobError as error:
+        raise _refusal(blob, buffer, dtype, offset, str(error)) from error
+    if code != dtype.blob_code or not nbytes:
+        raise _refusal(blob, buffer, dtype, offset, "")
+    if not dtype.is_sub_byte:
+        stored, elements = _STORED[dtype]
+        return np.ndarray((count,), stored, buffer, data_offset).astype(elements)  # type: ignore[arg-type]
+    out = np.empty(count, np.uint8)
+    if dtype is not DType.INT4:
+        _codec.unpack_bits(buffer, data_offset, count, dtype.nbits, out)
+        return out
+    for start in range(0, count, _CHUNK_COUNT):
+        part = out[start : start + _CHUNK_COUNT]
+        _codec.unpack_bits(buffer, data_offset + start // 2, part.size, 4, part)
+        part ^= 8  # nibbles 0..7 become 8..15, nibbles 8..15 become 0..7: less 8, both are what they mean
+        part -= 8
+    return out.view(np.int8)
+
+
+def _refusal(blob: BlobReader, buffer: _codec.Buffer, dtype: DType, offset: int, words: str) -> Exception:
+    """The native reader's error for a record, the first in its order; else what milblob finds wrong, in `words`."""
+    at = f" at byte {offset} in {blob.name}" if blob.name else f" at byte {offset}"
+    if offset + _METADATA_NBYTES > buffer.nbytes:
+        return ValueError("index out of bounds" + at)
+    sentinel, code, nbytes, data_offset, _ = _METADATA.unpack(memoryview(buffer)[offset : offset + _METADATA.size])
+    if sentinel != _SENTINEL:
+        return RuntimeError("Invalid sentinel in blob_metadata." + at)
+    if code != dtype.blob_code:
+        return RuntimeError("Metadata data type does not match requested type." + at)
+    if nbytes == 0 or data_offset + nbytes > buffer.nbytes:
+        return ValueError("index out of bounds" + at)
+    return RuntimeError(words)
+
+
+class _BlobStorageReader:
+    """Reads a blob v2 file, which is mapped when something is read first: see the module.
+
+    Args:
+        file_name: str or bytes.
+
+    Raises:
+        TypeError: another argument.
+    """
+
+    __slots__ = ("__weakref__", "_blob", "_path")
+
+    def __init__(self, file_name: str, /) -> None:
+        self._path = _path(file_name, "__init__()")
+        self._blob: BlobReader | None = None
+
+    def _opened(self) -> BlobReader:
+        blob = self._blob  # two threads may both open it; either mapping will do
+        if blob is None:
+            name = os.fsdecode(self._path)
+            try:
+                blob = self._blob = BlobReader(name)
+            except FormatError as error:
+                if os.path.isfile(name) and 0 < os.path.getsize(name) < _HEADER_NBYTES:
+                    raise ValueError(f"index out of bounds ({error})") from error
+                raise RuntimeError(f"Unable to mmap file {name} ({error})") from error
+            except MilblobError as error:
+                raise RuntimeError(f"Storage Reader expects file format version 2. ({error})") from error
+            except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+                raise RuntimeError(f"Could not open {name} ({error})") from error
+        return blob
+
+    read_float_data = _reads("read_float_data", DType.FLOAT32)
+    read_fp16_data = _reads("read_fp16_data", DType.FLOAT16)
+    read_int16_data = _reads("read_int16_data", DType.INT16)
+    read_int32_data = _reads("read_int32_data", DType.INT32)
+    read_int4_data = _reads("read_int4_data", DType.INT4)
+    read_int8_data = _reads("read_int8_data", DType.INT8)
+    read_uint16_data = _reads("read_uint16_data", DType.UINT16)
+    read_uint1_data = _reads("read_uint1_data", DType.UINT1)
+    read_uint2_data = _reads("read_uint2_data", DType.UINT2)
+    read_uint32_data = _reads("read_uint32_data", DType.UINT32)
+    read_uint3_data = _reads("read_uint3_data", DType.UINT3)
+    read_uint4_data = _reads("read_uint4_data", DType.UINT4)
+    read_uint6_data = _reads("read_uint6_data", DType.UINT6)
+    read_uint8_data = _reads("read_uint8_data", DType.UINT8)
+
+    __reduce_ex__ = _refuse_pickling
+
+
+__all__ = ["_BlobStorageReader", "_BlobStorageWriter"]
