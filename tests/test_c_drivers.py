@@ -152,6 +152,10 @@ def test_decoding(build):
     run([build("decode")])
 
 
+def test_packed_bits_and_varints(build):
+    run([build("packed")])
+
+
 def test_splice(build, programs, tmp_path):
     run([build("splice_edits"), *programs])
     run([build("splice_edits"), "--mutate", 150, 6, *programs])

@@ -218,9 +218,9 @@ MB_KERNEL mb_status mb_varint_decode_bool(uint8_t *dst, const uint8_t *src, uint
         done += 64;
     }
     mb_status status = mb_varint_decode_8(dst + done, src + done, nbytes - done, count - done, 0, 1, error);
-    if (status) {
-        error->offset += done;
-        if (status == MB_RANGE) error->expected += done;
+    if (status != MB_OK) {
+        error->offset += done, error->expected += done;
+        if (status != MB_RANGE) error->got += done;
     }
     return status;
 }

@@ -1,7 +1,10 @@
 # Part of _codec.pyx: elements in their stored forms: packed bits, varints, TensorValues.
 
 def unpack_bits(Buffer buffer not None, uint64_t offset, uint64_t count, unsigned int nbits, out):
-    """Unpack `count` elements of `nbits` (1, 2, 3, 4 or 6) at `offset` into `out`, one zero-extended byte each."""
+    """Unpack `count` elements of `nbits` (1, 2, 3, 4 or 6) at `offset` into `out`, one zero-extended byte each.
+
+    `out` is a writable buffer of exactly `count` bytes and must not overlap `buffer`.
+    """
     cdef Py_buffer dst
     cdef const C.mb_tier *tier = _tier
     _span_check(buffer, offset, C.mb_packed_nbytes(count, nbits))
@@ -9,6 +12,8 @@ def unpack_bits(Buffer buffer not None, uint64_t offset, uint64_t count, unsigne
     try:
         if <uint64_t>dst.len != count:
             raise ValueError(f"out: expected {count} bytes, got {dst.len}")
+        if _overlap(buffer.data + offset, C.mb_packed_nbytes(count, nbits), <const uint8_t *>dst.buf, count):
+            raise ValueError("out: expected memory of its own, got a part of the buffer")
         with nogil:
             C.mb_unpack(tier, <uint8_t *>dst.buf, buffer.data + offset, count, nbits)
     finally:
@@ -174,7 +179,7 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
     """Decode varints to elements of `itemsize` bytes (1, 2, 4, 8), each within lo..hi.
 
     Args:
-        out: writable, aligned buffer; its size says how many elements there must be.
+        out: writable, aligned buffer of its own memory; its size says how many elements there must be.
 
     Raises:
         FormatError: a value out of range (its index is named), a malformed varint, or too many or few of them.
@@ -189,6 +194,8 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
     PyObject_GetBuffer(out, &dst, PyBUF_WRITABLE)
     count = <uint64_t>dst.len // itemsize
     try:
+        if _overlap(src, nbytes, <const uint8_t *>dst.buf, <uint64_t>dst.len):
+            raise ValueError("out: expected memory of its own, got a part of the buffer")
         with nogil:
             status = C.mb_varint_decode(tier, dst.buf, itemsize, is_bool, src, nbytes, count, lo, hi, &e)
     finally:

@@ -2,7 +2,7 @@
 
 import operator
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -40,17 +40,6 @@ class BlobRecord(NamedTuple):
     padding_nbits: int
 
 
-def array_over(buffer: _codec.Buffer, record: BlobRecord) -> np.ndarray[Any, Any]:
-    """Return the values of a checked record: a read-only view, or for sub-byte dtypes a new read-only array."""
-    dtype = record.dtype
-    if not dtype.is_sub_byte:
-        return np.ndarray((record.count,), dtype.numpy, memoryview(buffer), record.data_offset)
-    out = np.empty(record.count, np.uint8)
-    parallel.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, out)
-    out.flags.writeable = False
-    return out.view(dtype.numpy)
-
-
 def require_fit(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     """Refuse an output array of another dtype or shape.
 
@@ -76,6 +65,54 @@ def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.nda
     require_fit(out, values.dtype, values.shape)
     np.copyto(out, values)
     return out
+
+
+def filled(
+    out: np.ndarray[Any, Any] | None,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    fill: Callable[[np.ndarray[Any, Any]], object],
+) -> np.ndarray[Any, Any]:
+    """Return an array of `dtype` and `shape` that `fill` has written: a new one, or `out`.
+
+    Args:
+        out: array of that dtype and shape, or None. It is written to directly if its memory is one aligned piece, else
+            copied to. What it holds after an exception is unspecified.
+        fill: takes a C-contiguous, aligned array and writes every element.
+
+    Raises:
+        As `copy_into`, and whatever `fill` raises.
+    """
+    if out is not None:
+        require_fit(out, dtype, shape)
+        if out.flags.carray:
+            fill(out)
+            return out
+    values = np.empty(shape, dtype)
+    fill(values)
+    return values if out is None else copy_into(out, values)
+
+
+def array_over(
+    buffer: _codec.Buffer, record: BlobRecord, shape: tuple[int, ...], out: np.ndarray[Any, Any] | None = None
+) -> np.ndarray[Any, Any]:
+    """Return the values of a checked record in the given shape.
+
+    They are a read-only view, or for sub-byte dtypes a new read-only array. With `out`, they are written there.
+    """
+    dtype = record.dtype
+    if not dtype.is_sub_byte:
+        view = np.ndarray(shape, dtype.numpy, memoryview(buffer), record.data_offset)
+        return view if out is None else copy_into(out, view)
+
+    def unpack(values: np.ndarray[Any, Any]) -> None:
+        parallel.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, values)
+
+    values = filled(out, dtype.numpy, shape, unpack)
+    if out is not None:
+        return out
+    values.flags.writeable = False
+    return values.view()  # of a read-only array, so that it stays read-only
 
 
 class BlobReader:
@@ -185,7 +222,8 @@ class BlobReader:
 
         Args:
             offset: byte offset of the record's metadata, or a BlobRecord.
-            out: array of the record's NumPy dtype and shape (count,) to fill instead.
+            out: array of the record's NumPy dtype and shape (count,) to fill instead. Sub-byte values are unpacked
+                straight into it if it is C-contiguous.
 
         Returns:
             ndarray, shape (count,), read-only, over the file's bytes (it stays valid after close). Sub-byte dtypes are
@@ -196,8 +234,8 @@ class BlobReader:
             ValueError: `out` does not fit, or the reader is closed.
         """
         buffer = self._mapping.check_size()
-        values = array_over(buffer, self._record(buffer, offset))
-        return values if out is None else copy_into(out, values)
+        record = self._record(buffer, offset)
+        return array_over(buffer, record, (record.count,), out)
 
     def read_packed(self, offset: int | BlobRecord) -> np.ndarray[Any, Any]:
         """Return the stored bytes of the record at `offset`: uint8, shape (nbytes,), a read-only view of the file."""

@@ -203,7 +203,9 @@ class Tensor:
         """Return the values.
 
         Args:
-            out: array of the same dtype and shape to fill instead.
+            out: array of the same dtype and shape to fill instead. Values that have to be computed (compressed
+                weights, packed ones, immediates of integers) are written straight into it if it is C-contiguous.
+                What it holds after an exception is unspecified.
 
         Returns:
             ndarray, read-only view of the mapped file if the stored bytes are the values, else a new array: the dense
@@ -224,8 +226,7 @@ class Tensor:
                 if out.flags.c_contiguous and out.flags.writeable:
                     return read(dense, out)
                 return copy_into(out, read(dense))
-            values = self._read()
-        return values if out is None else copy_into(out, values)
+            return self._read(out)
 
     @contextlib.contextmanager
     def _naming(self) -> Iterator[None]:
@@ -244,20 +245,21 @@ class Tensor:
             return self.name
         return self._program.path(self._op(), self._constant)
 
-    def _read(self) -> np.ndarray[Any, Any]:
+    def _read(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         package = self._package
         package.require_open()
         if package.staged and self.name in package.staged:
-            return package.staged[self.name]
+            staged = package.staged[self.name]
+            return staged if out is None else copy_into(out, staged)
         if self._compressed is not None:
             return read(self._dense())
         if self.is_blob:
             reader, record = self._record()
-            return self._values_of(reader, record)
+            return array_over(reader._mapping.live(), record, cast("tuple[int, ...]", self._shape), out)
         source, program = cast(Source, self._source), cast(Program, self._program)
         source.mapping.check_size()
         offset, nbytes = self._constant.payload
-        return unpack_at(program.buffer, offset, nbytes, self.mil_dtype, self._shape)
+        return unpack_at(program.buffer, offset, nbytes, self.mil_dtype, self._shape, out)
 
     def _record(self) -> tuple[BlobReader, BlobRecord]:
         """The record that holds the values, once it is known to be what the Program declares, and its file."""
@@ -279,13 +281,6 @@ class Tensor:
             words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"
             raise ResolveError(words, offset=record.offset, file=reader.name)
         return reader, record
-
-    def _values_of(self, reader: BlobReader, record: BlobRecord) -> np.ndarray[Any, Any]:
-        shape = cast("tuple[int, ...]", self._shape)
-        buffer = reader._mapping.live()
-        if record.dtype.is_sub_byte:
-            return array_over(buffer, record).reshape(shape)
-        return np.ndarray(shape, record.dtype.numpy, memoryview(buffer), record.data_offset)
 
     def _packed(self) -> Packed:
         """The elements of a stored part as they are stored."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from . import _codec, parallel
+from .blob import copy_into, filled
 from .dtypes import DType, as_dtype
 from .errors import FormatError, UnsupportedError
 
@@ -34,7 +35,9 @@ def accepts(dtype: DType, field: int) -> bool:
     return field == dtype.field
 
 
-def unpack_tensor(value: Any, dtype: Any, shape: int | Shape) -> np.ndarray[Any, Any]:
+def unpack_tensor(
+    value: Any, dtype: Any, shape: int | Shape, *, out: np.ndarray[Any, Any] | None = None
+) -> np.ndarray[Any, Any]:
     """Return the values of a TensorValue.
 
     Args:
@@ -42,18 +45,20 @@ def unpack_tensor(value: Any, dtype: Any, shape: int | Shape) -> np.ndarray[Any,
             milblob's or coremltools'. A buffer must not change while the array is in use.
         dtype: DType, name or NumPy dtype that the enclosing Value declares.
         shape: declared dimensions, or one number; one may be None (open), and then follows from the count.
+        out: array of dtype.numpy and that shape to fill instead; straight, without a copy in between, if it is
+            C-contiguous. What it holds after an exception is unspecified.
 
     Returns:
         ndarray of dtype.numpy and the given shape. From bytes, floats, doubles and byte-sized values of the bytes field
         are a read-only view of `value`, possibly unaligned; everything else is a new array. Sub-byte values take one
-        byte each. Strings are an object array of str.
+        byte each. Strings are an object array of str. With `out`, that array.
 
     Raises:
         FormatError: broken bytes; a field that does not hold this dtype; too many or too few elements; an element
             outside the dtype. The message names the field and the element.
         UnsupportedError: a shape that NumPy does not hold (more than 64 dimensions).
         TypeError: `value` is neither bytes nor a TensorValue message.
-        ValueError: a negative dimension.
+        ValueError: a negative dimension; `out` does not fit.
 
     Spec: FORMATS of coremltools e0e2f42, mlmodel/format/MIL.proto, message TensorValue.
     """
@@ -67,11 +72,16 @@ def unpack_tensor(value: Any, dtype: Any, shape: int | Shape) -> np.ndarray[Any,
     if any(size is not None and size < 0 for size in sizes):
         raise ValueError(f"shape: expected sizes of 0 or more, or None for an open one, got {sizes}")
     buffer = value if isinstance(value, _codec.Buffer) else _codec.Buffer(value)
-    return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), sizes)
+    return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), sizes, out)
 
 
 def unpack_at(
-    buffer: _codec.Buffer, offset: int, nbytes: int, dtype: DType, shape: tuple[int | None, ...]
+    buffer: _codec.Buffer,
+    offset: int,
+    nbytes: int,
+    dtype: DType,
+    shape: tuple[int | None, ...],
+    out: np.ndarray[Any, Any] | None = None,
 ) -> np.ndarray[Any, Any]:
     """As unpack_tensor, for the TensorValue at [offset, offset + nbytes) of a held buffer."""
     field, start, at, payload, chunk_count, string_count = _codec.tensor_locate(buffer, offset, nbytes)
@@ -82,7 +92,8 @@ def unpack_at(
     known = prod([size for size in shape if size is not None])
     if field == 0 or not accepts(dtype, field):
         if field == 0 and known == 0:
-            return np.empty([size or 0 for size in shape], dtype.numpy)
+            nothing = np.empty([size or 0 for size in shape], dtype.numpy)
+            return nothing if out is None else copy_into(out, nothing)
         expected = FIELD_NAMES[dtype.field]
         raise FormatError(
             f"tensor value of {dtype}: expected field {expected}, got {FIELD_NAMES[field]}",
@@ -93,7 +104,8 @@ def unpack_at(
         buffer = _codec.Buffer(_codec.tensor_gather(buffer, offset + nbytes, field, start, payload), buffer.name)
         at = 0
     if field in _VARINTS and not open_count and known <= payload:
-        return _varints(buffer, field, dtype, at, payload, shape)  # counts as it decodes; a varint is a byte at least
+        # Counted as they are decoded; a varint is a byte at least.
+        return _varints(buffer, field, dtype, at, payload, shape, out)
     count = _count(buffer, field, dtype, at, payload, string_count, None if open_count else known)
     if open_count:
         shape = _close(shape, known, count)
@@ -103,10 +115,11 @@ def unpack_at(
     if field == STRINGS:
         texts = np.empty(count, object)
         texts[:] = _codec.tensor_strings(buffer, offset + nbytes, start, count)
-        return texts.reshape(cast("tuple[int, ...]", shape))
+        texts = texts.reshape(cast("tuple[int, ...]", shape))
+        return texts if out is None else copy_into(out, texts)
     if field in _VARINTS:
-        return _varints(buffer, field, dtype, at, payload, shape)
-    return _fixed(buffer, field, dtype, at, payload, count, shape)
+        return _varints(buffer, field, dtype, at, payload, shape, out)
+    return _fixed(buffer, field, dtype, at, payload, count, shape, out)
 
 
 def _wrong_count(buffer: _codec.Buffer, field: int, at: int, known: int, shape: Any, count: int) -> FormatError:
@@ -155,28 +168,30 @@ def _close(shape: tuple[int | None, ...], known: int, count: int) -> tuple[int |
 
 
 def _fixed(
-    buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, count: int, shape: Any
+    buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, count: int, shape: Any, out: Any
 ) -> np.ndarray[Any, Any]:
     """The values of floats, doubles or bytes: a view, unless they have to be unpacked or widened."""
-    if field in (FLOATS, DOUBLES):
-        stored = np.ndarray(shape, "<f4" if field == FLOATS else "<f8", memoryview(buffer), at)
-        if dtype.numpy == stored.dtype:
-            return stored
+
+    def unpack(values: np.ndarray[Any, Any]) -> None:
+        if dtype is DType.BOOL:
+            _codec.varint_decode(buffer, at, nbytes, values, 1, 0, 1, True)
+        else:
+            parallel.unpack_bits(buffer, at, count, dtype.nbits, values)
+
+    if field == BYTES and (dtype is DType.BOOL or dtype.is_sub_byte):
+        return filled(out, dtype.numpy, shape, unpack)
+    stored: Any = dtype.numpy if field == BYTES else "<f4" if field == FLOATS else "<f8"
+    values: np.ndarray[Any, Any] = np.ndarray(shape, stored, memoryview(buffer), at)
+    if dtype.numpy != values.dtype:
         with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
-            return stored.astype(dtype.numpy)
-    if dtype is DType.BOOL:
-        out = np.empty(shape, np.uint8)
-        _codec.varint_decode(buffer, at, nbytes, out, 1, 0, 1, True)
-        return out.view(np.bool_)
-    if not dtype.is_sub_byte:
-        return np.ndarray(shape, dtype.numpy, memoryview(buffer), at)
-    out = np.empty(shape, np.uint8)
-    parallel.unpack_bits(buffer, at, count, dtype.nbits, out)
-    return out.view(dtype.numpy)
+            values = values.astype(dtype.numpy)
+    return values if out is None else copy_into(out, values)
 
 
-def _varints(buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, shape: Any) -> np.ndarray[Any, Any]:
-    """The values of ints, longInts or bools: a new array, every element checked against the dtype."""
+def _varints(
+    buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, shape: Any, out: Any
+) -> np.ndarray[Any, Any]:
+    """The values of ints, longInts or bools: a new array or `out`, every element checked against the dtype."""
     low, high = dtype.range
     # A field of signed numbers holds an unsigned dtype of its own width as the same bits.
     if dtype is DType.UINT64 and field == LONGINTS:
@@ -184,17 +199,21 @@ def _varints(buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: i
     elif dtype.nbits == 32 and field == INTS:
         low, high = -(1 << 31), (1 << 32) - 1  # some encoders write a negative int32 in five bytes
     itemsize = max(dtype.nbits // 8, 1)
-    out = np.empty(shape, f"u{itemsize}")
-    try:
-        _codec.varint_decode(buffer, at, nbytes, out, itemsize, low, min(high, (1 << 63) - 1), field == BOOLS)
-    except FormatError:
-        count = _codec.varint_count(buffer, at, nbytes)
-        if count != out.size:
-            raise _wrong_count(buffer, field, at, out.size, shape, count) from None
-        raise
-    if dtype is DType.INT4:
-        out &= 0x0F  # ml_dtypes keeps int4 zero-extended
-    return out.view(np.bool_ if dtype is DType.BOOL else dtype.numpy.newbyteorder("="))
+
+    def decode(values: np.ndarray[Any, Any]) -> None:
+        try:
+            bounds = low, min(high, (1 << 63) - 1)
+            _codec.varint_decode(buffer, at, nbytes, values, itemsize, *bounds, field == BOOLS)
+        except FormatError:
+            count = _codec.varint_count(buffer, at, nbytes)
+            if count != values.size:
+                raise _wrong_count(buffer, field, at, values.size, shape, count) from None
+            raise
+        if dtype is DType.INT4:
+            nibbles = values.view(np.uint8)
+            nibbles &= 0x0F  # ml_dtypes keeps int4 zero-extended
+
+    return filled(out, dtype.numpy.newbyteorder("="), shape, decode)
 
 
 _VARINT_KINDS = {
