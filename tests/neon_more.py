@@ -6,7 +6,7 @@ import pytest
 
 import aarch64
 from hostile_bytes import DATA
-from test_c_drivers import DIGESTS, ROOT, packed_files, tensor_values  # noqa: F401
+from test_c_drivers import DIGESTS, ROOT, corpus, tensor_values  # noqa: F401
 from test_neon import INCLUDES, WARNINGS, check
 
 CLANG = ["clang", "--target=aarch64-linux-gnu"]
@@ -62,7 +62,7 @@ def test_other_drivers(tools, tensor_values, tmp_path):  # noqa: F811
     blobs = [path for path in sorted(DATA.glob("blob_*/weight.bin")) if path.stat().st_size < 20_000]
     for name, files in [
         ("walk_blob", blobs),
-        ("sub_byte", packed_files(tmp_path)[-20:]),
+        ("sub_byte", corpus("sub_byte")),
         ("varint", tensor_values),
         ("tensor_value", tensor_values),
         ("scan_program", sorted(DATA.glob("wire/*/program.pb"))),
