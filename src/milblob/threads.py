@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 PIECE_NBYTES = 1 << 22
@@ -80,7 +79,8 @@ def _quota(groups: str, root: str) -> int:
     """The quota of a control group and of those around it, in whole processors; many if there is none. Read once."""
     least = sys.maxsize
     try:
-        lines = Path(groups).read_text(encoding="utf-8").splitlines()
+        with open(groups, encoding="utf-8") as file:  # noqa: PTH123  # pathlib takes long to import
+            lines = file.read().splitlines()
     except (OSError, ValueError):
         return least
     for line in lines:
@@ -98,7 +98,8 @@ def _quota(groups: str, root: str) -> int:
 def _quota_of(folder: str) -> int:
     def words(name: str) -> list[str]:
         try:
-            return Path(folder, name).read_text(encoding="utf-8").split()
+            with open(f"{folder}/{name}", encoding="utf-8") as file:  # noqa: PTH123
+                return file.read().split()
         except (OSError, ValueError):
             return []
 
