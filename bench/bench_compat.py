@@ -38,7 +38,8 @@ def compat_row(row: Any) -> Callable[..., None]:
 
     def measure(job: str, name: str, run: Callable[[], Any], check: Callable[[Any], None], **options: Any) -> None:
         with way(name):
-            row(job, name, run, check=check, role="milblob" if WAYS[name] else "rival", rounds=ROUNDS, **options)
+            role = "milblob" if WAYS[name] else "rival"
+            row(job, name, run, check=check, role=role, rounds=ROUNDS, memory=False, **options)
 
     return measure
 
