@@ -206,13 +206,13 @@ def _call(work: Callable[[], _R]) -> _R:
     return work()
 
 
-def parts(total: int, nbytes: float) -> Iterator[tuple[int, int]]:
-    """Divide `total` elements that take so many bytes each: (first, count) of equal parts of at most PIECE_NBYTES.
+def parts(total: int, nbytes: float, piece_nbytes: int) -> Iterator[tuple[int, int]]:
+    """Divide `total` elements that take so many bytes each: (first, count) of equal parts of at most `piece_nbytes`.
 
     All but the last are multiples of 64 elements, so that those of any number of bits begin at whole bytes. Nothing is
     in one part.
     """
-    most = max(int(PIECE_NBYTES / nbytes) // 64, 1)
+    most = max(int(piece_nbytes / nbytes) // 64, 1)
     units = -(-total // 64)
     step = -(-units // max(-(-units // most), 1)) * 64
     for begin in range(0, max(total, 1), max(step, 1)):
