@@ -65,7 +65,10 @@ def test_what_is_not_installed(monkeypatch):
     assert "numpy" in str(found) and "not installed" in str(found)
 
 
-@pytest.mark.parametrize(("free", "gil", "words"), [(True, True, " free-threaded, with the global lock"), (True, False, " free-threaded"), (False, True, "")])
+@pytest.mark.parametrize(
+    ("free", "gil", "words"),
+    [(True, True, " free-threaded, with the global lock"), (True, False, " free-threaded"), (False, True, "")],
+)
 def test_kinds_of_python(free, gil, words):
     import dataclasses
 

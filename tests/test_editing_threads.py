@@ -50,7 +50,9 @@ def test_a_second_thread_is_refused(package):
     name, values, slow, thread = begin(model)
     old = model[name].read().copy()  # reading goes on
     for call in (model.flush, model.discard, model.close, lambda: model.__setitem__(name, values)):
-        with pytest.raises(RuntimeError, match=r"mode 'r\+': expected one thread at a time, got another before a call ended$"):
+        with pytest.raises(
+            RuntimeError, match=r"mode 'r\+': expected one thread at a time, got another before a call ended$"
+        ):
             call()
     slow.go_on.set()
     thread.join(30)

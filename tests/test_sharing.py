@@ -47,7 +47,9 @@ def test_how_many(monkeypatch):
 @pytest.mark.parametrize("words", ["-1", "x", "1.5", " 2", "\u0663", "100000", "\u00b2"])
 def test_a_wrong_number(monkeypatch, words):
     monkeypatch.setenv("MILBLOB_THREADS", words)
-    with pytest.raises(ValueError, match=r"^MILBLOB_THREADS: expected a number of threads, 0 for one on each processor, got "):
+    with pytest.raises(
+        ValueError, match=r"^MILBLOB_THREADS: expected a number of threads, 0 for one on each processor, got "
+    ):
         threads.count()
 
 
@@ -228,7 +230,9 @@ def test_without_new_threads(three, monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert list(ordered(lambda item: (item, threading.get_ident()), range(30))) == [(i, threading.get_ident()) for i in range(30)]
+    assert list(ordered(lambda item: (item, threading.get_ident()), range(30))) == [
+        (i, threading.get_ident()) for i in range(30)
+    ]
 
 
 def test_errors_are_in_no_cycle(three):
@@ -269,7 +273,9 @@ PREAMBLE = """
 
 def test_keyboard_interrupt():
     """It comes out at once, when what was begun has ended; also if somebody presses twice."""
-    code = PREAMBLE + """
+    code = (
+        PREAMBLE
+        + """
         begun, ended = [], []
         def work(item):
             begun.append(item)
@@ -292,6 +298,7 @@ def test_keyboard_interrupt():
             print("interrupted", count < 12, len(ended) == count)
         print(len(list(ordered(lambda item: item, range(9)))))
     """
+    )
     if os.name == "nt":
         pytest.skip("signals of another kind")
     assert run_child(code).split() == ["interrupted", "True", "True", "9"]
@@ -299,7 +306,9 @@ def test_keyboard_interrupt():
 
 @CAN_FORK
 def test_a_fork_after_use():
-    code = PREAMBLE + """
+    code = (
+        PREAMBLE
+        + """
         bits = np.random.default_rng(1).bytes(6 << 20)
         def unpacked():
             out = np.empty(12 << 20, np.uint8)
@@ -311,13 +320,16 @@ def test_a_fork_after_use():
             os._exit(0 if unpacked() == before and threading.active_count() == 1 else 1)
         print(os.waitpid(pid, 0)[1], unpacked() == before)
     """
+    )
     assert run_child(code).split() == ["0", "True"]
 
 
 @CAN_FORK
 def test_a_fork_in_the_middle():
     """The child has none of the threads: it goes on by itself. It may also leave what it was doing."""
-    code = PREAMBLE + """
+    code = (
+        PREAMBLE
+        + """
         def work(item):
             if item == 19:
                 raise KeyError("the last")
@@ -342,12 +354,15 @@ def test_a_fork_in_the_middle():
                 os._exit(0 if good else 1)
             print(good, os.waitpid(pid, 0)[1])
     """
+    )
     assert run_child(code).split() == ["True", "0"] * 8
 
 
 def test_while_the_interpreter_ends():
     """At exit, in destructors, and with results that nobody asked for any more: it ends, and in time."""
-    code = PREAMBLE + """
+    code = (
+        PREAMBLE
+        + """
         import atexit
         print(sum(ordered(lambda item: item, range(20))))
         left = ordered(lambda item: time.sleep(0.01), range(1000))
@@ -359,6 +374,7 @@ def test_while_the_interpreter_ends():
         late.itself = late
         atexit.register(lambda: print("exit", sum(ordered(lambda item: item, range(20)))))
     """
+    )
     assert run_child(code).split() == ["190", "exit", "190", "late", "190"]
 
 
@@ -396,7 +412,9 @@ def test_casts(several):
     with pytest.raises(OverflowError, match="^element 20000: expected at most 65504 in magnitude, got 1e"):
         cast_array(values, "float16")
     memory = np.zeros(100_000, np.uint8)
-    with pytest.raises(ValueError, match="^dst: expected memory of its own, got a part of src$"):  # not of the same part
+    with pytest.raises(
+        ValueError, match="^dst: expected memory of its own, got a part of src$"
+    ):  # not of the same part
         parallel.cast(_codec.CAST_F32_F16, _codec.Buffer(memory), 0, 20_000, memory[60_000:], False)
 
 
