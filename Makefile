@@ -10,9 +10,10 @@ endif
 PY := $(BIN)/python
 MODEL ?= examples/demo.mlpackage
 HEADERS := $(wildcard include/milblob/*.h)
+SANITIZED := build/sanitize
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo test lint bench performance build clean
+.PHONY: help demo test lint fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -32,6 +33,22 @@ lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs ag
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/milblob
 	$(PY) -m mypy
 	$(PY) -m mypy.stubtest --ignore-disjoint-bases --ignore-unused-allowlist --allowlist tests/stubtest.txt milblob._codec milblob.dtypes
+
+SECONDS := 60
+fuzz: $(VENV)/.built $(VENV)/.fuzzer ## every fuzz harness for SECONDS=60 each (clang); findings go to build/fuzz/findings
+	$(PY) tests/fuzz/run.py --seconds $(SECONDS)
+
+# The runtimes come first, for Python itself is not built with them; and libstdc++, for those who throw. Compilers are not
+# run under them: the tests that compile are in the second line, and their programs have sanitizers of their own.
+sanitize: $(SANITIZED)/.built $(VENV)/.tools ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer (gcc on Linux)
+	MILBLOB_SANITIZED=1 PYTHONMALLOC=malloc PYTHONPATH="$(CURDIR)/$(SANITIZED)/lib" \
+	    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	    LD_PRELOAD="$$(for name in libasan.so libubsan.so libstdc++.so; do $(CC) -print-file-name=$$name; done | tr '\n' ' ')" \
+	    $(PY) -m pytest -n auto --ignore tests/test_c_drivers.py --ignore tests/test_house.py
+	$(PY) -m pytest tests/test_c_drivers.py tests/test_house.py
+
+leaks: $(VENV)/.built $(VENV)/.tools ## every API again and again: what is in use must not grow (glibc)
+	$(PY) tests/leaks.py
 
 bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives: one table, in ten to fifteen minutes
 	$(PY) bench/run.py $(JOB) $(if $(JOB),,--json $(VENV)/bench.json) $(if $(AGAINST),--against $(AGAINST))
@@ -63,14 +80,28 @@ $(VENV)/.python:
 	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" "setuptools>=77" "cython>=3.1"
 	@touch $@
 
+# A module of one Python's own ABI, left from before, would be preferred to the one that is built here.
+STALE := $(filter-out %.abi3.so,$(wildcard src/milblob/_codec.*.so))
+
 # The package itself, editable, with rich for tables. Installing compiles the extension; later only what changed is compiled.
 $(VENV)/.built: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python
+	@rm -f $(STALE)
 	$(if $(filter pyproject.toml setup.py,$?),$(PY) -m pip install --quiet --no-build-isolation --editable ".[tables]", \
 	    $(PY) setup.py --quiet build_ext --inplace)
 	@touch $@
 
 $(VENV)/.tools: pyproject.toml | $(VENV)/.built
 	$(PY) -m pip install --quiet --group test --group lint
+	@touch $@
+
+$(VENV)/.fuzzer: pyproject.toml | $(VENV)/.built
+	$(PY) -m pip install --quiet --group fuzz
+	@touch $@
+
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+$(SANITIZED)/.built: setup.py $(CYTHON) $(HEADERS) $(wildcard src/milblob/*.py src/milblob/*/*.py) | $(VENV)/.built
+	CFLAGS="-g -fno-omit-frame-pointer $(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \
+	    $(PY) setup.py --quiet build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	@touch $@
 
 $(VENV)/.rivals: pyproject.toml | $(VENV)/.built

@@ -99,6 +99,20 @@ def bench_unpack(row: Any, case: Any) -> None:
     row(job, "milblob", lambda: milblob.unpack_tensor(data, kind.dtype, shape), check=check, role="milblob", **options)
 
 
+def bench_unpack_out(row: Any, case: Any) -> None:
+    """Into memory that is there already."""
+    name, kind, array, data = case
+    out = np.ones(COUNT, array.dtype)
+
+    def run() -> np.ndarray[Any, Any]:
+        return milblob.unpack_tensor(data, kind.dtype, (COUNT,), out=out)
+
+    def check(result: np.ndarray[Any, Any]) -> None:
+        assert result is out and np.array_equal(result, array)
+
+    row(job_of("unpack", name), "milblob: out=", run, check=check, role="milblob")
+
+
 def bench_unpack_memset(row: Any, case: Any) -> None:
     name, kind, array, _ = case
     if kind.field in ("floats", "bytes"):

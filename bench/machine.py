@@ -31,19 +31,17 @@ def cpu_name() -> str:
 
 
 def milblob_facts() -> dict[str, str]:
-    """Version, tier of the kernels, compiler."""
+    """Version, tier of the kernels, compiler, threads."""
     import milblob
-    from milblob import _codec
 
-    info = milblob.info().as_dict()
-    tiers, active = _codec._tiers()
-    try:
-        version = metadata.version("milblob")
-    except metadata.PackageNotFoundError:
+    info = milblob.info()
+    version = info.version
+    if version == "unknown":  # a checkout that is not installed
         pyproject = _read(str(Path(__file__).parent.parent / "pyproject.toml"))
-        version = (re.findall(r'^version = "(.+)"$', pyproject, re.M) or ["unknown"])[0]
-    facts = {"version": version, "tier": active, "tiers": ", ".join(tiers)}
-    return facts | {"compiler": info["compiler"]}
+        version = (re.findall(r'^version = "(.+)"$', pyproject, re.M) or [version])[0]
+    extension = f"{info.abi}, by {info.compiler}"
+    tiers = ", ".join(info.tiers)
+    return {"version": version, "tier": info.tier, "tiers": tiers, "extension": extension, "threads": str(info.threads)}
 
 
 @functools.cache

@@ -221,12 +221,12 @@ def spell_memory(row: Row) -> str:
 def header_lines(header: dict[str, Any]) -> list[str]:
     """Where, when and with what: words and a colon, then the fact."""
     own = header["milblob"]
-    compiler = f", {own['compiler']}" if "compiler" in own else ""
+    built = f"; {own['extension']}; {own['threads']} threads" if "extension" in own else ""
     memory = f", {header['memory_nbytes'] / 2**30:.0f} GiB of memory" if header["memory_nbytes"] else ""
     pages = f", transparent huge pages: {header['huge_pages']}" if header["huge_pages"] else ""
     lines = [
         f"date: {header['date']}",
-        f"milblob: {own['version']}, kernels of tier {own['tier']} (of {own['tiers']}){compiler}",
+        f"milblob: {own['version']}, kernels of tier {own['tier']} (of {own['tiers']}){built}",
         f"CPU: {header['cpu']}, {header['cores']} cores{memory}",
         f"system: {header['system']}, {header['python']}{pages}",
         f"versions: {', '.join(f'{name} {version}' for name, version in header['versions'].items())}",

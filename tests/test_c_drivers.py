@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import reference
-from hostile_bytes import DATA, const, field, immediate, list_value, model, program
+from hostile_bytes import DATA, const, field, immediate, list_value, model, program, run_child
 from test_house import compilers
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -29,12 +29,13 @@ def build(tmp_path_factory):
     if probe.returncode != 0 or subprocess.run([folder / "probe"], capture_output=True, check=False).returncode != 0:
         pytest.skip("the compiler lacks AddressSanitizer")
 
-    def one(name):
+    def one(name, *sources):
         program = folder / name
         if not program.exists():
             command = [compiler, "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", *SANITIZERS]
             includes = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'tests' / 'c'}"]
-            subprocess.run([*command, *includes, ROOT / "tests" / "c" / f"{name}.c", "-o", program], check=True)
+            sources = sources or [ROOT / "tests" / "c" / f"{name}.c"]
+            subprocess.run([*command, *includes, *sources, "-o", program], check=True)
         return program
 
     return one
@@ -43,6 +44,13 @@ def build(tmp_path_factory):
 def run(command):
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+def corpus(name):
+    """Inputs that fuzzing kept: they cover much with little, or once broke a promise."""
+    files = sorted((ROOT / "tests" / "fuzz" / "corpus" / name).iterdir())
+    assert len(files) > 20
+    return files
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +90,7 @@ def tensor_values(tmp_path_factory):
 
 
 def test_scan_program(build, programs):
+    run([build("scan_program"), "--whole", *corpus("program")])
     run([build("scan_program"), *programs])
     run([build("scan_program"), "--mutate", 150, 1, *programs])
 
@@ -98,6 +107,7 @@ def test_scan_of_deep_nesting(build, tmp_path):
 
 
 def test_walk_blob(build):
+    run([build("walk_blob"), "--whole", *corpus("blob")])
     files = [path for path in sorted(DATA.glob("blob_*/weight.bin")) if path.stat().st_size < 20_000]
     assert len(files) > 4
     run([build("walk_blob"), *files])
@@ -105,6 +115,7 @@ def test_walk_blob(build):
 
 
 def test_store_blob(build, tmp_path):
+    run([build("store_blob"), "--whole", *corpus("store")])
     files = [path for path in sorted(DATA.glob("blob_*/weight.bin")) if path.stat().st_size < 1_000]
     assert files
     for nbytes in (0, 1, 7, 8, 9, 33, 4095, 4096, 4097, 9001):  # a range error is looked for in blocks of 4096
@@ -119,16 +130,19 @@ def test_store_blob(build, tmp_path):
 
 
 def test_tensor_value(build, tensor_values):
+    run([build("tensor_value"), "--whole", *corpus("tensor")])
     run([build("tensor_value"), *tensor_values])
     run([build("tensor_value"), "--mutate", 400, 4, *tensor_values])
 
 
 def test_varints(build, tensor_values):
+    run([build("varint"), "--whole", *corpus("varint")])
     run([build("varint"), *tensor_values])
     run([build("varint"), "--mutate", 200, 8, *tensor_values])
 
 
 def test_sub_byte(build, tmp_path):
+    run([build("sub_byte"), "--whole", *corpus("sub_byte")])
     path = tmp_path / "bytes"
     path.write_bytes(bytes(range(256)) * 2)
     run([build("sub_byte"), path])
@@ -137,18 +151,22 @@ def test_sub_byte(build, tmp_path):
 
 
 def test_comparing(build):
+    run([build("compare"), *corpus("compare")])
     run([build("compare")])
 
 
 def test_casts(build):
+    run([build("cast"), *corpus("cast")])
     run([build("cast")])
 
 
 def test_statistics(build):
+    run([build("statistics"), *corpus("statistics")])
     run([build("statistics")])
 
 
 def test_decoding(build):
+    run([build("decode"), *corpus("decode")])
     run([build("decode")])
 
 
@@ -157,6 +175,7 @@ def test_packed_bits_and_varints(build):
 
 
 def test_splice(build, programs, tmp_path):
+    run([build("splice_edits"), "--whole", *corpus("splice")])
     run([build("splice_edits"), *programs])
     run([build("splice_edits"), "--mutate", 150, 6, *programs])
     deep = b"\x08\x01"
@@ -171,6 +190,28 @@ def test_text(build):
     text = DATA / "opset_ios16_fp16/model.mlmodelc/model.mil"
     run([build("text_to_program"), "--truncate", 7, text])
     run([build("text_to_program"), "--mutate", 1500, 5, text])
+
+
+def test_text_of_the_corpus(build):
+    folder = ROOT / "tests" / "fuzz"
+    run([build("fuzz_text", folder / "fuzz_text.c", folder / "standalone.c"), *corpus("text")])
+
+
+def test_python_on_the_corpus():
+    code = """
+        import runpy
+        sys.argv[1:1] = ["--replay"]
+        sys.argv[0] = sys.argv.pop(2)
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    """
+    files = corpus("python")
+    out = run_child(code, ROOT / "tests/fuzz/fuzz_python.py", *files)
+    assert out.splitlines()[-1] == f"{len(files)} inputs"
+
+
+def test_every_harness_has_a_corpus():
+    harnesses = {path.stem.removeprefix("fuzz_") for path in (ROOT / "tests" / "fuzz").glob("fuzz_*.*")}
+    assert harnesses == {path.name for path in (ROOT / "tests" / "fuzz" / "corpus").iterdir()}
 
 
 def test_a_broken_promise_is_seen(build, tmp_path):

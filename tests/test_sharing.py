@@ -153,8 +153,8 @@ def test_only_a_few_are_taken_ahead(three):
 
     def items():
         for item in range(1000):
-            taken.append(item)
             assert threading.current_thread() is threading.main_thread()
+            taken.append(item)
             yield item
 
     results = ordered(lambda item: item, items())
@@ -178,9 +178,8 @@ def test_the_first_error_is_the_one(several):
         with pytest.raises(KeyError, match="^4$"):
             seen.extend(results)
         with pytest.raises(KeyError, match="^4$"):
-            for result in ordered(work, range(20)):
-                seen.append(result)
-        assert seen[-4:] == [0, 1, 2, 3]
+            seen.extend(ordered(work, range(20)))
+        assert seen == [0, 1, 2, 3] * 2
 
 
 def test_an_error_of_the_items(several):
@@ -190,8 +189,7 @@ def test_an_error_of_the_items(several):
 
     seen = []
     with pytest.raises(LookupError, match="no more"):
-        for item in ordered(lambda item: item, items()):
-            seen.append(item)
+        seen.extend(ordered(lambda item: item, items()))
     assert seen == list(range(7))
 
 
@@ -252,12 +250,32 @@ def test_errors_are_in_no_cycle(three):
     try:
         for _ in range(5):
             thing = []
-            with pytest.raises(ValueError) as caught:  # noqa: PT011
+            with pytest.raises(ValueError) as caught:
                 each(work, [0, 1])
             del caught
             assert all(ref() is None for ref in thing)
     finally:
         gc.enable()
+
+
+def test_beside(monkeypatch):
+    """In another thread if there may be one, else when it is asked for."""
+    own = threading.get_ident()
+    for text in ("1", "2"):
+        monkeypatch.setenv("MILBLOB_THREADS", text)
+        calls = []
+        with threads.beside(lambda: calls.append(threading.get_ident()) or len(calls)) as result:  # noqa: B023
+            assert result() == 1 and result() == 1
+        assert (calls == [own]) == (text == "1") and len(calls) == 1
+        with threads.beside(lambda: 1 // 0) as result:
+            for _ in range(2):
+                with pytest.raises(ZeroDivisionError):
+                    result()
+        begun, ended = threading.Event(), []
+        with threads.beside(lambda: (begun.set(), time.sleep(0.05), ended.append(1))):  # noqa: B023
+            if text == "2":
+                assert begun.wait(30)
+        assert len(ended) == (text == "2")  # the end of the block waits; nobody asked for the other one
 
 
 # ------------------------------------------------------------------------------- interruption, processes and shutdown

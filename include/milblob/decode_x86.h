@@ -87,6 +87,48 @@ MB_TARGET_AVX2 MB_KERNEL void mb_lookup_16_avx2(uint8_t *MB_RESTRICT dst, const 
     mb_lookup_16_plain(dst + 2 * i, indices + i, count - i, entries, entry_count);
 }
 
+/* Entries of 8 bits, up to 64 of them: the same with one table. */
+MB_TARGET_AVX2 MB_KERNEL void mb_lookup_8_avx2(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT indices, uint64_t count, const uint8_t *MB_RESTRICT entries, unsigned entry_count) {
+    uint8_t bytes[64] = {0};
+    __m256i tables[4];
+    uint64_t i = 0;
+    if (entry_count > 64 || count < 64) {
+        mb_lookup_8_plain(dst, indices, count, entries, entry_count);
+        return;
+    }
+    memcpy(bytes, entries, entry_count);
+    for (unsigned k = 0; k < 4; k++) tables[k] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(bytes + 16 * k)));
+    for (; count - i >= 32; i += 32) {
+        const __m256i index = _mm256_loadu_si256((const __m256i *)(const void *)(indices + i));
+        __m256i found = _mm256_shuffle_epi8(tables[0], index);
+        if (entry_count > 16) {
+            const __m256i bit5 = _mm256_slli_epi16(index, 2), bit4 = _mm256_slli_epi16(index, 3);
+            const __m256i upper = _mm256_blendv_epi8(_mm256_shuffle_epi8(tables[2], index), _mm256_shuffle_epi8(tables[3], index), bit4);
+            found = _mm256_blendv_epi8(_mm256_blendv_epi8(found, _mm256_shuffle_epi8(tables[1], index), bit4), upper, bit5);
+        }
+        _mm256_storeu_si256((__m256i *)(void *)(dst + i), found);
+    }
+    mb_lookup_8_plain(dst + i, indices + i, count - i, entries, entry_count);
+}
+
+/* Entries of 32 bits, up to 16 of them: two tables of eight, and bit 3 of an index chooses. */
+MB_TARGET_AVX2 MB_KERNEL void mb_lookup_32_avx2(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT indices, uint64_t count, const uint8_t *MB_RESTRICT entries, unsigned entry_count) {
+    uint8_t words[64] = {0};
+    uint64_t i = 0;
+    if (entry_count > 16 || count < 64) {
+        mb_lookup_32_plain(dst, indices, count, entries, entry_count);
+        return;
+    }
+    memcpy(words, entries, 4 * (size_t)entry_count);
+    const __m256i low = _mm256_loadu_si256((const __m256i *)(const void *)words), high = _mm256_loadu_si256((const __m256i *)(const void *)(words + 32));
+    for (; count - i >= 8; i += 8) {
+        const __m256i index = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(indices + i)));
+        const __m256 a = _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(low, index)), b = _mm256_castsi256_ps(_mm256_permutevar8x32_epi32(high, index));
+        _mm256_storeu_ps((float *)(void *)(dst + 4 * i), _mm256_blendv_ps(a, b, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28))));
+    }
+    mb_lookup_32_plain(dst + 4 * i, indices + i, count - i, entries, entry_count);
+}
+
 /* ------------------------------------------------------------------------------------------------------------ expand */
 
 #define MB_TARGET_POPCNT __attribute__((target("avx2,f16c,popcnt")))

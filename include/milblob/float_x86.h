@@ -1,6 +1,6 @@
 /* float_x86.h: the casts of float.h for x86 with AVX2 and F16C.
  *
- * Three of the six are the plain code compiled for wider vectors. The others do blocks of 64 by the quick way, which is
+ * bfloat16 to float32 is the plain code compiled for wider vectors. The others do blocks of 64 by the quick way, which is
  * right for most numbers and counts nothing: one maximum and one minimum over the block tell whether it holds a NaN, or
  * what would be counted. Such blocks, and the tail, are done by the plain code. */
 #ifndef MILBLOB_FLOAT_X86_H
@@ -87,6 +87,36 @@ MB_TARGET_AVX2 MB_KERNEL void mb_cast_f16_f32_avx2(uint8_t *MB_RESTRICT dst, con
         if (_mm_movemask_epi8(_mm_cmpgt_epi16(most, _mm_set1_epi16((short)MB_F16_INF)))) mb_cast_f16_f32_loop_avx2(dst, src, 64, clamp, counts);
     }
     mb_cast_f16_f32_loop_avx2(dst, src, count, clamp, counts);
+}
+
+/* float16 <-> bfloat16 by way of float32, as the plain code goes. */
+MB_TARGET_AVX2 MB_KERNEL void mb_cast_f16_bf16_avx2(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, bool clamp, mb_cast_counts *counts) {
+    for (; count >= 64; count -= 64, src += 128, dst += 128) {
+        __m128i most = _mm_setzero_si128();
+        for (int k = 0; k < 4; k++) {
+            const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)(src + 32 * k)), high = _mm_loadu_si128((const __m128i *)(const void *)(src + 32 * k + 16));
+            most = _mm_max_epi16(most, _mm_and_si128(_mm_set1_epi16(0x7fff), low));
+            most = _mm_max_epi16(most, _mm_and_si128(_mm_set1_epi16(0x7fff), high));
+            const __m256i a = mb_round_bf16_avx2(_mm256_castps_si256(_mm256_cvtph_ps(low))), b = mb_round_bf16_avx2(_mm256_castps_si256(_mm256_cvtph_ps(high)));
+            _mm256_storeu_si256((__m256i *)(void *)(dst + 32 * k), _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8));
+        }
+        if (_mm_movemask_epi8(_mm_cmpgt_epi16(most, _mm_set1_epi16((short)MB_F16_INF)))) mb_cast_f16_bf16_loop_avx2(dst, src, 64, clamp, counts);
+    }
+    mb_cast_f16_bf16_loop_avx2(dst, src, count, clamp, counts);
+}
+
+/* No bfloat16 lies between the bounds of float32 and its own, so the former tell what is rare. */
+MB_TARGET_AVX2 MB_KERNEL void mb_cast_bf16_f16_avx2(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count, bool clamp, mb_cast_counts *counts) {
+    for (; count >= 64; count -= 64, src += 128, dst += 128) {
+        mb_extremes_avx2 seen = {_mm256_setzero_si256(), _mm256_set1_epi32(-1)};
+        for (int k = 0; k < 8; k++) {
+            const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(src + 16 * k))), 16);
+            mb_see_avx2(&seen, bits);
+            _mm_storeu_si128((__m128i *)(void *)(dst + 16 * k), _mm256_cvtps_ph(_mm256_castsi256_ps(bits), _MM_FROUND_TO_NEAREST_INT));
+        }
+        if (mb_rare_avx2(&seen, MB_F32_F16_BIG, MB_F32_F16_TINY)) mb_cast_bf16_f16_loop_avx2(dst, src, 64, clamp, counts);
+    }
+    mb_cast_bf16_f16_loop_avx2(dst, src, count, clamp, counts);
 }
 
 #endif

@@ -134,6 +134,7 @@ def tensor_gather(Buffer buffer not None, uint64_t end, int field, uint64_t star
     cdef C.mb_error e
     cdef bytes result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>nbytes)
     cdef uint8_t *dst = <uint8_t *>PyBytes_AsString(result)
+    C.mb_advise_huge(dst, nbytes)
     _span_check(buffer, start, end - start)
     memset(&t, 0, sizeof(t))
     t.field, t.start, t.nbytes = field, start, nbytes

@@ -55,8 +55,10 @@ class Info:
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield (what, words) for people."""
         yield "milblob", self.version
-        yield "python", f"{self.python}{' free-threaded' if self.is_free_threaded else ''}" + (
-            ", with the global lock" if self.is_free_threaded and self.has_gil else ""
+        yield (
+            "python",
+            f"{self.python}{' free-threaded' if self.is_free_threaded else ''}"
+            + (", with the global lock" if self.is_free_threaded and self.has_gil else ""),
         )
         for name, version in self.packages.items():
             yield name, version or "not installed"

@@ -109,9 +109,11 @@ class EditableModel(Model):
 
     In a weight file, and wherever as many bytes are needed as before, bytes are changed in place: views of them show
     the new values, and the cost is that of the changed bytes. Otherwise the model file is written anew beside the old
-    one, and tensors that were looked up before show what they did. There is one writer at a time:
-    other processes are kept out by locks, and of several threads that assign, flush or close at once all but the first get
-    a RuntimeError, and nothing of the first is lost. Any number of threads may read.
+    one, and tensors that were looked up before show what they did.
+
+    There is one writer at a time: other processes are kept out by locks, and of several threads that assign, flush or
+    close at once all but the first get a RuntimeError, and nothing of the first is lost. Any number of threads may
+    read.
     """
 
     def __init__(self, source: Any, *, constants: bool = False, stored: bool = False, locked: bool = False) -> None:

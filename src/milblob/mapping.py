@@ -38,9 +38,9 @@ class Mapping:
     Attributes:
         buffer: what `_codec` reads from and arrays are made over; None after close.
         name: the path as given, or None for memory.
-        fd: an own descriptor of the file, for positioned reads; -1 for memory, for what was read, and after close. Where
-            another thread may close, it is only to be used inside `held`: the system gives the number to the next file
-            that is opened.
+        fd: an own descriptor of the file, for positioned reads; -1 for memory, for what was read, and after close.
+            Where another thread may close, it is only to be used inside `held`: the system gives the number to the next
+            file that is opened.
     """
 
     __slots__ = ("_lock", "_mmap", "_users", "buffer", "fd", "name")

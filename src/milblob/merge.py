@@ -14,6 +14,7 @@ from .files import NewDirectory
 from .package import ML_PROGRAM, MODEL_PATH, Package, Source, manifest
 from .program import Program
 from .splice import Edit, Spliced, splice
+from .threads import beside
 from .transfer import write_at
 from .writer import BlobWriter
 
@@ -296,8 +297,6 @@ class _Blobs:
 
     def write(self, path: str) -> None:
         """Write the weight file, and have every reference lead into it."""
-        from concurrent.futures import ThreadPoolExecutor
-
         stretches = [
             Stretch(reader._mapping.check_size(), record.data_offset, record.nbytes, (record.dtype, record.count))
             for reader, record in self._records
@@ -306,10 +305,9 @@ class _Blobs:
         # What the first model holds goes to the file whatever the others hold: meanwhile these are compared with it.
         own = first_equal(stretches[: self._first_count])
         # The directory that the file is in is synced as a whole.
-        with ThreadPoolExecutor(1) as pool, BlobWriter(path, sync=False) as writer:
-            every = pool.submit(first_equal, stretches)
+        with beside(lambda: first_equal(stretches)) as every, BlobWriter(path, sync=False) as writer:
             for index, (reader, record) in enumerate(self._records):
-                first = own[index] if index < len(own) else every.result()[index]
+                first = own[index] if index < len(own) else every()[index]
                 if first == index:
                     offsets.append(writer.copy(reader, record))
                     self.nbytes += record.nbytes

@@ -323,6 +323,6 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
             and dtype.nbits >= 8
             and tensor.ndim <= MAX_RANK
         ):
-            result[tensor.name] = np.ndarray(tensor._shape, dtype.numpy, view, start)
+            result[tensor.name] = np.ndarray(tensor._shape, dtype.numpy, view, start)  # type: ignore[arg-type]
         else:
             result[tensor.name] = tensor.read()

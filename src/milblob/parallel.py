@@ -13,13 +13,13 @@ Array = np.ndarray[Any, Any]
 def unpack_bits(buffer: _codec.Buffer, offset: int, count: int, nbits: int, out: Array) -> None:
     """As _codec.unpack_bits; `out` is a C-contiguous array of `count` bytes, of any shape."""
     if count <= PIECE_NBYTES:
-        _codec.unpack_bits(buffer, offset, count, nbits, out)  # type: ignore[arg-type]
+        _codec.unpack_bits(buffer, offset, count, nbits, out)
         return
     flat = out.reshape(-1)
 
     def work(part: tuple[int, int]) -> None:
         first, size = part
-        _codec.unpack_bits(buffer, offset + first * nbits // 8, size, nbits, flat[first : first + size])  # type: ignore[arg-type]
+        _codec.unpack_bits(buffer, offset + first * nbits // 8, size, nbits, flat[first : first + size])
 
     each(work, parts(count, 1))
 
@@ -31,13 +31,13 @@ def pack_bits(array: Array, out: Array, nbits: int, low: int, high: int, first: 
         OverflowError: an element is outside low..high: the first that is, by index.
     """
     if array.size <= PIECE_NBYTES:
-        _codec.pack_bits(array, out, nbits, low, high, first)  # type: ignore[arg-type]
+        _codec.pack_bits(array, out, nbits, low, high, first)
         return
 
     def work(part: tuple[int, int]) -> None:
         begin, count = part
         into = out[begin * nbits // 8 : ((begin + count) * nbits + 7) // 8]
-        _codec.pack_bits(array[begin : begin + count], into, nbits, low, high, first + begin)  # type: ignore[arg-type]
+        _codec.pack_bits(array[begin : begin + count], into, nbits, low, high, first + begin)
 
     each(work, parts(array.size, 1))
 

@@ -4,12 +4,14 @@ Results never depend on how many there are: work is divided in the same way for 
 the error that is raised is the one that doing one item after the other would have met first.
 """
 
+import contextlib
 import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 PIECE_NBYTES = 1 << 22
@@ -78,8 +80,7 @@ def _quota(groups: str, root: str) -> int:
     """The quota of a control group and of those around it, in whole processors; many if there is none. Read once."""
     least = sys.maxsize
     try:
-        with open(groups, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = Path(groups).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return least
     for line in lines:
@@ -97,8 +98,7 @@ def _quota(groups: str, root: str) -> int:
 def _quota_of(folder: str) -> int:
     def words(name: str) -> list[str]:
         try:
-            with open(f"{folder}/{name}", encoding="utf-8") as file:
-                return file.read().split()
+            return Path(folder, name).read_text(encoding="utf-8").split()
         except (OSError, ValueError):
             return []
 
@@ -125,8 +125,8 @@ def ordered(work: Callable[[_T], _R], items: Iterable[_T], is_much: bool = True)
         is_much: whether it is worth the threads; if not, this is `map`.
 
     Raises:
-        What `work` or `items` raise, in the place of the result. Nothing is begun afterwards, and what has been begun is
-        waited for (also after KeyboardInterrupt, which comes in the caller's thread).
+        What `work` or `items` raise, in the place of the result. Nothing is begun afterwards, and what has been begun
+            is waited for (also after KeyboardInterrupt, which comes in the caller's thread).
         ValueError: as `count`.
     """
     workers = count() if is_much else 1
@@ -172,6 +172,39 @@ def each(work: Callable[[_T], Any], items: Iterable[_T]) -> None:
         pass
 
 
+@contextlib.contextmanager
+def beside(work: Callable[[], _R]) -> Iterator[Callable[[], _R]]:
+    """Have something done beside what a block does, if there may be a second thread; else when it is asked for.
+
+    Yields:
+        A function that waits for the result and returns it, or raises what `work` raised. The end of the block waits
+        too.
+    """
+    slot: _Slot[Callable[[], _R], _R] = _Slot()
+    slot.item = work
+    if count() > 1:
+        with contextlib.suppress(RuntimeError):  # no more threads
+            threading.Thread(target=slot.help, args=(_call,), name="milblob").start()
+            slot.is_helped = True
+
+    def result() -> _R:
+        if not slot.is_helped and not slot.is_done:
+            slot.run(_call)
+        slot.wait()
+        if slot.error is not None:
+            raise slot.error
+        return slot.value
+
+    try:
+        yield result
+    finally:
+        slot.settle()
+
+
+def _call(work: Callable[[], _R]) -> _R:
+    return work()
+
+
 def parts(total: int, nbytes: float) -> Iterator[tuple[int, int]]:
     """Divide `total` elements that take so many bytes each: (first, count) of equal parts of at most PIECE_NBYTES.
 
@@ -214,6 +247,28 @@ class _Slot(Generic[_T, _R]):
         """Have `error` for a result."""
         self.error, self.is_done = error, True
         self.done.release()
+
+    def help(self, work: Callable[[_T], _R]) -> None:
+        """Do it in another thread than the caller's, to whom everything goes that is raised."""
+        try:
+            self.run(work)
+        except BaseException as error:  # SystemExit and the like
+            self.fail(error)
+
+    def wait(self) -> None:
+        """Wait for the result."""
+        if not self.is_done:
+            self.done.acquire()
+            self.done.release()
+
+    def settle(self) -> None:
+        """Wait for another thread that has begun it, whatever happens, and forget an error."""
+        while self.is_helped and not self.is_done:
+            try:
+                self.wait()
+            except KeyboardInterrupt:  # what the thread writes to must not go away; and one is on its way already
+                continue
+        self.error = None
 
     def take_error(self) -> BaseException:
         """Hand over the error: kept here, it would be a cycle with its traceback, and keep files mapped for long."""
@@ -268,10 +323,7 @@ class _Team(Generic[_T, _R]):
                     return
                 slot = self._waiting.popleft()
                 slot.is_helped = True
-            try:
-                slot.run(self._work)
-            except BaseException as error:  # SystemExit and the like: the caller's, like everything else
-                slot.fail(error)
+            slot.help(self._work)
 
     def finish(self, head: _Slot[_T, _R]) -> None:
         """Return when the result of `head`, the oldest item, is there."""
@@ -279,9 +331,9 @@ class _Team(Generic[_T, _R]):
             with self._lock:
                 slot = self._waiting.popleft() if self._waiting else None
             if slot is None:
-                head.done.acquire()
-                return
-            slot.run(self._work)
+                head.wait()
+            else:
+                slot.run(self._work)
 
     def end(self, pending: Iterable[_Slot[_T, _R]]) -> None:
         """Begin nothing more, and wait for what other threads have begun."""
@@ -290,9 +342,4 @@ class _Team(Generic[_T, _R]):
         with self._lock:
             self._waiting.clear()
         for slot in pending:
-            while slot.is_helped and not slot.is_done:
-                try:
-                    slot.done.acquire()
-                except KeyboardInterrupt:  # one is on its way already: what the threads write to must not go away
-                    continue
-            slot.error = None
+            slot.settle()

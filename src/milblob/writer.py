@@ -443,7 +443,9 @@ class BlobWriter:
         elif self._pid != os.getpid():
             self._let_go(undo=True)
         else:
-            with self._turn.lock:  # until a thread that is writing is done: it must not write to a descriptor that is closed
+            with (
+                self._turn.lock
+            ):  # until a thread that is writing is done: it must not write to a descriptor that is closed
                 self._let_go(undo=True)
 
     def __del__(self) -> None:

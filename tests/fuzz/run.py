@@ -5,6 +5,7 @@ on from there; an input that breaks a promise lands in OUT/findings, which makes
 """
 
 import argparse
+import hashlib
 import importlib.util
 import json
 import os
@@ -21,8 +22,8 @@ KEPT = HERE / "corpus"
 FLAGS = ["-std=c11", "-O1", "-g", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
 MOST = {"blob": 20_000, "program": 12_000, "splice": 12_000, "text": 12_000, "python": 8_000}
 """Longest inputs in bytes; of other harnesses 4000."""
-SHORT = 2_000
-"""Inputs longer than this are not kept in the repository, if there is any other with as much."""
+SHORT, MOST_KEPT = 2_000, 80
+"""Longest input in bytes, and how many of a harness, that are kept in the repository."""
 
 
 def harnesses():
@@ -84,28 +85,37 @@ def fuzz(name, command, out, seconds):
     return {"harness": name, "seconds": seconds, **row, "status": done.returncode, "findings": found, "log": str(log)}
 
 
-def keep(name, command, out, most_nbytes):
-    """Put the smallest inputs that together cover all that was covered into tests/fuzz/corpus/NAME, up to a total size."""
+def smallest(name, command, out, sources):
+    """Small inputs that together cover all that was covered."""
+    if name == "python":  # atheris cannot merge: some of each kind and action, which the first byte says
+        chosen = {}
+        for path in sorted(
+            (path for folder in sources for path in folder.iterdir()), key=lambda path: path.stat().st_size
+        ):
+            chosen.setdefault(path.read_bytes()[:1], []).append(path)
+        return [path for paths in chosen.values() for path in paths[:3] if path.stat().st_size <= SHORT]
     merged = out / "merged" / name
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir(parents=True)
-    sources = [path for path in (KEPT / name, out / "corpus" / name, out / "seeds" / name) if path.is_dir()]
     with (out / "log" / f"{name}-merge.txt").open("wb") as file:
-        subprocess.run(
-            [*command, "-merge=1", f"-max_len={SHORT}", merged, *sources], stdout=file, stderr=file, env=environment(), check=True
-        )  # fmt: skip
-    target, total = KEPT / name, 0
-    found = sorted(merged.iterdir(), key=lambda path: (path.stat().st_size, path.name))
-    crashes = set(target.glob("crash-*"))  # what once broke a promise stays
-    for old in set(target.glob("*")) - crashes:
-        old.unlink()
+        options = ["-merge=1", f"-max_len={SHORT}", merged, *sources]
+        subprocess.run([*command, *options], stdout=file, stderr=file, env=environment(), check=True)
+    return list(merged.iterdir())
+
+
+def keep(name, command, out, most_nbytes):
+    """Put the smallest inputs into tests/fuzz/corpus/NAME, up to a total size; crashes that are there stay."""
+    target, total, count = KEPT / name, 0, 0
     target.mkdir(parents=True, exist_ok=True)
-    count = 0
-    for path in found:
-        total += path.stat().st_size
-        if total > most_nbytes or count == 150:
+    sources = [path for path in (target, out / "corpus" / name, out / "seeds" / name) if path.is_dir()]
+    found = {path.read_bytes() for path in smallest(name, command, out, sources)}
+    for old in set(target.iterdir()) - set(target.glob("crash-*")):
+        old.unlink()
+    for data in sorted(found, key=lambda data: (len(data), data))[:MOST_KEPT]:
+        total += len(data)
+        if total > most_nbytes:
             break
-        shutil.copyfile(path, target / path.name[:12])
+        (target / hashlib.sha1(data, usedforsecurity=False).hexdigest()[:12]).write_bytes(data)
         count += 1
     print(f"{name}: kept {count} of {len(found)} inputs")
 
@@ -123,7 +133,7 @@ def main():
     given = parser.parse_args()
     names = given.only or harnesses()
     out = given.out.resolve()
-    subprocess.run([sys.executable, HERE / "seeds.py", out / "seeds"], check=True)
+    subprocess.run([sys.executable, HERE / "seeds.py", out / "seeds", *names], check=True)
     commands = {name: build(name, out) for name in names}
     rows = []
     print(
