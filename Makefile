@@ -13,7 +13,7 @@ HEADERS := $(wildcard include/milblob/*.h)
 SANITIZED := build/sanitize
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo test lint fuzz sanitize leaks bench performance build clean
+.PHONY: help demo test lint neon fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -24,7 +24,7 @@ help: ## say what there is
 demo: $(VENV)/.built ## open a small model, list its weights, load them, say what happened
 	@$(PY) examples/demo.py "$(MODEL)"
 
-test: lint ## lint, types and all tests
+test: lint $(VENV)/.aarch64 ## lint, types and all tests
 	$(PY) -m pytest -n auto
 
 lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs against what they describe
@@ -33,6 +33,10 @@ lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs ag
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/milblob
 	$(PY) -m mypy
 	$(PY) -m mypy.stubtest --ignore-disjoint-bases --ignore-unused-allowlist --allowlist tests/stubtest.txt milblob._codec milblob.dtypes
+
+neon: $(VENV)/.tools ## the kernels for arm64 in every way: cross compilers, sanitizers, run by qemu
+	$(PY) tests/aarch64.py $(VENV)/aarch64
+	$(PY) -m pytest -n auto tests/test_neon.py tests/neon_more.py
 
 SECONDS := 60
 fuzz: $(VENV)/.built $(VENV)/.fuzzer ## every fuzz harness for SECONDS=60 each (clang); findings go to build/fuzz/findings
@@ -92,6 +96,11 @@ $(VENV)/.built: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python
 
 $(VENV)/.tools: pyproject.toml | $(VENV)/.built
 	$(PY) -m pip install --quiet --group test --group lint
+	@touch $@
+
+# A cross compiler and an emulator, 56 MB, where they are missing and apt-get can get them; tests/test_neon.py skips without.
+$(VENV)/.aarch64: tests/aarch64.py | $(VENV)/.python
+	@$(PY) tests/aarch64.py $(VENV)/aarch64
 	@touch $@
 
 $(VENV)/.fuzzer: pyproject.toml | $(VENV)/.built

@@ -5,6 +5,7 @@
 #define MILBLOB_DECODE_X86_H
 
 #include "milblob/expand.h"
+#include "milblob/expand_rows.h"
 #include "milblob/float_x86.h"
 #include "milblob/palette.h"
 #include "milblob/scale.h"
@@ -138,16 +139,6 @@ MB_TARGET_POPCNT MB_KERNEL uint64_t mb_ones_avx2(const uint8_t *src, uint64_t co
     for (; count >= 64; count -= 64, src += 8) ones += (uint64_t)__builtin_popcountll(mb_load_u64(src));
     return ones + mb_ones_plain(src, count);
 }
-
-/* For every byte of a mask: twice the number of the one of the next eight elements that stands at each of its bits, which
- * is how many are set below; where the bit is clear 0x80, for which a shuffle gives zero. */
-#define MB_BELOW(m, k) (uint8_t)(((m) >> (k) & 1) ? 2 * MB_ONES((m) & ((1 << (k)) - 1)) : 0x80)
-#define MB_ONES(m) (((m) & 1) + ((m) >> 1 & 1) + ((m) >> 2 & 1) + ((m) >> 3 & 1) + ((m) >> 4 & 1) + ((m) >> 5 & 1) + ((m) >> 6 & 1))
-#define MB_EXPAND_ROW(m) {MB_BELOW(m, 0), MB_BELOW(m, 1), MB_BELOW(m, 2), MB_BELOW(m, 3), MB_BELOW(m, 4), MB_BELOW(m, 5), MB_BELOW(m, 6), MB_BELOW(m, 7)}
-#define MB_EXPAND_ROWS_4(m) MB_EXPAND_ROW(m), MB_EXPAND_ROW((m) + 1), MB_EXPAND_ROW((m) + 2), MB_EXPAND_ROW((m) + 3)
-#define MB_EXPAND_ROWS_16(m) MB_EXPAND_ROWS_4(m), MB_EXPAND_ROWS_4((m) + 4), MB_EXPAND_ROWS_4((m) + 8), MB_EXPAND_ROWS_4((m) + 12)
-#define MB_EXPAND_ROWS_64(m) MB_EXPAND_ROWS_16(m), MB_EXPAND_ROWS_16((m) + 16), MB_EXPAND_ROWS_16((m) + 32), MB_EXPAND_ROWS_16((m) + 48)
-static const uint8_t mb_expand_rows[256][8] = {MB_EXPAND_ROWS_64(0), MB_EXPAND_ROWS_64(64), MB_EXPAND_ROWS_64(128), MB_EXPAND_ROWS_64(192)};
 
 /* One byte of the mask a round: `place` turns eight elements and a row of the table into eight places. */
 #define MB_DEFINE_EXPAND_AVX2(name, tail, size, place) \

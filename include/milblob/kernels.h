@@ -4,10 +4,14 @@
 #ifndef MILBLOB_KERNELS_H
 #define MILBLOB_KERNELS_H
 
+#include "milblob/blake3_neon.h"
 #include "milblob/blake3_x86.h"
+#include "milblob/compare_neon.h"
 #include "milblob/compare_x86.h"
-#include "milblob/moments.h"
+#include "milblob/decode_neon.h"
+#include "milblob/moments_neon.h"
 #include "milblob/palette_avx512.h"
+#include "milblob/subbyte_neon.h"
 #include "milblob/subbyte_x86.h"
 #include "milblob/varint_avx512.h"
 
@@ -89,6 +93,21 @@ static const mb_tier mb_tiers[] = {
      {mb_varint_run_8_vbmi2, mb_varint_run_16_vbmi2, mb_varint_run_32_vbmi2, mb_varint_run_64_vbmi2, mb_varint_run_ints_vbmi2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64_vbmi2},
      {mb_varint_encode_i16_vbmi2, mb_varint_encode_u16_vbmi2, mb_varint_encode_i32_vbmi2, mb_varint_encode_i64_vbmi2}},
+#endif
+#ifdef MB_HAS_NEON
+    {"neon", {mb_cast_f32_f16_neon, mb_cast_f32_bf16_neon, mb_cast_f16_f32_neon, mb_cast_bf16_f32_neon, mb_cast_f16_bf16_neon, mb_cast_bf16_f16_neon},
+     mb_moments_block_neon, mb_blake3_neon, mb_compare_f32_neon, mb_compare_f64_neon,
+     {mb_unpack_bits_neon, mb_unpack_signed_neon},
+     {{mb_scale_u8_f32_plain, mb_scale_u8_f16_neon, mb_scale_u8_steps_neon},
+      {mb_scale_i8_f32_plain, mb_scale_i8_f16_neon, mb_scale_i8_steps_neon},
+      {mb_scale_f16_f32_neon, mb_scale_f16_f16_neon, mb_scale_f16_steps_neon},
+      {mb_scale_f32_f32_plain, mb_scale_f32_f16_plain, mb_scale_f32_steps_plain}},
+     {mb_lookup_8_neon, mb_lookup_16_neon, mb_lookup_32_neon, mb_lookup_64_plain},
+     {mb_expand_8_neon, mb_expand_16_neon, mb_expand_32_neon, mb_expand_64_plain},
+     mb_ones_neon, mb_pack_bits_neon,
+     {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
+     {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
+     {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64}},
 #endif
 };
 
