@@ -21,7 +21,7 @@ import table
 from results import Results, load
 
 HERE = Path(__file__).parent
-FILE_SECONDS = 300
+FILE_SECONDS = 600
 """What one file may take before it is ended; all together take about ten minutes."""
 
 

@@ -90,6 +90,7 @@ def test_tensor_values_are_the_same(fast, dtype, shape):
         fast("create_tensor_value", alone=True)(array)  # it is the quick way that was compared
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # a signalling NaN as float64
 def test_odd_floats_and_bools_in_tensor_values(fast):
     quiet, loud = 0x7FC00001, 0x7F800001
     floats = np.resize(np.array([0, 1 << 31, 1, 0x7F800000, 0xFF800000, 0x7F7FFFFF, quiet, loud], np.uint32), 80).view(

@@ -230,11 +230,16 @@ def test_the_order_of_maps(tmp_path):
     package = tmp_path / "m.mlpackage"
     shutil.copytree(DATA / "functions" / "model.mlpackage", package)
     path = package / "Data/com.apple.CoreML/model.mlmodel"
-    from milblob import schema
-
     data = path.read_bytes()
-    message = schema.parse("Model", data)
-    shuffled = message.SerializeToString()
+    buffer = _codec.Buffer(data)
+    ((at, nbytes),) = ((at, n) for number, _, _, at, n in _codec.wire_fields(buffer, 0, len(data)) if number == 502)
+    fields = _codec.wire_fields(buffer, at, nbytes)
+    spans = [(number, start, stop) for (number, *_), start, stop in zip(
+        fields, [at, *(o + n for *_, o, n in fields)], [o + n for *_, o, n in fields], strict=False)]  # fmt: skip
+    functions = [data[start:stop] for number, start, stop in spans if number == 2]
+    others = [data[start:stop] for number, start, stop in spans if number != 2]
+    assert len(functions) > 1
+    shuffled = data[:at] + b"".join([*reversed(functions), *others]) + data[at + nbytes :]
     assert shuffled != data
     path.write_bytes(shuffled)
     assert content_hash(package).model == content_hash(DATA / "functions" / "model.mlpackage").model

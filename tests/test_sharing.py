@@ -447,7 +447,7 @@ def test_equality(several):
 
 def test_parts():
     for total in (0, 1, 63, 64, 65, 1 << 20, (1 << 20) + 1, 12_345_678):
-        found = list(threads.parts(total, 4))
+        found = list(threads.parts(total, 4, threads.PIECE_NBYTES))
         assert [begin for begin, _ in found] == [0, *np.cumsum([count for _, count in found])[:-1]]
         assert sum(count for _, count in found) == total
         assert all(count % 64 == 0 and count for _, count in found[:-1])

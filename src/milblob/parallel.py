@@ -5,7 +5,10 @@ from typing import Any
 import numpy as np
 
 from . import _codec
-from .threads import PIECE_NBYTES, each, ordered, parts
+from .threads import each, ordered, parts
+
+PIECE_NBYTES = 1 << 24
+"""What one thread does in one go: these kernels run at the speed of memory, and a thread takes time to begin."""
 
 Array = np.ndarray[Any, Any]
 
@@ -21,7 +24,7 @@ def unpack_bits(buffer: _codec.Buffer, offset: int, count: int, nbits: int, out:
         first, size = part
         _codec.unpack_bits(buffer, offset + first * nbits // 8, size, nbits, flat[first : first + size])
 
-    each(work, parts(count, 1))
+    each(work, parts(count, 1, PIECE_NBYTES))
 
 
 def pack_bits(array: Array, out: Array, nbits: int, low: int, high: int, first: int = 0) -> None:
@@ -39,7 +42,7 @@ def pack_bits(array: Array, out: Array, nbits: int, low: int, high: int, first: 
         into = out[begin * nbits // 8 : ((begin + count) * nbits + 7) // 8]
         _codec.pack_bits(array[begin : begin + count], into, nbits, low, high, first + begin)
 
-    each(work, parts(array.size, 1))
+    each(work, parts(array.size, 1, PIECE_NBYTES))
 
 
 def cast(kind: int, source: _codec.Buffer, offset: int, count: int, dst: Any, clamp: bool) -> tuple[int, int, int]:
@@ -50,7 +53,9 @@ def cast(kind: int, source: _codec.Buffer, offset: int, count: int, dst: Any, cl
     def work(part: tuple[int, int]) -> tuple[int, int, int]:
         return _codec.cast(kind, source, offset, count, dst, clamp, *part)
 
-    overflow, nan, underflow = (sum(column) for column in zip(*ordered(work, parts(count, 4)), strict=True))
+    overflow, nan, underflow = (
+        sum(column) for column in zip(*ordered(work, parts(count, 4, PIECE_NBYTES)), strict=True)
+    )
     return overflow, nan, underflow
 
 
@@ -63,4 +68,4 @@ def equal_bytes(a: _codec.Buffer, a_offset: int, b: _codec.Buffer, b_offset: int
         first, size = part
         return _codec.equal_bytes(a, a_offset + first, b, b_offset + first, size)
 
-    return all(ordered(work, parts(nbytes, 1)))
+    return all(ordered(work, parts(nbytes, 1, PIECE_NBYTES)))

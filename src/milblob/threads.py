@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 PIECE_NBYTES = 1 << 22
@@ -80,7 +79,8 @@ def _quota(groups: str, root: str) -> int:
     """The quota of a control group and of those around it, in whole processors; many if there is none. Read once."""
     least = sys.maxsize
     try:
-        lines = Path(groups).read_text(encoding="utf-8").splitlines()
+        with open(groups, encoding="utf-8") as file:  # noqa: PTH123  # pathlib takes long to import
+            lines = file.read().splitlines()
     except (OSError, ValueError):
         return least
     for line in lines:
@@ -98,7 +98,8 @@ def _quota(groups: str, root: str) -> int:
 def _quota_of(folder: str) -> int:
     def words(name: str) -> list[str]:
         try:
-            return Path(folder, name).read_text(encoding="utf-8").split()
+            with open(f"{folder}/{name}", encoding="utf-8") as file:  # noqa: PTH123
+                return file.read().split()
         except (OSError, ValueError):
             return []
 
@@ -205,13 +206,13 @@ def _call(work: Callable[[], _R]) -> _R:
     return work()
 
 
-def parts(total: int, nbytes: float) -> Iterator[tuple[int, int]]:
-    """Divide `total` elements that take so many bytes each: (first, count) of equal parts of at most PIECE_NBYTES.
+def parts(total: int, nbytes: float, piece_nbytes: int) -> Iterator[tuple[int, int]]:
+    """Divide `total` elements that take so many bytes each: (first, count) of equal parts of at most `piece_nbytes`.
 
     All but the last are multiples of 64 elements, so that those of any number of bits begin at whole bytes. Nothing is
     in one part.
     """
-    most = max(int(PIECE_NBYTES / nbytes) // 64, 1)
+    most = max(int(piece_nbytes / nbytes) // 64, 1)
     units = -(-total // 64)
     step = -(-units // max(-(-units // most), 1)) * 64
     for begin in range(0, max(total, 1), max(step, 1)):
