@@ -298,6 +298,7 @@ def test_keyboard_interrupt():
     code = (
         PREAMBLE
         + """
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in a job in the background
         begun, ended = [], []
         def work(item):
             begun.append(item)
