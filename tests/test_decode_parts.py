@@ -164,6 +164,17 @@ def test_missing_parts(case):
         assert isinstance(tensor.compression.as_json(), dict)
 
 
+@pytest.mark.parametrize("kind", ["lut_to_sparse", "sparse_blockwise_shift_scale"])
+def test_missing_mask_beside_a_mask_of_its_own(kind):
+    """The fuzz harness of Python found it: what was compared with the mask was not there."""
+    mask = ("UINT1", np.array([[1, 0, 1], [0, 1, 0]], U8))
+    outputs = [("mask", "UINT1", (2, 3)), ("values", "FLOAT16", (3,))]
+    parts = {"nonzero_data": "values", "mask": mask}
+    tensor = open_weight(constexpr(kind, outputs, {}), constexpr("sparse_to_dense", [("w", "FLOAT16", (2, 3))], parts))
+    with pytest.raises(milblob.FormatError, match=f"_mask of constexpr_{kind}: expected a tensor, got none"):
+        tensor.read()
+
+
 @pytest.mark.parametrize(
     ("kind", "change", "words"),
     [

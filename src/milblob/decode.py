@@ -300,7 +300,7 @@ class Chain:
             # What computes the nonzero values computes them where they stand, if it has the same mask: one pass.
             own = values.parts.get(_PARTS[values.op.type][0][0])
             is_output = isinstance(mask_part, Compressed) and mask_part.op.message == values.op.message
-            if (is_output and mask_part.output == 0) or _is_same_blob(mask_part, own):
+            if (is_output and mask_part.output == 0) or (own is not None and _is_same_blob(mask_part, own)):
                 with self._inside(values):
                     dense, own_mask = self._open(values)
                 if is_output or (own_mask is not None and dense.shape == own_mask.packed.shape):
