@@ -6,7 +6,8 @@ import pytest
 
 import milblob
 from conftest import NUMPY
-from constexpr_bytes import constexpr, open_weight, sub_byte, weight
+from constexpr_bytes import code, constexpr, open_weight, sub_byte, weight
+from hostile_bytes import blob_value, field
 from milblob import decode
 
 F16, F32, I8, U8 = "<f2", "<f4", np.int8, np.uint8
@@ -167,10 +168,11 @@ def test_missing_parts(case):
 @pytest.mark.parametrize("kind", ["lut_to_sparse", "sparse_blockwise_shift_scale"])
 def test_missing_mask_beside_a_mask_of_its_own(kind):
     """The fuzz harness of Python found it: what was compared with the mask was not there."""
-    mask = ("UINT1", np.array([[1, 0, 1], [0, 1, 0]], U8))
     outputs = [("mask", "UINT1", (2, 3)), ("values", "FLOAT16", (3,))]
-    parts = {"nonzero_data": "values", "mask": mask}
-    tensor = open_weight(constexpr(kind, outputs, {}), constexpr("sparse_to_dense", [("w", "FLOAT16", (2, 3))], parts))
+    mask = blob_value(code("UINT1"), (2, 3), "@model_path/weights/weight.bin", 64)
+    argument = field(1, "mask") + field(2, field(1, field(2, mask)))
+    outer = constexpr("sparse_to_dense", [("w", "FLOAT16", (2, 3))], {"nonzero_data": "values"}) + field(2, argument)
+    tensor = open_weight(constexpr(kind, outputs, {}), outer)
     with pytest.raises(milblob.FormatError, match=f"_mask of constexpr_{kind}: expected a tensor, got none"):
         tensor.read()
 
