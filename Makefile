@@ -109,7 +109,7 @@ $(VENV)/.fuzzer: pyproject.toml | $(VENV)/.built
 
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 $(SANITIZED)/.built: setup.py $(CYTHON) $(HEADERS) $(wildcard src/milblob/*.py src/milblob/*/*.py) | $(VENV)/.built
-	CFLAGS="-g -fno-omit-frame-pointer $(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \
+	MILBLOB_OPTIMIZE=-O1 CFLAGS="-g -fno-omit-frame-pointer $(SANITIZERS)" LDFLAGS="$(SANITIZERS)" \
 	    $(PY) setup.py --quiet build --build-base $(SANITIZED) --build-lib $(SANITIZED)/lib
 	@touch $@
 

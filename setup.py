@@ -1,5 +1,6 @@
 """Build the one extension module. Everything else about the package is in pyproject.toml."""
 
+import os
 import sys
 import sysconfig
 from glob import glob
@@ -7,8 +8,8 @@ from glob import glob
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-# -O3 because the plain kernels rely on the compiler's vectoriser; MSVC's /O2 includes it.
-FLAGS = ["/O2", "/std:c11"] if sys.platform == "win32" else ["-O3", "-std=c11"]
+# -O3 because the plain kernels rely on the vectoriser; MSVC's /O2 includes it. Sanitizers want less (Makefile).
+FLAGS = ["/O2", "/std:c11"] if sys.platform == "win32" else [os.environ.get("MILBLOB_OPTIMIZE", "-O3"), "-std=c11"]
 
 # One wheel for 3.11 and every later Python, except free-threaded ones, which have no stable ABI (docs/architecture.md).
 IS_STABLE = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")

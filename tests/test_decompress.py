@@ -270,3 +270,9 @@ def test_little_memory(tmp_path):
         assert opened["w"].op == "const" and opened["w"][-1, -5:].tolist() == [0, 0.5, 1, -1, 63.5]
         assert not opened["w"][: rows // 2].any()
     shutil.rmtree(source), shutil.rmtree(target)
+
+
+def test_selecting_nothing_is_not_selecting_everything(tmp_path):
+    with pytest.raises(ValueError, match=r"^select: expected a glob or several, got none"):
+        dense_copy(DATA / "quant_int8" / "model.mlpackage", tmp_path / "out.mlpackage", select=[])
+    assert not list(tmp_path.iterdir())

@@ -117,3 +117,11 @@ def test_int4_keeps_its_nibbles():
     data = reference.pack_tensor_value("ints", range(-8, 8))
     assert unpack_tensor(data, "int4", (16,), out=out).view(np.uint8).max() == 15
     assert out.astype(np.int8).tolist() == values.astype(np.int8).tolist()
+
+
+def test_read_only_array_is_refused_in_our_words():
+    tensor = milblob.open(DATA / "quant_int8" / "model.mlpackage")["first_weight_quantized"]
+    out = np.zeros(tensor.shape, tensor.dtype)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match=r"^out: expected a writable array, got a read-only one"):
+        tensor.read(out=out)

@@ -325,3 +325,19 @@ def test_a_count_that_wraps_16_bits():
     moments, *_ = tallies[0].gather(DType.UINT16.mil_code)
     assert (moments.counts[0], moments.sums[0]) == (80_000, 560_000)
     assert tallies[0].gather(DType.UINT16.mil_code)[0].counts[0] == 0  # empty again
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"), [([1.5, 2.5], "int8"), ([1e300], "float16"), (np.uint8([1, 2]), "float32")]
+)
+def test_array_that_is_not_of_the_dtype_is_refused(values, dtype):
+    with pytest.raises(TypeError, match=rf"^array: expected elements of {dtype}, got "):
+        milblob.statistics(np.array(values), dtype)
+
+
+@pytest.mark.parametrize(("array", "dtype"), [(np.array([200], np.uint8), "int8"), (np.array([-1], np.int8), "uint8")])
+def test_bytes_of_the_other_sign_are_checked(array, dtype):
+    """They are as wide as the dtype that was named, and not of it."""
+    with pytest.raises(OverflowError, match=str(array[0])):
+        milblob.statistics(array, dtype)
+    assert milblob.statistics(np.array([100], array.dtype), dtype).maximum == 100

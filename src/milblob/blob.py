@@ -41,11 +41,11 @@ class BlobRecord(NamedTuple):
 
 
 def require_fit(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Refuse an output array of another dtype or shape.
+    """Refuse an output array of another dtype or shape, or that cannot be written to.
 
     Raises:
         TypeError: no array.
-        ValueError: another dtype or shape.
+        ValueError: another dtype or shape, or a read-only array.
     """
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out: expected a NumPy array, got {type(out).__name__}")
@@ -53,6 +53,8 @@ def require_fit(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         raise ValueError(f"out: expected dtype {dtype}, got {out.dtype}")
     if out.shape != shape:
         raise ValueError(f"out: expected shape {shape}, got {out.shape}")
+    if not out.flags.writeable:
+        raise ValueError("out: expected a writable array, got a read-only one")
 
 
 def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -108,14 +108,18 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
         Statistics. Of strings only count and shape are told.
 
     Raises:
-        As `Tensor.read`; TypeError for an array of a dtype that MIL has not.
+        As `Tensor.read`; TypeError for an array of a dtype that MIL has not, or not
+            of `dtype` (integers may be narrowed).
     """
     if isinstance(source, Tensor):
         if source.mil_dtype is DType.STRING:
             return _nothing(DType.STRING, source.shape, source.size)
         return _of_pieces(dense_pieces(source), source.mil_dtype, source.shape, histogram, distinct, source)
     array = np.asarray(source)
-    element = as_dtype(array.dtype if dtype is None else dtype)
+    own = as_dtype(array.dtype)
+    element = own if dtype is None else as_dtype(dtype)
+    if element is not own and not (element.is_integer and (own.is_integer or own is DType.BOOL)):
+        raise TypeError(f"array: expected elements of {element}, got {own}; convert them first")
     if element is DType.STRING:
         return _nothing(element, array.shape, array.size)
     return _of_pieces(array_pieces(array, element), element, array.shape, histogram, distinct, array)

@@ -73,7 +73,8 @@ def dense_pieces(tensor: Tensor) -> Iterator[Piece]:
 
 def array_pieces(array: np.ndarray[Any, Any], dtype: Any) -> Iterator[Piece]:
     """Yield the elements of an array in order; one that is contiguous as it is, others copied a piece at a time."""
-    if array.flags.c_contiguous and (array.dtype == dtype.numpy or array.dtype.itemsize == 1) and not dtype.is_sub_byte:
+    is_stored = array.dtype == dtype.numpy or (array.dtype.itemsize == 1 and not dtype.is_integer)  # such as of float8
+    if array.flags.c_contiguous and is_stored and not dtype.is_sub_byte:
         yield Piece(_codec.Buffer(array.reshape(-1).view(np.uint8)), 0, array.size, dtype)
         return
     step = PIECE_NBYTES // 8

@@ -168,7 +168,7 @@ def repack(
     sources = _paths(src)
     options = Options(
         _casts(cast), bool(dedupe), bool(gc), _threshold("externalize", externalize), _threshold("inline", inline),
-        split, bool(merge), align, bool(canonical), _names(select) or (), _names(functions), overflow, nan,
+        split, bool(merge), align, bool(canonical), _globs(select), _names(functions), overflow, nan,
         bool(decompress),
     )  # fmt: skip
     _require_options(options)
@@ -217,6 +217,14 @@ def _names(value: str | Sequence[str] | None) -> tuple[str, ...] | None:
     if value is None:
         return None
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _globs(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """What `select` names; () for everything, which an empty list does not mean."""
+    globs = _names(value)
+    if globs == ():
+        raise ValueError("select: expected a glob or several, got none; None selects everything")
+    return globs or ()
 
 
 def _require_options(options: Options) -> None:

@@ -184,9 +184,11 @@ def beside(work: Callable[[], _R]) -> Iterator[Callable[[], _R]]:
     slot: _Slot[Callable[[], _R], _R] = _Slot()
     slot.item = work
     if count() > 1:
-        with contextlib.suppress(RuntimeError):  # no more threads
+        slot.is_helped = True  # before it begins: whatever happens here, `settle` waits for it
+        try:
             threading.Thread(target=slot.help, args=(_call,), name="milblob").start()
-            slot.is_helped = True
+        except RuntimeError:  # no more threads
+            slot.is_helped = False
 
     def result() -> _R:
         if not slot.is_helped and not slot.is_done:

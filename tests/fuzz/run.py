@@ -71,7 +71,7 @@ def fuzz(name, command, out, seconds):
     before = set(findings.glob(f"{name}-*"))
     options = [
         f"-max_total_time={seconds}", f"-max_len={MOST.get(name, 4_000)}", f"-artifact_prefix={findings}/{name}-",
-        "-print_final_stats=1", "-timeout=20", "-rss_limit_mb=3000", "-detect_leaks=1" if name != "python" else "-detect_leaks=0",
+        "-print_final_stats=1", "-timeout=60", "-report_slow_units=60", "-rss_limit_mb=3000", "-detect_leaks=1" if name != "python" else "-detect_leaks=0",
     ]  # fmt: skip
     if name == "text":
         options.append(f"-dict={HERE / 'text.dict'}")
