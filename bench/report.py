@@ -62,12 +62,14 @@ def page(found: Results, source: str) -> str:
         found: what was measured.
         source: path of the results in the repository, for the reader.
     """
+    count = found.header.get("runs", 1)  # more where a run was cut short and jobs were measured behind it
+    runs = "one run of `make bench`" if count == 1 else f"{count} runs of `bench/run.py`, each of other jobs,"
     lines = [
         "# Performance",
         "",
         f"<!-- Written by bench/report.py from {source}; `make performance` writes it anew. Do not edit. -->",
         "",
-        "Every figure on this page is from one run of `make bench` on the machine below; the page is written from its",
+        f"Every figure on this page is from {runs} on the machine below; the page is written from its",
         f"[results]({'../' + source}) by a script. Times are medians; how each was made, and the command that repeats it, stands beside it.",
         "",
     ]

@@ -7,6 +7,7 @@
 #ifndef MILBLOB_TESTS_CHOICES_H
 #define MILBLOB_TESTS_CHOICES_H
 
+#include "promises.h"
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,23 +31,10 @@ static inline uint32_t random_below(uint32_t limit) {
     return value % limit;
 }
 
-/* Never NULL, and exactly nbytes large; the caller frees. */
-static inline uint8_t *exactly(uint64_t nbytes) {
-    uint8_t *memory = (uint8_t *)malloc(nbytes > 0 ? (size_t)nbytes : 1);
-    if (memory == NULL) abort();
-    return memory;
-}
-
 static inline uint8_t *random_bytes(uint64_t nbytes) {
     uint8_t *memory = exactly(nbytes);
     for (uint64_t i = 0; i < nbytes; i++) memory[i] = random_byte();
     return memory;
-}
-
-static inline void require(int holds, const char *promise) {
-    if (holds) return;
-    fprintf(stderr, "broken promise: %s\n", promise);
-    abort();
 }
 
 static void one_round(void);

@@ -1,6 +1,7 @@
 /* packed.c: packed bits and varints, both ways, by the kernels of every tier, on buffers of their exact size. What the tiers
  * are compared with is a loop over bits, or the decoder that checks every byte. No arguments. */
 #include "milblob/pack.h"
+#include "promises.h"
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,18 +15,6 @@ static uint64_t random_64(void) {
 }
 
 static uint64_t random_below(uint64_t limit) { return (random_64() >> 11) % limit; }
-
-static void *exactly(uint64_t nbytes) {
-    void *memory = malloc(nbytes > 0 ? (size_t)nbytes : 1);
-    if (memory == NULL) abort();
-    return memory;
-}
-
-static void require(int holds, const char *promise) {
-    if (holds) return;
-    fprintf(stderr, "broken promise: %s\n", promise);
-    abort();
-}
 
 static bool same_error(const mb_error *a, const mb_error *b) { return a->status == b->status && a->offset == b->offset && a->expected == b->expected && a->got == b->got; }
 

@@ -10,25 +10,13 @@
 #define MILBLOB_TESTS_REPLAY_H
 
 #include <stdbool.h>
+#include "promises.h"
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static void check(const uint8_t *data, uint64_t nbytes);
-
-/* Never NULL, and exactly nbytes large; the caller frees. */
-static void *exactly(uint64_t nbytes) {
-    void *memory = malloc(nbytes > 0 ? (size_t)nbytes : 1);
-    if (memory == NULL) abort();
-    return memory;
-}
-
-static void require(int holds, const char *promise) {
-    if (holds) return;
-    fprintf(stderr, "broken promise: %s\n", promise);
-    abort();
-}
 
 #ifdef MILBLOB_FUZZ
 
