@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import os
-import random
 import struct
 import sys
 
@@ -438,22 +437,25 @@ def append_for_ever(path, first, sync):
 @pytest.mark.parametrize("sync", [True, False])
 def test_kill_9_while_records_are_appended(faults, path, sync):
     written(path)
-    chance, killed, last, unfinished = random.Random(f"append {sync}"), 0, 0, 0
-    for _ in range(100):
-        outcome = faults.run(
-            "test_writer_append:append_for_ever", [str(path), last + 1, sync], root=path.parent, kill_after_s=chance.uniform(0, 0.02)
-        )  # fmt: skip
-        killed += outcome.exit == "killed"
+    lasts, unfinished = [0], []
+    for _ in faults.kill_often(
+        "test_writer_append:append_for_ever",
+        lambda: [str(path), lasts[-1] + 1, sync],
+        root=path.parent,
+        seed=f"append {sync}",
+        count=100,
+        is_enough=lambda: len(set(lasts)) > 5 and any(unfinished),
+        longest_s=0.02,
+    ):
         with milblob.BlobReader(path) as blobs:
             count, rest = divmod(len(blobs), 3)
-            assert rest == 0 and count >= last
+            assert rest == 0 and count >= lasts[-1]
             found = [blobs.read(record).tobytes() for record in blobs]
-            unfinished += path.stat().st_size > blobs[-1].data_offset + blobs[-1].nbytes if count else 0
+            unfinished.append(count > 0 and path.stat().st_size > blobs[-1].data_offset + blobs[-1].nbytes)
         for number in range(count):
             data = generation(number + 1)
             assert found[3 * number : 3 * number + 3] == [data, data[:3], data]
-        last = count
+        lasts.append(count)
         if path.stat().st_size > 50 << 20:
             written(path)
-            last = 0
-    assert killed == 100 and unfinished > 0
+            lasts.append(0)
