@@ -268,10 +268,14 @@ LOOK = """
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="RssAnon")
 def test_statistics_hash_and_diff_of_a_large_model(tmp_path):
     path = tmp_path / "model.mlmodel"
-    large_model(large_const("half", 10, 7, 2, WORKED_THROUGH), large_const("single", 11, 1, 4, WORKED_THROUGH // 4)).write(path)
+    large_model(
+        large_const("half", 10, 7, 2, WORKED_THROUGH), large_const("single", 11, 1, 4, WORKED_THROUGH // 4)
+    ).write(path)
     assert path.stat().st_size > 3 * WORKED_THROUGH
     other = tmp_path / "other.mlmodel"
-    large_model(large_const("half", 10, 7, 2, WORKED_THROUGH), large_const("single", 11, 1, 4, WORKED_THROUGH // 4)).write(other)
+    large_model(
+        large_const("half", 10, 7, 2, WORKED_THROUGH), large_const("single", 11, 1, 4, WORKED_THROUGH // 4)
+    ).write(other)
     with milblob.open(other) as opened:
         ends = {tensor.dtype: sum(tensor._constant.payload) for tensor in opened.values()}
     with open(other, "r+b") as file:
