@@ -224,6 +224,7 @@ def diff(
     """
     require_flags(names_only=names_only, stored=stored)
     require_calls(select=select, progress=progress)
+    require("function", function, str | None, "a name")
     require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
     for what, tolerance in (("atol", atol), ("rtol", rtol)):
         require(what, tolerance, Real, "a number")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _codec
-from .arguments import require_flags
+from .arguments import require, require_flags
 from .dtypes import DType, as_dtype, dtype_of
 from .histogram import Bin, Histogram
 from .pieces import Piece, array_pieces, dense_pieces, in_order, split
@@ -91,7 +91,10 @@ class Statistics(NamedTuple):
 
         Of the bytes of strings there are none, so they count as elements and nothing else.
         """
-        return _merge(list(parts))
+        given = list(parts)
+        for part in given:
+            require("parts", part, Statistics, "Statistics")
+        return _merge(given)
 
 
 def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, distinct: bool = True) -> Statistics:

@@ -74,7 +74,11 @@ def unpack_tensor(
         raise ValueError(f"shape: expected at most one open dimension, got {sizes}")
     if any(size is not None and size < 0 for size in sizes):
         raise ValueError(f"shape: expected sizes of 0 or more, or None for an open one, got {sizes}")
-    buffer = value if isinstance(value, _codec.Buffer) else _codec.Buffer(value)
+    try:
+        buffer = value if isinstance(value, _codec.Buffer) else _codec.Buffer(value)
+    except TypeError:
+        words = f"value: expected a buffer or a TensorValue message, got {type(value).__name__}"
+        raise TypeError(words) from None
     return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), sizes, out)
 
 

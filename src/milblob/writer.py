@@ -260,7 +260,7 @@ class BlobWriter:
         self._require_process()
         with self._turn:
             self._require_open()
-            if offset not in self._reserved:
+            if as_integer("record", offset, "the offset of one") not in self._reserved:
                 raise KeyError(f"record: expected one that is reserved, got offset {offset}")
             data_offset, nbytes, done = self._reserved[offset]
             view = memoryview(_codec.Buffer(data))
