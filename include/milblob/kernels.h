@@ -9,6 +9,7 @@
 #include "milblob/compare_neon.h"
 #include "milblob/compare_x86.h"
 #include "milblob/decode_neon.h"
+#include "milblob/expand_avx512.h"
 #include "milblob/moments_neon.h"
 #include "milblob/palette_avx512.h"
 #include "milblob/subbyte_neon.h"
@@ -88,7 +89,7 @@ static const mb_tier mb_tiers[] = {
       {mb_scale_f16_f32_loop_avx2, mb_scale_f16_f16_loop_avx2, mb_scale_f16_steps_loop_avx2},
       {mb_scale_f32_f32_loop_avx2, mb_scale_f32_f16_loop_avx2, mb_scale_f32_steps_loop_avx2}},
      {mb_lookup_8_vbmi, mb_lookup_16_avx512, mb_lookup_32_avx512, mb_lookup_64_plain},
-     {mb_expand_8_avx2, mb_expand_16_avx2, mb_expand_32_avx2, mb_expand_64_plain},
+     {mb_expand_8_vbmi2, mb_expand_16_vbmi2, mb_expand_32_vbmi2, mb_expand_64_vbmi2},
      mb_ones_avx2, mb_pack_bits_avx2,
      {mb_varint_run_8_vbmi2, mb_varint_run_16_vbmi2, mb_varint_run_32_vbmi2, mb_varint_run_64_vbmi2, mb_varint_run_ints_vbmi2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64_vbmi2},
