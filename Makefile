@@ -13,7 +13,7 @@ HEADERS := $(wildcard include/milblob/*.h)
 SANITIZED := build/sanitize
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo test lint neon fuzz sanitize leaks bench performance build clean
+.PHONY: help demo test thorough lint neon fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -26,6 +26,9 @@ demo: $(VENV)/.built ## open a small model, list its weights, load them, say wha
 
 test: lint $(VENV)/.aarch64 ## lint, types and all tests
 	$(PY) -m pytest -n auto
+
+thorough: $(VENV)/.built $(VENV)/.tools ## all tests with far more random inputs, and with files of many GiB (10 GB of disk)
+	MILBLOB_THOROUGH=1 $(PY) -m pytest -n auto
 
 lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs against what they describe
 	$(PY) -m ruff check .

@@ -10,6 +10,7 @@ import pytest
 import reference
 from hostile_bytes import DATA, const, field, immediate, list_value, model, program, run_child
 from test_house import compilers
+from thorough import sized
 
 ROOT = pathlib.Path(__file__).parent.parent
 # What the drivers of kernels print: the same on every CPU. Who changes a driver changes its line.
@@ -39,7 +40,7 @@ def build(tmp_path_factory):
     def one(name, *sources):
         program = folder / name
         if not program.exists():
-            command = [compiler, "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", *SANITIZERS]
+            command = [compiler, "-std=c11", "-g1", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", *SANITIZERS]
             includes = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'tests' / 'c'}"]
             sources = sources or [ROOT / "tests" / "c" / f"{name}.c"]
             subprocess.run([*command, *includes, *sources, "-o", program], check=True)
@@ -100,7 +101,7 @@ def tensor_values(tmp_path_factory):
 def test_scan_program(build, programs):
     run([build("scan_program"), "--whole", *corpus("program")])
     run([build("scan_program"), *programs])
-    run([build("scan_program"), "--mutate", 150, 1, *programs])
+    run([build("scan_program"), "--mutate", sized(50, 1500), 1, *programs])
 
 
 def test_scan_of_deep_nesting(build, tmp_path):
@@ -111,7 +112,7 @@ def test_scan_of_deep_nesting(build, tmp_path):
     path.write_bytes(program(const(value)))
     assert model(b"")
     run([build("scan_program"), path])
-    run([build("scan_program"), "--mutate", 300, 2, path])
+    run([build("scan_program"), "--mutate", sized(100, 3000), 2, path])
 
 
 def test_walk_blob(build):
@@ -119,7 +120,7 @@ def test_walk_blob(build):
     files = [path for path in sorted(DATA.glob("blob_*/weight.bin")) if path.stat().st_size < 20_000]
     assert len(files) > 4
     run([build("walk_blob"), *files])
-    run([build("walk_blob"), "--mutate", 400, 3, *files])
+    run([build("walk_blob"), "--mutate", sized(133, 4000), 3, *files])
 
 
 def test_store_blob(build, tmp_path):
@@ -134,19 +135,19 @@ def test_store_blob(build, tmp_path):
             else bytes(nbytes - 1) + b"\xff"
         )
     run([build("store_blob"), *files[:-4]])
-    run([build("store_blob"), "--mutate", 20, 6, *files])
+    run([build("store_blob"), "--mutate", sized(10, 200), 6, *files])
 
 
 def test_tensor_value(build, tensor_values):
     run([build("tensor_value"), "--whole", *corpus("tensor")])
     run([build("tensor_value"), *tensor_values])
-    run([build("tensor_value"), "--mutate", 400, 4, *tensor_values])
+    run([build("tensor_value"), "--mutate", sized(133, 4000), 4, *tensor_values])
 
 
 def test_varints(build, tensor_values):
     run([build("varint"), "--whole", *corpus("varint")])
     run([build("varint"), "--whole", *tensor_values])
-    run([build("varint"), "--mutate", 60, 8, *tensor_values])
+    run([build("varint"), "--mutate", sized(20, 600), 8, *tensor_values])
 
 
 def test_sub_byte(build, tmp_path):
@@ -155,7 +156,7 @@ def test_sub_byte(build, tmp_path):
     path.write_bytes(bytes(range(256)) * 2)
     run([build("sub_byte"), path])
     path.write_bytes(b"\x21" + bytes(4100) + bytes(range(100)))  # a range error is looked for in blocks of 4096
-    run([build("sub_byte"), "--mutate", 100, 9, path])
+    run([build("sub_byte"), "--mutate", sized(33, 1000), 9, path])
 
 
 def test_comparing(build):
@@ -185,19 +186,19 @@ def test_packed_bits_and_varints(build):
 def test_splice(build, programs, tmp_path):
     run([build("splice_edits"), "--whole", *corpus("splice")])
     run([build("splice_edits"), *programs])
-    run([build("splice_edits"), "--mutate", 150, 6, *programs])
+    run([build("splice_edits"), "--mutate", sized(50, 1500), 6, *programs])
     deep = b"\x08\x01"
     for _ in range(1500):
         deep = field(1, deep)
     path = tmp_path / "deep.pb"
     path.write_bytes(deep)
-    run([build("splice_edits"), "--mutate", 300, 7, path])
+    run([build("splice_edits"), "--mutate", sized(100, 3000), 7, path])
 
 
 def test_text(build):
     text = DATA / "opset_ios16_fp16/model.mlmodelc/model.mil"
     run([build("text_to_program"), "--truncate", 7, text])
-    run([build("text_to_program"), "--mutate", 1500, 5, text])
+    run([build("text_to_program"), "--mutate", sized(500, 15000), 5, text])
 
 
 def test_text_of_the_corpus(build):

@@ -13,9 +13,12 @@ import pytest
 import milblob
 import reference
 from hostile_bytes import Sparse, blob_value, field, model, program, run_child, tensor_type, write_package
+from thorough import sized
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sparse files and VmHWM")
 GIB = 1 << 30
+WORKED_THROUGH = sized(GIB // 4, GIB)
+"""Instead of GIB where every byte is read or written."""
 LIMIT_NBYTES = 100 << 20
 FAR = [1.5, -2.5, 3.5]
 
@@ -155,11 +158,11 @@ def test_large_blob_file_that_announces_what_fits_and_holds_nothing(nbytes, tmp_
     assert run_child(code, path).strip() == "done"
 
 
-def test_splice_of_a_file_of_3_gib(tmp_path):
-    """A value past 3 GiB is replaced and the file written as a stream; this one really takes 3 GiB of disk for a while."""
+def test_splice_of_a_large_file(tmp_path):
+    """A value far away is replaced and the file written as a stream; this one really takes the disk for a while."""
     old, new = tmp_path / "old.mlmodel", tmp_path / "new.mlmodel"
-    large_model(large_const("w", 11, 1, 4, 3 * GIB // 4), large_const("after", 11, 1, 4, 20)).write(old)
-    wanted = large_model(large_const("w", 11, 1, 4, 3 * GIB // 4), large_const("after", 11, 1, 4, 20_000))
+    large_model(large_const("w", 11, 1, 4, 3 * WORKED_THROUGH // 4), large_const("after", 11, 1, 4, 20)).write(old)
+    wanted = large_model(large_const("w", 11, 1, 4, 3 * WORKED_THROUGH // 4), large_const("after", 11, 1, 4, 20_000))
     code = """
         import os, struct, tracemalloc
         from hostile_bytes import field, peak_rss_nbytes, tensor_type
@@ -183,11 +186,11 @@ def test_splice_of_a_file_of_3_gib(tmp_path):
     """
     try:
         assert int(run_child(code, old, new)) < LIMIT_NBYTES
-        assert new.stat().st_size == len(wanted) > 3 * GIB
+        assert new.stat().st_size == len(wanted) > 3 * WORKED_THROUGH
         with new.open("rb") as file:
             assert file.read(len(wanted.parts[0])) == wanted.parts[0]
         with milblob.open(new) as opened:
-            assert [tensor.shape for tensor in opened.values()] == [(3 * GIB // 4,), (20_000,)]
+            assert [tensor.shape for tensor in opened.values()] == [(3 * WORKED_THROUGH // 4,), (20_000,)]
             for tensor in opened.values():
                 assert tensor[-3:].tolist() == FAR and not tensor[-1003:-3].any()
     finally:
@@ -263,12 +266,12 @@ LOOK = """
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="RssAnon")
-def test_statistics_hash_and_diff_of_3_gib(tmp_path):
+def test_statistics_hash_and_diff_of_a_large_model(tmp_path):
     path = tmp_path / "model.mlmodel"
-    large_model(large_const("half", 10, 7, 2, GIB), large_const("single", 11, 1, 4, GIB // 4)).write(path)
-    assert path.stat().st_size > 3 * GIB
+    large_model(large_const("half", 10, 7, 2, WORKED_THROUGH), large_const("single", 11, 1, 4, WORKED_THROUGH // 4)).write(path)
+    assert path.stat().st_size > 3 * WORKED_THROUGH
     other = tmp_path / "other.mlmodel"
-    large_model(large_const("half", 10, 7, 2, GIB), large_const("single", 11, 1, 4, GIB // 4)).write(other)
+    large_model(large_const("half", 10, 7, 2, WORKED_THROUGH), large_const("single", 11, 1, 4, WORKED_THROUGH // 4)).write(other)
     with milblob.open(other) as opened:
         ends = {tensor.dtype: sum(tensor._constant.payload) for tensor in opened.values()}
     with open(other, "r+b") as file:
@@ -278,5 +281,5 @@ def test_statistics_hash_and_diff_of_3_gib(tmp_path):
             file.seek(end - dtype.itemsize)
             file.write(np.array(2, dtype).tobytes())
     anonymous = int(run_child(LOOK, path, other, timeout=600))
-    print(f"statistics, hash and diff of 3 GiB: {anonymous / 2**20:.0f} MiB anonymous at most")
+    print(f"statistics, hash and diff of {3 * WORKED_THROUGH >> 20} MiB: {anonymous / 2**20:.0f} MiB anonymous at most")
     assert anonymous < LIMIT_NBYTES
