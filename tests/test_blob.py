@@ -181,9 +181,18 @@ def test_numbers_of_records(path):
         assert blobs[0] == blobs[-3]
         assert blobs[2].count == 0
         assert blobs[1] == milblob.BlobRecord(AT_NIBBLES, milblob.DType.UINT4, 19, AT_NIBBLES + 64, 37, 4)
-        for number in (3, -4):
-            with pytest.raises(IndexError):
+        for number in (3, -4, 10**9, 10**30):
+            with pytest.raises(IndexError, match=f"^record: expected the number of one of 3, got {number}$"):
                 blobs[number]
+        for number in ("1", None, 1.0, slice(2)):
+            words = f"^record: expected the number of one, got {type(number).__name__}$"
+            with pytest.raises(TypeError, match=words):
+                blobs[number]
+        for offset in ("x", None, 64.0, float("nan"), [64], b"64"):
+            for read in (blobs.read, blobs.read_packed, blobs.record):
+                words = f"^record: expected its offset or a BlobRecord, got {type(offset).__name__}$"
+                with pytest.raises(TypeError, match=words):
+                    read(offset)
 
 
 @pytest.mark.parametrize("kind", [int, np.int64, np.uint64, np.int32])

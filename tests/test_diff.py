@@ -327,3 +327,17 @@ def test_memory_does_not_grow(tmp_path):
     assert kinds(found) == {"#0": "different", "#1": "same"}
     assert found.rows[0].figures.mean_abs == 1
     assert peak < 24 << 20, peak
+
+
+def test_what_is_no_array():
+    good = {"a": noise(4)}
+    for value in (object(), None, [1, None], np.array(["x", 1], object)):
+        for sides in (({"a": value}, good), (good, {"a": value})):
+            with pytest.raises(TypeError, match=r"^array 'a': expected numbers or text, got (object|NoneType|int)$"):
+                milblob.diff(*sides)
+    with pytest.raises(TypeError, match="^names of arrays: expected str, got NoneType$"):
+        milblob.diff({None: noise(4)}, good)
+    for option in ({"atol": "x"}, {"rtol": None}):
+        with pytest.raises(TypeError, match="^[ar]tol: expected a number, got (str|NoneType)$"):
+            milblob.diff(good, good, **option)
+    assert not milblob.diff(good, good, atol=np.float32(0), rtol=0)

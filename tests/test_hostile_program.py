@@ -166,6 +166,8 @@ def test_bad_value(number, code, shape, data, words):
 @pytest.mark.parametrize(("number", "code", "shape", "data", "words"), BAD_VALUES, ids=[row[0] for row in BAD_VALUES])
 def test_bad_value_by_itself(number, code, shape, data, words):
     kind = milblob.UnsupportedError if number in UNSUPPORTED else milblob.FormatError
+    if shape.count(None) > 1:
+        kind = ValueError  # nobody's bytes say so here
     dtype = next(member for member in milblob.DType if member.mil_code == code)
     with pytest.raises(kind) as caught:
         milblob.unpack_tensor(data, dtype, shape)

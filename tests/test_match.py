@@ -410,3 +410,10 @@ def test_match_in_a_process(files):
         env=child_environment(), cwd=pathlib.Path(files[0]).parent,
     )  # fmt: skip
     assert done.returncode == 0 and "fc.weight" in done.stdout
+
+
+def test_what_is_no_array():
+    with pytest.raises(TypeError, match="^array 'a': expected numbers or text, got object$"):
+        milblob.match({"a": object()}, DATA / "quant_int8" / "model.mlmodelc")
+    with pytest.raises(TypeError, match="^threshold: expected a number, got str$"):
+        milblob.match({"a": np.zeros(3)}, DATA / "quant_int8" / "model.mlmodelc", threshold="x")

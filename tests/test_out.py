@@ -1,5 +1,7 @@
 """`out=`: values that are written to an array of the caller's, straight or by a copy, and arrays that do not do."""
 
+from functools import partial
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -125,3 +127,45 @@ def test_read_only_array_is_refused_in_our_words():
     out.flags.writeable = False
     with pytest.raises(ValueError, match=r"^out: expected a writable array, got a read-only one"):
         tensor.read(out=out)
+
+
+OVERLAPPING = [((40,), (0,)), ((40,), (2,)), ((40,), (-3,)), ((5, 8), (0, 4)), ((5, 8), (16, 4)), ((5, 8), (4, 4)),
+               ((2, 4, 5), (4, 40, 4)), ((2, 20), (-4, 4))]  # fmt: skip
+APART = [((40,), (4,)), ((40,), (12,)), ((40,), (7,)), ((5, 8), (4, 20)), ((5, 8), (36, 4)), ((1, 40), (0, 4)),
+         ((40, 1, 1), (8, 0, 2)), ((2, 4, 5), (4, 40, 8))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "strides"), OVERLAPPING + APART)
+def test_elements_that_share_memory(shape, strides):
+    """Each would be written over by another, and the array would hold something else than the values."""
+    values = np.arange(40, dtype=np.float32).reshape(shape)
+    negative = [min(stride, 0) * (size - 1) for stride, size in zip(strides, shape, strict=True)]
+    memory = np.zeros(4096, np.uint8)
+    out = np.ndarray(shape, np.float32, memory, -sum(negative), strides)
+    taken = [sum(i * s for i, s in zip(index, strides, strict=True)) for index in np.ndindex(*shape)]
+    assert ((shape, strides) in OVERLAPPING) == (min(np.diff(sorted(taken))) < 4)
+    if (shape, strides) in APART:
+        assert unpack_tensor(pack_tensor(values), "float32", shape, out=out) is out
+        assert out.tobytes() == values.tobytes()
+        return
+    with pytest.raises(ValueError, match=r"^out: expected memory of its own for each element, got strides \("):
+        unpack_tensor(pack_tensor(values), "float32", shape, out=out)
+    assert not memory.any()
+
+
+def test_elements_that_share_memory_are_refused_everywhere(tmp_path):
+    path = tmp_path / "w.bin"
+    (offset,) = milblob.write_weights({"w": np.arange(40, dtype=np.float32)}, path).values()
+    packed = tmp_path / "p.bin"
+    milblob.write_weights({"w": np.arange(40) % 16}, packed, dtypes={"w": "uint4"})
+    with BlobReader(path) as blobs, milblob.open(path) as model, milblob.open(packed) as nibbles:
+        compressed = milblob.open(DATA / "quant_int8" / "model.mlpackage")["first_weight_quantized"]
+        for read, dtype, shape in (
+            (partial(blobs.read, offset), np.float32, (40,)),
+            (model["#0"].read, np.float32, (40,)),
+            (nibbles["#0"].read, nibbles["#0"].dtype, (40,)),
+            (compressed.read, compressed.dtype, compressed.shape),
+        ):
+            out = np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, [0] * len(shape), writeable=True)
+            with pytest.raises(ValueError, match="^out: expected memory of its own for each element, got strides"):
+                read(out=out)

@@ -341,3 +341,21 @@ def test_bytes_of_the_other_sign_are_checked(array, dtype):
     with pytest.raises(OverflowError, match=str(array[0])):
         milblob.statistics(array, dtype)
     assert milblob.statistics(np.array([100], array.dtype), dtype).maximum == 100
+
+
+@pytest.mark.parametrize(
+    "value", [object(), None, [1, None], np.array(["x", 1], object)], ids=lambda value: type(value).__name__
+)
+def test_what_is_no_array(value):
+    with pytest.raises(TypeError, match="^array: expected numbers or text, got (object|NoneType|int)$"):
+        milblob.statistics(value)
+
+
+def test_what_are_no_statistics():
+    with pytest.raises(TypeError, match="^parts: expected Statistics, got str$"):
+        milblob.Statistics.merge(["count"])
+
+
+def test_texts_are_counted():
+    for texts in (["a", "bc"], np.array(["a", "bc"], object), np.array(["a", b"bc"], object)):
+        assert milblob.statistics(texts).count == 2

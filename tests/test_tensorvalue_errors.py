@@ -41,13 +41,31 @@ def test_open_shape_of_packed_bits_counts_whole_bytes():
         ((0,), "elements of ints: expected 0"),
         ((7, None), "elements of ints: expected 21"),
         ((0, None), "elements of ints: expected 0"),
-        ((None, None), r"shape: expected at most one open dimension, got \(None, None\)"),
         ((1 << 40, 1 << 40), "elements of ints: expected 1208925819614629174706176"),
     ],
 )
 def test_counts_that_do_not_fit(shape, words):
     with pytest.raises(FormatError, match=words):
         unpack_tensor(pack_tensor(np.arange(24, dtype=np.int32)), "int32", shape)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ((b"", "int32", (None, None)), ValueError, r"shape: expected at most one open dimension, got \(None, None\)"),
+        ((b"", "int32", (3, -1)), ValueError, r"shape: expected sizes of 0 or more, .*, got \(3, -1\)"),
+        ((b"", "int32", None), TypeError, "shape: expected a number or several, got NoneType"),
+        ((b"", "int32", "x"), TypeError, "shape: expected integers, got str"),
+        ((b"", "int32", (1.5,)), TypeError, "shape: expected integers, got float"),
+        ((b"", None, (0,)), TypeError, "dtype: expected a DType, a name or a NumPy dtype, got None"),
+        ((None, "int32", (0,)), TypeError, "value: expected a buffer or a TensorValue message, got NoneType"),
+        (([1], "int32", (1,)), TypeError, "value: expected a buffer or a TensorValue message, got list"),
+    ],
+)
+def test_arguments_are_no_matter_of_the_format(arguments, kind, words):
+    with pytest.raises(kind, match=f"^{words}$") as caught:
+        unpack_tensor(*arguments)
+    assert not isinstance(caught.value, milblob.MilblobError)
 
 
 @pytest.mark.parametrize("dtype", NUMERIC)

@@ -1,6 +1,5 @@
 """Blob v2 storage files: records by walk and by offset, arrays over the mapped bytes."""
 
-import operator
 import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from . import _codec, journal, parallel
+from .arguments import as_integer, require_flags
 from .dtypes import BY_BLOB_CODE, DType
 from .errors import FormatError, MilblobError
 from .mapping import Mapping
@@ -41,11 +41,11 @@ class BlobRecord(NamedTuple):
 
 
 def require_fit(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Refuse an output array of another dtype or shape, or that cannot be written to.
+    """Refuse an output array of another dtype or shape, or that cannot hold as many values.
 
     Raises:
         TypeError: no array.
-        ValueError: another dtype or shape, or a read-only array.
+        ValueError: another dtype or shape, a read-only array, or one whose elements share memory.
     """
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out: expected a NumPy array, got {type(out).__name__}")
@@ -55,6 +55,19 @@ def require_fit(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         raise ValueError(f"out: expected shape {shape}, got {out.shape}")
     if not out.flags.writeable:
         raise ValueError("out: expected a writable array, got a read-only one")
+    if not out.flags.forc and _has_overlap(out):
+        raise ValueError(f"out: expected memory of its own for each element, got strides {out.strides} for {shape}")
+
+
+def _has_overlap(array: np.ndarray[Any, Any]) -> bool:
+    """Whether elements share memory, or lie in an order that only as_strided makes, where it takes long to say."""
+    nbytes = array.itemsize  # that all dimensions with smaller strides span
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True)):
+        if size > 1:
+            if stride < nbytes:
+                return array.size > 0
+            nbytes += stride * (size - 1)
+    return False
 
 
 def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -62,7 +75,7 @@ def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.nda
 
     Raises:
         TypeError: no array.
-        ValueError: another dtype or shape, or a read-only array.
+        ValueError: as `require_fit`.
     """
     require_fit(out, values.dtype, values.shape)
     np.copyto(out, values)
@@ -138,6 +151,7 @@ class BlobReader:
     """
 
     def __init__(self, source: Any, *, mmap: bool = True) -> None:
+        require_flags(mmap=mmap)
         if isinstance(source, str | os.PathLike):
             journal.require_none(os.fsdecode(source))
         self._mapping = source if isinstance(source, Mapping) else Mapping(source, is_mapped=mmap)
@@ -190,8 +204,15 @@ class BlobReader:
             yield BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
 
     def __getitem__(self, number: int) -> BlobRecord:
-        """Return the record with this number, counted from 0 in file order; negative numbers count from the end."""
-        row = self.index[operator.index(number)]
+        """Return the record with this number, counted from 0 in file order; negative numbers count from the end.
+
+        Raises:
+            IndexError: there is no such record.
+        """
+        number = as_integer("record", number, "the number of one")
+        if not -self._count <= number < self._count:
+            raise IndexError(f"record: expected the number of one of {self._count}, got {number}")
+        row = self.index[number]
         offset, data_offset, nbytes, count, padding, code, _ = row.tolist()
         return BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
 
@@ -206,6 +227,7 @@ class BlobReader:
     def _record(self, buffer: _codec.Buffer, offset: int | BlobRecord) -> BlobRecord:
         if isinstance(offset, BlobRecord):
             offset = offset.offset
+        offset = as_integer("record", offset, "its offset or a BlobRecord")
         if offset < 0 or offset >= 1 << 64:
             raise FormatError(f"record offset: expected 0 to 2^64 - 1, got {offset}", file=self.name)
         data_offset, nbytes, count, padding, code = _codec.blob_record(buffer, offset)

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from . import _codec
+from .arguments import require_flags
 from .blobcheck import BlobFile, Finding, Findings, check_blob, record_problems, record_row
 from .dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
@@ -43,6 +44,7 @@ def check(path: Any, *, values: bool = False) -> list[Finding]:
     Raises:
         OSError: the path itself does not exist or cannot be opened. Whatever is inside is reported, not raised.
     """
+    require_flags(values=values)
     checker = _Checker()
     if isinstance(path, str | os.PathLike):
         name = os.fsdecode(os.fspath(path))

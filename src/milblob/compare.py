@@ -4,11 +4,13 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _codec
+from .arguments import require, require_calls, require_flags
 from .decode import MAX_DEPTH
 from .dtypes import DType
 from .formats.elements import Readable
@@ -217,9 +219,15 @@ def diff(
 
     Raises:
         KeyError: a name in `mapping` that there is not; a function that neither has. ValueError: two names for one
-        tensor; a tolerance below 0.
+        tensor; a tolerance below 0. TypeError: arrays of neither numbers nor text.
         As `open`, `formats.read.open_arrays` and `Tensor.read`.
     """
+    require_flags(names_only=names_only, stored=stored)
+    require_calls(select=select, progress=progress)
+    require("function", function, str | None, "a name")
+    require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
+    for what, tolerance in (("atol", atol), ("rtol", rtol)):
+        require(what, tolerance, Real, "a number")
     if not (atol >= 0 and rtol >= 0):
         raise ValueError(f"tolerances: expected 0 or more, got {atol} and {rtol}")
     with contextlib.ExitStack() as stack:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _codec
+from .arguments import require_flags
 from .dtypes import DType
 from .errors import UnsupportedError
 from .model import Model
@@ -50,6 +51,7 @@ def content_hash(source: Any, *, dense: bool = False) -> ContentHash:
     Raises:
         As `open` and `Tensor.read`: all or nothing.
     """
+    require_flags(dense=dense)
     with _with_constants(source) as model:
         tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor)}
         hashes = dict(zip(tensors, tensor_hashes(tensors.values(), dense=dense), strict=True))

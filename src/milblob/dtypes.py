@@ -112,8 +112,10 @@ def as_dtype(value: Any) -> Any:
     if isinstance(value, str) and value in _BY_NAME:
         return _BY_NAME[value]
     try:
+        if value is None:  # which NumPy takes for float64
+            raise TypeError
         dtype = np.dtype(value)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         raise TypeError(f"dtype: expected a DType, a name or a NumPy dtype, got {value!r}") from None
     if dtype.kind in "USOT":
         return DType.STRING
@@ -121,3 +123,16 @@ def as_dtype(value: Any) -> Any:
     if found is None:
         raise TypeError(f"dtype: expected one that MIL has, got {dtype}")
     return found
+
+
+def dtype_of(array: np.ndarray[Any, Any], what: str = "array") -> Any:
+    """Return the DType of the elements of an array; of objects, every one is looked at.
+
+    Raises:
+        TypeError: nothing in the table corresponds, or objects that are no text.
+    """
+    if array.dtype.kind == "O":
+        for element in array.flat:
+            if not isinstance(element, str | bytes):
+                raise TypeError(f"{what}: expected numbers or text, got {type(element).__name__}")
+    return as_dtype(array.dtype)

@@ -58,7 +58,7 @@ class Mapping:
         Raises:
             OSError: the file cannot be opened or read.
             FormatError: not a regular file, a Git LFS pointer, or it became shorter while it was read.
-            BufferError: a strided buffer.
+            BufferError: a strided buffer. TypeError: nothing of all that.
         """
         self._mmap: mmap.mmap | None = None
         self._lock = threading.Lock()
@@ -75,10 +75,11 @@ class Mapping:
             data = self._of_file_object(source, take)
         else:
             data = source
-            if source is None or isinstance(source, int):
-                words = f"source: expected a path, a buffer or a file object, got {type(source).__name__}"
-                raise TypeError(words)
-        buffer = Buffer(data, self.name)
+        try:
+            buffer = Buffer(data, self.name)
+        except TypeError:
+            words = f"source: expected a path, a buffer or a file object, got {type(source).__name__}"
+            raise TypeError(words) from None
         self.buffer: Buffer | None = buffer
         if buffer.nbytes < 1024 and bytes(memoryview(data)[: len(LFS_PREFIX)]) == LFS_PREFIX:
             raise FormatError(self._lfs_words(bytes(data)), offset=0, file=self.name)

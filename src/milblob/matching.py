@@ -7,11 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _codec
+from .arguments import require, require_calls
 from .casting import cast_array, is_castable
 from .compare import measure, printable
 from .dtypes import DType
@@ -193,6 +195,8 @@ def match(
     Raises:
         ValueError: a threshold outside (0, 1]. As `diff`.
     """
+    require_calls(select=select, progress=progress)
+    require("threshold", threshold, Real, "a number")
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold: expected a number above 0, up to 1, got {threshold}")
     with contextlib.ExitStack() as stack:

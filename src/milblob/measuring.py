@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _codec
-from .dtypes import DType, as_dtype
+from .arguments import require, require_flags
+from .dtypes import DType, as_dtype, dtype_of
 from .histogram import Bin, Histogram
 from .pieces import Piece, array_pieces, dense_pieces, in_order, split
 from .tensor import Tensor
@@ -90,7 +91,10 @@ class Statistics(NamedTuple):
 
         Of the bytes of strings there are none, so they count as elements and nothing else.
         """
-        return _merge(list(parts))
+        given = list(parts)
+        for part in given:
+            require("parts", part, Statistics, "Statistics")
+        return _merge(given)
 
 
 def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, distinct: bool = True) -> Statistics:
@@ -111,12 +115,13 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
         As `Tensor.read`; TypeError for an array of a dtype that MIL has not, or not
             of `dtype` (integers may be narrowed).
     """
+    require_flags(histogram=histogram, distinct=distinct)
     if isinstance(source, Tensor):
         if source.mil_dtype is DType.STRING:
             return _nothing(DType.STRING, source.shape, source.size)
         return _of_pieces(dense_pieces(source), source.mil_dtype, source.shape, histogram, distinct, source)
     array = np.asarray(source)
-    own = as_dtype(array.dtype)
+    own = dtype_of(array)
     element = own if dtype is None else as_dtype(dtype)
     if element is not own and not (element.is_integer and (own.is_integer or own is DType.BOOL)):
         raise TypeError(f"array: expected elements of {element}, got {own}; convert them first")

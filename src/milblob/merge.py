@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from . import _codec
+from .arguments import require, require_flags
 from .blob import BlobReader, BlobRecord
 from .dedupe import Stretch, first_equal
 from .edits import combined, field, fields_of, reference_edit, require_plain, text_edit, text_of, varint
@@ -104,9 +105,14 @@ def merge_functions(
         FormatError, ResolveError, OSError: a source cannot be read; or the output not written.
     """
     target = os.fsdecode(os.fspath(dst))
+    require_flags(force=force)
+    if isinstance(sources, str) or not isinstance(sources, Iterable):
+        raise TypeError(f"sources: expected a list of models, got {type(sources).__name__}")
     given = [item if isinstance(item, tuple) else (item, {}) for item in sources]
     if not given:
         raise ValueError("sources: expected at least one model, got none")
+    for _, names in given:
+        require("name", names, str | Mapping, "one, or a mapping from functions to names")
     paths = [os.fsdecode(os.fspath(path)) for path, _ in given]
     replaces = _check_target(target, paths, force)
     parts: list[_Part] = []

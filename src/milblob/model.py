@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 
 from . import _codec
+from .arguments import require_flags
 from .blob import BlobReader
 from .dtypes import BY_BLOB_CODE
 from .errors import MilblobError, UnsupportedError
@@ -36,6 +37,7 @@ class Model(MappingABC[str, Tensor]):
     """
 
     def __init__(self, source: Any, *, constants: bool = False, stored: bool = False, mmap: bool = True) -> None:
+        require_flags(constants=constants, stored=stored, mmap=mmap)
         self._constants = constants
         self._stored_view = stored
         self._package = Package(source, is_mapped=mmap)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from .arguments import require_flags
 from .model import Model
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool 
             another writer has it.
     """
     if mode == "r+":
+        require_flags(mmap=mmap)
         if not mmap:
             raise ValueError("mmap: expected True with mode 'r+', got False")
         from .editing import EditableModel

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from . import _codec, journal
+from .arguments import require, require_calls, require_flags
 from .casting import CastCounts
 from .dtypes import DType
 from .editing import Assignment, EditableModel, require_fit, require_unshared
@@ -114,6 +115,9 @@ def refit(
         FileExistsError: `output` exists, and `force` is False or it is something else.
     """
     source = os.fsdecode(os.fspath(path))
+    require_flags(cast=cast, force=force, dry_run=dry_run)
+    require_calls(select=select)
+    require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
     how = _How(mapping or {}, cast, overflow, select)
     with contextlib.ExitStack() as stack:
         given = _arrays(weights, stack)

@@ -1,12 +1,12 @@
 """milblob.repack: rewrite a model, or weight files, in bulk. Plan, then execute."""
 
 import contextlib
-import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _codec, journal
+from .arguments import as_integer, require, require_calls, require_flags
 from .arrange import WEIGHT_COUNT, Arrangement, Change, Options
 from .casting import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
 from .destination import (
@@ -166,10 +166,16 @@ def repack(
         Whatever is raised, `dst` is as it was.
     """
     sources = _paths(src)
+    require_flags(
+        dedupe=dedupe, gc=gc, merge=merge, canonical=canonical, decompress=decompress, force=force, dry_run=dry_run
+    )
+    require_calls(progress=progress)
+    if executor is not None and not hasattr(executor, "submit"):
+        raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
     options = Options(
         _casts(cast), bool(dedupe), bool(gc), _threshold("externalize", externalize), _threshold("inline", inline),
-        split, bool(merge), align, bool(canonical), _globs(select), _names(functions), overflow, nan,
-        bool(decompress),
+        _split(split), bool(merge), align, bool(canonical), _globs(select), _names("functions", functions),
+        overflow, nan, bool(decompress),
     )  # fmt: skip
     _require_options(options)
     return _Repacking(sources, os.fsdecode(os.fspath(dst)), options, force, executor, progress).run(dry_run)
@@ -207,21 +213,29 @@ def _threshold(name: str, value: int | bool | None) -> int | None:
         return None
     if value is True:
         return WEIGHT_COUNT
-    count = operator.index(value)
+    count = as_integer(name, value, "a number of elements, True or False")
     if count < 0:
         raise ValueError(f"{name}: expected a number of elements, got {count}")
     return count
 
 
-def _names(value: str | Sequence[str] | None) -> tuple[str, ...] | None:
+def _split(value: str | int | None) -> str | int | None:
+    return value if value is None or isinstance(value, str) else as_integer("split", value, "'function' or a size")
+
+
+def _names(what: str, value: str | Sequence[str] | None) -> tuple[str, ...] | None:
     if value is None:
         return None
-    return (value,) if isinstance(value, str) else tuple(value)
+    require(what, value, Iterable, "a name or several")
+    names = (value,) if isinstance(value, str) else tuple(value)
+    for name in names:
+        require(what, name, str, "names")
+    return names
 
 
 def _globs(value: str | Sequence[str] | None) -> tuple[str, ...]:
     """What `select` names; () for everything, which an empty list does not mean."""
-    globs = _names(value)
+    globs = _names("select", value)
     if globs == ():
         raise ValueError("select: expected a glob or several, got none; None selects everything")
     return globs or ()

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .dtypes import as_dtype
+from .arguments import require
+from .dtypes import dtype_of
 from .formats.arrays import StoredArray
 from .formats.elements import Readable
 from .formats.read import is_array_file, open_arrays
@@ -29,6 +30,8 @@ class Side(NamedTuple):
         if isinstance(source, Model):
             return cls(dict(source), source, source.path or "model in memory")
         if isinstance(source, Mapping):
+            for name in source:
+                require("names of arrays", name, str, "str")
             return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays")
         if isinstance(source, str | os.PathLike) and is_array_file(os.fsdecode(source)):
             arrays = stack.enter_context(open_arrays(source))
@@ -55,7 +58,7 @@ def _array(name: str, value: Any) -> Readable:
     if isinstance(value, Tensor | StoredArray):
         return value
     array = np.asarray(value)
-    return StoredArray(name, as_dtype(array.dtype), array.shape, lambda: array)
+    return StoredArray(name, dtype_of(array, f"array {name!r}"), array.shape, lambda: array)
 
 
 Pairs = list[tuple[str | None, str | None]]

@@ -1,13 +1,13 @@
 """TensorValue <-> ndarray: which field holds the data, and whether it is what the declared type says."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
-from operator import index
 from typing import Any, cast
 
 import numpy as np
 
 from . import _codec, parallel
+from .arguments import as_integer, require
 from .blob import copy_into, filled
 from .dtypes import DType, as_dtype
 from .errors import FormatError, UnsupportedError
@@ -58,7 +58,7 @@ def unpack_tensor(
             outside the dtype. The message names the field and the element.
         UnsupportedError: a shape that NumPy does not hold (more than 64 dimensions).
         TypeError: `value` is neither bytes nor a TensorValue message.
-        ValueError: a negative dimension; `out` does not fit.
+        ValueError: a negative dimension, or more than one that is open; `out` does not fit.
 
     Spec: FORMATS of coremltools e0e2f42, mlmodel/format/MIL.proto, message TensorValue.
     """
@@ -68,10 +68,17 @@ def unpack_tensor(
             raise TypeError(f"value: expected a TensorValue message, got {name}")
         value = value.SerializeToString()
     given: Any = (shape,) if hasattr(shape, "__index__") else shape  # a number, as NumPy takes it too
-    sizes = tuple(None if size is None else index(size) for size in given)
+    require("shape", given, Iterable, "a number or several")
+    sizes = tuple(None if size is None else as_integer("shape", size, "integers") for size in given)
+    if sizes.count(None) > 1:
+        raise ValueError(f"shape: expected at most one open dimension, got {sizes}")
     if any(size is not None and size < 0 for size in sizes):
         raise ValueError(f"shape: expected sizes of 0 or more, or None for an open one, got {sizes}")
-    buffer = value if isinstance(value, _codec.Buffer) else _codec.Buffer(value)
+    try:
+        buffer = value if isinstance(value, _codec.Buffer) else _codec.Buffer(value)
+    except TypeError:
+        words = f"value: expected a buffer or a TensorValue message, got {type(value).__name__}"
+        raise TypeError(words) from None
     return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), sizes, out)
 
 

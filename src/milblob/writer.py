@@ -1,7 +1,6 @@
 """BlobWriter: new blob v2 files, and records appended to existing ones."""
 
 import contextlib
-import operator
 import os
 import warnings
 from collections.abc import Iterable, Iterator
@@ -11,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from . import _codec
+from .arguments import as_integer, require_flags
 from .blob import BlobReader, BlobRecord
 from .dtypes import DType, as_dtype
 from .errors import FormatError
@@ -58,6 +58,7 @@ class BlobWriter:
     _fd = -1
 
     def __init__(self, path: str | os.PathLike[str], mode: str = "w", *, align: int = 64, sync: bool = True) -> None:
+        require_flags(sync=sync)
         if mode not in ("w", "a"):
             raise ValueError(f"mode: expected 'w' or 'a', got {mode!r}")
         if align not in ALIGNMENTS:
@@ -238,7 +239,7 @@ class BlobWriter:
         with self._turn:
             self._require_open()
             target = _require_blob(dtype)
-            nbytes = operator.index(nbytes)
+            nbytes = as_integer("nbytes", nbytes)
             if nbytes < 0:
                 raise ValueError(f"nbytes: expected 0 or more, got {nbytes}")
             offset = self._add(target, _require_count(nbytes, target, count, "nbytes"), None, nbytes)
@@ -259,11 +260,12 @@ class BlobWriter:
         self._require_process()
         with self._turn:
             self._require_open()
-            if offset not in self._reserved:
+            if as_integer("record", offset, "the offset of one") not in self._reserved:
                 raise KeyError(f"record: expected one that is reserved, got offset {offset}")
             data_offset, nbytes, done = self._reserved[offset]
             view = memoryview(_codec.Buffer(data))
-            stop = operator.index(start) + view.nbytes
+            start = as_integer("start", start)
+            stop = start + view.nbytes
             if start < 0 or stop > nbytes:
                 raise ValueError(f"data: expected bytes inside the {nbytes} of the record, got {start} to {stop}")
             write_at(self._fd, [view], data_offset + start)
@@ -472,7 +474,7 @@ def _require_count(nbytes: int, dtype: DType, count: int | None, what: str) -> i
     Raises:
         ValueError: they are not in so many bytes.
     """
-    found = nbytes * 8 // dtype.nbits if count is None else operator.index(count)
+    found = nbytes * 8 // dtype.nbits if count is None else as_integer("count", count)
     if found < 0 or dtype.nbytes(found) != nbytes:
         raise ValueError(f"{what}: expected {dtype.nbytes(max(found, 0))} bytes for {found} x {dtype}, got {nbytes}")
     return found

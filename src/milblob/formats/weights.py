@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import require, require_calls, require_flags
 from ..dtypes import DType, as_dtype
 from ..files import NewFile, whole_file
 from ..listing import Row, parse_listing, to_json, to_mil
@@ -60,6 +61,10 @@ def write_weights(
         ProgramError: a name that MIL text cannot hold. ValueError: a listing of another kind, or elsewhere.
         FileExistsError: without `force`. Otherwise as `Tensor.read` and `BlobWriter.write`.
     """
+    require_flags(force=force)
+    require_calls(progress=progress)
+    require("tensors", tensors, Mapping, "a mapping of names to arrays")
+    require("dtypes", {} if dtypes is None else dtypes, Mapping, "a mapping of names to dtypes")
     given = {name: as_dtype(dtype) for name, dtype in (dtypes or {}).items()}
     for name in given:
         if name not in tensors:

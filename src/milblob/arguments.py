@@ -1,0 +1,52 @@
+"""What callers give to public functions: refused in our words where it is of another kind."""
+
+import operator
+from typing import Any
+
+import numpy as np
+
+_FLAGS = (bool, np.bool_)
+
+
+def require(what: str, value: object, kind: Any, words: str) -> None:
+    """Refuse an argument that is no `kind`; `words` say what is expected.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{what}: expected {words}, got {type(value).__name__}")
+
+
+def require_flags(**flags: object) -> None:
+    """Refuse options that are neither True nor False: "no" would be taken for True, and None for False.
+
+    Raises:
+        TypeError: one is something else.
+    """
+    for name, value in flags.items():
+        if not isinstance(value, _FLAGS):
+            raise TypeError(f"{name}: expected True or False, got {value!r}")
+
+
+def require_calls(**functions: object) -> None:
+    """Refuse what is to be called later and can not; None stands for nothing to call.
+
+    Raises:
+        TypeError: one is something else.
+    """
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise TypeError(f"{name}: expected a function, got {type(function).__name__}")
+
+
+def as_integer(what: str, value: Any, words: str = "an integer") -> int:
+    """Return a number of any integer type as an int.
+
+    Raises:
+        TypeError: it is something else; floats are too, even whole ones.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what}: expected {words}, got {type(value).__name__}") from None

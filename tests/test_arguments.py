@@ -1,0 +1,125 @@
+"""Arguments of public functions that are of another kind: a TypeError in one grammar, before anything is done."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+import milblob
+from conftest import DATA
+from milblob.arguments import as_integer, require_flags
+
+ARRAYS = {"a": np.ones(3, np.float32)}
+FLAGS = {
+    "open": ("constants", "stored", "mmap"), "load": ("constants", "stored", "mmap"), "BlobReader": ("mmap",),
+    "check": ("values",), "content_hash": ("dense",), "diff": ("names_only", "stored"),
+    "statistics": ("histogram", "distinct"), "merge_functions": ("force",), "refit": ("cast", "force", "dry_run"),
+    "repack": ("dedupe", "gc", "merge", "canonical", "decompress", "force", "dry_run"), "write_weights": ("force",),
+    "BlobWriter": ("sync",),
+}  # fmt: skip
+FUNCTIONS = {"diff": ("select", "progress"), "match": ("select", "progress"), "refit": ("select",),
+             "repack": ("progress",), "write_weights": ("progress",)}  # fmt: skip
+OTHERS = [
+    ("diff", "function", ["main"], "a name, got list"),
+    ("diff", "mapping", "x", "a mapping of names, got str"),
+    ("refit", "mapping", ["x"], "a mapping of names, got list"),
+    ("write_weights", "dtypes", "x", "a mapping of names to dtypes, got str"),
+    ("repack", "externalize", "x", "a number of elements, True or False, got str"),
+    ("repack", "inline", 1.5, "a number of elements, True or False, got float"),
+    ("repack", "split", 1e6, "'function' or a size, got float"),
+    ("repack", "select", 3, "a name or several, got int"),
+    ("repack", "select", ["w", 3], "names, got int"),
+    ("repack", "functions", [None], "names, got NoneType"),
+    ("repack", "executor", 4, "a concurrent.futures.Executor, got int"),
+]
+
+
+@pytest.fixture
+def given(tmp_path):
+    """Function -> arguments that it takes, of files of its own."""
+    model, weights, new = tmp_path / "m.mlpackage", tmp_path / "w.bin", tmp_path / "new.mlpackage"
+    shutil.copytree(DATA / "quant_int8" / "model.mlpackage", model)
+    milblob.write_weights(ARRAYS, weights)
+    return {
+        "open": (model,), "load": (model,), "BlobReader": (weights,), "check": (model,), "content_hash": (model,),
+        "diff": (ARRAYS, ARRAYS), "match": (ARRAYS, model), "statistics": ([1.0],), "merge_functions": ([model], new),
+        "refit": (model, ARRAYS), "repack": (model, new), "write_weights": (ARRAYS, tmp_path / "new.bin"),
+        "BlobWriter": (tmp_path / "new.bin",),
+    }  # fmt: skip
+
+
+def state(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refuse(given, name, option, value, words, folder):
+    before = state(folder)
+    with pytest.raises(TypeError, match=f"^{option}: expected {words}$"):
+        getattr(milblob, name)(*given[name], **{option: value})
+    assert state(folder) == before
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags(given, name, tmp_path):
+    """ "no" is not True."""
+    for option in FLAGS[name]:
+        for value in ("no", None, 1, []):
+            refuse(given, name, option, value, rf"True or False, got {value!r}".replace("[", r"\["), tmp_path)
+
+
+def test_flags_of_a_model_to_change(given):
+    for option in ("constants", "stored", "mmap"):
+        with pytest.raises(TypeError, match=f"^{option}: expected True or False, got 'no'$"):
+            milblob.open(*given["open"], "r+", **{option: "no"})
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(given, name, tmp_path):
+    for option in FUNCTIONS[name]:
+        refuse(given, name, option, "x", "a function, got str", tmp_path)
+
+
+@pytest.mark.parametrize(("name", "option", "value", "words"), OTHERS)
+def test_others(given, name, option, value, words, tmp_path):
+    refuse(given, name, option, value, words, tmp_path)
+
+
+@pytest.mark.parametrize("source", [None, 3, 1.5, object(), [1], {"a": 1}], ids=lambda value: type(value).__name__)
+def test_sources(source):
+    for function in (milblob.open, milblob.load, milblob.BlobReader, milblob.check, milblob.content_hash):
+        words = f"^source: expected a path, a buffer or a file object, got {type(source).__name__}$"
+        with pytest.raises(TypeError, match=words):
+            function(source)
+
+
+def test_sources_of_a_merge(given, tmp_path):
+    model, new = given["repack"]
+    for sources in (None, str(model), model):
+        with pytest.raises(TypeError, match=f"^sources: expected a list of models, got {type(sources).__name__}$"):
+            milblob.merge_functions(sources, new)
+    with pytest.raises(TypeError, match="^name: expected one, or a mapping from functions to names, got int$"):
+        milblob.merge_functions([(model, 3)], new)
+    with pytest.raises(TypeError, match="^tensors: expected a mapping of names to arrays, got list$"):
+        milblob.write_weights([np.ones(3)], tmp_path / "new.bin")
+
+
+def test_numbers_of_a_writer(tmp_path):
+    with milblob.BlobWriter(tmp_path / "w.bin") as writer:
+        offset = writer.reserve(4, "int8")
+        for call, words in (
+            (lambda: writer.reserve("4", "int8"), "nbytes: expected an integer, got str"),
+            (lambda: writer.reserve(4, "int8", 4.0), "count: expected an integer, got float"),
+            (lambda: writer.write_packed(b"ab", "int8", "2"), "count: expected an integer, got str"),
+            (lambda: writer.fill([offset], b"ab"), "record: expected the offset of one, got list"),
+            (lambda: writer.fill(offset, b"ab", None), "start: expected an integer, got NoneType"),
+            (lambda: writer.write([1.0], "(1,"), "dtype: expected a DType, a name or a NumPy dtype, got "),
+        ):
+            with pytest.raises(TypeError, match=f"^{words}"):
+                call()
+        writer.fill(offset, b"abcd", np.int64(0))
+    assert len(milblob.BlobReader(tmp_path / "w.bin")) == 1
+
+
+def test_what_is_taken():
+    require_flags(a=True, b=False, c=np.True_, d=np.bool_(0))
+    assert [as_integer("n", value) for value in (3, True, np.uint64(3), np.array(3))] == [3, 1, 3, 3]
