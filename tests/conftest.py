@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import struct
+import tempfile
 from pathlib import Path
 
 import ml_dtypes
@@ -29,6 +30,19 @@ NUMPY = {
     "UINT1": ml_dtypes.uint1, "UINT6": "u1", "UINT3": "u1",
     "FLOAT8E4M3FN": ml_dtypes.float8_e4m3fn, "FLOAT8E5M2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
+
+
+@pytest.fixture
+def tmp_path(request, tmp_path):
+    """A directory of the test's own: in memory where faults are injected, if there is such a place.
+
+    What those tests are about is the order of calls, and disks take long to sync.
+    """
+    if "faults" not in request.fixturenames or not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        yield Path(name)
 
 
 @pytest.fixture(params=_codec._tiers()[0])

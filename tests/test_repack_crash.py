@@ -5,7 +5,6 @@ import pathlib
 import random
 import shutil
 import sys
-import tempfile
 
 import pytest
 
@@ -56,23 +55,13 @@ def elsewhere_for_ever(source, target):
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """A directory in memory, where there is one: what is tested is the order of calls, and disks take long to sync."""
-    if not os.access("/dev/shm", os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        yield pathlib.Path(name)
-
-
-@pytest.fixture
-def states(folder):
+def states(tmp_path):
     """(package, what it looks like in each state)."""
-    (folder / "made").mkdir()
-    source = small_package(folder / "made")
+    (tmp_path / "made").mkdir()
+    source = small_package(tmp_path / "made")
     found = []
     for number, options in enumerate(STATES):
-        target = folder / "made" / f"{number}.mlpackage"
+        target = tmp_path / "made" / f"{number}.mlpackage"
         once(source, target, options)
         found.append(tree(target))
     assert found[0] != found[1]
@@ -93,9 +82,9 @@ def kill_often(faults, action, arguments, place, count, state):
         assert kills < 2000, seen
 
 
-def test_kill_9_in_place(faults, folder, states):
+def test_kill_9_in_place(faults, tmp_path, states):
     source, known = states
-    path = folder / "run" / "m.mlpackage"
+    path = tmp_path / "run" / "m.mlpackage"
     shutil.copytree(source, path)
     known.append(tree(path))
     held = values(path)
@@ -108,9 +97,9 @@ def test_kill_9_in_place(faults, folder, states):
     assert values(path) == held
 
 
-def test_kill_9_while_another_is_replaced(faults, folder, states):
+def test_kill_9_while_another_is_replaced(faults, tmp_path, states):
     source, known = states
-    path = folder / "run" / "out.mlpackage"
+    path = tmp_path / "run" / "out.mlpackage"
     path.parent.mkdir()
     before = tree(source)
 
@@ -122,14 +111,14 @@ def test_kill_9_while_another_is_replaced(faults, folder, states):
     assert tree(source) == before
 
 
-def test_kill_9_weight_file_in_place(faults, folder):
-    (folder / "run").mkdir()
-    path = folder / "run" / "w.bin"
+def test_kill_9_weight_file_in_place(faults, tmp_path):
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "w.bin"
     path.write_bytes(blobs_of(*((3, bytes([n]) * 5000) for n in range(30)))[0])
     known = []
     for options in STATES:
-        once(path, folder / "w.bin", options)
-        known.append((folder / "w.bin").read_bytes())
+        once(path, tmp_path / "w.bin", options)
+        known.append((tmp_path / "w.bin").read_bytes())
     known.append(path.read_bytes())
 
     def state():
@@ -148,10 +137,10 @@ PLACES += [(place, mode, "EIO") for place in ("new", "other") for mode in ("fail
 
 
 @pytest.mark.parametrize(("place", "mode", "code"), PLACES)
-def test_every_call(faults, folder, states, mode, code, place):
+def test_every_call(faults, tmp_path, states, mode, code, place):
     """The old state or the new one, whole; the source untouched; nothing else anywhere."""
     made, known = states
-    folder = folder / "run"
+    folder = tmp_path / "run"
     folder.mkdir()
     source, target = folder / "m.mlpackage", folder / ("m.mlpackage" if place == "itself" else "out.mlpackage")
 
@@ -188,9 +177,9 @@ def test_every_call(faults, folder, states, mode, code, place):
         assert "error" in exits
 
 
-def test_every_call_with_what_else_there_is(faults, folder):
+def test_every_call_with_what_else_there_is(faults, tmp_path):
     """Edits of the Program and new files."""
-    made, folder = small_package(folder), folder / "run"
+    made, folder = small_package(tmp_path), tmp_path / "run"
     folder.mkdir()
     source = pathlib.Path(shutil.copytree(made, folder / "m.mlpackage"))
     before, held = tree(source), values(source)
