@@ -7,14 +7,24 @@ cdef _text(Buffer buffer, uint64_t offset, uint64_t nbytes):
         raise FormatError(f"text: expected UTF-8, got {error.reason}", offset=offset + error.start, file=buffer.name) from None
 
 
+# Rows refer to numbers and text only, and constants to their operation: no cycles, so nothing for the garbage collector to
+# look for. Of a Program with 119,000 weights, going through them again and again would take longer than making them.
+
+
+@cython.no_gc
 cdef class Op:
     """An output of an operation that owns constants: see mb_op. `shape` is None and `mil_code` 0 where it is no tensor."""
+    cdef C.mb_span _message
     cdef readonly str name, type
     cdef readonly uint32_t block, index, output_count, mil_code
     cdef readonly object shape
-    cdef readonly tuple message
+
+    @property
+    def message(self):
+        return self._message.offset, self._message.nbytes
 
 
+@cython.no_gc
 cdef class Constant:
     """One tensor constant of a Program, or one use of a name: where it is, nothing of what it holds.
 
@@ -22,13 +32,27 @@ cdef class Constant:
     text: the blob's fileName (BLOB) or the name that is read (NAME).    key: parameter or attribute.
     shape: declared dimensions, None where open.    steps: (index, 0 item | 1 key | 2 value) per level of nesting.
     """
-    cdef readonly tuple value, payload, steps, binding
+    cdef C.mb_span _value, _payload
+    cdef uint32_t _binding, _binding_count
+    cdef readonly tuple steps
     cdef readonly str key, text
     cdef readonly Op op
     cdef readonly object shape
     cdef readonly uint64_t blob_offset, count
     cdef readonly uint32_t mil_code, owner, storage
     cdef readonly int64_t block, function
+
+    @property
+    def value(self):
+        return self._value.offset, self._value.nbytes
+
+    @property
+    def payload(self):
+        return self._payload.offset, self._payload.nbytes
+
+    @property
+    def binding(self):
+        return self._binding, self._binding_count
 
 
 cdef class Scan:
@@ -97,7 +121,10 @@ def scan_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint3
     cdef C.mb_status status
     cdef C.mb_span program
     cdef void *memory
-    cdef uint64_t functions = 16, blocks = 64, ops = 1024, entries = 1024, numbers = 4096
+    # Room for the rows of most Programs, or else a second pass once it is known how many there are. What is not used of it is
+    # not touched: it costs addresses, not memory.
+    cdef uint64_t guess = min(max(nbytes // 256, <uint64_t>1024), <uint64_t>1 << 18)
+    cdef uint64_t functions = 16, blocks = 64, ops = guess, entries = guess, numbers = 4 * guess
     _span_check(buffer, offset, nbytes)
     program.offset, program.nbytes = offset, nbytes
     while True:
@@ -159,17 +186,20 @@ cdef Scan _scan_rows(Buffer buffer, C.mb_scan *s):
         o = &s.ops[i]
         op = Op.__new__(Op)
         op.name = _text(buffer, o.name.offset, o.name.nbytes)
-        op.type = _text(buffer, o.type.offset, o.type.nbytes)
+        if o.type.nbytes != last_nbytes or memcmp(buffer.data + o.type.offset, buffer.data + last_offset, last_nbytes):
+            last_offset, last_nbytes = o.type.offset, o.type.nbytes
+            last = _text(buffer, last_offset, last_nbytes)
+        op.type = last  # nearly always that of the operation before, "const": one str for a run of equal ones
         op.block, op.index, op.output_count, op.mil_code = o.block, o.index, o.output_count, o.mil_code
         op.shape = _shape(s.numbers + o.dims, o.rank) if o.mil_code else None
-        op.message = (o.message.offset, o.message.nbytes)
+        op._message = o.message
         ops.append(op)
     scan.constants = constants = []
+    last_offset, last_nbytes, last = 0, 0, ""
     for i in range(s.entry_count):
         t = &s.entries[i]
         row = Constant.__new__(Constant)
-        row.value = (t.value.offset, t.value.nbytes)
-        row.payload = (t.payload.offset, t.payload.nbytes)
+        row._value, row._payload = t.value, t.payload
         if t.key.offset != key_offset or t.key.nbytes != key_nbytes:  # the elements of one list share theirs
             key_offset, key_nbytes = t.key.offset, t.key.nbytes
             key = _text(buffer, key_offset, key_nbytes)
@@ -185,7 +215,7 @@ cdef Scan _scan_rows(Buffer buffer, C.mb_scan *s):
         row.steps = ()
         if t.step_count:
             row.steps = tuple([(s.numbers[t.steps + k] >> 2, s.numbers[t.steps + k] & 3) for k in range(t.step_count)])
-        row.binding = (t.binding, t.binding_count)
+        row._binding, row._binding_count = t.binding, t.binding_count
         row.blob_offset, row.count, row.mil_code, row.owner, row.storage = t.blob_offset, t.count, t.mil_code, t.owner, t.storage
         row.block = -1 if t.block == C.MB_NONE else <int64_t>t.block
         row.function = -1 if t.function == C.MB_NONE else <int64_t>t.function
