@@ -13,6 +13,9 @@ from reference import write_varint
 SANITIZED = "MILBLOB_SANITIZED" in os.environ
 """`make sanitize`: AddressSanitizer takes terabytes of addresses, and memory beside all that is allocated."""
 
+LIMIT_NBYTES = (356 if SANITIZED else 100) << 20
+"""Anonymous memory that work on files of any size may take: AddressSanitizer keeps 256 MiB of what was freed."""
+
 TESTS = pathlib.Path(__file__).parent
 DATA = TESTS / "data"
 FLOATS = field(1, field(1, bytes(40)))  # ImmediateValue.tensor.floats of ten zeros, as the content of TensorValue

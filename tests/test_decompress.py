@@ -12,11 +12,11 @@ import milblob
 import reference
 from conftest import DATA, assert_same
 from constexpr_bytes import code, constexpr, value
-from hostile_bytes import Sparse, blob_value, field, model, operation, program, run_child, write_package
+from hostile_bytes import LIMIT_NBYTES, Sparse, blob_value, field, model, operation, program, run_child, write_package
 from milblob import plan
 from repacking import findings, record_values, references, tree, unsynced, value_type
 from test_decode import CASES, dense_rows
-from test_repack_large import CHILD, FILE, LIMIT_NBYTES, WEIGHTS
+from test_repack_large import CHILD, FILE, WEIGHTS
 
 __all__ = ["unsynced"]  # a fixture of this module too
 

@@ -1,6 +1,6 @@
 """Files past 2 and 4 GiB, sparse on disk: they open, list and load with little resident memory, right to the far end.
 
-What a child may use is the issue's 100 MiB, of which importing NumPy, ml_dtypes and milblob takes about 30.
+What a child may use is 100 MiB, of which importing NumPy, ml_dtypes and milblob takes about 30.
 """
 
 import os
@@ -12,14 +12,13 @@ import pytest
 
 import milblob
 import reference
-from hostile_bytes import Sparse, blob_value, field, model, program, run_child, tensor_type, write_package
+from hostile_bytes import LIMIT_NBYTES, Sparse, blob_value, field, model, program, run_child, tensor_type, write_package
 from thorough import sized
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sparse files and VmHWM")
 GIB = 1 << 30
 WORKED_THROUGH = sized(GIB // 4, GIB)
 """Instead of GIB where every byte is read or written."""
-LIMIT_NBYTES = 100 << 20
 FAR = [1.5, -2.5, 3.5]
 
 

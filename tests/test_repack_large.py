@@ -15,12 +15,11 @@ import pytest
 
 import milblob
 import reference
-from hostile_bytes import Sparse, blob_value, field, model, operation, program, run_child, write_package
+from hostile_bytes import LIMIT_NBYTES, Sparse, blob_value, field, model, operation, program, run_child, write_package
 from repacking import value_type
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sparse files and RssAnon")
 GIB = 1 << 30
-LIMIT_NBYTES = 100 << 20
 FAR = [1.5, -2.5, 3.5]
 TAIL = struct.pack("<3f", *FAR)
 FILE = "Data/com.apple.CoreML/weights/weight.bin"

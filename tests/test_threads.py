@@ -9,7 +9,7 @@ import pytest
 
 import milblob
 import reference
-from hostile_bytes import DATA, FLOATS, const, field, immediate, model, run_child
+from hostile_bytes import DATA, FLOATS, SANITIZED, const, field, immediate, model, run_child
 from milblob.mapping import Mapping
 
 PACKAGE = DATA / "constexpr_ios18/model.mlpackage"
@@ -192,7 +192,7 @@ def test_first_use_of_protobuf_in_many_threads():
 
 
 def test_depth_limits_hold_in_a_thread_with_a_small_stack(tmp_path):
-    """The deepest that is allowed, in 512 KiB: what macOS gives to threads that do not ask for more."""
+    """The deepest that is allowed, in 512 KiB: what macOS gives to threads that do not ask for more. Sanitizers need more."""
     value = immediate(11, [10], FLOATS)
     for _ in range(199):
         value = field(3, field(3, field(1, value)))
@@ -204,7 +204,7 @@ def test_depth_limits_hold_in_a_thread_with_a_small_stack(tmp_path):
     code = """
         import threading
         import milblob
-        threading.stack_size(512 << 10)
+        threading.stack_size(int(sys.argv.pop(1)) << 10)
         found = []
         sources = [open(path, "rb").read() for path in sys.argv[1:]]
         count = lambda: found.extend(len(milblob.open(source, constants=True)) for source in sources)
@@ -216,4 +216,4 @@ def test_depth_limits_hold_in_a_thread_with_a_small_stack(tmp_path):
     paths = [tmp_path / "deep.mlmodel", tmp_path / "deep.mil"]
     paths[0].write_bytes(model(deep))
     paths[1].write_bytes(text)
-    assert run_child(code, *paths).strip() == "[1, 0]"
+    assert run_child(code, 8192 if SANITIZED else 512, *paths).strip() == "[1, 0]"
