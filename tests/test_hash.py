@@ -11,7 +11,8 @@ import milblob
 import reference
 import reference_hash
 from conftest import BLOB_CASES, DATA, ROOT, case_paths, load_case
-from hostile_bytes import field, immediate, model, operation, program, tensor_type
+from constexpr_bytes import constexpr, value
+from hostile_bytes import field, immediate, model, operation, program, tensor_type, write_package
 from milblob import DType, _codec, content_hash, contenthash, pieces
 from milblob.contenthash import hash_bytes
 from milblob.tensorvalue import stored_bytes
@@ -386,6 +387,78 @@ def test_dense_hashes_are_those_of_the_decoded_values(case, path, monkeypatch):
                     rounded = {"mean": 0, "deviation": 0, "total": 0, "spread": 0}
                     got, expected = got._replace(**rounded), expected._replace(**rounded)
                 assert got == expected
+
+
+def check_dense_hash(source, folder):
+    """A model and its decompressed copy hash alike, tensors and uses; the copy hashes so without `dense` too."""
+    target = folder / "dense.mlpackage"
+    milblob.repack(source, target, decompress=True, force=True)
+    expected = content_hash(target)
+    assert content_hash(source, dense=True) == content_hash(target, dense=True) == expected
+    assert content_hash(source) != expected
+    assert milblob.diff(source, target).same
+    return expected
+
+
+def test_dense_hashes_are_those_of_the_decompressed_model(tmp_path):
+    """Of every fixture that has compressed weights: the hash of the model, not only of its weights."""
+    kinds = set()
+    for source in sorted({*DATA.glob("*/model.mlpackage")} - {DATA / "neural_network" / "model.mlpackage"}):
+        with milblob.open(source) as opened:
+            found = {op for tensor in opened.values() for op in tensor.compression.operations}
+        if found:
+            check_dense_hash(source, tmp_path)
+            kinds |= found
+    assert kinds == {
+        "affine_dequantize", "blockwise_shift_scale", "cast", "lut_to_dense", "lut_to_sparse",
+        "sparse_blockwise_shift_scale", "sparse_to_dense",
+    }  # fmt: skip
+    half = tmp_path / "half.mlpackage"
+    milblob.repack(DEMO, half, cast={"float32": "float16"})
+    check_dense_hash(half, tmp_path)
+
+
+def text_of(name, text):
+    """A const operation of a string."""
+    return operation("const", name, [("val", value("STRING", np.array(text)))], output_type=tensor_type(2, []))
+
+
+def reading(*names):
+    """An operation that reads constants."""
+    inputs = b"".join(field(2, field(1, f"x{i}") + field(2, field(1, field(1, name)))) for i, name in enumerate(names))
+    return operation("custom_layer", "y", (), inputs, output_type=tensor_type(10, [2, 3]))
+
+
+def test_dense_hashes_however_a_cast_is_spelled(tmp_path):
+    """What a constexpr operation has beside the decoded value does not count: an attribute, an input, a const."""
+    half, word = ("FLOAT16", np.arange(6, dtype=np.float16).reshape(2, 3)), ("STRING", np.array("fp32"))
+    output = [("w", "FLOAT32", (2, 3))]
+    spellings = {
+        "attributes": [constexpr("cast", output, {"source_val": half, "output_dtype": word}, True)],
+        "inputs": [constexpr("cast", output, {"source_val": half, "output_dtype": word})],
+        "const": [text_of("t", "fp32"), constexpr("cast", output, {"source_val": half, "output_dtype": "t"})],
+        "without": [constexpr("cast", output, {"source_val": half})],
+    }
+    hashes = set()
+    for name, ops in spellings.items():
+        source = write_package(tmp_path / name, model(program(*ops, reading("w"))))
+        hashes.add(check_dense_hash(source, tmp_path).model)
+    assert len(hashes) == 1
+    ops = [*spellings["const"], reading("w", "t")]  # here the model has the text for itself too
+    source = write_package(tmp_path / "shared", model(program(*ops)))
+    assert set(check_dense_hash(source, tmp_path).tensors) == {"w", "t"}
+
+
+def test_dense_hashes_of_a_chain_that_is_read_in_the_middle(tmp_path):
+    bits = ("UINT1", np.array([[0, 1, 1], [1, 0, 1]], np.uint8))
+    lut = ("INT8", np.array([3, -4], np.int8).reshape(1, 1, 2, 1))
+    inner = constexpr("lut_to_dense", [("q", "INT8", (2, 3))], {"indices": bits, "lut": lut})
+    scale = ("FLOAT16", np.full((1, 1), 2, np.float16))
+    outer = constexpr("blockwise_shift_scale", [("w", "FLOAT16", (2, 3))], {"data": "q", "scale": scale})
+    for names, expected in ((("w",), {"w"}), (("w", "q"), {"w", "q"})):
+        source = write_package(tmp_path / "".join(names), model(program(inner, outer, reading(*names))))
+        assert set(check_dense_hash(source, tmp_path).tensors) == expected
+        assert set(milblob.load(source)) == expected
 
 
 def test_a_chain_that_is_too_long(tmp_path):

@@ -53,7 +53,7 @@ def content_hash(source: Any, *, dense: bool = False) -> ContentHash:
     """
     require_flags(dense=dense)
     with _with_constants(source) as model:
-        tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor)}
+        tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
         hashes = dict(zip(tensors, tensor_hashes(tensors.values(), dense=dense), strict=True))
         lines = [b"tensor %b %b\n" % (digest.encode(), _text(name)) for name, digest in hashes.items()]
         for _, program in model._programs:
@@ -67,11 +67,16 @@ def tensor_hashes(tensors: Iterable[Tensor], *, dense: bool = False) -> Iterator
     yield from in_order(tensors, lambda tensor: _tensor(tensor, dense, known).hex())
 
 
-def is_left_out(tensor: Tensor) -> bool:
-    """Whether a constant is no content: attributes of Program, function or block, and names of operations."""
+def is_left_out(tensor: Tensor, dense: bool = False) -> bool:
+    """Whether a constant is no content: attributes of Program, function or block, and names of operations.
+
+    With `dense` all that a constexpr operation has beside the value that it computes, such as the name of a dtype.
+    """
     constant = tensor._constant
     if constant is None or tensor._program is None:
         return False
+    if dense and tensor.op.startswith("constexpr_"):
+        return True
     return constant.op is None or (constant.key == "name" and tensor.mil_dtype is DType.STRING)
 
 

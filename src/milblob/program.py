@@ -272,8 +272,16 @@ class Program:
                 if any(not use.op.startswith("constexpr_") for use in uses):
                     self.shared.add(id(source))
         self._require_ends(inner)
-        # What another constexpr reads is a part, and so is what yields more than one tensor (a mask and its values).
-        ends = [g for g in groups.values() if g.op.message not in inner and g.op.output_count == 1]
+        # What only other constexprs read is a part, and so is what yields more than one tensor (a mask and its values).
+        ends = [
+            g
+            for g in groups.values()
+            if g.op.output_count == 1
+            and (
+                g.op.message not in inner
+                or any(not use.op.startswith("constexpr_") for use in self.uses().get((g.op.block, g.op.name), ()))
+            )
+        ]
         return ends, parts
 
     def _require_ends(self, inner: set[tuple[int, int]]) -> None:
