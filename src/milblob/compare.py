@@ -15,8 +15,8 @@ from .decode import MAX_DEPTH
 from .dtypes import DType
 from .formats.elements import Readable
 from .ranges import PIECE_COUNT, Elements, have_equal_bits, starts
-from .sides import Side, of_function, pair
-from .structure import Change, compare_metadata, compare_programs
+from .sides import Pairs, Side, of_function, pair
+from .structure import Change, Key, compare_metadata, compare_programs, key_of
 from .tensor import Tensor
 from .threads import ordered
 
@@ -199,8 +199,9 @@ def diff(
     """Compare two models, or a model and a file of arrays, seeing through compression.
 
     Tensors are paired by `mapping`, by name, by name without function or pipeline prefix where that is unambiguous, and
-    at last by who reads them: coremltools gives a weight another name when it compresses it. Where they lie, in which
-    order, bytes that nothing initialised and how a Program is written do not count.
+    at last by who reads them: coremltools gives a weight another name when it compresses it. What is a weight on one
+    side only because it lies in a weight file is paired with the small constant of the other. Where tensors lie, in
+    which order, bytes that nothing initialised and how a Program is written do not count.
 
     Args:
         a, b: each a path (a model, weight file or listing; .safetensors, .npz, .npy or a directory of .npy), an open
@@ -247,12 +248,27 @@ def diff(
         is_whole = select is None and function is None and not names_only
         if is_whole and first.has_program and second.has_program:
             assert first.model is not None and second.model is not None
-            result.structure.extend(compare_programs(first.model, second.model))
+            result.structure.extend(_compare_programs(first, second, rows, pairs))
             for target, changes in zip(
                 (result.metadata, result.tools), compare_metadata(first.model, second.model), strict=True
             ):
                 target.extend(changes)
         return result
+
+
+def _compare_programs(a: Side, b: Side, rows: list[TensorDiff], pairs: Pairs) -> list[Change]:
+    """Compare two Programs, and take out of `rows` small constants without a counterpart that this compares."""
+    assert a.model is not None and b.model is not None
+    keys = [(_key(a, old), _key(b, new)) for old, new in pairs]
+    seen: tuple[set[Key], set[Key]] = set(), set()
+    changes = compare_programs(a.model, b.model, {(x, y) for x, y in keys if x and y}, seen)
+    rows[:] = [row for row, (x, y) in zip(rows, keys, strict=True) if (x and y) or not (x in seen[0] or y in seen[1])]
+    return changes
+
+
+def _key(side: Side, name: str | None) -> Key | None:
+    tensor = None if name is None else side.tensors[name]
+    return key_of(tensor) if isinstance(tensor, Tensor) else None
 
 
 # ----------------------------------------------------------------------------------------------------------- one tensor

@@ -122,6 +122,24 @@ class Model(MappingABC[str, Tensor]):
             return True
         return isinstance(name, str) and len(self._by_short_name().get(name, ())) == 1
 
+    def _unlisted(self) -> dict[str, Tensor]:
+        """Every constant that this listing leaves out for being small, a bool or a string; looked for at each call."""
+        found: dict[str, Tensor] = {}
+        if not self._programs:
+            return found
+        known = {tensor._constant.value for tensor in self.values() if tensor._constant is not None}
+        for source, program in self._programs:
+            self._package.require_open()
+            source.mapping.check_size()
+            here = known | {part.value for group in program.groups for part in group.stored()}
+            every = program._scan_again(_codec.SCAN_ALL)
+            program.add_defined(every.ops)
+            rows = [c for c in every.constants if c.storage != _codec.NAME and c.value not in here]
+            names, _ = program.names(rows)
+            for name, row in zip(names[len(program.scan.constants) :], rows, strict=True):
+                found[name] = make_tensor(self._package, source, program, name, row)
+        return found
+
     # ------------------------------------------------------------------------------------------------- the model itself
 
     @property

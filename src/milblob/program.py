@@ -95,6 +95,7 @@ class Program:
         self.shared: set[int] = set()
         self._uses: dict[tuple[int, str], list[Use]] | None = None
         self._readers: dict[tuple[int, str], list[_codec.Constant]] | None = None
+        self._defined: set[tuple[int, str]] = set()  # (block, name), beside those of `scan`
         self.buffer = buffer
         self.span = span
         self.rewritten = False
@@ -327,28 +328,35 @@ class Program:
     def uses(self) -> dict[tuple[int, str], list[Use]]:
         """Return who reads what: (block of the definition, name) -> uses. Names are resolved by scope.
 
-        Only names that an operation of this scan defines are kept; a nested block sees the blocks around it. Found on
-        the first call.
+        Only names that an operation of this scan, or of `add_defined`, defines are kept; a nested block sees the blocks
+        around it. Found on the first call.
         """
-        if self._uses is None:
-            self._uses = {
+        found = self._uses  # another thread may reset it
+        if found is None:
+            found = self._uses = {
                 (block, name): [
                     Use("return", name, "") if (op := reading_op(row)) is None else Use(op.type, op.name, row.key)
                     for row in rows
                 ]
                 for (block, name), rows in self._find_readers().items()
             }
-        return self._uses
+        return found
 
     def readers(self) -> dict[tuple[int, str], list[_codec.Constant]]:
         """Return the rows behind `uses`: a Constant with storage NAME for every place where a name is read."""
-        if self._readers is None:
-            self._readers = self._find_readers()
-        return self._readers
+        found = self._readers
+        if found is None:
+            found = self._readers = self._find_readers()
+        return found
+
+    def add_defined(self, ops: Sequence[_codec.Op]) -> None:
+        """Have `uses` and `readers` know who reads these operations too: those of another scan of the Program."""
+        self._defined |= {(op.block, op.name) for op in ops}
+        self._uses = self._readers = None
 
     def _find_readers(self) -> dict[tuple[int, str], list[_codec.Constant]]:
         scan = self._scan_again(_codec.SCAN_USES)
-        defined = {(op.block, op.name) for op in self.scan.ops}
+        defined = self._defined | {(op.block, op.name) for op in self.scan.ops}
         found: dict[tuple[int, str], list[_codec.Constant]] = {}
         for c in scan.constants:
             block = c.block

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +19,15 @@ from .tensor import Tensor
 
 
 class Side(NamedTuple):
-    """One of what is compared: its tensors by name, the model that has them (None for arrays), what to call it."""
+    """One of what is compared.
 
-    tensors: Mapping[str, Readable]
+    Attributes:
+        tensors: by name: what there is to compare. `pair` adds constants that are weights on the other side only.
+        model: that has them; None for arrays.
+        words: what to call it.
+    """
+
+    tensors: dict[str, Readable]
     model: Model | None
     words: str
 
@@ -54,6 +61,39 @@ class Side(NamedTuple):
         return found if found in self.tensors else None
 
 
+class _Spare:
+    """The constants of a side that are no weights there, by name; looked for once somebody asks."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """Name -> tensor."""
+        return {} if self._side.model is None else self._side.model._unlisted()
+
+    @cached_property
+    def _tails(self) -> dict[str, list[str]]:
+        """The names that end in a name, behind the prefixes of functions and pipelines."""
+        found: dict[str, list[str]] = {}
+        for name, tensor in self.tensors.items():
+            if tensor.function and name.startswith(f"{tensor.function}/"):
+                found.setdefault(name.removeprefix(f"{tensor.function}/"), []).append(name)
+        return found
+
+    def find(self, name: str) -> str | None:
+        """The name of the one constant that a name, perhaps without prefix, stands for."""
+        if name in self.tensors:
+            return name
+        names = self._tails.get(name, ())
+        return names[0] if len(names) == 1 else None
+
+    def take(self, name: str) -> str:
+        """Make a constant one of what is compared."""
+        self._side.tensors[name] = self.tensors[name]
+        return name
+
+
 def _array(name: str, value: Any) -> Readable:
     if isinstance(value, Tensor | StoredArray):
         return value
@@ -70,7 +110,8 @@ def pair(a: Side, b: Side, mapping: Mapping[str, str | None]) -> Pairs:
     Raises:
         KeyError, ValueError: see `diff`.
     """
-    found, dropped = _mapped(a, b, mapping)
+    spare = _Spare(a), _Spare(b)
+    found, dropped = _mapped(a, b, spare, mapping)
     taken = set(found.values())
 
     def add(pairs: Iterable[tuple[str, str]]) -> None:
@@ -79,30 +120,58 @@ def pair(a: Side, b: Side, mapping: Mapping[str, str | None]) -> Pairs:
                 found[old] = new
                 taken.add(new)
 
+    def left() -> tuple[list[str], list[str]]:
+        ours = [name for name in a.tensors if name not in found and name not in dropped]
+        return ours, [name for name in b.tensors if name not in taken]
+
     add((name, name) for name in a.tensors if name in b.tensors)
-    left = [
-        [name for name in a.tensors if name not in found and name not in dropped],
-        [name for name in b.tensors if name not in taken],
-    ]
-    if all(left):
-        add((name, other) for name in left[0] if (other := b.find(name)) is not None)
-        add((other, name) for name in left[1] if (other := a.find(name)) is not None)
-        add(
-            _same_readers(
-                a, [name for name in left[0] if name not in found], b, [name for name in left[1] if name not in taken]
-            )
-        )
-    pairs: Pairs = [(name, found.get(name)) for name in a.tensors if name not in dropped]
-    return pairs + [(None, name) for name in b.tensors if name not in taken]
+    if all(left()):
+        ours, theirs = left()
+        add((name, other) for name in ours if (other := b.find(name)) is not None)
+        add((other, name) for name in theirs if (other := a.find(name)) is not None)
+    # Where a constant is small, it depends on where it is stored whether it is a weight.
+    ours, theirs = left()
+    add((name, spare[1].take(other)) for name in ours if (other := spare[1].find(name)) is not None)
+    add((spare[0].take(other), name) for name in theirs if (other := spare[0].find(name)) is not None)
+    if a.model is not None and b.model is not None:
+        several = len(a.model.functions) > 1 or len(b.model.functions) > 1
+        ours, theirs = left()
+        if ours and theirs:
+            add(_same_readers(_named(a.tensors, ours), _named(b.tensors, theirs), several))
+        ours, theirs = left()
+        if ours:
+            unpaired = {name: tensor for name, tensor in spare[1].tensors.items() if name not in taken}
+            pairs = list(_same_readers(_named(a.tensors, ours), unpaired, several))
+            add((name, spare[1].take(other)) for name, other in pairs)
+        if theirs:
+            unpaired = {name: tensor for name, tensor in spare[0].tensors.items() if name not in found}
+            pairs = list(_same_readers(unpaired, _named(b.tensors, theirs), several))
+            add((spare[0].take(other), name) for other, name in pairs)
+    rows: Pairs = [(name, found.get(name)) for name in a.tensors if name not in dropped]
+    return rows + [(None, name) for name in b.tensors if name not in taken]
 
 
-def _mapped(a: Side, b: Side, mapping: Mapping[str, str | None]) -> tuple[dict[str, str], set[str]]:
+def _named(tensors: Mapping[str, Readable], names: Iterable[str]) -> dict[str, Readable]:
+    return {name: tensors[name] for name in names}
+
+
+def _mapped(
+    a: Side, b: Side, spare: tuple[_Spare, _Spare], mapping: Mapping[str, str | None]
+) -> tuple[dict[str, str], set[str]]:
     """The pairs that a mapping says, and what it leaves out."""
+
+    def find(number: int, name: str) -> str | None:
+        known = (a, b)[number].find(name)
+        if known is not None:
+            return known
+        other = spare[number].find(name)
+        return None if other is None else spare[number].take(other)
+
     found: dict[str, str] = {}
     dropped: set[str] = set()
     for old, new in mapping.items():
-        ours = a.find(old)
-        theirs = None if new is None else b.find(new)
+        ours = find(0, old)
+        theirs = None if new is None else find(1, new)
         if ours is None:
             raise KeyError(f"mapping: expected names in {a.words}, got {old!r}")
         if new is None:
@@ -116,16 +185,16 @@ def _mapped(a: Side, b: Side, mapping: Mapping[str, str | None]) -> tuple[dict[s
     return found, dropped
 
 
-def _same_readers(a: Side, old: list[str], b: Side, new: list[str]) -> Iterator[tuple[str, str]]:
-    """Pair tensors of models that nothing else is paired with, if the same operations read them."""
-    if a.model is None or b.model is None or not old or not new:
-        return
-    several = len(a.model.functions) > 1 or len(b.model.functions) > 1
+def _same_readers(old: Mapping[str, Readable], new: Mapping[str, Readable], several: bool) -> Iterator[tuple[str, str]]:
+    """Pair tensors that the same operations read, where nothing else is read by them alone.
+
+    Args:
+        several: whether there are several functions, so that it takes the same function too.
+    """
     readers: list[dict[Any, list[str]]] = []
-    for side, names in ((a, old), (b, new)):
+    for tensors in (old, new):
         found: dict[Any, list[str]] = {}
-        for name in names:
-            tensor = side.tensors[name]
+        for name, tensor in tensors.items():
             if isinstance(tensor, Tensor):
                 uses = frozenset((use.name, use.parameter) for use in tensor.consumers if use.op != "return")
                 if uses:

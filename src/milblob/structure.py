@@ -1,7 +1,7 @@
 """How two Programs, and what two models say about themselves, differ: in words. Values of weights are not looked at."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from .metadata import Feature, Metadata
 from .model import Model
 from .package import Source
 from .program import Program
-from .tensor import make_tensor
+from .tensor import Tensor, make_tensor
 
 WEIGHT_COUNT = 10
 _MAX_SHOWN = 8
@@ -19,6 +19,17 @@ _TOOL_KEYS = "com.github.apple.coremltools."
 _OPSETS = {f"coreml{number}": f"ios{number + 10}" for number in range(5, 9)}
 
 _WEIGHT = "a weight"
+
+Key = tuple[str, Any]
+"""Which constant or compressed weight of a model it is: prefix of the Program, and where in the Program it is."""
+
+
+def key_of(tensor: Tensor) -> Key | None:
+    """Return the key of a tensor of a model; None of one in a bare weight file."""
+    if tensor._program is None:
+        return None
+    group = tensor._compressed
+    return tensor._program.prefix, tensor._constant.value if group is None else (group.op.block, group.op.name)
 
 
 class Change(NamedTuple):
@@ -37,33 +48,73 @@ class Change(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """A constant below the size of weights: where it is; compared by what it holds, not by how that is written."""
+    """A constant: where it is; a small one is compared by what it holds, not by how that is written."""
 
     source: Source
     program: Program
     rows: tuple[Any, ...]
 
-    def data(self) -> bytes:
-        """The Value messages as they are."""
-        view = memoryview(self.program.buffer)
-        return b"".join(bytes(view[row.value[0] : sum(row.value)]) for row in self.rows)
+    def keys(self) -> list[Key]:
+        """Which constants it consists of; several are a list."""
+        return [(self.program.prefix, row.value) for row in self.rows]
 
-    def read(self, model: Model) -> list[tuple[str, tuple[int, ...], list[Any], bytes]]:
-        """(dtype, shape, values, bytes) of each tensor in it."""
-        found = []
-        for row in self.rows:
-            tensor = make_tensor(model._package, self.source, self.program, row.key, row)
-            values = tensor.read()
-            flat = values.reshape(-1).tolist()
-            data = repr(flat).encode() if values.dtype == object else values.tobytes()
-            found.append((str(tensor.mil_dtype), values.shape, flat, data))
-        return found
+    def is_weight(self) -> bool:
+        """Whether it is left to a comparison of tensors."""
+        return any(map(_is_large, self.rows))
+
+    def data(self, number: int) -> bytes | None:
+        """The Value message of a row as it is; None if the values are not in it."""
+        offset, nbytes = self.rows[number].value
+        is_blob = self.rows[number].storage == _codec.BLOB
+        return None if is_blob else bytes(memoryview(self.program.buffer)[offset : offset + nbytes])
+
+    def read(self, model: Model, number: int) -> tuple[str, tuple[int, ...], list[Any], bytes]:
+        """(dtype, shape, values, bytes) of a row."""
+        row = self.rows[number]
+        tensor = make_tensor(model._package, self.source, self.program, row.key, row)
+        values = tensor.read()
+        flat = values.reshape(-1).tolist()
+        data = repr(flat).encode() if values.dtype == object else values.tobytes()
+        return str(tensor.mil_dtype), values.shape, flat, data
+
+    def words(self, model: Model) -> str:
+        """What it is, for people."""
+        if self.is_weight():
+            return _WEIGHT
+        return " and ".join(_value_words(*self.read(model, number)[:3]) for number in range(len(self.rows)))
+
+
+class _Weight(NamedTuple):
+    """A compressed weight."""
+
+    key: Key
+
+    def keys(self) -> list[Key]:
+        """Which one it is."""
+        return [self.key]
+
+    def is_weight(self) -> bool:
+        """Whether it is left to a comparison of tensors."""
+        return True
+
+    def words(self, model: Model) -> str:
+        """What it is, for people."""
+        return _WEIGHT
+
+
+class _Both(NamedTuple):
+    """The models that are compared, and what `compare_programs` is told and tells of their tensors."""
+
+    a: Model
+    b: Model
+    paired: Collection[tuple[Key, Key]]
+    seen: tuple[set[Key], set[Key]]
 
 
 class _Op(NamedTuple):
     type: str
     output: str
-    arguments: dict[str, list[Any]]  # names as str, _WEIGHT, or _Value
+    arguments: dict[str, list[Any]]  # names as str, _Value or _Weight
 
 
 class _Function(NamedTuple):
@@ -73,16 +124,24 @@ class _Function(NamedTuple):
     ops: dict[str, _Op]
 
 
-def compare_programs(a: Model, b: Model) -> list[Change]:
+def compare_programs(
+    a: Model, b: Model, paired: Collection[tuple[Key, Key]] = (), seen: tuple[set[Key], set[Key]] | None = None
+) -> list[Change]:
     """Say how the Programs of two models differ: functions, inputs and outputs, operations by the name of their output.
 
-    Order of operations, names of constants, and how constants are written do not count. Constants of WEIGHT_COUNT
-    elements or more, and what decompresses them, are left to a comparison of tensors. Operations that read nothing are
-    not seen.
+    Order of operations, names of constants, and how and where constants are stored do not count. Constants of
+    WEIGHT_COUNT elements or more, and what decompresses them, are left to a comparison of tensors. Operations that read
+    nothing are not seen.
+
+    Args:
+        a, b: the models.
+        paired: keys of tensors of A and B that are compared with each other elsewhere, so that nothing is said of them.
+        seen: two sets that are given the keys of all smaller constants in A and B that were looked at here.
 
     Raises:
         FormatError, ResolveError, UnsupportedError: as reading the models does.
     """
+    both = _Both(a, b, paired, (set(), set()) if seen is None else seen)
     first, second = dict(_functions(a)), dict(_functions(b))
     changes: list[Change] = []
     if len(first) == len(second) == 1 and first.keys() != second.keys():
@@ -93,7 +152,7 @@ def compare_programs(a: Model, b: Model) -> list[Change]:
     several = len(first) > 1
     for name, function in first.items():
         if name in second:
-            found = _compare_functions(a, function, b, second[name])
+            found = _compare_functions(both, function, second[name])
             changes += [Change(c.kind, f"{name}: {c.words}") for c in found] if several else found
     return changes + _only((f"function {name!r}" for name in second if name not in first), "added")
 
@@ -103,7 +162,7 @@ def _only(subjects: Iterable[str], kind: str = "removed") -> list[Change]:
     return [Change(kind, f"{subject}: only in {where}") for subject in subjects]
 
 
-def _compare_functions(a: Model, old: _Function, b: Model, new: _Function) -> list[Change]:
+def _compare_functions(both: _Both, old: _Function, new: _Function) -> list[Change]:
     changes = []
     if old.opset != new.opset:
         changes.append(Change("changed", f"opset: {old.opset} in A, {new.opset} in B"))
@@ -114,7 +173,7 @@ def _compare_functions(a: Model, old: _Function, b: Model, new: _Function) -> li
     changes += _only(f"operation {op.type} {name!r}" for name, op in old.ops.items() if name not in new.ops)
     for name, op in old.ops.items():
         if name in new.ops:
-            changes += _compare_ops(a, name, op, b, new.ops[name])
+            changes += _compare_ops(both, name, op, new.ops[name])
     changes += _only((f"operation {op.type} {name!r}" for name, op in new.ops.items() if name not in old.ops), "added")
     return changes
 
@@ -129,7 +188,7 @@ def _compare_named(what: str, old: dict[str, str], new: dict[str, str]) -> list[
     return changes + _only((f"{what} {name!r}" for name in new if name not in old), "added")
 
 
-def _compare_ops(a: Model, name: str, old: _Op, b: Model, new: _Op) -> list[Change]:
+def _compare_ops(both: _Both, name: str, old: _Op, new: _Op) -> list[Change]:
     if old.type != new.type:
         return [Change("changed", f"operation {name!r}: {old.type} in A, {new.type} in B")]
     subject = f"operation {old.type} {name!r}"
@@ -138,33 +197,49 @@ def _compare_ops(a: Model, name: str, old: _Op, b: Model, new: _Op) -> list[Chan
         changes.append(Change("changed", f"{subject}: gives {old.output} in A, {new.output} in B"))
     for key in [*old.arguments, *(key for key in new.arguments if key not in old.arguments)]:
         ours, theirs = old.arguments.get(key), new.arguments.get(key)
+        for seen, arguments in zip(both.seen, (ours, theirs), strict=True):
+            for x in arguments or ():
+                if isinstance(x, _Value) and not x.is_weight():
+                    seen.update(x.keys())
         if ours is None or theirs is None:
             kind, where = ("added", "B") if ours is None else ("removed", "A")
             changes.append(Change(kind, f"{subject}, {key}: only in {where}"))
-        elif not _are_equal(a, ours, b, theirs):
-            changes.append(Change("changed", f"{subject}, {key}: {_words(a, ours)} in A, {_words(b, theirs)} in B"))
+        elif not _are_equal(both, ours, theirs):
+            words = f"{_words(both.a, ours)} in A, {_words(both.b, theirs)} in B"
+            changes.append(Change("changed", f"{subject}, {key}: {words}"))
     return changes
 
 
-def _are_equal(a: Model, ours: list[Any], b: Model, theirs: list[Any]) -> bool:
+def _are_equal(both: _Both, ours: list[Any], theirs: list[Any]) -> bool:
     if len(ours) != len(theirs):
         return False
-    for x, y in zip(ours, theirs, strict=True):
-        if isinstance(x, _Value) and isinstance(y, _Value):
-            if x.data() == y.data():
-                continue
-            values, others = x.read(a), y.read(b)
-            if [(d, s, data) for d, s, _, data in values] != [(d, s, data) for d, s, _, data in others]:
-                return False
-        elif x != y:
-            return False
-    return True
+    return all(
+        x == y if isinstance(x, str) or isinstance(y, str) else _are_equal_constants(both, x, y)
+        for x, y in zip(ours, theirs, strict=True)
+    )
+
+
+def _are_equal_constants(both: _Both, x: "_Value | _Weight", y: "_Value | _Weight") -> bool:
+    if isinstance(x, _Value) and isinstance(y, _Value) and not (x.is_weight() and y.is_weight()):
+        return len(x.rows) == len(y.rows) and all(_are_equal_rows(both, x, y, number) for number in range(len(x.rows)))
+    return (x.is_weight() and y.is_weight()) or (x.keys()[0], y.keys()[0]) in both.paired
+
+
+def _are_equal_rows(both: _Both, x: _Value, y: _Value, number: int) -> bool:
+    if (x.keys()[number], y.keys()[number]) in both.paired:
+        return True
+    is_large, is_other_large = _is_large(x.rows[number]), _is_large(y.rows[number])
+    if is_large or is_other_large:
+        return is_large and is_other_large
+    data = x.data(number)
+    if data is not None and data == y.data(number):
+        return True
+    values, others = x.read(both.a, number), y.read(both.b, number)
+    return values[:2] == others[:2] and values[3] == others[3]
 
 
 def _words(model: Model, arguments: list[Any]) -> str:
-    return ", ".join(
-        " and ".join(_value_words(*row[:3]) for row in x.read(model)) if isinstance(x, _Value) else x for x in arguments
-    )
+    return ", ".join(x if isinstance(x, str) else x.words(model) for x in arguments)
 
 
 def _value_words(dtype: str, shape: tuple[int, ...], values: list[Any]) -> str:
@@ -235,8 +310,6 @@ class _Names:
         arguments = known.arguments.setdefault(row.key, [])
         if row.storage == _codec.NAME:
             arguments.append(self._meaning(row.block, row.text))
-        elif _is_weight(row):
-            arguments.append(_WEIGHT)
         else:
             arguments.append(_Value(self._source, self._program, (row,)))
 
@@ -244,12 +317,10 @@ class _Names:
         at = block
         while at >= 0:
             rows = self._constants.get((at, name))
+            if rows:
+                return _Value(self._source, self._program, tuple(rows))
             if rows is not None:
-                return (
-                    _Value(self._source, self._program, tuple(rows))
-                    if rows and not any(map(_is_weight, rows))
-                    else _WEIGHT
-                )
+                return _Weight((self._program.prefix, (at, name)))
             at = self._scan.blocks[at][2]
         return name
 
@@ -263,9 +334,7 @@ class _Names:
         return found
 
 
-def _is_weight(row: Any) -> bool:
-    if row.storage == _codec.BLOB:
-        return True
+def _is_large(row: Any) -> bool:
     return bool(row.count >= WEIGHT_COUNT and BY_MIL_CODE.get(row.mil_code) not in (DType.BOOL, DType.STRING))
 
 
