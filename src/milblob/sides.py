@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .arguments import require
+from .arguments import Names, names_in, require
 from .dtypes import dtype_of
 from .formats.arrays import StoredArray
 from .formats.elements import Readable
@@ -64,14 +64,15 @@ def _array(name: str, value: Any) -> Readable:
 Pairs = list[tuple[str | None, str | None]]
 
 
-def pair(a: Side, b: Side, mapping: Mapping[str, str | None]) -> Pairs:
+def pair(a: Side, b: Side, mapping: Mapping[str, Names]) -> Pairs:
     """Find the tensor of B for each of A.
 
     Raises:
         KeyError, ValueError: see `diff`.
     """
-    found, dropped = _mapped(a, b, mapping)
-    taken = set(found.values())
+    mapped, dropped = _mapped(a, b, mapping)
+    found = {old: new[0] for old, new in mapped.items()}
+    taken = {name for new in mapped.values() for name in new}
 
     def add(pairs: Iterable[tuple[str, str]]) -> None:
         for old, new in pairs:
@@ -92,27 +93,34 @@ def pair(a: Side, b: Side, mapping: Mapping[str, str | None]) -> Pairs:
                 a, [name for name in left[0] if name not in found], b, [name for name in left[1] if name not in taken]
             )
         )
-    pairs: Pairs = [(name, found.get(name)) for name in a.tensors if name not in dropped]
+    pairs: Pairs = [
+        (name, new) for name in a.tensors if name not in dropped for new in mapped.get(name, [found.get(name)])
+    ]
     return pairs + [(None, name) for name in b.tensors if name not in taken]
 
 
-def _mapped(a: Side, b: Side, mapping: Mapping[str, str | None]) -> tuple[dict[str, str], set[str]]:
+def _mapped(a: Side, b: Side, mapping: Mapping[str, Names]) -> tuple[dict[str, list[str]], set[str]]:
     """The pairs that a mapping says, and what it leaves out."""
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
+    taken: set[str] = set()
     dropped: set[str] = set()
-    for old, new in mapping.items():
+    for old, value in mapping.items():
         ours = a.find(old)
-        theirs = None if new is None else b.find(new)
         if ours is None:
             raise KeyError(f"mapping: expected names in {a.words}, got {old!r}")
-        if new is None:
+        names = names_in(value)
+        if not names:
             dropped.add(ours)
             continue
-        if theirs is None:
-            raise KeyError(f"mapping: expected names in {b.words}, got {new!r}")
-        if theirs in found.values() or ours in found:
-            raise ValueError(f"mapping: expected each name once, got another one for {old!r} or {new!r}")
-        found[ours] = theirs
+        known = ours in found
+        for new in names:
+            theirs = b.find(new)
+            if theirs is None:
+                raise KeyError(f"mapping: expected names in {b.words}, got {new!r}")
+            if theirs in taken or known:
+                raise ValueError(f"mapping: expected each name once, got another one for {old!r} or {new!r}")
+            found.setdefault(ours, []).append(theirs)
+            taken.add(theirs)
     return found, dropped
 
 
