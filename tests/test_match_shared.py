@@ -201,7 +201,7 @@ def test_a_blob_of_which_a_part_is_not_found(shared, cli, tmp_path):
     assert found_is_whole(found) and found.refit_mapping == {"w": "w", "v": "v"}
 
 
-def test_select_leaves_out_what_refit_needs(functions):
+def test_select_leaves_out_what_refit_needs(functions, cli):
     arrays = milblob.load(functions)
     found = milblob.match(arrays, functions, select=lambda name: name.startswith("alpha/"))
     by_name = {match.name: match for match in found.matches}
@@ -210,6 +210,13 @@ def test_select_leaves_out_what_refit_needs(functions):
         "alpha/adapter_weight": "alpha/adapter_weight"
     }
     assert len(milblob.refit(functions, arrays, mapping=found.refit_mapping, dry_run=True).changes) == 1
+    cells = {
+        line.split()[1]: line
+        for line in cli("match", functions, functions, "-k", "alpha/*")[1].splitlines()
+        if "alpha/" in line
+    }
+    assert cells["alpha/base_weight"].endswith("no, without beta/base_weight")
+    assert cells["alpha/base_bias_0"].endswith("no, without beta/base_bias_0 and 1 more")
 
 
 # ------------------------------------------------------------------------------------------------------- similar values

@@ -55,7 +55,8 @@ def _print(found: Matching, arguments: Namespace) -> None:
     cells = []
     for m in found.matches:
         how = m.how if m.how != "similar" else f"similar, {m.correlation:.4f}"
-        refit = m.refit or (f"no, without {_some([*m.without], arguments)}" if m.without else "no")
+        more = f" and {len(m.without) - 1:,} more" if len(m.without) > 1 else ""
+        refit = m.refit or (f"no, without {m.without[0]}{more}" if m.without else "no")
         cells.append([m.given, m.name, how, ", ".join(m.needs) or "-", refit])
     if cells:
         output.print_table(["given", "weight", "how", "needs", "refit"], cells)
