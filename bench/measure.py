@@ -14,8 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import milblob
+
 HERE = Path(__file__).parent
-SOURCES = HERE.parent / "src"
+SOURCES = Path(milblob.__file__).parents[1]
 
 
 def files_of(path: Path) -> list[Path]:
@@ -58,7 +60,7 @@ def disk_nbytes() -> int:
 
 @functools.cache
 def _environment() -> dict[str, str]:
-    """Environment of a fresh process: bench/ and src/ to import from, bytecode kept, as an installed package has it."""
+    """Environment of a fresh process: bench/ and milblob to import from, bytecode kept, as an installed package has it."""
     env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPATH"] = os.pathsep.join((str(SOURCES), str(HERE), env.get("PYTHONPATH", "")))
     return env

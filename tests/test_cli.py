@@ -20,6 +20,8 @@ from milblob import blobcheck
 from milblob.cli import output, patterns
 
 TESTS = pathlib.Path(__file__).parent
+SOURCES = pathlib.Path(milblob.__file__).parents[1]
+"""Where what is tested is imported from: src/, or an installed wheel."""
 DATA = TESTS / "data"
 DEMO = str(TESTS.parent / "examples" / "demo.mlpackage")
 PALETTE = str(DATA / "palette_4bit/model.mlpackage")
@@ -32,7 +34,7 @@ TENSOR_KEYS = ["name", "dtype", "shape", "nbytes", "function", "op", "file", "of
 
 def spawn(*argv, **options):
     """Start the command as a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(TESTS.parent / "src"), **options.pop("env", {})}
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES), **options.pop("env", {})}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen([sys.executable, "-m", "milblob", *argv], env=environment, **pipes)
 
@@ -502,7 +504,7 @@ def on_terminal(argv, columns, env):
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 def test_terminals(tmp_path):
     (tmp_path / "rich.py").write_text("raise ImportError\n")
-    path = os.pathsep.join([str(tmp_path), str(TESTS.parent / "src")])
+    path = os.pathsep.join([str(tmp_path), str(SOURCES)])
     coloured = on_terminal(["ls", DEMO, "-p"], 100, {})
     assert "\x1b[36m" in coloured
     assert "─" in coloured

@@ -109,6 +109,21 @@ def test_figures(dtypes, count):
     check_figures(row.figures, a, b)
 
 
+@pytest.mark.parametrize(("a", "b", "most"), [
+    ([1e200], [-1e200], 2e200), ([1e-200], [-1e-200], 2e-200), ([1e-170, 2e-170], [2e-170, 4e-170], 2e-170),
+    ([1.0, 2.0], [1e200, 2.0], 1e200), ([1e160, 1.0], [1e160, 2.0], 1.0),
+])  # fmt: skip
+def test_squares_that_float64_does_not_hold_are_in_no_figure(a, b, most):
+    (row,) = milblob.diff({"w": np.array(a)}, {"w": np.array(b)}).rows
+    assert row.figures.max_abs == most
+    assert row.figures.relative is row.figures.cosine is row.figures.correlation is row.figures.sqnr is None
+
+
+def test_a_mean_that_float64_does_not_hold_is_none():
+    (row,) = milblob.diff({"w": np.full(9, 1e308)}, {"w": np.zeros(9)}).rows
+    assert row.figures.max_abs == 1e308 and row.figures.mean_abs is None
+
+
 def test_figures_of_packed_elements(tmp_path):
     """int4 and uint6 in weight files, 2^20 and some, against the elements themselves."""
     rng = np.random.default_rng(1)

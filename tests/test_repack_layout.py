@@ -72,11 +72,12 @@ def test_dedupe_is_exact(tmp_path):
     assert found["w0"] == found["w1"] == found["w8"]
     assert len(set(found.values())) == 7
     assert values(tmp_path / "out.mlpackage") == values(source)
-    assert theirs(tmp_path / "out.mlpackage") == theirs(source)
     with milblob.BlobReader(tmp_path / "out.mlpackage" / FILE) as blobs:
         assert len(blobs) == 7
     written = (tmp_path / "out.mlpackage" / FILE).read_bytes()
     assert written[8:64] == bytes(56) and written[64 + 32 : 128] == bytes(32)  # garbage is not written anew
+    pytest.importorskip("coremltools")
+    assert theirs(tmp_path / "out.mlpackage") == theirs(source)
 
 
 def test_dedupe_of_one_record_with_several_names(tmp_path):

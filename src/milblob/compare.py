@@ -22,6 +22,8 @@ from .threads import ordered
 
 _DIFFERENT = ("different", "dtype", "shape", "only_a", "only_b")
 _MAX_LINES = 40
+_LEAST = 2.0**-960
+"""Of sums of squares: below it, what single squares lose to underflow shows in the figures."""
 
 
 class Figures(NamedTuple):
@@ -34,7 +36,8 @@ class Figures(NamedTuple):
         unequal: how many elements differ.
         outside: how many differ by more than atol + rtol * |a|.
         mismatched: how many are NaN or infinite on one side, and not the same on the other.
-        max_abs, mean_abs: the largest and the mean |b - a|. None without finite elements, like those below.
+        max_abs, mean_abs: the largest and the mean |b - a|. None without finite elements, like those below, and
+            where float64 does not hold the sum of distances, or for those below of squares.
         relative: norm of b - a over norm of a; None if a is zero and b is not.
         cosine: of the angle between a and b; None if one of them is zero.
         correlation: the same after their means are taken off; None if one of them is constant.
@@ -351,13 +354,16 @@ def _figures(total: _codec.Comparison) -> Figures:
     if not finite:
         return Figures(unequal, outside, mismatched, None, None, None, None, None, None)
     sum_a, sum_b, aa, bb, ab, distance, noise = total.sums
-    relative = math.sqrt(noise / aa) if aa else (0.0 if not noise else None)
+    mean = distance / finite if math.isfinite(distance) else None
+    if not all(x == 0 or _LEAST <= x < math.inf for x in (aa, bb, noise)) or (total.most and not noise):
+        return Figures(unequal, outside, mismatched, total.most, mean, None, None, None, None)
+    relative = math.sqrt(noise) / math.sqrt(aa) if aa else (0.0 if not noise else None)
     cosine = _cosine(ab, aa, bb)
     centred = _cosine(ab - sum_a * (sum_b / finite), _spread(aa, sum_a, finite), _spread(bb, sum_b, finite))
     sqnr = None
-    if relative is not None and not math.isnan(relative):
-        sqnr = math.inf if not relative else 20 * math.log10(1 / relative) if not math.isinf(relative) else None
-    return Figures(unequal, outside, mismatched, total.most, distance / finite, relative, cosine, centred, sqnr)
+    if relative is not None:
+        sqnr = math.inf if not relative else 20 * math.log10(1 / relative)
+    return Figures(unequal, outside, mismatched, total.most, mean, relative, cosine, centred, sqnr)
 
 
 def _spread(squares: float, total: float, count: int) -> float:
