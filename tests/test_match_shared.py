@@ -294,3 +294,34 @@ def test_lists_in_mappings(functions, tmp_path, cli):
     (tmp_path / "map.json").write_text('{"w": ["alpha/base_weight", 3]}')
     status, _, err = cli("refit", functions, tmp_path / "w.npz", "--mapping", tmp_path / "map.json")
     assert status == 2 and "mapping: expected an object of names" in err
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_sharing(tmp_path, seed):
+    """Whatever is one blob and whatever is given: each name is in one place, and `refit` takes the mapping as it is."""
+    random = np.random.default_rng(seed)
+    base = [normal(4, 5) for _ in range(2)]
+    arrays = [base[i].copy() for i in random.integers(0, 2, random.integers(1, 5))]
+    data, offsets = blob_file(*(("FLOAT32", array.reshape(-1)) for array in arrays))
+    weights = {}
+    for name in [f"{function}_w{i}" for function in "fg" for i in range(random.integers(1, 5))]:
+        which = random.integers(len(arrays))
+        weights[name] = arrays[which] if random.random() < 0.85 else arrays[which].reshape(20), offsets[which]
+    code, file = DType.FLOAT32.mil_code, "@model_path/weights/weight.bin"
+    rows = [const(blob_value(code, list(array.shape), file, at), name) for name, (array, at) in weights.items()]
+    package = write_package(tmp_path, model(program(*rows)), {"weight.bin": data})
+    given = {"extra": base[0]}
+    for name, (array, _) in weights.items():
+        if random.random() < 0.7:
+            given[(name, name[2:], f"x{len(given)}")[random.integers(3)]] = array
+    found = milblob.match(given, package)
+    matched, tied = [match.name for match in found.matches], [name for tie in found.ties for name in tie.names]
+    assert sorted(matched + tied + found.unmatched_names) == sorted(weights)
+    ours, rivals = set(found.mapping), {name for tie in found.ties for name in tie.given}
+    assert ours | rivals | {*found.unmatched_given, *found.equal_given} == set(given) == set(found.refit_mapping)
+    assert not (ours | rivals) & {*found.unmatched_given, *found.equal_given}
+    assert not set(found.unmatched_given) & set(found.equal_given)
+    writable = [match.name for match in found.matches if match.refit]
+    if writable:
+        report = milblob.refit(package, given, mapping=found.refit_mapping, dry_run=True)
+        assert sorted(row.name for row in report.changes) == sorted(writable)
