@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from .contenthash import ContentHash, content_hash
     from .editing import EditableModel
     from .formats.weights import write_weights
-    from .matching import Match, Matching, Tie, match
+    from .matches import Match, Matching, Tie
+    from .matching import match
     from .measuring import Statistics, statistics
     from .merge import Merged, MergedFunction, merge_functions
     from .refitting import RefitReport, Refitted, refit
@@ -96,9 +97,9 @@ _LATER = {
     "write_weights": "formats.weights",
     "Statistics": "measuring",
     "statistics": "measuring",
-    "Match": "matching",
-    "Matching": "matching",
-    "Tie": "matching",
+    "Match": "matches",
+    "Matching": "matches",
+    "Tie": "matches",
     "match": "matching",
     "Merged": "merge",
     "MergedFunction": "merge",

@@ -1,6 +1,7 @@
 """What callers give to public functions: refused in our words where it is of another kind."""
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,3 +51,19 @@ def as_integer(what: str, value: Any, words: str = "an integer") -> int:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{what}: expected {words}, got {type(value).__name__}") from None
+
+
+Names = str | Sequence[str] | None
+
+
+def names_in(value: object) -> list[str]:
+    """Return the names that a mapping has for one: of a name that, of several all, of None none.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if value is None or isinstance(value, str):
+        return [] if value is None else [value]
+    if isinstance(value, Sequence) and all(isinstance(name, str) for name in value):
+        return list(value)
+    raise TypeError(f"mapping: expected a name, a list of names or None, got {value!r:.100}")

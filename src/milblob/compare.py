@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _codec
-from .arguments import require, require_calls, require_flags
+from .arguments import Names, require, require_calls, require_flags
 from .decode import MAX_DEPTH
 from .dtypes import DType
 from .formats.elements import Readable
@@ -192,7 +192,7 @@ def diff(
     *,
     select: Callable[[str], bool] | None = None,
     function: str | None = None,
-    mapping: Mapping[str, str | None] | None = None,
+    mapping: Mapping[str, Names] | None = None,
     atol: float = 0.0,
     rtol: float = 0.0,
     names_only: bool = False,
@@ -212,7 +212,7 @@ def diff(
         select: called with names; tensors that it answers False for on both sides are left out, and so are Programs and
             metadata.
         function: likewise only tensors of this function.
-        mapping: name in `a` -> name in `b`; None leaves the tensor of `a` out.
+        mapping: name in `a` -> name in `b`, or a list of names; None leaves the tensor of `a` out.
         atol, rtol: elements may differ by atol + rtol * |a|.
         names_only: compare only which names there are.
         stored: compare the stored parts of compressed weights instead of the weights.

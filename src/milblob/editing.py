@@ -318,14 +318,8 @@ def require_unshared(model: Model, staged: Mapping[str, Assignment]) -> None:
     blobs = [a for a in staged.values() if a.tensor.is_blob and a.tensor._source is not None]
     if not blobs:
         return
+    users = blob_users(model)
     places: dict[tuple[str | None, str], str] = {}
-    names = {id(t._constant): t.name for t in model.values() if t._constant is not None}
-    users: dict[tuple[str, int], list[str]] = {}
-    for source, program in model._programs:
-        for c in program.scan.constants:
-            if c.storage == _codec.BLOB:
-                name = names.get(id(c)) or program.part_names.get(id(c)) or program.path(c.op, c)
-                users.setdefault((_place(places, source, c.text), c.blob_offset), []).append(name)
     for a in blobs:
         constant = a.tensor._constant
         key = _place(places, typing.cast(Source, a.tensor._source), constant.text), constant.blob_offset
@@ -336,6 +330,19 @@ def require_unshared(model: Model, staged: Mapping[str, Assignment]) -> None:
             if staged[other].data != a.data:
                 words = f"{a.tensor.name}: expected equal values for {other}, which is the same blob, got others"
                 raise ValueError(words)
+
+
+def blob_users(model: Model) -> dict[tuple[str, int], list[str]]:
+    """Return the weights, and parts of compressed ones, of each blob: (real path, offset of the metadata) -> names."""
+    places: dict[tuple[str | None, str], str] = {}
+    names = {id(t._constant): t.name for t in model.values() if t._constant is not None}
+    users: dict[tuple[str, int], list[str]] = {}
+    for source, program in model._programs:
+        for c in program.scan.constants:
+            if c.storage == _codec.BLOB:
+                name = names.get(id(c)) or program.part_names.get(id(c)) or program.path(c.op, c)
+                users.setdefault((_place(places, source, c.text), c.blob_offset), []).append(name)
+    return users
 
 
 def _place(places: dict[tuple[str | None, str], str], source: Source, text: str) -> str:

@@ -5,7 +5,6 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from numbers import Real
 from typing import Any, NamedTuple
@@ -15,12 +14,14 @@ import numpy as np
 from . import _codec
 from .arguments import require, require_calls
 from .casting import cast_array, is_castable
-from .compare import measure, printable
+from .compare import measure
 from .dtypes import DType
+from .editing import blob_users
 from .formats.elements import Readable
 from .layouts import Layout, layouts
+from .matches import Match, Matching, Tie
 from .model import Model
-from .ranges import PIECE_COUNT, Elements, starts
+from .ranges import PIECE_COUNT, Elements, have_equal_bits, starts
 from .sides import Side
 from .structure import WEIGHT_COUNT
 from .tensor import Tensor
@@ -33,138 +34,6 @@ _TIE = 0.002  # correlations that are closer say nothing about which it is
 _MAX_CONFIRMED = 4  # candidates for a weight that are compared in full
 _MAX_VERIFIED = 4096  # pairs with the same elements whose order is looked at
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
-
-
-class Match(NamedTuple):
-    """A training tensor and the weight it became.
-
-    Attributes:
-        given: name in the weights that were given.
-        name: of the weight in the model.
-        how: "exact" (the same elements after a cast), "name" (likewise, one of several equal tensors, chosen by its
-            name) or "similar".
-        given_dtype, given_shape, dtype, shape: of the two.
-        layout: what makes the one's order of elements the other's.
-        compression: scheme of the weight, "" if it is stored dense.
-        correlation: of the values; 1.0 if they are exact.
-    """
-
-    given: str
-    name: str
-    how: str
-    given_dtype: DType
-    given_shape: tuple[int, ...]
-    dtype: DType
-    shape: tuple[int, ...]
-    layout: Layout
-    compression: str
-    correlation: float
-
-    @property
-    def needs(self) -> list[str]:
-        """What makes the given tensor the weight, such as ["transpose (1, 0)", "cast float32 to float16"]."""
-        steps = self.layout.words
-        if self.given_dtype is not self.dtype:
-            steps.append(f"cast {self.given_dtype} to {self.dtype}")
-        return [*steps, f"compress ({self.compression})"] if self.compression else steps
-
-    @property
-    def refit(self) -> str:
-        """How `refit` takes it: "as it is", "with a cast" (cast=True), or "" if it does not."""
-        if self.compression or not self.layout.is_identity:
-            return ""
-        return "as it is" if self.given_dtype is self.dtype else "with a cast"
-
-    def apply(self, array: Any) -> np.ndarray[Any, Any]:
-        """Return the given tensor in the layout and dtype of the weight; too large numbers become infinite.
-
-        Args:
-            array: of `given_shape`.
-
-        Raises:
-            TypeError: a cast between floats and integers.
-        """
-        moved = self.layout.apply(np.ascontiguousarray(np.asarray(array)).reshape(self.given_shape))
-        return cast_array(np.ascontiguousarray(moved).reshape(self.shape), self.dtype, overflow="inf")[0]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        row: dict[str, Any] = {"given": self.given, "name": self.name, "how": self.how}
-        row |= {"given_dtype": str(self.given_dtype), "given_shape": list(self.given_shape)}
-        row |= {"dtype": str(self.dtype), "shape": list(self.shape), "compression": str(self.compression)}
-        return {**row, "needs": self.needs, "refit": self.refit, "correlation": self.correlation}
-
-
-class Tie(NamedTuple):
-    """Tensors that could be each other's: equal ones, or as good as equal.
-
-    Attributes:
-        given: names in the weights that were given.
-        names: of weights in the model.
-    """
-
-    given: list[str]
-    names: list[str]
-
-
-@dataclass(frozen=True)
-class Matching:
-    """What `match` found.
-
-    Attributes:
-        weights, model: what was matched: paths, or words for what has none.
-        matches: one for each training tensor that was found, in their order.
-        ties: what could not be told apart.
-        unmatched_given: training tensors that became no weight of the model.
-        unmatched_names: weights of the model that come from none.
-    """
-
-    weights: str
-    model: str
-    matches: list[Match]
-    ties: list[Tie]
-    unmatched_given: list[str]
-    unmatched_names: list[str]
-
-    @property
-    def mapping(self) -> dict[str, str]:
-        """Name in the weights -> name in the model, of all matches."""
-        return {match.given: match.name for match in self.matches}
-
-    @property
-    def refit_mapping(self) -> dict[str, str | None]:
-        """What `refit(mapping=...)` takes: names of the tensors that it can write, and None for the others.
-
-        Those with another dtype need cast=True. What needs another layout is None too: see `Match.apply`.
-        """
-        found: dict[str, str | None] = {match.given: match.name if match.refit else None for match in self.matches}
-        rest = [*(name for tie in self.ties for name in tie.given), *self.unmatched_given]
-        return found | dict.fromkeys(name for name in rest if name not in found)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        document: dict[str, Any] = {"weights": self.weights, "model": self.model}
-        document["matches"] = [match.as_dict() for match in self.matches]
-        document["ties"] = [tie._asdict() for tie in self.ties]
-        return {**document, "unmatched_given": self.unmatched_given, "unmatched_names": self.unmatched_names}
-
-    def __str__(self) -> str:
-        lines = [f"{m.given} -> {m.name}" + (f" ({', '.join(m.needs)})" if m.needs else "") for m in self.matches]
-        lines += [f"{', '.join(tie.given)} -> one of {', '.join(tie.names)}" for tie in self.ties]
-        return "\n".join(map(printable, [*lines, summary(self)]))
-
-
-def summary(matching: Matching) -> str:
-    """Say in words how much was found, and what `refit` can take of it."""
-    ways = [match.refit for match in matching.matches]
-    words = f"{len(ways):,} matched"
-    if ways:
-        words += f": refit takes {ways.count('as it is'):,} as they are, {ways.count('with a cast'):,} with --cast"
-        words += f", not {ways.count(''):,}"
-    if matching.ties:
-        words += f"; {sum(len(tie.names) for tie in matching.ties):,} weights ambiguous"
-    lost = (len(matching.unmatched_names), "of the model"), (len(matching.unmatched_given), "given")
-    return words + "".join(f"; {count:,} {whose} not matched" for count, whose in lost if count)
 
 
 def match(
@@ -184,7 +53,8 @@ def match(
     Args:
         weights: path of a .safetensors, .npz or .npy file, of a directory of .npy files, or of a model; or a mapping
             from names to arrays.
-        model: what `open` takes, or an open Model. A weight of several names, as of two functions, has the first.
+        model: what `open` takes, or an open Model. Where weights are one blob, as those of two functions, each is
+            matched: with the training tensor that its name says, else with one that the blob is.
         threshold: correlation (the cosine once the means are taken off) from which values count as similar.
         select: called with names of weights in the model; others are left out.
         progress: told of the name and stored bytes of each training tensor that was looked at.
@@ -203,24 +73,44 @@ def match(
         side = Side.open(weights, False, stack)
         whole = model if isinstance(model, Model) else stack.enter_context(Model(model, constants=True))
         given = {name: tensor for name, tensor in side.tensors.items() if _is_numeric(tensor)}
-        names = _distinct({n: t for n, t in whole.items() if _is_candidate(t) and (select is None or select(n))})
-        work = _Work(given, names, progress)
+        weights_of = {n: t for n, t in whole.items() if _is_candidate(t) and (select is None or select(n))}
+        work = _Work(given, weights_of, progress)
         work.match_exactly()
         work.match_similar(threshold)
-        ordered = [work.found[name] for name in given if name in work.found]
-        rest = [name for name in side.tensors if name not in work.used]
-        lost = [name for name, tensor in names.items() if name not in work.taken and _is_weight(tensor)]
-        return Matching(side.words, whole.path or "model in memory", ordered, work.ties, rest, lost)
+        ordered = [match for name in given for match in work.found.get(name, ())]
+        equal = [name for name in given if name in work.equal and name not in work.used]
+        rest = [name for name in side.tensors if name not in work.used and name not in work.equal]
+        lost = [name for name, tensor in weights_of.items() if name not in work.taken and _is_weight(tensor)]
+        found = _with_what_lacks(whole, ordered)
+        return Matching(side.words, whole.path or "model in memory", found, work.ties, rest, lost, equal)
 
 
-def _distinct(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out weights that are stored as the same records as an earlier one, such as in another function."""
-    found: dict[Any, str] = {}
+def _by_blob(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """Put weights together that are stored as the same records, such as those of two functions, by the first's name."""
+    found: dict[Any, list[str]] = {}
+    real: dict[str | None, str | None] = {}
     for name, tensor in tensors.items():
         stored = list(tensor.parts.values()) if tensor._compressed is not None else [tensor]
-        places = tuple((part.file, part.offset) for part in stored if part.is_blob)
-        found.setdefault((tensor.op, tensor.shape, places) if len(places) == len(stored) > 0 else name, name)
-    return {name: tensors[name] for name in found.values()}
+        places = []
+        for part in stored:
+            if part.is_blob:
+                path = part.file
+                if path not in real:
+                    real[path] = path if path is None else os.path.realpath(path)
+                places.append((real[path], part.offset))
+        kind = (tensor.op, tensor.mil_dtype, tensor.shape, tuple(places))
+        found.setdefault(kind if len(places) == len(stored) > 0 else name, []).append(name)
+    return {names[0]: names for names in found.values()}
+
+
+def _with_what_lacks(model: Model, matches: list[Match]) -> list[Match]:
+    """Note where `refit` would refuse a weight, because it could not write another one that is the same blob."""
+    writable = {match.name for match in matches if match.refit}
+    lacking: dict[str, tuple[str, ...]] = {}
+    for users in blob_users(model).values():
+        missing = tuple(dict.fromkeys(name for name in users if name not in writable))
+        lacking |= dict.fromkeys(writable.intersection(users), missing) if missing else {}
+    return [match._replace(without=lacking.get(match.name, ())) for match in matches]
 
 
 def _is_numeric(tensor: Readable) -> bool:
@@ -242,27 +132,43 @@ class _Work:
     """What is found, step by step."""
 
     def __init__(
-        self, given: Mapping[str, Readable], names: Mapping[str, Tensor], progress: Callable[[str, int], None] | None
+        self, given: Mapping[str, Readable], weights: Mapping[str, Tensor], progress: Callable[[str, int], None] | None
     ) -> None:
-        self.given, self.names = given, names
-        self.found: dict[str, Match] = {}
+        self.given, self.weights = given, weights
+        self.members = _by_blob(weights)  # of each blob: its first weight stands for all of them
+        self.first_of = {name: first for first, members in self.members.items() for name in members}
+        self.names = {name: weights[name] for name in self.members}
+        self.found: dict[str, list[Match]] = defaultdict(list)
         self.ties: list[Tie] = []
         self.used: set[str] = set()  # of those given: found, or tied
         self.taken: set[str] = set()  # of the model's
+        self.equal: set[str] = set()  # of those given: equal to one that was found
         self._progress = progress
         self._seed = int.from_bytes(os.urandom(8), "little")  # nobody can make tensors look equal
 
     def _add(self, given: str, name: str, how: str, layout: Layout, correlation: float = 1.0) -> None:
-        ours, theirs = self.given[given], self.names[name]
+        ours, theirs = self.given[given], self.weights[name]
         types = (ours.mil_dtype, ours.shape, theirs.mil_dtype, theirs.shape)
-        self.found[given] = Match(given, name, how, *types, layout, theirs.compression, correlation)
+        self.found[given].append(Match(given, name, how, *types, layout, theirs.compression, correlation))
         self.used.add(given)
         self.taken.add(name)
 
-    def _tie(self, given: list[str], names: list[str]) -> None:
+    def _tie(self, given: list[str], blobs: Iterable[str]) -> None:
+        names = self._names_of(blobs)
         self.ties.append(Tie(given, names))
         self.used.update(given)
         self.taken.update(names)
+
+    def _names_of(self, blobs: Iterable[str]) -> list[str]:
+        """All weights of some blobs, called by their first."""
+        return [name for first in blobs for name in self.members[first]]
+
+    def _agreeing(self, given: list[str], blobs: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Which given name is which weight's, as their words say: by blob, weight -> given."""
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for old, new in agreeing(given, self._names_of(blobs), self.first_of):
+            found[self.first_of[new]][new] = old
+        return found
 
     # ------------------------------------------------------------------------------------------------------------ exact
 
@@ -333,18 +239,36 @@ class _Work:
         for chosen in by_given.values():
             given = chosen[0].old.members
             layout_of = {name: edge.layout for edge in chosen for name in edge.new.members}
-            if len(given) == len(layout_of) == 1:
-                ((name, layout),) = layout_of.items()
-                self._add(given[0], name, "exact", layout)
-                continue
-            for old, new in agreeing(given, list(layout_of)):
-                self._add(old, new, "name", layout_of.pop(new))
-            rest = [name for name in given if name not in self.found]
-            if len(rest) == len(layout_of) == 1:
-                ((name, layout),) = layout_of.items()
-                self._add(rest[0], name, "name", layout)
-            elif layout_of:
-                self._tie(rest or given, list(layout_of))
+            named = self._agreeing(given, layout_of)
+            owners = {old for pairs in named.values() for old in pairs.values()}
+            rest = [name for name in given if name not in owners]
+            left = [first for first in layout_of if first not in named]
+            # Where one blob is left, or there is but one, nothing hangs on which of its weights an equal tensor has.
+            shares = {first: self._shares(first, named[first], rest if len(layout_of) == 1 else []) for first in named}
+            if rest and len(left) == 1:
+                shares[left[0]] = self._shares(left[0], {}, rest)
+            for first, takers in shares.items():
+                for name, old in takers.items():
+                    is_choice = len(given) > 1 or len(layout_of) > 1
+                    is_named = name in named.get(first, ()) or (first in left and len(layout_of) > 1)
+                    self._add(old, name, "name" if is_choice and is_named else "exact", layout_of[first])
+            unsettled = [first for first in left if not shares.get(first)]
+            if unsettled:
+                self._tie(rest or given, unsettled)
+            self.equal.update(given)
+
+    def _shares(self, first: str, named: Mapping[str, str], rest: list[str]) -> dict[str, str]:
+        """Give each weight of a blob its training tensor: the one of its name, else one of the rest, else the first.
+
+        Returns:
+            weight -> given; nothing where there are more training tensors than weights, and no names to go by.
+        """
+        free = [name for name in self.members[first] if name not in named]
+        others = dict(zip(free, rest, strict=False)) if len(rest) <= len(free) else {}
+        default = next(iter((named or others).values()), None)
+        if default is None:
+            return {}
+        return {name: named.get(name) or others.get(name) or default for name in self.members[first]}
 
     # ---------------------------------------------------------------------------------------------------------- similar
 
@@ -394,34 +318,65 @@ class _Work:
         """Compare candidates in full, and give each weight the one that it correlates with best."""
         confirmed = []
         for name, candidates in best.items():
-            for _, given, layout in sorted(candidates, key=lambda row: -row[0])[:_MAX_CONFIRMED]:
+            count = _MAX_CONFIRMED + len(self.members[name]) - 1
+            for _, given, layout in sorted(candidates, key=lambda row: -row[0])[:count]:
                 figures = measure(_Moved(self.given[given], layout), Elements(self.names[name]))
                 correlation = figures.correlation
                 if correlation is not None and correlation >= threshold and (figures.relative or 0) < 1:
                     confirmed.append((correlation, name, given, layout))
         confirmed.sort(key=lambda row: -row[0])
-        rows_of: dict[tuple[int, str], list[Any]] = defaultdict(list)
+        rows_of: dict[tuple[int, str], list[_Row]] = defaultdict(list)
         for row in confirmed:
             rows_of[1, row[1]].append(row)
             rows_of[2, row[2]].append(row)
-        for correlation, name, given, layout in confirmed:
-            if name in self.taken or given in self.used:
-                continue
-            rivals = [
-                row
-                for row in rows_of[1, name] + rows_of[2, given]
-                if (row[1], row[2]) != (name, given)
-                and correlation - row[0] < _TIE
-                and row[1] not in self.taken
-                and row[2] not in self.used
-            ]
-            names = list(dict.fromkeys([name, *(row[1] for row in rivals)]))
-            givens = list(dict.fromkeys([given, *(row[2] for row in rivals)]))
-            by_name = dict(agreeing(givens, names)) if rivals else {}
-            if not rivals or by_name.get(given) == name:
-                self._add(given, name, "similar", layout, correlation)
-            elif given not in by_name and name not in by_name.values():  # else its turn comes, or it is another's
+        for row in confirmed:
+            if row[1] not in self.taken and row[2] not in self.used:
+                self._decide(row, rows_of[1, row[1]], rows_of[2, row[2]])
+
+    def _decide(self, best: "_Row", of_name: list["_Row"], of_given: list["_Row"]) -> None:
+        """Give a blob its training tensors, of which one correlates best of all that are left; or leave it tied."""
+        correlation, name, given, _ = best
+        of_name = [row for row in of_name if row[2] not in self.used]
+        rivals = [
+            row
+            for row in of_name + of_given
+            if row is not best and correlation - row[0] < _TIE and row[1] not in self.taken and row[2] not in self.used
+        ]
+        names = list(dict.fromkeys([name, *(row[1] for row in rivals)]))
+        givens = list(dict.fromkeys([given, *(row[2] for row in rivals)]))
+        # Of a blob that is several weights, each goes to what has its very name, even if that is less similar.
+        namesakes = [row[2] for row in of_name if row[2] in self.members[name]] if len(self.members[name]) > 1 else []
+        known = list(dict.fromkeys(givens + namesakes))
+        named = self._agreeing(known, names) if len(known) > 1 or rivals else {}
+        mine = named.get(name, {})
+        owners = {old for pairs in named.values() for old in pairs.values()}
+        rest = [old for old in givens if old not in owners] if len(names) == 1 else []
+        if rivals and not mine and (owners or len(names) > 1 or not self._are_same(rest)):
+            if given not in owners:  # else its turn comes
                 self._tie(givens, names)
+            return
+        if rivals and given not in mine.values() and not self._are_same([given, *mine.values()]):
+            return  # it is another's
+        takers = self._shares(name, mine, rest if self._are_same([given, *rest]) else [])
+        if not takers:
+            self._tie(givens, names)
+        if takers and self._are_same(givens):
+            self.equal.update(givens)
+        rows = {row[2]: row for row in of_name}
+        for new, old in takers.items():
+            self._add(old, new, "similar", rows[old][3], rows[old][0])
+
+    def _are_same(self, given: list[str]) -> bool:
+        """Whether training tensors equal each other to the bit."""
+        first, *others = (self.given[name] for name in dict.fromkeys(given))
+        return all(
+            (other.mil_dtype, other.shape) == (first.mil_dtype, first.shape)
+            and have_equal_bits(Elements(first), Elements(other))
+            for other in others
+        )
+
+
+_Row = tuple[float, str, str, Layout]  # correlation, first weight of a blob, given, layout
 
 
 class _Class(NamedTuple):
@@ -442,9 +397,9 @@ class _Edge(NamedTuple):
     layout: Layout
 
     @property
-    def rank(self) -> tuple[int, bool]:
-        """Less is simpler: the layout, then the cast."""
-        return self.cost, self.old.dtype is not self.new.dtype
+    def rank(self) -> tuple[bool, int, bool]:
+        """Less is simpler: none but the own layout, then which, then the cast."""
+        return not self.layout.is_identity, self.cost, self.old.dtype is not self.new.dtype
 
 
 # --------------------------------------------------------------------------------------------------------------- values
@@ -519,20 +474,35 @@ def _sample(elements: Elements, positions: np.ndarray[Any, Any]) -> np.ndarray[A
 # ---------------------------------------------------------------------------------------------------------------- names
 
 
-def agreeing(given: list[str], names: list[str]) -> list[tuple[str, str]]:
+def agreeing(
+    given: Iterable[str], names: Iterable[str], first_of: Mapping[str, str] | None = None
+) -> list[tuple[str, str]]:
     """Pair names where one is the other with something before or behind it ("fc.weight", "model_fc_weight_to_fp16").
 
-    The longest one counts; nothing is paired where that leaves a choice.
+    The same name counts most, then the longest one; nothing is paired where that leaves a choice.
+
+    Args:
+        given: names in the weights that were given.
+        names: of weights in the model.
+        first_of: of each of `names`, the first weight that is the same blob: a given name may be several of these.
     """
     ours, theirs = {name: _words(name) for name in given}, {name: _words(name) for name in names}
     choices: dict[str, list[str]] = defaultdict(list)
     for name, text in theirs.items():
+        if name in ours:
+            choices[name].insert(0, name)
+            continue
         fitting = [old for old, part in ours.items() if part in text or text in part]
         longest = max((min(len(ours[old]), len(text)) for old in fitting), default=0)
         fitting = [old for old in fitting if min(len(ours[old]), len(text)) == longest]
         if len(fitting) == 1:
             choices[fitting[0]].append(name)
-    return [(old, new[0]) for old, new in choices.items() if len(new) == 1]
+    pairs: list[tuple[str, str]] = []
+    for old, new in choices.items():
+        blobs = [name if first_of is None else first_of[name] for name in new]
+        if new[0] == old or len(set(blobs)) == 1:
+            pairs += [(old, name) for name, blob in zip(new, blobs, strict=True) if blob == blobs[0]]
+    return pairs
 
 
 def _words(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from . import _codec, journal
-from .arguments import require, require_calls, require_flags
+from .arguments import Names, names_in, require, require_calls, require_flags
 from .casting import CastCounts
 from .dtypes import DType
 from .editing import Assignment, EditableModel, require_fit, require_unshared
@@ -82,7 +82,7 @@ def refit(
     path: str | os.PathLike[str],
     weights: Any,
     *,
-    mapping: Mapping[str, str | None] | None = None,
+    mapping: Mapping[str, Names] | None = None,
     cast: bool = False,
     overflow: str = "error",
     select: Callable[[str], bool] | None = None,
@@ -97,7 +97,8 @@ def refit(
         weights: name -> array (a NumPy array, or a Tensor of another model), or the path of a .safetensors, .npz or
             .npy file or of a directory of .npy files. Every one of them must fit; weights of the model that are not
             among them stay.
-        mapping: name in `weights` -> name in the model, where they differ; None leaves one out.
+        mapping: name in `weights` -> name in the model, where they differ; None leaves one out. A list of names gives
+            several weights the same values, as all weights of one blob need them.
         cast: convert floats to floats (round to nearest even) and integers to integers (every element is checked).
         overflow: what a cast does with a finite number that is too large: "error", "inf" or "clamp".
         select: called with names in the model; weights that it answers False for are left out.
@@ -142,7 +143,7 @@ def refit(
 class _How(NamedTuple):
     """The options of `refit` that say which array goes where, and how."""
 
-    mapping: Mapping[str, str | None]
+    mapping: Mapping[str, Names]
     can_cast: bool
     overflow: str
     select: Callable[[str], bool] | None
@@ -192,13 +193,15 @@ def _pair(model: Model, given: Mapping[str, Any], how: _How, only_check: bool = 
     ]
     staged: dict[str, Assignment] = {}
     takers: dict[str, str] = {}
-    for old in given:
-        new = how.mapping.get(old, old)
-        if new is None or (how.select is not None and not how.select(new)):
+    pairs = [(old, new) for old in given for new in names_in(how.mapping.get(old, old))]
+    for old, new in pairs:
+        if how.select is not None and not how.select(new):
             continue
         try:
             tensor, values = _find(model, new), given[old]
             if tensor.name in takers:
+                if takers[tensor.name] == old:
+                    continue
                 raise ValueError(f"{tensor.name}: expected one array for it, got {takers[tensor.name]} and {old}")
             takers[tensor.name] = old
             require_fit(tensor, values, how.can_cast)

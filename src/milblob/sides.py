@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .arguments import require
+from .arguments import Names, names_in, require
 from .dtypes import dtype_of
 from .formats.arrays import StoredArray
 from .formats.elements import Readable
@@ -104,15 +104,16 @@ def _array(name: str, value: Any) -> Readable:
 Pairs = list[tuple[str | None, str | None]]
 
 
-def pair(a: Side, b: Side, mapping: Mapping[str, str | None]) -> Pairs:
+def pair(a: Side, b: Side, mapping: Mapping[str, Names]) -> Pairs:
     """Find the tensor of B for each of A.
 
     Raises:
         KeyError, ValueError: see `diff`.
     """
     spare = _Spare(a), _Spare(b)
-    found, dropped = _mapped(a, b, spare, mapping)
-    taken = set(found.values())
+    mapped, dropped = _mapped(a, b, spare, mapping)
+    found = {old: new[0] for old, new in mapped.items()}
+    taken = {name for new in mapped.values() for name in new}
 
     def add(pairs: Iterable[tuple[str, str]]) -> None:
         for old, new in pairs:
@@ -147,7 +148,9 @@ def pair(a: Side, b: Side, mapping: Mapping[str, str | None]) -> Pairs:
             unpaired = {name: tensor for name, tensor in spare[0].tensors.items() if name not in found}
             pairs = list(_same_readers(unpaired, _named(b.tensors, theirs), several))
             add((spare[0].take(other), name) for other, name in pairs)
-    rows: Pairs = [(name, found.get(name)) for name in a.tensors if name not in dropped]
+    rows: Pairs = [
+        (name, new) for name in a.tensors if name not in dropped for new in mapped.get(name, [found.get(name)])
+    ]
     return rows + [(None, name) for name in b.tensors if name not in taken]
 
 
@@ -156,8 +159,8 @@ def _named(tensors: Mapping[str, Readable], names: Iterable[str]) -> dict[str, R
 
 
 def _mapped(
-    a: Side, b: Side, spare: tuple[_Spare, _Spare], mapping: Mapping[str, str | None]
-) -> tuple[dict[str, str], set[str]]:
+    a: Side, b: Side, spare: tuple[_Spare, _Spare], mapping: Mapping[str, Names]
+) -> tuple[dict[str, list[str]], set[str]]:
     """The pairs that a mapping says, and what it leaves out."""
 
     def find(number: int, name: str) -> str | None:
@@ -167,21 +170,26 @@ def _mapped(
         other = spare[number].find(name)
         return None if other is None else spare[number].take(other)
 
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
+    taken: set[str] = set()
     dropped: set[str] = set()
-    for old, new in mapping.items():
+    for old, value in mapping.items():
         ours = find(0, old)
-        theirs = None if new is None else find(1, new)
         if ours is None:
             raise KeyError(f"mapping: expected names in {a.words}, got {old!r}")
-        if new is None:
+        names = names_in(value)
+        if not names:
             dropped.add(ours)
             continue
-        if theirs is None:
-            raise KeyError(f"mapping: expected names in {b.words}, got {new!r}")
-        if theirs in found.values() or ours in found:
-            raise ValueError(f"mapping: expected each name once, got another one for {old!r} or {new!r}")
-        found[ours] = theirs
+        known = ours in found
+        for new in names:
+            theirs = find(1, new)
+            if theirs is None:
+                raise KeyError(f"mapping: expected names in {b.words}, got {new!r}")
+            if theirs in taken or known:
+                raise ValueError(f"mapping: expected each name once, got another one for {old!r} or {new!r}")
+            found.setdefault(ours, []).append(theirs)
+            taken.add(theirs)
     return found, dropped
 
 

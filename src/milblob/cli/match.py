@@ -4,7 +4,8 @@ import json
 from argparse import Namespace
 
 from ..files import NewFile
-from ..matching import Matching, match, summary
+from ..matches import Matching, summary
+from ..matching import match
 from . import output
 from .progress import progress_of
 from .selection import matches
@@ -54,7 +55,9 @@ def _print(found: Matching, arguments: Namespace) -> None:
     cells = []
     for m in found.matches:
         how = m.how if m.how != "similar" else f"similar, {m.correlation:.4f}"
-        cells.append([m.given, m.name, how, ", ".join(m.needs) or "-", m.refit or "no"])
+        more = f" and {len(m.without) - 1:,} more" if len(m.without) > 1 else ""
+        refit = m.refit or (f"no, without {m.without[0]}{more}" if m.without else "no")
+        cells.append([m.given, m.name, how, ", ".join(m.needs) or "-", refit])
     if cells:
         output.print_table(["given", "weight", "how", "needs", "refit"], cells)
         print()
@@ -62,9 +65,11 @@ def _print(found: Matching, arguments: Namespace) -> None:
         print(output.escape(f"ambiguous: {_some(tie.given, arguments)} for {_some(tie.names, arguments)}"))
     if found.unmatched_names:
         print(output.escape(f"of the model, not matched: {_some(found.unmatched_names, arguments)}"))
+    if found.equal_given:
+        print(output.escape(f"given, equal to others that matched: {_some(found.equal_given, arguments)}"))
     if found.unmatched_given:
         print(output.escape(f"given, not matched: {_some(found.unmatched_given, arguments)}"))
-    if found.ties or found.unmatched_names or found.unmatched_given:
+    if found.ties or found.unmatched_names or found.unmatched_given or found.equal_given:
         print()
     print(summary(found))
     if arguments.output is not None:

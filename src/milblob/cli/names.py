@@ -4,16 +4,17 @@ import json
 import os
 from argparse import Namespace
 
+from ..arguments import Names, names_in
 from ..errors import FormatError
 
 
-def mapping(arguments: Namespace) -> dict[str, str | None]:
+def mapping(arguments: Namespace) -> dict[str, Names]:
     """Put --mapping and --map together; the latter wins. None: the array is left out.
 
     Raises:
         ValueError: not OLD=NEW. FormatError: the file is no such mapping.
     """
-    found: dict[str, str | None] = {}
+    found: dict[str, Names] = {}
     path = arguments.mapping
     if path is not None:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
@@ -30,14 +31,17 @@ def mapping(arguments: Namespace) -> dict[str, str | None]:
     return found
 
 
-def _from_json(text: str, path: str) -> dict[str, str | None]:
+def _from_json(text: str, path: str) -> dict[str, Names]:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"mapping: expected JSON, got {error}", file=path) from None
-    if not isinstance(document, dict) or not all(new is None or isinstance(new, str) for new in document.values()):
-        raise FormatError("mapping: expected an object of names, got something else", file=path)
-    return document
+    try:
+        if isinstance(document, dict):
+            return {old: names_in(new) for old, new in document.items()}
+    except TypeError:
+        pass
+    raise FormatError("mapping: expected an object of names, got something else", file=path)
 
 
 def _from_lines(text: str, path: str) -> dict[str, str]:
