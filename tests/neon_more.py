@@ -71,3 +71,11 @@ def test_other_drivers(tools, tensor_values, tmp_path):  # noqa: F811
         for arguments in (["--whole"], ["--mutate", 10, 1]):
             done = tools.run(tmp_path / name, *arguments, *files)
             assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_packed_bits_with_sanitizers(tools, tmp_path):
+    tools.build(
+        ROOT / "tests" / "c" / "packed.c", tmp_path / "packed", "-O1", *aarch64.SANITIZERS, *INCLUDES, *WARNINGS
+    )
+    done = tools.run(tmp_path / "packed")
+    assert done.returncode == 0, done.stderr[-4000:]

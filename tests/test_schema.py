@@ -76,28 +76,6 @@ print(before, still, loaded())
     assert run(code) == "False False True"
 
 
-@pytest.mark.parametrize(
-    "imports",
-    [
-        pytest.param("from milblob import schema; import coremltools", id="milblob first"),
-        pytest.param("from milblob import schema; schema.Program; import coremltools", id="milblob in use first"),
-        pytest.param("import coremltools; from milblob import schema", id="coremltools first"),
-    ],
-)
-def test_milblob_and_coremltools_import_in_either_order(imports):
-    pytest.importorskip("coremltools")
-    code = f"""
-{imports}
-from coremltools.proto import MIL_pb2
-ours = schema.Program(version=7)
-theirs = MIL_pb2.Program.FromString(ours.SerializeToString())
-assert type(ours) is not type(theirs) and theirs.version == 7
-assert schema.parse("Program", theirs.SerializeToString()) == ours
-print("ok")
-"""
-    assert run(code) == "ok"
-
-
 def test_default_pool_stays_empty_of_core_ml():
     code = """
 from milblob import schema
