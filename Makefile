@@ -63,7 +63,7 @@ sanitize: $(SANITIZED)/.built $(VENV)/.tools ## all tests under AddressSanitizer
 leaks: $(VENV)/.built $(VENV)/.tools ## every API again and again: what is in use must not grow (glibc)
 	$(PY) tests/leaks.py
 
-bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives: one table, in ten to fifteen minutes
+bench: $(VENV)/.built $(VENV)/.rivals ## time milblob against the alternatives: one table, in twenty minutes
 	$(PY) bench/run.py $(JOB) $(if $(JOB),,--json $(VENV)/bench.json) $(if $(AGAINST),--against $(AGAINST))
 
 performance: $(VENV)/.built ## write docs/performance.md and its plot from what the last make bench measured
