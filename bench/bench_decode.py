@@ -3,7 +3,7 @@
 milblob's row opens the package and reads the weight. coremltools' is `decompress_weights` of a model that is loaded already,
 which is the way that it offers to have dense weights; beside it the `decompress()` of the operation alone, on parts in
 memory. NumPy's is what one writes by hand, also on parts in memory. The limit is a memset of a fresh array of the result's
-size.
+size; of the row that reads into an array that is there, a memcpy that moves as many bytes as the parts and the result have.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,8 @@ from conftest import Made, scaled
 
 ROWS, COLUMNS, BLOCK = scaled(5856, 8), 8192, 32
 SHAPE = (ROWS, COLUMNS)
-LIMIT = "memset of a fresh array"
+LIMIT, COPY = "memset of a fresh array", "memcpy"
+INTO = ", into an array that is there"
 Parts = dict[str, Any]
 
 
@@ -207,6 +208,32 @@ def bench_milblob(row: Any, case: Case) -> None:
 def bench_one_thread(row: Any, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILBLOB_THREADS", "1")
     row(case.job, "milblob, one thread", lambda: read(case.path), check=case.check, role="milblob")
+
+
+def bench_into(row: Any, case: Case) -> None:
+    out = np.zeros(SHAPE, np.float16)
+    targets = {COPY: 1.3} if "palette" in case.job else {}
+    with milblob.open(case.path) as model:
+        weight = model["w"]
+        run = lambda: weight.read(out=out)  # noqa: E731
+        name = "milblob: read(out=), open before"
+        row(case.job + INTO, name, run, check=case.check, role="milblob", targets=targets)
+
+
+def bench_memcpy(row: Any, case: Case) -> None:
+    with milblob.open(case.path) as model:
+        nbytes = case.expected.nbytes + sum(part.nbytes for part in model["w"].parts.values())
+    source, out = np.ones(nbytes // 2, np.uint8), np.zeros(nbytes // 2, np.uint8)
+
+    def run() -> np.ndarray[Any, Any]:
+        np.copyto(out, source)
+        return out
+
+    def check(result: np.ndarray[Any, Any]) -> None:
+        assert result.all()
+
+    note = "reads and writes as many bytes as parts and result have"
+    row(case.job + INTO, COPY, run, check=check, role="limit", note=note)
 
 
 def bench_memset(row: Any, case: Case) -> None:
