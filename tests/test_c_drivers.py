@@ -1,6 +1,8 @@
 """The kernels without Python: small C programs under AddressSanitizer and UndefinedBehaviorSanitizer (tests/c)."""
 
 import pathlib
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -37,11 +39,11 @@ def build(tmp_path_factory):
     if probe.returncode != 0 or subprocess.run([folder / "probe"], capture_output=True, check=False).returncode != 0:
         pytest.skip("the compiler lacks AddressSanitizer")
 
-    def one(name, *sources):
-        program = folder / name
+    def one(name, *sources, include=ROOT / "include"):
+        program = (folder if include == ROOT / "include" else include) / name
         if not program.exists():
             command = [compiler, "-std=c11", "-g1", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", *SANITIZERS]
-            includes = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'tests' / 'c'}"]
+            includes = [f"-I{include}", f"-I{ROOT / 'tests' / 'c'}"]
             sources = sources or [ROOT / "tests" / "c" / f"{name}.c"]
             subprocess.run([*command, *includes, *sources, "-o", program], check=True)
         return program
@@ -181,6 +183,76 @@ def test_decoding(build):
 
 def test_packed_bits_and_varints(build):
     run([build("packed")])
+
+
+def test_sources_that_change_between_two_passes(build, tmp_path):
+    """Every kernel that fills what another pass has counted: all of it and no more, or an error."""
+    seeds = runpy.run_path(str(ROOT / "tests" / "fuzz" / "seeds.py"))
+    operations = re.search(r"OPERATIONS = (\d+)", (ROOT / "tests/c/changing.h").read_text(encoding="utf-8"))
+    assert operations is not None and int(operations[1]) == seeds["OPERATIONS"]
+    seeds["write"](tmp_path, "between", seeds["changes"]())
+    files = sorted((tmp_path / "between").iterdir())
+    assert len(files) > 500
+    run([build("between"), "--whole", *corpus("between"), *files])
+    run([build("between"), "--mutate", sized(2, 60), 10, *files])
+
+
+def test_sources_that_change_in_the_middle_of_a_pass(build):
+    run([build("midway")])
+
+
+def test_sources_that_another_thread_keeps_changing(build):
+    run([build("races", ROOT / "tests/c/races.c", "-pthread"), sized(10, 300)])
+
+
+BROKEN = {
+    "between": {
+        "a tail that trusts the count": ("varint.h", "            if (mb_varint_length_of(value) > (uint64_t)(end - at)) return dst_nbytes + 1; \\\n", ""),
+        "a count that nobody compares": ("pack.h", "src, count) == nbytes) return MB_OK;", "src, count) > 0) return MB_OK;"),
+        "an output whose size is not looked at": ("pack.h", "} else if (nbytes == mb_pack_nbytes(tier, kind, src, count)) {", "} else {"),
+        "chunks that are not counted down": ("tensor.h", "if (chunk.nbytes > nbytes_left) return", "if (chunk.nbytes > UINT64_MAX - 1) return"),
+        "strings that are not counted down": ("tensor.h", "if (strings_left-- == 0) return", "if (strings_left-- == UINT64_MAX) return"),
+        "set bits that are not counted again": ("decode.h", "if (ones > source->count - source->rank) return", "if (ones > UINT64_MAX - 1) return"),
+        "an expansion that believes its bits": ("expand.h", "!= 0 && next < src_count;", "!= 0;"),
+        "prefixes past their table": ("splice.h", "if (level->row < capacity) rows", "if (level->row < UINT64_MAX) rows"),
+        "rows past their table": ("program.h", "if (scan->op_count < scan->op_capacity) scan->ops[scan->op_count] = scan->current;", "scan->ops[scan->op_count] = scan->current;"),
+        "bools that may be more than 1": ("varint.h", "if (seen > 1) break;", "if (seen > 255) break;"),
+    },
+    "midway": {
+        "a search that has no end": (
+            "subbyte.h",
+            "i = 0; bad && i < some; i++) {\n            if ((uint8_t)(block[i] + shift) <= span) continue;",
+            "i = 0; bad; i++) {\n            if ((uint8_t)(src[done + i] + shift) <= span) continue;",
+        ),
+        "elements that are read again once they were checked": (
+            "subbyte.h", "        switch (nbits) { /* each", "        memcpy(block, src + done, (size_t)some);\n        switch (nbits) { /* each",
+        ),
+        "small elements that are read again": ("varint.h", "const uint64_t low = (uint64_t)a |", "const uint64_t low = (uint64_t)(uint8_t)src[i] |"),
+        "a tag that is read again": (
+            "splice.h", "inner->prefix = wire.prefix;", "{ const uint8_t *tag = wire.tag; while (*tag >= 0x80) tag++; inner->prefix = tag + 1; }",
+        ),
+    },
+}  # fmt: skip
+"""Defects that the drivers are for: (header, what stands there, what stands there with the defect)."""
+
+
+@pytest.mark.parametrize(("driver", "defect"), [(driver, defect) for driver in BROKEN for defect in BROKEN[driver]])
+def test_drivers_see_each_defect_that_they_are_for(build, tmp_path, driver, defect):
+    """In a copy of the headers. Without this they could pass for no reason."""
+    header, right, wrong = BROKEN[driver][defect]
+    shutil.copytree(ROOT / "include", tmp_path / "include")
+    path = tmp_path / "include" / "milblob" / header
+    text = path.read_text(encoding="utf-8")
+    assert text.count(right) == 1
+    path.write_text(text.replace(right, wrong), encoding="utf-8")
+    inputs = []
+    if driver == "between":
+        seeds = runpy.run_path(str(ROOT / "tests" / "fuzz" / "seeds.py"))
+        seeds["write"](tmp_path, "between", seeds["changes"]())
+        inputs = ["--whole", *sorted((tmp_path / "between").iterdir())]
+    program = build(driver, ROOT / "tests/c" / f"{driver}.c", include=tmp_path / "include")
+    done = subprocess.run([program, *inputs], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode != 0 and re.search("broken promise|heap-buffer-overflow", done.stderr), done.stderr[-2000:]
 
 
 def test_splice(build, programs, tmp_path):

@@ -28,6 +28,16 @@
 #define MB_KERNEL static __attribute__((noinline, unused))
 #endif
 
+/* Somebody may change a source while it is read: another thread, or another process through a mapped file. What was copied
+ * from it before MB_ONCE() is not read from it again after: without that, a compiler may look twice, and what was checked
+ * need not be what is used. Costs no instruction. */
+#if defined(_MSC_VER)
+#include <intrin.h>
+#define MB_ONCE() _ReadWriteBarrier()
+#else
+#define MB_ONCE() __asm__ __volatile__("" ::: "memory")
+#endif
+
 typedef enum mb_status {
     MB_OK = 0,
     MB_FULL,        /* not an error: the caller's output is too small; the result says how much is needed */
@@ -51,7 +61,8 @@ typedef enum mb_status {
     MB_SYNTAX,      /* MIL text: `detail` tells what was expected at `offset` */
     MB_RANK,        /* a tensor type whose rank is `expected` lists `got` dimensions */
     MB_TYPE,        /* a value with no type, or whose type cannot hold it */
-    MB_EDGE         /* an edit of `got` bytes that does not begin and end where fields do */
+    MB_EDGE,        /* an edit of `got` bytes that does not begin and end where fields do */
+    MB_CHANGED      /* a source that somebody changed between two readings: the first one counted `expected` */
 } mb_status;
 
 /* Filled when a function returns anything but MB_OK. The meaning of `expected` and `got` stands beside each code. */

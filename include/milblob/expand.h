@@ -48,8 +48,9 @@ MB_KERNEL void mb_copy_bits(uint8_t *dst, const uint8_t *src, uint64_t begin, ui
 }
 
 /* Expand to count elements.
- * in   bits: ceil(count / 8) bytes; src: src_count elements, at least as many as there are set bits
- * out  dst: count elements; must not overlap src      over-reads: none, nothing past src_count elements      fails: never */
+ * in   bits: ceil(count / 8) bytes that nobody else changes; src: src_count elements, as many as there are set bits
+ * out  dst: count elements, 0 for set bits past src_count; must not overlap src
+ * over-reads: none, nothing past src_count elements, whatever the bits are      fails: never                             */
 typedef void (*mb_expand_kernel)(uint8_t *dst, const uint8_t *src, uint64_t src_count, const uint8_t *bits, uint64_t count);
 
 #define MB_DEFINE_EXPAND(name, type) \
@@ -67,7 +68,7 @@ typedef void (*mb_expand_kernel)(uint8_t *dst, const uint8_t *src, uint64_t src_
             } \
         } \
         for (; done < count; done++) { \
-            const bool is_set = mb_bit(bits, done) != 0; \
+            const bool is_set = mb_bit(bits, done) != 0 && next < src_count; \
             if (is_set) memcpy(dst + done * size, src + next++ * size, sizeof(type)); \
             else memset(dst + done * size, 0, sizeof(type)); \
         } \

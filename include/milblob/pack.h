@@ -1,13 +1,13 @@
 /* pack.h: the payload of a TensorValue from an array and back, whichever way its field stores the elements.
  *
- * One number says how: 0 copies the bytes; 1, 2, 3, 4, 6 packs one-byte elements to so many bits; the rest encode
- * elements of that width as varints. */
+ * One number says how: 0 copies the bytes; 1, 2, 3, 4, 6 packs one-byte elements to so many bits; 8 makes 1 of every byte
+ * that is not 0; the rest encode elements of that width as varints. */
 #ifndef MILBLOB_PACK_H
 #define MILBLOB_PACK_H
 
 #include "milblob/kernels.h"
 
-enum mb_pack_kind { MB_PACK_RAW = 0, MB_PACK_I16 = 16, MB_PACK_U16 = 17, MB_PACK_I32 = 32, MB_PACK_I64 = 64 };
+enum mb_pack_kind { MB_PACK_RAW = 0, MB_PACK_BOOL = 8, MB_PACK_I16 = 16, MB_PACK_U16 = 17, MB_PACK_I32 = 32, MB_PACK_I64 = 64 };
 
 /* Bytes of one source element. */
 static inline uint64_t mb_pack_itemsize(int kind) { return kind < MB_PACK_I16 ? 1 : (uint64_t)kind / 8; }
@@ -15,22 +15,33 @@ static inline uint64_t mb_pack_itemsize(int kind) { return kind < MB_PACK_I16 ? 
 /* Where a kind of integers has its kernels. */
 static inline unsigned mb_integer_index(int kind) { return kind == MB_PACK_I16 ? 0 : kind == MB_PACK_U16 ? 1 : kind == MB_PACK_I32 ? 2 : 3; }
 
+MB_KERNEL void mb_pack_bools(uint8_t *MB_RESTRICT dst, const uint8_t *MB_RESTRICT src, uint64_t count) {
+    for (size_t i = 0; i < (size_t)count; i++) dst[i] = src[i] != 0;
+}
+
 /* Bytes that count elements take in the payload.
  * in   src: count * mb_pack_itemsize(kind) bytes, aligned to an element                                              */
 static inline uint64_t mb_pack_nbytes(const mb_tier *tier, int kind, const void *src, uint64_t count) {
-    if (kind == MB_PACK_RAW) return count;
+    if (kind == MB_PACK_RAW || kind == MB_PACK_BOOL) return count;
     if (kind < MB_PACK_I16) return mb_packed_nbytes(count, (unsigned)kind);
     return tier->varint_nbytes[mb_integer_index(kind)](src, count);
 }
 
-/* Write the payload.
+/* Write the payload: all of it and no more, or an error.
  * in   src: as above; lo..hi: range of packed elements, as int8 where lo < 0; unused by other kinds
- * out  dst: nbytes bytes, as mb_pack_nbytes gave              fails: MB_RANGE (packed elements only)                  */
+ * out  dst: nbytes bytes, as mb_pack_nbytes gave; after an error it is of no use
+ * fails: MB_RANGE (packed elements only); MB_CHANGED: src does not take the nbytes that were counted, so somebody has
+ *        changed it since. Where only values changed, and not what they take, each is what it was at some moment         */
 static inline mb_status mb_pack(const mb_tier *tier, int kind, uint8_t *dst, uint64_t nbytes, const void *src, uint64_t count, int lo, int hi, mb_error *error) {
-    if (kind > MB_PACK_RAW && kind < MB_PACK_I16) return tier->pack(dst, (const uint8_t *)src, count, (unsigned)kind, lo, hi, lo < 0, error);
-    if (kind == MB_PACK_RAW) memcpy(dst, src, nbytes);
-    else (void)tier->varint_encode[mb_integer_index(kind)](dst, nbytes, src, count);
-    return MB_OK;
+    if (kind >= MB_PACK_I16) {
+        if (tier->varint_encode[mb_integer_index(kind)](dst, nbytes, src, count) == nbytes) return MB_OK;
+    } else if (nbytes == mb_pack_nbytes(tier, kind, src, count)) {
+        if (kind == MB_PACK_BOOL) mb_pack_bools(dst, (const uint8_t *)src, count);
+        else if (kind != MB_PACK_RAW) return tier->pack(dst, (const uint8_t *)src, count, (unsigned)kind, lo, hi, lo < 0, error);
+        else if (nbytes > 0) memcpy(dst, src, (size_t)nbytes);
+        return MB_OK;
+    }
+    return mb_fail(error, MB_CHANGED, 0, nbytes, 0, "bytes of the elements");
 }
 
 /* Unpack with the kernel of a tier; see mb_unpack_bits. */

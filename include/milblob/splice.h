@@ -48,13 +48,6 @@ typedef struct mb_splice {
     uint64_t new_nbytes; /* of the outermost message */
 } mb_splice;
 
-/* The length prefix of a length-delimited field: after the tag, which the cursor has found to be sound. */
-static inline const uint8_t *mb_prefix_at(const mb_wire *wire) {
-    const uint8_t *at = wire->tag;
-    while (*at >= 0x80) at++;
-    return at + 1;
-}
-
 /* Bytes that a length takes as a minimal varint. */
 static inline uint64_t mb_prefix_nbytes(uint64_t length) {
     uint64_t nbytes = 1;
@@ -146,7 +139,7 @@ static inline mb_status mb_splice_walk(const uint8_t *base, uint64_t offset, uin
         mb_level *inner = &levels[++depth];
         inner->at = inner->data = wire.data;
         inner->end = wire.data + wire.nbytes;
-        inner->prefix = mb_prefix_at(&wire);
+        inner->prefix = wire.prefix;
         inner->row = splice->prefix_count++;
         inner->removed = inner->added = 0;
         if (edits[i].nbytes == wire.nbytes) { /* the whole payload: nothing in it is looked at */

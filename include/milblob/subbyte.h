@@ -9,6 +9,8 @@
 
 #include "milblob/base.h"
 
+enum { MB_PACK_BLOCK = 4096 }; /* whole groups of eight; stays in the first cache */
+
 /* The bytes that count elements of nbits (1..8) take when packed; count comes from an array, so count * 8 fits. */
 static inline uint64_t mb_packed_nbytes(uint64_t count, unsigned nbits) { return count / 8 * nbits + (count % 8 * nbits + 7) / 8; }
 
@@ -54,33 +56,36 @@ MB_STEP void mb_pack_groups(uint8_t *dst, const uint8_t *src, uint64_t groups, c
 /* Pack count elements, one per input byte, to nbits (1, 2, 3, 4 or 6) each.
  * in   src: count bytes; lo..hi: the range as int8 where is_signed, else as uint8      out  dst: mb_packed_nbytes bytes
  * over-reads: none      fails: MB_RANGE (index in error->expected, value in error->got); dst is then unspecified
+ * Every element is read once, into a block: src may change, and what was checked is what is packed, and what is told.
  * spec: MILBlob/SubByteTypes.cpp (unused high bits of the last byte are 0)                                             */
 MB_KERNEL mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
     const uint8_t mask = (uint8_t)((1u << nbits) - 1), shift = (uint8_t)(0 - lo), span = (uint8_t)(hi - lo);
     /* Adding -lo maps the legal range to 0..span; what was outside wraps past it. Signed and unsigned bytes alike. */
+    uint8_t block[MB_PACK_BLOCK];
     for (uint64_t done = 0; done < count;) {
-        uint64_t block = count - done < 4096 ? count - done : 4096;
+        const uint64_t some = count - done < MB_PACK_BLOCK ? count - done : MB_PACK_BLOCK, groups = some / 8;
         uint8_t bad = 0;
-        for (uint64_t i = 0; i < block; i++) bad |= (uint8_t)((uint8_t)(src[done + i] + shift) > span);
-        if (bad) {
-            while ((uint8_t)(src[done] + shift) <= span) done++;
-            int64_t value = is_signed ? (int64_t)(int8_t)src[done] : (int64_t)src[done];
-            return mb_fail(error, MB_RANGE, done, done, (uint64_t)value, "element");
+        memcpy(block, src + done, (size_t)some);
+        MB_ONCE();
+        for (uint64_t i = 0; i < some; i++) bad |= (uint8_t)((uint8_t)(block[i] + shift) > span);
+        for (uint64_t i = 0; bad && i < some; i++) {
+            if ((uint8_t)(block[i] + shift) <= span) continue;
+            const int64_t value = is_signed ? (int64_t)(int8_t)block[i] : (int64_t)block[i];
+            return mb_fail(error, MB_RANGE, done + i, done + i, (uint64_t)value, "element");
         }
-        done += block;
+        switch (nbits) { /* each with its masks and shifts as constants */
+        case 1: mb_pack_groups(dst, block, groups, 1); break;
+        case 2: mb_pack_groups(dst, block, groups, 2); break;
+        case 3: mb_pack_groups(dst, block, groups, 3); break;
+        case 4: mb_pack_groups(dst, block, groups, 4); break;
+        default: mb_pack_groups(dst, block, groups, 6); break;
+        }
+        dst += groups * nbits, done += some;
+        const unsigned left = (unsigned)(some % 8); /* only of the last block */
+        uint64_t word = 0;
+        for (unsigned k = 0; k < left; k++) word |= (uint64_t)(block[groups * 8 + k] & mask) << (k * nbits);
+        for (unsigned k = 0; k < mb_packed_nbytes(left, nbits); k++) dst[k] = (uint8_t)(word >> (8 * k));
     }
-    uint64_t groups = count / 8;
-    switch (nbits) { /* each with its masks and shifts as constants */
-    case 1: mb_pack_groups(dst, src, groups, 1); break;
-    case 2: mb_pack_groups(dst, src, groups, 2); break;
-    case 3: mb_pack_groups(dst, src, groups, 3); break;
-    case 4: mb_pack_groups(dst, src, groups, 4); break;
-    default: mb_pack_groups(dst, src, groups, 6); break;
-    }
-    dst += groups * nbits, src += groups * 8, count -= groups * 8;
-    uint64_t word = 0;
-    for (unsigned k = 0; k < count; k++) word |= (uint64_t)(src[k] & mask) << (k * nbits);
-    for (unsigned k = 0; k < mb_packed_nbytes(count, nbits); k++) dst[k] = (uint8_t)(word >> (8 * k));
     return MB_OK;
 }
 

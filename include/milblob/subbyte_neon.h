@@ -54,6 +54,7 @@ MB_DEFINE_UNPACK_NEON(mb_unpack_signed_neon, mb_unpack_signed, true)
         for (uint64_t at = 0; count - done >= 32 && nbytes - at >= 2 * nbits + 16; done += 32, at += 4 * nbits) \
             for (unsigned half = 0; half < 2; half++) { \
                 const uint8x16_t elements = vld1q_u8(src + done + 16 * half); \
+                MB_ONCE(); \
                 seen = vmaxq_u8(seen, vaddq_u8(elements, shifts)); \
                 const uint16x8_t ones = vreinterpretq_u16_u8(elements); \
                 const uint32x4_t twos = vreinterpretq_u32_u16(vsliq_n_u16(ones, vshrq_n_u16(ones, 8), nbits)); \
@@ -71,7 +72,7 @@ MB_DEFINE_PACK_ROUNDS_NEON(3)
 MB_DEFINE_PACK_ROUNDS_NEON(4)
 MB_DEFINE_PACK_ROUNDS_NEON(6)
 
-/* What was outside is found again, and told, by the plain kernel. */
+/* What was outside is found again, and told, by the plain kernel; if it is gone by then, that packs everything. */
 MB_KERNEL mb_status mb_pack_bits_neon(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
     const uint8_t shift = (uint8_t)(0 - lo);
     uint8_t most;

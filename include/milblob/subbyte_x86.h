@@ -70,6 +70,7 @@ MB_TARGET_AVX2 MB_STEP uint64_t mb_pack_rounds_avx2(uint8_t *dst, const uint8_t 
     const __m256i picks = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)pick));
     for (; count - done >= 32 && nbytes - at >= 2 * nbits + 16; done += 32, at += 4 * nbits) {
         __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)(src + done));
+        MB_ONCE();
         seen = _mm256_max_epu8(seen, _mm256_add_epi8(v, shifts));
         if (nbits == 1) {
             const uint32_t bits = (uint32_t)_mm256_movemask_epi8(_mm256_slli_epi16(v, 7));
@@ -87,7 +88,7 @@ MB_TARGET_AVX2 MB_STEP uint64_t mb_pack_rounds_avx2(uint8_t *dst, const uint8_t 
     return done;
 }
 
-/* What was outside is found again, and told, by the plain kernel. */
+/* What was outside is found again, and told, by the plain kernel; if it is gone by then, that packs everything. */
 MB_TARGET_AVX2 MB_KERNEL mb_status mb_pack_bits_avx2(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
     const uint8_t shift = (uint8_t)(0 - lo), span = (uint8_t)(hi - lo);
     uint8_t most = 0;

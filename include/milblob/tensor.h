@@ -76,7 +76,7 @@ static inline mb_status mb_tensor_locate(const uint8_t *base, const uint8_t *dat
 /* Copy the chunks of a located TensorValue to one packed run; or, for strings, list where each one lies.
  * in   base, end: the buffer and the end of the TensorValue inside it; tensor: as located
  * out  dst: tensor->nbytes bytes, or NULL      ranges: offset and nbytes of each string, 2 * tensor->count, or NULL
- * over-reads: none      fails: MB_COUNT where there is more, or less, than was located: the bytes changed in between
+ * over-reads: none      fails: MB_CHANGED where there is more, or less, than was located: the bytes changed in between
  *                       (nothing is written past dst and ranges); else never on what mb_tensor_locate accepted          */
 static inline mb_status mb_tensor_gather(const uint8_t *base, const uint8_t *end, const mb_tensor *tensor, uint8_t *dst, uint64_t *ranges, mb_error *error) {
     mb_cursor outer = mb_cursor_of(base, base + tensor->start, (uint64_t)(end - base) - tensor->start);
@@ -92,20 +92,20 @@ static inline mb_status mb_tensor_gather(const uint8_t *base, const uint8_t *end
             if (mb_tensor_chunk(&inner, tensor->field, &chunk, &found, error)) return error->status;
             if (!found) continue;
             if (ranges != NULL) {
-                if (strings_left-- == 0) return mb_fail(error, MB_COUNT, (uint64_t)(chunk.tag - base), tensor->count, tensor->count + 1, "strings of a tensor");
+                if (strings_left-- == 0) return mb_fail(error, MB_CHANGED, (uint64_t)(chunk.tag - base), tensor->count, tensor->count + 1, "strings of a tensor");
                 *ranges++ = (uint64_t)(chunk.data - base);
                 *ranges++ = chunk.nbytes;
             }
             if (dst != NULL && chunk.nbytes > 0) {
-                if (chunk.nbytes > nbytes_left) return mb_fail(error, MB_COUNT, (uint64_t)(chunk.tag - base), nbytes_left, chunk.nbytes, "bytes of a tensor");
+                if (chunk.nbytes > nbytes_left) return mb_fail(error, MB_CHANGED, (uint64_t)(chunk.tag - base), tensor->nbytes, tensor->nbytes - nbytes_left + chunk.nbytes, "bytes of a tensor");
                 nbytes_left -= chunk.nbytes;
                 memcpy(dst, chunk.data, chunk.nbytes);
                 dst += chunk.nbytes;
             }
         }
     }
-    if ((dst != NULL && nbytes_left != 0) || (ranges != NULL && strings_left != 0))
-        return mb_fail(error, MB_COUNT, tensor->start, 0, dst != NULL ? nbytes_left : strings_left, "missing values of a tensor");
+    if (dst != NULL && nbytes_left != 0) return mb_fail(error, MB_CHANGED, tensor->start, tensor->nbytes, tensor->nbytes - nbytes_left, "bytes of a tensor");
+    if (ranges != NULL && strings_left != 0) return mb_fail(error, MB_CHANGED, tensor->start, tensor->count, tensor->count - strings_left, "strings of a tensor");
     return MB_OK;
 }
 

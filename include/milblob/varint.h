@@ -160,11 +160,13 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
         type *limit[2] = {dst + first, dst + count}; \
         uint64_t left = first < count - first ? first : count - first; \
         while (bad == 0 && left >= 8 && at[0] < stop[0] && at[1] < stop[1]) { \
-            uint64_t any = mb_load_u64(at[0]) | mb_load_u64(at[1]); \
+            const uint64_t words[2] = {mb_load_u64(at[0]), mb_load_u64(at[1])}, any = words[0] | words[1]; \
             bool room = stop[0] - at[0] >= 8 && stop[1] - at[1] >= 8; \
             if ((any & MB_VARINT_HIGH) == 0 && small_fit && room) { \
                 for (int k = 0; k < 2; k++) { \
-                    for (int j = 0; j < 8; j++) to[k][j] = (type)at[k][j]; \
+                    uint8_t eight[8]; \
+                    mb_store_u64(eight, words[k]); /* what was looked at: src itself may have changed */ \
+                    for (int j = 0; j < 8; j++) to[k][j] = (type)eight[j]; \
                     to[k] += 8; \
                     at[k] += 8; \
                 } \
@@ -212,9 +214,10 @@ MB_KERNEL mb_status mb_varint_decode_bool(uint8_t *dst, const uint8_t *src, uint
     uint64_t done = 0;
     while (nbytes == count && count - done >= 64) {
         uint8_t seen = 0;
-        for (int k = 0; k < 64; k++) seen |= src[done + (uint64_t)k];
+        memcpy(dst + done, src + done, 64); /* before they are looked at: src may change in between */
+        MB_ONCE();
+        for (int k = 0; k < 64; k++) seen |= dst[done + (uint64_t)k];
         if (seen > 1) break;
-        memcpy(dst + done, src + done, 64);
         done += 64;
     }
     mb_status status = mb_varint_decode_8(dst + done, src + done, nbytes - done, count - done, 0, 1, error);
@@ -289,24 +292,34 @@ MB_KERNEL uint64_t mb_varint_nbytes_i64(const void *elements, uint64_t count) {
 
 /* Encode count elements as varints.
  * in   elements: aligned                                         out  dst: dst_nbytes bytes, as the _nbytes twin gave
- * over-writes: none     fails: never; returns the bytes written                                                       */
+ * over-writes: none, whatever the elements became since they were counted      fails: never
+ * returns the bytes written, or dst_nbytes + 1 if the elements take more than there is room for; unless all dst_nbytes were
+ * written the elements have changed, and dst is of no use                                                              */
 #define MB_DEFINE_VARINT_ENCODE(name, type, put, wide) \
     MB_KERNEL uint64_t name(uint8_t *dst, uint64_t dst_nbytes, const void *elements, uint64_t count) { \
         const type *src = (const type *)elements; \
         uint8_t *at = dst, *end = dst + dst_nbytes; \
         uint64_t i = 0; \
         for (; count - i >= 8 && end - at >= 80; i += 8) { \
-            uint64_t any = 0; \
-            for (uint64_t k = 0; k < 8; k++) any |= (uint64_t)(int64_t)src[i + k]; \
-            if (any < 0x80) { /* eight small ones in a row, the common case, are eight bytes */ \
-                for (uint64_t k = 0; k < 8; k++) at[k] = (uint8_t)src[i + k]; \
+            /* In registers: from an array, even one of its own, compilers make code that is slower by a fifth. */ \
+            const wide a = src[i], b = src[i + 1], c = src[i + 2], d = src[i + 3], e = src[i + 4], f = src[i + 5], g = src[i + 6], h = src[i + 7]; \
+            MB_ONCE(); \
+            if ((uint64_t)(int64_t)(a | b | c | d | e | f | g | h) < 0x80) { /* eight small ones in a row, the common case, are eight bytes */ \
+                const uint64_t low = (uint64_t)a | (uint64_t)b << 8 | (uint64_t)c << 16 | (uint64_t)d << 24; \
+                mb_store_u64(at, low | (uint64_t)e << 32 | (uint64_t)f << 40 | (uint64_t)g << 48 | (uint64_t)h << 56); \
                 at += 8; \
                 continue; \
             } \
             /* There is room for ten bytes each: all ten are stored, and what is too much the next one overwrites. */ \
-            for (uint64_t k = 0; k < 8; k++) at += put(at, (wide)src[i + k]); \
+            at += put(at, a), at += put(at, b), at += put(at, c), at += put(at, d); \
+            at += put(at, e), at += put(at, f), at += put(at, g), at += put(at, h); \
         } \
-        for (; i < count; i++) at += mb_varint_write(at, (uint64_t)(int64_t)src[i]); \
+        for (; i < count; i++) { \
+            const uint64_t value = (uint64_t)(int64_t)src[i]; \
+            MB_ONCE(); \
+            if (mb_varint_length_of(value) > (uint64_t)(end - at)) return dst_nbytes + 1; \
+            at += mb_varint_write(at, value); \
+        } \
         return (uint64_t)(at - dst); \
     }
 

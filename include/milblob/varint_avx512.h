@@ -61,10 +61,13 @@ MB_TARGET_VBMI2 MB_STEP void mb_put_8_vbmi2(uint8_t *dst, __m512i words) { _mm_s
         const __m512i in_8 = _mm512_and_si512(iota, _mm512_set1_epi8(7)), in_4 = _mm512_and_si512(iota, _mm512_set1_epi8(3)); \
         while (nbytes - at >= 64 && count - done >= 64) { \
             const __m512i bytes = _mm512_loadu_si512(src + at); \
+            MB_ONCE(); \
             const uint64_t on = _mm512_movepi8_mask(bytes), ends = ~on; \
             MB_PREFETCH(src + at, 1024); \
             if (on == 0 && small_fit) { \
-                for (unsigned k = 0; k < 64; k++) dst[done + k] = (type)src[at + k]; \
+                uint8_t small[64]; \
+                _mm512_storeu_si512(small, bytes); \
+                for (unsigned k = 0; k < 64; k++) dst[done + k] = (type)small[k]; \
                 at += 64, done += 64; \
                 continue; \
             } \
@@ -162,6 +165,7 @@ MB_TARGET_VBMI2 MB_STEP __m512i mb_get_i64_vbmi2(const int64_t *src) { return _m
         uint64_t at = 0, done = 0; \
         for (; count - done >= 8 && dst_nbytes - at >= 40 + 64; done += 8) { \
             const __m512i eight = get(src + done); \
+            MB_ONCE(); \
             MB_PREFETCH(src + done, 2048); \
             if (_mm512_cmpgt_epu64_mask(eight, _mm512_set1_epi64(0x7f)) == 0) { \
                 _mm_storel_epi64((__m128i *)(void *)(dst + at), _mm512_cvtepi64_epi8(eight)); \

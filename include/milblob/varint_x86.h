@@ -5,7 +5,11 @@
  * decoder does. A block begins at a varint; one that is unfinished at its end begins the next block.
  *
  * Nothing here decides what is an error. A block with anything that is not plainly right ends the run, and the plain decoder
- * goes on from there: it says what is wrong, and where, or accepts it (a padded varint is legal). */
+ * goes on from there: it says what is wrong, and where, or accepts it (a padded varint is legal).
+ *
+ * Varints are read from memory again once the block is known to be sound. If somebody changes it in between, other bits are
+ * put together, which are in the element's range all the same (it is checked after, or the type's own); how many elements
+ * there are, and how many bytes they took, comes from the word that was made first. */
 #ifndef MILBLOB_VARINT_X86_H
 #define MILBLOB_VARINT_X86_H
 
@@ -124,7 +128,9 @@ MB_TARGET_BMI MB_STEP void mb_four_places(uint64_t *places, uint64_t *start, uin
             mb_see_block_avx2(&block, src + at); \
             MB_PREFETCH(src + at, 1024); \
             if (block.on == 0 && small_fit) { \
-                for (unsigned k = 0; k < 64; k++) dst[done + k] = (type)src[at + k]; \
+                uint8_t small[64]; /* what was looked at: src itself may have changed */ \
+                _mm256_storeu_si256((__m256i *)(void *)small, block.low), _mm256_storeu_si256((__m256i *)(void *)(small + 32), block.high); \
+                for (unsigned k = 0; k < 64; k++) dst[done + k] = (type)small[k]; \
                 at += 64, done += 64; \
                 continue; \
             } \

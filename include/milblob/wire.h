@@ -26,6 +26,7 @@ typedef struct mb_wire {
     uint32_t type;        /* enum mb_wire_type, never MB_WIRE_END */
     uint64_t value;       /* MB_WIRE_VARINT: the number as 64 bits; else 0 */
     const uint8_t *tag;   /* first byte of the field, its tag */
+    const uint8_t *prefix; /* MB_WIRE_BYTES: first byte of the length, behind the tag; else not set */
     const uint8_t *data;  /* first byte of the payload (of a group: after its start tag) */
     uint64_t nbytes;      /* bytes of payload, length prefix not counted */
 } mb_wire;
@@ -121,6 +122,7 @@ static inline mb_status mb_read_any_field(mb_cursor *cursor, mb_wire *wire, mb_e
         break;
     case MB_WIRE_BYTES: {
         uint64_t start = mb_offset(&at);
+        wire->prefix = at.at;
         if (mb_read_varint(&at, &wire->nbytes, error)) return error->status;
         if (wire->nbytes > mb_left(&at)) return mb_fail(error, MB_LENGTH, start, wire->nbytes, mb_left(&at), "length prefix");
         wire->data = at.at;
@@ -163,6 +165,7 @@ static inline mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error
             wire->value = 0;
             wire->nbytes = nbytes;
             wire->tag = at;
+            wire->prefix = at + 1;
             wire->data = data;
             cursor->at = data + nbytes;
             return MB_OK;

@@ -25,6 +25,7 @@ IMMEDIATE: int
 BLOB: int
 NAME: int
 PACK_RAW: int
+PACK_BOOL: int
 PACK_I16: int
 PACK_U16: int
 PACK_I32: int

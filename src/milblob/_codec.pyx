@@ -24,7 +24,8 @@ RECORD_FIELDS = ("offset", "data_offset", "nbytes", "count", "padding_nbits", "b
 SCAN_ALL, SCAN_USES, SCAN_PLAIN = 1, 2, 4
 ATTRIBUTE, INPUT, BLOCK_ATTRIBUTE, FUNCTION_ATTRIBUTE, PROGRAM_ATTRIBUTE, RETURN = 1, 2, 3, 4, 5, 6
 IMMEDIATE, BLOB, NAME = 1, 2, 3
-PACK_RAW, PACK_I16, PACK_U16, PACK_I32, PACK_I64 = C.MB_PACK_RAW, C.MB_PACK_I16, C.MB_PACK_U16, C.MB_PACK_I32, C.MB_PACK_I64
+PACK_RAW, PACK_BOOL = C.MB_PACK_RAW, C.MB_PACK_BOOL
+PACK_I16, PACK_U16, PACK_I32, PACK_I64 = C.MB_PACK_I16, C.MB_PACK_U16, C.MB_PACK_I32, C.MB_PACK_I64
 
 CAST_F32_F16, CAST_F32_BF16, CAST_F16_F32 = C.MB_CAST_F32_F16, C.MB_CAST_F32_BF16, C.MB_CAST_F16_F32
 FROM_U8, FROM_I8, FROM_F16, FROM_F32 = C.MB_FROM_U8, C.MB_FROM_I8, C.MB_FROM_F16, C.MB_FROM_F32
@@ -103,6 +104,7 @@ _WORDS = {
     <int>C.MB_RANK: "{what}: expected {expected} dimensions, got {got}",
     <int>C.MB_TYPE: "{what}: expected a tensor type, got none",
     <int>C.MB_EDGE: "{what}: expected the payload of a field or whole fields, got {got} bytes that are neither",
+    <int>C.MB_CHANGED: "{what}: expected {expected} as counted before, got another number: they changed while they were read",
     <int>C.MB_UTF8: "{what}: expected UTF-8, got other bytes",
     <int>C.MB_RANGE: "{what}: expected a value that fits, got another at element {expected}",
     <int>C.MB_SYNTAX: "MIL text: expected {what}, got {found}",

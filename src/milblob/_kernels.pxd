@@ -5,7 +5,7 @@ cdef extern from "milblob/base.h" nogil:
     ctypedef enum mb_status:
         MB_OK, MB_FULL, MB_SPLIT, MB_TRUNCATED, MB_SENTINEL, MB_VERSION, MB_COUNT, MB_DTYPE, MB_BOUNDS, MB_OVERLAP
         MB_OVERFLOW, MB_PADDING, MB_VARINT, MB_TAG, MB_NUMBER, MB_LENGTH, MB_DEPTH, MB_RANGE, MB_UTF8
-        MB_SYNTAX, MB_RANK, MB_TYPE, MB_EDGE
+        MB_SYNTAX, MB_RANK, MB_TYPE, MB_EDGE, MB_CHANGED
     ctypedef struct mb_error:
         mb_status status
         uint64_t offset, expected, got
@@ -129,7 +129,7 @@ cdef extern from "milblob/kernels.h" nogil:
     void mb_hash_join(const mb_tier *tier, uint8_t *cvs, uint64_t count, bint is_root)
 
 cdef extern from "milblob/pack.h" nogil:
-    int MB_PACK_RAW, MB_PACK_I16, MB_PACK_U16, MB_PACK_I32, MB_PACK_I64
+    int MB_PACK_RAW, MB_PACK_BOOL, MB_PACK_I16, MB_PACK_U16, MB_PACK_I32, MB_PACK_I64
     uint64_t mb_pack_itemsize(int kind)
     uint64_t mb_pack_nbytes(const mb_tier *tier, int kind, const void *src, uint64_t count)
     mb_status mb_pack(const mb_tier *tier, int kind, uint8_t *dst, uint64_t nbytes, const void *src, uint64_t count,

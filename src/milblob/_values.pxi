@@ -20,6 +20,14 @@ def unpack_bits(Buffer buffer not None, uint64_t offset, uint64_t count, unsigne
         PyBuffer_Release(&dst)
 
 
+cdef _pack_error(C.mb_error *e, uint64_t first, int lo, int hi):
+    if e.status == C.MB_RANGE:
+        return OverflowError(f"element {first + e.expected}: expected {lo} to {hi}, got {<int64_t>e.got}")
+    error = _error(e, None)
+    error.offset = None  # no single byte of the array is to blame
+    return error
+
+
 def pack_bits(array, out, unsigned int nbits, int lo, int hi, uint64_t first=0):
     """Pack one-byte elements to `nbits` (1, 2, 3, 4 or 6) each.
 
@@ -49,7 +57,7 @@ def pack_bits(array, out, unsigned int nbits, int lo, int hi, uint64_t first=0):
     finally:
         PyBuffer_Release(&src)
     if status:
-        raise OverflowError(f"element {first + e.expected}: expected {lo} to {hi}, got {<int64_t>e.got}")
+        raise _pack_error(&e, first, lo, hi)
 
 
 def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
@@ -58,14 +66,15 @@ def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
     Args:
         field: number of the TensorValue field.
         array: contiguous buffer, aligned to an element; little-endian where `kind` is PACK_RAW.
-        kind: PACK_RAW to copy the bytes; PACK_I16, PACK_U16, PACK_I32, PACK_I64 to encode elements of that type as
-            varints; 1, 2, 3, 4 or 6 to pack one-byte elements to so many bits, checked against lo..hi (int8 if lo < 0).
+        kind: PACK_RAW to copy the bytes; PACK_BOOL to make 1 of every byte that is not 0; PACK_I16, PACK_U16, PACK_I32,
+            PACK_I64 to encode elements of that type as varints; 1, 2, 3, 4 or 6 to pack one-byte elements to so many bits, checked against lo..hi (int8 if lo < 0).
 
     Returns:
         bytes: the TensorValue message. An empty array gives the field with no values, as coremltools writes it.
 
     Raises:
         OverflowError: an element is outside lo..hi.
+        FormatError: somebody changed the array meanwhile, so that its elements take more bytes, or fewer, than were counted.
     """
     cdef Py_buffer src
     cdef C.mb_error e
@@ -95,7 +104,7 @@ def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
     finally:
         PyBuffer_Release(&src)
     if status:
-        raise OverflowError(f"element {e.expected}: expected {lo} to {hi}, got {<int64_t>e.got}")
+        raise _pack_error(&e, 0, lo, hi)
     return result
 
 

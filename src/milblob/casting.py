@@ -160,6 +160,10 @@ def _convert(
     for number, is_nan, policy in ((counts.overflow, False, overflow), (counts.nan, True, nan)):
         if number and policy == "error":
             index = _codec.cast_find(kind, source, offset, count, is_nan)
+            if index == count:  # gone again
+                words = f"elements that do not fit: expected {number} as counted before, got none"
+                words += ": they changed while they were read"
+                raise FormatError(words, offset=offset, file=source.name)
             at = offset + index * src_type.nbits // 8
             value = np.ndarray(1, src_type.numpy, source, at)[0]  # type: ignore[arg-type]
             raise _refusal(first_index + index, value, dst_type, is_nan)
@@ -189,7 +193,8 @@ def _convert_by_numpy(
         raise ValueError(f"dst: expected {dst_type.nbytes(count)} bytes, got {out.nbytes}")
     largest = ml_dtypes.finfo(dst_type.numpy).max  # type: ignore[no-untyped-call]
     for start in range(0, count, CHUNK_COUNT):
-        part, into = values[start : start + CHUNK_COUNT], out[start : start + CHUNK_COUNT]
+        # A copy, because it is looked at several times, and may change meanwhile.
+        part, into = values[start : start + CHUNK_COUNT].copy(), out[start : start + CHUNK_COUNT]
         with np.errstate(all="ignore"):
             into[...] = part.astype(dst_type.numpy)
             is_nan = np.isnan(part)

@@ -232,6 +232,9 @@ _VARINT_KINDS = {
 }
 
 
+_NARROWED = 1 << 15
+"""Elements whose range is checked at a time."""
+
 _CHOSEN = [np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64)]
 """What NumPy makes of Python's own numbers."""
 
@@ -250,6 +253,7 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
     Raises:
         TypeError: a dtype that MIL has not, or that the array's values do not belong to.
         OverflowError: an element outside the dtype; its index is named.
+        FormatError: the array changed while it was read (by another thread, or as a file that is mapped).
     """
     if not isinstance(array, np.ndarray | np.generic) or isinstance(array, str | bytes):
         array = as_array(array, None if dtype is None else as_dtype(dtype))
@@ -265,10 +269,9 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
         return _codec.tensor_pack(target.field, elements, target.nbits, low, high)
     if target is not own:
         array = narrow(array, target)
-    kind = _VARINT_KINDS.get(target, _codec.PACK_RAW)
+    # A view of foreign bytes as bools: NumPy does not promise 0 and 1.
+    kind = _codec.PACK_BOOL if target is DType.BOOL else _VARINT_KINDS.get(target, _codec.PACK_RAW)
     array = np.require(array, array.dtype.newbyteorder("=" if kind != _codec.PACK_RAW else "<"), ["C", "A"])
-    if target is DType.BOOL and array.size and array.view(np.uint8).max() > 1:
-        array = array.view(np.uint8) != 0  # a view of foreign bytes: NumPy does not promise 0 and 1
     return _codec.tensor_pack(target.field, array.reshape(-1).view(np.uint8), kind)
 
 
@@ -308,12 +311,19 @@ def narrow(array: np.ndarray[Any, Any], target: DType, first: int = 0) -> np.nda
     `first` is the index of the array's first element in a larger one, for that message.
     """
     low, high = target.range
-    wide = array.astype(np.int64) if array.dtype.kind not in "iu" else array
-    outside = (wide < low) | (wide > high)
-    if outside.any():
-        index = int(outside.reshape(-1).argmax())
-        raise OverflowError(f"element {first + index}: expected {low} to {high}, got {int(wide.reshape(-1)[index])}")
-    return wide.astype(target.numpy)
+    narrowed = np.empty(array.shape, target.numpy)
+    flat = narrowed.reshape(-1)
+    source = array.reshape(-1)
+    for start in range(0, array.size, _NARROWED):
+        # A copy: what is checked is what is kept, whoever changes the array meanwhile. And it stays in the cache.
+        part = source[start : start + _NARROWED]
+        part = part.copy() if part.dtype.kind in "iu" else part.astype(np.int64)
+        outside = (part < low) | (part > high)
+        if outside.any():
+            index = int(outside.argmax())
+            raise OverflowError(f"element {first + start + index}: expected {low} to {high}, got {int(part[index])}")
+        flat[start : start + _NARROWED] = part.astype(target.numpy)
+    return narrowed
 
 
 def _one_byte_elements(

@@ -59,6 +59,32 @@ def payloads():
     return [bytes([choice]) + run for run in runs for choice in (0, 0x53, 0xFC)]
 
 
+OPERATIONS = 37
+"""How many operations tests/c/changing.h has."""
+
+
+def changes():
+    """For every operation of changing.h: what its source is first, and what it becomes."""
+    pattern = bytes(number * number * 7 % 251 for number in range(600))
+    small = bytes(number % 5 if number % 8 == 0 else 0 for number in range(600))
+    varints = b"".join(map(reference.write_varint, [1, 127, 128, 300, 1 << 20, (1 << 64) - 9] * 60))
+    contents = [small, pattern, b"\1" * 600, b"\x80" * 600, b"\xff" * 600, varints[:600], bytes(600)]
+    pairs = [(a, b) for a in contents[:3] for b in contents] + [
+        (varints[:600], b"\1" * 600),
+        (b"\1" * 600, varints[:600]),
+    ]
+    found = [bytes([choice]) + a + b for choice in range(OPERATIONS) for a, b in pairs]
+    of_fields = [(26, value) for value in values()] + [(33, data) for data in programs(1_500)[:40]]
+    of_fields += [(33, data) for data in files("blob_*/weight.bin", 1_000)]
+    of_fields += [(34, data[:1_500]) for data in files("**/model.mil", 12_000)]
+    for choice, data in of_fields:
+        found += [
+            bytes([choice]) + data + changed
+            for changed in (data[::-1], data[: len(data) // 2] * 2 + data[-1:], b"\x8a" * len(data))
+        ]
+    return found
+
+
 def python_inputs():
     """Whole files, with a byte in front that says what they are and what is done with them (fuzz_python.py)."""
     import numpy
@@ -110,6 +136,7 @@ def main(folder, harnesses):
         "tensor": values,
         "text": lambda: [b"\xff" + data for data in files("**/model.mil", 12_000)],
         "store": lambda: [data for data in payloads() if len(data) < 300] + files("blob_*/weight.bin", 1_000),
+        "between": changes,
         "python": python_inputs,
     }
     for harness in harnesses or [*made, "varint", "sub_byte", "decode", "cast", "statistics", "compare"]:
