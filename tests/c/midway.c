@@ -48,7 +48,7 @@ static uint64_t random_64(void) {
     return random_state ^ random_state >> 29 ^ random_state << 32;
 }
 
-enum { WAYS = 9 };
+enum { WAYS = 9, OTHER_WAYS = 11 }; /* the last two only as what something becomes */
 
 /* Contents that kernels take apart differently: small numbers, numbers of any size, varints, bits, bytes. */
 static void fill(uint8_t *dst, uint64_t nbytes, int way) {
@@ -57,12 +57,12 @@ static void fill(uint8_t *dst, uint64_t nbytes, int way) {
     for (uint64_t i = 0; i < nbytes; i++) {
         const uint64_t any = random_64();
         dst[i] = way == 0 ? 1 : way == 1 ? (uint8_t)(i % 8 == 0) : way == 2 ? (uint8_t)any : way == 3 ? 0xff : way == 4 ? 0x80 : way == 5 ? (uint8_t)(i % 2 == 0 ? 0x81 : 0x01)
-               : way == 6 ? text[i % (sizeof text - 1)] : way == 7 ? 0 : (uint8_t)(i % 8 < (wide >> 60) / 2 ? any : 0);
+               : way == 6 ? text[i % (sizeof text - 1)] : way == 7 || way == 10 ? 0 : way == 9 ? (uint8_t)(i < 72 ? 0xff : i % 8 == 0) : (uint8_t)(i % 8 < (wide >> 60) / 2 ? any : 0);
     }
     /* Three messages in each other. The innermost has its tag in byte 7, and its length behind that: in the second page, if the
      * first one ends there. */
-    for (uint64_t depth = 0, at = 0; way == 7 && depth < 3; depth++) {
-        dst[at++] = depth == 1 ? 0x8a : 0x0a;
+    for (uint64_t depth = 0, at = 0; (way == 7 || way == 10) && depth < 3; depth++) {
+        dst[at++] = depth == 1 || (depth == 2 && way == 10) ? 0x8a : 0x0a;
         if (depth == 1) dst[at++] = 0; /* a padded tag */
         const uint64_t length = nbytes - at - 2;
         dst[at++] = (uint8_t)(length | 0x80), dst[at++] = (uint8_t)(length >> 7);
@@ -81,16 +81,16 @@ int main(void) {
     uint8_t *before = (uint8_t *)exactly(2 * page), *after = (uint8_t *)exactly(2 * page);
     for (unsigned which = 0; which < OPERATIONS; which++)
         for (int row = 0; row < mb_tier_usable(); row++)
-            for (int change = 0; change < WAYS * WAYS; change++)
-                for (unsigned pass = 0; pass < 2; pass++) { /* change in the first pass that comes there, or the second one */
-                    const size_t begins[] = {page - 72, page - 2048, 0, page - 8}, begin = begins[(change + change / WAYS) % 4];
+            for (int change = 0; change < WAYS * OTHER_WAYS; change++)
+                for (unsigned pass = 0; pass < 6; pass++) { /* change in the first pass that comes there, or the second one */
+                    const size_t begins[] = {page - 72, page - 2048, page - 8}, begin = begins[pass / 2]; /* in the first page */
                     const source s = {pages + begin, before, after, 2 * page - begin};
-                    fill(before, s.nbytes, change / WAYS), fill(after, s.nbytes, change % WAYS);
+                    fill(before, s.nbytes, change / OTHER_WAYS), fill(after, s.nbytes, change % OTHER_WAYS);
                     /* One element outside, or one long number, where the first page ends: it is seen, and then it is gone. */
-                    if (change / WAYS == 0 && pass == 0) before[page - begin - 5] = 0xf3;
+                    if (change / OTHER_WAYS == 0 && begin < page - 8) before[page - begin - 5] = 0xf3;
                     now = &s;
                     replace(before);
-                    if (pass == 0) arm();
+                    if (pass % 2 == 0) arm();
                     operate(&mb_tiers[row], s, which);
                     is_armed = 0;
                     require(mprotect(pages + page, page, PROT_READ | PROT_WRITE) == 0, "pages can be protected");

@@ -74,6 +74,16 @@ def changes():
         (b"\1" * 600, varints[:600]),
     ]
     found = [bytes([choice]) + a + b for choice in range(OPERATIONS) for a, b in pairs]
+    found.append(bytes([19]) + b"\1" * 600 + b"\2" * 500 + b"\1" * 100)  # bools, and then not
+    # What was passed over becomes one chunk, one string, one message around the edit more.
+    for choice, number in ((26, 3), (26, 4)):
+        chunk, other = reference.write_field(1, b"\1" * 10), reference.write_field(1, b"\1" * 40)
+        found.append(
+            bytes([choice])
+            + reference.write_field(number, chunk + b"\x12" + other[1:])
+            + reference.write_field(number, chunk + other)
+        )
+    found.append(bytes([33]) + b"\x0a\xac\x80\x00\x12\x2a" + bytes(42) + b"\x0a\x2e\x0a\x2c\x12\x2a" + bytes(42))
     of_fields = [(26, value) for value in values()] + [(33, data) for data in programs(1_500)[:40]]
     of_fields += [(33, data) for data in files("blob_*/weight.bin", 1_000)]
     of_fields += [(34, data[:1_500]) for data in files("**/model.mil", 12_000)]
