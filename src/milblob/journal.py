@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from . import mapping, paths
-from .errors import FormatError
+from .errors import FormatError, MilblobError
 from .files import NewFile, is_named, lock, sweep, sync, sync_directory
 from .pending import (
     DIGEST_NBYTES,
@@ -337,7 +337,14 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Non
                 return
             sweep(found.root)  # a temporary name of the journal itself, where the system makes them by linking
             journal = stack.enter_context(Journal(found.path))
-            allowed = changeable(model)
+            if journal.status.st_nlink > 1:
+                words = f"journal: expected a file of one name, got {journal.status.st_nlink} hard links to it"
+                raise FormatError(words, file=found.path)
+            try:
+                allowed = changeable(model)
+            except MilblobError as error:
+                words = f"journal: expected the model {model} that it changes, got none that can be read ({error})"
+                raise FormatError(words, file=found.path) from error
             for entry in journal.entries:  # all of them before anything is opened for writing
                 _require_sound(found, entry, allowed)
             _redo(stack, found, journal, fds)

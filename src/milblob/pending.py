@@ -184,7 +184,7 @@ class Journal:
 
     Raises:
         FileNotFoundError: there is none any more. OSError: it cannot be read.
-        FormatError: no regular file, a file with another hard link, broken contents, another version.
+        FormatError: no regular file, broken contents, another version.
     """
 
     def __init__(self, path: str) -> None:
@@ -197,9 +197,6 @@ class Journal:
             if not stat.S_ISREG(self.status.st_mode):
                 kind = "a directory" if stat.S_ISDIR(self.status.st_mode) else "a special file"
                 raise FormatError(f"journal: expected a regular file, got {kind}", file=path)
-            if self.status.st_nlink > 1:
-                words = f"journal: expected a file of one name, got {self.status.st_nlink} hard links to it"
-                raise FormatError(words, file=path)
             with io.FileIO(fd, closefd=False) as file:
                 self._mapping = Mapping(file, path)
         finally:
