@@ -150,8 +150,10 @@ def in_one_state(path, first=0):
 
 
 @pytest.mark.parametrize("second", SECOND)
-@pytest.mark.parametrize("mode, code", [("fail", "EIO"), ("fail on", "ENOSPC"), ("short then fail", "EDQUOT")])
-@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize(
+    "mode, code, linked",
+    [("fail", "EIO", False), ("fail on", "ENOSPC", False), ("short then fail", "EDQUOT", False), ("fail", "EIO", True)],
+)
 def test_after_a_commit_that_failed(faults, tmp_path, second, mode, code, linked):
     """A fault at every call of the commit, or of the second action: old or new, never some of each."""
     first, path = tmp_path / "first", tmp_path / PACKAGE
@@ -242,13 +244,14 @@ def test_writer_that_dies_after_another_has_opened(faults, trees, monkeypatch, a
     for number in range(1, 300):
         path = trees()
 
-        def lock_later(self, *args, path=path, number=number):
+        outcomes = []
+
+        def lock_later(self, *args, path=path, number=number, outcomes=outcomes):
             outcomes.append(
                 faults.run(f"test_editing:{action}", [str(path), 1], root=path, number=number, mode="kill after")
             )
             return lock(self, *args)
 
-        outcomes = []
         with monkeypatch.context() as patch:
             patch.setattr(EditableModel, "_lock", lock_later)
             try:
@@ -632,7 +635,6 @@ def test_replacement_that_is_not_the_one_of_the_journal(faults, trees, change):
         made.unlink()
         refused(root, r"journal: expected .*\.milblob-new, or .*model\.mlmodel to be that file .* already, got neither")
         target = root / DATA / "model.mlmodel"
-        old = target.read_bytes()
         target.write_bytes(data[:-1] + b"?")  # as long as the new one
         refused(root, "got neither")
         target.write_bytes(data)

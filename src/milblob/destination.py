@@ -28,14 +28,12 @@ _CHUNK_NBYTES = 64 << 20
 def is_in_place(sources: list[str], dst: str) -> bool:
     """Whether a destination is one of the sources itself, by whatever name; not only another link to the same file."""
     for source in sources:
-        with contextlib.suppress(OSError):
-            status = os.stat(source)
-            if not os.path.samestat(status, os.stat(dst)):
-                continue
-            # Directories have one name. A file may have several: another one is another file once it is replaced.
-            one_name = stat.S_ISDIR(status.st_mode) or status.st_nlink == 1
-            if one_name or os.path.realpath(source) == os.path.realpath(dst):
-                return True
+        status, target = paths.status(source), paths.status(dst)
+        if status is None or target is None or not os.path.samestat(status, target):
+            continue
+        # Directories have one name. A file may have several: another one is another file once it is replaced.
+        if stat.S_ISDIR(status.st_mode) or status.st_nlink == 1 or paths.real(source) == paths.real(dst):
+            return True
     return False
 
 
@@ -84,10 +82,8 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def _is_same(a: str, b: str) -> bool:
-    try:
-        return os.path.samefile(a, b)
-    except OSError:
-        return False
+    first, second = paths.status(a), paths.status(b)
+    return first is not None and second is not None and os.path.samestat(first, second)
 
 
 def _is_model(path: str) -> bool:

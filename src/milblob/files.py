@@ -361,7 +361,7 @@ def _locked(path: str, is_held: bool = False) -> Iterator[None]:
     """
     fd = -1
     if not is_held and sys.platform != "win32":  # an open file cannot be replaced there, which is a lock of its own
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             fd = os.open(path, os.O_RDONLY | _NO_LINKS)
     try:
         if fd >= 0:

@@ -1,5 +1,6 @@
 """Which files make a model: packages, compiled models, model files, MIL text, bare blob files and their listings."""
 
+import errno
 import os
 from typing import Any, NamedTuple
 
@@ -423,7 +424,13 @@ def find_root_model(root: str) -> str:
         raise FormatError(f"manifest: expected an item with a path for root {identifier!r}, got none", file=path)
     contained(os.path.join(root, "Data"), item["path"])  # says so of an absolute path, which the next line would join
     model = contained(root, "Data/" + item["path"])
-    if not paths.is_there(model):
+    try:
+        is_there = paths.is_there(model)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # which the manifest chose, and no file has
+            raise
+        is_there = False
+    if not is_there:
         raise ResolveError(f"root item of the manifest: expected at {model}, got no such file", file=path)
     return model
 
