@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from . import _codec
+from . import _codec, paths
 from .arguments import as_integer, require_flags
 from .blob import BlobReader, BlobRecord
 from .dtypes import DType, as_dtype
@@ -83,7 +83,7 @@ class BlobWriter:
             self._fd = self._open_existing()
 
     def _open_existing(self) -> int:
-        path = os.path.realpath(self.path)
+        path = paths.real(self.path)
         fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
         try:
             lock(fd, path)
