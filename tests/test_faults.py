@@ -1,0 +1,128 @@
+"""Everything that writes, while every call on files fails once: the old state or the new one, then and after a second try.
+
+tests/test_files.py and others fail the calls that change files; here it is also those that look (stat, open, read, map,
+list, lock), remove and close, and after each fault the same process goes on: it closes what it has, or does it again.
+"""
+
+import os
+import pathlib
+import stat
+import sys
+
+import pytest
+
+import writers
+from thorough import sized
+from writers import WRITERS
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and a library to preload")
+
+CODES = ("EIO", "EACCES", "ENOMEM", "EMFILE")
+SECONDS = ("again", "close", "stop")
+LEFT = (".milblob-", ".milblob-new", ".milblob-journal")
+
+
+def snapshot(folder):
+    """Everything below a directory: name -> (mode, contents or target)."""
+    found = {}
+    for directory, names, files in os.walk(folder):
+        for name in names + files:
+            path = os.path.join(directory, name)
+            status = os.lstat(path)
+            content = None
+            if stat.S_ISLNK(status.st_mode):
+                content = os.readlink(path)
+            elif stat.S_ISREG(status.st_mode):
+                content = pathlib.Path(path).read_bytes()
+            found[os.path.relpath(path, folder)] = (status.st_mode, content)
+    return found
+
+
+class Case:
+    """A writer in a directory, and the states that it may leave."""
+
+    def __init__(self, name, folder):
+        self.name, self.folder, self.writer = name, pathlib.Path(folder), WRITERS[name]
+        self.make()
+        self.before = snapshot(self.folder)
+        if name == "complete an edit":  # there is no looking at the old state: looking completes it
+            self.old = None
+        else:
+            self.old = self.see()
+        writers.act(name, self.folder)
+        self.new = self.see()
+        assert self.old != self.new
+        self.new_again = self.again()
+        self.seen = {"old": 0, "new": 0, "refused": 0}
+
+    def see(self):
+        return self.writer.see(self.folder)
+
+    def make(self):
+        import shutil
+
+        shutil.rmtree(self.folder, ignore_errors=True)
+        writers.make(self.name, self.folder)
+
+    def reset(self):
+        """Have the directory as it was, whatever has become of it."""
+        if snapshot(self.folder) != self.before or "linked.bin" in self.before:  # whose other name is gone
+            self.make()
+
+    def again(self):
+        """Do it once more, without faults: what there is then, or why not."""
+        try:
+            writers.act(self.name, self.folder)
+        except Exception as error:
+            return type(error)
+        return self.see()
+
+    def require_whole(self, outcome):
+        """The old state, or the new one; success only with the new one; nothing of others touched; nothing left over."""
+        try:
+            now = self.see()
+        except Exception as error:
+            raise AssertionError(outcome) from error
+        assert now in (self.old, self.new), outcome
+        if outcome.exit == "ok":
+            assert now == self.new, outcome
+        self.seen["new" if now == self.new else "old"] += 1
+        again = self.again()
+        assert again == (self.new_again if now == self.new else self.new), (outcome, again)
+        after = snapshot(self.folder)
+        left = [name for name in after if any(mark in name for mark in LEFT)]
+        assert left == [], outcome
+        assert self.others(self.before) == self.others(after), outcome
+
+    def others(self, files):
+        """What is no matter of the writer."""
+        return {name: found for name, found in files.items() if name.split(os.sep)[0] not in self.writer.outputs}
+
+
+def every_call(faults, case, code, second, kinds, mode="fail"):
+    return faults.at_every_call(
+        "writers:act", [case.name, str(case.folder), second], root=case.folder, mode=mode, code=code, kinds=kinds
+    )
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_look_fails_once(faults, tmp_path, name):
+    case = Case(name, tmp_path / "run")
+    kinds = ("looks", "removes", "closes")
+    number, is_reached = 0, True
+    exits = {"ok": 0, "error": 0}
+    while is_reached:
+        number += 1
+        for k in range(sized(1, len(CODES) * len(SECONDS))):
+            at = number + k
+            code, second = CODES[at % len(CODES)], SECONDS[at // len(CODES) % len(SECONDS)]
+            case.reset()
+            outcome = faults.run(
+                "writers:act", [name, str(case.folder), second], root=case.folder, number=number, code=code, kinds=kinds
+            )
+            is_reached = outcome.calls >= number
+            if not is_reached:
+                break
+            exits[outcome.exit] += 1
+            case.require_whole(outcome)
+    print(name, number, exits, case.seen)
