@@ -74,7 +74,7 @@ def tree_at(*names):
     """Models whose values stay the same, while their files do not."""
 
     def see(folder):
-        return model_at(*names)(folder), tuple(repr(tree(folder / name)) for name in names)
+        return model_at(*names)(folder), tuple(repr(sorted(tree(folder / name).items())) for name in names)
 
     return see
 

@@ -173,6 +173,11 @@ static unsigned long inode_of(int fd) {
     return raw(SYS_fstat, fd, (long)&status, 0, 0) == 0 ? status.st_ino : 0;
 }
 
+static int mode_of(int fd) {
+    struct stat status;
+    return raw(SYS_fstat, fd, (long)&status, 0, 0) == 0 ? status.st_mode & 07777 : 0;
+}
+
 static bool status_at(int at, const char *path, struct stat *status) {
     return raw(SYS_newfstatat, at, (long)path, (long)status, AT_SYMLINK_NOFOLLOW) == 0;
 }
@@ -180,6 +185,11 @@ static bool status_at(int at, const char *path, struct stat *status) {
 static unsigned long inode_at(int at, const char *path) {
     struct stat status;
     return status_at(at, path, &status) ? status.st_ino : 0;
+}
+
+static int mode_at(int at, const char *path) {
+    struct stat status;
+    return status_at(at, path, &status) ? status.st_mode & 07777 : 0;
 }
 
 /* The name of an entry, with the links in its directory resolved. */
@@ -219,7 +229,7 @@ static void note_write(int fd, long long at, long long nbytes) {
 
 static void note_entry(const char *op, int at, const char *path) {
     char name[PATH_MAX];
-    note(op, inode_at(at, path), 0, name_at(at, path, name), "", "", 0);
+    note(op, inode_at(at, path), mode_at(at, path), name_at(at, path, name), "", "", 0);
 }
 
 static void note_two(const char *op, int at, const char *a, int to, const char *b) {
@@ -406,8 +416,8 @@ int rmdir(const char *path) {
 static void note_open(int fd, int at, const char *path, int flags, bool was_there) {
     char name[PATH_MAX];
     if (fd < 0) return;
-    if ((flags & O_TMPFILE) == O_TMPFILE) note("create", inode_of(fd), 0, "", "", "", 0);
-    else if (!was_there) note("create", inode_of(fd), 0, name_at(at, path, name), "", "", 0);
+    if ((flags & O_TMPFILE) == O_TMPFILE) note("create", inode_of(fd), mode_of(fd), "", "", "", 0);
+    else if (!was_there) note("create", inode_of(fd), mode_of(fd), name_at(at, path, name), "", "", 0);
     else if (flags & O_TRUNC) note("truncate", inode_of(fd), 0, "", "", "", 0);
 }
 #define OPEN_CALL(name, at, path, counts, call) \
