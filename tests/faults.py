@@ -47,7 +47,7 @@ KINDS = {"changes": 1, "looks": 2, "removes": 4, "closes": 8}
 class Outcome(NamedTuple):
     """What became of a run: exit "ok", "error" or "killed"; its error; the calls counted; the one that was met.
 
-    `value` is what the action returned, as JSON can hold it.
+    `value` is what the action returned, as JSON can hold it; `names` what all calls were, if none was to meet a fate.
     """
 
     exit: str
@@ -55,6 +55,7 @@ class Outcome(NamedTuple):
     calls: int
     what: str
     value: Any
+    names: list[str]
     number: int
 
 
@@ -71,7 +72,17 @@ class Faults:
         )  # fmt: skip
 
     def run(
-        self, action, arguments, *, root, number=0, mode="fail", code="EIO", kinds=("changes",), kill_after_s=None, log=""
+        self,
+        action,
+        arguments,
+        *,
+        root,
+        number=0,
+        mode="fail",
+        code="EIO",
+        kinds=("changes",),
+        kill_after_s=None,
+        log="",
     ):
         """Run an action ("module:function") in a process of its own.
 
@@ -167,7 +178,7 @@ def temporaries(directory):
 def _serve():
     library = ctypes.CDLL(None)
     library.faults_seen.restype = ctypes.c_long
-    library.faults_what.restype = ctypes.c_char_p
+    library.faults_what.restype = library.faults_name.restype = ctypes.c_char_p
     # All of milblob first: each run forks from here, and would else import what it needs of it again, which takes longer
     # than what it does.
     for module in pkgutil.iter_modules(milblob.__path__, "milblob."):
@@ -200,6 +211,7 @@ def _run(library, function, order):
             except Exception as error:
                 result = ["error", f"{type(error).__name__}: {error}"]
             result += [library.faults_seen(), library.faults_what().decode(), value]
+            result.append([] if order["number"] else [library.faults_name(i + 1).decode() for i in range(result[2])])
             library.faults_arm(b"", ctypes.c_long(0), 0, 0, 0)
             os.write(writer, json.dumps(result).encode())
         finally:
@@ -217,7 +229,7 @@ def _run(library, function, order):
         data += chunk
     os.close(reader)
     if os.WIFSIGNALED(status):
-        return ["killed", str(os.WTERMSIG(status)), 0, "", None]
+        return ["killed", str(os.WTERMSIG(status)), 0, "", None, []]
     return json.loads(data)
 
 

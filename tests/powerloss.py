@@ -199,6 +199,7 @@ class Disk:
     Attributes:
         states: what may be found, each tree once, after `replay`.
         moments: how many moments were looked at.
+        combinations: of what is there and what is not, in all of them; many give the same tree.
     """
 
     def __init__(self, folder, *, seed=0, limit=300):
@@ -206,7 +207,8 @@ class Disk:
         self.by_inode = {}
         self.root = self._load(self.root_path)
         self.limit, self._chance = limit, random.Random(seed)
-        self.states, self._seen, self.moments = [], {}, 0
+        self.states, self._seen = [], {}
+        self.moments = self.combinations = 0
 
     def _load(self, path):
         status = os.lstat(path)
@@ -215,7 +217,9 @@ class Disk:
             return known
         mode = stat.S_IMODE(status.st_mode)
         if stat.S_ISDIR(status.st_mode):
-            node = Node("directory", {name: self._load(os.path.join(path, name)) for name in sorted(os.listdir(path))}, mode)
+            node = Node(
+                "directory", {name: self._load(os.path.join(path, name)) for name in sorted(os.listdir(path))}, mode
+            )
         elif stat.S_ISLNK(status.st_mode):
             node = Node("link", os.readlink(path), mode)
         else:
@@ -307,6 +311,7 @@ class Disk:
     def _collect(self, moment, is_end):
         self.moments += 1
         for tree in self._trees():
+            self.combinations += 1
             key = tuple(
                 (name, kind, mode, content)
                 for name, (kind, mode, content, _) in tree.items()
@@ -334,7 +339,9 @@ class Disk:
         for rest in (0, -1):  # all others: nothing, everything
             for node in nodes:
                 for number in range(len(node.outcomes(self._chance))):
-                    yield self._one(lambda other, node=node, number=number, rest=rest: number if other is node else rest)
+                    yield self._one(
+                        lambda other, node=node, number=number, rest=rest: number if other is node else rest
+                    )
         for _ in range(self.limit):
             picked = {}
             yield self._one(

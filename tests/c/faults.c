@@ -40,6 +40,7 @@ static struct {
     int mode, code, kinds;
     const char *what;
 } plan;
+static const char *names[1 << 14]; /* of the calls that counted */
 static int log_fd = -1;
 static pthread_mutex_t log_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
@@ -60,6 +61,7 @@ void faults_arm(const char *root, long number, int mode, int code, int kinds) {
 void faults_record(int fd) { log_fd = fd; }
 
 long faults_seen(void) { return plan.seen; }
+const char *faults_name(long number) { return number <= 1 << 14 ? names[number - 1] : ""; }
 const char *faults_what(void) { return plan.what; }
 
 /* ---------------------------------------------------------------------------------------------------------- helpers */
@@ -109,6 +111,7 @@ static int kind_of(int does) {
 static int meet(const char *what, int does, bool counts) {
     if (!counts || !(plan.kinds & kind_of(does))) return GO;
     long now = __atomic_add_fetch(&plan.seen, 1, __ATOMIC_RELAXED);
+    if (now <= 1 << 14) names[now - 1] = what;
     if (plan.number == 0 || now < plan.number) return GO;
     if (now > plan.number) {
         bool lasting = plan.mode == FAIL_ON || plan.mode == SHORT_THEN_FAIL;
