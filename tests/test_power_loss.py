@@ -3,6 +3,7 @@
 tests/powerloss.py has the model. MILBLOB_THOROUGH=1 looks at more combinations where there are too many for all of them.
 """
 
+import random
 import shutil
 import stat
 import sys
@@ -63,3 +64,30 @@ def test_a_missing_sync_is_seen(faults, tmp_path, what, name):
         except AssertionError:
             return
     raise AssertionError(f"{name} without {what}: expected a state that is neither old nor new, got none")
+
+
+@pytest.mark.parametrize(
+    "name", ["append behind a tail", "edit package", "edit weight file", "complete an edit", "repack package"]
+)
+def test_power_fails_twice(faults, tmp_path, name):
+    """It fails again while what the first failure left is completed, or done once more."""
+    case = Case(name, tmp_path / "run")
+    states = states_of(faults, case, "writers:act", []).states
+    chance, looked_at = random.Random(name), 0
+    pending = {state for state in states if any("milblob-journal" in path for path in state.tree)}
+    for first in sorted(chance.sample(states, len(states)), key=lambda state: state not in pending):
+        if looked_at == sized(3, 60):
+            break
+        shutil.rmtree(case.folder)
+        first.write(case.folder)
+        if first not in pending and case.see() != case.old:
+            continue  # done already
+        disk = Disk(case.folder, seed=name, limit=sized(40, 300))
+        disk.replay(faults.record("writers:act", [name, str(case.folder)], root=case.folder))
+        for state in disk.states:
+            shutil.rmtree(case.folder)
+            state.write(case.folder)
+            case.require_whole((name, first.moment, state.moment, sorted(state.tree)), state.is_end)
+        looked_at += 1
+    assert looked_at
+    print(f"{name}, twice: {looked_at} first states, {case.seen}")
