@@ -17,7 +17,8 @@ from conftest import DATA, blob_file
 from faults import temporaries
 from milblob import journal
 from milblob.files import lock
-from milblob.journal import JOURNAL, Patch, Replacement, commit, recover
+from milblob.journal import Patch, Replacement, commit, recover
+from milblob.pending import JOURNAL, Pending
 from milblob.transfer import write_at
 from test_files import FAILURES, generation, read_only
 
@@ -73,17 +74,17 @@ def change(root, number, replace=True):
     ]
     replacements = [Replacement("in/c", lambda fd: write_at(fd, [generation(number)], 0))] if replace else []
     with held(root):
-        commit(root, JOURNAL, patches, replacements)
+        commit(root, "", patches, replacements)
 
 
 def change_for_ever(root, first):
     for number in range(first, 1 << 30):
-        recover(root, JOURNAL, lambda: all_files(root))
+        recover_all(root)
         change(root, number)
 
 
 def recover_all(root):
-    recover(root, JOURNAL, lambda: all_files(root))
+    recover(Pending(root, JOURNAL), lambda model: all_files(model))
 
 
 def left(root):
@@ -103,10 +104,11 @@ def test_commit(tmp_path):
     for name in ("a", "in/b"):  # in place
         assert (after[name].st_ino, after[name].st_size) == (before[name].st_ino, before[name].st_size)
     assert after["in/c"].st_ino != before["in/c"].st_ino
-    assert not recover(str(tmp_path), JOURNAL, lambda: set())
+    recover_all(str(tmp_path))
+    assert number_of(tmp_path) == 7
     with held(str(tmp_path)):
-        commit(str(tmp_path), JOURNAL, [])
-        commit(str(tmp_path), JOURNAL, [], [Replacement("in/c", lambda fd: write_at(fd, [b"only one"], 0))])
+        commit(str(tmp_path), "", [])
+        commit(str(tmp_path), "", [], [Replacement("in/c", lambda fd: write_at(fd, [b"only one"], 0))])
     assert (tmp_path / "in/c").read_bytes() == b"only one" and left(tmp_path) == []
 
 
@@ -129,7 +131,7 @@ def test_commit_at_every_call(faults, tmp_path, mode, code, replace):
         with held(str(root)):  # the next writer removes what a killed one prepared
             commit(
                 str(root),
-                JOURNAL,
+                "",
                 [Patch("in/b", 499, bytes([number]))],
                 [Replacement("in/c", lambda fd: write_at(fd, [b"x"], 0))],
             )
@@ -214,7 +216,7 @@ def test_patches_stay_inside(tmp_path):
     make(tmp_path)
     for offset, data in ((29_999, b"12"), (-1, b"1"), (30_001, b"1")):
         with held(str(tmp_path)), pytest.raises(ValueError, match="expected to lie inside its 30000 bytes"):
-            commit(str(tmp_path), JOURNAL, [Patch("in/b", 0, b"1"), Patch("a", offset, data)])
+            commit(str(tmp_path), "", [Patch("in/b", 0, b"1"), Patch("a", offset, data)])
     assert number_of(tmp_path) == 0 and left(tmp_path) == []
 
 
@@ -228,7 +230,7 @@ def test_two_writers(tmp_path):
         change(str(tmp_path), 1)
     os.close(fd)
     (tmp_path / JOURNAL).write_bytes(b"not mine")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(milblob.FormatError, match="journal: expected none, got one of an interrupted change"):
         change(str(tmp_path), 1)
     assert (tmp_path / JOURNAL).read_bytes() == b"not mine"
     (tmp_path / JOURNAL).unlink()
@@ -248,16 +250,16 @@ def test_readers_wait_for_a_writer(tmp_path, monkeypatch):
 
     monkeypatch.setattr(journal.time, "sleep", finish)
     with held(str(tmp_path)):
-        assert recover(str(tmp_path), JOURNAL, lambda: all_files(tmp_path))
+        recover_all(str(tmp_path))
     assert number_of(tmp_path) == 0
 
 
 # ------------------------------------------------------------------------------------- journals that somebody else wrote
 
 
-def journal_bytes(*entries, magic=b"milblob\1", nbytes=None, crc=None, count=None):
+def journal_bytes(*entries, magic=b"milblob\2", nbytes=None, crc=None, count=None, base=""):
     """A journal by hand: entries are (kind, path, file_nbytes, offset, data)."""
-    body = b""
+    body = struct.pack("<H", len(base.encode())) + base.encode()
     for kind, path, file_nbytes, offset, data in entries:
         path = path if isinstance(path, bytes) else path.encode()
         body += struct.pack("<BHQQQ", kind, len(path), file_nbytes, offset, len(data)) + path + data
@@ -273,10 +275,16 @@ def journal_bytes(*entries, magic=b"milblob\1", nbytes=None, crc=None, count=Non
 
 GOOD = (1, "in/b", 500, 0, b"1")
 STAGED = b".c.0123456789abcdef.milblob-new"
+DIGEST = bytes(32)
 BROKEN = {
     "empty": (b"", "expected a header of 24 bytes, got 0"),
-    "magic": (journal_bytes(GOOD, magic=b"milblob\2"), "expected the magic"),
-    "longer": (journal_bytes(GOOD) + b"\0", "expected 56 bytes, got 57"),
+    "magic": (journal_bytes(GOOD, magic=b"milbloc\2"), "expected the magic"),
+    "an old one": (journal_bytes(GOOD, magic=b"milblob\1"), "expected version 2 of the format, got version 1"),
+    "a new one": (journal_bytes(GOOD, magic=b"milblob\3"), "expected version 2 of the format, got version 3"),
+    "longer": (journal_bytes(GOOD) + b"\0", "expected 58 bytes, got 59"),
+    "no model": (journal_bytes()[:24], "bytes, got"),
+    "model of another directory": (journal_bytes(GOOD, base="../model"), "expected a model in its own directory"),
+    "model that is this directory": (journal_bytes(GOOD, base="."), "expected a model in its own directory"),
     "checksum": (journal_bytes(GOOD, crc=1), "expected the checksum 0x00000001"),
     "more entries": (journal_bytes(GOOD, count=2), "expected an entry, got 0 bytes"),
     "fewer entries": (journal_bytes(GOOD, GOOD, count=1), "expected its end after 1 entries, got more"),
@@ -293,10 +301,10 @@ BROKEN = {
     "past the end": (journal_bytes(GOOD, (1, "a", 30000, 30000, b"1")), "expected to lie inside its 30000 bytes"),
     "offset wraps": (journal_bytes(GOOD, (1, "a", 30000, (1 << 64) - 1, b"1")), "expected to lie inside"),
     "grows": (journal_bytes(GOOD, (1, "a", 40000, 30000, b"1")), "expected a to have 40000 bytes, got 30000"),
-    "replaced by what is elsewhere": (journal_bytes(GOOD, (2, "in/c", 6, 0, b"../a")), "expected the name of a replacement"),
-    "replaced by another name": (journal_bytes(GOOD, (2, "in/c", 6, 0, b".a.0123456789abcdef.milblob-new")), "name of a replacement"),
-    "replaced by a link": (journal_bytes(GOOD, (2, "in/c", 6, 0, STAGED)), "to be a file of 6 bytes, got another"),
-    "replaces another file": (journal_bytes(GOOD, (2, "notes", 6, 0, b".notes.0123456789abcdef.milblob-new")), "weight files only"),
+    "replaced by what is elsewhere": (journal_bytes(GOOD, (2, "in/c", 6, 0, DIGEST + b"../a")), "expected the name of a replacement"),
+    "replaced by another name": (journal_bytes(GOOD, (2, "in/c", 6, 0, DIGEST + b".a.0123456789abcdef.milblob-new")), "name of a replacement"),
+    "replaced by a link": (journal_bytes(GOOD, (2, "in/c", 6, 0, DIGEST + STAGED)), "to be a regular file, got a symbolic link"),
+    "replaces another file": (journal_bytes(GOOD, (2, "notes", 6, 0, DIGEST + b".notes.0123456789abcdef.milblob-new")), "weight files only"),
 }  # fmt: skip
 
 
@@ -313,7 +321,7 @@ def test_broken_and_hostile_journals_change_nothing(tmp_path, name):
     allowed = {os.path.realpath(root / file) for file in SIZES}
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(milblob.FormatError) as caught:
-        recover(str(root), JOURNAL, lambda: allowed)
+        recover(Pending(str(root), JOURNAL), lambda model: allowed)
     assert words in str(caught.value) and str(caught.value).startswith("journal: ")
     assert caught.value.file == str(root / JOURNAL)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

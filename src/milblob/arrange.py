@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
-from . import _codec, cast_rules, casting
+from . import _codec, cast_rules, casting, paths
 from .blob import BlobReader
 from .decompressing import Decompression, identity
 from .dtypes import DType
@@ -148,7 +148,9 @@ class Arrangement:
         self._known: dict[tuple[str | None, str], WeightFile] = {}
         self._groups: dict[int, list[str]] = {}  # id of a part -> names of the weights that it is a part of
         root = os.path.realpath(model.path or ".")
-        self.records = Records(root if os.path.isdir(root) else os.path.dirname(root), options.align, options.canonical)
+        self.records = Records(
+            root if paths.is_directory(root) else os.path.dirname(root), options.align, options.canonical
+        )
         self._require_support()
         for other in models:
             if other.kind == "blob":

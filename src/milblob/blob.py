@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from . import _codec, journal, parallel
+from . import _codec, parallel, pending
 from .arguments import as_integer, require_flags
 from .dtypes import BY_BLOB_CODE, DType
 from .errors import FormatError, MilblobError
@@ -153,7 +153,7 @@ class BlobReader:
     def __init__(self, source: Any, *, mmap: bool = True) -> None:
         require_flags(mmap=mmap)
         if isinstance(source, str | os.PathLike):
-            journal.require_none(os.fsdecode(source))
+            pending.require_none(os.fsdecode(source))
         self._mapping = source if isinstance(source, Mapping) else Mapping(source, is_mapped=mmap)
         self._index: np.ndarray[Any, Any] | None = None
         self._mapping.expect_random(True)  # before the header is touched: one page, not all that read-ahead would bring

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
-from . import _codec
+from . import _codec, paths, pending
 from .arguments import require_flags
 from .blobcheck import BlobFile, Finding, Findings, check_blob, record_problems, record_row
 from .dtypes import BY_BLOB_CODE, BY_MIL_CODE
@@ -140,7 +140,7 @@ class _Checker:
     def check_directory(self, root: str) -> None:
         """Check a .mlpackage or a .mlmodelc."""
         files = list(self._walk_files(root))
-        if os.path.lexists(os.path.join(root, "Manifest.json")):
+        if paths.is_there(os.path.join(root, "Manifest.json")):
             self._check_manifest(root)
         self._check_source(root, root)
         for path in files:
@@ -160,7 +160,7 @@ class _Checker:
                 check_blob(self.found, mapping.live())
             elif path is not None and not self._is_sound:
                 weights = os.path.join(os.path.dirname(path), "weights")
-                if os.path.isdir(weights):
+                if paths.is_directory(weights):
                     for beside in self._walk_files(weights):
                         if beside.endswith(_WEIGHT_SUFFIXES):
                             self._check_weights(beside, False)
@@ -266,7 +266,7 @@ class _Checker:
     def _check_item(self, root: str, key: str, relative: str, manifest: str) -> None:
         try:
             target = contained(root, "Data/" + relative)
-            if not os.path.exists(target):
+            if paths.status(target) is None:
                 words = f"manifest item {key!r}: expected a file or folder at {relative!r}, got none"
                 self.found.add("error", "missing-file", words, file=manifest)
         except ResolveError as error:
@@ -332,7 +332,7 @@ class _Checker:
             return
         try:
             path = resolve(source.directory, name)
-            if not os.path.lexists(path):
+            if not paths.is_there(path):
                 words = f"weight file {name}: expected at {path}, got no such file"
                 self.found.add("error", "missing-file", words, file=source.mapping.name, where=reference.where)
                 self._unresolved.add(key)
@@ -360,6 +360,7 @@ class _Checker:
         self._checked.add(real)
         references = [r for other, rows in self._references.items() if os.path.realpath(other) == real for r in rows]
         try:
+            pending.require_none(path)
             mapping = Mapping(path)
         except _REFUSALS as error:
             self._report(error)

@@ -5,10 +5,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 
+from . import paths
 from .errors import FormatError
 from .files import PREFIX, SUFFIX
-from .journal import JOURNAL
 from .mapping import Mapping
+from .pending import JOURNAL, STAGED
 from .plan import data_ranges
 from .splice import Spliced
 from .transfer import copy_range, write_at
@@ -22,7 +23,6 @@ _SUFFIXES = {
 _MARKERS = {".mlpackage": ("Manifest.json",), ".mlmodelc": ("model.mil", "model0", "coremldata.bin")}
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 _CHUNK_NBYTES = 64 << 20
-_STAGED = ".milblob-new"  # what journal.py prepares beside the file that it is for
 
 
 def is_in_place(sources: list[str], dst: str) -> bool:
@@ -60,20 +60,20 @@ def require_destination(sources: list[str], kind: str, dst: str, force: bool) ->
     is_directory = kind in ("mlpackage", "mlmodelc")
     real = os.path.realpath(dst)
     for parent in _parents(real):
-        if any(os.path.isdir(source) and _is_same(source, parent) for source in sources) or _is_model(parent):
+        if any(paths.is_directory(source) and _is_same(source, parent) for source in sources) or _is_model(parent):
             raise ValueError(f"output {dst}: expected a place outside of models, got one in {parent}")
     if is_in_place(sources, dst):
         return
     for source in sources:
-        if os.path.isdir(real) and any(_is_same(parent, real) for parent in _parents(os.path.realpath(source))):
+        if paths.is_directory(real) and any(_is_same(parent, real) for parent in _parents(os.path.realpath(source))):
             raise ValueError(f"output {dst}: expected a place outside of models, got one that holds {source}")
-    if not os.path.lexists(dst):
+    if not paths.is_there(dst):
         return
     if not force:
         raise FileExistsError(f"{dst}: expected no such file or directory, got one (--force replaces it)")
     if is_directory and not _is_model(real):
         raise FileExistsError(f"{dst}: expected a .mlpackage or .mlmodelc to replace, got something else")
-    if not is_directory and os.path.isdir(real):
+    if not is_directory and paths.is_directory(real):
         raise FileExistsError(f"{dst}: expected a file to replace, got a directory")
 
 
@@ -93,7 +93,7 @@ def _is_same(a: str, b: str) -> bool:
 def _is_model(path: str) -> bool:
     """Whether a directory is a model, by its name and its contents: one of them alone may be anybody's."""
     markers = _MARKERS.get(os.path.splitext(path)[1], ())
-    return any(os.path.lexists(os.path.join(path, name)) for name in markers)
+    return any(paths.is_there(os.path.join(path, name)) for name in markers)
 
 
 # -------------------------------------------------------------------------------------------------------------- copying
@@ -107,10 +107,10 @@ def walk(root: str, inside: str = "") -> Iterator[tuple[str, bool]]:
     with os.scandir(os.path.join(root, inside)) as entries:
         rows = sorted(entries, key=lambda entry: entry.name)
     for entry in rows:
-        if (entry.name.startswith(PREFIX) and entry.name.endswith((SUFFIX, ".old"))) or entry.name.endswith(_STAGED):
+        if (entry.name.startswith(PREFIX) and entry.name.endswith((SUFFIX, ".old"))) or entry.name.endswith(STAGED):
             continue
         name = os.path.join(inside, entry.name) if inside else entry.name
-        if name == JOURNAL:  # it was there after the model had been opened, which completes one
+        if entry.name.endswith(JOURNAL):  # it was there after the model had been opened, which completes one
             raise FormatError("model: expected no change while it is read, got a journal", file=root)
         is_directory = entry.is_dir(follow_symlinks=False)
         yield name, is_directory
@@ -137,7 +137,7 @@ def copy_entry(
         FormatError: no regular file; or it has changed meanwhile. OSError: it cannot be read or written.
     """
     origin = os.path.join(root, name)
-    if os.path.islink(origin):
+    if paths.is_link(origin):
         os.symlink(_link(root, origin), target)
         return
     mapping = held if held is not None else Mapping(origin)

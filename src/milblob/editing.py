@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _codec, edits, journal
+from . import _codec, edits, journal, paths, pending
 from .casting import CastCounts, cast_array, is_castable
 from .dtypes import DType, as_dtype
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
@@ -105,7 +105,8 @@ class EditableModel(Model):
     Values must have the dtype and the shape of the weight. They are checked at once, kept (not copied: they must not
     change meanwhile) and written together by `flush`, `close`, or the end of a `with` block: all of them or, after an
     exception, none. A process that is killed meanwhile leaves the old values or the new ones, never some of each (see
-    docs/architecture.md).
+    docs/architecture.md). If writing itself fails on the way, what was begun is completed when the model is opened the
+    next time, and this object refuses everything but `close`, which says so.
 
     In a weight file, and wherever as many bytes are needed as before, bytes are changed in place: views of them show
     the new values, and the cost is that of the changed bytes. Otherwise the model file is written anew beside the old
@@ -126,12 +127,11 @@ class EditableModel(Model):
             raise TypeError(f"source for mode 'r+': expected a path, got {type(source).__name__}")
         path = os.fsdecode(os.fspath(source))
         self._turn = Turn(f"model {path} in mode 'r+'")
-        around = journal.enclosing(path)
+        around = pending.enclosing(path)
         if around is not None:  # one lock and one journal per model
             raise ValueError(f"path for mode 'r+': expected the whole model {around}, got {path} in it")
         super().__init__(path, constants=constants, stored=stored)
-        root, self._journal = journal.place(path)
-        self._root = os.path.realpath(root)
+        self._root, self._base = pending.place(path)
         try:
             self._lock(path, locked)
         except BaseException:
@@ -141,21 +141,21 @@ class EditableModel(Model):
 
     def _lock(self, path: str, locked: bool) -> None:
         """Keep other writers out, and make sure that what is mapped is what is there."""
-        if not os.path.isdir(path):
+        if self._base:
             self._writable(self._package._mappings[0])
         elif (
             not locked and os.name != "nt"
         ):  # no lock of a directory there; the files are locked as they are assigned to
             self._lock_fd = os.open(self._root, os.O_RDONLY)
             lock(self._lock_fd, self._root)
+        pending.require_none(path)  # of a writer that has died since the model was opened
         for mapped in self._package._mappings:
             _require_same(mapped.fd, typing.cast(str, mapped.name))
-            journal.sweep_staged(os.path.realpath(typing.cast(str, mapped.name)))
-        journal.require_none(path)  # of a writer that has died since the model was opened
+            pending.sweep_staged(paths.real(typing.cast(str, mapped.name)))
 
     def _writable(self, mapped: MappedFile) -> str:
         """Open a file of the model for writing, locked; return its path from the root."""
-        real = os.path.realpath(typing.cast(str, mapped.name))
+        real = paths.real(typing.cast(str, mapped.name))
         relative = os.path.relpath(real, self._root).replace(os.sep, "/")
         if relative.split("/")[0] == "..":
             raise ResolveError(f"file to change: expected one inside {self._root}, got {real}")
@@ -206,10 +206,12 @@ class EditableModel(Model):
 
         Raises:
             ValueError: a weight was assigned to, but not another one that is the same blob. Nothing is written.
+            FormatError: another writer was interrupted, and its change has to be completed first.
             OSError: whatever the system says. If the journal was complete by then, the change is done when the model
-                is opened the next time; else nothing has changed.
+                is opened the next time, and this object refuses everything but `close`; else nothing has changed.
         """
         with self._turn:
+            self._package.require_sound()
             if self._write():
                 self._reopen()
 
@@ -221,22 +223,46 @@ class EditableModel(Model):
             raise RuntimeError("model in mode 'r+': expected to be written by the process that opened it, got a fork")
         require_unshared(self, self._staged)
         patches, replacements = _plan(self._staged.values(), self._writable)
-        replaced = journal.commit(self._root, self._journal, patches, replacements, self._fds)
+        progress = journal.Progress()
+        try:
+            replaced = journal.commit(self._root, self._base, patches, replacements, self._fds, progress)
+        except BaseException:
+            if progress.is_published:
+                self._give_up()
+            raise
         self._forget()
         return replaced
 
+    def _give_up(self) -> None:
+        """Let others complete a change that failed when its journal was there; nothing may be read or written here."""
+        self._package.unsound = True
+        self._forget()
+        self._unlock()
+
     def _reopen(self) -> None:
         """Map what is there now; tensors that somebody holds keep what they have."""
-        path = typing.cast(str, self.path)
         self._close_fds()
-        fresh = Model(path, constants=self._constants, stored=self._stored_view)
+        try:
+            fresh = Model(typing.cast(str, self.path), constants=self._constants, stored=self._stored_view)
+        except BaseException:  # all is written, but what is mapped here is not what is there
+            self._give_up()
+            raise
         self.__dict__.update(vars(fresh))  # at once, for threads that read
-        if not os.path.isdir(path):
-            self._writable(self._package._mappings[0])
+        if self._base:
+            try:
+                self._writable(self._package._mappings[0])
+            except BaseException:  # somebody else has it now
+                self._give_up()
+                raise
 
     def discard(self) -> None:
-        """Forget everything that was assigned and not yet written."""
+        """Forget everything that was assigned and not yet written.
+
+        Raises:
+            FormatError: it may be written in part (see `flush`).
+        """
         with self._turn:
+            self._package.require_sound()
             self._forget()
 
     def _forget(self) -> None:
@@ -244,10 +270,17 @@ class EditableModel(Model):
         self._package.staged.clear()
 
     def close(self) -> None:
-        """Write what was assigned, as `flush` does, and close every file; while another thread writes, refuse to."""
+        """Write what was assigned, as `flush` does, and close every file; while another thread writes, refuse to.
+
+        Raises:
+            FormatError: an earlier `flush` failed when its journal was complete. Nothing is written and every file is
+                closed; opening the model again completes that change.
+            As `flush`.
+        """
         with self._turn:
             try:
                 if not self._package.closed:
+                    self._package.require_sound()
                     self._write()
             finally:
                 self._release()
@@ -275,6 +308,9 @@ class EditableModel(Model):
         os.close(fd)
 
     def __del__(self) -> None:
+        self._unlock()
+
+    def _unlock(self) -> None:
         self._close_fds()
         fd, self._lock_fd = self._lock_fd, -1
         if fd >= 0:
@@ -350,7 +386,7 @@ def _place(places: dict[tuple[str | None, str], str], source: Source, text: str)
     key = (source.directory, text)
     if key not in places:
         try:
-            places[key] = os.path.realpath(resolve(*key))
+            places[key] = paths.real(resolve(*key))
         except ResolveError:
             places[key] = text
     return places[key]

@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from . import paths
 from ._codec import exchange
+from .pending import require_none
 
 if sys.platform != "win32":
     import fcntl
@@ -36,7 +38,8 @@ class NewFile:
         path: the final name. A symbolic link is followed: what it points to is replaced, the link stays.
         force: replace a file that exists. Its other links, and views of its bytes, keep what they have.
         sync: have the bytes on the disk before the name changes; without it a power failure may lose both.
-        locked: the caller holds the `lock` of the file that is replaced; else it is taken for the moment of replacing.
+        locked: the caller holds the `lock` of the file that is replaced, and knows that no journal is for it; else the
+            lock is taken for the moment of replacing, and a journal refused.
 
     Attributes:
         fd: descriptor for reading and writing, at the beginning of an empty file. Closed by `commit` and `discard`.
@@ -51,6 +54,7 @@ class NewFile:
             meanwhile.)
         FileNotFoundError: there is no such directory.
         BlockingIOError: from `commit`: another writer has the lock of the file to be replaced.
+        FormatError: a change of that file was interrupted, and has to be completed first.
         OSError: whatever the system says.
     """
 
@@ -58,7 +62,7 @@ class NewFile:
         self.fd = -1
         self._name: str | None = None
         self._pid = os.getpid()
-        self.path, old = _destination(path, force)
+        self.path, old = _destination(path, force, locked)
         self._force, self._sync, self._locked = force, sync, locked
         directory = os.path.dirname(self.path) or "."
         sweep(directory)
@@ -74,6 +78,8 @@ class NewFile:
                 sync(self.fd)
             name = self._name
             if name is None and not self._force:
+                if not self._locked:
+                    require_none(self.path)
                 _link(self.fd, self.path)
             else:
                 if name is None:
@@ -148,7 +154,7 @@ class NewDirectory:
         self._pid = os.getpid()
         path = path.rstrip("/\\") or path
         self.path, self._replace, self._locked = _resolved(path), replace, locked
-        old = _lstat(self.path)
+        old = paths.status(self.path, follow=False)
         if old is not None and not (replace and stat.S_ISDIR(old.st_mode)):
             wanted = "a directory or nothing" if replace else "no such directory"
             raise FileExistsError(f"{path}: expected {wanted}, got {'one' if not replace else _kind(old)}")
@@ -183,7 +189,7 @@ class NewDirectory:
 
     def _take_name(self) -> str:
         """Put the new directory in its place; return where the old one is now, or ""."""
-        if not (self._replace and os.path.isdir(self.path)):
+        if not (self._replace and paths.is_directory(self.path)):
             os.rename(self.name, self.path)
             return ""
         code = exchange(os.fsencode(self.name), os.fsencode(self.path))
@@ -249,7 +255,7 @@ def whole_file(path: str, force: bool = False, *, locked: bool = False) -> Itera
     Raises:
         As `NewFile`.
     """
-    target, old = _destination(path, force)
+    target, old = _destination(path, force, locked)
     parent = os.path.dirname(target) or "."
     sweep(parent)
     directory, fd = _create_directory(parent, 0o777)
@@ -280,14 +286,14 @@ def whole_directory(path: str, force: bool, marker: str) -> Iterator[str]:
         FileNotFoundError: the directory that it is to be in does not exist.
     """
     path = path.rstrip("/\\") or path
-    if os.path.lexists(path):
-        is_ours = os.path.isdir(path) and not os.path.islink(path)
-        is_ours = is_ours and (not os.listdir(path) or os.path.isfile(os.path.join(path, marker)))
+    if paths.is_there(path):
+        is_ours = paths.is_directory(path) and not paths.is_link(path)
+        is_ours = is_ours and (not os.listdir(path) or paths.is_file(os.path.join(path, marker)))
         if not is_ours:
             raise FileExistsError(f"{path}: expected no such directory, or one that milblob extract made, got another")
         if not force and os.listdir(path):
             raise FileExistsError(f"{path}: expected no such directory, got one (--force replaces it)")
-    with NewDirectory(path, replace=os.path.isdir(path)) as directory:
+    with NewDirectory(path, replace=paths.is_directory(path)) as directory:
         yield directory.name
 
 
@@ -313,7 +319,7 @@ def lock(fd: int, path: str) -> None:
     except BlockingIOError:
         words = "expected to be the only writer, got another one that holds the lock"
         raise BlockingIOError(errno.EAGAIN, words, path) from None
-    if not _is_named(fd, path):
+    if not is_named(fd, path):
         raise FileNotFoundError(errno.ENOENT, "expected the file that was opened, got another by that name", path)
 
 
@@ -340,8 +346,8 @@ def _lock(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _is_named(fd: int, path: str) -> bool:
-    """Whether a path leads to the file of a descriptor."""
+def is_named(fd: int, path: str) -> bool:
+    """Whether a name is that of the file of a descriptor."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -406,7 +412,7 @@ def _sweep(name: str) -> None:
     fd = os.open(name, os.O_RDONLY | _NO_LINKS)
     try:
         _lock(fd)
-        if _is_named(fd, name):
+        if is_named(fd, name):
             if stat.S_ISDIR(os.fstat(fd).st_mode):
                 _remove_tree(name)
             else:
@@ -421,7 +427,7 @@ def _temporary(directory: str) -> str:
 
 def _create_file(directory: str, mode: int) -> tuple[int, str | None]:
     """Create an empty file and lock it: (descriptor, name or None if it has none)."""
-    if _TMPFILE and os.path.isdir("/proc/self/fd"):
+    if _TMPFILE and paths.is_directory("/proc/self/fd"):
         try:
             fd = os.open(directory, os.O_RDWR | _TMPFILE | _CLOEXEC, mode)
         except OSError as error:
@@ -469,7 +475,7 @@ def _hold(fd: int, name: str) -> bool:
         return False
     except OSError:
         return True  # no locks here, for nobody
-    return _is_named(fd, name)
+    return is_named(fd, name)
 
 
 def _link(fd: int, name: str) -> None:
@@ -493,14 +499,18 @@ def _move(name: str, path: str, force: bool, locked: bool = False) -> None:
     """Rename a file to its final name; without `force` only if there is none by that name."""
     if force:
         with _locked(path, locked):
+            if not locked:  # what a journal is for may not be replaced: completing it would change the new file
+                require_none(path)
             os.replace(name, path)
         return
+    if not locked:
+        require_none(path)
     try:
         os.link(name, path)
     except FileExistsError:
         raise
     except OSError:  # a file system without hard links
-        if os.path.lexists(path):
+        if paths.is_there(path):
             raise
         os.rename(name, path)
     else:
@@ -539,7 +549,7 @@ def sync_tree(path: str) -> None:
     for directory, _, names in os.walk(path, topdown=False):
         for name in names:
             full = os.path.join(directory, name)
-            if not os.path.islink(full):
+            if not paths.is_link(full):
                 with _opened(full) as fd:
                     sync(fd)
         sync_directory(directory)
@@ -558,32 +568,22 @@ def _opened(path: str) -> Iterator[int]:
 # ---------------------------------------------------------------------------------------------------------------- paths
 
 
-def _destination(path: str, force: bool) -> tuple[str, os.stat_result | None]:
+def _destination(path: str, force: bool, locked: bool) -> tuple[str, os.stat_result | None]:
     """Return where a new file goes, links resolved, and the status of the file that it replaces."""
     target = _resolved(path)
-    old = _lstat(target)
+    old = paths.status(target, follow=False)
     if old is not None and not stat.S_ISREG(old.st_mode):
         raise FileExistsError(f"{path}: expected a regular file or nothing, got {_kind(old)}")
     if old is not None and not force:
         raise FileExistsError(f"{path}: expected no such file, got one (--force replaces it)")
     _require_parent(path, target)
+    if not locked:
+        require_none(target)
     return target, old
 
 
 def _resolved(path: str) -> str:
-    if not os.path.islink(path):
-        return path
-    target = os.path.realpath(path)
-    if os.path.islink(target):  # realpath gives up where links go round
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-    return target
-
-
-def _lstat(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
+    return paths.real(path) if paths.is_link(path) else path
 
 
 def _kind(status: os.stat_result) -> str:
@@ -595,5 +595,5 @@ def _kind(status: os.stat_result) -> str:
 def _require_parent(path: str, target: str) -> None:
     """Name the directory that is not there; the temporary name in it would mean nothing to anyone."""
     parent = os.path.dirname(target) or "."
-    if not os.path.isdir(parent):
+    if not paths.is_directory(parent):
         raise FileNotFoundError(f"output {path}: expected a directory {parent}, got none")

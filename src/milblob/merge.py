@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from . import _codec
+from . import _codec, paths
 from .arguments import require, require_flags
 from .blob import BlobReader, BlobRecord
 from .dedupe import Stretch, first_equal
@@ -144,9 +144,9 @@ def _check_target(target: str, sources: list[str], force: bool) -> bool:
         other = os.path.realpath(source)
         if real == other or real.startswith(other + os.sep) or other.startswith(real + os.sep):
             raise ValueError(f"output {target}: expected a place outside the models, got one that is (in) {source}")
-    if not os.path.lexists(target):
+    if not paths.is_there(target):
         return False
-    if not os.path.isfile(os.path.join(target, "Manifest.json")):
+    if not paths.is_file(os.path.join(target, "Manifest.json")):
         raise FileExistsError(f"{target}: expected no such file, or a package, got another")
     if not force:
         raise FileExistsError(f"{target}: expected no such package, got one (--force replaces it)")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
-from . import _codec
+from . import _codec, paths
 from .arguments import require_flags
 from .blob import BlobReader
 from .dtypes import BY_BLOB_CODE
@@ -213,7 +213,7 @@ class Model(MappingABC[str, Tensor]):
         if (
             self.kind == "mlmodelc"
             and self.path is not None
-            and os.path.lexists(os.path.join(self.path, "metadata.json"))
+            and paths.is_there(os.path.join(self.path, "metadata.json"))
         ):
             document = read_json(contained(self.path, "metadata.json"))
         if document is not None or len(opsets) != 1:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _codec, journal
+from . import _codec, journal, paths, pending
 from .blob import BlobReader
 from .errors import FormatError, ResolveError, UnsupportedError
 from .jsontext import MAX_NBYTES, parse_json
@@ -61,6 +61,7 @@ class Package:
         blobs: for a blob file, its reader.
         others: (prefix, type) of pipeline members that are no ML Programs.
         staged: name -> values that a tensor is to get, which then are those that it has (see editing.py).
+        unsound: a change of this model has failed on the way; what is mapped may be a mixture of old and new.
 
     Raises:
         OSError: a file cannot be opened.
@@ -70,8 +71,8 @@ class Package:
     """
 
     def __init__(self, source: Any, *, recover: bool = True, is_mapped: bool = True) -> None:
-        self.closed = False
-        self._is_mapped = is_mapped
+        self.closed = self.unsound = False
+        self._recovers, self._is_mapped = recover, is_mapped
         self.path: str | None = None
         self.sources: list[Source] = []
         self.blobs: BlobReader | None = None
@@ -82,15 +83,19 @@ class Package:
         try:
             if isinstance(source, str | os.PathLike):
                 self.path = os.fsdecode(os.fspath(source))
-                if recover and (interrupted := journal.pending(self.path)) is not None:
-                    _recover(interrupted)
-                if os.path.isdir(self.path):
+                self._settle(self.path)
+                if paths.is_directory(self.path):
                     self._open_directory(self.path)
                     return
             self._open_file(self._map(source))
         except BaseException:
             self.close()
             raise
+
+    def _settle(self, path: str) -> None:
+        """Complete what a killed process has begun to change in a model that a path is, or leads into."""
+        while self._recovers and (found := pending.pending(path)) is not None:
+            journal.recover(found, _changeable)
 
     def _map(self, source: Any) -> Mapping:
         mapping = Mapping(source, is_mapped=self._is_mapped)
@@ -100,9 +105,10 @@ class Package:
     # ---------------------------------------------------------------------------------------------------- directories
 
     def _open_directory(self, path: str) -> None:
-        if os.path.lexists(os.path.join(path, "Manifest.json")):
+        if paths.is_there(os.path.join(path, "Manifest.json")):
             self.kind = "mlpackage"
             model = find_root_model(path)
+            self._settle(model)  # it may have been changed alone
             self._open_model(self._map(model), os.path.dirname(model))
         elif path.rstrip("/\\").endswith(".mlpackage"):
             raise FormatError("package: expected a Manifest.json, got none", file=path)
@@ -112,10 +118,12 @@ class Package:
 
     def _open_compiled(self, path: str, prefix: str, depth: int) -> None:
         def has(name: str) -> bool:
-            return os.path.lexists(os.path.join(path, name))
+            return paths.is_there(os.path.join(path, name))
 
         if has("model.mil"):
-            self._open_text(self._map(contained(path, "model.mil")), path, prefix)
+            text = contained(path, "model.mil")
+            self._settle(text)
+            self._open_text(self._map(text), path, prefix)
         elif has("model0"):
             if depth == MAX_PIPELINE_DEPTH:
                 raise FormatError(f"pipelines: expected at most {MAX_PIPELINE_DEPTH} levels, got more", file=path)
@@ -251,6 +259,7 @@ class Package:
                 error.file = error.file or source.mapping.name
                 raise
             try:
+                self._settle(path)
                 mapping = self._map(path)
             except (FileNotFoundError, NotADirectoryError):
                 raise ResolveError(
@@ -269,20 +278,27 @@ class Package:
             As reading the Programs of the model.
         """
         if self.blobs is not None:
-            return {os.path.realpath(name) for name in (self.blobs.name,) if name is not None}
+            return {paths.real(name) for name in (self.blobs.name,) if name is not None}
         found = set()
         for source in self.sources:
             if not source.is_text and source.mapping.name is not None:
-                found.add(os.path.realpath(source.mapping.name))
+                found.add(paths.real(source.mapping.name))
             program = Program(source.program[0], source.program[1:], source.prefix, is_text=source.is_text)
             names = {c.text for c in program.scan.constants if c.storage == _codec.BLOB}
-            found |= {os.path.realpath(resolve(source.directory, name)) for name in names}
+            found |= {paths.real(resolve(source.directory, name)) for name in names}
         return found
 
     def require_open(self) -> None:
-        """Raise ValueError after close."""
+        """Raise ValueError after close; as `require_sound`."""
         if self.closed:
             raise ValueError("I/O operation on closed model" + (f" {self.path}" if self.path else ""))
+        self.require_sound()
+
+    def require_sound(self) -> None:
+        """Raise FormatError if a change of this model has failed on the way."""
+        if self.unsound:
+            words = "model: expected its last change to be complete, got one that failed on the way; close it: opening "
+            raise FormatError(f"{words}it again completes the change", file=self.path)
 
     def close(self) -> None:
         """Close every file. Arrays stay valid."""
@@ -292,17 +308,13 @@ class Package:
             mapping.close()
 
 
-def _recover(path: str) -> None:
-    """Complete what a killed process has begun to change in the model at `path`."""
-
-    def changeable() -> set[str]:
-        package = Package(path, recover=False)
-        try:
-            return package.changeable()
-        finally:
-            package.close()
-
-    journal.recover(*journal.place(path), changeable, path)
+def _changeable(path: str) -> set[str]:
+    """Return the files that a journal of the model at `path` may change."""
+    package = Package(path, recover=False)
+    try:
+        return package.changeable()
+    finally:
+        package.close()
 
 
 def _require_bytes(mapping: Mapping) -> None:
@@ -411,7 +423,7 @@ def find_root_model(root: str) -> str:
         raise FormatError(f"manifest: expected an item with a path for root {identifier!r}, got none", file=path)
     contained(os.path.join(root, "Data"), item["path"])  # says so of an absolute path, which the next line would join
     model = contained(root, "Data/" + item["path"])
-    if not os.path.lexists(model):
+    if not paths.is_there(model):
         raise ResolveError(f"root item of the manifest: expected at {model}, got no such file", file=path)
     return model
 

@@ -6,12 +6,12 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from . import _codec, journal
+from . import _codec, paths, pending
 from .arguments import Names, names_in, require, require_calls, require_flags
 from .casting import CastCounts
 from .dtypes import DType
 from .editing import Assignment, EditableModel, require_fit, require_unshared
-from .errors import MilblobError, UnsupportedError
+from .errors import FormatError, MilblobError, UnsupportedError
 from .files import PREFIX, NewDirectory, whole_file
 from .mapping import Mapping as MappedFile
 from .model import Model
@@ -252,14 +252,14 @@ def _require_output(model: Model, source: str, target: str, force: bool) -> None
     real, place = os.path.realpath(source), os.path.realpath(target)
     if f"{place}{os.sep}".startswith(f"{real}{os.sep}") or f"{real}{os.sep}".startswith(f"{place}{os.sep}"):
         raise ValueError(f"output {target}: expected a place outside the model {source}, got one inside or around it")
-    if os.path.isdir(source) and os.path.lexists(target):
-        is_model = any(os.path.lexists(os.path.join(target, name)) for name in ("Manifest.json", "model.mil", "model0"))
+    if paths.is_directory(source) and paths.is_there(target):
+        is_model = any(paths.is_there(os.path.join(target, name)) for name in ("Manifest.json", "model.mil", "model0"))
         if not is_model:
             raise FileExistsError(f"output {target}: expected nothing or a model, got something else")
         if not force:
             raise FileExistsError(f"output {target}: expected nothing, got a model (--force replaces it)")
     constants = (c for _, program in model._programs for c in program.scan.constants)
-    if not os.path.isdir(source) and any(c.storage == _codec.BLOB for c in constants):
+    if not paths.is_directory(source) and any(c.storage == _codec.BLOB for c in constants):
         words = (
             f"output {target}: expected a model whose weights can be copied with it, got a file that refers to others"
         )
@@ -269,22 +269,29 @@ def _require_output(model: Model, source: str, target: str, force: bool) -> None
 @contextlib.contextmanager
 def _copied(source: str, target: str, force: bool) -> Iterator[str]:
     """Give the path of a copy, which becomes `target` on success."""
-    if not os.path.isdir(source):
+    if not paths.is_directory(source):
         with whole_file(target, force) as name:
             _copy_file(source, name)
+            pending.require_none(source)  # of a writer that has died since the model was opened
             yield name
         return
     import shutil
 
-    with NewDirectory(target, replace=os.path.isdir(target)) as new:
+    with NewDirectory(target, replace=paths.is_directory(target)) as new:
         shutil.copytree(
             source, new.name, symlinks=True, ignore=_ours, copy_function=_copy_file, dirs_exist_ok=True
         )  # fmt: skip
+        pending.require_none(source)
         yield new.name
 
 
-def _ours(_: str, names: list[str]) -> list[str]:
-    return [name for name in names if name.startswith(PREFIX) or name.endswith((journal.JOURNAL, journal.STAGED))]
+def _ours(directory: str, names: list[str]) -> list[str]:
+    """Name what an interrupted writer has left; refuse to copy half of its change."""
+    for name in names:
+        if name.endswith(pending.JOURNAL):
+            words = "model: expected no change while it is copied, got a journal"
+            raise FormatError(words, file=os.path.join(directory, name))
+    return [name for name in names if name.startswith(PREFIX) or name.endswith(pending.STAGED)]
 
 
 def _copy_file(source: str, target: str) -> None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _codec, journal
+from . import _codec, paths, pending
 from .arguments import as_integer, require, require_calls, require_flags
 from .arrange import WEIGHT_COUNT, Arrangement, Change, Options
 from .casting import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
@@ -343,7 +343,8 @@ class _Repacking:
             for mapped in model._package._mappings:
                 if not os.path.samestat(os.fstat(mapped.fd), os.stat(str(mapped.name))):
                     raise FormatError("file: expected the one that was opened, got another", file=mapped.name)
-            journal.require_none(str(model.path))
+                pending.require_none(str(mapped.name))
+            pending.require_none(str(model.path))
 
     def _leave_source(self, arrangement: Arrangement, before: list[os.stat_result]) -> None:
         """Close the source, or refuse one that somebody has written to meanwhile: the result might be a mixture."""
@@ -366,7 +367,7 @@ class _Repacking:
         whole = [name for name, is_directory in entries if not is_directory and _plain(name) not in new]
         self._total += sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
         self._total += sum(item.target_nbytes for items, _ in records.files.values() for item in items)
-        with NewDirectory(self._dst, replace=os.path.isdir(self._dst), locked=self._has_lock) as directory:
+        with NewDirectory(self._dst, replace=paths.is_directory(self._dst), locked=self._has_lock) as directory:
             for name, is_directory in entries:
                 origin, target = os.path.join(root, name), os.path.join(directory.name, name)
                 if is_directory:
@@ -379,7 +380,7 @@ class _Repacking:
                             held = self._held[os.path.realpath(origin)]
                             write_spliced(changed[_plain(name)], held, fd, self._counter(_plain(name)))
                     set_mode(target, os.stat(origin).st_mode)
-                elif os.path.islink(origin) and _plain(os.path.relpath(os.path.realpath(origin), root)) in gone:
+                elif paths.is_link(origin) and _plain(os.path.relpath(os.path.realpath(origin), root)) in gone:
                     continue  # a second name of a file that there is no more
                 elif _plain(name) not in records.gone:
                     written = self._counter(_plain(name))

@@ -5,7 +5,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from .. import opening
+from .. import opening, paths
 from ..errors import UnsupportedError
 from ..formats import weights
 from ..formats.elements import Readable
@@ -19,7 +19,7 @@ from .selection import describe_filter, matches, select
 def run(arguments: Namespace) -> int:
     """Run the command."""
     source, target = arguments.source, arguments.target
-    to_weights = os.path.splitext(target)[1].lower() in BLOB_SUFFIXES and not os.path.isdir(target)
+    to_weights = os.path.splitext(target)[1].lower() in BLOB_SUFFIXES and not paths.is_directory(target)
     listing = None
     if to_weights:
         listing = arguments.listing or os.path.splitext(target)[0] + ".json"

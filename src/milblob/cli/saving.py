@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
+from .. import paths
 from ..errors import UnsupportedError
 from ..formats.elements import Readable
 from . import output
@@ -21,7 +22,7 @@ def check_target(source: str, target: str) -> None:
     """
     real_source, real_target = os.path.realpath(source), os.path.realpath(target)
     inside = real_target == real_source or real_target.startswith(real_source + os.sep)
-    around = os.path.isdir(real_target) and real_source.startswith(real_target.rstrip(os.sep) + os.sep)
+    around = paths.is_directory(real_target) and real_source.startswith(real_target.rstrip(os.sep) + os.sep)
     if inside or around:
         how = "holds" if around else "is, or is in,"
         raise ValueError(f"output {target}: expected a place outside the model, got one that {how} {source}")

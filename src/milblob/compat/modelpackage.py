@@ -6,12 +6,15 @@ has changed, not each time that a package was opened, and no entry leads out of 
 Spec: coremltools e0e2f42, modelpackage/src/ModelPackage.cpp and ModelPackagePython.cpp.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import uuid
 from pathlib import Path
 from typing import Any
+
+from .. import paths
 
 _VERSION = "1.0.0"
 _KEYS = ("path", "name", "author", "description")
@@ -58,7 +61,7 @@ class ModelPackage:
         self._path = os.fspath(path)
         self._data = os.path.join(self._path, "Data")
         self._manifest: dict[str, Any] = {"fileFormatVersion": _VERSION}
-        if os.path.exists(self._path):
+        if paths.status(self._path) is not None:
             self._manifest = self._read()
             return
         try:
@@ -83,7 +86,7 @@ class ModelPackage:
         for identifier, entry in entries.items():
             if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in _KEYS):
                 raise RuntimeError(f"Invalid itemInfo for identifier: {identifier}")
-            if not os.path.exists(self._inside(entry["path"])):
+            if paths.status(self._inside(entry["path"])) is None:
                 raise RuntimeError(f"Item does not exist for identifier: {identifier}")
         return manifest
 
@@ -95,7 +98,7 @@ class ModelPackage:
             Path(unfinished).write_text(json.dumps(self._manifest, indent=4, sort_keys=True), encoding="utf-8")
             os.replace(unfinished, path)
         except BaseException:
-            if os.path.exists(unfinished):
+            with contextlib.suppress(OSError):
                 os.unlink(unfinished)
             raise
 
@@ -135,7 +138,7 @@ class ModelPackage:
         target = self._inside(f"{author}/{name}")
         try:
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            if os.path.isdir(path):
+            if paths.is_directory(path):
                 shutil.copytree(path, target)
             else:
                 shutil.copyfile(path, target)
@@ -177,7 +180,7 @@ class ModelPackage:
     def isValid(path: str) -> bool:  # noqa: N802
         """Whether there is a package with a root model."""
         try:
-            return os.path.isdir(path) and bool(ModelPackage(path).getRootModel())
+            return paths.is_directory(path) and bool(ModelPackage(path).getRootModel())
         except RuntimeError:
             return False
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import _codec
+from .. import _codec, paths
 from ..blob import BlobReader
 from ..dtypes import DType
 from ..errors import FormatError, MilblobError
@@ -301,7 +301,7 @@ class _BlobStorageReader:
             try:
                 blob = self._blob = BlobReader(name)
             except FormatError as error:
-                if os.path.isfile(name) and 0 < os.path.getsize(name) < _HEADER_NBYTES:
+                if paths.is_file(name) and 0 < os.path.getsize(name) < _HEADER_NBYTES:
                     raise ValueError(f"index out of bounds ({error})") from error
                 raise RuntimeError(f"Unable to mmap file {name} ({error})") from error
             except MilblobError as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import paths
 from ..errors import FormatError
 from ..files import whole_directory
 from ..jsontext import parse_json
@@ -81,7 +82,7 @@ def read_index(directory: str) -> dict[str, Any] | None:
         FormatError: it is broken.
     """
     path = os.path.join(directory, INDEX)
-    if not os.path.lexists(path):
+    if not paths.is_there(path):
         return None
     mapping = MappedFile(path)
     try:

@@ -2,6 +2,7 @@
 
 import os
 
+from .. import paths
 from ..errors import UnsupportedError
 from ..package import BLOB_SUFFIXES
 from .arrays import Arrays
@@ -12,7 +13,7 @@ LISTINGS = (".json", ".mil")
 
 def is_array_file(path: str) -> bool:
     """Whether a path is one that `open_arrays` takes: by its suffix; of a directory, by what is in it."""
-    if os.path.isdir(path):
+    if paths.is_directory(path):
         names = os.listdir(path)
         return any(name.endswith(".npy") for name in names) and not {"Manifest.json", "model.mil", "model0"} & {*names}
     return os.path.splitext(path)[1].lower() in SUFFIXES
@@ -32,7 +33,7 @@ def open_arrays(path: str | os.PathLike[str]) -> Arrays:
     """
     path = os.fsdecode(os.fspath(path))
     suffix = os.path.splitext(path)[1].lower()
-    if os.path.isdir(path):
+    if paths.is_directory(path):
         from . import npy_dir
 
         return npy_dir.open_arrays(path)

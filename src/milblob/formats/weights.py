@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import paths
 from ..arguments import require, require_calls, require_flags
 from ..dtypes import DType, as_dtype
 from ..files import NewFile, whole_file
@@ -104,7 +105,7 @@ def save(
     path = os.fsdecode(os.fspath(path))
     listing = None if listing is None else os.fsdecode(os.fspath(listing))
     file = "" if listing is None else _file_in_listing(path, listing)
-    existed = os.path.lexists(path)
+    existed = paths.is_there(path)
     listed = None if listing is None else NewFile(listing, force=force)
     try:
         with whole_file(path, force) as temporary:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 
+from .. import paths
 from .elements import Progress, Readable
 
 
@@ -27,7 +28,7 @@ def save(
         ValueError: another suffix. Otherwise as the format's own `save`.
     """
     suffix = os.path.splitext(path)[1].lower()
-    if path.endswith(("/", os.sep)) or os.path.isdir(path) or not suffix:
+    if path.endswith(("/", os.sep)) or paths.is_directory(path) or not suffix:
         from . import npy_dir
 
         npy_dir.save(tensors, path, force=force, progress=progress, packed=packed)
