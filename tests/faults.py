@@ -1,4 +1,4 @@
-"""Faults on demand: every call that changes a file can fail, write short, or be the last one of its process.
+"""Faults on demand: every call on a file can fail, read or write short, or be the last one of its process.
 
     def change(path):                       # the action: a function of a test module, given JSON values
         ...
@@ -6,6 +6,9 @@
     def test_it(faults, tmp_path):
         for outcome in faults.at_every_call("test_x:change", [str(tmp_path / "a")], root=tmp_path, mode="fail", code="ENOSPC"):
             ...                             # after each: what state is there, whole?
+
+What counts as a call is what changes files; with `kinds` also what looks at them, removes or closes them. `record` runs
+an action whole and returns what it did to files (see tests/powerloss.py).
 
 A long-lived child with tests/c/faults.c preloaded forks for each run, so that one costs a millisecond and no import.
 Linux only; the fixture `faults` (conftest.py has it for every test) skips elsewhere.
@@ -25,8 +28,9 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -36,15 +40,22 @@ TESTS = pathlib.Path(__file__).resolve().parent
 MODES = ("fail", "fail on", "short", "short then fail", "kill before", "kill middle", "kill after")
 """fail: the nth call returns the errno. fail on: and so does every later one that takes room. short: a write writes half.
 short then fail: and later ones fail. kill before, kill middle (of a write), kill after: SIGKILL."""
+KINDS = {"changes": 1, "looks": 2, "removes": 4, "closes": 8}
+"""looks: stat, open for reading, read, map, list, lock and their like. removes: unlink, rmdir."""
 
 
 class Outcome(NamedTuple):
-    """What became of a run: exit "ok", "error" or "killed"; its error; the calls counted; the one that was met."""
+    """What became of a run: exit "ok", "error" or "killed"; its error; the calls counted; the one that was met.
+
+    `value` is what the action returned, as JSON can hold it; `names` what all calls were, if none was to meet a fate.
+    """
 
     exit: str
     error: str
     calls: int
     what: str
+    value: Any
+    names: list[str]
     number: int
 
 
@@ -60,18 +71,33 @@ class Faults:
             env={**os.environ, "LD_PRELOAD": preload, "PYTHONPATH": path},
         )  # fmt: skip
 
-    def run(self, action, arguments, *, root, number=0, mode="fail", code="EIO", kill_after_s=None):
+    def run(
+        self,
+        action,
+        arguments,
+        *,
+        root,
+        number=0,
+        mode="fail",
+        code="EIO",
+        kinds=("changes",),
+        kill_after_s=None,
+        log="",
+    ):
         """Run an action ("module:function") in a process of its own.
 
         Args:
             root: directory; only calls on what is below count.
             number: the call that meets its fate, from 1; 0: none does, they are only counted.
             mode, code: which fate; see MODES.
+            kinds: which calls count; see KINDS.
             kill_after_s: send SIGKILL so many seconds after it has begun.
+            log: path of a file, elsewhere, to record in what changes.
         """
         order = {
             "action": action, "arguments": arguments, "root": os.path.realpath(root), "number": number,
-            "mode": MODES.index(mode), "code": getattr(errno, code), "kill_after_s": kill_after_s,
+            "mode": MODES.index(mode), "code": getattr(errno, code), "kill_after_s": kill_after_s, "log": os.fspath(log),
+            "kinds": sum(KINDS[kind] for kind in kinds),
         }  # fmt: skip
         self._child.stdin.write(json.dumps(order) + "\n")
         self._child.stdin.flush()
@@ -79,11 +105,19 @@ class Faults:
         assert answer, "the child that runs actions is gone"
         return Outcome(*json.loads(answer), number)
 
-    def at_every_call(self, action, arguments, *, root, mode="fail", code="EIO", limit=2000):
+    def record(self, action, arguments, *, root):
+        """Run an action whole, and return the bytes of a log of what it did to files below `root`."""
+        with tempfile.TemporaryDirectory() as folder:
+            log = os.path.join(folder, "log")
+            outcome = self.run(action, arguments, root=root, log=log)
+            assert outcome.exit == "ok", outcome
+            return pathlib.Path(log).read_bytes()
+
+    def at_every_call(self, action, arguments, *, root, mode="fail", code="EIO", kinds=("changes",), limit=2000):
         """Yield the outcome of a run for each call that the action makes, until one is not reached any more."""
         number = 1
         while True:
-            outcome = self.run(action, arguments, root=root, number=number, mode=mode, code=code)
+            outcome = self.run(action, arguments, root=root, number=number, mode=mode, code=code, kinds=kinds)
             if outcome.exit == "ok" and outcome.calls < number:
                 assert number > 1, "the action makes no call"
                 return
@@ -144,7 +178,7 @@ def temporaries(directory):
 def _serve():
     library = ctypes.CDLL(None)
     library.faults_seen.restype = ctypes.c_long
-    library.faults_what.restype = ctypes.c_char_p
+    library.faults_what.restype = library.faults_name.restype = ctypes.c_char_p
     # All of milblob first: each run forks from here, and would else import what it needs of it again, which takes longer
     # than what it does.
     for module in pkgutil.iter_modules(milblob.__path__, "milblob."):
@@ -164,17 +198,21 @@ def _run(library, function, order):
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        result = ["error", "no result"]
+        result, value = ["error", "no result"], None
         try:
+            log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600) if order["log"] else -1
             os.write(writer, b"\n")
-            library.faults_arm(os.fsencode(order["root"]), ctypes.c_long(order["number"]), order["mode"], order["code"])
+            library.faults_record(log)
+            number = ctypes.c_long(order["number"])
+            library.faults_arm(os.fsencode(order["root"]), number, order["mode"], order["code"], order["kinds"])
             try:
-                function(*order["arguments"])
+                value = function(*order["arguments"])
                 result = ["ok", ""]
             except Exception as error:
                 result = ["error", f"{type(error).__name__}: {error}"]
-            result += [library.faults_seen(), library.faults_what().decode()]
-            library.faults_arm(b"", ctypes.c_long(0), 0, 0)
+            result += [library.faults_seen(), library.faults_what().decode(), value]
+            result.append([] if order["number"] else [library.faults_name(i + 1).decode() for i in range(result[2])])
+            library.faults_arm(b"", ctypes.c_long(0), 0, 0, 0)
             os.write(writer, json.dumps(result).encode())
         finally:
             os._exit(0)
@@ -191,7 +229,7 @@ def _run(library, function, order):
         data += chunk
     os.close(reader)
     if os.WIFSIGNALED(status):
-        return ["killed", str(os.WTERMSIG(status)), 0, ""]
+        return ["killed", str(os.WTERMSIG(status)), 0, "", None, []]
     return json.loads(data)
 
 

@@ -170,6 +170,8 @@ class NewDirectory:
             sync_tree(self.name)
             if self._mode is not None:
                 os.chmod(self.name, self._mode)
+                if self._fd >= 0:
+                    sync(self._fd)  # else a power failure might leave the new directory with the permissions of a draft
             with _locked(self.path, self._locked):
                 old = self._take_name()
                 try:
@@ -263,8 +265,8 @@ def whole_file(path: str, force: bool = False, *, locked: bool = False) -> Itera
         name = os.path.join(directory, os.path.basename(target))
         yield name
         with _opened(name) as handle:
+            os.chmod(name, mode)  # before it is synced: permissions are lost in a power failure as bytes are
             sync(handle)
-        os.chmod(name, mode)
         _move(name, target, force, locked)
     finally:
         _remove_tree(directory)

@@ -389,8 +389,10 @@ class BlobWriter:
     def _count_in(self) -> None:
         """Mode "a": make the new records count, all at once.
 
-        Until then the first is marked as what the next append may overwrite. (Only a power failure can mix up the two
-        writes at the end; the append that then finds a record without a mark does not overwrite it.)
+        Until then the first is marked as what the next append may overwrite. The mark goes only when the count is on the
+        disk: after a power failure in between, a record that neither counts nor has a mark would look like somebody
+        else's, and no append would touch the file again. A mark that stays does no harm: nobody reads it in a record
+        that counts.
         """
         nbytes = max(self._end, self._nbytes_before)  # never less: somebody may have it mapped
         os.ftruncate(self._fd, nbytes)
@@ -399,9 +401,9 @@ class BlobWriter:
         self._to_disk()
         self._is_counted = True
         write_at(self._fd, [self._count.to_bytes(4, "little")], 0)
+        self._to_disk()
         with contextlib.suppress(OSError):  # they count by now, with the mark or without
             write_at(self._fd, [bytes(len(_MARK))], self._marked + _MARK_AT)
-        self._to_disk()
 
     def _to_disk(self) -> None:
         if self._sync:
