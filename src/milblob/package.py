@@ -1,11 +1,13 @@
 """Which files make a model: packages, compiled models, model files, MIL text, bare blob files and their listings."""
 
+import errno
 import os
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _codec, journal
+from .beneath import Place
 from .blob import BlobReader
 from .errors import FormatError, ResolveError, UnsupportedError
 from .jsontext import MAX_NBYTES, parse_json
@@ -18,6 +20,7 @@ from .text import parse_text
 ML_PROGRAM, PIPELINES = 502, {202: 1, 200: 2, 201: 2}  # field of Model -> messages around Pipeline.models
 MIN_SPEC_VERSION = 6  # iOS 15: the first with ML Programs; what calls itself older is a draft of the format
 MAX_PIPELINE_DEPTH = 16
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 _SPEC_VERSION_TAG = 0x08  # the first byte of every Model that a known producer writes
 BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
@@ -28,7 +31,7 @@ class Source(NamedTuple):
 
     Attributes:
         prefix: "" or, in a pipeline, "model0/".
-        directory: what @model_path stands for; None for a buffer.
+        directory: what @model_path stands for, and what references may not leave; None for a buffer.
         mapping: the file that holds it, as protobuf or as text.
         program: (buffer, offset, nbytes) of the serialized Program.
         is_text: parsed from MIL text, so that offsets in the Program are not offsets in the file.
@@ -37,7 +40,7 @@ class Source(NamedTuple):
     """
 
     prefix: str
-    directory: str | None
+    directory: Place | None
     mapping: Mapping
     program: tuple[_codec.Buffer, int, int]
     is_text: bool
@@ -78,14 +81,14 @@ class Package:
         self.others: list[tuple[str, str]] = []
         self.staged: dict[str, np.ndarray[Any, Any]] = {}
         self._mappings: list[Mapping] = []
-        self._readers: dict[tuple[str | None, str], BlobReader] = {}
+        self._readers: dict[tuple[Place | None, str], BlobReader] = {}
         try:
             if isinstance(source, str | os.PathLike):
                 self.path = os.fsdecode(os.fspath(source))
                 if recover and (interrupted := journal.pending(self.path)) is not None:
                     _recover(interrupted)
                 if os.path.isdir(self.path):
-                    self._open_directory(self.path)
+                    self._open_directory(Place(self.path))
                     return
             self._open_file(self._map(source))
         except BaseException:
@@ -99,29 +102,38 @@ class Package:
 
     # ---------------------------------------------------------------------------------------------------- directories
 
-    def _open_directory(self, path: str) -> None:
-        if os.path.lexists(os.path.join(path, "Manifest.json")):
+    def _open_directory(self, root: Place) -> None:
+        if os.path.lexists(os.path.join(root.path, "Manifest.json")):
             self.kind = "mlpackage"
-            model = find_root_model(path)
-            self._open_model(self._map(model), os.path.dirname(model))
-        elif path.rstrip("/\\").endswith(".mlpackage"):
-            raise FormatError("package: expected a Manifest.json, got none", file=path)
+            model = find_root_model(root)
+            try:
+                mapping = self._map(model)
+            except OSError as error:
+                if error.errno not in _NOWHERE:
+                    raise
+                words = f"root item of the manifest: expected at {model.path}, got no such file"
+                raise ResolveError(words, file=os.path.join(root.path, "Manifest.json")) from None
+            self._open_model(mapping, model.parent())
+        elif root.path.rstrip("/\\").endswith(".mlpackage"):
+            raise FormatError("package: expected a Manifest.json, got none", file=root.path)
         else:
             self.kind = "mlmodelc"
-            self._open_compiled(path, "", 0)
+            self._open_compiled(root, "", 0)
 
-    def _open_compiled(self, path: str, prefix: str, depth: int) -> None:
+    def _open_compiled(self, directory: Place, prefix: str, depth: int) -> None:
+        path = directory.path
+
         def has(name: str) -> bool:
             return os.path.lexists(os.path.join(path, name))
 
         if has("model.mil"):
-            self._open_text(self._map(contained(path, "model.mil")), path, prefix)
+            self._open_text(self._map(directory.beneath("model.mil")), directory, prefix)
         elif has("model0"):
             if depth == MAX_PIPELINE_DEPTH:
                 raise FormatError(f"pipelines: expected at most {MAX_PIPELINE_DEPTH} levels, got more", file=path)
             number = 0
             while has(f"model{number}"):
-                self._open_compiled(contained(path, f"model{number}"), f"{prefix}model{number}/", depth + 1)
+                self._open_compiled(directory.beneath(f"model{number}"), f"{prefix}model{number}/", depth + 1)
                 number += 1
             self._require_programs(depth, path)
         elif prefix and (has("model.espresso.net") or has("coremldata.bin")):
@@ -139,7 +151,7 @@ class Package:
 
     def _open_file(self, mapping: Mapping) -> None:
         data = memoryview(mapping.live())
-        directory = os.path.dirname(self.path) or "." if self.path is not None else None
+        directory = Place(self.path).parent() if self.path is not None else None
         suffix = os.path.splitext(self.path or "")[1]
         _require_bytes(mapping)
         head = bytes(data[:64])
@@ -160,11 +172,11 @@ class Package:
                 _require_message(mapping)
             self._open_model(mapping, directory)
 
-    def _open_text(self, mapping: Mapping, directory: str | None, prefix: str) -> None:
+    def _open_text(self, mapping: Mapping, directory: Place | None, prefix: str) -> None:
         program = _codec.Buffer(parse_text(mapping.live()), mapping.name)
         self.sources.append(Source(prefix, directory, mapping, (program, 0, program.nbytes), True, 0, None))
 
-    def _open_model(self, mapping: Mapping, directory: str | None) -> None:
+    def _open_model(self, mapping: Mapping, directory: Place | None) -> None:
         _require_bytes(mapping)
         self._add_model(mapping, mapping.live(), 0, mapping.nbytes, directory, "", 0)
 
@@ -174,7 +186,7 @@ class Package:
         buffer: _codec.Buffer,
         offset: int,
         nbytes: int,
-        directory: str | None,
+        directory: Place | None,
         prefix: str,
         depth: int,
     ) -> None:
@@ -246,15 +258,14 @@ class Package:
         found = self._readers.get(key)
         if found is None:
             try:
-                path = resolve(source.directory, file_name)
+                place = resolve(source.directory, file_name)
+                mapping = self._map(place)
             except ResolveError as error:
                 error.file = error.file or source.mapping.name
                 raise
-            try:
-                mapping = self._map(path)
             except (FileNotFoundError, NotADirectoryError):
                 raise ResolveError(
-                    f"weight file {file_name}: expected at {path}, got no such file", file=source.mapping.name
+                    f"weight file {file_name}: expected at {place.path}, got no such file", file=source.mapping.name
                 ) from None
             found = self._readers[key] = BlobReader(mapping)
             if self.closed:  # by another thread, which did not see this one
@@ -276,7 +287,7 @@ class Package:
                 found.add(os.path.realpath(source.mapping.name))
             program = Program(source.program[0], source.program[1:], source.prefix, is_text=source.is_text)
             names = {c.text for c in program.scan.constants if c.storage == _codec.BLOB}
-            found |= {os.path.realpath(resolve(source.directory, name)) for name in names}
+            found |= {resolve(source.directory, name).real() for name in names}
         return found
 
     def require_open(self) -> None:
@@ -356,17 +367,17 @@ def _read_model(
 # ------------------------------------------------------------------------------------------------------------- manifest
 
 
-def read_json(path: str) -> Any:
+def read_json(place: Place) -> Any:
     """Read a JSON file of a package.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: it cannot be opened. ResolveError: it leads out of the package.
         FormatError: not a regular file, too large, not JSON, or nested too deep.
     """
     # Read, which is quicker for a few kilobytes; one that is too large is refused before it is touched.
-    mapping = Mapping(path, is_mapped=os.stat(path).st_size > MAX_NBYTES)
+    mapping = Mapping(place, is_mapped=os.lstat(place.path).st_size > MAX_NBYTES)
     try:
-        return parse_json(memoryview(mapping.live()), "JSON", path)
+        return parse_json(memoryview(mapping.live()), "JSON", place.path)
     finally:
         mapping.close()
 
@@ -392,15 +403,15 @@ def manifest() -> bytes:
     return (json.dumps(content, indent=4, sort_keys=True) + "\n").encode()
 
 
-def find_root_model(root: str) -> str:
-    """Return the path of a package's model file, by its manifest.
+def find_root_model(root: Place) -> Place:
+    """Return the place of a package's model file, by its manifest.
 
     Raises:
         FormatError: a manifest without root item.
-        ResolveError: the root item's file is missing or outside the package.
+        ResolveError: the root item's path leads out of the package.
     """
-    path = os.path.join(root, "Manifest.json")
-    manifest = read_json(contained(root, "Manifest.json"))
+    path = os.path.join(root.path, "Manifest.json")
+    manifest = read_json(root.beneath("Manifest.json"))
     entries = manifest.get("itemInfoEntries") if isinstance(manifest, dict) else None
     identifier = manifest.get("rootModelIdentifier") if isinstance(manifest, dict) else None
     if not isinstance(entries, dict) or not isinstance(identifier, str):
@@ -409,47 +420,15 @@ def find_root_model(root: str) -> str:
     item = entries.get(identifier)
     if not isinstance(item, dict) or not isinstance(item.get("path"), str):
         raise FormatError(f"manifest: expected an item with a path for root {identifier!r}, got none", file=path)
-    contained(os.path.join(root, "Data"), item["path"])  # says so of an absolute path, which the next line would join
-    model = contained(root, "Data/" + item["path"])
-    if not os.path.lexists(model):
-        raise ResolveError(f"root item of the manifest: expected at {model}, got no such file", file=path)
-    return model
+    root.beneath("Data").beneath(item["path"])  # says so of an absolute path, which the next line would join
+    return root.beneath("Data/" + item["path"])
 
 
-# ---------------------------------------------------------------------------------------------------------- containment
+# ----------------------------------------------------------------------------------------------------------- references
 
 
-def join_relative(root: str, relative: str) -> str:
-    """Join a path from a file, with slashes of either kind, to a directory. `contained` says where it may lead."""
-    return os.path.join(root, *[part for part in relative.replace("\\", "/").split("/") if part not in ("", ".")])
-
-
-def contained(root: str, relative: str) -> str:
-    """Join a path from a file to the directory that it may not leave.
-
-    Three checks, in this order:
-        1. It is relative, and has no "..", no drive, no NUL.
-        2. With every symbolic link followed it is inside `root`, with every link followed.
-        3. What is returned is the unresolved path, so that messages show what the user knows.
-
-    Raises:
-        ResolveError: it leads outside.
-    """
-    parts = relative.replace("\\", "/").split("/")
-    if relative[:1] in ("/", "\\") or ".." in parts or "\0" in relative or any(part[1:2] == ":" for part in parts):
-        raise ResolveError(f"reference: expected a path inside {root}, got {relative!r}")
-    path = join_relative(root, relative)
-    try:
-        real_root, real_path = os.path.realpath(root), os.path.realpath(path)
-    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair
-        raise ResolveError(f"reference: expected a path that can be a file name, got {relative!r}") from None
-    if real_path != real_root and not real_path.startswith(real_root.rstrip(os.sep) + os.sep):
-        raise ResolveError(f"reference {relative!r}: expected a file inside {root}, got a link to {real_path}")
-    return path
-
-
-def resolve(directory: str | None, file_name: str) -> str:
-    """Return the path that a BlobFileValue's fileName stands for.
+def resolve(directory: Place | None, file_name: str) -> Place:
+    """Return the place that a BlobFileValue's fileName stands for; nothing is opened yet.
 
     Raises:
         ResolveError: not of the form @model_path/..., outside the directory, or there is no directory (a buffer).
@@ -458,4 +437,4 @@ def resolve(directory: str | None, file_name: str) -> str:
         raise ResolveError(f"weight file: expected a name that begins with {MODEL_PATH}, got {file_name!r}")
     if directory is None:
         raise ResolveError(f"weight file {file_name}: expected a model with a directory, got a buffer")
-    return contained(directory, file_name[len(MODEL_PATH) :])
+    return directory.beneath(file_name[len(MODEL_PATH) :])

@@ -6,20 +6,18 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from . import _codec, journal
+from . import _codec
 from .arguments import Names, names_in, require, require_calls, require_flags
 from .casting import CastCounts
+from .destination import copy_entry, copy_tree
 from .dtypes import DType
 from .editing import Assignment, EditableModel, require_fit, require_unshared
 from .errors import MilblobError, UnsupportedError
-from .files import PREFIX, NewDirectory, whole_file
-from .mapping import Mapping as MappedFile
+from .files import NewDirectory, whole_file
 from .model import Model
 from .tensor import Tensor
-from .transfer import copy_range
 
 _MAX_PROBLEMS = 20
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 class Refitted(NamedTuple):
@@ -271,30 +269,10 @@ def _copied(source: str, target: str, force: bool) -> Iterator[str]:
     """Give the path of a copy, which becomes `target` on success."""
     if not os.path.isdir(source):
         with whole_file(target, force) as name:
-            _copy_file(source, name)
+            real = os.path.realpath(source)
+            copy_entry(os.path.dirname(real), os.path.basename(real), name, least=stat.S_IWUSR)
             yield name
         return
-    import shutil
-
     with NewDirectory(target, replace=os.path.isdir(target)) as new:
-        shutil.copytree(
-            source, new.name, symlinks=True, ignore=_ours, copy_function=_copy_file, dirs_exist_ok=True
-        )  # fmt: skip
+        copy_tree(source, new.name)
         yield new.name
-
-
-def _ours(_: str, names: list[str]) -> list[str]:
-    return [name for name in names if name.startswith(PREFIX) or name.endswith((journal.JOURNAL, journal.STAGED))]
-
-
-def _copy_file(source: str, target: str) -> None:
-    mapped = MappedFile(source)
-    try:
-        mode = stat.S_IMODE(os.fstat(mapped.fd).st_mode) | stat.S_IWUSR  # the copy is about to be changed
-        fd = os.open(target, _FLAGS, mode)
-        try:
-            copy_range(mapped, 0, mapped.nbytes, fd, 0)
-        finally:
-            os.close(fd)
-    finally:
-        mapped.close()

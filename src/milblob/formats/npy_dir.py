@@ -12,7 +12,7 @@ from ..errors import FormatError
 from ..files import whole_directory
 from ..jsontext import parse_json
 from ..mapping import Mapping as MappedFile
-from ..package import contained
+from ..beneath import Place
 from .arrays import Arrays, StoredArray, restored
 from .elements import PLAIN, Progress, Readable, elements
 from .filenames import file_names
@@ -83,7 +83,7 @@ def read_index(directory: str) -> dict[str, Any] | None:
     path = os.path.join(directory, INDEX)
     if not os.path.lexists(path):
         return None
-    mapping = MappedFile(path)
+    mapping = MappedFile(Place(directory).beneath(INDEX))
     try:
         document = parse_json(memoryview(mapping.live()), "index", path, unique=True)
     finally:
@@ -115,9 +115,9 @@ def open_arrays(path: str) -> Arrays:
 
 
 def _find(directory: str, name: str, row: Mapping[str, Any]) -> StoredArray:
-    path = contained(directory, row["file"])
-    header, load = open_array(path)
-    return restored(name, row, header.dtype, header.shape, load, path)
+    place = Place(directory).beneath(row["file"])
+    header, load = open_array(place)
+    return restored(name, row, header.dtype, header.shape, load, place.path)
 
 
 def open_file(path: str) -> Arrays:
