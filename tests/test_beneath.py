@@ -13,7 +13,6 @@ import pytest
 
 import milblob
 import test_hostile_files
-from hostile_bytes import DATA
 from milblob import beneath
 from milblob.beneath import OPEN_FLAGS, Place
 from milblob.destination import copy_tree

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..beneath import Place
 from ..errors import FormatError
 from ..files import whole_directory
 from ..jsontext import parse_json
 from ..mapping import Mapping as MappedFile
-from ..beneath import Place
 from .arrays import Arrays, StoredArray, restored
 from .elements import PLAIN, Progress, Readable, elements
 from .filenames import file_names
