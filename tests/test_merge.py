@@ -420,7 +420,7 @@ def test_where_the_output_may_go(pair, tmp_path):
     for name in ("notes.mlpackage", "file.mlpackage"):
         refused(
             FileExistsError,
-            "expected no such file, or a package, got another",
+            "a .mlpackage to replace, got",
             pair,
             tmp_path,
             target=tmp_path / name,

@@ -15,7 +15,7 @@ from . import _codec
 from .errors import ResolveError
 
 OPEN_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOCTTY"))
-"""For reading. O_NONBLOCK so that opening a FIFO returns at once and can be refused; it does nothing on regular files."""
+"""For reading. O_NONBLOCK so that opening a FIFO returns at once and can be refused; regular files do not care."""
 
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
@@ -38,7 +38,7 @@ class Place:
     beneath another; then each of them holds.
 
     Attributes:
-        path: with links unresolved, so that messages show what the user knows. To open it is to be fooled; `open` is not.
+        path: with links unresolved, so that messages show what the user knows. It is not to be opened: `open` does.
     """
 
     __slots__ = ("_outer", "_parts", "_relative", "path")

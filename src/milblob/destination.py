@@ -11,6 +11,7 @@ from .files import PREFIX, SUFFIX
 from .journal import JOURNAL
 from .mapping import Mapping
 from .plan import data_ranges
+from .replacing import require_replaceable
 from .splice import Spliced
 from .transfer import copy_range, write_at
 
@@ -47,7 +48,8 @@ def require_destination(sources: list[str], kind: str, dst: str, force: bool) ->
         sources: paths, all of `kind`.
         kind: "mlpackage", "mlmodelc", "mlmodel" or "blob".
         dst: the path that the result is to have.
-        force: what is there may be replaced: a file by a file, a model by a model. Nothing else ever is.
+        force: what is there may be replaced: a file by a file, a model by a model of the same kind, if there is nothing
+            else in it (see `require_replaceable`). Nothing else ever is.
 
     Raises:
         ValueError: a place in the source, around it or in another model; the suffix of another kind.
@@ -68,13 +70,14 @@ def require_destination(sources: list[str], kind: str, dst: str, force: bool) ->
     for source in sources:
         if os.path.isdir(real) and any(_is_same(parent, real) for parent in _parents(os.path.realpath(source))):
             raise ValueError(f"output {dst}: expected a place outside of models, got one that holds {source}")
+    if is_directory:
+        require_replaceable(dst, kind, force, like=sources)
+        return
     if not os.path.lexists(dst):
         return
     if not force:
         raise FileExistsError(f"{dst}: expected no such file or directory, got one (--force replaces it)")
-    if is_directory and not _is_model(real):
-        raise FileExistsError(f"{dst}: expected a .mlpackage or .mlmodelc to replace, got something else")
-    if not is_directory and os.path.isdir(real):
+    if os.path.isdir(real):
         raise FileExistsError(f"{dst}: expected a file to replace, got a directory")
 
 

@@ -48,9 +48,9 @@ class Mapping:
         """Map, or read, a path, a file object or a buffer.
 
         Args:
-            source: str or PathLike, opened wherever it leads; a Place, which stays inside its model; an open binary file, or any object with `read` and `seek`; or any C-contiguous
-                buffer, which is used where it lies and must not change. A file object that is no plain file is read
-                whole.
+            source: str or PathLike, opened wherever it leads; a Place, which stays inside its model; an open binary
+                file, or any object with `read` and `seek`; or any C-contiguous buffer, which is used where it lies and
+                must not change. A file object that is no plain file is read whole.
             name: what messages call it.
             is_mapped: map files; else read them into memory of this object's own. A buffer is used where it lies.
 

@@ -163,7 +163,7 @@ class Package:
             file, rows = parse_listing(data, mapping.name)
             buffer = _codec.Buffer(to_program(file, rows), mapping.name)
             self.sources.append(Source("", directory, mapping, (buffer, 0, buffer.nbytes), True, 0, None))
-        elif suffix in BLOB_SUFFIXES or _is_blob(data):
+        elif suffix in BLOB_SUFFIXES or is_blob_head(data):
             self.kind = "blob"
             self.blobs = BlobReader(mapping)
         else:
@@ -339,7 +339,7 @@ def _type_name(kind: int) -> str | None:
     return MODEL_TYPES.get(kind)
 
 
-def _is_blob(data: memoryview) -> bool:
+def is_blob_head(data: memoryview | bytes) -> bool:
     """A storage header of version 2 (or 1, to be refused by name), with a record's sentinel where it announces one."""
     if len(data) < 64 or bytes(data[4:8]) not in (b"\2\0\0\0", b"\1\0\0\0"):
         return False

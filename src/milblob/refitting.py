@@ -15,6 +15,7 @@ from .editing import Assignment, EditableModel, require_fit, require_unshared
 from .errors import MilblobError, UnsupportedError
 from .files import NewDirectory, whole_file
 from .model import Model
+from .replacing import require_replaceable
 from .tensor import Tensor
 
 _MAX_PROBLEMS = 20
@@ -250,12 +251,8 @@ def _require_output(model: Model, source: str, target: str, force: bool) -> None
     real, place = os.path.realpath(source), os.path.realpath(target)
     if f"{place}{os.sep}".startswith(f"{real}{os.sep}") or f"{real}{os.sep}".startswith(f"{place}{os.sep}"):
         raise ValueError(f"output {target}: expected a place outside the model {source}, got one inside or around it")
-    if os.path.isdir(source) and os.path.lexists(target):
-        is_model = any(os.path.lexists(os.path.join(target, name)) for name in ("Manifest.json", "model.mil", "model0"))
-        if not is_model:
-            raise FileExistsError(f"output {target}: expected nothing or a model, got something else")
-        if not force:
-            raise FileExistsError(f"output {target}: expected nothing, got a model (--force replaces it)")
+    if os.path.isdir(source):
+        require_replaceable(target, model.kind, force, like=[source])
     constants = (c for _, program in model._programs for c in program.scan.constants)
     if not os.path.isdir(source) and any(c.storage == _codec.BLOB for c in constants):
         words = (

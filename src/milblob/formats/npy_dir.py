@@ -10,9 +10,10 @@ import numpy as np
 
 from ..beneath import Place
 from ..errors import FormatError
-from ..files import whole_directory
+from ..files import NewDirectory
 from ..jsontext import parse_json
 from ..mapping import Mapping as MappedFile
+from ..replacing import IsPart, require_replaceable
 from .arrays import Arrays, StoredArray, restored
 from .elements import PLAIN, Progress, Readable, elements
 from .filenames import file_names
@@ -35,7 +36,7 @@ def save(
         tensors: name -> Tensor or StoredArray. Read one at a time, and written from the mapped file where it holds the
             values.
         path: appears whole or not at all.
-        force: replace a directory that an earlier call has made. No other is ever replaced.
+        force: replace a directory that an earlier call has made, with nothing else in it. No other is ever replaced.
         progress: told of each tensor.
         packed: see `elements`.
 
@@ -47,7 +48,10 @@ def save(
         As `Tensor.read`; FileExistsError: the directory exists.
     """
     index: dict[str, dict[str, Any]] = {}
-    with whole_directory(path, force, INDEX) as temporary:
+    path = path.rstrip("/\\") or path
+    require_replaceable(path, "a directory that milblob extract made", force, understand=_understand)
+    with NewDirectory(path, replace=os.path.isdir(path)) as directory:
+        temporary = directory.name
         for name, file_name in file_names(tensors).items():
             tensor = tensors[name]
             array, note = elements(tensor, PLAIN, packed)
@@ -68,6 +72,15 @@ def save(
         with open(target, "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump({"format": "milblob", "tensors": index}, file, ensure_ascii=False, indent=1)
             file.write("\n")
+
+
+def _understand(place: Place) -> IsPart:
+    """Read the index of a directory that is about to be replaced."""
+    rows = read_index(place.path)
+    if rows is None:
+        raise FormatError(f"directory: expected an {INDEX} of milblob, got none", file=place.path)
+    names = {row["file"] for row in rows.values() if row["file"].endswith(".npy") and "/" not in row["file"]}
+    return lambda name: name == INDEX or name in names
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
