@@ -73,7 +73,7 @@ def grow(root):
     links = {
         "near": "a/b/file", "folder": "a/b", "a/up": "../a/b/file", "a/b/far": "../../a/b/../b/file", "dot": "./a/./b//file",
         "chain": "near", "long": "chain", "absolute": root / "a/b/file", "absolute folder": root / "a/b",
-        "by alias": root.parent / "alias/a/b/file", "self": ".", "a/root": "..",
+        "by alias": root.parent / "alias/a/b/file", "self": ".", "a/base": "..",
         "out": "../other/file", "out folder": "../other", "out absolute": root.parent / "other/file",
         "out chain": "out folder/file", "a/out": "b/../../../other/file", "twin": f"../{root.name}2/file", "top": "/",
         "missing": "a/none", "out missing": "../other/none", "loop": "loop", "ping": "pong", "pong": "ping",
@@ -83,11 +83,11 @@ def grow(root):
         (root / name).symlink_to(target)
     inside = (
         "a/b/file", "near", "folder/file", "a/up", "a/b/far", "dot", "chain", "long", "absolute", "absolute folder/file",
-        "by alias", "through out", "self/a/b/file", "a/root/near", "self/self/self/near", "a//b/./file", "a\\b\\file",
+        "by alias", "through out", "self/a/b/file", "a/base/near", "self/self/self/near", "a//b/./file", "a\\b\\file",
     )  # fmt: skip
     outside = (
         "out", "out folder/file", "out absolute", "out chain", "a/out", "twin", "top/etc/passwd", "out missing",
-        "self/out", "a/root/out folder/file", "folder/../out",
+        "self/out", "a/base/out folder/file", "folder/../out",
     )  # fmt: skip
     missing = ("none", "a/none", "missing", "near/file", "a/b/file/x")
     return inside, outside, missing
@@ -130,7 +130,7 @@ def test_a_place_beneath_a_place(every_way, tmp_path):
     nested = Place(str(root)).beneath("a").beneath("b")
     assert read_place(nested.beneath("file")) == b"inside"
     with pytest.raises(milblob.ResolveError):  # inside of root, but not of what it is beneath
-        read_place(Place(str(root)).beneath("a").beneath("root"))
+        read_place(Place(str(root)).beneath("a").beneath("base"))
     with pytest.raises(milblob.ResolveError):
         read_place(Place(str(root)).beneath("out folder").beneath("file"))
     assert read_place(nested.beneath("file").parent().beneath("file")) == b"inside"

@@ -15,6 +15,7 @@ from repacking import tree
 
 PACKAGE = DATA / "opset_ios16_fp16/model.mlpackage"
 COMPILED = DATA / "opset_ios16_fp16/model.mlmodelc"
+IOS18 = DATA / "opset_ios18_fp16/model.mlpackage"
 INNER = "Data/com.apple.CoreML"
 
 
@@ -64,7 +65,7 @@ def refit_compiled(folder, out, force):
 
 
 def merge(folder, out, force):
-    milblob.merge_functions([(PACKAGE, "one"), (PACKAGE, "two")], out, force=force)
+    milblob.merge_functions([(IOS18, "one"), (IOS18, "two")], out, force=force)
 
 
 WRITERS = {
