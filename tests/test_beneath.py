@@ -142,8 +142,8 @@ def test_names(every_way, tmp_path):
     place = Place(str(root))
     assert place.beneath("a").names() == [
         ("b", True),
+        ("base", False),
         ("out", False),
-        ("root", False),
         ("up", False),
         ("x\\y:z", False),
     ]

@@ -12,6 +12,7 @@ from .beneath import Place
 from .blobcheck import BlobFile, Finding, Findings, check_blob, record_problems, record_row
 from .dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from .listing import Stamp
 from .mapping import LFS_PREFIX, Mapping
 from .model import Model
 from .package import Package, Source, read_json, resolve
@@ -133,6 +134,7 @@ class _Checker:
         self._pointers: set[str] = set()  # files that are LFS pointers: said once, not looked at again
         self._references: dict[str, list[_Reference]] = {}  # by path
         self._places: dict[str, Place] = {}
+        self._stamps: dict[str, Stamp] = {}  # what listings say of them
         self._unresolved: set[tuple[Place | None, str]] = set()
         self._checked: set[str] = set()  # real paths
         self._is_sound = True
@@ -357,6 +359,8 @@ class _Checker:
             return
         self._references.setdefault(place.path, []).append(reference)
         self._places[place.path] = place
+        if source.stamp is not None:
+            self._stamps[place.path] = source.stamp
 
     # ------------------------------------------------------------------------------------------------- the weight files
 
@@ -377,12 +381,21 @@ class _Checker:
         try:
             mapping.expect_random(True)
             buffer = mapping.live()
+            self._check_stamp(path, mapping)
             blobs = check_blob(self.found, buffer, [r.offset for r in references])
             if blobs is not None:
                 self._check_references(buffer, blobs, references)
                 self._check_unreferenced(path, blobs, references, is_referenced)
         finally:
             mapping.close()
+
+    def _check_stamp(self, path: str, mapping: Mapping) -> None:
+        """Report a weight file that is not the one that its listing was written with."""
+        if path in self._stamps:
+            try:
+                self._stamps[path].require(mapping)
+            except FormatError as error:
+                self.found.add("error", "reference", error.what, file=path, offset=error.offset)
 
     def _check_references(self, buffer: _codec.Buffer, blobs: BlobFile, references: list[_Reference]) -> None:
         first: dict[int, _Reference] = {}

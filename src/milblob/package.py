@@ -11,7 +11,7 @@ from .beneath import Place
 from .blob import BlobReader
 from .errors import FormatError, ResolveError, UnsupportedError
 from .jsontext import MAX_NBYTES, parse_json
-from .listing import HEAD_NBYTES, is_listing, parse_listing, to_program
+from .listing import HEAD_NBYTES, Stamp, is_listing, parse_listing, stamp_of_text, to_program
 from .listing import MODEL_PATH as MODEL_PATH
 from .mapping import Mapping
 from .program import Program
@@ -37,6 +37,7 @@ class Source(NamedTuple):
         is_text: parsed from MIL text, so that offsets in the Program are not offsets in the file.
         spec_version: Model.specificationVersion; 0 where a compiled model does not say.
         description: (offset, nbytes) of the ModelDescription in mapping, or None.
+        stamp: of a listing, size and hash of its weight file; None where it does not say.
     """
 
     prefix: str
@@ -46,6 +47,7 @@ class Source(NamedTuple):
     is_text: bool
     spec_version: int
     description: tuple[int, int] | None
+    stamp: Stamp | None = None
 
 
 class Package:
@@ -160,9 +162,9 @@ class Package:
             self._open_text(mapping, directory, "")
         elif is_listing(bytes(data[:HEAD_NBYTES])):
             self.kind = "listing"
-            file, rows = parse_listing(data, mapping.name)
+            file, rows, stamp = parse_listing(data, mapping.name)
             buffer = _codec.Buffer(to_program(file, rows), mapping.name)
-            self.sources.append(Source("", directory, mapping, (buffer, 0, buffer.nbytes), True, 0, None))
+            self.sources.append(Source("", directory, mapping, (buffer, 0, buffer.nbytes), True, 0, None, stamp))
         elif suffix in BLOB_SUFFIXES or is_blob_head(data):
             self.kind = "blob"
             self.blobs = BlobReader(mapping)
@@ -174,7 +176,8 @@ class Package:
 
     def _open_text(self, mapping: Mapping, directory: Place | None, prefix: str) -> None:
         program = _codec.Buffer(parse_text(mapping.live()), mapping.name)
-        self.sources.append(Source(prefix, directory, mapping, (program, 0, program.nbytes), True, 0, None))
+        stamp = stamp_of_text(bytes(memoryview(mapping.live())[:HEAD_NBYTES]))
+        self.sources.append(Source(prefix, directory, mapping, (program, 0, program.nbytes), True, 0, None, stamp))
 
     def _open_model(self, mapping: Mapping, directory: Place | None) -> None:
         _require_bytes(mapping)
@@ -252,7 +255,7 @@ class Package:
 
         Raises:
             ResolveError: missing, or outside the directory of the model.
-            FormatError, UnsupportedError: not a blob v2 file.
+            FormatError, UnsupportedError: not a blob v2 file; not the one that a listing is for.
         """
         key = (source.directory, file_name)
         found = self._readers.get(key)
@@ -267,7 +270,10 @@ class Package:
                 raise ResolveError(
                     f"weight file {file_name}: expected at {place.path}, got no such file", file=source.mapping.name
                 ) from None
-            found = self._readers[key] = BlobReader(mapping)
+            found = BlobReader(mapping)
+            if source.stamp is not None:
+                source.stamp.require(mapping)
+            self._readers[key] = found
             if self.closed:  # by another thread, which did not see this one
                 mapping.close()
                 self.require_open()
@@ -281,7 +287,7 @@ class Package:
         """
         if self.blobs is not None:
             return {os.path.realpath(name) for name in (self.blobs.name,) if name is not None}
-        found = set()
+        found = {os.path.realpath(self.path)} if self.path is not None and self.kind in ("listing", "mil") else set()
         for source in self.sources:
             if not source.is_text and source.mapping.name is not None:
                 found.add(os.path.realpath(source.mapping.name))
