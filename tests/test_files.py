@@ -15,7 +15,7 @@ import pytest
 import milblob.files
 from faults import temporaries
 from milblob import _codec
-from milblob.files import NewDirectory, NewFile, lock, sweep, whole_directory, whole_file
+from milblob.files import NewDirectory, NewFile, lock, sweep, whole_file
 
 OLD, NEW = b"old" * 1000, b"new state " * 2000
 FAILURES = [
@@ -390,20 +390,6 @@ def test_directory_that_appears_meanwhile_is_kept(tmp_path):
         path.mkdir()
         fill(path, OLD)
     assert content_of(path) == OLD and temporaries(tmp_path) == []
-
-
-def test_whole_directory_replaces_its_own_only(tmp_path):
-    path = tmp_path / "out"
-    path.mkdir()
-    (path / "mine").touch()
-    with pytest.raises(FileExistsError, match="got another"), whole_directory(str(path), True, "index.json"):
-        pass
-    (path / "index.json").touch()
-    with pytest.raises(FileExistsError, match="--force"), whole_directory(str(path), False, "index.json"):
-        pass
-    with whole_directory(str(path), True, "index.json") as name:
-        pathlib.Path(name, "new").touch()
-    assert os.listdir(path) == ["new"] and os.listdir(tmp_path) == ["out"]
 
 
 @contextlib.contextmanager

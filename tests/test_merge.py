@@ -420,7 +420,7 @@ def test_where_the_output_may_go(pair, tmp_path):
     for name in ("notes.mlpackage", "file.mlpackage"):
         refused(
             FileExistsError,
-            "expected no such file, or a package, got another",
+            "a .mlpackage to replace, got",
             pair,
             tmp_path,
             target=tmp_path / name,
@@ -433,7 +433,7 @@ def test_where_the_output_may_go(pair, tmp_path):
 def test_force_replaces_a_package(pair, tmp_path):
     target = tmp_path / "m.mlpackage"
     milblob.merge_functions([pair[0]], target)
-    refused(FileExistsError, r"expected no such package, got one \(--force replaces it\)", pair, tmp_path)
+    refused(FileExistsError, r"expected no such directory, got one \(--force replaces it\)", pair, tmp_path)
     old = milblob.load(target)
     milblob.merge_functions(pair, target, force=True)
     assert old["w0"].tolist() == [1.0] * 20  # a view of what was replaced
@@ -501,7 +501,7 @@ def test_command(cli, pair, tmp_path):
     assert cli(*pair, "-o", target) == (
         2,
         "",
-        f"milblob: {target}: expected no such package, got one (--force replaces it)\n",
+        f"milblob: {target}: expected no such directory, got one (--force replaces it)\n",
     )
     status, out, err = cli(*pair, "-o", target, "--force", "-v", "--as", f"{pair[0]}=prefill", "--as", f"{pair[1]}:main=decode", "--default", "decode")  # fmt: skip
     assert (status, out) == (0, "")

@@ -280,8 +280,8 @@ def test_the_two_forms(tmp_path):
         ' {"name": "b.0", "dtype": "uint3", "shape": [], "offset": 192, "nbytes": 1}\n'
         "]}\n"
     )
-    assert parse_listing(to_json("w.bin", rows), None) == ("w.bin", rows)
-    assert parse_listing(to_json("w.bin", []), None) == ("w.bin", [])
+    assert parse_listing(to_json("w.bin", rows), None) == ("w.bin", rows, None)
+    assert parse_listing(to_json("w.bin", []), None) == ("w.bin", [], None)
     text = to_mil("w.bin", rows)
     assert (
         'tensor<fp16, [2, 3]> a = const()[name = tensor<string, []>("a"), val = tensor<fp16, [2, 3]>(BLOBFILE('

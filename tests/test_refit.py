@@ -226,7 +226,7 @@ def test_places_for_a_copy(tmp_path, package):
     for target in (package, package / "inside", tmp_path):
         with pytest.raises(ValueError, match="expected a place outside the model"):
             milblob.refit(package, arrays(1), output=target, force=True)
-    with pytest.raises(FileExistsError, match="expected nothing or a model, got something else"):
+    with pytest.raises(FileExistsError, match="expected a .mlpackage to replace, got something else"):
         milblob.refit(package, arrays(1), output=tmp_path / "other", force=True)
     with pytest.raises(FileNotFoundError, match="expected a directory"):
         milblob.refit(package, arrays(1), output=tmp_path / "none" / "x")

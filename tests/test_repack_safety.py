@@ -119,6 +119,7 @@ def test_destinations_that_are_refused(tmp_path, source):
     other.mkdir()
     (other / "Manifest.json").write_text("of a web page")
     (tmp_path / "fake.mlpackage").mkdir()
+    (tmp_path / "fake.mlpackage/thesis.txt").touch()
     (tmp_path / "file.mlpackage").write_text("text")
     copy_of(source, tmp_path, "other.mlpackage")
     before = tree(tmp_path)
@@ -128,9 +129,9 @@ def test_destinations_that_are_refused(tmp_path, source):
         (tmp_path / "other.mlpackage/Data/out.mlpackage", ValueError, "expected a place outside of models"),
         (source.parent, ValueError, "expected a place outside of models, got one that holds"),
         (tmp_path, ValueError, "expected a place outside of models, got one that holds"),
-        (other, FileExistsError, "expected a .mlpackage or .mlmodelc to replace, got something else"),
-        (tmp_path / "fake.mlpackage", FileExistsError, "expected a .mlpackage or .mlmodelc to replace"),
-        (tmp_path / "file.mlpackage", FileExistsError, "expected a .mlpackage or .mlmodelc to replace"),
+        (other, FileExistsError, "expected a .mlpackage to replace, got something else"),
+        (tmp_path / "fake.mlpackage", FileExistsError, "expected a .mlpackage to replace"),
+        (tmp_path / "file.mlpackage", FileExistsError, "a .mlpackage to replace, got a file"),
         (
             tmp_path / "out.mlmodelc",
             ValueError,

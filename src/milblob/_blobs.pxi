@@ -197,3 +197,16 @@ def exchange(bytes a not None, bytes b not None):
     with nogil:
         code = C.mb_exchange(first, second)
     return code
+
+
+def open_beneath(int fd, bytes name not None, int flags):
+    """Open a name relative to a directory, and nothing outside of it, with the flags of os.open.
+
+    Returns:
+        A descriptor; or minus the errno: ENOSYS where there is no such call, EXDEV for a link that leads out.
+    """
+    cdef const char *text = name
+    cdef int result
+    with nogil:
+        result = C.mb_open_beneath(fd, text, flags)
+    return result

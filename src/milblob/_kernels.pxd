@@ -193,6 +193,9 @@ cdef extern from "milblob/pages.h" nogil:
 cdef extern from "milblob/exchange.h" nogil:
     int mb_exchange(const char *a, const char *b)
 
+cdef extern from "milblob/beneath.h" nogil:
+    int mb_open_beneath(int fd, const char *name, int flags)
+
 cdef extern from "milblob/tables.h" nogil:
     uint32_t MB_NONE
     uint64_t MB_UNKNOWN

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from . import _codec, cast_rules, casting, paths
+from .beneath import Place
 from .blob import BlobReader
 from .decompressing import Decompression, identity
 from .dtypes import DType
@@ -145,7 +146,7 @@ class Arrangement:
         self._references: list[_Reference] = []
         self._decompressions: dict[int, Decompression] = {}  # by id of the Program
         self._weights: list[_Weight] = []
-        self._known: dict[tuple[str | None, str], WeightFile] = {}
+        self._known: dict[tuple[Place | None, str], WeightFile] = {}
         self._groups: dict[int, list[str]] = {}  # id of a part -> names of the weights that it is a part of
         root = os.path.realpath(model.path or ".")
         self.records = Records(
@@ -303,7 +304,7 @@ class Arrangement:
 
     def _base(self, source: Source) -> str:
         """What @model_path stands for, relative to the root."""
-        inside = os.path.relpath(os.path.realpath(cast(str, source.directory)), self.records.root)
+        inside = os.path.relpath(cast(Place, source.directory).real(), self.records.root)
         return "" if inside == "." else inside.replace(os.sep, "/")
 
     def _weight_file(self, tensor: Tensor) -> WeightFile:
@@ -316,7 +317,7 @@ class Arrangement:
             raise
         key = (source.directory, text)
         if key not in self._known:
-            real = os.path.realpath(resolve(source.directory, text))
+            real = resolve(source.directory, text).real()
             name = os.path.relpath(real, self.records.root).replace(os.sep, "/")
             self._known[key] = self.records.weight_file(name, self._base(source), reader)
         return self._known[key]

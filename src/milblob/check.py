@@ -8,12 +8,14 @@ from typing import Any
 
 from . import _codec, paths, pending
 from .arguments import require_flags
+from .beneath import Place
 from .blobcheck import BlobFile, Finding, Findings, check_blob, record_problems, record_row
 from .dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from .listing import Stamp
 from .mapping import LFS_PREFIX, Mapping
 from .model import Model
-from .package import Package, Source, contained, read_json, resolve
+from .package import Package, Source, read_json, resolve
 from .program import Program
 from .tensorvalue import unpack_at
 
@@ -69,9 +71,9 @@ class _Lenient(Package):
         self.kind = ""
         super().__init__(source)
 
-    def _open_compiled(self, path: str, prefix: str, depth: int) -> None:
+    def _open_compiled(self, directory: Place, prefix: str, depth: int) -> None:
         try:
-            super()._open_compiled(path, prefix, depth)
+            super()._open_compiled(directory, prefix, depth)
         except _REFUSALS as error:
             self._report(error, prefix)
 
@@ -88,7 +90,7 @@ class _Lenient(Package):
         buffer: _codec.Buffer,
         offset: int,
         nbytes: int,
-        directory: str | None,
+        directory: Place | None,
         prefix: str,
         depth: int,
     ) -> None:
@@ -130,8 +132,10 @@ class _Checker:
     def __init__(self) -> None:
         self.found = Findings()
         self._pointers: set[str] = set()  # files that are LFS pointers: said once, not looked at again
-        self._references: dict[str, list[_Reference]] = {}
-        self._unresolved: set[tuple[str | None, str]] = set()
+        self._references: dict[str, list[_Reference]] = {}  # by path
+        self._places: dict[str, Place] = {}
+        self._stamps: dict[str, Stamp] = {}  # what listings say of them
+        self._unresolved: set[tuple[Place | None, str]] = set()
         self._checked: set[str] = set()  # real paths
         self._is_sound = True
 
@@ -139,13 +143,13 @@ class _Checker:
 
     def check_directory(self, root: str) -> None:
         """Check a .mlpackage or a .mlmodelc."""
-        files = list(self._walk_files(root))
+        files = list(self._walk_files(Place(root)))
         if paths.is_there(os.path.join(root, "Manifest.json")):
             self._check_manifest(root)
         self._check_source(root, root)
-        for path in files:
-            if path.endswith(_WEIGHT_SUFFIXES) and os.path.basename(path) != "coremldata.bin":
-                self._check_weights(path, False)
+        for place in files:
+            if place.path.endswith(_WEIGHT_SUFFIXES) and os.path.basename(place.path) != "coremldata.bin":
+                self._check_weights(place, False)
 
     def check_file(self, source: Any, path: str | None) -> None:
         """Check a model file, MIL text or blob file; or a buffer."""
@@ -159,10 +163,10 @@ class _Checker:
             if kind == "blob":
                 check_blob(self.found, mapping.live())
             elif path is not None and not self._is_sound:
-                weights = os.path.join(os.path.dirname(path), "weights")
-                if paths.is_directory(weights):
+                weights = Place(path).parent().beneath("weights")
+                if paths.is_directory(weights.path):
                     for beside in self._walk_files(weights):
-                        if beside.endswith(_WEIGHT_SUFFIXES):
+                        if beside.path.endswith(_WEIGHT_SUFFIXES):
                             self._check_weights(beside, False)
         finally:
             mapping.close()
@@ -185,8 +189,8 @@ class _Checker:
             package.close()
         if kind != "blob" and self._is_sound:
             self._check_metadata(source)
-        for weights in list(self._references):
-            self._check_weights(weights, True)
+        for path_of_weights in list(self._references):
+            self._check_weights(self._places[path_of_weights], True)
         return kind
 
     def _report(self, error: Exception, prefix: str = "") -> None:
@@ -204,9 +208,9 @@ class _Checker:
 
     # ------------------------------------------------------------------------------------------------------- the files
 
-    def _walk_files(self, root: str) -> Iterator[str]:
+    def _walk_files(self, root: Place) -> Iterator[Place]:
         """Yield every regular file under `root`, links not followed; report LFS pointers on the way."""
-        for directory, folders, names in os.walk(root):
+        for directory, folders, names in os.walk(root.path):
             folders.sort()
             for name in sorted(names):
                 path = os.path.join(directory, name)
@@ -214,29 +218,34 @@ class _Checker:
                     status = os.lstat(path)
                     if not stat.S_ISREG(status.st_mode):
                         continue
-                    if status.st_size < _SMALL_NBYTES:
-                        with open(path, "rb") as file:  # noqa: PTH123
-                            is_pointer = file.read(len(LFS_PREFIX)) == LFS_PREFIX
-                        if is_pointer:
-                            self._add_pointer(path)
-                            continue
-                except OSError as error:
+                    place = root.entry(os.path.relpath(path, root.path))
+                    if status.st_size < _SMALL_NBYTES and self._is_pointer(place):
+                        continue
+                except _REFUSALS as error:
                     self._report(error)
                     continue
-                yield path
+                yield place
 
-    def _add_pointer(self, path: str) -> None:
+    def _is_pointer(self, place: Place) -> bool:
+        """Report a file if it is an LFS pointer."""
+        fd = place.open()
         try:
-            Mapping(path).close()
+            if os.read(fd, len(LFS_PREFIX)) != LFS_PREFIX:
+                return False
+        finally:
+            os.close(fd)
+        try:
+            Mapping(place).close()
         except MilblobError as error:
             self._report(error)
-        self._pointers.add(os.path.realpath(path))
+        self._pointers.add(os.path.realpath(place.path))
+        return True
 
     def _check_manifest(self, root: str) -> None:
         """Report what is wrong with a manifest. That its root item cannot be opened is for the Package to say."""
         path = os.path.join(root, "Manifest.json")
         try:
-            manifest = read_json(contained(root, "Manifest.json"))
+            manifest = read_json(Place(root).beneath("Manifest.json"))
         except _REFUSALS:
             return  # the Package says so
         if not isinstance(manifest, dict):
@@ -265,8 +274,7 @@ class _Checker:
 
     def _check_item(self, root: str, key: str, relative: str, manifest: str) -> None:
         try:
-            target = contained(root, "Data/" + relative)
-            if paths.status(target) is None:
+            if paths.status(Place(root).beneath("Data/" + relative).real()) is None:
                 words = f"manifest item {key!r}: expected a file or folder at {relative!r}, got none"
                 self.found.add("error", "missing-file", words, file=manifest)
         except ResolveError as error:
@@ -331,9 +339,10 @@ class _Checker:
         if key in self._unresolved:
             return
         try:
-            path = resolve(source.directory, name)
-            if not paths.is_there(path):
-                words = f"weight file {name}: expected at {path}, got no such file"
+            place = resolve(source.directory, name)
+            place.real()
+            if not paths.is_there(place.path):
+                words = f"weight file {name}: expected at {place.path}, got no such file"
                 self.found.add("error", "missing-file", words, file=source.mapping.name, where=reference.where)
                 self._unresolved.add(key)
                 return
@@ -348,20 +357,23 @@ class _Checker:
             self._unresolved.add(key)
             self._report(error)
             return
-        self._references.setdefault(path, []).append(reference)
+        self._references.setdefault(place.path, []).append(reference)
+        self._places[place.path] = place
+        if source.stamp is not None:
+            self._stamps[place.path] = source.stamp
 
     # ------------------------------------------------------------------------------------------------- the weight files
 
-    def _check_weights(self, path: str, is_referenced: bool) -> None:
+    def _check_weights(self, place: Place, is_referenced: bool) -> None:
         """Check a weight file once, and the references to it."""
-        real = os.path.realpath(path)
+        path, real = place.path, os.path.realpath(place.path)
         if real in self._checked or real in self._pointers:
             return
         self._checked.add(real)
         references = [r for other, rows in self._references.items() if os.path.realpath(other) == real for r in rows]
         try:
-            pending.require_none(path)
-            mapping = Mapping(path)
+            pending.require_none(place.path)
+            mapping = Mapping(place)
         except _REFUSALS as error:
             self._report(error)
             if isinstance(error, MilblobError):
@@ -370,12 +382,21 @@ class _Checker:
         try:
             mapping.expect_random(True)
             buffer = mapping.live()
+            self._check_stamp(path, mapping)
             blobs = check_blob(self.found, buffer, [r.offset for r in references])
             if blobs is not None:
                 self._check_references(buffer, blobs, references)
                 self._check_unreferenced(path, blobs, references, is_referenced)
         finally:
             mapping.close()
+
+    def _check_stamp(self, path: str, mapping: Mapping) -> None:
+        """Report a weight file that is not the one that its listing was written with."""
+        if path in self._stamps:
+            try:
+                self._stamps[path].require(mapping)
+            except FormatError as error:
+                self.found.add("error", "reference", error.what, file=path, offset=error.offset)
 
     def _check_references(self, buffer: _codec.Buffer, blobs: BlobFile, references: list[_Reference]) -> None:
         first: dict[int, _Reference] = {}

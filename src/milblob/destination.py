@@ -6,11 +6,13 @@ import stat
 from collections.abc import Callable, Iterator
 
 from . import paths
+from .beneath import Place
 from .errors import FormatError
 from .files import PREFIX, SUFFIX
 from .mapping import Mapping
 from .pending import JOURNAL, STAGED
 from .plan import data_ranges
+from .replacing import require_replaceable
 from .splice import Spliced
 from .transfer import copy_range, write_at
 
@@ -44,7 +46,8 @@ def require_destination(sources: list[str], kind: str, dst: str, force: bool) ->
         sources: paths, all of `kind`.
         kind: "mlpackage", "mlmodelc", "mlmodel" or "blob".
         dst: the path that the result is to have.
-        force: what is there may be replaced: a file by a file, a model by a model. Nothing else ever is.
+        force: what is there may be replaced: a file by a file, a model by a model of the same kind, if there is nothing
+            else in it (see `require_replaceable`). Nothing else ever is.
 
     Raises:
         ValueError: a place in the source, around it or in another model; the suffix of another kind.
@@ -65,13 +68,14 @@ def require_destination(sources: list[str], kind: str, dst: str, force: bool) ->
     for source in sources:
         if paths.is_directory(real) and any(_is_same(parent, real) for parent in _parents(os.path.realpath(source))):
             raise ValueError(f"output {dst}: expected a place outside of models, got one that holds {source}")
+    if is_directory:
+        require_replaceable(dst, kind, force, like=sources)
+        return
     if not paths.is_there(dst):
         return
     if not force:
         raise FileExistsError(f"{dst}: expected no such file or directory, got one (--force replaces it)")
-    if is_directory and not _is_model(real):
-        raise FileExistsError(f"{dst}: expected a .mlpackage or .mlmodelc to replace, got something else")
-    if not is_directory and paths.is_directory(real):
+    if paths.is_directory(real):
         raise FileExistsError(f"{dst}: expected a file to replace, got a directory")
 
 
@@ -99,23 +103,29 @@ def walk(root: str, inside: str = "") -> Iterator[tuple[str, bool]]:
     """Yield (path relative to root, is a directory) of everything below, directories before what is in them.
 
     In order of names; links are not followed. What an interrupted writer of milblob has left is not yielded.
+
+    Raises:
+        FormatError: a journal. ResolveError: a directory has become a link that leads out.
     """
-    with os.scandir(os.path.join(root, inside)) as entries:
-        rows = sorted(entries, key=lambda entry: entry.name)
-    for entry in rows:
-        if (entry.name.startswith(PREFIX) and entry.name.endswith((SUFFIX, ".old"))) or entry.name.endswith(STAGED):
+    for base, is_directory in Place(root).entry(inside).names():
+        if (base.startswith(PREFIX) and base.endswith((SUFFIX, ".old"))) or base.endswith(STAGED):
             continue
-        name = os.path.join(inside, entry.name) if inside else entry.name
-        if entry.name.endswith(JOURNAL):  # it was there after the model had been opened, which completes one
+        name = os.path.join(inside, base) if inside else base
+        if base.endswith(JOURNAL):  # it was there after the model had been opened, which completes one
             raise FormatError("model: expected no change while it is read, got a journal", file=root)
-        is_directory = entry.is_dir(follow_symlinks=False)
         yield name, is_directory
         if is_directory:
             yield from walk(root, name)
 
 
 def copy_entry(
-    root: str, name: str, target: str, written: Callable[[int], None] = lambda nbytes: None, held: Mapping | None = None
+    root: str,
+    name: str,
+    target: str,
+    written: Callable[[int], None] = lambda nbytes: None,
+    held: Mapping | None = None,
+    *,
+    least: int = 0,
 ) -> None:
     """Copy a file with its permissions; a symbolic link as a link.
 
@@ -128,15 +138,17 @@ def copy_entry(
         target: path of the copy.
         written: called with a number of bytes as they are done.
         held: the file itself, where it is open already: its name might lead elsewhere by now.
+        least: permissions that the copy has in any case.
 
     Raises:
-        FormatError: no regular file; or it has changed meanwhile. OSError: it cannot be read or written.
+        FormatError: no regular file; or it has changed meanwhile. ResolveError: it has become a link that leads out.
+        OSError: it cannot be read or written.
     """
     origin = os.path.join(root, name)
     if paths.is_link(origin):
         os.symlink(_link(root, origin), target)
         return
-    mapping = held if held is not None else Mapping(origin)
+    mapping = held if held is not None else Mapping(Place(root).entry(name))
     try:
         before = os.fstat(mapping.fd)
         with new_file(target) as fd:
@@ -148,7 +160,25 @@ def copy_entry(
     finally:
         if held is None:
             mapping.close()
-    set_mode(target, before.st_mode)
+    set_mode(target, before.st_mode, least=least)
+
+
+def copy_tree(source: str, target: str) -> None:
+    """Copy all of a model to an empty directory: files, links as links. The copy may be changed by its owner.
+
+    Raises:
+        As `copy_entry` and `walk`.
+    """
+    root = os.path.realpath(source)
+    entries = list(walk(root))
+    for name, is_directory in entries:
+        if is_directory:
+            os.mkdir(os.path.join(target, name))
+        else:
+            copy_entry(root, name, os.path.join(target, name), least=stat.S_IWUSR)
+    for name, is_directory in reversed(entries):
+        if is_directory:
+            set_mode(os.path.join(target, name), os.stat(os.path.join(root, name)).st_mode, least=stat.S_IRWXU)
 
 
 def write_spliced(spliced: Spliced, mapping: Mapping, fd: int, written: Callable[[int], None]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _codec, edits, journal, paths, pending
+from .beneath import Place
 from .casting import CastCounts, cast_array, is_castable
 from .dtypes import DType, as_dtype
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
@@ -355,7 +356,7 @@ def require_unshared(model: Model, staged: Mapping[str, Assignment]) -> None:
     if not blobs:
         return
     users = blob_users(model)
-    places: dict[tuple[str | None, str], str] = {}
+    places: dict[tuple[Place | None, str], str] = {}
     for a in blobs:
         constant = a.tensor._constant
         key = _place(places, typing.cast(Source, a.tensor._source), constant.text), constant.blob_offset
@@ -370,7 +371,7 @@ def require_unshared(model: Model, staged: Mapping[str, Assignment]) -> None:
 
 def blob_users(model: Model) -> dict[tuple[str, int], list[str]]:
     """Return the weights, and parts of compressed ones, of each blob: (real path, offset of the metadata) -> names."""
-    places: dict[tuple[str | None, str], str] = {}
+    places: dict[tuple[Place | None, str], str] = {}
     names = {id(t._constant): t.name for t in model.values() if t._constant is not None}
     users: dict[tuple[str, int], list[str]] = {}
     for source, program in model._programs:
@@ -381,12 +382,12 @@ def blob_users(model: Model) -> dict[tuple[str, int], list[str]]:
     return users
 
 
-def _place(places: dict[tuple[str | None, str], str], source: Source, text: str) -> str:
+def _place(places: dict[tuple[Place | None, str], str], source: Source, text: str) -> str:
     """The real path of a weight file; a reference that leads nowhere is like no other."""
     key = (source.directory, text)
     if key not in places:
         try:
-            places[key] = paths.real(resolve(*key))
+            places[key] = resolve(*key).real()
         except ResolveError:
             places[key] = text
     return places[key]

@@ -275,28 +275,6 @@ def whole_file(path: str, force: bool = False, *, locked: bool = False) -> Itera
     sync_directory(os.path.dirname(target))
 
 
-@contextlib.contextmanager
-def whole_directory(path: str, force: bool, marker: str) -> Iterator[str]:
-    """Give a temporary directory to fill; on success it becomes `path`, on failure nothing is left.
-
-    With `force` a directory that is empty, or has a file `marker` from an earlier run, is replaced; no other ever is.
-
-    Raises:
-        FileExistsError: `path` exists and may not be replaced.
-        FileNotFoundError: the directory that it is to be in does not exist.
-    """
-    path = path.rstrip("/\\") or path
-    if paths.is_there(path):
-        is_ours = paths.is_directory(path) and not paths.is_link(path)
-        is_ours = is_ours and (not os.listdir(path) or paths.is_file(os.path.join(path, marker)))
-        if not is_ours:
-            raise FileExistsError(f"{path}: expected no such directory, or one that milblob extract made, got another")
-        if not force and os.listdir(path):
-            raise FileExistsError(f"{path}: expected no such directory, got one (--force replaces it)")
-    with NewDirectory(path, replace=paths.is_directory(path)) as directory:
-        yield directory.name
-
-
 # ---------------------------------------------------------------------------------------------------------------- locks
 
 
@@ -393,6 +371,11 @@ def sweep(directory: str) -> None:
     for name in names:
         with contextlib.suppress(OSError):
             _sweep(name)
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file has a name that only an interrupted writer of milblob gives."""
+    return name.startswith(PREFIX) and (_is_temporary(name) or name.endswith(".old"))
 
 
 def _is_temporary(name: str) -> bool:

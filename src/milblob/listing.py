@@ -1,7 +1,8 @@
 """Listings of weight files: which tensor, of what name, dtype and shape, is the record at which offset.
 
 A bare weight file has records and no names. A listing beside it has them, as JSON, {"format": "milblob", "file": ...,
-"tensors": [{"name", "dtype", "shape", "offset", "nbytes"}]}, or as MIL text, one const operation for each tensor.
+"nbytes": ..., "hash": ..., "tensors": [{"name", "dtype", "shape", "offset", "nbytes"}]}, or as MIL text, one const
+operation for each tensor. Which weight file it is for is told by its size and hash, which that file has in its header.
 """
 
 import re
@@ -12,13 +13,51 @@ from typing import Any, NamedTuple
 from .dtypes import DType
 from .errors import FormatError, ProgramError
 from .jsontext import as_shape, parse_json
+from .mapping import Mapping
 
 MODEL_PATH = "@model_path/"
 FORMAT = "milblob"
 HEAD_NBYTES = 1024
+HASH_AT, HASH_NBYTES = 8, 32  # in the header of a weight file, where other writers leave zeros and no reader looks
+_HASH = re.compile(r"[0-9a-f]{64}")
+_BUILD_INFO = 'dict<tensor<string, []>, tensor<string, []>>({{{{"milblob-weights", "{}"}}}})'
+_MIL_STAMP = re.compile(
+    re.escape(f"program(1.0)\n[buildInfo = {_BUILD_INFO.format('@')}]")
+    .replace("@", r"(\d{1,19}) ([0-9a-f]{64})")
+    .encode()
+)
 _MARK = re.compile(rb'"format"\s*:\s*"milblob"')
 _NOT_IN_IDENTIFIERS = re.compile(r"[^A-Za-z0-9_@]")
 _ESCAPES = str.maketrans({'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"})
+
+
+class Stamp(NamedTuple):
+    """What tells the weight file that a listing is for from every other one.
+
+    The weight file has the hash too, in reserved bytes of its header: to compare costs nothing, however large the file.
+    It names what was written. Values that are changed in place later keep it, and so does the listing its meaning.
+
+    Attributes:
+        nbytes: size of the file.
+        hash: BLAKE3 of what is behind its header, as it was written: 64 hexadecimal digits.
+    """
+
+    nbytes: int
+    hash: str
+
+    def require(self, weights: Mapping) -> None:
+        """Refuse another weight file.
+
+        Raises:
+            FormatError: another size, or another hash in the header.
+        """
+        data = memoryview(weights.live())
+        found = bytes(data[HASH_AT : HASH_AT + HASH_NBYTES]).hex()
+        if (data.nbytes, found) != self:
+            got = f"{data.nbytes} bytes with {f'hash {found}' if int(found or '0', 16) else 'none'}"
+            words = f"weights of a listing: expected {self.nbytes} bytes with hash {self.hash} in the header, got {got}"
+            words += " (another weight file, or one that was written anew: write both again, or open it alone)"
+            raise FormatError(words, offset=HASH_AT, file=weights.name)
 
 
 class Row(NamedTuple):
@@ -44,7 +83,7 @@ def is_listing(head: bytes) -> bool:
     return head.lstrip()[:1] == b"{" and _MARK.search(head) is not None
 
 
-def parse_listing(data: Any, file: str | None) -> tuple[str, list[Row]]:
+def parse_listing(data: Any, file: str | None) -> tuple[str, list[Row], Stamp | None]:
     """Read a listing in JSON.
 
     Args:
@@ -52,7 +91,8 @@ def parse_listing(data: Any, file: str | None) -> tuple[str, list[Row]]:
         file: where it comes from, for messages.
 
     Returns:
-        (name of the weight file, relative to the listing; the rows).
+        (name of the weight file, relative to the listing; the rows; size and hash of the weight file, which older
+        listings lack).
 
     Raises:
         FormatError: no listing; a row that lacks something, or does not add up; a name twice.
@@ -68,7 +108,23 @@ def parse_listing(data: Any, file: str | None) -> tuple[str, list[Row]]:
         if row.name in names:
             raise FormatError(f"listing: expected every name once, got {row.name!r} twice", file=file)
         names.add(row.name)
-    return document["file"], rows
+    return document["file"], rows, _stamp(document, file)
+
+
+def _stamp(document: dict[str, Any], file: str | None) -> Stamp | None:
+    if "nbytes" not in document and "hash" not in document:
+        return None
+    nbytes, digits = document.get("nbytes"), document.get("hash")
+    if type(nbytes) is not int or not isinstance(digits, str) or not _HASH.fullmatch(digits):
+        words = f"listing: expected nbytes and hash of the weight file, got {nbytes!r:.100} and {digits!r:.100}"
+        raise FormatError(words, file=file)
+    return Stamp(nbytes, digits)
+
+
+def stamp_of_text(head: bytes) -> Stamp | None:
+    """Return size and hash of the weight file that MIL text is a listing of, from its first HEAD_NBYTES; or None."""
+    found = _MIL_STAMP.match(head)
+    return None if found is None else Stamp(int(found[1]), found[2].decode())
 
 
 def _row(entry: Any, number: int, file: str | None) -> Row:
@@ -106,12 +162,13 @@ def _is_text(name: str) -> bool:
 _BY_NAME = {str(dtype): dtype for dtype in DType if dtype.blob_code is not None}
 
 
-def to_json(file: str, rows: Sequence[Row]) -> str:
+def to_json(file: str, rows: Sequence[Row], stamp: Stamp | None = None) -> str:
     """Return a listing as JSON, one line for each tensor.
 
     Args:
         file: name of the weight file, relative to the listing, with slashes.
         rows: the tensors.
+        stamp: of the weight file.
     """
     import json
 
@@ -127,18 +184,20 @@ def to_json(file: str, rows: Sequence[Row]) -> str:
         if row.note is not None:
             entry["note"] = row.note
         lines.append(" " + json.dumps(entry, ensure_ascii=False))
-    head = f'{{"format": "{FORMAT}", "file": {json.dumps(file, ensure_ascii=False)}, "tensors": ['
+    which = "" if stamp is None else f'"nbytes": {stamp.nbytes}, "hash": "{stamp.hash}", '
+    head = f'{{"format": "{FORMAT}", "file": {json.dumps(file, ensure_ascii=False)}, {which}"tensors": ['
     body = ",\n".join(lines)
     return f"{head}\n{body}\n]}}\n" if lines else f"{head}]}}\n"
 
 
-def to_mil(file: str, rows: Sequence[Row]) -> str:
+def to_mil(file: str, rows: Sequence[Row], stamp: Stamp | None = None) -> str:
     """Return a listing as MIL text: a program whose one function holds a const operation for each tensor.
 
     Args:
         file: name of the weight file, relative to the listing, with slashes.
         rows: the tensors. Names that are no identifiers of MIL become such ("layers.0.w" is layers_0_w); the attribute
             `name` has them as they are.
+        stamp: of the weight file.
 
     Raises:
         ProgramError: a row with a note, or a name with a NUL, which MIL text has no place for.
@@ -152,7 +211,8 @@ def to_mil(file: str, rows: Sequence[Row]) -> str:
         kind = f"tensor<{row.dtype.mil_text}, [{', '.join(map(str, row.shape))}]>"
         blob = f"BLOBFILE(path = {path}, offset = tensor<uint64, []>({row.offset}))"
         lines.append(f"            {kind} {identifier} = const()[name = {_string(row.name)}, val = {kind}({blob})];\n")
-    return f"program(1.0)\n{{\n    func main<ios18>() {{\n{''.join(lines)}        }} -> ();\n}}\n"
+    which = "" if stamp is None else f"[buildInfo = {_BUILD_INFO.format(f'{stamp.nbytes} {stamp.hash}')}]\n"
+    return f"program(1.0)\n{which}{{\n    func main<ios18>() {{\n{''.join(lines)}        }} -> ();\n}}\n"
 
 
 def _string(text: str) -> str:

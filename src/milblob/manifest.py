@@ -3,7 +3,8 @@
 import os
 from typing import Any
 
-from .package import contained, read_json
+from .beneath import Place
+from .package import read_json
 
 _DATA = "Data"
 _AUTHOR = "com.apple.CoreML"
@@ -55,7 +56,7 @@ def with_folders(root: str, folders: list[str]) -> bytes | None:
 
 
 def _read(root: str) -> Any:
-    return read_json(contained(root, "Manifest.json"))
+    return read_json(Place(root).beneath("Manifest.json"))
 
 
 def _entries(document: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ._codec import Buffer
+from .beneath import OPEN_FLAGS, Place
 from .errors import FormatError
 
 _KINDS = (
@@ -20,8 +21,6 @@ _KINDS = (
     (stat.S_ISSOCK, "socket"),
 )
 LFS_PREFIX = b"version https://git-lfs.github.com/spec/"
-# O_NONBLOCK so that opening a FIFO returns at once and can be refused; it does nothing on regular files.
-_OPEN_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOCTTY"))
 
 
 class Mapping:
@@ -49,14 +48,14 @@ class Mapping:
         """Map, or read, a path, a file object or a buffer.
 
         Args:
-            source: str or PathLike; an open binary file, or any object with `read` and `seek`; or any C-contiguous
-                buffer, which is used where it lies and must not change. A file object that is no plain file is read
-                whole.
+            source: str or PathLike, opened wherever it leads; a Place, which stays inside its model; an open binary
+                file, or any object with `read` and `seek`; or any C-contiguous buffer, which is used where it lies and
+                must not change. A file object that is no plain file is read whole.
             name: what messages call it.
             is_mapped: map files; else read them into memory of this object's own. A buffer is used where it lies.
 
         Raises:
-            OSError: the file cannot be opened or read.
+            OSError: the file cannot be opened or read. ResolveError: a Place that leads out.
             FormatError: not a regular file, a Git LFS pointer, or it became shorter while it was read.
             BufferError: a strided buffer. TypeError: nothing of all that.
         """
@@ -66,10 +65,14 @@ class Mapping:
         self.fd = -1
         self.name = name
         take = self._map if is_mapped else self._read
-        if isinstance(source, str | os.PathLike):
+        if isinstance(source, Place):
+            self.name = name or source.path
+            self.fd = source.open()  # closed by `close`, or when this object goes
+            data = take()
+        elif isinstance(source, str | os.PathLike):
             path = os.fspath(source)
             self.name = name or os.fsdecode(path)
-            self.fd = os.open(path, _OPEN_FLAGS)  # closed by `close`, or when this object goes
+            self.fd = os.open(path, OPEN_FLAGS)
             data = take()
         elif hasattr(source, "read") and not isinstance(source, mmap.mmap):
             data = self._of_file_object(source, take)

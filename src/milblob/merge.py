@@ -14,6 +14,7 @@ from .errors import ProgramError, UnsupportedError
 from .files import NewDirectory
 from .package import ML_PROGRAM, MODEL_PATH, Package, Source, manifest
 from .program import Program
+from .replacing import require_replaceable
 from .splice import Edit, Spliced, splice
 from .threads import beside
 from .transfer import write_at
@@ -101,7 +102,7 @@ def merge_functions(
             another one than the first, or whose Program is in pieces.
         ProgramError: a name twice, a name that MIL cannot have, or a default function that is not there.
         ValueError: no sources; `dst` is no .mlpackage, or is (in) a source.
-        FileExistsError: `dst` exists, and `force` is False or it is no package.
+        FileExistsError: `dst` exists, and `force` is False or it is no package, or has other files in it.
         FormatError, ResolveError, OSError: a source cannot be read; or the output not written.
     """
     target = os.fsdecode(os.fspath(dst))
@@ -144,13 +145,8 @@ def _check_target(target: str, sources: list[str], force: bool) -> bool:
         other = os.path.realpath(source)
         if real == other or real.startswith(other + os.sep) or other.startswith(real + os.sep):
             raise ValueError(f"output {target}: expected a place outside the models, got one that is (in) {source}")
-    if not paths.is_there(target):
-        return False
-    if not paths.is_file(os.path.join(target, "Manifest.json")):
-        raise FileExistsError(f"{target}: expected no such file, or a package, got another")
-    if not force:
-        raise FileExistsError(f"{target}: expected no such package, got one (--force replaces it)")
-    return True
+    require_replaceable(target, "mlpackage", force)
+    return paths.is_directory(target)
 
 
 class _Part:

@@ -10,10 +10,11 @@ import numpy as np
 
 from . import _codec, paths
 from .arguments import require_flags
+from .beneath import Place
 from .blob import BlobReader
 from .dtypes import BY_BLOB_CODE
 from .errors import MilblobError, UnsupportedError
-from .package import Package, Source, contained, read_json
+from .package import Package, Source, read_json
 from .program import Program
 from .tensor import Tensor, make_tensor
 from .tensorvalue import MAX_RANK
@@ -215,7 +216,7 @@ class Model(MappingABC[str, Tensor]):
             and self.path is not None
             and paths.is_there(os.path.join(self.path, "metadata.json"))
         ):
-            document = read_json(contained(self.path, "metadata.json"))
+            document = read_json(Place(self.path).beneath("metadata.json"))
         if document is not None or len(opsets) != 1:
             return Metadata.from_metadata_json(document, opset=opset, build_info=build_info)
         function = next(iter(self.program.functions.values()))

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _codec, journal, paths, pending
+from .beneath import Place
 from .blob import BlobReader
 from .errors import FormatError, ResolveError, UnsupportedError
 from .jsontext import MAX_NBYTES, parse_json
-from .listing import HEAD_NBYTES, is_listing, parse_listing, to_program
+from .listing import HEAD_NBYTES, Stamp, is_listing, parse_listing, stamp_of_text, to_program
 from .listing import MODEL_PATH as MODEL_PATH
 from .mapping import Mapping
 from .program import Program
@@ -19,6 +20,7 @@ from .text import parse_text
 ML_PROGRAM, PIPELINES = 502, {202: 1, 200: 2, 201: 2}  # field of Model -> messages around Pipeline.models
 MIN_SPEC_VERSION = 6  # iOS 15: the first with ML Programs; what calls itself older is a draft of the format
 MAX_PIPELINE_DEPTH = 16
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 _SPEC_VERSION_TAG = 0x08  # the first byte of every Model that a known producer writes
 BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
@@ -29,21 +31,23 @@ class Source(NamedTuple):
 
     Attributes:
         prefix: "" or, in a pipeline, "model0/".
-        directory: what @model_path stands for; None for a buffer.
+        directory: what @model_path stands for, and what references may not leave; None for a buffer.
         mapping: the file that holds it, as protobuf or as text.
         program: (buffer, offset, nbytes) of the serialized Program.
         is_text: parsed from MIL text, so that offsets in the Program are not offsets in the file.
         spec_version: Model.specificationVersion; 0 where a compiled model does not say.
         description: (offset, nbytes) of the ModelDescription in mapping, or None.
+        stamp: of a listing, size and hash of its weight file; None where it does not say.
     """
 
     prefix: str
-    directory: str | None
+    directory: Place | None
     mapping: Mapping
     program: tuple[_codec.Buffer, int, int]
     is_text: bool
     spec_version: int
     description: tuple[int, int] | None
+    stamp: Stamp | None = None
 
 
 class Package:
@@ -80,57 +84,81 @@ class Package:
         self.others: list[tuple[str, str]] = []
         self.staged: dict[str, np.ndarray[Any, Any]] = {}
         self._mappings: list[Mapping] = []
-        self._readers: dict[tuple[str | None, str], BlobReader] = {}
+        self._readers: dict[tuple[Place | None, str], BlobReader] = {}
         try:
             if isinstance(source, str | os.PathLike):
                 self.path = os.fsdecode(os.fspath(source))
                 self._settle(self.path)
                 if paths.is_directory(self.path):
-                    self._open_directory(self.path)
+                    self._open_directory(Place(self.path))
                     return
             self._open_file(self._map(source))
         except BaseException:
             self.close()
             raise
 
-    def _settle(self, path: str) -> None:
-        """Complete what a killed process has begun to change in a model that a path is, or leads into."""
+    def _settle(self, path: str) -> bool:
+        """Complete what a killed process has begun to change in a model that a path is, or leads into.
+
+        Returns:
+            Whether there was something.
+        """
+        is_done = False
         while self._recovers and (found := pending.pending(path)) is not None:
             journal.recover(found, _changeable)
+            is_done = True
+        return is_done
 
     def _map(self, source: Any) -> Mapping:
         mapping = Mapping(source, is_mapped=self._is_mapped)
         self._mappings.append(mapping)
         return mapping
 
+    def _map_named(self, place: Place) -> Mapping:
+        """Map a file that the model names. It is opened first, which refuses what is outside; then changes of it are
+        completed, and it is opened again.
+        """
+        mapping = self._map(place)
+        if self._settle(place.path):
+            self._mappings.remove(mapping)
+            mapping.close()
+            mapping = self._map(place)
+        return mapping
+
     # ---------------------------------------------------------------------------------------------------- directories
 
-    def _open_directory(self, path: str) -> None:
-        if paths.is_there(os.path.join(path, "Manifest.json")):
+    def _open_directory(self, root: Place) -> None:
+        if paths.is_there(os.path.join(root.path, "Manifest.json")):
             self.kind = "mlpackage"
-            model = find_root_model(path)
-            self._settle(model)  # it may have been changed alone
-            self._open_model(self._map(model), os.path.dirname(model))
-        elif path.rstrip("/\\").endswith(".mlpackage"):
-            raise FormatError("package: expected a Manifest.json, got none", file=path)
+            model = find_root_model(root)
+            try:
+                mapping = self._map_named(model)  # it may have been changed alone
+            except OSError as error:
+                if error.errno not in _NOWHERE:
+                    raise
+                words = f"root item of the manifest: expected at {model.path}, got no such file"
+                raise ResolveError(words, file=os.path.join(root.path, "Manifest.json")) from None
+            self._open_model(mapping, model.parent())
+        elif root.path.rstrip("/\\").endswith(".mlpackage"):
+            raise FormatError("package: expected a Manifest.json, got none", file=root.path)
         else:
             self.kind = "mlmodelc"
-            self._open_compiled(path, "", 0)
+            self._open_compiled(root, "", 0)
 
-    def _open_compiled(self, path: str, prefix: str, depth: int) -> None:
+    def _open_compiled(self, directory: Place, prefix: str, depth: int) -> None:
+        path = directory.path
+
         def has(name: str) -> bool:
             return paths.is_there(os.path.join(path, name))
 
         if has("model.mil"):
-            text = contained(path, "model.mil")
-            self._settle(text)
-            self._open_text(self._map(text), path, prefix)
+            self._open_text(self._map_named(directory.beneath("model.mil")), directory, prefix)
         elif has("model0"):
             if depth == MAX_PIPELINE_DEPTH:
                 raise FormatError(f"pipelines: expected at most {MAX_PIPELINE_DEPTH} levels, got more", file=path)
             number = 0
             while has(f"model{number}"):
-                self._open_compiled(contained(path, f"model{number}"), f"{prefix}model{number}/", depth + 1)
+                self._open_compiled(directory.beneath(f"model{number}"), f"{prefix}model{number}/", depth + 1)
                 number += 1
             self._require_programs(depth, path)
         elif prefix and (has("model.espresso.net") or has("coremldata.bin")):
@@ -148,7 +176,7 @@ class Package:
 
     def _open_file(self, mapping: Mapping) -> None:
         data = memoryview(mapping.live())
-        directory = os.path.dirname(self.path) or "." if self.path is not None else None
+        directory = Place(self.path).parent() if self.path is not None else None
         suffix = os.path.splitext(self.path or "")[1]
         _require_bytes(mapping)
         head = bytes(data[:64])
@@ -157,10 +185,10 @@ class Package:
             self._open_text(mapping, directory, "")
         elif is_listing(bytes(data[:HEAD_NBYTES])):
             self.kind = "listing"
-            file, rows = parse_listing(data, mapping.name)
+            file, rows, stamp = parse_listing(data, mapping.name)
             buffer = _codec.Buffer(to_program(file, rows), mapping.name)
-            self.sources.append(Source("", directory, mapping, (buffer, 0, buffer.nbytes), True, 0, None))
-        elif suffix in BLOB_SUFFIXES or _is_blob(data):
+            self.sources.append(Source("", directory, mapping, (buffer, 0, buffer.nbytes), True, 0, None, stamp))
+        elif suffix in BLOB_SUFFIXES or is_blob_head(data):
             self.kind = "blob"
             self.blobs = BlobReader(mapping)
         else:
@@ -169,11 +197,12 @@ class Package:
                 _require_message(mapping)
             self._open_model(mapping, directory)
 
-    def _open_text(self, mapping: Mapping, directory: str | None, prefix: str) -> None:
+    def _open_text(self, mapping: Mapping, directory: Place | None, prefix: str) -> None:
         program = _codec.Buffer(parse_text(mapping.live()), mapping.name)
-        self.sources.append(Source(prefix, directory, mapping, (program, 0, program.nbytes), True, 0, None))
+        stamp = stamp_of_text(bytes(memoryview(mapping.live())[:HEAD_NBYTES]))
+        self.sources.append(Source(prefix, directory, mapping, (program, 0, program.nbytes), True, 0, None, stamp))
 
-    def _open_model(self, mapping: Mapping, directory: str | None) -> None:
+    def _open_model(self, mapping: Mapping, directory: Place | None) -> None:
         _require_bytes(mapping)
         self._add_model(mapping, mapping.live(), 0, mapping.nbytes, directory, "", 0)
 
@@ -183,7 +212,7 @@ class Package:
         buffer: _codec.Buffer,
         offset: int,
         nbytes: int,
-        directory: str | None,
+        directory: Place | None,
         prefix: str,
         depth: int,
     ) -> None:
@@ -249,24 +278,25 @@ class Package:
 
         Raises:
             ResolveError: missing, or outside the directory of the model.
-            FormatError, UnsupportedError: not a blob v2 file.
+            FormatError, UnsupportedError: not a blob v2 file; not the one that a listing is for.
         """
         key = (source.directory, file_name)
         found = self._readers.get(key)
         if found is None:
             try:
-                path = resolve(source.directory, file_name)
+                place = resolve(source.directory, file_name)
+                mapping = self._map_named(place)
             except ResolveError as error:
                 error.file = error.file or source.mapping.name
                 raise
-            try:
-                self._settle(path)
-                mapping = self._map(path)
             except (FileNotFoundError, NotADirectoryError):
                 raise ResolveError(
-                    f"weight file {file_name}: expected at {path}, got no such file", file=source.mapping.name
+                    f"weight file {file_name}: expected at {place.path}, got no such file", file=source.mapping.name
                 ) from None
-            found = self._readers[key] = BlobReader(mapping)
+            found = BlobReader(mapping)
+            if source.stamp is not None:
+                source.stamp.require(mapping)
+            self._readers[key] = found
             if self.closed:  # by another thread, which did not see this one
                 mapping.close()
                 self.require_open()
@@ -280,13 +310,13 @@ class Package:
         """
         if self.blobs is not None:
             return {paths.real(name) for name in (self.blobs.name,) if name is not None}
-        found = set()
+        found = {paths.real(self.path)} if self.path is not None and self.kind in ("listing", "mil") else set()
         for source in self.sources:
             if not source.is_text and source.mapping.name is not None:
                 found.add(paths.real(source.mapping.name))
             program = Program(source.program[0], source.program[1:], source.prefix, is_text=source.is_text)
             names = {c.text for c in program.scan.constants if c.storage == _codec.BLOB}
-            found |= {paths.real(resolve(source.directory, name)) for name in names}
+            found |= {resolve(source.directory, name).real() for name in names}
         return found
 
     def require_open(self) -> None:
@@ -341,7 +371,7 @@ def _type_name(kind: int) -> str | None:
     return MODEL_TYPES.get(kind)
 
 
-def _is_blob(data: memoryview) -> bool:
+def is_blob_head(data: memoryview | bytes) -> bool:
     """A storage header of version 2 (or 1, to be refused by name), with a record's sentinel where it announces one."""
     if len(data) < 64 or bytes(data[4:8]) not in (b"\2\0\0\0", b"\1\0\0\0"):
         return False
@@ -369,17 +399,17 @@ def _read_model(
 # ------------------------------------------------------------------------------------------------------------- manifest
 
 
-def read_json(path: str) -> Any:
+def read_json(place: Place) -> Any:
     """Read a JSON file of a package.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: it cannot be opened. ResolveError: it leads out of the package.
         FormatError: not a regular file, too large, not JSON, or nested too deep.
     """
     # Read, which is quicker for a few kilobytes; one that is too large is refused before it is touched.
-    mapping = Mapping(path, is_mapped=os.stat(path).st_size > MAX_NBYTES)
+    mapping = Mapping(place, is_mapped=os.lstat(place.path).st_size > MAX_NBYTES)
     try:
-        return parse_json(memoryview(mapping.live()), "JSON", path)
+        return parse_json(memoryview(mapping.live()), "JSON", place.path)
     finally:
         mapping.close()
 
@@ -405,15 +435,15 @@ def manifest() -> bytes:
     return (json.dumps(content, indent=4, sort_keys=True) + "\n").encode()
 
 
-def find_root_model(root: str) -> str:
-    """Return the path of a package's model file, by its manifest.
+def find_root_model(root: Place) -> Place:
+    """Return the place of a package's model file, by its manifest.
 
     Raises:
         FormatError: a manifest without root item.
-        ResolveError: the root item's file is missing or outside the package.
+        ResolveError: the root item's path leads out of the package.
     """
-    path = os.path.join(root, "Manifest.json")
-    manifest = read_json(contained(root, "Manifest.json"))
+    path = os.path.join(root.path, "Manifest.json")
+    manifest = read_json(root.beneath("Manifest.json"))
     entries = manifest.get("itemInfoEntries") if isinstance(manifest, dict) else None
     identifier = manifest.get("rootModelIdentifier") if isinstance(manifest, dict) else None
     if not isinstance(entries, dict) or not isinstance(identifier, str):
@@ -422,53 +452,15 @@ def find_root_model(root: str) -> str:
     item = entries.get(identifier)
     if not isinstance(item, dict) or not isinstance(item.get("path"), str):
         raise FormatError(f"manifest: expected an item with a path for root {identifier!r}, got none", file=path)
-    contained(os.path.join(root, "Data"), item["path"])  # says so of an absolute path, which the next line would join
-    model = contained(root, "Data/" + item["path"])
-    try:
-        is_there = paths.is_there(model)
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # which the manifest chose, and no file has
-            raise
-        is_there = False
-    if not is_there:
-        raise ResolveError(f"root item of the manifest: expected at {model}, got no such file", file=path)
-    return model
+    root.beneath("Data").beneath(item["path"])  # says so of an absolute path, which the next line would join
+    return root.beneath("Data/" + item["path"])
 
 
-# ---------------------------------------------------------------------------------------------------------- containment
+# ----------------------------------------------------------------------------------------------------------- references
 
 
-def join_relative(root: str, relative: str) -> str:
-    """Join a path from a file, with slashes of either kind, to a directory. `contained` says where it may lead."""
-    return os.path.join(root, *[part for part in relative.replace("\\", "/").split("/") if part not in ("", ".")])
-
-
-def contained(root: str, relative: str) -> str:
-    """Join a path from a file to the directory that it may not leave.
-
-    Three checks, in this order:
-        1. It is relative, and has no "..", no drive, no NUL.
-        2. With every symbolic link followed it is inside `root`, with every link followed.
-        3. What is returned is the unresolved path, so that messages show what the user knows.
-
-    Raises:
-        ResolveError: it leads outside.
-    """
-    parts = relative.replace("\\", "/").split("/")
-    if relative[:1] in ("/", "\\") or ".." in parts or "\0" in relative or any(part[1:2] == ":" for part in parts):
-        raise ResolveError(f"reference: expected a path inside {root}, got {relative!r}")
-    path = join_relative(root, relative)
-    try:
-        real_root, real_path = os.path.realpath(root), os.path.realpath(path)
-    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair
-        raise ResolveError(f"reference: expected a path that can be a file name, got {relative!r}") from None
-    if real_path != real_root and not real_path.startswith(real_root.rstrip(os.sep) + os.sep):
-        raise ResolveError(f"reference {relative!r}: expected a file inside {root}, got a link to {real_path}")
-    return path
-
-
-def resolve(directory: str | None, file_name: str) -> str:
-    """Return the path that a BlobFileValue's fileName stands for.
+def resolve(directory: Place | None, file_name: str) -> Place:
+    """Return the place that a BlobFileValue's fileName stands for; nothing is opened yet.
 
     Raises:
         ResolveError: not of the form @model_path/..., outside the directory, or there is no directory (a buffer).
@@ -477,4 +469,4 @@ def resolve(directory: str | None, file_name: str) -> str:
         raise ResolveError(f"weight file: expected a name that begins with {MODEL_PATH}, got {file_name!r}")
     if directory is None:
         raise ResolveError(f"weight file {file_name}: expected a model with a directory, got a buffer")
-    return contained(directory, file_name[len(MODEL_PATH) :])
+    return directory.beneath(file_name[len(MODEL_PATH) :])

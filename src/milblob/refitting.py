@@ -9,17 +9,16 @@ from typing import Any, NamedTuple
 from . import _codec, paths, pending
 from .arguments import Names, names_in, require, require_calls, require_flags
 from .casting import CastCounts
+from .destination import copy_entry, copy_tree
 from .dtypes import DType
 from .editing import Assignment, EditableModel, require_fit, require_unshared
-from .errors import FormatError, MilblobError, UnsupportedError
-from .files import PREFIX, NewDirectory, whole_file
-from .mapping import Mapping as MappedFile
+from .errors import MilblobError, UnsupportedError
+from .files import NewDirectory, whole_file
 from .model import Model
+from .replacing import require_replaceable
 from .tensor import Tensor
-from .transfer import copy_range
 
 _MAX_PROBLEMS = 20
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 class Refitted(NamedTuple):
@@ -252,12 +251,8 @@ def _require_output(model: Model, source: str, target: str, force: bool) -> None
     real, place = os.path.realpath(source), os.path.realpath(target)
     if f"{place}{os.sep}".startswith(f"{real}{os.sep}") or f"{real}{os.sep}".startswith(f"{place}{os.sep}"):
         raise ValueError(f"output {target}: expected a place outside the model {source}, got one inside or around it")
-    if paths.is_directory(source) and paths.is_there(target):
-        is_model = any(paths.is_there(os.path.join(target, name)) for name in ("Manifest.json", "model.mil", "model0"))
-        if not is_model:
-            raise FileExistsError(f"output {target}: expected nothing or a model, got something else")
-        if not force:
-            raise FileExistsError(f"output {target}: expected nothing, got a model (--force replaces it)")
+    if paths.is_directory(source):
+        require_replaceable(target, model.kind, force, like=[source])
     constants = (c for _, program in model._programs for c in program.scan.constants)
     if not paths.is_directory(source) and any(c.storage == _codec.BLOB for c in constants):
         words = (
@@ -271,37 +266,12 @@ def _copied(source: str, target: str, force: bool) -> Iterator[str]:
     """Give the path of a copy, which becomes `target` on success."""
     if not paths.is_directory(source):
         with whole_file(target, force) as name:
-            _copy_file(source, name)
+            real = paths.real(source)
+            copy_entry(os.path.dirname(real), os.path.basename(real), name, least=stat.S_IWUSR)
             pending.require_none(source)  # of a writer that has died since the model was opened
             yield name
         return
-    import shutil
-
     with NewDirectory(target, replace=paths.is_directory(target)) as new:
-        shutil.copytree(
-            source, new.name, symlinks=True, ignore=_ours, copy_function=_copy_file, dirs_exist_ok=True
-        )  # fmt: skip
+        copy_tree(source, new.name)
         pending.require_none(source)
         yield new.name
-
-
-def _ours(directory: str, names: list[str]) -> list[str]:
-    """Name what an interrupted writer has left; refuse to copy half of its change."""
-    for name in names:
-        if name.endswith(pending.JOURNAL):
-            words = "model: expected no change while it is copied, got a journal"
-            raise FormatError(words, file=os.path.join(directory, name))
-    return [name for name in names if name.startswith(PREFIX) or name.endswith(pending.STAGED)]
-
-
-def _copy_file(source: str, target: str) -> None:
-    mapped = MappedFile(source)
-    try:
-        mode = stat.S_IMODE(os.fstat(mapped.fd).st_mode) | stat.S_IWUSR  # the copy is about to be changed
-        fd = os.open(target, _FLAGS, mode)
-        try:
-            copy_range(mapped, 0, mapped.nbytes, fd, 0)
-        finally:
-            os.close(fd)
-    finally:
-        mapped.close()

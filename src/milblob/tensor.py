@@ -9,13 +9,14 @@ from typing import Any, cast
 import numpy as np
 
 from . import _codec
+from .beneath import join_relative
 from .blob import BlobReader, BlobRecord, array_over, copy_into, require_fit
 from .compression import Compression, describe
 from .decode import Chain
 from .dense import Dense, Packed, pack, read, read_key
 from .dtypes import BY_MIL_CODE, DType
 from .errors import FormatError, MilblobError, ResolveError
-from .package import MODEL_PATH, Package, Source, join_relative
+from .package import MODEL_PATH, Package, Source
 from .program import Compressed, Program, Use
 from .tensorvalue import require_shape, stored_bytes, unpack_at
 
@@ -142,7 +143,7 @@ class Tensor:
             return files.pop() if len(files) == 1 else None
         if self._constant.storage != _codec.BLOB or self._source.directory is None:
             return self._source.mapping.name
-        return join_relative(self._source.directory, self._constant.text.removeprefix(MODEL_PATH))
+        return join_relative(self._source.directory.path, self._constant.text.removeprefix(MODEL_PATH))
 
     @property
     def data_offset(self) -> int | None:

@@ -77,10 +77,13 @@ class BlobWriter:
         self._is_counted = False  # mode "a": whether the new count may be in the file
         self._new: NewFile | None = None
         if mode == "w":
-            self._new = NewFile(self.path, sync=sync)
+            self._new = self._create()
             self._fd = self._new.fd
         else:
             self._fd = self._open_existing()
+
+    def _create(self) -> NewFile:
+        return NewFile(self.path, sync=self._sync)
 
     def _open_existing(self) -> int:
         path = paths.real(self.path)

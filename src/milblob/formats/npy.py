@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..beneath import Place
 from ..errors import FormatError, UnsupportedError
 from ..mapping import Mapping
 from ..tensorvalue import require_shape
@@ -79,7 +80,7 @@ def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
     return Header(dtype, shape, is_fortran, stream.tell())
 
 
-def open_array(path: str) -> tuple[Header, Callable[[], np.ndarray[Any, Any]]]:
+def open_array(place: Place) -> tuple[Header, Callable[[], np.ndarray[Any, Any]]]:
     """Look at an .npy file.
 
     Returns:
@@ -87,11 +88,12 @@ def open_array(path: str) -> tuple[Header, Callable[[], np.ndarray[Any, Any]]]:
         as it lives.
 
     Raises:
-        OSError: it cannot be opened; otherwise as `read_header`.
+        OSError, ResolveError: it cannot be opened; otherwise as `read_header`.
     """
+    path = place.path
 
     def load() -> np.ndarray[Any, Any]:
-        mapping = Mapping(path)
+        mapping = Mapping(place)
         buffer: Any = mapping.live()
         try:
             if buffer.nbytes != nbytes:
@@ -101,7 +103,7 @@ def open_array(path: str) -> tuple[Header, Callable[[], np.ndarray[Any, Any]]]:
         finally:
             mapping.close()
 
-    mapping = Mapping(path)
+    mapping = Mapping(place)
     try:
         nbytes = mapping.nbytes
         header = read_header(bytes(memoryview(mapping.live())[:HEAD_NBYTES]), nbytes, "array", path)

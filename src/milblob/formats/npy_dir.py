@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from .. import paths
+from ..beneath import Place
 from ..errors import FormatError
-from ..files import whole_directory
+from ..files import NewDirectory
 from ..jsontext import parse_json
 from ..mapping import Mapping as MappedFile
-from ..package import contained
+from ..replacing import IsPart, require_replaceable
 from .arrays import Arrays, StoredArray, restored
 from .elements import PLAIN, Progress, Readable, elements
 from .filenames import file_names
@@ -36,7 +37,7 @@ def save(
         tensors: name -> Tensor or StoredArray. Read one at a time, and written from the mapped file where it holds the
             values.
         path: appears whole or not at all.
-        force: replace a directory that an earlier call has made. No other is ever replaced.
+        force: replace a directory that an earlier call has made, with nothing else in it. No other is ever replaced.
         progress: told of each tensor.
         packed: see `elements`.
 
@@ -48,7 +49,10 @@ def save(
         As `Tensor.read`; FileExistsError: the directory exists.
     """
     index: dict[str, dict[str, Any]] = {}
-    with whole_directory(path, force, INDEX) as temporary:
+    path = path.rstrip("/\\") or path
+    require_replaceable(path, "a directory that milblob extract made", force, understand=_understand)
+    with NewDirectory(path, replace=paths.is_directory(path)) as directory:
+        temporary = directory.name
         for name, file_name in file_names(tensors).items():
             tensor = tensors[name]
             array, note = elements(tensor, PLAIN, packed)
@@ -71,6 +75,15 @@ def save(
             file.write("\n")
 
 
+def _understand(place: Place) -> IsPart:
+    """Read the index of a directory that is about to be replaced."""
+    rows = read_index(place.path)
+    if rows is None:
+        raise FormatError(f"directory: expected an {INDEX} of milblob, got none", file=place.path)
+    names = {row["file"] for row in rows.values() if row["file"].endswith(".npy") and "/" not in row["file"]}
+    return lambda name: name == INDEX or name in names
+
+
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
@@ -84,7 +97,7 @@ def read_index(directory: str) -> dict[str, Any] | None:
     path = os.path.join(directory, INDEX)
     if not paths.is_there(path):
         return None
-    mapping = MappedFile(path)
+    mapping = MappedFile(Place(directory).beneath(INDEX))
     try:
         document = parse_json(memoryview(mapping.live()), "index", path, unique=True)
     finally:
@@ -116,9 +129,9 @@ def open_arrays(path: str) -> Arrays:
 
 
 def _find(directory: str, name: str, row: Mapping[str, Any]) -> StoredArray:
-    path = contained(directory, row["file"])
-    header, load = open_array(path)
-    return restored(name, row, header.dtype, header.shape, load, path)
+    place = Place(directory).beneath(row["file"])
+    header, load = open_array(place)
+    return restored(name, row, header.dtype, header.shape, load, place.path)
 
 
 def open_file(path: str) -> Arrays:

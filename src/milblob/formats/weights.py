@@ -2,20 +2,24 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import paths
+from .. import journal, paths, pending
 from ..arguments import require, require_calls, require_flags
+from ..contenthash import hash_bytes
 from ..dtypes import DType, as_dtype
+from ..errors import MilblobError
 from ..files import NewFile, whole_file
-from ..listing import Row, parse_listing, to_json, to_mil
+from ..listing import HASH_AT, Row, Stamp, parse_listing, to_json, to_mil
 from ..mapping import Mapping as MappedFile
 from ..model import Model
+from ..package import Package
 from ..tensor import Tensor
+from ..transfer import write_at
 from ..writer import BlobWriter
 from .arrays import Arrays, StoredArray, restored
 from .elements import Progress, Readable, elements
@@ -52,8 +56,9 @@ def write_weights(
     Returns:
         name -> byte offset of the record's metadata, as a Program's BlobFileValue holds it.
 
-    The weight file takes its name first and the listing right after it; if that fails, a weight file that was not there
-    before is removed again.
+    Both files change together, or none. Where they replace a pair of earlier ones, a journal makes two renamings one
+    step, also for a process that is killed between them (the next one to open the listing completes it). Where one of
+    them is new, such a process may leave a listing that says that its weights are not there, or are others.
 
     Raises:
         TypeError: dtypes that weight files cannot hold (bool, int64, uint64, float64, strings); all are named, before
@@ -105,33 +110,168 @@ def save(
     path = os.fsdecode(os.fspath(path))
     listing = None if listing is None else os.fsdecode(os.fspath(listing))
     file = "" if listing is None else _file_in_listing(path, listing)
-    existed = paths.is_there(path)
-    listed = None if listing is None else NewFile(listing, force=force)
+    rows: list[Row] = []
+
+    def write_records(blobs: BlobWriter) -> None:
+        with blobs:
+            for name, tensor in tensors.items():
+                with _naming(name):
+                    rows.append(_write(blobs, name, tensor, (dtypes or {}).get(name)))
+                if progress is not None:
+                    progress(name, tensor.nbytes)
+
+    def write_listing(fd: int, stamp: Stamp) -> None:
+        text = to_mil(file, rows, stamp) if str(listing).endswith(".mil") else to_json(file, rows, stamp)
+        write_at(fd, [text.encode()], 0)
+
+    if listing is None:
+        with whole_file(path, force) as temporary:
+            write_records(BlobWriter(temporary, align=align, sync=False))
+    else:
+        is_of = force and paths.is_file(listing) and _is_of(listing, path)
+        if is_of and _can_replace(listing, path):
+            _replace_pair(listing, path, align, write_records, write_listing)
+        else:
+            is_first = is_of or not paths.is_there(listing)
+            _write_pair(listing, path, align, force, is_first, write_records, write_listing)
+    return {row.name: row.offset for row in rows}
+
+
+# ------------------------------------------------------------------------------------------ a weight file and its listing
+
+
+def _is_of(listing: str, path: str) -> bool:
+    """Whether a file is a listing of a weight file, whether that is there or not."""
+    if pending.pending(listing) is not None:
+        Package(listing).close()  # completes what was interrupted
+    try:
+        package = Package(listing)
+    except (MilblobError, OSError):
+        return False
+    try:
+        return package.kind in ("listing", "mil") and paths.real(path) in package.changeable()
+    except MilblobError:
+        return False
+    finally:
+        package.close()
+
+
+def _can_replace(listing: str, path: str) -> bool:
+    """Whether a journal beside the listing can replace both."""
+    directory = os.path.dirname(paths.real(listing)).rstrip(os.sep) + os.sep
+    is_inside = paths.is_file(path) and paths.real(path).startswith(directory)
+    return is_inside and os.access(listing, os.W_OK) and os.access(path, os.W_OK)
+
+
+def _replace_pair(
+    listing: str,
+    path: str,
+    align: int,
+    write_records: Callable[[BlobWriter], None],
+    write_listing: Callable[[int, Stamp], None],
+) -> None:
+    """Replace both by one change of a journal: whoever is killed leaves the old pair, or a journal and so the new one."""
+    stamps: list[Stamp] = []
+
+    def write(fd: int) -> None:
+        write_records(_Into(path, fd, align))
+        stamps.append(_put_stamp(fd, path))
+
+    root, base = pending.place(paths.real(listing))
+    weights = os.path.relpath(paths.real(path), paths.real(root)).replace(os.sep, "/")
+    new = [
+        journal.Replacement(weights, write),
+        journal.Replacement(os.path.basename(paths.real(listing)), lambda fd: write_listing(fd, stamps[0])),
+    ]
+    journal.commit(root, base, (), new)
+
+
+def _write_pair(
+    listing: str,
+    path: str,
+    align: int,
+    force: bool,
+    is_first: bool,
+    write_records: Callable[[BlobWriter], None],
+    write_listing: Callable[[int, Stamp], None],
+) -> None:
+    """Write both where one is new, or the listing there is of something else.
+
+    Args:
+        is_first: the listing takes its name before the weights do: over none, or others, it is refused. Else, where
+            it replaces one of something else, after them: until then that one stays what it is.
+    """
+    is_new = [not paths.is_there(listing), not paths.is_there(path)]
+    inodes: list[int] = []  # of the new listing and the new weights
+    listed = NewFile(listing, force=force)
     try:
         with whole_file(path, force) as temporary:
-            rows = []
-            with BlobWriter(temporary, align=align, sync=False) as blobs:
-                for name, tensor in tensors.items():
-                    with _naming(name):
-                        rows.append(_write(blobs, name, tensor, (dtypes or {}).get(name)))
-                    if progress is not None:
-                        progress(name, tensor.nbytes)
-            if listed is not None:
-                text = to_mil(file, rows) if str(listing).endswith(".mil") else to_json(file, rows)
-                with open(listed.fd, "wb", closefd=False) as stream:
-                    stream.write(text.encode())
-        if listed is not None:
+            write_records(BlobWriter(temporary, align=align, sync=False))
+            fd = os.open(temporary, os.O_RDWR | getattr(os, "O_BINARY", 0))
             try:
+                write_listing(listed.fd, _put_stamp(fd, temporary))
+                inodes += [os.fstat(listed.fd).st_ino, os.fstat(fd).st_ino]
+            finally:
+                os.close(fd)
+            if is_first:
                 listed.commit()
-            except BaseException:
-                if not existed:
+        if not is_first:
+            listed.commit()
+    except BaseException:
+        names = [listing, path]
+        are_done = [bool(inodes) and _is_file(*pair) for pair in zip(names, inodes or [0, 0], strict=True)]
+        if not all(are_done):  # else both are there: only to have them on the disk has failed
+            for name, is_done, was_none in zip(names, are_done, is_new, strict=True):
+                if is_done and was_none:
                     with contextlib.suppress(OSError):
-                        os.unlink(path)
-                raise
+                        os.unlink(paths.real(name))
+        raise
     finally:
-        if listed is not None:
-            listed.discard()
-    return {row.name: row.offset for row in rows}
+        listed.discard()
+
+
+def _is_file(path: str, inode: int) -> bool:
+    """Whether a name leads to the file of that inode."""
+    try:
+        return os.stat(path).st_ino == inode
+    except OSError:
+        return False
+
+
+def _put_stamp(fd: int, path: str) -> Stamp:
+    """Put the hash of a weight file into its header; return what its listing says of it."""
+    with open(fd, "rb", closefd=False) as stream:
+        mapping = MappedFile(stream, path)
+    try:
+        data = memoryview(mapping.live())
+        stamp = Stamp(data.nbytes, hash_bytes(data[64:]))
+    finally:
+        mapping.close()
+    write_at(fd, [bytes.fromhex(stamp.hash)], HASH_AT)
+    return stamp
+
+
+class _Into(BlobWriter):
+    """A weight file that is written to a descriptor which is, and stays, somebody else's."""
+
+    def __init__(self, path: str, fd: int, align: int) -> None:
+        self._given = fd
+        super().__init__(path, align=align, sync=False)
+
+    def _create(self) -> Any:
+        return _GivenFile(self._given)
+
+
+class _GivenFile(NamedTuple):
+    """What a BlobWriter needs of a `NewFile`, of a file that others name and close."""
+
+    fd: int
+
+    def commit(self) -> None:
+        """Nothing is to be renamed."""
+
+    def discard(self) -> None:
+        """Nothing is to be removed."""
 
 
 def _write(blobs: BlobWriter, name: str, tensor: Readable, dtype: DType | None) -> Row:
@@ -175,8 +315,8 @@ def _file_in_listing(path: str, listing: str) -> str:
     if os.path.splitext(listing)[1] not in LISTINGS:
         raise ValueError(f"listing {listing}: expected a name that ends in .json or .mil, got another")
     directory = os.path.dirname(os.path.abspath(listing))
-    weights = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-    file = os.path.relpath(weights, os.path.realpath(directory))
+    weights = os.path.join(paths.real(os.path.dirname(path)), os.path.basename(path))
+    file = os.path.relpath(weights, paths.real(directory))
     if file.startswith("..") or os.path.isabs(file):
         raise ValueError(f"listing {listing}: expected a place beside {path} or above it, got another")
     return file.replace(os.sep, "/")
@@ -218,7 +358,7 @@ def with_notes(tensors: Mapping[str, Tensor], model: Model) -> Mapping[str, Read
         return tensors
     mapping = MappedFile(model.path)
     try:
-        _, rows = parse_listing(memoryview(mapping.live()), model.path)
+        _, rows, _ = parse_listing(memoryview(mapping.live()), model.path)
     finally:
         mapping.close()
     notes = {row.name: row.note for row in rows if row.note is not None}

@@ -1,0 +1,38 @@
+/* beneath.h: open a name below a directory, and nothing outside it, whatever links there are on the way. */
+#ifndef MILBLOB_BENEATH_H
+#define MILBLOB_BENEATH_H
+
+#include "milblob/base.h"
+
+#include <errno.h>
+
+#if defined(__linux__) && (defined(_GNU_SOURCE) || defined(_DEFAULT_SOURCE))
+#include <sys/syscall.h>
+#include <unistd.h>
+#if defined(SYS_openat2)
+#define MB_OPENAT2 SYS_openat2
+#elif !defined(__alpha__)
+#define MB_OPENAT2 437 /* the same on every other architecture; headers older than Linux 5.6 do not have it */
+#endif
+#endif
+
+/* Open `name`, relative to the directory `fd`, with the `flags` of open (none that creates).
+ * out  a descriptor; or minus the errno: EXDEV where a link leads out of the directory or is absolute, ENOSYS where there
+ *      is no such call (before Linux 5.6, other systems), EAGAIN where somebody renames directories meanwhile
+ * note: the system call itself, for which C libraries have no function                                                  */
+static inline int mb_open_beneath(int fd, const char *name, int flags) {
+#if defined(MB_OPENAT2)
+    const struct {
+        uint64_t flags, mode, resolve;
+    } how = {(uint64_t)(unsigned int)flags, 0, 0x08 /* RESOLVE_BENEATH */};
+    const long result = syscall(MB_OPENAT2, fd, name, &how, sizeof how);
+    return result >= 0 ? (int)result : -errno;
+#else
+    (void)fd;
+    (void)name;
+    (void)flags;
+    return -ENOSYS;
+#endif
+}
+
+#endif
