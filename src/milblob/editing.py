@@ -116,7 +116,15 @@ class EditableModel(Model):
     read.
     """
 
-    def __init__(self, source: Any, *, constants: bool = False, stored: bool = False, locked: bool = False) -> None:
+    def __init__(
+        self,
+        source: Any,
+        *,
+        constants: bool = False,
+        stored: bool = False,
+        locked: bool = False,
+        max_nbytes: int | None = None,
+    ) -> None:
         """Open for reading and writing; as `milblob.open`. With `locked` the caller holds the lock of the directory."""
         self._staged: dict[str, Assignment] = {}
         self._fds: dict[str, int] = {}
@@ -129,7 +137,7 @@ class EditableModel(Model):
         around = journal.enclosing(path)
         if around is not None:  # one lock and one journal per model
             raise ValueError(f"path for mode 'r+': expected the whole model {around}, got {path} in it")
-        super().__init__(path, constants=constants, stored=stored)
+        super().__init__(path, constants=constants, stored=stored, max_nbytes=max_nbytes)
         root, self._journal = journal.place(path)
         self._root = os.path.realpath(root)
         try:
@@ -229,7 +237,7 @@ class EditableModel(Model):
         """Map what is there now; tensors that somebody holds keep what they have."""
         path = typing.cast(str, self.path)
         self._close_fds()
-        fresh = Model(path, constants=self._constants, stored=self._stored_view)
+        fresh = Model(path, constants=self._constants, stored=self._stored_view, max_nbytes=self._max_nbytes)
         self.__dict__.update(vars(fresh))  # at once, for threads that read
         if not os.path.isdir(path):
             self._writable(self._package._mappings[0])

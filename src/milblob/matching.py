@@ -43,6 +43,7 @@ def match(
     threshold: float = MIN_CORRELATION,
     select: Callable[[str], bool] | None = None,
     progress: Callable[[str, int], None] | None = None,
+    max_nbytes: int | None = None,
 ) -> Matching:
     """Find which training tensor became which weight of a model.
 
@@ -58,6 +59,7 @@ def match(
         threshold: correlation (the cosine once the means are taken off) from which values count as similar.
         select: called with names of weights in the model; others are left out.
         progress: told of the name and stored bytes of each training tensor that was looked at.
+        max_nbytes: as for `open`, of each side that is opened here.
 
     Returns:
         Matching.
@@ -70,8 +72,11 @@ def match(
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold: expected a number above 0, up to 1, got {threshold}")
     with contextlib.ExitStack() as stack:
-        side = Side.open(weights, False, stack)
-        whole = model if isinstance(model, Model) else stack.enter_context(Model(model, constants=True))
+        side = Side.open(weights, False, stack, max_nbytes)
+        if isinstance(model, Model):
+            whole = model
+        else:
+            whole = stack.enter_context(Model(model, constants=True, max_nbytes=max_nbytes))
         given = {name: tensor for name, tensor in side.tensors.items() if _is_numeric(tensor)}
         weights_of = {n: t for n, t in whole.items() if _is_candidate(t) and (select is None or select(n))}
         work = _Work(given, weights_of, progress)

@@ -7,6 +7,7 @@ import numpy as np
 
 from . import _codec, journal
 from .blob import BlobReader
+from .budget import Budget
 from .errors import FormatError, ResolveError, UnsupportedError
 from .jsontext import MAX_NBYTES, parse_json
 from .listing import HEAD_NBYTES, is_listing, parse_listing, to_program
@@ -53,6 +54,7 @@ class Package:
             object with the contents of one of the latter four. What it is follows from its contents, not from its name.
         recover: first do the rest of a change that was interrupted (see journal.py).
         is_mapped: map files; else read each of them whole when it is first needed (see mapping.py).
+        max_nbytes: see `Budget`.
 
     Attributes:
         kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" or "blob".
@@ -61,6 +63,7 @@ class Package:
         blobs: for a blob file, its reader.
         others: (prefix, type) of pipeline members that are no ML Programs.
         staged: name -> values that a tensor is to get, which then are those that it has (see editing.py).
+        budget: how much may be made of the files.
 
     Raises:
         OSError: a file cannot be opened.
@@ -69,16 +72,20 @@ class Package:
         ResolveError: the manifest leads to a file that is missing or outside the package.
     """
 
-    def __init__(self, source: Any, *, recover: bool = True, is_mapped: bool = True) -> None:
+    def __init__(
+        self, source: Any, *, recover: bool = True, is_mapped: bool = True, max_nbytes: int | None = None
+    ) -> None:
         self.closed = False
         self._is_mapped = is_mapped
         self.path: str | None = None
+        self.budget = Budget(max_nbytes, os.fspath(source) if isinstance(source, str | os.PathLike) else None)
         self.sources: list[Source] = []
         self.blobs: BlobReader | None = None
         self.others: list[tuple[str, str]] = []
         self.staged: dict[str, np.ndarray[Any, Any]] = {}
         self._mappings: list[Mapping] = []
         self._readers: dict[tuple[str | None, str], BlobReader] = {}
+        self._by_place: dict[str, BlobReader] = {}
         try:
             if isinstance(source, str | os.PathLike):
                 self.path = os.fsdecode(os.fspath(source))
@@ -95,6 +102,7 @@ class Package:
     def _map(self, source: Any) -> Mapping:
         mapping = Mapping(source, is_mapped=self._is_mapped)
         self._mappings.append(mapping)
+        self.budget.add_file(mapping.name, mapping.nbytes)
         return mapping
 
     # ---------------------------------------------------------------------------------------------------- directories
@@ -250,13 +258,18 @@ class Package:
             except ResolveError as error:
                 error.file = error.file or source.mapping.name
                 raise
+            place = os.path.realpath(path)  # a Program may spell one file in any number of ways
+            found = self._by_place.get(place)
+            if found is not None:
+                self._readers[key] = found
+                return found
             try:
                 mapping = self._map(path)
             except (FileNotFoundError, NotADirectoryError):
                 raise ResolveError(
                     f"weight file {file_name}: expected at {path}, got no such file", file=source.mapping.name
                 ) from None
-            found = self._readers[key] = BlobReader(mapping)
+            found = self._readers[key] = self._by_place[place] = BlobReader(mapping)
             if self.closed:  # by another thread, which did not see this one
                 mapping.close()
                 self.require_open()
