@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import milblob
 from conftest import DATA, child_environment
 from milblob.layouts import Layout, layouts
-from milblob.matching import agreeing
+from milblob.agreeing import agreeing
 from test_diff import listed
 
 RNG = np.random.default_rng(5)

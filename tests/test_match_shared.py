@@ -10,7 +10,7 @@ import milblob
 from conftest import DATA, blob_file
 from hostile_bytes import blob_value, const, model, program, write_package
 from milblob.dtypes import DType
-from milblob.matching import agreeing
+from milblob.agreeing import agreeing
 
 RNG = np.random.default_rng(11)
 

@@ -150,6 +150,7 @@ def _uses(program: Program, dense: bool) -> list[bytes]:
     """A line for every name that an operation reads, or a block returns."""
     scan = program._scan_again(_codec.SCAN_USES)
     lines = []
+    nbytes = 0
     tops: dict[int, int] = {}
     for block in program.scan.blocks:
         if block[2] < 0:
@@ -163,6 +164,8 @@ def _uses(program: Program, dense: bool) -> list[bytes]:
         binding = f"{use.key}[{use.binding[0]}]" if op is not None else str(use.binding[0])
         words = (scope, kind, "" if op is None else op.name, binding, use.text)
         lines.append(b"use %b\n" % b" ".join(map(_text, words)))
+        nbytes += len(lines[-1])
+        program.require_nchars(nbytes)  # each line repeats the names of the blocks around it
     return lines
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -360,10 +361,11 @@ def _program(parts: list[_Part]) -> Iterator[_Chunk]:
     attributes: dict[str, list[_Chunk]] = {}
     for part in parts:
         edits = combined(part.edits)
+        places = [edit.offset for edit in edits]
         for entry in fields_of(part.buffer, part.program.span):
             if entry.wire != 2 or entry.number not in (_FUNCTIONS, _DOC_STRING, _ATTRIBUTES):
                 continue
-            inside = [edit for edit in edits if entry.offset <= edit.offset < entry.end]
+            inside = edits[bisect_left(places, entry.offset) : bisect_left(places, entry.end)]
             if entry.number == _DOC_STRING:
                 texts.append(memoryview(part.buffer)[entry.start : entry.end].tobytes())
                 continue

@@ -148,13 +148,13 @@ class Program:
     def _names(self, constants: Sequence[Any], ops: Sequence[Any]) -> list[str]:
         scan = self.scan
         nchars = sum(len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in constants)
-        self._require_nchars(nchars)
+        self.require_nchars(nchars)
         rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else _NO_ROW for c in constants]
         rows += [(op.name, scan.blocks[op.block][1], op.block) for op in ops]
         prefix = self.prefix
         if len(scan.functions) > 1:
             heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
-            self._require_nchars(nchars + sum(len(heads[function]) for _, function, _ in rows if function >= 0))
+            self.require_nchars(nchars + sum(len(heads[function]) for _, function, _ in rows if function >= 0))
             names = [
                 "" if function == _NOT_NAMED else (heads[function] if function >= 0 else prefix) + name
                 for name, function, _ in rows
@@ -177,7 +177,7 @@ class Program:
                     scopes[function, block] = self._scope(function, block, tops[function] > 1)
                 names[i] = self.prefix + scopes[function, block] + name
                 nchars += len(names[i])
-                self._require_nchars(nchars)
+                self.require_nchars(nchars)
         # Not SSA, or a path that happens to equal another name: number them, in Program order.
         taken = Counter(names)
         seen: set[str] = set()
@@ -194,7 +194,8 @@ class Program:
             names[i] = name
             seen.add(name)
 
-    def _require_nchars(self, nchars: int) -> None:
+    def require_nchars(self, nchars: int) -> None:
+        """Refuse names, or texts made of them, of too many characters in all."""
         if nchars > MAX_NAMES_NCHARS:
             words = f"names of all constants: expected at most {MAX_NAMES_NCHARS} characters, got {nchars} or more"
             raise FormatError(words, file=self.buffer.name)
@@ -261,6 +262,7 @@ class Program:
                 outputs.setdefault((c.block, c.op.name), c)
         inner: set[tuple[int, int]] = set()  # messages of operations that another one reads
         small = False
+        outside: dict[tuple[int, str], bool] = {}
         for c in readers:
             source = self._visible(outputs, c.block, c.text)
             if source is None and not small:
@@ -273,10 +275,9 @@ class Program:
             groups[id(c.op)].parts[_part(c)] = source
             if isinstance(source, Compressed):
                 inner.add(source.op.message)
-            else:
+            elif id(source) not in parts:  # else looked at already: the parts of many operations may be one
                 parts[id(source)] = source
-                uses = self.uses().get((source.block, source.op.name), ())
-                if any(not use.op.startswith("constexpr_") for use in uses):
+                if self._is_read_outside(source.block, source.op.name, outside):
                     self.shared.add(id(source))
         self._require_chains()
         # What only other constexprs read is a part, and so is what yields more than one tensor (a mask and its values).
@@ -284,12 +285,17 @@ class Program:
             g
             for g in groups.values()
             if g.op.output_count == 1
-            and (
-                g.op.message not in inner
-                or any(not use.op.startswith("constexpr_") for use in self.uses().get((g.op.block, g.op.name), ()))
-            )
+            and (g.op.message not in inner or self._is_read_outside(g.op.block, g.op.name, outside))
         ]
         return ends, parts
+
+    def _is_read_outside(self, block: int, name: str, known: dict[tuple[int, str], bool]) -> bool:
+        """Whether anything but a constexpr operation reads a name; `known` remembers the answers."""
+        found = known.get((block, name))
+        if found is None:
+            uses = self.uses().get((block, name), ())
+            found = known[block, name] = any(not use.op.startswith("constexpr_") for use in uses)
+        return found
 
     def _require_chains(self) -> None:
         """Refuse constexpr operations that read each other in a circle, and weights of too many of them.

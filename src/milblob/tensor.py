@@ -184,7 +184,9 @@ class Tensor:
 
     def _number(self, constant: Any) -> int | None:
         """The value of a part that is one integer, if it can be read."""
-        if constant is None or isinstance(constant, Compressed):
+        if constant is None or isinstance(constant, Compressed) or constant.shape is None:
+            return None
+        if None in constant.shape or prod(constant.shape) != 1:  # each weight would unpack it again, whatever its size
             return None
         try:
             return int(self._part(constant)._packed().array().reshape(-1)[0])
