@@ -165,7 +165,7 @@ def _uses(program: Program, dense: bool) -> list[bytes]:
         words = (scope, kind, "" if op is None else op.name, binding, use.text)
         lines.append(b"use %b\n" % b" ".join(map(_text, words)))
         nbytes += len(lines[-1])
-        program.require_nchars(nbytes)  # each line repeats the names of the blocks around it
+        program.require_texts(nbytes)  # each line repeats the names of the blocks around it
     return lines
 
 

@@ -17,6 +17,8 @@ MAX_CHAIN = 32
 MAX_PARTS = 128
 """Parts of all the operations that compute one weight. Those that are known have at most four each."""
 
+_MAX_REPEATED = 64  # characters that are made of each byte of a Program, where names are put together
+
 _NOT_NAMED = -2  # in place of a function: a row that only reads a name. Tensors may have an empty name
 _NO_ROW = ("", _NOT_NAMED, -1)
 
@@ -148,13 +150,13 @@ class Program:
     def _names(self, constants: Sequence[Any], ops: Sequence[Any]) -> list[str]:
         scan = self.scan
         nchars = sum(len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in constants)
-        self.require_nchars(nchars)
+        self._require_nchars(nchars)
         rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else _NO_ROW for c in constants]
         rows += [(op.name, scan.blocks[op.block][1], op.block) for op in ops]
         prefix = self.prefix
         if len(scan.functions) > 1:
             heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
-            self.require_nchars(nchars + sum(len(heads[function]) for _, function, _ in rows if function >= 0))
+            self._require_nchars(nchars + sum(len(heads[function]) for _, function, _ in rows if function >= 0))
             names = [
                 "" if function == _NOT_NAMED else (heads[function] if function >= 0 else prefix) + name
                 for name, function, _ in rows
@@ -177,7 +179,7 @@ class Program:
                     scopes[function, block] = self._scope(function, block, tops[function] > 1)
                 names[i] = self.prefix + scopes[function, block] + name
                 nchars += len(names[i])
-                self.require_nchars(nchars)
+                self._require_nchars(nchars)
         # Not SSA, or a path that happens to equal another name: number them, in Program order.
         taken = Counter(names)
         seen: set[str] = set()
@@ -194,10 +196,16 @@ class Program:
             names[i] = name
             seen.add(name)
 
-    def require_nchars(self, nchars: int) -> None:
-        """Refuse names, or texts made of them, of too many characters in all."""
+    def _require_nchars(self, nchars: int) -> None:
         if nchars > MAX_NAMES_NCHARS:
             words = f"names of all constants: expected at most {MAX_NAMES_NCHARS} characters, got {nchars} or more"
+            raise FormatError(words, file=self.buffer.name)
+
+    def require_texts(self, nchars: int) -> None:
+        """Refuse texts made of names, which they repeat, if they have far more characters than the Program has bytes."""
+        most = max(MAX_NAMES_NCHARS, _MAX_REPEATED * self.span[1])
+        if nchars > most:
+            words = f"names with the blocks around them: expected at most {most} characters, got {nchars} or more"
             raise FormatError(words, file=self.buffer.name)
 
     def _scope(self, function: int, block: int, several: bool) -> str:

@@ -294,7 +294,7 @@ class _Names:
         if row.owner == _codec.RETURN:
             self.functions[row.function].outputs.append(self._path(row.function, row.block) + row.text)
             self._nchars += len(self.functions[row.function].outputs[-1])
-            self._program.require_nchars(self._nchars)
+            self._program.require_texts(self._nchars)
             return
         if op is None or op.type == "const" or op.type.startswith("constexpr_"):
             return
@@ -311,7 +311,7 @@ class _Names:
                 name = f"#{self._unnamed[key]}"
             self.functions[row.function].ops[path + name] = known
             self._nchars += len(path) + len(name)
-            self._program.require_nchars(self._nchars)  # each repeats the names of the blocks around it
+            self._program.require_texts(self._nchars)  # each repeats the names of the blocks around it
         arguments = known.arguments.setdefault(row.key, [])
         if row.storage == _codec.NAME:
             arguments.append(self._meaning(row.block, row.text))
