@@ -65,17 +65,17 @@ def shared_axis(count):
 
 MODELS = {
     "line of 10": lambda: line(10), "line of 32": lambda: line(32), "line of 33": lambda: line(33),
-    "line of 800": lambda: line(800), "line of 10,000": lambda: line(10_000),
+    "line of 800": lambda: line(800), "line of 3,000": lambda: line(3_000),
     "doubled 10": lambda: doubled(10), "doubled 32": lambda: doubled(32), "doubled 33": lambda: doubled(33),
     "doubled 800": lambda: doubled(800), "doubled 10,000": lambda: doubled(10_000),
     "lattice of 7 by 4": lambda: lattice(7, 4), "lattice of 32 by 30": lambda: lattice(32, 30),
     "fan of 1,000": lambda: fan(1_000), "fan of 300 on 31": lambda: fan(300, 31),
     "bindings 5,000 by 5,000": lambda: bindings(5_000, 5_000), "circle of 3": lambda: circle(3),
-    "circle of 10,000": lambda: circle(10_000), "one axis of 300": lambda: shared_axis(300),
+    "circle of 1,000": lambda: circle(1_000), "one axis of 300": lambda: shared_axis(300),
 }  # fmt: skip
 
-REFUSED = ("line of 33", "line of 800", "line of 10,000", "doubled 33", "doubled 800", "doubled 10,000",
-           "lattice of 32 by 30", "bindings 5,000 by 5,000", "circle of 3", "circle of 10,000")  # fmt: skip
+REFUSED = ("line of 33", "line of 800", "line of 3,000", "doubled 33", "doubled 800", "doubled 10,000",
+           "lattice of 32 by 30", "bindings 5,000 by 5,000", "circle of 3", "circle of 1,000")  # fmt: skip
 
 
 def source(name):
