@@ -8,7 +8,7 @@ import milblob
 from conftest import NUMPY
 from constexpr_bytes import code, constexpr, open_weight, sub_byte, weight
 from hostile_bytes import blob_value, field
-from milblob import decode
+from milblob.program import MAX_CHAIN
 
 F16, F32, I8, U8 = "<f2", "<f4", np.int8, np.uint8
 
@@ -230,11 +230,11 @@ def test_long_chains():
             ops.append(constexpr("blockwise_shift_scale", [(f"w{i}", "FLOAT16", (2, 2))], parts))
         return open_weight(*ops, name=f"w{count - 1}")
 
-    assert (chain(decode.MAX_DEPTH).read() == 1).all()
+    assert (chain(MAX_CHAIN).read() == 1).all()
     with pytest.raises(
         milblob.UnsupportedError, match="constexpr operations: expected a chain of at most 32, got more"
     ):
-        chain(decode.MAX_DEPTH + 1).read()
+        chain(MAX_CHAIN + 1).read()
 
 
 def test_a_result_too_large_to_hold():

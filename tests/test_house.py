@@ -18,10 +18,10 @@ MAX_LINES = 600
 
 # Imports only point left.
 ORDER = [
-    "errors", "paths", "arguments", "_codec", "threads", "parallel", "dtypes", "jsontext", "beneath", "mapping", "turns", "transfer", "pending", "files", "journal", "blob", "tensorvalue", "writer",
+    "errors", "paths", "arguments", "budget", "_codec", "threads", "parallel", "dtypes", "jsontext", "beneath", "mapping", "turns", "transfer", "pending", "files", "journal", "blob", "tensorvalue", "writer",
     "schema", "metadata", "program", "splice", "edits", "text", "listing", "package", "dedupe", "dense", "decode", "compression", "tensor", "model",
     "casting", "cast_rules", "decompressing", "replacing", "plan", "destination", "pieces", "contenthash", "formats", "editing", "opening", "refitting", "records", "relocate", "arrange", "manifest",
-    "repacking", "merge", "histogram", "measuring", "layouts", "ranges", "structure", "sides", "compare", "matches", "matching", "blobcheck", "valuecheck", "check",
+    "repacking", "merge", "histogram", "measuring", "layouts", "ranges", "structure", "sides", "compare", "matches", "agreeing", "matching", "blobcheck", "valuecheck", "check",
     "about", "compat", "cli",
 ]  # fmt: skip
 

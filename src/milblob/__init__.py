@@ -13,7 +13,7 @@ from .blob import RECORD, BlobReader, BlobRecord
 from .check import Finding, check
 from .compression import Compression
 from .dtypes import DType
-from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
+from .errors import FormatError, LimitError, MilblobError, ProgramError, ResolveError, UnsupportedError
 from .model import Model, load
 from .opening import open
 from .program import Use
@@ -50,6 +50,7 @@ __all__ = [
     "Finding",
     "FormatError",
     "Info",
+    "LimitError",
     "Match",
     "Matching",
     "Merged",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from . import _codec, cast_rules, casting, paths
 from .beneath import Place
 from .blob import BlobReader
-from .decompressing import Decompression, identity
+from .decompressing import Decompression, Identities
 from .dtypes import DType
 from .edits import combined, function_edits, reference_edit, require_plain, value_edit
 from .errors import MilblobError, ProgramError, UnsupportedError
@@ -146,6 +146,7 @@ class Arrangement:
         self._references: list[_Reference] = []
         self._decompressions: dict[int, Decompression] = {}  # by id of the Program
         self._weights: list[_Weight] = []
+        self._identities = Identities()
         self._known: dict[tuple[Place | None, str], WeightFile] = {}
         self._groups: dict[int, list[str]] = {}  # id of a part -> names of the weights that it is a part of
         root = os.path.realpath(model.path or ".")
@@ -329,6 +330,7 @@ class Arrangement:
             error.where = error.where or tensor.where
             raise
         self.records.used.add((weight_file.name, record.offset))
+        self.model._package.budget.spend((weight_file.name, record.offset), record.nbytes)  # records may overlap
         return record
 
     def _external_item(self, reference: _Reference) -> Item:
@@ -404,17 +406,21 @@ class Arrangement:
 
         def place(part: Any) -> Any:
             if part.storage != _codec.BLOB:
+                import hashlib  # not brought by `import milblob`
+
                 offset, nbytes = part.payload
-                return bytes(memoryview(cast(Program, tensor._program).buffer)[offset : offset + nbytes])
+                data = memoryview(cast(Program, tensor._program).buffer)[offset : offset + nbytes]
+                return hashlib.blake2b(data).digest()
             return self._weight_file(tensor._part(part)).name, part.blob_offset
 
         blobs = [part for part in group.stored() if part.storage == _codec.BLOB]
         weight_file = self._weight_file(tensor._part(blobs[0])) if blobs else None
         item = self.records.add_dense(
             weight_file, blobs[0].blob_offset if blobs else 0, source.mapping, tensor.mil_dtype, tensor.shape,
-            self._base(source), (self._base(source), identity(group, place)),
+            self._base(source), (self._base(source), self._identities.of(group, place)),
         )  # fmt: skip
         if item.open is None:
+            tensor._account()
             item.name, item.open = tensor.name, tensor._dense
         return item
 

@@ -16,7 +16,7 @@ from .listing import Stamp
 from .mapping import LFS_PREFIX, Mapping
 from .model import Model
 from .package import Package, Source, read_json, resolve
-from .program import Program
+from .program import Compressed, Program
 from .tensorvalue import unpack_at
 
 __all__ = ["Finding", "check"]
@@ -27,7 +27,7 @@ _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
 _REFUSALS = (MilblobError, OSError, ValueError)
 
 
-def check(path: Any, *, values: bool = False) -> list[Finding]:
+def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> list[Finding]:
     """Check a model, or a bare weight file, and report every problem in one pass.
 
     Broken parts are reported and the rest is still checked: a manifest that leads nowhere hides no wrong record, and
@@ -39,6 +39,7 @@ def check(path: Any, *, values: bool = False) -> list[Finding]:
             object that holds one of the latter four (references to weight files cannot be followed from there).
         values: look at values too, which reads all weights: NaNs, infinities, indices that lead out of their palette,
             masks with more or fewer ones than there are nonzero values, bits that are set behind the last element.
+        max_nbytes: as for `open`; of values beyond it the check of values says that they were not looked at.
 
     Returns:
         list of Finding; without errors and warnings the model is sound.
@@ -59,7 +60,7 @@ def check(path: Any, *, values: bool = False) -> list[Finding]:
     if values:
         from .valuecheck import check_values  # reads, which looking at the structure does not
 
-        check_values(checker.found, path)
+        check_values(checker.found, path, max_nbytes)
     return checker.found.close()
 
 
@@ -298,11 +299,16 @@ class _Checker:
         try:
             program = Program(*(source.program[0], source.program[1:]), source.prefix, constants=True)
             program.names()
-            ends, _ = program.compressed()
         except _REFUSALS as error:
             self._report(error, source.prefix)
             return
         file = source.mapping.name
+        ends: list[Compressed] = []
+        try:
+            ends, _ = program.compressed()
+        except MilblobError as error:
+            self._is_sound = False
+            self.found.add("error", "program", error.what, file=file, where=error.where)
         for group in ends:
             if group.op.shape is None:
                 words = f"output of {group.op.type}: expected a tensor type, got none"

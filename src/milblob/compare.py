@@ -11,7 +11,6 @@ import numpy as np
 
 from . import _codec
 from .arguments import Names, require, require_calls, require_flags
-from .decode import MAX_DEPTH
 from .dtypes import DType
 from .formats.elements import Readable
 from .ranges import PIECE_COUNT, Elements, have_equal_bits, starts
@@ -198,6 +197,7 @@ def diff(
     names_only: bool = False,
     stored: bool = False,
     progress: Callable[[str, int], None] | None = None,
+    max_nbytes: int | None = None,
 ) -> Diff:
     """Compare two models, or a model and a file of arrays, seeing through compression.
 
@@ -217,6 +217,7 @@ def diff(
         names_only: compare only which names there are.
         stored: compare the stored parts of compressed weights instead of the weights.
         progress: told of the name and stored bytes of each tensor of `a` that was compared.
+        max_nbytes: as for `open`, of each side that is opened here.
 
     Returns:
         Diff. Programs and metadata are compared if both are models.
@@ -235,16 +236,17 @@ def diff(
     if not (atol >= 0 and rtol >= 0):
         raise ValueError(f"tolerances: expected 0 or more, got {atol} and {rtol}")
     with contextlib.ExitStack() as stack:
-        first, second = Side.open(a, stored, stack), Side.open(b, stored, stack)
+        first, second = (Side.open(side, stored, stack, max_nbytes) for side in (a, b))
         pairs = pair(first, second, mapping or {})
         if function is not None:
             pairs = of_function(pairs, first, second, function)
         if select is not None:
             pairs = [both for both in pairs if any(name is not None and select(name) for name in both)]
         rows = []
+        parts = _Parts()
         for old, new in pairs:
             ours, theirs = (s.tensors[n] if n is not None else None for s, n in ((first, old), (second, new)))
-            rows.append(_compare(old, ours, new, theirs, atol, rtol, names_only))
+            rows.append(_compare(old, ours, new, theirs, atol, rtol, names_only, parts))
             if progress is not None and ours is not None:
                 progress(str(old), ours.nbytes)
         result = Diff(first.words, second.words, rows, atol=atol, rtol=rtol, names_only=names_only)
@@ -278,7 +280,14 @@ def _key(side: Side, name: str | None) -> Key | None:
 
 
 def _compare(
-    old: str | None, a: Readable | None, new: str | None, b: Readable | None, atol: float, rtol: float, names_only: bool
+    old: str | None,
+    a: Readable | None,
+    new: str | None,
+    b: Readable | None,
+    atol: float,
+    rtol: float,
+    names_only: bool,
+    parts: "_Parts",
 ) -> TensorDiff:
     """Compare two tensors, of which one may be missing."""
     either = a if a is not None else b
@@ -300,10 +309,14 @@ def _compare(
         if a.mil_dtype is not b.mil_dtype:
             return row._replace(kind="different")
         return row if a.read().tolist() == b.read().tolist() else row._replace(kind="different")
-    if isinstance(a, Tensor) and isinstance(b, Tensor) and _have_equal_parts(a, b):
-        return row
+    are_tensors = False
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if parts.are_equal(a, b):
+            return row
+        are_tensors = True
     ours, theirs = Elements(a), Elements(b)
-    if a.mil_dtype is b.mil_dtype and have_equal_bits(ours, theirs):
+    is_compared = are_tensors and not any(row.compressions)  # with the parts, of which each is its own
+    if a.mil_dtype is b.mil_dtype and not is_compared and have_equal_bits(ours, theirs):
         return row if row.compressions[0] == row.compressions[1] else row._replace(kind="stored")
     figures = measure(ours, theirs, atol, rtol)
     if figures.outside:
@@ -325,23 +338,39 @@ def _scheme(tensor: Readable) -> str:
     return tensor.compression if isinstance(tensor, Tensor) else ""
 
 
-def _have_equal_parts(a: Tensor, b: Tensor, depth: int = 0) -> bool:
-    """Whether two compressed weights are stored as the same bits, so that there is nothing to decode."""
-    if a._compressed is None or b._compressed is None:
-        if a._compressed is not b._compressed or a.mil_dtype is not b.mil_dtype or a.shape != b.shape:
+class _Parts:
+    """Which stored parts of two models are the same bits; each pair is compared once, however many weights share it."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, bool] = {}
+
+    def are_equal(self, a: Tensor, b: Tensor) -> bool:
+        """Whether two compressed weights are stored as the same bits, so that there is nothing to decode."""
+        key = _place(a), _place(b)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._compare(a, b)
+        return found
+
+    def _compare(self, a: Tensor, b: Tensor) -> bool:
+        if a._compressed is None or b._compressed is None:
+            if a._compressed is not b._compressed or a.mil_dtype is not b.mil_dtype or a.shape != b.shape:
+                return False
+            if a.mil_dtype is DType.STRING:
+                return bool(a.read().tolist() == b.read().tolist())
+            return have_equal_bits(Elements(a), Elements(b))
+        ours, theirs = a.parts, b.parts
+        if a.op != b.op or ours.keys() != theirs.keys() or a._compressed.output != b._compressed.output:
             return False
-        if a.mil_dtype is DType.STRING:
-            return bool(a.read().tolist() == b.read().tolist())
-        return have_equal_bits(Elements(a), Elements(b))
-    ours, theirs = a.parts, b.parts
-    if (
-        a.op != b.op
-        or ours.keys() != theirs.keys()
-        or depth > MAX_DEPTH
-        or a._compressed.output != b._compressed.output
-    ):
-        return False
-    return all(_have_equal_parts(ours[key], theirs[key], depth + 1) for key in ours)
+        return all(self.are_equal(ours[key], theirs[key]) for key in ours)
+
+
+def _place(tensor: Tensor) -> Any:
+    """What tells a tensor of an open model from the others; of one in a weight file where that is, and as what."""
+    place = tensor._place
+    if place is not None:
+        return place, tensor.mil_dtype, tensor._shape
+    return tensor.name
 
 
 def measure(a: Elements, b: Elements, atol: float = 0.0, rtol: float = 0.0) -> Figures:

@@ -11,14 +11,12 @@ import numpy as np
 from . import _codec
 from .arguments import require_flags
 from .dtypes import DType
-from .errors import UnsupportedError
 from .model import Model
 from .pieces import Piece, dense_pieces, in_order, stored_piece
 from .program import Program
 from .tensor import Tensor
 from .threads import PIECE_NBYTES, ordered
 
-_MAX_DEPTH = 32
 _STRETCH = _codec.HASH_STRETCH_NBYTES
 
 
@@ -34,7 +32,7 @@ class ContentHash(NamedTuple):
     tensors: dict[str, str]
 
 
-def content_hash(source: Any, *, dense: bool = False) -> ContentHash:
+def content_hash(source: Any, *, dense: bool = False, max_nbytes: int | None = None) -> ContentHash:
     """Hash the contents of a model or weight file: BLAKE3, see docs/hash.md.
 
     Offsets, layout, alignment, uninitialised and padding bytes, file names, the order of maps, dates, metadata and what
@@ -44,6 +42,7 @@ def content_hash(source: Any, *, dense: bool = False) -> ContentHash:
         source: what `open` takes, or an open Model.
         dense: hash compressed weights by their decoded values, so that they equal those of the decompressed model; else
             by their scheme and stored parts.
+        max_nbytes: as for `open`; default: that of an open Model.
 
     Returns:
         ContentHash.
@@ -52,7 +51,7 @@ def content_hash(source: Any, *, dense: bool = False) -> ContentHash:
         As `open` and `Tensor.read`: all or nothing.
     """
     require_flags(dense=dense)
-    with _with_constants(source) as model:
+    with _with_constants(source, max_nbytes) as model:
         tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
         hashes = dict(zip(tensors, tensor_hashes(tensors.values(), dense=dense), strict=True))
         lines = [b"tensor %b %b\n" % (digest.encode(), _text(name)) for name, digest in hashes.items()]
@@ -80,30 +79,28 @@ def is_left_out(tensor: Tensor, dense: bool = False) -> bool:
     return constant.op is None or (constant.key == "name" and tensor.mil_dtype is DType.STRING)
 
 
-def _with_constants(source: Any) -> Model:
+def _with_constants(source: Any, max_nbytes: int | None) -> Model:
     """A model of its own that lists every constant; the caller closes it."""
     if not isinstance(source, Model):
-        return Model(source, constants=True)
+        return Model(source, constants=True, max_nbytes=max_nbytes)
+    max_nbytes = source._max_nbytes if max_nbytes is None else max_nbytes
     if source.path is not None:
-        return Model(source.path, constants=True)
+        return Model(source.path, constants=True, max_nbytes=max_nbytes)
     package = source._package
     package.require_open()
     mapping = package.sources[0].mapping if package.blobs is None else package.blobs._mapping
-    return Model(memoryview(mapping.live()), constants=True)
+    return Model(memoryview(mapping.live()), constants=True, max_nbytes=max_nbytes)
 
 
 # ----------------------------------------------------------------------------------------------------------- one tensor
 
 
-def _tensor(tensor: Tensor, dense: bool, known: dict[Any, bytes], depth: int = 0) -> bytes:
+def _tensor(tensor: Tensor, dense: bool, known: dict[Any, bytes]) -> bytes:
     """The hash of a tensor. `known` keeps those of what several tensors share."""
     if tensor._compressed is not None and not dense:
-        if depth > _MAX_DEPTH:
-            words = f"constexpr operations: expected a chain of at most {_MAX_DEPTH}, got more"
-            raise UnsupportedError(words, file=tensor.file, where=tensor.where)
         key = id(tensor._compressed)  # alive as long as the model is
         if key not in known:
-            parts = {key.encode(): _tensor(part, False, known, depth + 1) for key, part in tensor.parts.items()}
+            parts = {key.encode(): _tensor(part, False, known) for key, part in tensor.parts.items()}
             lines = b"".join(b"%b %b\n" % (parts[key].hex().encode(), _netstring(key)) for key in sorted(parts))
             head = b"milblob compressed 1\n%b\n%b\n" % (_type(tensor), tensor.op.removeprefix("constexpr_").encode())
             known[key] = bytes.fromhex(_message(head + lines))
@@ -124,10 +121,12 @@ def _data(tensor: Tensor, known: dict[Any, bytes]) -> bytes:
     if piece is None:
         return _digest(dense_pieces(tensor))
     if not tensor.is_blob:
+        tensor._account()
         return _digest([piece])
     key = (tensor.file, tensor.offset, piece.dtype)
     found = known.get(key)
     if found is None:
+        tensor._account()
         found = known[key] = _digest([piece])
     return found
 
@@ -151,6 +150,7 @@ def _uses(program: Program, dense: bool) -> list[bytes]:
     """A line for every name that an operation reads, or a block returns."""
     scan = program._scan_again(_codec.SCAN_USES)
     lines = []
+    nbytes = 0
     tops: dict[int, int] = {}
     for block in program.scan.blocks:
         if block[2] < 0:
@@ -164,6 +164,8 @@ def _uses(program: Program, dense: bool) -> list[bytes]:
         binding = f"{use.key}[{use.binding[0]}]" if op is not None else str(use.binding[0])
         words = (scope, kind, "" if op is None else op.name, binding, use.text)
         lines.append(b"use %b\n" % b" ".join(map(_text, words)))
+        nbytes += len(lines[-1])
+        program.require_texts(nbytes)  # each line repeats the names of the blocks around it
     return lines
 
 

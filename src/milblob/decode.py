@@ -14,9 +14,6 @@ from .errors import FormatError, MilblobError, UnsupportedError
 from .program import Compressed
 from .tensorvalue import require_shape
 
-MAX_DEPTH = 32
-"""Operations in a chain. coremltools makes chains of three; each level is computed in full before the next."""
-
 MAX_GROWTH, MIN_LIMIT_NBYTES = 4096, 1 << 30
 """Long vectors make a few megabytes of indices and palettes terabytes of values. Core ML's have 2 to 8 elements."""
 
@@ -30,20 +27,27 @@ class Chain:
     Args:
         stored: a function that returns the Packed of a stored part (a `_codec.Constant`).
         path: a function that returns the path of a `_codec.Op`, for messages.
+        require: a function that refuses so many bytes of parts, if these are too many.
+
+    Attributes:
+        nbytes: of all parts, those of inner operations as they are computed.
     """
 
-    def __init__(self, stored: Callable[[Any], Packed], path: Callable[[Any], str]) -> None:
+    def __init__(
+        self, stored: Callable[[Any], Packed], path: Callable[[Any], str], require: Callable[[int], None]
+    ) -> None:
         self._stored = stored
         self._path = path
+        self._require = require
+        self.nbytes = 0
         self._resolved: dict[int, Packed] = {}
-        self._depth = 0
 
     def dense(self, weight: Compressed) -> Dense:
         """Return the dense form of what `weight` computes.
 
         Raises:
             FormatError: a part is missing, or does not fit the others; operation and part are named.
-            UnsupportedError: an operation that is not known; a chain of more than MAX_DEPTH.
+            UnsupportedError: an operation that is not known.
             As reading the parts does.
         """
         with self._inside(weight):
@@ -52,17 +56,12 @@ class Chain:
 
     @contextlib.contextmanager
     def _inside(self, weight: Compressed) -> Iterator[None]:
-        """Count the depth, and say where an error comes from."""
-        self._depth += 1
+        """Say where an error comes from."""
         try:
-            if self._depth > MAX_DEPTH:
-                raise UnsupportedError(f"constexpr operations: expected a chain of at most {MAX_DEPTH}, got more")
             yield
         except MilblobError as error:
             error.where = error.where or self._path(weight.op)
             raise
-        finally:
-            self._depth -= 1
 
     def _open(self, weight: Compressed) -> tuple[Dense, Mask | None]:
         """Return what an operation computes; of one with two outputs, the dense form of both together, and the mask."""
@@ -103,12 +102,18 @@ class Chain:
         if found is None:
             if isinstance(part, Compressed):
                 dense = self.dense(part)
+                self._count(dense.dtype.numpy.itemsize * prod(dense.shape))
                 found = pack(read(dense), dense.dtype)
             else:
                 found = self._stored(part)
+                self._count(found.dtype.nbytes(found.size))
             require_shape(found.shape, found.offset, found.buffer.name)
             self._resolved[id(part)] = found
         return found
+
+    def _count(self, nbytes: int) -> None:
+        self.nbytes += nbytes
+        self._require(self.nbytes)
 
     def _number(self, weight: Compressed, key: str, least: int, most: int) -> int:
         part = self._part(weight, key)

@@ -85,14 +85,29 @@ class Decompression:
         return rewritten_operation(self._program.buffer, group.op, "const", gone, [(ATTRIBUTES, entry)])
 
 
-def identity(group: Compressed, place: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """What a weight is computed from: equal for two weights that are the same operations on the same stored parts.
+class Identities:
+    """Numbers for what weights are computed from: equal for two that are the same operations on the same stored parts.
 
-    Args:
-        place: a function that returns where a stored part is.
+    Each operation and each part is looked at once, however many weights share it.
     """
-    parts = tuple(
-        (key, identity(part, place) if isinstance(part, Compressed) else (part.mil_code, part.shape, place(part)))
-        for key, part in sorted(group.parts.items())
-    )
-    return group.op.type, group.output, group.op.mil_code, group.op.shape, parts
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, int] = {}
+        self._by_contents: dict[Any, int] = {}
+
+    def of(self, part: Any, place: Callable[[Any], Any]) -> int:
+        """Return the number of a Compressed or of a stored part.
+
+        Args:
+            part: alive as long as this is.
+            place: a function that returns where a stored part is.
+        """
+        found = self._by_id.get(id(part))
+        if found is None:
+            if isinstance(part, Compressed):
+                parts = tuple((key, self.of(inner, place)) for key, inner in sorted(part.parts.items()))
+                contents: tuple[Any, ...] = (part.op.type, part.output, part.op.mil_code, part.op.shape, parts)
+            else:
+                contents = (part.mil_code, part.shape, place(part))
+            found = self._by_id[id(part)] = self._by_contents.setdefault(contents, len(self._by_contents))
+        return found

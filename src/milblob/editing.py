@@ -118,7 +118,15 @@ class EditableModel(Model):
     read.
     """
 
-    def __init__(self, source: Any, *, constants: bool = False, stored: bool = False, locked: bool = False) -> None:
+    def __init__(
+        self,
+        source: Any,
+        *,
+        constants: bool = False,
+        stored: bool = False,
+        locked: bool = False,
+        max_nbytes: int | None = None,
+    ) -> None:
         """Open for reading and writing; as `milblob.open`. With `locked` the caller holds the lock of the directory."""
         self._staged: dict[str, Assignment] = {}
         self._fds: dict[str, int] = {}
@@ -131,7 +139,7 @@ class EditableModel(Model):
         around = pending.enclosing(path)
         if around is not None:  # one lock and one journal per model
             raise ValueError(f"path for mode 'r+': expected the whole model {around}, got {path} in it")
-        super().__init__(path, constants=constants, stored=stored)
+        super().__init__(path, constants=constants, stored=stored, max_nbytes=max_nbytes)
         self._root, self._base = pending.place(path)
         try:
             self._lock(path, locked)
@@ -244,7 +252,10 @@ class EditableModel(Model):
         """Map what is there now; tensors that somebody holds keep what they have."""
         self._close_fds()
         try:
-            fresh = Model(typing.cast(str, self.path), constants=self._constants, stored=self._stored_view)
+            fresh = Model(
+                typing.cast(str, self.path), constants=self._constants, stored=self._stored_view,
+                max_nbytes=self._max_nbytes,
+            )  # fmt: skip
         except BaseException:  # all is written, but what is mapped here is not what is there
             self._give_up()
             raise

@@ -45,6 +45,10 @@ class UnsupportedError(MilblobError, NotImplementedError):
     """The bytes may be sound, but they are not ours: another model type, another version, a draft."""
 
 
+class LimitError(UnsupportedError):
+    """More would be made of the files than `max_nbytes` allows: see `budget.Budget`. The caller can allow more."""
+
+
 class ResolveError(MilblobError, LookupError):
     """A reference leads to a file that is missing or outside the model, or to a record of another dtype or size."""
 

@@ -2,9 +2,9 @@
 
 import contextlib
 import os
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from math import prod
 from numbers import Real
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _codec
+from .agreeing import agreeing
 from .arguments import require, require_calls
 from .casting import cast_array, is_castable
 from .compare import measure
@@ -33,6 +34,13 @@ _SLACK = 0.12  # by how much the correlation of a sample may be below that of th
 _TIE = 0.002  # correlations that are closer say nothing about which it is
 _MAX_CONFIRMED = 4  # candidates for a weight that are compared in full
 _MAX_VERIFIED = 4096  # pairs with the same elements whose order is looked at
+_MAX_RIVALS = 32  # weights that are as like a training tensor, among which names choose
+_MAX_LACKING = 100  # names of what a match lacks
+_PRODUCTS_COUNT = 1 << 22  # correlations of samples in memory at a time
+_MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 100
+"""About a nanosecond each, reckoned and not measured, so that the result is the same on any machine. Weights that were
+trained take a few for each element; of pairs, layouts and samples that somebody made many of, the rest is left out."""
+
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 
 
@@ -43,6 +51,7 @@ def match(
     threshold: float = MIN_CORRELATION,
     select: Callable[[str], bool] | None = None,
     progress: Callable[[str, int], None] | None = None,
+    max_nbytes: int | None = None,
 ) -> Matching:
     """Find which training tensor became which weight of a model.
 
@@ -58,6 +67,7 @@ def match(
         threshold: correlation (the cosine once the means are taken off) from which values count as similar.
         select: called with names of weights in the model; others are left out.
         progress: told of the name and stored bytes of each training tensor that was looked at.
+        max_nbytes: as for `open`, of each side that is opened here.
 
     Returns:
         Matching.
@@ -70,8 +80,11 @@ def match(
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold: expected a number above 0, up to 1, got {threshold}")
     with contextlib.ExitStack() as stack:
-        side = Side.open(weights, False, stack)
-        whole = model if isinstance(model, Model) else stack.enter_context(Model(model, constants=True))
+        side = Side.open(weights, False, stack, max_nbytes)
+        if isinstance(model, Model):
+            whole = model
+        else:
+            whole = stack.enter_context(Model(model, constants=True, max_nbytes=max_nbytes))
         given = {name: tensor for name, tensor in side.tensors.items() if _is_numeric(tensor)}
         weights_of = {n: t for n, t in whole.items() if _is_candidate(t) and (select is None or select(n))}
         work = _Work(given, weights_of, progress)
@@ -108,7 +121,7 @@ def _with_what_lacks(model: Model, matches: list[Match]) -> list[Match]:
     writable = {match.name for match in matches if match.refit}
     lacking: dict[str, tuple[str, ...]] = {}
     for users in blob_users(model).values():
-        missing = tuple(dict.fromkeys(name for name in users if name not in writable))
+        missing = tuple(islice(dict.fromkeys(name for name in users if name not in writable), _MAX_LACKING))
         lacking |= dict.fromkeys(writable.intersection(users), missing) if missing else {}
     return [match._replace(without=lacking.get(match.name, ())) for match in matches]
 
@@ -145,6 +158,19 @@ class _Work:
         self.equal: set[str] = set()  # of those given: equal to one that was found
         self._progress = progress
         self._seed = int.from_bytes(os.urandom(8), "little")  # nobody can make tensors look equal
+        count = sum(tensor.size for tensors in (given, weights) for tensor in tensors.values())
+        self._work_left = _MIN_WORK + _WORK_PER_ELEMENT * count
+
+    def _may(self, work: int) -> bool:
+        """Whether there is work left; so much of it is taken."""
+        self._work_left -= work
+        return self._work_left >= 0
+
+    def _layouts(self, old: tuple[int, ...], new: tuple[int, ...]) -> list[Layout]:
+        """The layouts that may be tried for a pair of shapes."""
+        found = layouts(old, new) if self._may(50_000) else []
+        self._may(10_000 * len(found))
+        return found
 
     def _add(self, given: str, name: str, how: str, layout: Layout, correlation: float = 1.0) -> None:
         ours, theirs = self.given[given], self.weights[name]
@@ -175,7 +201,7 @@ class _Work:
     def match_exactly(self) -> None:
         """Find those with the same elements after a cast, in whatever order."""
         kinds: dict[int, set[DType]] = defaultdict(set)
-        groups: dict[Any, tuple[list[_Class], list[_Class]]] = {}
+        groups: dict[Any, tuple[dict[Any, _Class], dict[Any, _Class]]] = {}
         ours = {tensor.size for tensor in self.given.values()}
         for name, tensor in self.names.items():
             if tensor.size in ours:
@@ -187,7 +213,12 @@ class _Work:
                     self._classify(groups, 0, name, given, dtype)
             if self._progress is not None:
                 self._progress(name, given.nbytes)
-        edges = [edge for (_, dtype, _), (a, b) in groups.items() if a and b for edge in self._edges(a, b, dtype)]
+        edges = [
+            edge
+            for (_, dtype, _), (a, b) in groups.items()
+            if a and b
+            for edge in self._edges(a.values(), b.values(), dtype)
+        ]
         self._settle(edges)
 
     def _classify(self, groups: dict[Any, Any], side: int, name: str, tensor: Readable, dtype: DType) -> None:
@@ -201,15 +232,11 @@ class _Work:
                 ordered.append(_codec.hash_bytes(_codec.Buffer(data), 0, data.nbytes, self._seed))
         except OverflowError:  # an integer that does not fit
             return
-        classes = groups.setdefault((tensor.size, dtype, unordered % (1 << 64)), ([], []))[side]
+        classes = groups.setdefault((tensor.size, dtype, unordered % (1 << 64)), ({}, {}))[side]
         key = (tensor.shape, tuple(ordered))
-        for other in classes:
-            if other.key == key:
-                other.members.append(name)
-                return
-        classes.append(_Class(key, tensor.shape, tensor.mil_dtype, [name]))
+        classes.setdefault(key, _Class(key, tensor.shape, tensor.mil_dtype, [])).members.append(name)
 
-    def _edges(self, ours: list["_Class"], theirs: list["_Class"], dtype: DType) -> Iterator["_Edge"]:
+    def _edges(self, ours: Iterable["_Class"], theirs: Iterable["_Class"], dtype: DType) -> Iterator["_Edge"]:
         """Which classes with the same elements are each other's, and in which layout."""
         verified = 0
         for new in theirs:
@@ -218,11 +245,13 @@ class _Work:
                 if verified > _MAX_VERIFIED:
                     return
                 if old.key == new.key:  # the hashes agree: look whether the elements do
-                    order: Iterable[Layout] = layouts(old.shape, new.shape)[:1]
+                    order = self._layouts(old.shape, new.shape)[:1]
                 else:
-                    order = layouts(old.shape, new.shape)
+                    order = self._layouts(old.shape, new.shape)
                 a, b = self.given[old.members[0]], self.names[new.members[0]]
                 for cost, layout in enumerate(order):
+                    if not self._may(50_000 + 4 * a.size):
+                        return
                     if _are_equal(a, b, layout, dtype):
                         yield _Edge(cost, old, new, layout)
                         break
@@ -234,8 +263,9 @@ class _Work:
             if id(edge.new) not in best or edge.rank < best[id(edge.new)].rank:
                 best[id(edge.new)] = edge
         by_given: dict[frozenset[str], list[_Edge]] = defaultdict(list)
+        members = {id(edge.old): frozenset(edge.old.members) for edge in best.values()}
         for edge in best.values():
-            by_given[frozenset(edge.old.members)].append(edge)
+            by_given[members[id(edge.old)]].append(edge)
         for chosen in by_given.values():
             given = chosen[0].old.members
             layout_of = {name: edge.layout for edge in chosen for name in edge.new.members}
@@ -291,21 +321,51 @@ class _Work:
         ours, theirs = self._by_shape(given, self.given), self._by_shape(names, self.names)
         random = np.random.default_rng(size)
         positions = np.arange(size) if size <= _SAMPLE_COUNT else np.unique(random.integers(0, size, _SAMPLE_COUNT))
-        best: dict[str, list[tuple[float, str, Layout]]] = defaultdict(list)
+        best: dict[str, _Candidates] = defaultdict(dict)
         for new_shape, new in theirs.items():
-            sketches = _sketches([self.names[name] for name in new], positions)
+            sketches = self._sketches([self.names[name] for name in new], positions)
             for old_shape, old in ours.items():
-                top = np.full((len(new), len(old)), -1.0)
-                which = np.zeros(top.shape, int)
-                order = layouts(old_shape, new_shape)
-                for number, layout in enumerate(order):
-                    samples = _sketches([self.given[name] for name in old], layout.sources(old_shape, positions))
-                    found = sketches @ samples.T
-                    is_better = found > top + 1e-9
-                    top[is_better], which[is_better] = found[is_better], number
-                for row, column in np.argwhere(top >= threshold - _SLACK):
-                    best[new[row]].append((float(top[row, column]), old[column], order[which[row, column]]))
+                tensors = [self.given[name] for name in old]
+                for layout in self._layouts(old_shape, new_shape):
+                    if not self._may(len(new) * len(old) * len(positions) // 8):
+                        break
+                    samples = self._sketches(tensors, layout.sources(old_shape, positions))
+                    self._add_candidates(best, new, old, layout, sketches, samples, threshold - _SLACK)
         self._confirm(best, threshold)
+
+    def _sketches(self, tensors: list[Any], positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Those of some tensors; all zero, which correlate with nothing, once there is no work left."""
+        work = sum(30_000 + 10 * len(positions) + 2 * tensor.size * _is_decoded(tensor) for tensor in tensors)
+        return _sketches(tensors, positions) if self._may(work) else np.zeros((len(tensors), len(positions)))
+
+    def _add_candidates(
+        self,
+        best: dict[str, "_Candidates"],
+        new: list[str],
+        old: list[str],
+        layout: Layout,
+        sketches: np.ndarray[Any, Any],
+        samples: np.ndarray[Any, Any],
+        least: float,
+    ) -> None:
+        """Note for each weight the training tensors that it correlates with best in a layout; a few rows at a time."""
+        step = max(_PRODUCTS_COUNT // len(old), 1)
+        for begin in range(0, len(new), step):
+            found = sketches[begin : begin + step] @ samples.T
+            for row in np.flatnonzero(found.max(axis=1) >= least):
+                name, scores = new[begin + row], found[row]
+                count = self._candidate_count(name)
+                columns = np.flatnonzero(scores >= least)
+                if len(columns) > count:
+                    columns = columns[np.argsort(-scores[columns], kind="stable")[:count]]
+                for column in columns:
+                    known = best[name].get(old[column])
+                    if known is None or scores[column] > known[0] + 1e-9:
+                        best[name][old[column]] = (float(scores[column]), layout)
+
+    def _candidate_count(self, name: str) -> int:
+        """How many training tensors are compared with a weight in full: more, where it stands for several."""
+        return _MAX_CONFIRMED + len(self.members[name]) - 1
 
     @staticmethod
     def _by_shape(names: list[str], tensors: Mapping[str, Any]) -> dict[tuple[int, ...], list[str]]:
@@ -314,12 +374,14 @@ class _Work:
             found[tensors[name].shape].append(name)
         return found
 
-    def _confirm(self, best: Mapping[str, list[tuple[float, str, Layout]]], threshold: float) -> None:
+    def _confirm(self, best: Mapping[str, "_Candidates"], threshold: float) -> None:
         """Compare candidates in full, and give each weight the one that it correlates with best."""
         confirmed = []
         for name, candidates in best.items():
-            count = _MAX_CONFIRMED + len(self.members[name]) - 1
-            for _, given, layout in sorted(candidates, key=lambda row: -row[0])[:count]:
+            ranked = sorted(candidates.items(), key=lambda item: -item[1][0])
+            for given, (_, layout) in ranked[: self._candidate_count(name)]:
+                if not self._may(50_000 + 10 * self.names[name].size):
+                    break
                 figures = measure(_Moved(self.given[given], layout), Elements(self.names[name]))
                 correlation = figures.correlation
                 if correlation is not None and correlation >= threshold and (figures.relative or 0) < 1:
@@ -337,6 +399,7 @@ class _Work:
         """Give a blob its training tensors, of which one correlates best of all that are left; or leave it tied."""
         correlation, name, given, _ = best
         of_name = [row for row in of_name if row[2] not in self.used]
+        of_given = list(islice((row for row in of_given if row[1] not in self.taken), _MAX_RIVALS))
         rivals = [
             row
             for row in of_name + of_given
@@ -369,7 +432,7 @@ class _Work:
     def _are_same(self, given: list[str]) -> bool:
         """Whether training tensors equal each other to the bit."""
         first, *others = (self.given[name] for name in dict.fromkeys(given))
-        return all(
+        return self._may(len(others) * (50_000 + 2 * first.size)) and all(
             (other.mil_dtype, other.shape) == (first.mil_dtype, first.shape)
             and have_equal_bits(Elements(first), Elements(other))
             for other in others
@@ -377,6 +440,7 @@ class _Work:
 
 
 _Row = tuple[float, str, str, Layout]  # correlation, first weight of a blob, given, layout
+_Candidates = dict[str, tuple[float, Layout]]  # given -> correlation of a sample, layout
 
 
 class _Class(NamedTuple):
@@ -444,6 +508,11 @@ def _are_equal(given: Readable, weight: Tensor, layout: Layout, dtype: DType) ->
     return all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in pairs)
 
 
+def _is_decoded(tensor: Any) -> bool:
+    """Whether elements of a tensor can only be had by decoding others too."""
+    return bool(tensor.mil_dtype.is_sub_byte or getattr(tensor, "_compressed", None) is not None)
+
+
 def _sketches(tensors: list[Any], positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Elements of each tensor at some positions, as a vector of length 1 about its mean; zeros without spread."""
     rows = np.empty((len(tensors), len(positions)))
@@ -469,42 +538,3 @@ def _sample(elements: Elements, positions: np.ndarray[Any, Any]) -> np.ndarray[A
             piece = elements.read(begin, min(PIECE_COUNT, elements.count - begin))
             result[order[low:high]] = piece[positions[order[low:high]] - begin]
     return result
-
-
-# ---------------------------------------------------------------------------------------------------------------- names
-
-
-def agreeing(
-    given: Iterable[str], names: Iterable[str], first_of: Mapping[str, str] | None = None
-) -> list[tuple[str, str]]:
-    """Pair names where one is the other with something before or behind it ("fc.weight", "model_fc_weight_to_fp16").
-
-    The same name counts most, then the longest one; nothing is paired where that leaves a choice.
-
-    Args:
-        given: names in the weights that were given.
-        names: of weights in the model.
-        first_of: of each of `names`, the first weight that is the same blob: a given name may be several of these.
-    """
-    ours, theirs = {name: _words(name) for name in given}, {name: _words(name) for name in names}
-    choices: dict[str, list[str]] = defaultdict(list)
-    for name, text in theirs.items():
-        if name in ours:
-            choices[name].insert(0, name)
-            continue
-        fitting = [old for old, part in ours.items() if part in text or text in part]
-        longest = max((min(len(ours[old]), len(text)) for old in fitting), default=0)
-        fitting = [old for old in fitting if min(len(ours[old]), len(text)) == longest]
-        if len(fitting) == 1:
-            choices[fitting[0]].append(name)
-    pairs: list[tuple[str, str]] = []
-    for old, new in choices.items():
-        blobs = [name if first_of is None else first_of[name] for name in new]
-        if new[0] == old or len(set(blobs)) == 1:
-            pairs += [(old, name) for name, blob in zip(new, blobs, strict=True) if blob == blobs[0]]
-    return pairs
-
-
-def _words(name: str) -> str:
-    """A name as its words, with marks around them."""
-    return f"_{'_'.join(word for word in re.split(r'[^A-Za-z0-9]+', name.lower()) if word)}_"

@@ -131,8 +131,23 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
 
 
 def statistics_of(tensors: Iterable[Tensor], **options: Any) -> Iterator[Statistics]:
-    """Yield the statistics of each tensor, in order; small ones are looked at several at a time."""
-    yield from in_order(tensors, lambda tensor: statistics(tensor, **options))
+    """Yield the statistics of each tensor, in order; small ones are looked at several at a time.
+
+    A record that is several tensors is looked at once (by several threads at the same time, perhaps a few times).
+    """
+    known: dict[Any, Statistics] = {}
+
+    def work(tensor: Tensor) -> Statistics:
+        place = tensor._place
+        if place is None:
+            return statistics(tensor, **options)
+        key = (place, tensor.mil_dtype, tensor.size)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = statistics(tensor, **options)
+        return found._replace(shape=tensor.shape)
+
+    yield from in_order(tensors, work)
 
 
 # ----------------------------------------------------------------------------------------------------- putting together

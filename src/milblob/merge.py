@@ -2,6 +2,7 @@
 
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -81,6 +82,7 @@ def merge_functions(
     *,
     default: str | None = None,
     force: bool = False,
+    max_nbytes: int | None = None,
 ) -> Merged:
     """Make one multi-function package of several models; equal weights are stored once.
 
@@ -96,6 +98,7 @@ def merge_functions(
         dst: the new .mlpackage. It appears whole, or not at all.
         default: name (in the new package) of the default function; default: that of the first source.
         force: replace a package that exists.
+        max_nbytes: as for `open`, of each source.
 
     Raises:
         UnsupportedError: a source that is a pipeline, a compiled model or no ML Program, that has an older opset or
@@ -119,7 +122,7 @@ def merge_functions(
     parts: list[_Part] = []
     try:
         for path, (_, names) in zip(paths, given, strict=True):
-            parts.append(_Part(path, names))
+            parts.append(_Part(path, names, max_nbytes))
         _require_one_opset(parts)
         functions = _name_functions(parts)
         chosen = _choose_default(parts, functions, default)
@@ -152,9 +155,9 @@ def _check_target(target: str, sources: list[str], force: bool) -> bool:
 class _Part:
     """One source: its files, its Program, and what its functions are to be called."""
 
-    def __init__(self, path: str, names: str | Mapping[str, str]) -> None:
+    def __init__(self, path: str, names: str | Mapping[str, str], max_nbytes: int | None) -> None:
         self.path = path
-        self.package = Package(path)
+        self.package = Package(path, max_nbytes=max_nbytes)
         try:
             self.source = self._require_program()
             self.buffer = self.source.mapping.live()
@@ -293,7 +296,9 @@ class _Blobs:
                     if key not in known:
                         known[key] = len(self._records)
                         reader = part.package.reader(part.source, constant.text)
-                        self._records.append((reader, reader.record(constant.blob_offset)))
+                        record = reader.record(constant.blob_offset)
+                        part.package.budget.spend((*key, "record"), record.nbytes)  # records may overlap
+                        self._records.append((reader, record))
                     self._references.append((part, constant, known[key]))
             self._first_count = self._first_count or len(self._records)
 
@@ -352,10 +357,11 @@ def _program(parts: list[_Part]) -> Iterator[_Chunk]:
     attributes: dict[str, list[_Chunk]] = {}
     for part in parts:
         edits = combined(part.edits)
+        places = [edit.offset for edit in edits]
         for entry in fields_of(part.buffer, part.program.span):
             if entry.wire != 2 or entry.number not in (_FUNCTIONS, _DOC_STRING, _ATTRIBUTES):
                 continue
-            inside = [edit for edit in edits if entry.offset <= edit.offset < entry.end]
+            inside = edits[bisect_left(places, entry.offset) : bisect_left(places, entry.end)]
             if entry.number == _DOC_STRING:
                 texts.append(memoryview(part.buffer)[entry.start : entry.end].tobytes())
                 continue

@@ -37,11 +37,20 @@ class Model(MappingABC[str, Tensor]):
     threads. Closing ends reading; arrays that were read stay valid.
     """
 
-    def __init__(self, source: Any, *, constants: bool = False, stored: bool = False, mmap: bool = True) -> None:
+    def __init__(
+        self,
+        source: Any,
+        *,
+        constants: bool = False,
+        stored: bool = False,
+        mmap: bool = True,
+        max_nbytes: int | None = None,
+    ) -> None:
         require_flags(constants=constants, stored=stored, mmap=mmap)
         self._constants = constants
         self._stored_view = stored
-        self._package = Package(source, is_mapped=mmap)
+        self._max_nbytes = max_nbytes
+        self._package = Package(source, is_mapped=mmap, max_nbytes=max_nbytes)
         self.path = self._package.path
         self.kind = self._package.kind
         self._tensors: MappingABC[str, Tensor] = {}
@@ -284,12 +293,17 @@ class _Records(MappingABC[str, Tensor]):
 
 
 def load(
-    source: Any, *, constants: bool = False, stored: bool = False, mmap: bool = True
+    source: Any,
+    *,
+    constants: bool = False,
+    stored: bool = False,
+    mmap: bool = True,
+    max_nbytes: int | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Read every weight of a model: name -> ndarray.
 
     Args:
-        source, constants, stored, mmap: as for `open`.
+        source, constants, stored, mmap, max_nbytes: as for `open`.
 
     Returns:
         dict in Program order. Arrays are read-only views of the mapped files wherever the stored bytes are the values
@@ -299,7 +313,7 @@ def load(
     Raises:
         As `open` and `Tensor.read`; all or nothing.
     """
-    with Model(source, constants=constants, stored=stored, mmap=mmap) as model:
+    with Model(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes) as model:
         return read_all(model)
 
 

@@ -11,21 +11,49 @@ if TYPE_CHECKING:
 
 @overload
 def open(
-    source: Any, mode: Literal["r"] = "r", *, constants: bool = False, stored: bool = False, mmap: bool = True
+    source: Any,
+    mode: Literal["r"] = "r",
+    *,
+    constants: bool = False,
+    stored: bool = False,
+    mmap: bool = True,
+    max_nbytes: int | None = None,
 ) -> Model: ...
 
 
 @overload
 def open(
-    source: Any, mode: Literal["r+"], *, constants: bool = False, stored: bool = False, mmap: Literal[True] = True
+    source: Any,
+    mode: Literal["r+"],
+    *,
+    constants: bool = False,
+    stored: bool = False,
+    mmap: Literal[True] = True,
+    max_nbytes: int | None = None,
 ) -> "EditableModel": ...
 
 
 @overload
-def open(source: Any, mode: str, *, constants: bool = False, stored: bool = False, mmap: bool = True) -> Model: ...
+def open(
+    source: Any,
+    mode: str,
+    *,
+    constants: bool = False,
+    stored: bool = False,
+    mmap: bool = True,
+    max_nbytes: int | None = None,
+) -> Model: ...
 
 
-def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool = False, mmap: bool = True) -> Model:
+def open(
+    source: Any,
+    mode: str = "r",
+    *,
+    constants: bool = False,
+    stored: bool = False,
+    mmap: bool = True,
+    max_nbytes: int | None = None,
+) -> Model:
     """Open a model, or a bare weight file, without reading its values.
 
     Args:
@@ -39,14 +67,18 @@ def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool 
         mmap: map files. False reads each of them whole into memory of this process when it is first needed (a weight
             file, when one of its tensors is), and arrays share that memory: for files that another process may make
             shorter, where touching a mapped page that is gone kills this one (SIGBUS). Only to read.
+        max_nbytes: how many bytes of values may be made of the files, each tensor counted once: what is decoded,
+            unpacked, looked through or written elsewhere, but not views of the files. Default: 256 times the bytes of
+            the files, and 1 GiB at least, which only a file that was made to exhaust memory or time reaches.
 
     Returns:
         Model, a mapping from names to `Tensor`; a context manager. With "r+", an EditableModel.
 
     Raises:
         OSError: a file cannot be opened.
-        FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named); ResolveError: the manifest
-            leads nowhere. A missing weight file is no error before a tensor in it is read.
+        FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named), or a weight that more
+            operations compute than any tool writes; ResolveError: the manifest leads nowhere. A missing weight file is
+            no error before a tensor in it is read.
         ValueError: another mode; "r+" with mmap=False, or of a file inside a package. BlockingIOError: "r+", and
             another writer has it.
     """
@@ -56,7 +88,7 @@ def open(source: Any, mode: str = "r", *, constants: bool = False, stored: bool 
             raise ValueError("mmap: expected True with mode 'r+', got False")
         from .editing import EditableModel
 
-        return EditableModel(source, constants=constants, stored=stored)
+        return EditableModel(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
     if mode != "r":
         raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")
-    return Model(source, constants=constants, stored=stored, mmap=mmap)
+    return Model(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)

@@ -9,6 +9,7 @@ import numpy as np
 from . import _codec, journal, paths, pending
 from .beneath import Place
 from .blob import BlobReader
+from .budget import Budget
 from .errors import FormatError, ResolveError, UnsupportedError
 from .jsontext import MAX_NBYTES, parse_json
 from .listing import HEAD_NBYTES, Stamp, is_listing, parse_listing, stamp_of_text, to_program
@@ -58,6 +59,7 @@ class Package:
             object with the contents of one of the latter four. What it is follows from its contents, not from its name.
         recover: first do the rest of a change that was interrupted (see journal.py).
         is_mapped: map files; else read each of them whole when it is first needed (see mapping.py).
+        max_nbytes: see `Budget`.
 
     Attributes:
         kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" or "blob".
@@ -67,6 +69,7 @@ class Package:
         others: (prefix, type) of pipeline members that are no ML Programs.
         staged: name -> values that a tensor is to get, which then are those that it has (see editing.py).
         unsound: a change of this model has failed on the way; what is mapped may be a mixture of old and new.
+        budget: how much may be made of the files.
 
     Raises:
         OSError: a file cannot be opened.
@@ -75,16 +78,20 @@ class Package:
         ResolveError: the manifest leads to a file that is missing or outside the package.
     """
 
-    def __init__(self, source: Any, *, recover: bool = True, is_mapped: bool = True) -> None:
+    def __init__(
+        self, source: Any, *, recover: bool = True, is_mapped: bool = True, max_nbytes: int | None = None
+    ) -> None:
         self.closed = self.unsound = False
         self._recovers, self._is_mapped = recover, is_mapped
         self.path: str | None = None
+        self.budget = Budget(max_nbytes, os.fspath(source) if isinstance(source, str | os.PathLike) else None)
         self.sources: list[Source] = []
         self.blobs: BlobReader | None = None
         self.others: list[tuple[str, str]] = []
         self.staged: dict[str, np.ndarray[Any, Any]] = {}
         self._mappings: list[Mapping] = []
         self._readers: dict[tuple[Place | None, str], BlobReader] = {}
+        self._by_place: dict[str, BlobReader] = {}
         try:
             if isinstance(source, str | os.PathLike):
                 self.path = os.fsdecode(os.fspath(source))
@@ -112,6 +119,7 @@ class Package:
     def _map(self, source: Any) -> Mapping:
         mapping = Mapping(source, is_mapped=self._is_mapped)
         self._mappings.append(mapping)
+        self.budget.add_file(mapping.name, mapping.nbytes)
         return mapping
 
     def _map_named(self, place: Place) -> Mapping:
@@ -285,6 +293,11 @@ class Package:
         if found is None:
             try:
                 place = resolve(source.directory, file_name)
+                real = place.real()  # a Program may spell one file in any number of ways
+                found = self._by_place.get(real)
+                if found is not None:
+                    self._readers[key] = found
+                    return found
                 mapping = self._map_named(place)
             except ResolveError as error:
                 error.file = error.file or source.mapping.name
@@ -296,7 +309,7 @@ class Package:
             found = BlobReader(mapping)
             if source.stamp is not None:
                 source.stamp.require(mapping)
-            self._readers[key] = found
+            self._readers[key] = self._by_place[real] = found
             if self.closed:  # by another thread, which did not see this one
                 mapping.close()
                 self.require_open()

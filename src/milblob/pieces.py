@@ -57,6 +57,8 @@ def stored_piece(tensor: Tensor) -> Piece | None:
 
 def dense_pieces(tensor: Tensor) -> Iterator[Piece]:
     """Yield the values of a tensor, decoded, in order; those of a compressed weight in pieces of PIECE_NBYTES."""
+    with tensor._naming():
+        tensor._account()
     piece = stored_piece(tensor)
     if piece is not None:
         yield piece

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from . import _codec
 from .errors import FormatError, UnsupportedError, program_path
@@ -10,6 +10,14 @@ from .errors import FormatError, UnsupportedError, program_path
 MAX_NAMES_NCHARS = 1 << 26
 """Of all names together. They repeat text of the file (an operation's name in each of its constants), so a few
 megabytes could otherwise ask for terabytes; ten thousand constants take less than a hundredth of this."""
+
+MAX_CHAIN = 32
+"""Constexpr operations that compute one weight. coremltools makes chains of three."""
+
+MAX_PARTS = 128
+"""Parts of all the operations that compute one weight. Those that are known have at most four each."""
+
+_MAX_REPEATED = 64  # characters that are made of each byte of a Program, where names are put together
 
 _NOT_NAMED = -2  # in place of a function: a row that only reads a name. Tensors may have an empty name
 _NO_ROW = ("", _NOT_NAMED, -1)
@@ -193,6 +201,13 @@ class Program:
             words = f"names of all constants: expected at most {MAX_NAMES_NCHARS} characters, got {nchars} or more"
             raise FormatError(words, file=self.buffer.name)
 
+    def require_texts(self, nchars: int) -> None:
+        """Refuse texts made of names, which they repeat, if they have far more characters than the Program has bytes."""
+        most = max(MAX_NAMES_NCHARS, _MAX_REPEATED * self.span[1])
+        if nchars > most:
+            words = f"names with the blocks around them: expected at most {most} characters, got {nchars} or more"
+            raise FormatError(words, file=self.buffer.name)
+
     def _scope(self, function: int, block: int, several: bool) -> str:
         """The block path of DESIGN: ``main/cond_0[1]/``; ``main[CoreML7]/`` where a function has several blocks."""
         steps = []
@@ -255,6 +270,7 @@ class Program:
                 outputs.setdefault((c.block, c.op.name), c)
         inner: set[tuple[int, int]] = set()  # messages of operations that another one reads
         small = False
+        outside: dict[tuple[int, str], bool] = {}
         for c in readers:
             source = self._visible(outputs, c.block, c.text)
             if source is None and not small:
@@ -267,37 +283,75 @@ class Program:
             groups[id(c.op)].parts[_part(c)] = source
             if isinstance(source, Compressed):
                 inner.add(source.op.message)
-            else:
+            elif id(source) not in parts:  # else looked at already: the parts of many operations may be one
                 parts[id(source)] = source
-                uses = self.uses().get((source.block, source.op.name), ())
-                if any(not use.op.startswith("constexpr_") for use in uses):
+                if self._is_read_outside(source.block, source.op.name, outside):
                     self.shared.add(id(source))
-        self._require_ends(inner)
+        self._require_chains()
         # What only other constexprs read is a part, and so is what yields more than one tensor (a mask and its values).
         ends = [
             g
             for g in groups.values()
             if g.op.output_count == 1
-            and (
-                g.op.message not in inner
-                or any(not use.op.startswith("constexpr_") for use in self.uses().get((g.op.block, g.op.name), ()))
-            )
+            and (g.op.message not in inner or self._is_read_outside(g.op.block, g.op.name, outside))
         ]
         return ends, parts
 
-    def _require_ends(self, inner: set[tuple[int, int]]) -> None:
-        """Refuse constexpr operations that read each other in a circle: they would be parts of nothing."""
-        seen = set()
-        pending = [group for group in self.groups if group.op.message not in inner]
-        while pending:
-            group = pending.pop()
-            if group.op.message not in seen:
-                seen.add(group.op.message)
-                pending += [part for part in group.parts.values() if isinstance(part, Compressed)]
-        lost = next((group for group in self.groups if group.op.message not in seen), None)
-        if lost is not None:
+    def _is_read_outside(self, block: int, name: str, known: dict[tuple[int, str], bool]) -> bool:
+        """Whether anything but a constexpr operation reads a name; `known` remembers the answers."""
+        found = known.get((block, name))
+        if found is None:
+            uses = self.uses().get((block, name), ())
+            found = known[block, name] = any(not use.op.startswith("constexpr_") for use in uses)
+        return found
+
+    def _require_chains(self) -> None:
+        """Refuse constexpr operations that read each other in a circle, and weights of too many of them.
+
+        Whoever walks through what computes a weight, and does so again for each weight, has bounded work then: also
+        where operations share what they read, so that there are more ways to it than anyone could follow.
+
+        Raises:
+            FormatError: a circle. UnsupportedError: more operations or parts than MAX_CHAIN or MAX_PARTS.
+        """
+        numbers: dict[tuple[int, int], int] = {}
+        ops = [numbers.setdefault(group.op.message, len(numbers)) for group in self.groups]
+        groups = dict(zip(ops, self.groups, strict=True))  # outputs share their parts
+        parts = [0] * len(groups)
+        inner: dict[int, set[int]] = {}
+        readers: dict[int, list[int]] = {}
+        for number, group in groups.items():
+            read = {numbers[part.op.message] for part in group.parts.values() if isinstance(part, Compressed)}
+            parts[number] = len(group.parts)
+            if parts[number] > MAX_PARTS:
+                self._refuse(group, f"at most {MAX_PARTS} parts of a weight")
+            if read:
+                inner[number] = read
+                for other in read:
+                    readers.setdefault(other, []).append(number)
+        waiting = {number: len(read) for number, read in inner.items()}
+        ready = [number for number in readers if number not in inner]
+        chains: dict[int, tuple[int, ...]] = {}  # of what is read: its operations, itself among them
+        for number in ready:  # grows: an operation comes once all that it reads have come
+            chain = {number}.union(*(chains[other] for other in inner.get(number, ())))
+            if len(chain) > MAX_CHAIN:
+                self._refuse(groups[number], f"a chain of at most {MAX_CHAIN}")
+            if sum(parts[other] for other in chain) > MAX_PARTS:
+                self._refuse(groups[number], f"at most {MAX_PARTS} parts of a weight")
+            waiting.pop(number, None)
+            if number in readers:
+                chains[number] = tuple(chain)
+            for reader in readers.get(number, ()):
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    ready.append(reader)
+        if waiting:
             words = "constexpr operation: expected parts that are computed before it, got itself among them"
-            raise FormatError(words, file=self.buffer.name, where=self.path(lost.op))
+            raise FormatError(words, file=self.buffer.name, where=self.path(groups[_on_circle(inner, waiting)].op))
+
+    def _refuse(self, group: Compressed, expected: str) -> NoReturn:
+        words = f"constexpr operations: expected {expected}, got more"
+        raise UnsupportedError(words, file=self.buffer.name, where=self.path(group.op))
 
     def _small_constants(self) -> dict[tuple[int, str], Any]:
         """Every const operation, those below the threshold for weights included: (block, name) -> Constant."""
@@ -370,6 +424,15 @@ class Program:
 def reading_op(row: _codec.Constant) -> _codec.Op | None:
     """Return the operation that a row of `Program.readers` belongs to; None for an output of a block."""
     return None if row.owner == _codec.RETURN else row.op
+
+
+def _on_circle(inner: dict[int, set[int]], waiting: dict[int, int]) -> int:
+    """Return one of the operations that wait for themselves, of all that wait: back from any, until one comes again."""
+    at, seen = next(iter(waiting)), set[int]()
+    while at not in seen:
+        seen.add(at)
+        at = next(other for other in inner[at] if other in waiting)
+    return at
 
 
 def _rewrite(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[_codec.Buffer, tuple[int, int]]:

@@ -40,6 +40,7 @@ class Elements:
         self._dense: Dense | None = None
         self._flat: np.ndarray[Any, Any] | None = None
         self._packed: np.ndarray[Any, Any] | None = None
+        tensor._account()
         if isinstance(tensor, Tensor) and tensor._compressed is not None:
             self._dense = tensor._dense()
             self.shape = self._dense.shape

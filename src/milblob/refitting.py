@@ -88,6 +88,7 @@ def refit(
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
     dry_run: bool = False,
+    max_nbytes: int | None = None,
 ) -> RefitReport:
     """Give weights of a model new values, in place: all of them or none.
 
@@ -104,6 +105,7 @@ def refit(
         output: write a copy of the model with the new values there, whole or not at all; `path` stays as it is.
         force: replace what is at `output`: a file, or a model.
         dry_run: check everything, write nothing.
+        max_nbytes: as for `open`, of the file or directory of weights.
 
     Returns:
         RefitReport.
@@ -120,7 +122,7 @@ def refit(
     require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
     how = _How(mapping or {}, cast, overflow, select)
     with contextlib.ExitStack() as stack:
-        given = _arrays(weights, stack)
+        given = _arrays(weights, stack, max_nbytes)
         if output is None and not dry_run:
             with EditableModel(source, constants=True, stored=True) as model:
                 return _write(model, given, how, source)
@@ -169,11 +171,11 @@ def _report(staged: Mapping[str, Assignment], source: str, output: str, done: bo
     return RefitReport(source, output, changes, done)
 
 
-def _arrays(weights: Any, stack: contextlib.ExitStack) -> Mapping[str, Any]:
+def _arrays(weights: Any, stack: contextlib.ExitStack, max_nbytes: int | None) -> Mapping[str, Any]:
     if isinstance(weights, str | os.PathLike):
         from .formats.read import open_arrays
 
-        return stack.enter_context(open_arrays(weights))
+        return stack.enter_context(open_arrays(weights, max_nbytes=max_nbytes))
     if not isinstance(weights, Mapping):
         raise TypeError(f"weights: expected a path or a mapping of arrays, got {type(weights).__name__}")
     return weights

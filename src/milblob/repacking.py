@@ -114,6 +114,7 @@ def repack(
     dry_run: bool = False,
     executor: "Executor | None" = None,
     progress: Progress | None = None,
+    max_nbytes: int | None = None,
 ) -> Report:
     """Rewrite a model with its weights stored in another way.
 
@@ -152,6 +153,7 @@ def repack(
         dry_run: plan only.
         executor: any concurrent.futures.Executor that runs the copying and casting; default: threads, for casts.
         progress: called from this thread as tensors and files are done: (name, bytes so far, bytes in all).
+        max_nbytes: as for `open`.
 
     Returns:
         Report.
@@ -178,7 +180,7 @@ def repack(
         overflow, nan, bool(decompress),
     )  # fmt: skip
     _require_options(options)
-    return _Repacking(sources, os.fsdecode(os.fspath(dst)), options, force, executor, progress).run(dry_run)
+    return _Repacking(sources, os.fsdecode(os.fspath(dst)), options, force, executor, progress, max_nbytes).run(dry_run)
 
 
 def _paths(src: Any) -> list[str]:
@@ -273,6 +275,7 @@ class _Repacking:
         force: bool,
         executor: "Executor | None",
         progress: Progress | None,
+        max_nbytes: int | None,
     ) -> None:
         self._sources = sources
         self._dst = dst
@@ -280,6 +283,7 @@ class _Repacking:
         self._force = force
         self._executor = executor
         self._progress = progress
+        self._max_nbytes = max_nbytes
         self._in_place = self._has_lock = False
         self._held: dict[str, FileMapping] = {}
         self._models: list[Model] = []
@@ -290,7 +294,10 @@ class _Repacking:
             before = [os.stat(path) for path in self._sources]
             options = self._options
             constants = options.decompress or (options.externalize is not None and options.externalize < WEIGHT_COUNT)
-            models = [stack.enter_context(Model(path, stored=True, constants=constants)) for path in self._sources]
+            models = [
+                stack.enter_context(Model(path, stored=True, constants=constants, max_nbytes=self._max_nbytes))
+                for path in self._sources
+            ]
             model, self._models = models[0], models
             for other in models[1:]:
                 if {model.kind, other.kind} != {"blob"}:

@@ -32,7 +32,7 @@ class Side(NamedTuple):
     words: str
 
     @classmethod
-    def open(cls, source: Any, stored: bool, stack: contextlib.ExitStack) -> "Side":
+    def open(cls, source: Any, stored: bool, stack: contextlib.ExitStack, max_nbytes: int | None = None) -> "Side":
         """Open what a caller gave; what is opened here is closed with the stack."""
         if isinstance(source, Model):
             return cls(dict(source), source, source.path or "model in memory")
@@ -41,9 +41,9 @@ class Side(NamedTuple):
                 require("names of arrays", name, str, "str")
             return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays")
         if isinstance(source, str | os.PathLike) and is_array_file(os.fsdecode(source)):
-            arrays = stack.enter_context(open_arrays(source))
+            arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes))
             return cls({name: arrays[name] for name in arrays}, None, os.fsdecode(source))
-        model = stack.enter_context(Model(source, stored=stored))
+        model = stack.enter_context(Model(source, stored=stored, max_nbytes=max_nbytes))
         return cls(dict(with_notes(model, model)), model, model.path or "model in memory")
 
     @property

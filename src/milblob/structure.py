@@ -279,6 +279,7 @@ class _Names:
         self._tops = Counter(row[1] for row in every.blocks if row[2] < 0)
         self._constants: dict[tuple[int, str], list[Any]] = {}
         self._paths: dict[tuple[int, int], str] = {}
+        self._nchars = 0
         self._unnamed: Counter[tuple[int, str, str]] = Counter()
         for op in every.ops:
             if op.type.startswith("constexpr_"):
@@ -292,6 +293,8 @@ class _Names:
         op = row.op
         if row.owner == _codec.RETURN:
             self.functions[row.function].outputs.append(self._path(row.function, row.block) + row.text)
+            self._nchars += len(self.functions[row.function].outputs[-1])
+            self._program.require_texts(self._nchars)
             return
         if op is None or op.type == "const" or op.type.startswith("constexpr_"):
             return
@@ -307,6 +310,8 @@ class _Names:
                 self._unnamed[key] += 1
                 name = f"#{self._unnamed[key]}"
             self.functions[row.function].ops[path + name] = known
+            self._nchars += len(path) + len(name)
+            self._program.require_texts(self._nchars)  # each repeats the names of the blocks around it
         arguments = known.arguments.setdefault(row.key, [])
         if row.storage == _codec.NAME:
             arguments.append(self._meaning(row.block, row.text))

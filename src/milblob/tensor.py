@@ -146,6 +146,13 @@ class Tensor:
         return join_relative(self._source.directory.path, self._constant.text.removeprefix(MODEL_PATH))
 
     @property
+    def _place(self) -> Any:
+        """What two tensors of an open model that are one record have in common; None of what is in no weight file."""
+        if not self.is_blob or self._package.staged:
+            return None
+        return (self._constant.text if self._source is not None else None), id(self._source), self.offset
+
+    @property
     def data_offset(self) -> int | None:
         """In a blob file, byte offset of the first value, as its record says; None for other tensors.
 
@@ -178,7 +185,9 @@ class Tensor:
 
     def _number(self, constant: Any) -> int | None:
         """The value of a part that is one integer, if it can be read."""
-        if constant is None or isinstance(constant, Compressed):
+        if constant is None or isinstance(constant, Compressed) or constant.shape is None:
+            return None
+        if None in constant.shape or prod(constant.shape) != 1:  # each weight would unpack it again, whatever its size
             return None
         try:
             return int(self._part(constant)._packed().array().reshape(-1)[0])
@@ -221,6 +230,7 @@ class Tensor:
         with self._naming():
             if self._compressed is not None:
                 dense = self._dense()
+                self._account()
                 if out is None:
                     return read(dense)
                 require_fit(out, dense.dtype.numpy, dense.shape)
@@ -253,9 +263,13 @@ class Tensor:
             staged = package.staged[self.name]
             return staged if out is None else copy_into(out, staged)
         if self._compressed is not None:
-            return read(self._dense())
+            dense = self._dense()
+            self._account()
+            return read(dense)
         if self.is_blob:
             reader, record = self._record()
+            if self.mil_dtype.is_sub_byte:  # others are views
+                self._account()
             return array_over(reader._mapping.live(), record, cast("tuple[int, ...]", self._shape), out)
         source, program = cast(Source, self._source), cast(Program, self._program)
         source.mapping.check_size()
@@ -295,8 +309,19 @@ class Tensor:
     def _dense(self) -> Dense:
         """What computes the values of a compressed weight."""
         self._package.require_open()
-        program = cast(Program, self._program)
-        return Chain(lambda part: self._part(part)._packed(), program.path).dense(cast(Compressed, self._compressed))
+        program, budget = cast(Program, self._program), self._package.budget
+        chain = Chain(lambda part: self._part(part)._packed(), program.path, budget.require)
+        dense = chain.dense(cast(Compressed, self._compressed))
+        budget.spend((self.name, "parts"), chain.nbytes)
+        return dense
+
+    def _account(self) -> None:
+        """Count the values as ones that are made, or looked through: see `budget.Budget`.
+
+        Raises:
+            UnsupportedError: more than may be made of the files of this model.
+        """
+        self._package.budget.spend(self.name, self.mil_dtype.numpy.itemsize * self.size)
 
     def read_packed(self) -> np.ndarray[Any, Any]:
         """Return the elements as a weight file stores them: little-endian, those below 8 bits packed.

@@ -9,7 +9,7 @@ import numpy as np
 from . import _codec
 from .blobcheck import Findings
 from .dtypes import DType
-from .errors import MilblobError
+from .errors import LimitError, MilblobError
 from .measuring import Statistics, statistics_of
 from .model import Model
 from .pieces import Piece, stored_piece
@@ -24,7 +24,7 @@ _INDICES = {"constexpr_lut_to_dense": "indices", "constexpr_lut_to_sparse": "ind
 _BROKEN = (MilblobError, OSError)  # the rest of `check` has said so already
 
 
-def check_values(found: Findings, source: Any) -> None:
+def check_values(found: Findings, source: Any, max_nbytes: int | None = None) -> None:
     """Read every stored tensor of a model and report what is wrong with the values.
 
     Args:
@@ -32,13 +32,15 @@ def check_values(found: Findings, source: Any) -> None:
         source: what `open` takes. What cannot be opened or read is passed over: finding that is for `check`.
     """
     try:
-        with Model(source, stored=True) as model:
+        with Model(source, stored=True, max_nbytes=max_nbytes) as model:
             _check_numbers(found, model)
+        with Model(source, max_nbytes=max_nbytes) as model:
+            for operation in _operations(model):
+                _check_operation(found, operation)
+    except LimitError as error:
+        found.add("warning", "limit", error.what, file=error.file, where=error.where)
     except _BROKEN:
         return
-    with Model(source) as model:
-        for operation in _operations(model):
-            _check_operation(found, operation)
 
 
 # ------------------------------------------------------------------------------------------------------ NaN, infinities
@@ -115,6 +117,8 @@ def _check_operation(found: Findings, operation: Tensor) -> None:
             indices, palette = parts.get(_INDICES[kind]), parts.get("lut")
             if indices is not None and palette is not None and indices._compressed is None:
                 _check_indices(found, operation, indices, palette)
+    except LimitError:
+        raise
     except _BROKEN:
         return
 
@@ -122,6 +126,8 @@ def _check_operation(found: Findings, operation: Tensor) -> None:
 def _piece(part: Tensor, operation: Tensor) -> tuple[Piece | None, bool]:
     """The stored elements of a part, and whether they are, as up to iOS17, bits in a vector of bytes."""
     piece = stored_piece(part)
+    if piece is not None:  # operations may share their parts: each looks through them again
+        part._package.budget.spend((operation.name, part.name), piece.nbytes)
     return piece, piece is not None and piece.dtype is DType.UINT8 and "shape" in operation.parts
 
 

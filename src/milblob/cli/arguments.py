@@ -97,6 +97,11 @@ def _add_views(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_limit(parser: argparse.ArgumentParser) -> None:
+    most = "most bytes of values to make of the files, such as 100G; default: 256 times their size, 1G at least"
+    parser.add_argument("--max-nbytes", metavar="SIZE", type=_size, help=most)
+
+
 def _add_ls(commands: Any) -> None:
     parser = _command(
         commands,
@@ -131,6 +136,7 @@ def _add_show(commands: Any) -> None:
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
     parser.add_argument("name", metavar="NAME", nargs="?", help="a tensor; default: the model itself")
     parser.add_argument("-f", "--function", metavar="FUNCTION", help="the function whose tensor is meant")
+    _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
@@ -157,6 +163,7 @@ def _add_stats(commands: Any) -> None:
     parser.add_argument("--histogram", action="store_true", help="how the values of each tensor are distributed")
     keys = f"{', '.join(_FIGURES)}; default: file, the model's own order; figures with the largest first"
     parser.add_argument("-s", "--sort", metavar="KEY", choices=_FIGURES, default="file", help=keys)
+    _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
@@ -169,6 +176,7 @@ def _add_hash(commands: Any) -> None:
     )
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
     parser.add_argument("--dense", action="store_true", help="compressed weights by their decoded values")
+    _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
@@ -217,6 +225,7 @@ def _add_diff(commands: Any) -> None:
     parser.add_argument(
         "--stored", action="store_true", help="the stored parts of compressed weights instead of the weights"
     )
+    _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
@@ -237,6 +246,7 @@ def _add_match(commands: Any) -> None:
     parser.add_argument("--force", action="store_true", help="replace FILE")
     similar = "correlation from which values count as similar, up to 1; default: 0.7"
     parser.add_argument("--threshold", metavar="R", type=float, default=0.7, help=similar)
+    _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
@@ -251,6 +261,7 @@ def _add_extract(commands: Any) -> None:
     parser.add_argument("-o", "--output", metavar="OUT", required=True, help="file.npz, file.safetensors or directory/")
     _add_views(parser)
     parser.add_argument("--force", action="store_true", help="replace what is there")
+    _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
 
 
@@ -272,6 +283,7 @@ def _add_convert(commands: Any) -> None:
     _add_views(parser)
     _add_weight_file(parser)
     parser.add_argument("--force", action="store_true", help="replace what is there")
+    _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
 
 
@@ -302,6 +314,7 @@ def _add_pack(commands: Any) -> None:
         help="leave out what weight files cannot hold: bool, 64-bit numbers, strings",
     )
     parser.add_argument("--force", action="store_true", help="replace what is there")
+    _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
 
 
@@ -327,6 +340,7 @@ def _add_check(commands: Any) -> None:
         "models", metavar="MODEL", nargs="+", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
     )
     parser.add_argument("--values", action="store_true", help="look at values too: all weights are read")
+    _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
@@ -362,6 +376,7 @@ def _add_refit(commands: Any) -> None:
     parser.add_argument("-o", "--output", metavar="OUT", help="write a copy of the model there instead")
     parser.add_argument("--force", action="store_true", help="replace the model or file that OUT is")
     parser.add_argument("--dry-run", action="store_true", help="check everything, write nothing")
+    _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="say what was changed as one JSON object")
 
 
@@ -415,6 +430,7 @@ def _add_repack(commands: Any) -> None:
     add("-f", "--function", metavar="NAME", action="append", help=functions)
     add("-n", "--dry-run", action="store_true", help="say what would be done")
     add("--force", action="store_true", help="replace what is there")
+    _add_limit(parser)
     add("--json", action="store_true", help="one JSON object")
 
 
@@ -438,4 +454,5 @@ def _add_merge_functions(commands: Any) -> None:
     )
     parser.add_argument("--default", metavar="NAME", help="the default function; default: that of the first model")
     parser.add_argument("--force", action="store_true", help="replace a package that exists")
+    _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="say what was made as one JSON object")

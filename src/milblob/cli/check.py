@@ -18,7 +18,7 @@ def run(arguments: Namespace) -> int:
     prefixed = arguments.quiet and len(arguments.models) > 1  # no summary tells whose findings these are
     for path in arguments.models:
         try:
-            findings = check(path, values=arguments.values)
+            findings = check(path, values=arguments.values, max_nbytes=arguments.max_nbytes)
         except OSError as error:
             output.say(f"{error.strerror or error}: {path}")
             status = _EXIT_ERROR

@@ -49,9 +49,13 @@ def run(arguments: Namespace) -> int:
 def _open(stack: ExitStack, source: str, arguments: Namespace) -> Mapping[str, Readable]:
     """Open the source and choose from it."""
     if not is_array_file(source):
-        model = stack.enter_context(opening.open(source, constants=arguments.constants, stored=arguments.stored))
+        model = stack.enter_context(
+            opening.open(
+                source, constants=arguments.constants, stored=arguments.stored, max_nbytes=arguments.max_nbytes
+            )
+        )
         return weights.with_notes(select(model, arguments), model)
     if arguments.function is not None or arguments.constants or arguments.stored:
         raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
-    arrays = stack.enter_context(open_arrays(source))
+    arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes))
     return {name: arrays[name] for name in arrays if matches(name, arguments.keep)}

@@ -32,6 +32,7 @@ def run(arguments: Namespace) -> int:
             names_only=arguments.names_only,
             stored=arguments.stored,
             progress=progress,
+            max_nbytes=arguments.max_nbytes,
         )
     finally:
         progress.close()

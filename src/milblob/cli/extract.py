@@ -14,7 +14,9 @@ def run(arguments: Namespace) -> int:
     """Run the command."""
     target = arguments.output
     check_target(arguments.model, target)
-    with opening.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
+    with opening.open(
+        arguments.model, constants=arguments.constants, stored=arguments.stored, max_nbytes=arguments.max_nbytes
+    ) as model:
         chosen = with_notes(select(model, arguments), model)
         if not chosen:
             wanted = describe_filter(arguments)

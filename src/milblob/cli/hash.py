@@ -12,7 +12,7 @@ from .selection import describe_filter, select
 def run(arguments: Namespace) -> int:
     """Run the command. With -k or -f there is no hash of the model: what it covers is not read."""
     filtered = bool(describe_filter(arguments))
-    with opening.open(arguments.model, constants=arguments.verbose) as model:
+    with opening.open(arguments.model, constants=arguments.verbose, max_nbytes=arguments.max_nbytes) as model:
         chosen = select(model, arguments)
         if not chosen and filtered and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")

@@ -95,7 +95,9 @@ def _unique_nbytes(tensors: Iterable[Tensor]) -> int:
         tensor = pending.pop()
         parts = tensor.parts
         if parts:
-            pending.extend(parts.values())
+            if tensor.name not in seen:  # operations that share what they read lead to it in more ways than can be gone
+                seen.add(tensor.name)
+                pending.extend(parts.values())
             continue
         key = (tensor.file, tensor.offset) if tensor.offset is not None else tensor.name
         if key in seen or None in tensor._shape:

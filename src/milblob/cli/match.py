@@ -24,6 +24,7 @@ def run(arguments: Namespace) -> int:
             threshold=arguments.threshold,
             select=(lambda name: matches(name, arguments.keep)) if arguments.keep else None,
             progress=progress,
+            max_nbytes=arguments.max_nbytes,
         )
     finally:
         progress.close()

@@ -15,6 +15,7 @@ def run(arguments: Namespace) -> int:
         arguments.output,
         default=arguments.default,
         force=arguments.force,
+        max_nbytes=arguments.max_nbytes,
     )
     if arguments.json:
         output.print_json(

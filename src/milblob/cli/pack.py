@@ -62,7 +62,7 @@ def _open(stack: ExitStack, arguments: Namespace) -> tuple[dict[str, StoredArray
     chosen: dict[str, StoredArray] = {}
     skipped: dict[str, str] = {}
     for source in arguments.sources:
-        arrays = stack.enter_context(open_arrays(source))
+        arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes))
         for name in arrays:
             if not matches(name, arguments.keep):
                 continue

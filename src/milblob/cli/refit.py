@@ -20,6 +20,7 @@ def run(arguments: Namespace) -> int:
         output=arguments.output,
         force=arguments.force,
         dry_run=arguments.dry_run,
+        max_nbytes=arguments.max_nbytes,
     )
     if arguments.verbose:
         for change in report.changes:

@@ -18,6 +18,7 @@ def run(arguments: Namespace) -> int:
         "merge": arguments.merge, "align": arguments.align, "canonical": arguments.canonical,
         "select": arguments.keep or None, "functions": arguments.function, "overflow": arguments.overflow,
         "nan": arguments.nan, "force": arguments.force, "decompress": arguments.decompress,
+        "max_nbytes": arguments.max_nbytes,
     }  # fmt: skip
     bar = Progress((), enabled=not arguments.quiet and sys.stderr.isatty())
 

@@ -57,7 +57,7 @@ def describe_filter(arguments: Namespace) -> str:
     return " ".join(words)
 
 
-def find(source: str, name: str, function: str | None) -> tuple[Model, Tensor]:
+def find(source: str, name: str, function: str | None, max_nbytes: int | None = None) -> tuple[Model, Tensor]:
     """Open a model in the first view that has a tensor of this name: weights, stored parts, every constant.
 
     Returns:
@@ -68,7 +68,7 @@ def find(source: str, name: str, function: str | None) -> tuple[Model, Tensor]:
     """
     known: dict[str, None] = {}
     for constants, stored in ((False, False), (False, True), (True, False), (True, True)):
-        model = opening.open(source, constants=constants, stored=stored)
+        model = opening.open(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
         try:
             if function is not None:
                 check_function(model, function)

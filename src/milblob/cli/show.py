@@ -30,7 +30,7 @@ def run(arguments: Namespace) -> int:
             else:
                 _print_model(document, arguments)
         return 0
-    model, tensor = find(arguments.model, arguments.name, arguments.function)
+    model, tensor = find(arguments.model, arguments.name, arguments.function, arguments.max_nbytes)
     with model:
         _show_tensor(tensor, arguments)
     return 0

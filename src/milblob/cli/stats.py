@@ -36,7 +36,9 @@ class _Row(NamedTuple):
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    with opening.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
+    with opening.open(
+        arguments.model, constants=arguments.constants, stored=arguments.stored, max_nbytes=arguments.max_nbytes
+    ) as model:
         chosen = select(model, arguments)
         if not chosen and describe_filter(arguments) and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from .. import _codec
+from ..budget import Budget
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..jsontext import as_shape, parse_json
@@ -24,7 +25,7 @@ class StoredArray:
         shape: dimensions.
     """
 
-    __slots__ = ("_form", "_load", "_where", "mil_dtype", "name", "shape")
+    __slots__ = ("_budget", "_form", "_load", "_where", "mil_dtype", "name", "shape")
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class StoredArray:
         load: Callable[[], np.ndarray[Any, Any]],
         form: str = "values",
         where: str | None = None,
+        budget: Budget | None = None,
     ) -> None:
         """Describe an array.
 
@@ -44,6 +46,7 @@ class StoredArray:
                 element), "packed" (uint8, one-dimensional, as in a weight file), "text" (uint8, a JSON list of
                 strings).
             where: file, for messages.
+            budget: of the file or files; None for an array in memory.
         """
         self.name = name
         self.mil_dtype = mil_dtype
@@ -51,6 +54,7 @@ class StoredArray:
         self._load = load
         self._form = form
         self._where = where
+        self._budget = budget
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -105,8 +109,14 @@ class StoredArray:
             raise TypeError(f"dtype of {self.name}: expected one of fixed size, got string")
         return self._stored() if self._form == "packed" else np.asarray(stored_bytes(self.read(), self.mil_dtype))
 
+    def _account(self) -> None:
+        """Count the values as ones that are made, or looked through: see `Budget`."""
+        if self._budget is not None:
+            self._budget.spend(self.name, self.mil_dtype.numpy.itemsize * self.size)
+
     def _stored(self) -> np.ndarray[Any, Any]:
         try:
+            self._account()
             return self._load()
         except MilblobError as error:
             error.where = error.where or self.name
@@ -200,6 +210,7 @@ def restored(
     shape: tuple[int, ...],
     load: Callable[[], np.ndarray[Any, Any]],
     file: str,
+    budget: Budget,
 ) -> StoredArray:
     """Make the array that is stored as another one: the inverse of `elements.elements`.
 
@@ -210,6 +221,7 @@ def restored(
         shape: that the format says it has.
         load: gives it, of this dtype and shape.
         file: for messages.
+        budget: of that file.
 
     Raises:
         FormatError: a note that does not fit what is stored.
@@ -223,7 +235,7 @@ def restored(
         words = f"dtype of {name}: expected one that MIL has, got {stored}"
         raise UnsupportedError(words, file=file) from None
     if "dtype" not in note:
-        return StoredArray(name, own, shape, load, "values", file)
+        return StoredArray(name, own, shape, load, "values", file, budget)
 
     def refuse(what: str, expected: Any, got: Any) -> FormatError:
         return FormatError(f"{what} in the note of {name}: expected {expected}, got {got!r:.100}", file=file)
@@ -236,15 +248,15 @@ def restored(
         raise refuse("shape", "a list of sizes", note["shape"])
     require_shape(given, 0, file)
     if own is DType.UINT8 and dtype is DType.STRING:
-        return StoredArray(name, dtype, given, load, "text", file)
+        return StoredArray(name, dtype, given, load, "text", file, budget)
     if note.get("packed") is True and dtype is not DType.STRING:
         if own is not DType.UINT8 or shape != (dtype.nbytes(prod(given)),):
             raise refuse("dtype and shape", f"what {own} {list(shape)} holds packed", f"{dtype} {list(given)}")
-        return StoredArray(name, dtype, given, load, "packed", file)
+        return StoredArray(name, dtype, given, load, "packed", file, budget)
     if given != shape:
         raise refuse("shape", list(shape), list(given))
     if own is dtype:
-        return StoredArray(name, dtype, shape, load, "bytes" if dtype.is_sub_byte else "values", file)
+        return StoredArray(name, dtype, shape, load, "bytes" if dtype.is_sub_byte else "values", file, budget)
     if own.name != f"UINT{max(dtype.nbits, 8)}":
         raise refuse("dtype", f"one that {own} can stand for", note["dtype"])
-    return StoredArray(name, dtype, shape, load, "bytes" if dtype.is_sub_byte else "values", file)
+    return StoredArray(name, dtype, shape, load, "bytes" if dtype.is_sub_byte else "values", file, budget)

@@ -67,6 +67,7 @@ def elements(tensor: Readable, native: frozenset[DType] = PLAIN, packed: bool = 
         As `Tensor.read`.
     """
     dtype = tensor.mil_dtype
+    tensor._account()
     if dtype in native:
         return Stored(tensor.read(), None)
     if dtype is DType.STRING:

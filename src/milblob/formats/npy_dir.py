@@ -4,12 +4,14 @@ import json
 import os
 from collections.abc import Mapping
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from .. import paths
 from ..beneath import Place
+from ..budget import Budget
 from ..errors import FormatError
 from ..files import NewDirectory
 from ..jsontext import parse_json
@@ -112,7 +114,7 @@ def read_index(directory: str) -> dict[str, Any] | None:
     return rows
 
 
-def open_arrays(path: str) -> Arrays:
+def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
     """Open a directory that `save` made, or any with .npy files, which are then called as their files.
 
     Raises:
@@ -125,16 +127,18 @@ def open_arrays(path: str) -> Arrays:
         rows = {name.removesuffix(".npy"): {"file": name} for name in names}
         if not rows:
             raise FormatError(f"directory: expected {INDEX} or .npy files, got neither", file=path)
-    return Arrays({name: partial(_find, path, name, row) for name, row in rows.items()}, lambda: None)
+    budget = Budget(max_nbytes, path)
+    return Arrays({name: partial(_find, path, name, row, budget) for name, row in rows.items()}, lambda: None)
 
 
-def _find(directory: str, name: str, row: Mapping[str, Any]) -> StoredArray:
+def _find(directory: str, name: str, row: Mapping[str, Any], budget: Budget) -> StoredArray:
     place = Place(directory).beneath(row["file"])
     header, load = open_array(place)
-    return restored(name, row, header.dtype, header.shape, load, place.path)
+    budget.add_file(place.path, header.nbytes + header.dtype.itemsize * prod(header.shape))
+    return restored(name, row, header.dtype, header.shape, load, place.path, budget)
 
 
-def open_file(path: str) -> Arrays:
+def open_file(path: str, max_nbytes: int | None = None) -> Arrays:
     """Open one .npy file: an array that is called as the index beside it says, or else as the file.
 
     Raises:
@@ -146,4 +150,4 @@ def open_file(path: str) -> Arrays:
         ((name, row) for name, row in rows.items() if row["file"] == file_name),
         (file_name.removesuffix(".npy"), {"file": file_name}),
     )
-    return Arrays({name: partial(_find, directory, name, row)}, lambda: None)
+    return Arrays({name: partial(_find, directory, name, row, Budget(max_nbytes, path))}, lambda: None)

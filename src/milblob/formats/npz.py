@@ -11,18 +11,22 @@ from typing import Any
 
 import numpy as np
 
+from ..budget import Budget
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..files import NewFile
+from ..jsontext import MAX_NBYTES
 from ..mapping import Mapping as MappedFile
 from .arrays import Arrays, StoredArray, named, parse_notes, restored
 from .elements import PLAIN, Progress, Readable, elements
 from .filenames import escaped
 from .npy import HEAD_NBYTES, Header, read_header
+from .unpacking import unpacker
 
 NOTES = "__milblob__"
 """Key of the notes: one string of JSON, {key: {"dtype": ..., "name": ...}}; only of tensors that need a note."""
 
 
+_PIECE_NBYTES = 1 << 20  # decompressed in one go
 _LOCAL_HEADER = 30  # bytes before the name in a local file header
 _MAX_RATIO = 1040  # deflate cannot do better: a larger size is a lie, and memory for it must not be asked for
 
@@ -88,7 +92,7 @@ def _write(archive: zipfile.ZipFile, key: str, array: np.ndarray[Any, Any]) -> N
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def open_arrays(path: str) -> Arrays:
+def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
     """Open an .npz file, whoever wrote it.
 
     Members that are not compressed are read where they lie, after their checksum; compressed ones are unpacked, each
@@ -101,39 +105,40 @@ def open_arrays(path: str) -> Arrays:
     """
     mapping = MappedFile(path)
     try:
-        with _as_ours(path):
-            archive = zipfile.ZipFile(path)
-    except BaseException:
-        mapping.close()
-        raise
-
-    def close() -> None:
-        archive.close()
-        mapping.close()
-
-    try:
+        with _as_ours(path), zipfile.ZipFile(path) as archive:
+            directory = archive.infolist()
+        budget = Budget(max_nbytes, path)
+        budget.add_file(path, mapping.nbytes)
         members: dict[str, _Member] = {}
-        for info in archive.infolist():
+        for info in directory:
             if not info.filename.endswith(".npy"):
                 raise FormatError(f"member {info.filename!r:.100}: expected an .npy file, got another", file=path)
             key = info.filename.removesuffix(".npy")
             if key in members:
                 raise FormatError(f"members: expected each name once, got {info.filename!r:.100} twice", file=path)
-            members[key] = _Member(path, mapping, archive, info)
+            members[key] = _Member(path, mapping, info)
         notes = {}
         if NOTES in members:
-            text = members.pop(NOTES)
-            notes = parse_notes(str(text.load(text.header())), path)
+            notes = parse_notes(members.pop(NOTES).text(), path)
         names = named(members, notes, path)
     except BaseException:
-        close()
+        mapping.close()
         raise
-    return Arrays({name: partial(_find, members[key], name, notes.get(key)) for name, key in names.items()}, close)
+    return Arrays(
+        {name: partial(_find, members[key], name, notes.get(key), budget) for name, key in names.items()},
+        mapping.close,
+    )
 
 
-def _find(member: "_Member", name: str, note: dict[str, Any] | None) -> StoredArray:
+def _find(member: "_Member", name: str, note: dict[str, Any] | None, budget: Budget) -> StoredArray:
     header = member.header()
-    return restored(name, note, header.dtype, header.shape, partial(member.load, header), member.path)
+
+    def load() -> np.ndarray[Any, Any]:
+        if not member.is_stored:
+            budget.spend((name, "member"), member.nbytes)
+        return member.load(header)
+
+    return restored(name, note, header.dtype, header.shape, load, member.path, budget)
 
 
 @contextlib.contextmanager
@@ -157,56 +162,88 @@ def _as_ours(path: str) -> Iterator[None]:
 class _Member:
     """One .npy in a zip."""
 
-    __slots__ = ("_archive", "_info", "_is_sound", "_mapping", "_name", "path")
+    __slots__ = ("_info", "_is_sound", "_mapping", "_name", "path")
 
-    def __init__(self, path: str, mapping: MappedFile, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    def __init__(self, path: str, mapping: MappedFile, info: zipfile.ZipInfo) -> None:
         self.path = path
         self._mapping = mapping
-        self._archive = archive
         self._info = info
         self._name = f"member {info.filename!r:.100}"
         self._is_sound = False
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it lies in the file as it is."""
+        return self._info.compress_type == zipfile.ZIP_STORED
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the .npy, as the zip says."""
+        return self._info.file_size
 
     def header(self) -> Header:
         """Read its header."""
         info = self._info
         if info.flag_bits & 1:
             raise UnsupportedError(f"{self._name}: expected one that is not encrypted, got a secret", file=self.path)
-        if info.compress_type == zipfile.ZIP_STORED:
+        head = bytearray(min(info.file_size, HEAD_NBYTES))
+        if self.is_stored:
             start = self._start()
-            head = bytes(memoryview(self._mapping.live())[start : start + min(info.file_size, HEAD_NBYTES)])
+            head[:] = memoryview(self._mapping.live())[start : start + len(head)]
         else:
             if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > _MAX_RATIO * info.compress_size:
                 words = f"{self._name}: expected at most {_MAX_RATIO} bytes of each that is stored, got a size of "
                 raise FormatError(f"{words}{info.file_size} for {info.compress_size}", file=self.path)
-            with _as_ours(self.path), self._archive.open(info) as stream:
-                head = stream.read(HEAD_NBYTES)
-        return read_header(head, info.file_size, self._name, self.path)
+            with _as_ours(self.path):
+                self._unpack(memoryview(head))
+        return read_header(bytes(head), info.file_size, self._name, self.path)
+
+    def text(self) -> str:
+        """Return the string that it holds, of at most as many bytes as any document of JSON."""
+        header = self.header()
+        if header.shape != () or header.dtype.kind != "U" or header.dtype.itemsize > 4 * MAX_NBYTES:
+            words = f"{self._name}: expected one string of at most {MAX_NBYTES} characters"
+            raise FormatError(f"{words}, got {header.dtype} {list(header.shape)}", file=self.path)
+        return str(self.load(header))
 
     def load(self, header: Header) -> np.ndarray[Any, Any]:
         """Return the array: over the mapped file if it is not compressed."""
-        if self._info.compress_type == zipfile.ZIP_STORED:
+        if self.is_stored:
             buffer = self._mapping.check_size()
             start = self._start()
             if not self._is_sound:
                 self._require_sum(memoryview(buffer)[start : start + self._info.file_size])
             return header.array_over(buffer, start)
         out = np.empty(header.shape, header.dtype, order="F" if header.is_fortran else "C")
-        flat: Any = out.reshape(-1, order="A").view(np.uint8) if out.nbytes else b""
-        rest = memoryview(flat)
-        stream: Any
-        with _as_ours(self.path), self._archive.open(self._info) as stream:
-            stream.read(header.nbytes)
-            while rest.nbytes:
-                count = stream.readinto(rest)
-                if not count:
-                    raise EOFError(f"{self._name} that ends too soon")
-                rest = rest[count:]
-            stream.read(1)  # the end: zipfile compares the checksum
+        head = bytearray(header.nbytes)
+        flat: Any = memoryview(out.reshape(-1, order="A").view(np.uint8)) if out.nbytes else memoryview(b"")  # type: ignore[arg-type]
+        with _as_ours(self.path):
+            self._unpack(memoryview(head), flat)
+            found = zlib.crc32(flat, zlib.crc32(head))
+        if found != self._info.CRC:
+            words = f"checksum of {self._name}: expected {self._info.CRC:#010x}, got {found:#010x}"
+            raise FormatError(words, offset=self._info.header_offset, file=self.path)
         return out
 
-    def _start(self) -> int:
-        """Byte offset of what is stored."""
+    def _unpack(self, *parts: memoryview) -> None:
+        """Fill parts with what the member decompresses to, from its beginning.
+
+        zipfile asks bz2 and lzma for all that a few kilobytes become, which may be gigabytes; this, for what is wanted.
+        """
+        data = memoryview(self._mapping.check_size())
+        start = self._data_offset()
+        end = min(start + self._info.compress_size, data.nbytes)
+        unpack = unpacker(self._info, data[start:end])
+        for part in parts:
+            while part.nbytes:
+                piece = unpack(min(part.nbytes, _PIECE_NBYTES))
+                if not piece:
+                    raise EOFError(f"{self._name} that ends too soon")
+                part[: len(piece)] = piece
+                part = part[len(piece) :]
+
+    def _data_offset(self) -> int:
+        """Byte offset of what is stored, compressed or not."""
         info, data = self._info, memoryview(self._mapping.check_size())
         at = info.header_offset
         head = bytes(data[at : at + _LOCAL_HEADER]) if at >= 0 else b""
@@ -214,13 +251,18 @@ class _Member:
             words = f"local header of {self._name}: expected PK, 3, 4, got {head[:4].hex() or 'the end of the file'}"
             raise FormatError(words, offset=at, file=self.path)
         lengths = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-        start = at + _LOCAL_HEADER + lengths
+        return int(at + _LOCAL_HEADER + lengths)
+
+    def _start(self) -> int:
+        """Byte offset of what is stored as it is."""
+        info, data = self._info, memoryview(self._mapping.check_size())
+        at, start = info.header_offset, self._data_offset()
         if info.compress_size != info.file_size or start + info.file_size > data.nbytes:
             words = (
                 f"{self._name}: expected {info.file_size} bytes from {start} on, got a file that ends at {data.nbytes}"
             )
             raise FormatError(words, offset=at, file=self.path)
-        return int(start)
+        return start
 
     def _require_sum(self, data: memoryview) -> None:
         found = zlib.crc32(data)

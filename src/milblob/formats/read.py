@@ -19,8 +19,12 @@ def is_array_file(path: str) -> bool:
     return os.path.splitext(path)[1].lower() in SUFFIXES
 
 
-def open_arrays(path: str | os.PathLike[str]) -> Arrays:
+def open_arrays(path: str | os.PathLike[str], *, max_nbytes: int | None = None) -> Arrays:
     """Open a .safetensors, .npz or .npy file, a directory of .npy files, a weight file or a listing of one.
+
+    Args:
+        path: what to open.
+        max_nbytes: as for `milblob.open`.
 
     Returns:
         Mapping from names to `StoredArray`; a context manager. Arrays lie over the mapped file wherever it holds their
@@ -36,23 +40,23 @@ def open_arrays(path: str | os.PathLike[str]) -> Arrays:
     if paths.is_directory(path):
         from . import npy_dir
 
-        return npy_dir.open_arrays(path)
+        return npy_dir.open_arrays(path, max_nbytes)
     if suffix == ".npz":
         from . import npz
 
-        return npz.open_arrays(path)
+        return npz.open_arrays(path, max_nbytes)
     if suffix == ".safetensors":
         from . import safetensors
 
-        return safetensors.open_arrays(path)
+        return safetensors.open_arrays(path, max_nbytes)
     if suffix == ".npy":
         from . import npy_dir
 
-        return npy_dir.open_file(path)
+        return npy_dir.open_file(path, max_nbytes)
     if suffix in (*BLOB_SUFFIXES, *LISTINGS):
         from . import weights
 
-        return weights.open_arrays(path)
+        return weights.open_arrays(path, max_nbytes)
     raise UnsupportedError(
         f"arrays: expected .safetensors, .npz, .npy, a directory of .npy, a weight file or a listing of one, got {path}"
     )

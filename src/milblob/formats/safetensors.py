@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..budget import Budget
 from ..dtypes import DType
 from ..errors import FormatError, UnsupportedError
 from ..files import whole_file
@@ -101,7 +102,7 @@ def _library() -> Any:
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def open_arrays(path: str) -> Arrays:
+def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
     """Open a .safetensors file, whoever wrote it.
 
     The library checks the file. Its NumPy side copies every tensor and has no views of bfloat16 and fp8, so the arrays
@@ -122,11 +123,16 @@ def open_arrays(path: str) -> Arrays:
             raise FormatError(f"safetensors file: expected a sound one, got: {error}", file=path) from None
         header, start = _read_header(mapping, path)
         names = named(header, notes, path)
+        budget = Budget(max_nbytes, path)
+        budget.add_file(path, mapping.nbytes)
     except BaseException:
         mapping.close()
         raise
     return Arrays(
-        {name: partial(_find, mapping, path, start, name, header[key], notes.get(key)) for name, key in names.items()},
+        {
+            name: partial(_find, mapping, path, start, name, header[key], notes.get(key), budget)
+            for name, key in names.items()
+        },
         mapping.close,
     )
 
@@ -152,7 +158,13 @@ def _read_header(mapping: MappedFile, path: str) -> tuple[dict[str, Any], int]:
 
 
 def _find(
-    mapping: MappedFile, path: str, start: int, name: str, entry: dict[str, Any], note: dict[str, Any] | None
+    mapping: MappedFile,
+    path: str,
+    start: int,
+    name: str,
+    entry: dict[str, Any],
+    note: dict[str, Any] | None,
+    budget: Budget,
 ) -> StoredArray:
     dtype = _CODES.get(entry["dtype"])
     if dtype is None:
@@ -169,4 +181,4 @@ def _find(
             return np.empty(shape, dtype.numpy)
         return np.ndarray(shape, dtype.numpy, mapping.check_size(), start + begin)  # type: ignore[arg-type]
 
-    return restored(name, note, dtype, shape, load, path)
+    return restored(name, note, dtype, shape, load, path, budget)

@@ -277,6 +277,7 @@ class _GivenFile(NamedTuple):
 def _write(blobs: BlobWriter, name: str, tensor: Readable, dtype: DType | None) -> Row:
     """Write one tensor as a record."""
     own = tensor.mil_dtype
+    tensor._account()
     if dtype is not None and dtype is not own:
         return Row(name, dtype, tensor.shape, blobs.write(tensor.read(), dtype))
     if own.is_sub_byte:
@@ -325,13 +326,13 @@ def _file_in_listing(path: str, listing: str) -> str:
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def open_arrays(path: str) -> Arrays:
+def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
     """Open a weight file or a listing of one: a mapping from names to `StoredArray`.
 
     Raises:
         As `milblob.open`.
     """
-    model = Model(path)
+    model = Model(path, max_nbytes=max_nbytes)
     try:
         tensors = with_notes(model, model)
     except BaseException:
@@ -345,7 +346,7 @@ def _stored(name: str, tensors: Mapping[str, Readable]) -> StoredArray:
     if isinstance(tensor, StoredArray):
         return tensor
     load, form = (tensor.read_packed, "packed") if tensor.mil_dtype.is_sub_byte else (tensor.read, "values")
-    return StoredArray(name, tensor.mil_dtype, tensor.shape, load, form, tensor.file)
+    return StoredArray(name, tensor.mil_dtype, tensor.shape, load, form, tensor.file, tensor._package.budget)
 
 
 def with_notes(tensors: Mapping[str, Tensor], model: Model) -> Mapping[str, Readable]:
@@ -365,5 +366,6 @@ def with_notes(tensors: Mapping[str, Tensor], model: Model) -> Mapping[str, Read
     result: dict[str, Readable] = dict(tensors)
     for name in notes.keys() & result.keys():
         tensor = tensors[name]
-        result[name] = restored(name, notes[name], tensor.mil_dtype, tensor.shape, tensor.read, model.path)
+        budget = model._package.budget
+        result[name] = restored(name, notes[name], tensor.mil_dtype, tensor.shape, tensor.read, model.path, budget)
     return result

@@ -1,0 +1,95 @@
+"""How much may be made of what a file holds: small files could otherwise ask for any amount of memory and time."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Hashable
+
+from .arguments import as_integer
+from .errors import LimitError
+
+MIN_NBYTES = 1 << 30
+"""So much is always allowed."""
+
+MAX_GROWTH = 256
+"""Bytes that each byte of the files may become. One-bit palettes of float16 make 16 of one, masks of float32 at most
+32, and functions that share their weights make them again for each; nothing that Core ML's tools write comes near."""
+
+
+class Budget:
+    """The bytes that may be made of the files of one model, or of one file of arrays.
+
+    What counts is what is decoded, unpacked, decompressed, looked through or written elsewhere; views of a mapped file
+    that nobody looks through do not. Each tensor counts once, however often its values are read: what a caller repeats
+    is the caller's doing, but that a file holds one value under a thousand names is the file's.
+
+    Args:
+        max_nbytes: the most; None for MAX_GROWTH times the bytes of the files, and MIN_NBYTES at least.
+
+    Attributes:
+        stored_nbytes: of the files that were opened so far.
+        file: what messages call them.
+
+    Raises:
+        TypeError, ValueError: `max_nbytes` is no number of bytes.
+    """
+
+    __slots__ = ("_files", "_known", "_lock", "_max_nbytes", "_spent", "file", "stored_nbytes")
+
+    def __init__(self, max_nbytes: int | None = None, file: str | None = None) -> None:
+        if max_nbytes is not None:
+            max_nbytes = as_integer("max_nbytes", max_nbytes, "a number of bytes, or None for the default")
+            if max_nbytes < 0:
+                raise ValueError(f"max_nbytes: expected 0 or more, got {max_nbytes}")
+        self._max_nbytes = max_nbytes
+        self.file = file
+        self.stored_nbytes = 0
+        self._files: set[Hashable] = set()
+        self._spent = 0
+        self._known: set[Hashable] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def max_nbytes(self) -> int:
+        """The most that may be made, as the files that were opened so far allow."""
+        return max(MIN_NBYTES, MAX_GROWTH * self.stored_nbytes) if self._max_nbytes is None else self._max_nbytes
+
+    def add_file(self, name: str | None, nbytes: int) -> None:
+        """Count the bytes of a file once, whatever names and links lead to it; without a name, of a buffer."""
+        key: Hashable = name
+        if name is not None:
+            with contextlib.suppress(OSError, ValueError):
+                status = os.stat(name)
+                key = status.st_dev, status.st_ino
+        with self._lock:
+            if key is None or key not in self._files:
+                self._files.add(key)
+                self.stored_nbytes += nbytes
+
+    def require(self, nbytes: int) -> None:
+        """Refuse so many bytes more, before memory or time goes into them.
+
+        Raises:
+            LimitError: more than are left.
+        """
+        if self._spent + nbytes > self.max_nbytes:
+            words = f"values in all: expected at most {self.max_nbytes} bytes made of {self.stored_nbytes} stored ones"
+            words += f", got {self._spent + nbytes} or more; max_nbytes (--max-nbytes) allows more"
+            raise LimitError(words, file=self.file)
+
+    def spend(self, key: Hashable, nbytes: int) -> None:
+        """Count the bytes that are made of something, unless they were counted before.
+
+        Args:
+            key: tells it from everything else in the files.
+
+        Raises:
+            LimitError: more than are left; nothing is counted then.
+        """
+        if key in self._known:
+            return
+        with self._lock:
+            if key not in self._known:
+                self.require(nbytes)
+                self._known.add(key)
+                self._spent += nbytes
