@@ -63,7 +63,7 @@ MB_KERNEL mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t coun
     /* Adding -lo maps the legal range to 0..span; what was outside wraps past it. Signed and unsigned bytes alike. */
     uint8_t block[MB_PACK_BLOCK];
     for (uint64_t done = 0; done < count;) {
-        const uint64_t some = count - done < MB_PACK_BLOCK ? count - done : MB_PACK_BLOCK, groups = some / 8;
+        const uint64_t some = count - done < MB_PACK_BLOCK ? count - done : (uint64_t)MB_PACK_BLOCK, groups = some / 8;
         uint8_t bad = 0;
         memcpy(block, src + done, (size_t)some);
         MB_ONCE();

@@ -67,7 +67,8 @@ def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
         field: number of the TensorValue field.
         array: contiguous buffer, aligned to an element; little-endian where `kind` is PACK_RAW.
         kind: PACK_RAW to copy the bytes; PACK_BOOL to make 1 of every byte that is not 0; PACK_I16, PACK_U16, PACK_I32,
-            PACK_I64 to encode elements of that type as varints; 1, 2, 3, 4 or 6 to pack one-byte elements to so many bits, checked against lo..hi (int8 if lo < 0).
+            PACK_I64 to encode elements of that type as varints; 1, 2, 3, 4 or 6 to pack one-byte elements to so many bits,
+            checked against lo..hi (int8 if lo < 0).
 
     Returns:
         bytes: the TensorValue message. An empty array gives the field with no values, as coremltools writes it.
