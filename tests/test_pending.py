@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import stat
+import struct
 import sys
 import tempfile
 
@@ -16,6 +17,7 @@ import pytest
 import milblob
 from conftest import blob_file
 from milblob import journal, paths, pending, refitting
+from milblob.compat import storage
 from milblob.editing import EditableModel
 from milblob.files import NewFile, whole_file
 from test_editing import assign, assign_in, left, make_package, number_of
@@ -429,6 +431,8 @@ def test_nothing_is_written_over_a_pending_change(faults, trees):
             with whole_file(str(weights), True) as name:
                 pathlib.Path(name).write_bytes(other)
 
+        with pytest.raises(RuntimeError, match="journal: expected none, got one of an interrupted change"):
+            storage._BlobStorageWriter(str(weights))
         for write in (new_file, new_blobs, more_blobs, by_name):
             with pytest.raises(milblob.FormatError, match="journal: expected none, got one of an interrupted change"):
                 write()
@@ -667,6 +671,9 @@ def test_somebody_elses_journal_above_stops_only_who_it_is_about(faults, trees, 
         above.write_bytes(content)
         os.chown(above, SOMEBODY, -1)
         assert number_of(root) == 0
+    above.write_bytes(struct.pack("<8sQII", b"milblob\2", 1 << 40, 0, (1 << 32) - 1))  # nobody reads all of this
+    os.truncate(above, 1 << 40)
+    assert number_of(root) == 0
     above.unlink()
     above.symlink_to("nowhere")
     assert number_of(root) == 0
