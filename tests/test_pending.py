@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import stat
+import struct
 import sys
 import tempfile
 
@@ -16,6 +17,7 @@ import pytest
 import milblob
 from conftest import blob_file
 from milblob import journal, paths, pending, refitting
+from milblob.compat import storage
 from milblob.editing import EditableModel
 from milblob.files import NewFile, whole_file
 from test_editing import assign, assign_in, left, make_package, number_of
@@ -176,28 +178,28 @@ def test_after_a_commit_that_failed(faults, tmp_path, second, mode, code, linked
             break
         number += 1
     assert number > 15
-    assert numbers == {1} if mode == "fail" else {0, 1}  # what failed once is written by `close`
+    assert numbers == ({1} if mode == "fail" else {0, 1})  # what failed once is written by `close`
 
 
 class Failing:
-    """Python's questions to the file system, the nth of which about what is below a directory fails."""
+    """Python's questions to the file system, and its removals: the nth below a directory fails, or all from it on."""
 
-    def __init__(self, monkeypatch, root):
-        self._monkeypatch, self._root = monkeypatch, os.path.realpath(root)
+    def __init__(self, monkeypatch, root, lasts=False):
+        self._monkeypatch, self._root, self._lasts = monkeypatch, os.path.realpath(root), lasts
         self.seen, self.number = 0, 0
 
     @contextlib.contextmanager
     def at(self, number):
         self.seen, self.number = 0, number
         with self._monkeypatch.context() as patch:
-            for name in ("stat", "lstat", "readlink", "access", "scandir", "listdir"):
+            for name in ("stat", "lstat", "readlink", "access", "scandir", "listdir", "unlink", "replace"):
                 patch.setattr(os, name, functools.partial(self._meet, getattr(os, name)))
             yield
 
     def _meet(self, real, path=".", *args, **kwargs):
         if not isinstance(path, int) and os.path.abspath(os.fsdecode(path)).startswith(self._root):
             self.seen += 1
-            if self.seen == self.number:
+            if self.seen == self.number or (self._lasts and self.seen > self.number):
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         return real(path, *args, **kwargs)
 
@@ -227,18 +229,58 @@ def test_a_failing_question_while_a_change_is_completed(faults, trees, monkeypat
         assert errors > 20
 
 
+@pytest.mark.parametrize("lasts", [False, True])
 @pytest.mark.parametrize("second", SECOND)
-def test_a_failing_question_while_a_change_is_written(trees, monkeypatch, second):
+def test_a_failing_question_while_a_change_is_written(trees, monkeypatch, second, lasts):
     numbers, number = set(), 1
     while True:
         path = str(trees())
-        failing = Failing(monkeypatch, path)
+        failing = Failing(monkeypatch, path, lasts)
         fail_and_go_on(path, second, lambda failing=failing, number=number: failing.at(number))
         numbers.add(in_one_state(path))
         if failing.seen < number:
             break
         number += 1
-    assert numbers == {1} and number > 20  # what failed once is written by `close`
+    assert numbers == {1} and number > 20  # what failed is written by `close`
+
+
+@pytest.mark.parametrize("stays", ["nothing", "unlink", "stat"])
+def test_journal_that_has_its_name_and_fails_to_be_synced(trees, monkeypatch, stays):
+    """It is taken back; if that fails too, it counts, and what it needs stays."""
+    root, commit = trees(), NewFile.commit
+    opened = milblob.open(root, "r+")
+    assign_in(opened, 1, ALL)
+
+    def failing(real, path, *args, **kwargs):
+        if str(path).endswith(pending.JOURNAL) and os.path.realpath(root) in str(path) and is_there:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path, *args, **kwargs)
+
+    def fail(self):
+        commit(self)
+        if self.path.endswith(pending.JOURNAL):
+            is_there.append(True)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), self.path)
+
+    is_there = []
+    with monkeypatch.context() as patch:
+        patch.setattr(NewFile, "commit", fail)
+        if stays != "nothing":
+            patch.setattr(os, stays, functools.partial(failing, getattr(os, stays)))
+        with pytest.raises(OSError, match="Input/output error"):
+            opened.flush()
+    assert is_there
+    if stays == "nothing":
+        assert journals(root) == [] and number_of(root) == 0 and left(root) == []
+        opened.flush()
+    else:
+        assert journals(root) and list(root.rglob(f"*{pending.STAGED}"))
+        with pytest.raises(milblob.FormatError, match="failed on the way"):
+            opened["floats"].read()
+        with pytest.raises(milblob.FormatError, match="failed on the way"):
+            opened.close()
+    opened.close()
+    assert in_one_state(root) == 1
 
 
 @pytest.mark.parametrize("action", ["assign", "assign_blobs"])
@@ -429,6 +471,8 @@ def test_nothing_is_written_over_a_pending_change(faults, trees):
             with whole_file(str(weights), True) as name:
                 pathlib.Path(name).write_bytes(other)
 
+        with pytest.raises(RuntimeError, match="journal: expected none, got one of an interrupted change"):
+            storage._BlobStorageWriter(str(weights))
         for write in (new_file, new_blobs, more_blobs, by_name):
             with pytest.raises(milblob.FormatError, match="journal: expected none, got one of an interrupted change"):
                 write()
@@ -667,6 +711,9 @@ def test_somebody_elses_journal_above_stops_only_who_it_is_about(faults, trees, 
         above.write_bytes(content)
         os.chown(above, SOMEBODY, -1)
         assert number_of(root) == 0
+    above.write_bytes(struct.pack("<8sQII", b"milblob\2", 1 << 40, 0, (1 << 32) - 1))  # nobody reads all of this
+    os.truncate(above, 1 << 40)
+    assert number_of(root) == 0
     above.unlink()
     above.symlink_to("nowhere")
     assert number_of(root) == 0

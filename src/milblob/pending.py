@@ -17,6 +17,7 @@ The data of a replacement is the SHA-256 of the new file (32 bytes), then its na
 
 import contextlib
 import io
+import itertools
 import os
 import stat
 import struct
@@ -32,6 +33,7 @@ STAGED = ".milblob-new"  # what a commit prepares, beside the file that it is fo
 PATCH, REPLACEMENT = 1, 2
 DIGEST_NBYTES = 32
 _MAGIC, _VERSION = b"milblob", 2
+_FIRST_COUNT = 1 << 16  # entries of a journal of somebody else's that are looked at, to see whether it is about a path
 _HEAD = struct.Struct("<8sQII")
 _NAME = struct.Struct("<H")
 _ENTRY = struct.Struct("<BHQQQ")
@@ -123,9 +125,9 @@ def _concerns(found: Pending, status: os.stat_result, path: str) -> bool:
     if status.st_uid in (os.geteuid(), directory.st_uid, 0):
         return True
     try:
-        with Journal(found.path) as journal:
-            changed = [paths.real(join(found.root, entry.path)) for entry in journal.entries]
-    except (FormatError, OSError, ValueError):
+        with Journal(found.path, is_whole=False) as journal:
+            changed = [join(found.root, entry.path) for entry in journal.entries]
+    except (FormatError, OSError):
         return False
     return any(f"{name}/".startswith(f"{path.rstrip('/')}/") for name in changed)
 
@@ -160,7 +162,7 @@ def model_of(found: Pending) -> str | None:
     if found.name != JOURNAL:
         return os.path.join(found.root, found.name.removesuffix(JOURNAL)[1:])
     try:
-        with Journal(found.path) as journal:
+        with Journal(found.path, is_whole=False) as journal:
             return os.path.join(found.root, journal.base) if journal.base else found.root
     except (FormatError, OSError):
         return None
@@ -187,7 +189,8 @@ class Journal:
         FormatError: no regular file, broken contents, another version.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_whole: bool = True) -> None:
+        """Read a journal; without `is_whole` only its first entries, and none of their data, in bounded time."""
         self._path = path
         if paths.is_link(path):
             raise FormatError("journal: expected a regular file, got a symbolic link", file=path)
@@ -203,8 +206,9 @@ class Journal:
             os.close(fd)
         try:
             data = memoryview(self._mapping.live())
-            self._require_whole(data)
-            self.base, self.entries = self._parse(data)
+            self._require_whole(data, is_whole)
+            self.base, entries = self._parse(data)
+            self.entries = list(entries if is_whole else itertools.islice(entries, _FIRST_COUNT))
         except BaseException:
             self.close()
             raise
@@ -220,7 +224,7 @@ class Journal:
         self.entries = []
         self._mapping.close()
 
-    def _require_whole(self, data: memoryview) -> None:
+    def _require_whole(self, data: memoryview, is_whole: bool) -> None:
         import zlib
 
         if len(data) < _HEAD.size:
@@ -236,12 +240,12 @@ class Journal:
             raise FormatError(words, offset=len(_MAGIC), file=self._path)
         if nbytes != len(data):
             raise FormatError(f"journal: expected {nbytes} bytes, got {len(data)}", offset=8, file=self._path)
-        got = zlib.crc32(data[_HEAD.size :])
+        got = zlib.crc32(data[_HEAD.size :]) if is_whole else crc
         if got != crc:
             words = f"journal: expected the checksum 0x{crc:08x}, got 0x{got:08x}"
             raise FormatError(words, offset=16, file=self._path)
 
-    def _parse(self, data: memoryview) -> tuple[str, list[Entry]]:
+    def _parse(self, data: memoryview) -> tuple[str, Iterator[Entry]]:
         at = _HEAD.size
         if len(data) - at < _NAME.size or len(data) - at - _NAME.size < _NAME.unpack_from(data, at)[0]:
             raise FormatError("journal: expected the name of a model, got its end", offset=at, file=self._path)
@@ -251,7 +255,7 @@ class Journal:
         if os.path.basename(base) != base or base in (".", "..") or "\0" in base:
             words = f"journal: expected a model in its own directory, got {base!r}"
             raise FormatError(words, offset=at, file=self._path)
-        return base, list(self._entries(data, end))
+        return base, self._entries(data, end)
 
     def _entries(self, data: memoryview, at: int) -> Iterator[Entry]:
         count = _HEAD.unpack_from(data)[3]

@@ -101,6 +101,7 @@ def python_inputs():
     import safetensors.numpy
 
     import milblob
+    from milblob import pending
 
     rows = [("model", "**/*.mlmodel"), ("weights", "**/weight.bin"), ("text", "**/model.mil")]
     rows += [("manifest", "**/Manifest.json"), ("metadata", "**/metadata.json")]
@@ -123,6 +124,14 @@ def python_inputs():
     with tempfile.TemporaryDirectory() as folder:
         milblob.write_weights(arrays, f"{folder}/w.bin", listing=f"{folder}/a.json")
         found.append(("listing", pathlib.Path(folder, "a.json").read_bytes()))
+    for name in ("weights/weight.bin", "model.mlmodel"):
+        size = (DATA / "constexpr_ios18/model.mlpackage/Data/com.apple.CoreML" / name).stat().st_size
+        patch = pending.Entry(pending.PATCH, f"Data/com.apple.CoreML/{name}", size, size - 8, bytes(8))
+        new = patch._replace(
+            kind=pending.REPLACEMENT, data=bytes(32) + pending.staged_name(name.rpartition("/")[2]).encode()
+        )
+        for entries in ([patch], [patch, new]):
+            found.append(("journal", b"".join(bytes(piece) for piece in pending.pieces("", entries))))
     models = [data for kind, data in found if kind in ("model", "text", "weights")]
     inputs = [bytes([KINDS[kind]]) + data for kind, data in found]
     # Every action on some of them; the quotient of the first byte by the number of kinds is the action.

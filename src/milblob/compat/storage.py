@@ -27,6 +27,7 @@ from .. import _codec, paths
 from ..blob import BlobReader
 from ..dtypes import DType
 from ..errors import FormatError, MilblobError
+from ..pending import require_none
 from ..tensorvalue import stored_bytes
 from ..transfer import write_at
 
@@ -136,6 +137,7 @@ class _BlobStorageWriter:
         flags = os.O_RDWR | os.O_CREAT | (os.O_TRUNC if truncate_file else 0)
         flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
         try:
+            require_none(os.fsdecode(self._path))  # completing a change would write into the new file
             self._fd = os.open(self._path, flags, 0o666)
             self._count = self._read_count()
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
