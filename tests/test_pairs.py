@@ -224,7 +224,7 @@ def test_other_weights_are_refused(pair, other):
         with pytest.raises(milblob.FormatError, match=words):
             _ = model["a"].data_offset
     found = [f for f in milblob.check(listing) if f.severity == "error"]
-    assert [f.code for f in found] == ["reference"] and "weights of a listing" in found[0].message
+    assert [f.code for f in found if "weights of a listing" in f.message] == ["reference"]
     milblob.load(weights)
 
 
