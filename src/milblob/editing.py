@@ -173,6 +173,10 @@ class EditableModel(Model):
             try:
                 lock(fd, real)
                 _require_same(mapped.fd, real)
+                if not os.path.samestat(
+                    os.fstat(fd), os.fstat(mapped.fd)
+                ):  # what is mapped was opened inside the model
+                    raise FormatError("file: expected the one that was opened, got another by that name", file=real)
             except BaseException:
                 os.close(fd)
                 raise

@@ -53,8 +53,8 @@ class Stamp(NamedTuple):
         """
         data = memoryview(weights.live())
         found = bytes(data[HASH_AT : HASH_AT + HASH_NBYTES]).hex()
-        if (data.nbytes, found) != self:
-            got = f"{data.nbytes} bytes with {f'hash {found}' if int(found or '0', 16) else 'none'}"
+        if (data.nbytes, found) != self or not int(found, 16):
+            got = f"{data.nbytes} bytes with {f'hash {found}' if int(found, 16) else 'none'}"
             words = f"weights of a listing: expected {self.nbytes} bytes with hash {self.hash} in the header, got {got}"
             words += " (another weight file, or one that was written anew: write both again, or open it alone)"
             raise FormatError(words, offset=HASH_AT, file=weights.name)

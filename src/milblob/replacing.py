@@ -1,5 +1,6 @@
 """Which directories may be replaced: those of which every file is of the kind that takes their place."""
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -93,10 +94,8 @@ def _package(root: Place) -> IsPart:
 
 def _compiled(root: Place) -> IsPart:
     """What the compiler of Core ML writes, and weight files."""
-    try:
+    with contextlib.suppress(UnsupportedError):  # then it is read, and is a model of another type
         Package(root.path, recover=False).close()
-    except UnsupportedError:
-        pass  # it is read, and is a model of another type
     return lambda name: _COMPILED.fullmatch(name) is not None or _is_weights(root, name)
 
 

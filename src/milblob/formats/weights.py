@@ -137,7 +137,7 @@ def save(
     return {row.name: row.offset for row in rows}
 
 
-# ------------------------------------------------------------------------------------------ a weight file and its listing
+# -------------------------------------------------------------------------------------------- weights and their listing
 
 
 def _is_of(listing: str, path: str) -> bool:
@@ -170,7 +170,7 @@ def _replace_pair(
     write_records: Callable[[BlobWriter], None],
     write_listing: Callable[[int, Stamp], None],
 ) -> None:
-    """Replace both by one change of a journal: whoever is killed leaves the old pair, or a journal and so the new one."""
+    """Replace both by one change of a journal: who is killed leaves the old pair, or a journal and so the new one."""
     stamps: list[Stamp] = []
 
     def write(fd: int) -> None:
