@@ -416,18 +416,19 @@ PRELUDE = """
 @LIMITED
 @pytest.mark.parametrize("method", METHODS)
 def test_a_member_that_becomes_gigabytes(method):
-    """2 GiB of a few kilobytes (of deflate: two megabytes), of which the header alone is read; then the rest is refused."""
+    """256 MiB of a few hundred kilobytes at most: the header alone is unpacked, and then the rest is refused."""
     code_of = """
-    write("a.npy", head("|u1", (2 << 30,)), 2 << 30)
+    write("a.npy", head("|u1", (1 << 28,)), 1 << 28)
     before = peak_rss_nbytes()
-    with open_arrays(path) as found:
+    with open_arrays(path, max_nbytes=1 << 20) as found:
         array = found["a"]
-        assert array.shape == (2 << 30,)
+        assert array.shape == (1 << 28,)
         try:
             array.read()
         except milblob.LimitError as error:
-            assert path.stat().st_size < 8 << 20
-            assert "max_nbytes" in str(error) and path.stat().st_size < 4 << 20
+            assert "max_nbytes" in str(error) and path.stat().st_size < 1 << 20
+        else:
+            raise AssertionError
     print((peak_rss_nbytes() - before) >> 20)
     """
     assert int(run_child(PRELUDE + code_of, method, timeout=240, memory_nbytes=1500 * MIB)) < 100
@@ -439,10 +440,9 @@ def test_notes_that_become_gigabytes(method):
     """The notes of milblob are read when a file is opened: they are one string, of a bounded size."""
     code_of = """
     before = 0
-    for descr, shape, nbytes in (("<U300000000", (), 1_200_000_000 >> 20 << 20), ("<U16", (1 << 22,), 64 << 22), ("|u1", (1 << 28,), 1 << 28)):
+    for descr, shape in (("<U50000000", ()), ("<U16", (1 << 20,)), ("|u1", (1 << 27,))):
         start = head(descr, shape)
         count = np.dtype(descr).itemsize * int(np.prod(shape))
-        write("__milblob__.npy", start, count)
         with zipfile.ZipFile(path, "w", method) as archive, archive.open("__milblob__.npy", "w", force_zip64=True) as member:
             member.write(start)
             left = count

@@ -70,9 +70,9 @@ class _Alike:
 
 def _runs(text: str, lengths: Collection[int]) -> Iterator[str]:
     """Yield every run of a name's words, with marks around it, that has one of some numbers of marks."""
-    marks = [place for place, letter in enumerate(text[: _MAX_NCHARS + 1]) if letter == "_"]
-    if len(text) > _MAX_NCHARS or len(marks) > _MAX_WORDS:
+    if len(text) > _MAX_NCHARS or text.count("_") > _MAX_WORDS:
         return
+    marks = [place for place, letter in enumerate(text) if letter == "_"]
     for length in lengths:
         for first in range(len(marks) - length + 1):
             yield text[marks[first] : marks[first + length - 1] + 1]

@@ -169,7 +169,7 @@ class _Work:
     def _layouts(self, old: tuple[int, ...], new: tuple[int, ...]) -> list[Layout]:
         """The layouts that may be tried for a pair of shapes."""
         found = layouts(old, new) if self._may(50_000) else []
-        self._may(10_000 * len(found))
+        self._may(20_000 * len(found))
         return found
 
     def _add(self, given: str, name: str, how: str, layout: Layout, correlation: float = 1.0) -> None:
@@ -250,7 +250,7 @@ class _Work:
                     order = self._layouts(old.shape, new.shape)
                 a, b = self.given[old.members[0]], self.names[new.members[0]]
                 for cost, layout in enumerate(order):
-                    if not self._may(50_000 + 4 * a.size):
+                    if not self._may(200_000 + 4 * a.size):
                         return
                     if _are_equal(a, b, layout, dtype):
                         yield _Edge(cost, old, new, layout)
@@ -335,7 +335,7 @@ class _Work:
 
     def _sketches(self, tensors: list[Any], positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Those of some tensors; all zero, which correlate with nothing, once there is no work left."""
-        work = sum(30_000 + 10 * len(positions) + 2 * tensor.size * _is_decoded(tensor) for tensor in tensors)
+        work = sum(100_000 + 10 * len(positions) + 2 * tensor.size * _is_decoded(tensor) for tensor in tensors)
         return _sketches(tensors, positions) if self._may(work) else np.zeros((len(tensors), len(positions)))
 
     def _add_candidates(
@@ -380,7 +380,7 @@ class _Work:
         for name, candidates in best.items():
             ranked = sorted(candidates.items(), key=lambda item: -item[1][0])
             for given, (_, layout) in ranked[: self._candidate_count(name)]:
-                if not self._may(50_000 + 10 * self.names[name].size):
+                if not self._may(300_000 + 10 * self.names[name].size):
                     break
                 figures = measure(_Moved(self.given[given], layout), Elements(self.names[name]))
                 correlation = figures.correlation

@@ -7,11 +7,13 @@ import io
 import pathlib
 import sys
 import tempfile
+import zipfile
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 DATA = TESTS / "data"
 sys.path[:0] = [str(TESTS), str(TESTS.parent / "src")]
 
+import hostile_chains  # noqa: E402
 import reference  # noqa: E402
 
 CUTS = (0, 1, 7, 64, 129, 1000)
@@ -117,6 +119,13 @@ def python_inputs():
         stream = io.BytesIO()
         compress(stream, **arrays)
         found.append(("npz", stream.getvalue()))
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):  # what unpacks them is our own
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w", method) as archive:
+            for name, array in (*arrays.items(), ("__milblob__", numpy.array('{"a": {"dtype": "float32"}}'))):
+                with archive.open(f"{name}.npy", "w") as member:
+                    numpy.lib.format.write_array(member, array)
+        found.append(("npz", stream.getvalue()))
     for array in arrays.values():
         stream = io.BytesIO()
         numpy.save(stream, array)
@@ -132,10 +141,16 @@ def python_inputs():
         )
         for entries in ([patch], [patch, new]):
             found.append(("journal", b"".join(bytes(piece) for piece in pending.pieces("", entries))))
+    chains = [hostile_chains.source(name) for name in ("line of 10", "doubled 10", "lattice of 7 by 4", "circle of 3")]
+    found += [("model", data) for data in chains]
     models = [data for kind, data in found if kind in ("model", "text", "weights")]
     inputs = [bytes([KINDS[kind]]) + data for kind, data in found]
     # Every action on some of them; the quotient of the first byte by the number of kinds is the action.
-    inputs += [bytes([KINDS["model"] + len(KINDS) * action]) + data for action in range(1, 8) for data in models[:20:4]]
+    inputs += [
+        bytes([KINDS["model"] + len(KINDS) * action]) + data
+        for action in range(1, 8)
+        for data in (*models[:20:4], *chains)
+    ]
     return sorted(inputs, key=lambda data: (len(data), data))
 
 
