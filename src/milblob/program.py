@@ -202,7 +202,7 @@ class Program:
             raise FormatError(words, file=self.buffer.name)
 
     def require_texts(self, nchars: int) -> None:
-        """Refuse texts made of names, which they repeat, if they have far more characters than the Program has bytes."""
+        """Refuse texts made of names, which they repeat, if they have far more characters than the Program bytes."""
         most = max(MAX_NAMES_NCHARS, _MAX_REPEATED * self.span[1])
         if nchars > most:
             words = f"names with the blocks around them: expected at most {most} characters, got {nchars} or more"
