@@ -141,15 +141,16 @@ def test_refit_from_a_file_that_a_process_changes(tmp_path):
 @pytest.mark.parametrize("what", ["inline", "cast", "decompress", "dedupe"])
 def test_repack_of_a_package_that_a_process_changes(tmp_path, what):
     """Whole and readable, or refused. That a source has changed is noticed at the end at the latest."""
-    data, offsets = blob_file(("INT32", np.ones(COUNT, "<i4")))
-    value = blob_value(DType.INT32.mil_code, [COUNT], "@model_path/weights/w.bin", offsets[0])
+    dtype = DType.FLOAT32 if what == "cast" else DType.INT32
+    data, offsets = blob_file((dtype.name, np.ones(COUNT, dtype.numpy)))
+    value = blob_value(dtype.mil_code, [COUNT], "@model_path/weights/w.bin", offsets[0])
     package = write_package(tmp_path, model(program(const(value))), {"w.bin": data})
     code = """
         package, out, count, rounds, what = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
         weights = f"{package}/Data/com.apple.CoreML/weights/w.bin"
         offset = os.path.getsize(weights) - 4 * count
-        options = {"inline": {"inline": count + 1}, "cast": {"cast": {"int32": "int16"}}, "decompress": {"decompress": True}, "dedupe": {"dedupe": True}}
-        stop = in_process(weights, offset, count, "<i4", (1, -7))
+        options = {"inline": {"inline": count + 1}, "cast": {"cast": "float16"}, "decompress": {"decompress": True}, "dedupe": {"dedupe": True}}
+        stop = in_process(weights, offset, count, "<f4" if what == "cast" else "<i4", (1, -7))
         for _ in range(rounds):
             try:
                 milblob.repack(package, out, force=True, **options[what])
