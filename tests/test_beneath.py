@@ -14,10 +14,10 @@ import pytest
 
 import milblob
 import test_hostile_files
-from milblob import beneath
-from milblob.beneath import OPEN_FLAGS, Place
-from milblob.destination import copy_tree
 from milblob.formats.read import open_arrays
+from milblob.rewrite.destination import copy_tree
+from milblob.storage import beneath
+from milblob.storage.beneath import OPEN_FLAGS, Place
 from race import exchanging
 from repacking import blobs_of, package_of
 from thorough import sized

@@ -223,10 +223,10 @@ def test_one_record_is_looked_at_once(tmp_path, monkeypatch):
     """Not 200 times; and the figures of each tensor have its own shape."""
     path = aliases(tmp_path, 200, 1 << 12)
     seen = []
-    whole = milblob.measuring._of_pieces
-    monkeypatch.setattr(milblob.measuring, "_of_pieces", lambda *a: seen.append(1) or whole(*a))
+    whole = milblob.analysis.statistics._of_pieces
+    monkeypatch.setattr(milblob.analysis.statistics, "_of_pieces", lambda *a: seen.append(1) or whole(*a))
     with milblob.open(path) as opened:
-        found = list(milblob.measuring.statistics_of(opened.values()))
+        found = list(milblob.analysis.statistics.statistics_of(opened.values()))
     assert len(found) == 200 and len(set(found)) == 1 and len(seen) <= 4
 
 

@@ -14,7 +14,9 @@ import pytest
 import milblob
 from conftest import blob_file
 from hostile_bytes import blob_value, const, field, immediate, model, program, run_child, write_package
-from milblob import DType, FormatError, _codec, casting, tensorvalue
+from milblob import DType, FormatError, _codec
+from milblob.values import cast as casting
+from milblob.values import tensorvalue
 
 TIERS = _codec._tiers()[0]
 COUNT = 60_000
@@ -25,7 +27,8 @@ FLIP = """
 import mmap, os, pathlib, subprocess, sys, threading, time
 import numpy as np
 import milblob
-from milblob import _codec, casting
+from milblob import _codec
+from milblob.values import cast as casting
 
 def flip(array, values, is_over):
     while not is_over():

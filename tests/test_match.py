@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import milblob
 from conftest import DATA, child_environment
-from milblob.agreeing import agreeing
-from milblob.layouts import Layout, layouts
+from milblob.analysis.agreeing import agreeing
+from milblob.analysis.layouts import Layout, layouts
 from test_diff import listed
 
 RNG = np.random.default_rng(5)

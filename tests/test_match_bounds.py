@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import milblob
 from hostile_bytes import run_child
-from milblob import matching
-from milblob.agreeing import _words, agreeing
+from milblob.analysis import match as matching
+from milblob.analysis.agreeing import _words, agreeing
 
 
 def pairwise(given, names):

@@ -9,7 +9,7 @@ import pytest
 import milblob
 from conftest import DATA, blob_file
 from hostile_bytes import blob_value, const, model, program, write_package
-from milblob.agreeing import agreeing
+from milblob.analysis.agreeing import agreeing
 from milblob.dtypes import DType
 
 RNG = np.random.default_rng(11)

@@ -12,9 +12,9 @@ import pytest
 
 import milblob
 from faults import temporaries
+from milblob.analysis.hash import hash_bytes
 from milblob.cli import main
-from milblob.contenthash import hash_bytes
-from milblob.files import sweep
+from milblob.storage.output import sweep
 
 OLD = {"a": np.full(300, 1, np.float32), "b": np.full(300, 2, np.float32)}
 NEW = {"b": np.full(300, 3, np.float32), "a": np.full(300, 4, np.float32)}  # as many bytes, other names at each offset

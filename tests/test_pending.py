@@ -1,4 +1,4 @@
-"""milblob.pending: whoever opens, by whatever name, sees an interrupted change completed; nobody writes over one."""
+"""milblob.storage.pending: whoever opens, by whatever name, sees an interrupted change completed; nobody writes over one."""
 
 import contextlib
 import errno
@@ -16,10 +16,11 @@ import pytest
 
 import milblob
 from conftest import blob_file
-from milblob import journal, paths, pending, refitting
 from milblob.compat import storage
-from milblob.editing import EditableModel
-from milblob.files import NewFile, whole_file
+from milblob.model.editable import EditableModel
+from milblob.rewrite import refit as refitting
+from milblob.storage import journal, paths, pending
+from milblob.storage.output import NewFile, whole_file
 from test_editing import assign, assign_in, left, make_package, number_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the model's lock is a lock of its directory")
@@ -660,7 +661,7 @@ def with_umask(path, umask):
 
 def with_linked_names(path):
     """As where there are no files without a name: the journal has two for a moment."""
-    milblob.files._TMPFILE = 0
+    milblob.storage.output._TMPFILE = 0
     assign(path, 1)
 
 

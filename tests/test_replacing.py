@@ -192,7 +192,7 @@ def test_every_package_of_the_samples_is_understood(tmp_path):
         kind, out = path.suffix[1:], tmp_path / f"out{path.suffix}"
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(path, out)
-        milblob.replacing.require_replaceable(str(out), kind, True)
+        milblob.model.replaceable.require_replaceable(str(out), kind, True)
 
 
 def test_items_that_other_producers_list(tmp_path):

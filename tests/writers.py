@@ -59,7 +59,7 @@ def act(name, folder, second="stop"):
 
 
 def act_without(what, name, folder):
-    """The same with a function of milblob.files doing nothing, in every module that has it. For the child only."""
+    """The same with a function of milblob.storage.output doing nothing, in every module that has it. For the child only."""
     for module in [module for key, module in sys.modules.items() if key.startswith("milblob.")]:
         if hasattr(module, what):
             setattr(module, what, lambda *_: None)
@@ -153,11 +153,11 @@ def named(function):
     """As where files cannot be without a name: what is not complete has a temporary one."""
 
     def run(folder, second):
-        kept, milblob.files._TMPFILE = milblob.files._TMPFILE, 0
+        kept, milblob.storage.output._TMPFILE = milblob.storage.output._TMPFILE, 0
         try:
             function(folder, second)
         finally:
-            milblob.files._TMPFILE = kept
+            milblob.storage.output._TMPFILE = kept
 
     return run
 
@@ -234,18 +234,18 @@ def pending(folder):
     """A package with a journal that was not applied, as a kill leaves it. Made by tests/faults.py's child."""
     package(folder)
     root = folder / "m.mlpackage"
-    kept = milblob.journal._apply_written
+    kept = milblob.storage.journal._apply_written
 
     def die(*_):
         raise KeyboardInterrupt
 
-    milblob.journal._apply_written = die
+    milblob.storage.journal._apply_written = die
     try:
         edit("m.mlpackage")(folder, "stop")
     except KeyboardInterrupt:
         pass
     finally:
-        milblob.journal._apply_written = kept
+        milblob.storage.journal._apply_written = kept
     assert (root / ".milblob-journal").exists()
 
 

@@ -7,14 +7,14 @@
 #ifndef MILBLOB_TESTS_CHANGING_H
 #define MILBLOB_TESTS_CHANGING_H
 
-#include "milblob/decode.h"
-#include "milblob/difference.h"
-#include "milblob/hash.h"
-#include "milblob/pack.h"
-#include "milblob/program.h"
-#include "milblob/splice.h"
-#include "milblob/store.h"
-#include "milblob/text.h"
+#include "milblob/kernels/decode.h"
+#include "milblob/kernels/difference.h"
+#include "milblob/kernels/hash.h"
+#include "milblob/wire/pack.h"
+#include "milblob/program/program.h"
+#include "milblob/wire/splice.h"
+#include "milblob/blob/store.h"
+#include "milblob/text/parse.h"
 #include "promises.h"
 
 /* What an operation is given. Each byte of data is at any moment that of `before` or of `after`; where elements may be torn,

@@ -103,7 +103,7 @@ def python_inputs():
     import safetensors.numpy
 
     import milblob
-    from milblob import pending
+    from milblob.storage import pending
 
     rows = [("model", "**/*.mlmodel"), ("weights", "**/weight.bin"), ("text", "**/model.mil")]
     rows += [("manifest", "**/Manifest.json"), ("metadata", "**/metadata.json")]

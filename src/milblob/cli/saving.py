@@ -7,9 +7,9 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from .. import paths
 from ..errors import UnsupportedError
-from ..formats.elements import Readable
+from ..model.elements import Readable
+from ..storage import paths
 from . import output
 from .progress import Progress
 

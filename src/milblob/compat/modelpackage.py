@@ -14,7 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from .. import paths
+from ..storage import paths
 
 _VERSION = "1.0.0"
 _KEYS = ("path", "name", "author", "description")

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import paths
-from ..beneath import Place
 from ..budget import Budget
 from ..errors import FormatError
-from ..files import NewDirectory
 from ..jsontext import parse_json
-from ..mapping import Mapping as MappedFile
-from ..replacing import IsPart, require_replaceable
-from .arrays import Arrays, StoredArray, restored
-from .elements import PLAIN, Progress, Readable, elements
+from ..model.elements import PLAIN, Progress, Readable, elements
+from ..model.replaceable import IsPart, require_replaceable
+from ..model.stored import Arrays, StoredArray, restored
+from ..storage import paths
+from ..storage.beneath import Place
+from ..storage.mapped import Mapping as MappedFile
+from ..storage.output import NewDirectory
 from .filenames import file_names
 from .npy import open_array
 

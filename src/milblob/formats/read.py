@@ -2,10 +2,10 @@
 
 import os
 
-from .. import paths
 from ..errors import UnsupportedError
-from ..package import BLOB_SUFFIXES
-from .arrays import Arrays
+from ..model.package import BLOB_SUFFIXES
+from ..model.stored import Arrays
+from ..storage import paths
 
 SUFFIXES = (".npz", ".safetensors", ".npy")
 LISTINGS = (".json", ".mil")

@@ -8,21 +8,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import journal, paths, pending
+from ..analysis.hash import hash_bytes
 from ..arguments import require, require_calls, require_flags
-from ..contenthash import hash_bytes
+from ..blobs.writer import BlobWriter
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError
-from ..files import NewFile, whole_file
-from ..listing import HASH_AT, Row, Stamp, parse_listing, to_json, to_mil
-from ..mapping import Mapping as MappedFile
-from ..model import Model
-from ..package import Package
-from ..tensor import Tensor
-from ..transfer import write_at
-from ..writer import BlobWriter
-from .arrays import Arrays, StoredArray, restored
-from .elements import Progress, Readable, elements
+from ..model.elements import Progress, Readable, elements
+from ..model.listing import HASH_AT, Row, Stamp, parse_listing, to_json, to_mil
+from ..model.model import Model
+from ..model.package import Package
+from ..model.stored import Arrays, StoredArray, restored
+from ..model.tensor import Tensor
+from ..storage import journal, paths, pending
+from ..storage.mapped import Mapping as MappedFile
+from ..storage.output import NewFile, whole_file
+from ..storage.transfer import write_at
 
 LISTINGS = (".json", ".mil")
 

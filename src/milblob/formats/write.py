@@ -3,8 +3,8 @@
 import os
 from collections.abc import Mapping
 
-from .. import paths
-from .elements import Progress, Readable
+from ..model.elements import Progress, Readable
+from ..storage import paths
 
 
 def save(

@@ -1,0 +1,247 @@
+"""Places that a model names: opened inside the directory that they may not leave, whatever links there are meanwhile.
+
+To look where a link leads and then to open it leaves a moment in which the link can be exchanged for another. So what
+decides is the opening itself: one system call that refuses to leave a directory (openat2, Linux 5.6), or one component
+after another, each relative to the directory before it and never through a link that was not read first. Windows has
+neither; there the file that was opened is asked where it is.
+"""
+
+import errno
+import os
+import sys
+from typing import NoReturn
+
+from .. import _codec
+from ..errors import ResolveError
+
+OPEN_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOCTTY"))
+"""For reading. O_NONBLOCK so that opening a FIFO returns at once and can be refused; regular files do not care."""
+
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_LISTED = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _CLOEXEC
+_PASSED = getattr(os, "O_PATH", 0) | _LISTED  # on the way: such a directory need not be readable
+_MAX_LINKS = 40  # of one path, as the kernel has it
+# What openat2 answers where it is missing or forbidden, where a link leads out or is absolute, where somebody renames
+# directories, or where a signal came: going step by step either gets through or says what is wrong.
+_UNDECIDED = (
+    errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG, errno.EXDEV, errno.EAGAIN, errno.EINTR,
+)  # fmt: skip
+_HAS_DIR_FDS = os.open in os.supports_dir_fd
+
+
+class Place:
+    """Where a model is, or a file or directory in it that it names.
+
+    `Place(path)` is what a user names: it is opened wherever it leads. `place.beneath(relative)` is what a file in it
+    names: it may be a link, and lead over links, but only to what is inside `place`. A place may be beneath one that is
+    beneath another; then each of them holds.
+
+    Attributes:
+        path: with links unresolved, so that messages show what the user knows. It is not to be opened: `open` does.
+    """
+
+    __slots__ = ("_outer", "_parts", "_relative", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._outer: Place | None = None
+        self._relative = ""
+        self._parts: list[str] = []
+
+    def beneath(self, relative: str) -> "Place":
+        """Return the place of a path from a file, with slashes of either kind; nothing is looked at yet.
+
+        Raises:
+            ResolveError: an absolute path, or one with "..", a drive, a NUL, or half of a surrogate pair.
+        """
+        parts = relative.replace("\\", "/").split("/")
+        if relative[:1] in ("/", "\\") or ".." in parts or "\0" in relative or any(part[1:2] == ":" for part in parts):
+            raise ResolveError(f"reference: expected a path inside {self.path}, got {relative!r}")
+        try:
+            os.fsencode(relative)
+        except UnicodeEncodeError:  # JSON can spell it
+            raise ResolveError(f"reference: expected a path that can be a file name, got {relative!r}") from None
+        found = Place(join_relative(self.path, relative))
+        found._outer, found._relative = self, relative
+        found._parts = _components("/".join(parts))
+        return found
+
+    def entry(self, path: str) -> "Place":
+        """Return the place of something below that the file system has named: any character may be in its name."""
+        found = Place(os.path.join(self.path, path))
+        found._outer, found._relative = self, path
+        found._parts = _components(path)
+        return found
+
+    def parent(self) -> "Place":
+        """Return the directory that it is in, beneath the same place."""
+        if self._outer is None:
+            return Place(os.path.dirname(self.path) or ".")
+        return self._outer.beneath("/".join(self._parts[:-1]))
+
+    def open(self, flags: int = OPEN_FLAGS) -> int:
+        """Open it; return a descriptor, which is the caller's.
+
+        Args:
+            flags: of `os.open`; none that creates.
+
+        Raises:
+            ResolveError: it leads outside. OSError: it cannot be opened.
+        """
+        outer = self._outer
+        if outer is None:
+            return os.open(self.path or os.curdir, flags)
+        sys.audit("open", self.path, None, flags)
+        if not _HAS_DIR_FDS:
+            return self._open_and_compare(flags)
+        directory = outer.open(_PASSED)
+        try:
+            name = os.fsencode("/".join(self._parts) or ".")
+            fd = _codec.open_beneath(directory, name, flags)
+            if fd >= 0:
+                return fd
+            if -fd not in _UNDECIDED:
+                raise OSError(-fd, os.strerror(-fd), self.path)
+            return self._walk(directory, flags)
+        finally:
+            os.close(directory)
+
+    def _walk(self, root: int, flags: int) -> int:
+        """Open it component by component, none of them a link when it is opened."""
+        opened: list[int] = []  # the directories from root on
+        parts = self._parts[::-1]  # still to go, the next one last
+        links = 0
+        try:
+            while parts:
+                part, here = parts.pop(), opened[-1] if opened else root
+                if part == ".." and opened:  # of a link
+                    os.close(opened.pop())
+                    continue
+                if part == "..":  # above the root, perhaps to come back
+                    links += 1
+                    parts = self._real_parts(links)
+                    continue
+                try:
+                    fd = os.open(part, (_PASSED if parts else flags) | _NO_LINK, dir_fd=here)
+                except OSError as error:
+                    # A link; or it was one, or no directory is: that shows when it is tried again.
+                    if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK) or links == _MAX_LINKS:
+                        raise OSError(error.errno, error.strerror, self.path) from None
+                    links += 1
+                    target = _link(part, here)
+                    if target is not None and os.path.isabs(target):
+                        while opened:
+                            os.close(opened.pop())
+                        parts = self._real_parts(links)
+                    else:
+                        parts += [part] if target is None else _components(target)[::-1]
+                    continue
+                if not parts:
+                    return fd
+                opened.append(fd)
+            return os.open(".", flags, dir_fd=opened[-1] if opened else root)
+        finally:
+            for fd in opened:
+                os.close(fd)
+
+    def _real_parts(self, links: int) -> list[str]:
+        """Return where it really is, as components from the root, the first last. The walk does not rely on it."""
+        root, real = os.path.realpath(self._root()), os.path.realpath(self.path)
+        if not _is_inside(real, root) or links > _MAX_LINKS:
+            self._refuse(real)
+        return _components(os.path.relpath(real, root))[::-1]
+
+    def _open_and_compare(self, flags: int) -> int:
+        """Open it, and refuse what was opened if it is outside: for where no directory can be held."""
+        self.real()  # what leads out is not even opened, unless it is made to meanwhile
+        fd = os.open(self.path, flags)
+        try:
+            real, outer = final_path(fd), self._outer
+            while outer is not None:
+                if not _is_inside(real, os.path.realpath(outer.path)):
+                    self._refuse(real)
+                outer = outer._outer
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def real(self) -> str:
+        """Return its path with all links followed: what tells whether two places are one file. It need not exist.
+
+        Raises:
+            ResolveError: it leads outside.
+        """
+        real, outer = os.path.realpath(self.path), self._outer
+        while outer is not None:
+            if not _is_inside(real, os.path.realpath(outer.path)):
+                self._refuse(real)
+            outer = outer._outer
+        return real
+
+    def names(self) -> list[tuple[str, bool]]:
+        """Return (name, is a directory and no link) of everything in this directory, in order of names.
+
+        Raises:
+            As `open`.
+        """
+        if os.scandir not in os.supports_fd:
+            self.real()
+            with os.scandir(self.path) as entries:
+                return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        fd = self.open(_LISTED)
+        try:
+            with os.scandir(fd) as entries:
+                return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        finally:
+            os.close(fd)
+
+    def _root(self) -> str:
+        return self.path if self._outer is None else self._outer.path
+
+    def _refuse(self, real: str | None = None) -> NoReturn:
+        found = real if real is not None else os.path.realpath(self.path)
+        words = f"reference {self._relative!r}: expected a file inside {self._root()}, got a link to {found}"
+        raise ResolveError(words)
+
+    def __repr__(self) -> str:
+        return f"<Place {self.path}>"
+
+
+def join_relative(root: str, relative: str) -> str:
+    """Join a path from a file, with slashes of either kind, to a directory."""
+    return os.path.join(root, *_components(relative.replace("\\", "/")))
+
+
+def _components(path: str) -> list[str]:
+    return [part for part in path.replace(os.sep, "/").split("/") if part not in ("", ".")]
+
+
+def _is_inside(real: str, root: str) -> bool:
+    return real == root or real.startswith(root.rstrip(os.sep) + os.sep)
+
+
+def _link(name: str, directory: int) -> str | None:
+    """Where a link in a directory leads; None if it is none."""
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return None
+        raise
+
+
+def final_path(fd: int) -> str:
+    """Where an open file is, all links followed. Windows knows; Linux too, as far as /proc is there (for tests)."""
+    if sys.platform != "win32":
+        return os.readlink(f"/proc/self/fd/{fd}")
+    import ctypes
+    import msvcrt
+
+    text = ctypes.create_unicode_buffer(1 << 15)
+    function = ctypes.windll.kernel32.GetFinalPathNameByHandleW
+    function.argtypes = [ctypes.c_void_p, ctypes.c_wchar_p, ctypes.c_uint32, ctypes.c_uint32]
+    if not 0 < function(msvcrt.get_osfhandle(fd), text, len(text), 0) < len(text):
+        raise ctypes.WinError()
+    return text.value.replace("\\\\?\\UNC\\", "\\\\", 1).removeprefix("\\\\?\\")

@@ -1,0 +1,509 @@
+"""Changes inside files that are done whole or not at all: a redo journal.
+
+`commit` writes everything that is to change to one new file, the journal, which exists only when it is complete; then
+it changes the files in place; then it removes the journal. A process that dies on the way leaves a journal, and whoever
+opens the model next does the rest (`recover`). The cost is that of the changed bytes, not of the files.
+
+A journal may come with a model from anywhere, so that it is as little trusted as the model: `recover` changes only the
+files that its caller names, each only inside its bounds, and nothing at all if anything in the journal is wrong, or if
+somebody may have written it who may not write to the files. pending.py says where journals are and what is in them.
+"""
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ..errors import FormatError, MilblobError
+from . import mapped, paths
+from .output import NewFile, is_named, lock, sweep, sync, sync_directory
+from .pending import (
+    DIGEST_NBYTES,
+    PATCH,
+    REPLACEMENT,
+    Entry,
+    Journal,
+    Pending,
+    is_staged,
+    join,
+    journal_name,
+    model_of,
+    pieces,
+    require_none,
+    staged_name,
+    sweep_staged,
+)
+from .transfer import copy_range, write_at
+
+_WAIT_S = 10.0  # for a writer that is in the middle of a commit
+_FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+_READ_FLAGS = _FLAGS & ~os.O_RDWR | os.O_RDONLY
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
+
+
+class Patch(NamedTuple):
+    """Bytes to put inside a file, which keeps its size.
+
+    Attributes:
+        path: of the file, relative to the root of the model, with "/".
+        offset: of the first byte.
+        data: C-contiguous buffer; held until the commit is done, never copied.
+    """
+
+    path: str
+    offset: int
+    data: Any
+
+
+class Replacement(NamedTuple):
+    """New contents for a file.
+
+    Attributes:
+        path: of the file, relative to the root of the model, with "/".
+        write: called with a descriptor of an empty file, writes them.
+    """
+
+    path: str
+    write: Callable[[int], object]
+
+
+class Progress:
+    """How far a commit came, for who gets an exception from it.
+
+    Attributes:
+        is_published: the change may be in the files or in a journal: what is known of them is not true any more, and
+            nothing else may be written before the model is opened again.
+    """
+
+    is_published = False
+
+
+# --------------------------------------------------------------------------------------------------------------- commit
+
+
+def commit(
+    root: str,
+    base: str,
+    patches: Iterable[Patch],
+    replacements: Iterable[Replacement] = (),
+    fds: Mapping[str, int] | None = None,
+    progress: Progress | None = None,
+) -> set[str]:
+    """Change the files of a model, all of them or none.
+
+    Args:
+        root, base: of the model, as `pending.place` gives them. All paths are relative to the root. The caller holds
+            the lock of the model.
+        patches: changed in place, so that views of these bytes show the new values. Only a file that has another hard
+            link is replaced by a changed copy, because the other name stands for something else.
+        replacements: files that get new contents under the same name; views keep the old ones. None of them may be
+            patched too.
+        fds: path -> descriptor, open for writing, whose `lock` the caller holds. The other files are locked meanwhile.
+        progress: is told how far this came.
+
+    Returns:
+        Paths that lead to new files now.
+
+    Raises:
+        ValueError: a patch that leads out of its file.
+        BlockingIOError: another writer has the lock of a file.
+        FormatError: an earlier change of one of the files was interrupted, and has to be completed first.
+        OSError: whatever the system says. As long as there is no journal nothing has changed. If there is one, the
+            change is not lost: it is done when the model is opened the next time.
+    """
+    progress = progress or Progress()
+    by_path: dict[str, list[Patch]] = {}
+    for patch in patches:
+        if memoryview(patch.data).nbytes:
+            by_path.setdefault(patch.path, []).append(patch)
+    new: list[Replacement] = list(replacements)
+    with contextlib.ExitStack() as stack:
+        held: dict[str, int] = dict(fds or {})
+        require_none(os.path.join(root, base))
+        for path in {*by_path, *(replacement.path for replacement in new)}:
+            full = join(root, path)
+            if path not in held:
+                held[path] = stack.enter_context(_locked(full))
+            elif not is_named(held[path], full):
+                words = "file: expected the one that was opened, got another by that name"
+                raise FormatError(words, file=full)
+            sweep_staged(full)  # refuses a file that a journal is for, which nobody else can write while it is locked
+        for path in list(by_path):
+            status = os.fstat(held[path])
+            for patch in by_path[path]:
+                _require_inside(path, patch.offset, memoryview(patch.data).nbytes, status.st_size)
+            if status.st_nlink > 1:
+                new.append(Replacement(path, _copier(join(root, path), by_path.pop(path))))
+        if not by_path and len(new) == 1:  # one rename is whole by itself
+            _replace(join(root, new[0].path), new[0].write, progress)
+            return {new[0].path}
+        entries = []
+        for path, group in by_path.items():
+            entries += [Entry(PATCH, path, os.fstat(held[path]).st_size, p.offset, p.data) for p in group]
+        found = Pending(root, journal_name(base, [*by_path, *(r.path for r in new)]))
+        try:
+            for replacement in new:
+                entries.append(_stage(replacement, join(root, replacement.path), held[replacement.path]))
+            if entries:
+                _write_journal(found, base, entries, held, progress)
+        except BaseException:
+            if not progress.is_published:
+                _remove_staged(root, entries)
+            raise
+        if entries:
+            _finish(found, held)
+            progress.is_published = False
+    return {replacement.path for replacement in new}
+
+
+def _finish(found: Pending, held: Mapping[str, int]) -> None:
+    """Do what the journal says, from its own bytes: patches may be views of what is about to change. Then remove it."""
+    try:
+        with Journal(found.path) as journal:
+            _apply(found.root, journal.entries, held)
+        os.unlink(found.path)
+        sync_directory(found.root)
+    except OSError as error:
+        words = (
+            f"change: expected to complete it, got {error.strerror or error}; it is kept in this journal: "
+            "close the model, and open it again, which completes it"
+        )
+        raise OSError(error.errno, words, found.path) from error
+
+
+def _replace(target: str, write: Callable[[int], object], progress: Progress) -> None:
+    """Give one file new contents."""
+    new = NewFile(target, locked=True)
+    try:
+        write(new.fd)
+        inode = os.fstat(new.fd).st_ino
+    except BaseException:
+        new.discard()
+        raise
+    try:
+        new.commit()
+    except BaseException:  # which may be said of the sync after the renaming, or of a renaming that was done
+        progress.is_published = _may_be(target, inode)
+        raise
+
+
+def _may_be(path: str, inode: int) -> bool:
+    """Whether a name may lead to a file; True if nobody knows."""
+    try:
+        status = paths.status(path, follow=False)
+    except OSError:
+        return True
+    return status is not None and status.st_ino == inode
+
+
+def _remove_staged(root: str, entries: list[Entry]) -> None:
+    for entry in entries:
+        if entry.kind == REPLACEMENT:
+            with contextlib.suppress(OSError):
+                os.unlink(_staged(root, entry))
+
+
+def _stage(replacement: Replacement, target: str, old: int) -> Entry:
+    """Write the new contents of a file beside it."""
+    status = os.fstat(old)
+    base = staged_name(os.path.basename(target))
+    name = os.path.join(os.path.dirname(target), base)
+    fd = os.open(name, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        if hasattr(os, "fchmod"):
+            os.fchmod(fd, _mode_like(fd, status))
+        replacement.write(fd)
+        sync(fd)
+        nbytes, digest = os.fstat(fd).st_size, _digest(fd)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    finally:
+        os.close(fd)
+    sync_directory(os.path.dirname(target))
+    return Entry(REPLACEMENT, replacement.path, nbytes, 0, digest + base.encode())
+
+
+def _mode_like(fd: int, old: os.stat_result) -> int:
+    """Return the permissions for what replaces a file: its own, but nothing for the group if that is another one."""
+    if os.fstat(fd).st_gid != old.st_gid:
+        with contextlib.suppress(OSError):
+            os.fchown(fd, -1, old.st_gid)
+    is_same = os.fstat(fd).st_gid == old.st_gid
+    return stat.S_IMODE(old.st_mode) & (~0 if is_same else ~stat.S_IWGRP)
+
+
+def _digest(fd: int) -> bytes:
+    """Return the SHA-256 of a file."""
+    import hashlib
+
+    with open(fd, "rb", buffering=0, closefd=False) as file:
+        file.seek(0)
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _write_journal(
+    found: Pending, base: str, entries: list[Entry], held: Mapping[str, int], progress: Progress
+) -> None:
+    new = NewFile(found.path, force=False, locked=True)
+    try:
+        if hasattr(os, "fchmod"):  # whoever may read all of what changes may read it; nobody else may write to it
+            readers = _OTHERS_READ
+            for entry in entries:
+                readers &= os.fstat(held[entry.path]).st_mode
+            os.fchmod(new.fd, stat.S_IRUSR | stat.S_IWUSR | readers)
+        at = 0
+        for part in pieces(base, entries):
+            write_at(new.fd, [part], at)
+            at += len(part)
+        inode = os.fstat(new.fd).st_ino
+    except BaseException:
+        new.discard()
+        raise
+    progress.is_published = True
+    try:
+        new.commit()
+    except BaseException:
+        # It may have its name, and fail only to have it on the disk. If it cannot be taken back it counts.
+        status = paths.status(found.path, follow=False)
+        if status is not None and status.st_ino == inode:
+            os.unlink(found.path)
+            sync_directory(found.root)  # before anything that it needs is removed
+        progress.is_published = False
+        raise
+
+
+def _apply(root: str, entries: list[Entry], fds: Mapping[str, int]) -> None:
+    """Do what the entries say. It can be done again, from any point, with the same result."""
+    changed = set()
+    for entry in entries:
+        if entry.kind == PATCH:
+            write_at(fds[entry.path], [entry.data], entry.offset)
+            changed.add(entry.path)
+    for path in changed:
+        sync(fds[path])
+    directories = set()
+    for entry in entries:
+        if entry.kind == REPLACEMENT:
+            os.replace(_staged(root, entry), join(root, entry.path))
+            directories.add(os.path.dirname(join(root, entry.path)))
+    for directory in directories:
+        sync_directory(directory)
+
+
+def _copier(path: str, patches: list[Patch]) -> Callable[[int], None]:
+    """Return what writes the contents of a file, patched."""
+
+    def write(fd: int) -> None:
+        source = mapped.Mapping(path)
+        try:
+            copy_range(source, 0, source.nbytes, fd, 0)
+        finally:
+            source.close()
+        for patch in patches:
+            write_at(fd, [patch.data], patch.offset)
+
+    return write
+
+
+# -------------------------------------------------------------------------------------------------------------- recover
+
+
+def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> None:
+    """Do the rest of a commit that was interrupted, or wait for one to end.
+
+    Args:
+        found: the journal, which may be gone by now.
+        changeable: called with the path of the model, gives the real paths of the files that its journal may change.
+
+    Raises:
+        FormatError: a broken journal, one that would change anything else, one of somebody else's, or a file that is
+            neither the old one nor the new one. Nothing has been changed.
+        BlockingIOError: a writer has held the lock for ten seconds.
+        OSError: it cannot be done here, such as where nothing may be written; the message says what to do.
+    """
+    try:
+        with contextlib.ExitStack() as stack:
+            fds: dict[str, int] = {}
+            model = model_of(found)
+            if model is None:
+                Journal(found.path).close()  # says what is wrong with it
+                model = found.root
+            if not _wait(stack, model, found.path, fds):
+                return
+            sweep(found.root)  # a temporary name of the journal itself, where the system makes them by linking
+            journal = stack.enter_context(Journal(found.path))
+            if journal.status.st_nlink > 1:
+                words = f"journal: expected a file of one name, got {journal.status.st_nlink} hard links to it"
+                raise FormatError(words, file=found.path)
+            try:
+                allowed = changeable(model)
+            except MilblobError as error:
+                words = f"journal: expected the model {model} that it changes, got none that can be read ({error})"
+                raise FormatError(words, file=found.path) from error
+            for entry in journal.entries:  # all of them before anything is opened for writing
+                _require_sound(found, entry, allowed)
+            _redo(stack, found, journal, fds)
+            os.unlink(found.path)
+            sync_directory(found.root)
+    except FormatError:
+        raise
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not paths.is_there(found.path):
+            return  # somebody else has completed it
+        words = (
+            f"journal of an interrupted change: expected to complete it where the model may be written, got "
+            f"{error.strerror or error}; open it once as somebody who may write to it, or copy it to such a place"
+        )
+        raise OSError(error.errno, words, found.path) from error
+
+
+def _wait(stack: contextlib.ExitStack, model: str, path: str, fds: dict[str, int]) -> bool:
+    """Take the lock of a model; False if a living writer has completed its commit meanwhile."""
+    end = time.monotonic() + _WAIT_S
+    while paths.is_there(path):
+        try:
+            if not paths.is_directory(model):
+                fds[model] = stack.enter_context(_locked(model))
+            elif os.name != "nt":  # no lock of a directory there; the files themselves are locked below
+                fd = os.open(model, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+                stack.callback(os.close, fd)
+                lock(fd, model)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+        else:
+            return paths.is_there(path)
+    return False
+
+
+def _redo(stack: contextlib.ExitStack, found: Pending, journal: Journal, held: Mapping[str, int]) -> None:
+    fds: dict[str, int] = {}
+    todo: list[Entry] = []
+    copies: dict[str, list[Patch]] = {}
+    for entry in journal.entries:
+        if entry.path not in fds:
+            real = paths.real(join(found.root, entry.path))
+            fds[entry.path] = held[real] if real in held else stack.enter_context(_locked(real))
+        status = os.fstat(fds[entry.path])
+        _require_trusted(journal.status, status, found, "it", entry.path)
+        if entry.kind == REPLACEMENT:
+            if _is_to_do(found, entry, fds[entry.path]):
+                todo.append(entry)
+            continue
+        if not stat.S_ISREG(status.st_mode) or status.st_size != entry.file_nbytes:
+            words = f"journal: expected {entry.path} to have {entry.file_nbytes} bytes, got {status.st_size}"
+            raise FormatError(words, file=found.path)
+        if status.st_nlink > 1:
+            copies.setdefault(entry.path, []).append(Patch(entry.path, entry.offset, entry.data))
+        else:
+            todo.append(entry)
+    for copied, patches in copies.items():
+        real = paths.real(join(found.root, copied))
+        with NewFile(real, locked=True) as new:
+            _copier(real, patches)(new.fd)
+    _apply(found.root, todo, fds)
+
+
+def _is_to_do(found: Pending, entry: Entry, target: int) -> bool:
+    """Whether a file still has to be replaced; if not, it is the new one, byte for byte.
+
+    Raises:
+        FormatError: what it is to be replaced by is missing or another, or may be somebody else's.
+    """
+    staged, digest = _staged(found.root, entry), bytes(entry.data[:DIGEST_NBYTES])
+    name = os.path.basename(staged)
+    if paths.is_link(staged):
+        raise FormatError(f"journal: expected {name} to be a regular file, got a symbolic link", file=found.path)
+    try:
+        fd = os.open(staged, _READ_FLAGS)
+    except FileNotFoundError:
+        if os.fstat(target).st_size == entry.file_nbytes and _digest(target) == digest:
+            return False
+        words = (
+            f"journal: expected {name}, or {entry.path} to be that file of {entry.file_nbytes} bytes already, got "
+            "neither; restore the model, and remove the journal"
+        )
+        raise FormatError(words, file=found.path) from None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_size != entry.file_nbytes:
+            words = f"journal: expected {name} to be a file of {entry.file_nbytes} bytes, got another"
+            raise FormatError(words, file=found.path)
+        _require_trusted(status, os.fstat(target), found, name, entry.path)
+        if _digest(fd) != digest:
+            words = f"journal: expected {name} to have the checksum that is in the journal, got another"
+            raise FormatError(words, file=found.path)
+    finally:
+        os.close(fd)
+    return True
+
+
+def _require_trusted(status: os.stat_result, target: os.stat_result, found: Pending, name: str, path: str) -> None:
+    """Refuse what somebody may have written who may not write to the file that it would change.
+
+    Raises:
+        FormatError: it belongs neither to the owner of that file nor to this process, or more users may write to it.
+    """
+    if not hasattr(os, "geteuid"):
+        return
+    if status.st_uid not in (os.geteuid(), target.st_uid):
+        words = (
+            f"journal: expected {name} to belong to the owner of {path} (user {target.st_uid}) or to this process "
+            f"(user {os.geteuid()}), got user {status.st_uid}; have that user open the model, or restore it and remove "
+            "the journal"
+        )
+        raise FormatError(words, file=found.path)
+    known = _OTHERS_WRITE if status.st_gid == target.st_gid else stat.S_IWOTH
+    if status.st_mode & _OTHERS_WRITE & ~(target.st_mode & known):
+        words = (
+            f"journal: expected {name} to be writable by nobody who may not write to {path}, got mode "
+            f"{stat.S_IMODE(status.st_mode):04o}; take away the permissions if you know who wrote it, or restore the "
+            "model and remove the journal"
+        )
+        raise FormatError(words, file=found.path)
+
+
+def _require_sound(found: Pending, entry: Entry, changeable: Collection[str]) -> None:
+    if "\0" in entry.path or paths.real(join(found.root, entry.path)) not in changeable:
+        words = f"journal: expected changes of the model file and its weight files only, got one of {entry.path!r}"
+        raise FormatError(words, file=found.path)
+    if entry.kind == PATCH:
+        try:
+            _require_inside(entry.path, entry.offset, len(entry.data), entry.file_nbytes)
+        except ValueError as error:
+            raise FormatError(f"journal: {error}", file=found.path) from None
+    elif entry.kind == REPLACEMENT:
+        name = bytes(entry.data[DIGEST_NBYTES:]).decode("utf-8", "replace")
+        if not is_staged(name, os.path.basename(entry.path)):
+            words = f"journal: expected the name of a replacement for {entry.path}, got {name!r}"
+            raise FormatError(words, file=found.path)
+    else:
+        raise FormatError(f"journal: expected a patch or a replacement, got kind {entry.kind}", file=found.path)
+
+
+def _staged(root: str, entry: Entry) -> str:
+    name = bytes(memoryview(entry.data)[DIGEST_NBYTES:]).decode()
+    return os.path.join(os.path.dirname(join(root, entry.path)), name)
+
+
+def _require_inside(path: str, offset: int, nbytes: int, file_nbytes: int) -> None:
+    if offset < 0 or offset + nbytes > file_nbytes:
+        raise ValueError(
+            f"bytes [{offset}, {offset + nbytes}) of {path}: expected to lie inside its {file_nbytes} bytes, got more"
+        )
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[int]:
+    fd = os.open(path, _FLAGS)
+    try:
+        lock(fd, path)
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,332 @@
+"""Journals of interrupted changes: where they are, what is in them. The one owner of "is a change pending here?".
+
+A journal lies in a directory that holds everything it changes, and whoever opens a path looks for it there:
+
+- `.NAME.milblob-journal`, beside a file that is opened alone and changes only itself;
+- `.milblob-journal`, in the root of a package, of a compiled model, or in the directory of a model file that changes
+  weight files too.
+
+So `pending` looks beside the file and in every directory above it, links resolved, whatever their names are.
+
+The file, little-endian: magic with the version (8 bytes), nbytes of all of it (u64), CRC-32 of what follows the header
+(u32), number of entries (u32); the name of the model file in this directory, empty if the directory is the model (u16
+nbytes, UTF-8); then per entry: kind (u8: 1 patch, 2 replacement), nbytes of the path (u16), nbytes of the file it is
+for, once the change is done (u64), offset (u64), nbytes of the data (u64), the path (UTF-8, relative, "/"), the data.
+The data of a replacement is the SHA-256 of the new file (32 bytes), then its name until it takes the one it is for.
+"""
+
+import contextlib
+import io
+import itertools
+import os
+import stat
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ..errors import FormatError
+from . import paths
+from .mapped import Mapping
+
+JOURNAL = ".milblob-journal"
+STAGED = ".milblob-new"  # what a commit prepares, beside the file that it is for
+PATCH, REPLACEMENT = 1, 2
+DIGEST_NBYTES = 32
+_MAGIC, _VERSION = b"milblob", 2
+_FIRST_COUNT = 1 << 16  # entries of a journal of somebody else's that are looked at, to see whether it is about a path
+_HEAD = struct.Struct("<8sQII")
+_NAME = struct.Struct("<H")
+_ENTRY = struct.Struct("<BHQQQ")
+_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+
+
+class Pending(NamedTuple):
+    """A journal that is there: its directory (a real path) and its name."""
+
+    root: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Of the journal itself."""
+        return os.path.join(self.root, self.name)
+
+
+class Entry(NamedTuple):
+    """One change of a journal; the fields are those of the file."""
+
+    kind: int
+    path: str
+    file_nbytes: int
+    offset: int
+    data: Any
+
+
+# ---------------------------------------------------------------------------------------------------------------- where
+
+
+def place(path: str) -> tuple[str, str]:
+    """Return (root, name in it) of a model: all its files are below `root`; the name is "" where that is the model."""
+    full = paths.real(path)
+    return (full, "") if paths.is_directory(full) else (os.path.dirname(full), os.path.basename(full))
+
+
+def journal_name(base: str, changed: Iterable[str]) -> str:
+    """Return how the journal of a change is called.
+
+    Args:
+        base: name of the model in the root, as `place` gives it.
+        changed: the files that change, relative to the root.
+    """
+    return f".{base}{JOURNAL}" if base and set(changed) <= {base} else JOURNAL
+
+
+def pending(path: str) -> Pending | None:
+    """Return the journal to be completed before the bytes of a path mean anything, or None.
+
+    Args:
+        path: of a model, of a file of one, or of what is to be written.
+
+    Raises:
+        OSError: a place where it may be cannot be looked at.
+    """
+    full = paths.real(path)
+    directory = full
+    if not paths.is_directory(full):
+        directory = os.path.dirname(full)
+        beside = Pending(directory, f".{os.path.basename(full)}{JOURNAL}")
+        if paths.is_there(beside.path):
+            return beside
+    while True:
+        try:  # paths.status, in half the time: this is most of what opening a small file costs
+            status = os.lstat(os.path.join(directory, JOURNAL))
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        else:
+            if directory == full or _concerns(Pending(directory, JOURNAL), status, full):
+                return Pending(directory, JOURNAL)
+        parent = os.path.dirname(directory)
+        if parent == directory:
+            return None
+        directory = parent
+
+
+def _concerns(found: Pending, status: os.stat_result, path: str) -> bool:
+    """Whether a journal in a directory above a path is about it.
+
+    Else anybody could keep everybody from whatever is below /tmp. Where a directory is not sticky, who can put a
+    journal there can also take away what else is there.
+    """
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    directory = os.stat(found.root)
+    if not hasattr(os, "geteuid") or not directory.st_mode & stat.S_ISVTX:
+        return True
+    if status.st_uid in (os.geteuid(), directory.st_uid, 0):
+        return True
+    try:
+        with Journal(found.path, is_whole=False) as journal:
+            changed = [join(found.root, entry.path) for entry in journal.entries]
+    except (FormatError, OSError):
+        return False
+    return any(f"{name}/".startswith(f"{path.rstrip('/')}/") for name in changed)
+
+
+def enclosing(path: str) -> str | None:
+    """Return the directory of the package or compiled model that a path leads into, as far as its name says so."""
+    full = paths.real(path)
+    parent = os.path.dirname(full)
+    while parent != os.path.dirname(parent):
+        if parent.endswith((".mlpackage", ".mlmodelc")) and paths.is_directory(parent):
+            return parent
+        parent = os.path.dirname(parent)
+    return None
+
+
+def require_none(path: str) -> None:
+    """Refuse a path in the middle of a change: for readers that know the file and not the model, and for writers.
+
+    Raises:
+        FormatError: there is a journal; what to do is said.
+        OSError: as `pending`.
+    """
+    found = pending(path)
+    if found is not None:
+        model = model_of(found) or path
+        words = f"journal: expected none, got one of an interrupted change; milblob.open({model!r}) completes it"
+        raise FormatError(words, file=found.path)
+
+
+def model_of(found: Pending) -> str | None:
+    """Return the path of the model that a journal is of; None if it cannot be read."""
+    if found.name != JOURNAL:
+        return os.path.join(found.root, found.name.removesuffix(JOURNAL)[1:])
+    try:
+        with Journal(found.path, is_whole=False) as journal:
+            return os.path.join(found.root, journal.base) if journal.base else found.root
+    except (FormatError, OSError):
+        return None
+
+
+def join(root: str, path: str) -> str:
+    """Join a path from a journal to the directory it is relative to."""
+    return os.path.join(root, *path.split("/"))
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+class Journal:
+    """A journal that is read; a context manager. It may come with a model from anywhere, and is as little trusted.
+
+    Attributes:
+        base: name of the model file in the journal's directory; "" if the directory is the model.
+        entries: their data are views of the file, valid until the end of the block.
+        status: of the file.
+
+    Raises:
+        FileNotFoundError: there is none any more. OSError: it cannot be read.
+        FormatError: no regular file, broken contents, another version.
+    """
+
+    def __init__(self, path: str, *, is_whole: bool = True) -> None:
+        """Read a journal; without `is_whole` only its first entries, and none of their data, in bounded time."""
+        self._path = path
+        if paths.is_link(path):
+            raise FormatError("journal: expected a regular file, got a symbolic link", file=path)
+        fd = os.open(path, _FLAGS)
+        try:
+            self.status = os.fstat(fd)
+            if not stat.S_ISREG(self.status.st_mode):
+                kind = "a directory" if stat.S_ISDIR(self.status.st_mode) else "a special file"
+                raise FormatError(f"journal: expected a regular file, got {kind}", file=path)
+            with io.FileIO(fd, closefd=False) as file:
+                self._mapping = Mapping(file, path)
+        finally:
+            os.close(fd)
+        try:
+            data = memoryview(self._mapping.live())
+            self._require_whole(data, is_whole)
+            self.base, entries = self._parse(data)
+            self.entries = list(entries if is_whole else itertools.islice(entries, _FIRST_COUNT))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.entries = []
+        self._mapping.close()
+
+    def _require_whole(self, data: memoryview, is_whole: bool) -> None:
+        import zlib
+
+        if len(data) < _HEAD.size:
+            raise FormatError(f"journal: expected a header of {_HEAD.size} bytes, got {len(data)}", file=self._path)
+        magic, nbytes, crc, _ = _HEAD.unpack_from(data)
+        if magic[: len(_MAGIC)] != _MAGIC:
+            raise FormatError(f"journal: expected the magic {_MAGIC!r}, got {magic!r}", offset=0, file=self._path)
+        if magic[len(_MAGIC)] != _VERSION:
+            words = (
+                f"journal: expected version {_VERSION} of the format, got version {magic[len(_MAGIC)]}; "
+                "the milblob that began the change completes it"
+            )
+            raise FormatError(words, offset=len(_MAGIC), file=self._path)
+        if nbytes != len(data):
+            raise FormatError(f"journal: expected {nbytes} bytes, got {len(data)}", offset=8, file=self._path)
+        got = zlib.crc32(data[_HEAD.size :]) if is_whole else crc
+        if got != crc:
+            words = f"journal: expected the checksum 0x{crc:08x}, got 0x{got:08x}"
+            raise FormatError(words, offset=16, file=self._path)
+
+    def _parse(self, data: memoryview) -> tuple[str, Iterator[Entry]]:
+        at = _HEAD.size
+        if len(data) - at < _NAME.size or len(data) - at - _NAME.size < _NAME.unpack_from(data, at)[0]:
+            raise FormatError("journal: expected the name of a model, got its end", offset=at, file=self._path)
+        start = at + _NAME.size
+        end = start + _NAME.unpack_from(data, at)[0]
+        base = self._text(data[start:end], at)
+        if os.path.basename(base) != base or base in (".", "..") or "\0" in base:
+            words = f"journal: expected a model in its own directory, got {base!r}"
+            raise FormatError(words, offset=at, file=self._path)
+        return base, self._entries(data, end)
+
+    def _entries(self, data: memoryview, at: int) -> Iterator[Entry]:
+        count = _HEAD.unpack_from(data)[3]
+        for _ in range(count):
+            if len(data) - at < _ENTRY.size:
+                words = f"journal: expected an entry, got {len(data) - at} bytes"
+                raise FormatError(words, offset=at, file=self._path)
+            kind, path_nbytes, file_nbytes, offset, data_nbytes = _ENTRY.unpack_from(data, at)
+            start = at + _ENTRY.size + path_nbytes
+            if start > len(data) or data_nbytes > len(data) - start:
+                words = "journal: expected an entry to end inside it, got one that does not"
+                raise FormatError(words, offset=at, file=self._path)
+            relative = self._text(data[at + _ENTRY.size : start], at)
+            yield Entry(kind, relative, file_nbytes, offset, data[start : start + data_nbytes])
+            at = start + data_nbytes
+        if at != len(data):
+            raise FormatError(f"journal: expected its end after {count} entries, got more", offset=at, file=self._path)
+
+    def _text(self, data: memoryview, at: int) -> str:
+        try:
+            return bytes(data).decode()
+        except UnicodeDecodeError:
+            raise FormatError(
+                "journal: expected a path in UTF-8, got other bytes", offset=at, file=self._path
+            ) from None
+
+
+def pieces(base: str, entries: list[Entry]) -> Iterator[Any]:
+    """Yield the bytes of a journal in order: the header first, then buffers of the entries' own, not copied."""
+    import zlib
+
+    name = base.encode()
+    parts: list[Any] = [_NAME.pack(len(name)) + name]
+    for entry in entries:
+        relative, data = entry.path.encode(), memoryview(entry.data).cast("B")
+        parts.append(_ENTRY.pack(entry.kind, len(relative), entry.file_nbytes, entry.offset, len(data)) + relative)
+        parts.append(data)
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    nbytes = _HEAD.size + sum(len(part) for part in parts)
+    yield _HEAD.pack(_MAGIC + bytes([_VERSION]), nbytes, crc, len(entries))
+    yield from parts
+
+
+# -------------------------------------------------------------------------------------------------------------- staging
+
+
+def staged_name(base: str) -> str:
+    """Return a new name for the replacement of a file `base`."""
+    return f".{base}.{os.urandom(8).hex()}{STAGED}"
+
+
+def is_staged(name: str, base: str) -> bool:
+    """Whether a name is that of a replacement of a file `base`."""
+    middle = name.removeprefix(f".{base}.").removesuffix(STAGED)
+    return name == f".{base}.{middle}{STAGED}" and len(middle) == 16 and not set(middle) - set("0123456789abcdef")
+
+
+def sweep_staged(path: str) -> None:
+    """Remove what a killed commit prepared for a file and never used, unless a journal needs it.
+
+    The caller holds the lock of the file.
+
+    Raises:
+        FormatError: there is a journal.
+        OSError: as `pending`.
+    """
+    require_none(path)
+    directory, base = os.path.split(path)
+    with contextlib.suppress(OSError):  # what stays takes room, no more; the next writer tries again
+        for name in os.listdir(directory or "."):
+            if is_staged(name, base):
+                os.unlink(os.path.join(directory, name))
