@@ -10,7 +10,7 @@ import numpy as np
 from .. import _codec
 from ..arguments import require, require_flags
 from ..dtypes import DType, as_dtype, dtype_of
-from ..model.pieces import Piece, array_pieces, dense_pieces, in_order, split
+from ..model.elements import Piece, array_pieces, dense_pieces, in_order, split
 from ..model.tensor import Tensor
 from ..threads import ordered
 from .histogram import Bin, Histogram

@@ -10,11 +10,12 @@ import numpy as np
 
 from ..errors import FormatError
 from ..jsontext import parse_json
-from ..model.elements import PLAIN, Progress, Readable, elements
+from ..model.lazy import LazyTensor
 from ..model.package import contained
 from ..model.stored import Arrays, StoredArray, restored
 from ..storage.mapped import Mapping as MappedFile
 from ..storage.output import whole_directory
+from .encoding import PLAIN, Progress, elements
 from .filenames import file_names
 from .npy import open_array
 
@@ -22,7 +23,7 @@ INDEX = "index.json"
 
 
 def save(
-    tensors: Mapping[str, Readable],
+    tensors: Mapping[str, LazyTensor],
     path: str,
     *,
     force: bool = False,

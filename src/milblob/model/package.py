@@ -61,7 +61,7 @@ class Package:
         sources: one per Program; empty for a blob file.
         blobs: for a blob file, its reader.
         others: (prefix, type) of pipeline members that are no ML Programs.
-        staged: name -> values that a tensor is to get, which then are those that it has (see editing.py).
+        assigned: name -> values that stand before the stored ones of a tensor (see `places.place_of`).
 
     Raises:
         OSError: a file cannot be opened.
@@ -77,8 +77,8 @@ class Package:
         self.sources: list[Source] = []
         self.blobs: BlobReader | None = None
         self.others: list[tuple[str, str]] = []
-        self.staged: dict[str, np.ndarray[Any, Any]] = {}
-        self._mappings: list[Mapping] = []
+        self.assigned: dict[str, np.ndarray[Any, Any]] = {}
+        self.mappings: list[Mapping] = []
         self._readers: dict[tuple[str | None, str], BlobReader] = {}
         try:
             if isinstance(source, str | os.PathLike):
@@ -95,7 +95,7 @@ class Package:
 
     def _map(self, source: Any) -> Mapping:
         mapping = Mapping(source, is_mapped=self._is_mapped)
-        self._mappings.append(mapping)
+        self.mappings.append(mapping)
         return mapping
 
     # ---------------------------------------------------------------------------------------------------- directories
@@ -223,7 +223,7 @@ class Package:
 
         Only for models that are protobuf files.
         """
-        mapping = self._mappings[0]
+        mapping = self.mappings[0]
         buffer = mapping.check_size()
         spec_version, span, _, _ = _read_model(buffer, 0, buffer.nbytes)
         offset, nbytes = span or (0, 0)
@@ -289,7 +289,7 @@ class Package:
         """Close every file. Arrays stay valid."""
         self.closed = True
         self.sources = []
-        for mapping in self._mappings:
+        for mapping in self.mappings:
             mapping.close()
 
 

@@ -10,7 +10,7 @@ from .. import _codec
 from ..arguments import Names, names_in, require, require_calls, require_flags
 from ..dtypes import DType
 from ..errors import MilblobError, UnsupportedError
-from ..model.editable import Assignment, EditableModel, require_fit, require_unshared
+from ..model.editable import Assignment, EditableModel, assignment_of, require_fit, require_unshared
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..storage import journal
@@ -153,9 +153,9 @@ class _How(NamedTuple):
 def _write(model: EditableModel, given: Mapping[str, Any], how: _How, source: str) -> RefitReport:
     staged = _pair(model, given, how)
     for assignment in staged.values():
-        model._stage(assignment)
+        model.stage(assignment)
     report = _report(staged, source, source, True)
-    model._write()
+    model.write_assigned()
     return report
 
 
@@ -207,7 +207,7 @@ def _pair(model: Model, given: Mapping[str, Any], how: _How, only_check: bool = 
             takers[tensor.name] = old
             require_fit(tensor, values, how.can_cast)
             if not only_check:
-                staged[tensor.name] = Assignment(tensor, values, old, how.can_cast, how.overflow)
+                staged[tensor.name] = assignment_of(tensor, values, old, how.can_cast, how.overflow)
         except (KeyError, TypeError, ValueError, OverflowError, MilblobError) as error:
             problems.append(error)
     if len(problems) == 1:
@@ -232,7 +232,7 @@ def _find(model: Model, name: str) -> Tensor:
     except KeyError as error:
         if error.args[0] != name:  # ambiguous
             raise
-    for _, program in model._programs:
+    for _, program in model.scans:
         for group in program.groups:
             full = program.part_names[id(group)]
             if full == name or full.endswith(f"/{name}"):
@@ -259,7 +259,7 @@ def _require_output(model: Model, source: str, target: str, force: bool) -> None
             raise FileExistsError(f"output {target}: expected nothing or a model, got something else")
         if not force:
             raise FileExistsError(f"output {target}: expected nothing, got a model (--force replaces it)")
-    constants = (c for _, program in model._programs for c in program.scan.constants)
+    constants = (c for _, program in model.scans for c in program.scan.constants)
     if not os.path.isdir(source) and any(c.storage == _codec.BLOB for c in constants):
         words = (
             f"output {target}: expected a model whose weights can be copied with it, got a file that refers to others"
