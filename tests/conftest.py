@@ -45,13 +45,13 @@ def tmp_path(request, tmp_path):
         yield Path(name)
 
 
-@pytest.fixture(params=_codec._tiers()[0])
+@pytest.fixture(params=_codec.tiers()[0])
 def tier(request):
     """Every tier of kernels that this CPU can run, one after another."""
-    before = _codec._tiers()[1]
-    _codec._set_tier(request.param)
+    before = _codec.tiers()[1]
+    _codec.set_tier(request.param)
     yield request.param
-    _codec._set_tier(before)
+    _codec.set_tier(before)
 
 
 class Case:

@@ -90,8 +90,8 @@ def references(path):
     found = {}
     with milblob.open(path, constants=True, stored=True) as opened:
         for name, tensor in opened.items():
-            if tensor.is_blob and tensor._constant is not None:
-                found[name] = (tensor._constant.text, tensor._constant.blob_offset)
+            if tensor.is_blob and tensor.constant is not None:
+                found[name] = (tensor.constant.text, tensor.constant.blob_offset)
     return found
 
 

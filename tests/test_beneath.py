@@ -17,7 +17,7 @@ import test_hostile_files
 from milblob.formats.read import open_arrays
 from milblob.rewrite.destination import copy_tree
 from milblob.storage import beneath
-from milblob.storage.beneath import OPEN_FLAGS, Place
+from milblob.storage.beneath import OPEN_FLAGS, Location
 from race import exchanging
 from repacking import blobs_of, package_of
 from thorough import sized
@@ -105,7 +105,7 @@ def test_every_link(every_way, tmp_path):
     root = tmp_path / "root"
     inside, outside, missing = grow(root)
     for top in (root, tmp_path / "alias", f"{root}/"):
-        place = Place(str(top))
+        place = Location(str(top))
         for name in inside:
             assert read_place(place.beneath(name)) == b"inside", name
             assert place.beneath(name).real() == str(root / "a/b/file")
@@ -127,19 +127,19 @@ def test_every_link(every_way, tmp_path):
 def test_a_place_beneath_a_place(every_way, tmp_path):
     root = tmp_path / "root"
     grow(root)
-    nested = Place(str(root)).beneath("a").beneath("b")
+    nested = Location(str(root)).beneath("a").beneath("b")
     assert read_place(nested.beneath("file")) == b"inside"
     with pytest.raises(milblob.ResolveError):  # inside of root, but not of what it is beneath
-        read_place(Place(str(root)).beneath("a").beneath("base"))
+        read_place(Location(str(root)).beneath("a").beneath("base"))
     with pytest.raises(milblob.ResolveError):
-        read_place(Place(str(root)).beneath("out folder").beneath("file"))
+        read_place(Location(str(root)).beneath("out folder").beneath("file"))
     assert read_place(nested.beneath("file").parent().beneath("file")) == b"inside"
 
 
 def test_names(every_way, tmp_path):
     root = tmp_path / "root"
     grow(root)
-    place = Place(str(root))
+    place = Location(str(root))
     assert place.beneath("a").names() == [
         ("b", True),
         ("base", False),
@@ -157,7 +157,7 @@ def test_descriptors_are_closed(every_way, tmp_path):
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     for name in [*names, "loop"]:
         with contextlib.suppress(milblob.ResolveError, OSError):
-            read_place(Place(str(root)).beneath(name))
+            read_place(Location(str(root)).beneath(name))
     if before is not None:
         assert len(os.listdir("/proc/self/fd")) == before
 
@@ -167,7 +167,7 @@ def test_directories_on_the_way_need_not_be_readable(way, tmp_path):
     root = tmp_path / "root"
     grow(root)
     (root / "a").chmod(0o311)
-    assert read_place(Place(str(root)).beneath("a/b/file")) == b"inside"
+    assert read_place(Location(str(root)).beneath("a/b/file")) == b"inside"
 
 
 @pytest.mark.parametrize("code", ["ENOSYS", "EPERM", "EINVAL", "EAGAIN", "EXDEV"])
@@ -175,9 +175,9 @@ def test_a_system_call_that_is_missing_forbidden_or_undecided(code, tmp_path, mo
     root = tmp_path / "root"
     inside, outside, _ = grow(root)
     monkeypatch.setattr(beneath._codec, "open_beneath", lambda *_: -getattr(errno, code))
-    assert read_place(Place(str(root)).beneath(inside[0])) == b"inside"
+    assert read_place(Location(str(root)).beneath(inside[0])) == b"inside"
     with pytest.raises(milblob.ResolveError):
-        read_place(Place(str(root)).beneath(outside[0]))
+        read_place(Location(str(root)).beneath(outside[0]))
 
 
 LINKS = [

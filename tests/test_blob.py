@@ -99,7 +99,7 @@ def test_arrays_outlive_close_the_reader_and_the_file(path):
 
 def test_the_mapping_goes_with_the_last_array(path):
     opened = milblob.BlobReader(path)
-    mapped = opened._mapping._mmap
+    mapped = opened.mapping._mmap
     values = opened.read(AT_FLOATS)
     opened.close()
     with pytest.raises(BufferError):
@@ -117,7 +117,7 @@ def test_the_mapping_goes_with_the_last_array(path):
 
 def test_closing_without_arrays_unmaps_at_once(path):
     opened = milblob.BlobReader(path)
-    mapped = opened._mapping._mmap
+    mapped = opened.mapping._mmap
     opened.close()
     assert mapped.closed
 

@@ -127,7 +127,7 @@ def test_arrays_outlive_everything(tmp_path):
     path.write_bytes(FILE)
     reader = milblob.BlobReader(path)
     values, again = reader.read(OFFSETS[0]), reader.read_packed(OFFSETS[0])
-    gone = weakref.ref(reader._mapping.buffer.__class__) and weakref.ref(reader)
+    gone = weakref.ref(reader.mapping.buffer.__class__) and weakref.ref(reader)
     reader.close()
     path.unlink()
     del reader
@@ -249,9 +249,9 @@ def test_open_model_is_freed_without_the_garbage_collector():
     gc.disable()
     try:
         opened = milblob.open(DATA / "opset_ios15_fp16/model.mlpackage")
-        gone = weakref.ref(opened._package.sources[0].mapping.__class__), weakref.ref(opened)
+        gone = weakref.ref(opened.package.sources[0].mapping.__class__), weakref.ref(opened)
         opened.close()
-        buffers = sys.getrefcount(opened._package._mappings[0])
+        buffers = sys.getrefcount(opened.package.mappings[0])
         assert buffers < 10
         del opened
     finally:

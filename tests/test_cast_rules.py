@@ -84,7 +84,7 @@ class Edited:
     def constants(self):
         """name -> (Program, row) of every tensor constant."""
         found = milblob.open(self.path, constants=True, stored=True)
-        return {name: (t._program, t._constant) for name, t in found.items() if t._constant is not None}
+        return {name: (t.program, t.constant) for name, t in found.items() if t.constant is not None}
 
     def cast(self, names, dtype, immediate_values=False):
         """Cast constants; returns name -> the values that were written."""
@@ -106,8 +106,8 @@ class Edited:
                     else writer.write_float_data(flat)
                 )
                 place = (f"@model_path/weights/{bin_name}", offset)
-            edits += cast_edits(tensor._program, tensor._constant, dtype, place)
-            source = tensor._program.buffer
+            edits += cast_edits(tensor.program, tensor.constant, dtype, place)
+            source = tensor.program.buffer
         del writer
         data = splice(source, (0, source.nbytes), combined(edits)).tobytes()
         self.file.write_bytes(data)
@@ -222,9 +222,9 @@ def test_docstring_unknown_fields_and_other_attributes_stay(tmp_path):
     rows = milblob.open(path, constants=True)
     tensor = rows["w"]
     half = pack_tensor(np.zeros(10, np.float16))
-    assert not cast_rules._opset(tensor._program, tensor._constant) < 16
-    source = tensor._program.buffer
-    data = splice(source, (0, source.nbytes), cast_edits(tensor._program, tensor._constant, "float16", half)).tobytes()
+    assert not cast_rules._opset(tensor.program, tensor.constant) < 16
+    source = tensor.program.buffer
+    data = splice(source, (0, source.nbytes), cast_edits(tensor.program, tensor.constant, "float16", half)).tobytes()
     for piece in (field(1, "why"), field(77, b"later"), field(99, b"unknown"), b"kept"):
         assert piece in data
     again = milblob.open(data, constants=True, stored=True)["w.source_val"]

@@ -73,8 +73,8 @@ def test_ls_json(cli, path, view):
         for row, tensor in zip(document["tensors"], model.values(), strict=True):
             assert list(row) == TENSOR_KEYS
             assert row["dtype"] == str(tensor.mil_dtype)
-            assert row["shape"] == list(tensor._shape)
-            assert row["nbytes"] == (None if None in tensor._shape else tensor.nbytes)
+            assert row["shape"] == list(tensor.declared_shape)
+            assert row["nbytes"] == (None if None in tensor.declared_shape else tensor.nbytes)
             assert [row["op"], row["file"], row["offset"]] == [tensor.op, tensor.file, tensor.offset]
             assert row["compression"] == tensor.compression
             assert row["function"].endswith(tensor.function)

@@ -13,12 +13,12 @@ NUMBERS = [dtype for dtype in DType if dtype is not DType.STRING]
 COUNTS = [*range(14), 127, 1023, 1024, 1025, 2051]
 
 
-@pytest.fixture(params=_codec._tiers()[0])
+@pytest.fixture(params=_codec.tiers()[0])
 def tier(request):
-    before = _codec._tiers()[1]
-    _codec._set_tier(request.param)
+    before = _codec.tiers()[1]
+    _codec.set_tier(request.param)
     yield request.param
-    _codec._set_tier(before)
+    _codec.set_tier(before)
 
 
 def values(dtype, count, seed=0):
@@ -85,13 +85,13 @@ def test_every_pattern_of_narrow_floats(tier, kind):
 
 def test_all_tiers_give_the_same_bits():
     a, b = values(DType.FLOAT32, 5000), values(DType.FLOAT16, 5000, 3)
-    before, results = _codec._tiers()[1], []
-    for name in _codec._tiers()[0]:
-        _codec._set_tier(name)
+    before, results = _codec.tiers()[1], []
+    for name in _codec.tiers()[0]:
+        _codec.set_tier(name)
         found = compare(DType.FLOAT32, a, DType.FLOAT16, b, 0.1, 0.1)
         wide = compare(DType.FLOAT64, a.astype(float), DType.INT32, b.astype(np.int32), 0.1, 0.1)
         results.append((found.counts, found.most, found.sums, wide.counts, wide.most, wide.sums))
-    _codec._set_tier(before)
+    _codec.set_tier(before)
     assert all(result == results[0] for result in results)
 
 

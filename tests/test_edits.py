@@ -44,7 +44,7 @@ class Case:
 
     def __init__(self, source, constants=True):
         self.package = Package(source)
-        self.mapping = self.package._mappings[0]
+        self.mapping = self.package.mappings[0]
         self.buffer = self.mapping.live()
         self.message = schema.parse("Model", memoryview(self.buffer))
         self.programs = []

@@ -59,12 +59,12 @@ def test_every_length_and_alignment(tier):
 
 
 def _plain(data):
-    before = _codec._tiers()[1]
-    _codec._set_tier("plain")
+    before = _codec.tiers()[1]
+    _codec.set_tier("plain")
     try:
         return hash_bytes(data)
     finally:
-        _codec._set_tier(before)
+        _codec.set_tier(before)
 
 
 def test_stretches_and_threads(monkeypatch):

@@ -276,7 +276,7 @@ def test_statistics_hash_and_diff_of_a_large_model(tmp_path):
         large_const("half", 10, 7, 2, WORKED_THROUGH), large_const("single", 11, 1, 4, WORKED_THROUGH // 4)
     ).write(other)
     with milblob.open(other) as opened:
-        ends = {tensor.dtype: sum(tensor._constant.payload) for tensor in opened.values()}
+        ends = {tensor.dtype: sum(tensor.constant.payload) for tensor in opened.values()}
     with open(other, "r+b") as file:
         for dtype, end in ends.items():
             file.seek(end - dtype.itemsize)

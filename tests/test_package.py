@@ -17,7 +17,7 @@ from conftest import DATA, blob_file, load_case, model_directory
 from milblob.jsontext import MAX_NBYTES as MAX_JSON_NBYTES
 from milblob.model.package import MAX_PIPELINE_DEPTH, Package, find_root_model, read_json, resolve
 from milblob.program import schema
-from milblob.storage.beneath import Place
+from milblob.storage.beneath import Location
 from test_program import LONG, add_const, as_model, new_program, set_type
 
 PACKAGE = DATA / "opset_ios16_fp16" / "model.mlpackage"
@@ -126,7 +126,7 @@ def test_other_modes(mode):
 
 def test_another_root_path(copy):
     path = copy("elsewhere")
-    assert find_root_model(Place(str(path))).path == str(path / "Data" / "org.example" / "other.mlmodel")
+    assert find_root_model(Location(str(path))).path == str(path / "Data" / "org.example" / "other.mlmodel")
     with milblob.open(path) as model:
         (tensor,) = model.values()
         assert tensor.file == str(path / "Data" / "org.example" / "weights" / "weight.bin")
@@ -209,11 +209,11 @@ def test_huge_json_is_not_read(tmp_path):
         file.truncate(MAX_JSON_NBYTES + 1)
     words = f"JSON: expected at most {MAX_JSON_NBYTES} bytes, got {MAX_JSON_NBYTES + 1}"
     with pytest.raises(milblob.FormatError, match=words):
-        read_json(Place(str(tmp_path / "Manifest.json")))
+        read_json(Location(str(tmp_path / "Manifest.json")))
     (tmp_path / "ok.json").write_text('{"a": [1]}')
-    assert read_json(Place(str(tmp_path / "ok.json"))) == {"a": [1]}
+    assert read_json(Location(str(tmp_path / "ok.json"))) == {"a": [1]}
     with pytest.raises(milblob.FormatError, match="expected a regular file, got a directory"):
-        read_json(Place(str(tmp_path)))
+        read_json(Location(str(tmp_path)))
 
 
 # ---------------------------------------------------------------------------------------------------------- references
@@ -224,14 +224,14 @@ def test_references_inside_the_directory(tmp_path):
     (tmp_path / "weights" / "deep" / "ü b.bin").touch()
     (tmp_path / "link.bin").symlink_to("weights/deep/ü b.bin")
     root = str(tmp_path)
-    place = Place(root)
+    place = Location(root)
     deep = os.path.join(root, "weights", "deep", "ü b.bin")
     assert resolve(place, "@model_path/weights/deep/ü b.bin").path == deep
     assert resolve(place, "@model_path/./weights//x.bin").path == os.path.join(root, "weights", "x.bin")
     assert resolve(place, "@model_path/link.bin").path == os.path.join(root, "link.bin")
     assert resolve(place, "@model_path/link.bin").real() == os.path.realpath(deep)
     assert place.beneath("").path == root
-    assert Place(f"{root}/").beneath("a..b/c..").path == os.path.join(f"{root}/", "a..b", "c..")
+    assert Location(f"{root}/").beneath("a..b/c..").path == os.path.join(f"{root}/", "a..b", "c..")
 
 
 def test_a_model_behind_a_link_may_use_its_own_files(tmp_path):
@@ -243,7 +243,7 @@ def test_a_model_behind_a_link_may_use_its_own_files(tmp_path):
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/passwd", "\\x", "..\\x", "C:/x", "C:x", "a/..", "x\0y"])
 def test_references_outside_the_directory(tmp_path, name):
     with pytest.raises(milblob.ResolveError, match="reference: expected a path inside"):
-        resolve(Place(str(tmp_path)), f"@model_path/{name}")
+        resolve(Location(str(tmp_path)), f"@model_path/{name}")
 
 
 def test_links_outside_the_directory(tmp_path):
@@ -253,14 +253,14 @@ def test_links_outside_the_directory(tmp_path):
     (tmp_path / "model" / "folder").symlink_to(tmp_path)
     for name in ("link.bin", "folder/outside.bin", "folder"):
         with pytest.raises(milblob.ResolveError, match=f"reference '{name}': expected a file inside .*, got a link to"):
-            resolve(Place(str(tmp_path / "model")), f"@model_path/{name}").open()
+            resolve(Location(str(tmp_path / "model")), f"@model_path/{name}").open()
 
 
 def test_other_forms_of_references():
     with pytest.raises(
         milblob.ResolveError, match="expected a name that begins with @model_path/, got 'weights/weight.bin'"
     ):
-        resolve(Place("/somewhere"), "weights/weight.bin")
+        resolve(Location("/somewhere"), "weights/weight.bin")
     with pytest.raises(milblob.ResolveError, match="expected a model with a directory, got a buffer"):
         resolve(None, "@model_path/weights/weight.bin")
 

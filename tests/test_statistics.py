@@ -118,11 +118,11 @@ def equal(a, b):
 
 def test_every_tier_gives_the_same_bits():
     found = []
-    for name in _codec._tiers()[0]:
-        before = _codec._tiers()[1]
-        _codec._set_tier(name)
+    for name in _codec.tiers()[0]:
+        before = _codec.tiers()[1]
+        _codec.set_tier(name)
         found.append([repr(statistics(random_values(dtype, 30_000, 3), dtype)) for dtype in DTYPES])
-        _codec._set_tier(before)
+        _codec.set_tier(before)
     assert all(one == found[0] for one in found)
 
 

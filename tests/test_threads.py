@@ -128,7 +128,7 @@ def test_closing_a_reader_under_readers(tmp_path):
                 return
             try:
                 while True:
-                    records, good, error = shared._records_at(offsets)
+                    records, good, error = shared.records_at(offsets)
                     begun.set()
                     assert good == len(offsets) and error is None and records.tobytes() == rows
                     assert shared.index.tobytes() == rows

@@ -55,7 +55,7 @@ def test_fixtures_are_good(case, path):
     with milblob.open(load_case(case).source(path), stored=True) as opened:
         expected = set()
         for tensor in opened.values():
-            if "FLOAT" in tensor.mil_dtype.name and tensor._compressed is None:
+            if "FLOAT" in tensor.mil_dtype.name and tensor.chain is None:
                 with np.errstate(all="ignore"):
                     values = tensor.read().astype(np.float64)
                 expected |= {("warning", "nan")} if np.isnan(values).any() else set()

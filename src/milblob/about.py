@@ -81,8 +81,8 @@ def info() -> Info:
     Raises:
         ValueError: MILBLOB_THREADS is no number.
     """
-    compiler, stable = _codec._build()
-    tiers, tier = _codec._tiers()
+    compiler, stable = _codec.build()
+    tiers, tier = _codec.tiers()
     return Info(
         version=_version("milblob") or "unknown",
         python=sys.version.split()[0],

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 PIECE_NBYTES = 1 << 22
 """What one thread does in one go: long enough (about a millisecond) that starting a thread is worth while."""
@@ -276,8 +276,7 @@ class _Slot(Generic[_T, _R]):
     def take_error(self) -> BaseException:
         """Hand over the error: kept here, it would be a cycle with its traceback, and keep files mapped for long."""
         error, self.error = self.error, None
-        assert error is not None
-        return error
+        return cast(BaseException, error)
 
 
 def _result(slot: _Slot[_T, _R], work: Callable[[_T], _R]) -> _R:

@@ -15,7 +15,7 @@ from ..model.model import Model
 from ..model.package import Package, Source, read_json, resolve
 from ..program.scan import Compressed, Program
 from ..storage import paths, pending
-from ..storage.beneath import Place
+from ..storage.beneath import Location
 from ..storage.mapped import LFS_PREFIX, Mapping
 from ..values.tensorvalue import unpack_at
 from .check_blob import BlobFile, Finding, Findings, check_blob, record_problems, record_row
@@ -73,7 +73,7 @@ class _Lenient(Package):
         self.kind = ""
         super().__init__(source)
 
-    def _open_compiled(self, directory: Place, prefix: str, depth: int) -> None:
+    def _open_compiled(self, directory: Location, prefix: str, depth: int) -> None:
         try:
             super()._open_compiled(directory, prefix, depth)
         except _REFUSALS as error:
@@ -92,7 +92,7 @@ class _Lenient(Package):
         buffer: _codec.Buffer,
         offset: int,
         nbytes: int,
-        directory: Place | None,
+        directory: Location | None,
         prefix: str,
         depth: int,
     ) -> None:
@@ -135,9 +135,9 @@ class _Checker:
         self.found = Findings()
         self._pointers: set[str] = set()  # files that are LFS pointers: said once, not looked at again
         self._references: dict[str, list[_Reference]] = {}  # by path
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, Location] = {}
         self._stamps: dict[str, Stamp] = {}  # what listings say of them
-        self._unresolved: set[tuple[Place | None, str]] = set()
+        self._unresolved: set[tuple[Location | None, str]] = set()
         self._checked: set[str] = set()  # real paths
         self._is_sound = True
 
@@ -145,7 +145,7 @@ class _Checker:
 
     def check_directory(self, root: str) -> None:
         """Check a .mlpackage or a .mlmodelc."""
-        files = list(self._walk_files(Place(root)))
+        files = list(self._walk_files(Location(root)))
         if paths.is_there(os.path.join(root, "Manifest.json")):
             self._check_manifest(root)
         self._check_source(root, root)
@@ -165,7 +165,7 @@ class _Checker:
             if kind == "blob":
                 check_blob(self.found, mapping.live())
             elif path is not None and not self._is_sound:
-                weights = Place(path).parent().beneath("weights")
+                weights = Location(path).parent().beneath("weights")
                 if paths.is_directory(weights.path):
                     for beside in self._walk_files(weights):
                         if beside.path.endswith(_WEIGHT_SUFFIXES):
@@ -210,7 +210,7 @@ class _Checker:
 
     # ------------------------------------------------------------------------------------------------------- the files
 
-    def _walk_files(self, root: Place) -> Iterator[Place]:
+    def _walk_files(self, root: Location) -> Iterator[Location]:
         """Yield every regular file under `root`, links not followed; report LFS pointers on the way."""
         for directory, folders, names in os.walk(root.path):
             folders.sort()
@@ -228,7 +228,7 @@ class _Checker:
                     continue
                 yield place
 
-    def _is_pointer(self, place: Place) -> bool:
+    def _is_pointer(self, place: Location) -> bool:
         """Report a file if it is an LFS pointer."""
         fd = place.open()
         try:
@@ -247,7 +247,7 @@ class _Checker:
         """Report what is wrong with a manifest. That its root item cannot be opened is for the Package to say."""
         path = os.path.join(root, "Manifest.json")
         try:
-            manifest = read_json(Place(root).beneath("Manifest.json"))
+            manifest = read_json(Location(root).beneath("Manifest.json"))
         except _REFUSALS:
             return  # the Package says so
         if not isinstance(manifest, dict):
@@ -276,7 +276,7 @@ class _Checker:
 
     def _check_item(self, root: str, key: str, relative: str, manifest: str) -> None:
         try:
-            if paths.status(Place(root).beneath("Data/" + relative).real()) is None:
+            if paths.status(Location(root).beneath("Data/" + relative).real()) is None:
                 words = f"manifest item {key!r}: expected a file or folder at {relative!r}, got none"
                 self.found.add("error", "missing-file", words, file=manifest)
         except ResolveError as error:
@@ -371,7 +371,7 @@ class _Checker:
 
     # ------------------------------------------------------------------------------------------------- the weight files
 
-    def _check_weights(self, place: Place, is_referenced: bool) -> None:
+    def _check_weights(self, place: Location, is_referenced: bool) -> None:
         """Check a weight file once, and the references to it."""
         path, real = place.path, os.path.realpath(place.path)
         if real in self._checked or real in self._pointers:

@@ -9,8 +9,8 @@ import numpy as np
 from .. import _codec
 from ..dtypes import DType
 from ..errors import LimitError, MilblobError
+from ..model.elements import Piece, stored_piece
 from ..model.model import Model
-from ..model.pieces import Piece, stored_piece
 from ..model.tensor import Tensor
 from .check_blob import Findings
 from .statistics import Statistics, statistics_of
@@ -58,9 +58,10 @@ def _check_numbers(found: Findings, model: Model) -> None:
 
 def _is_readable(tensor: Tensor) -> bool:
     try:
-        return stored_piece(tensor) is not None
+        tensor.read_packed()
     except _BROKEN:
         return False
+    return True
 
 
 def _report_numbers(found: Findings, tensor: Tensor, figures: Statistics) -> None:
@@ -73,15 +74,15 @@ def _report_numbers(found: Findings, tensor: Tensor, figures: Statistics) -> Non
 
 
 def _where(tensor: Tensor) -> str:
-    return tensor.where if tensor._program is not None else f"tensor {tensor.name}"
+    return tensor.where if tensor.program is not None else f"tensor {tensor.name}"
 
 
 def _has_padding_bits(tensor: Tensor) -> bool:
     """Whether an immediate that is packed has bits set behind its last element."""
     try:
-        program = tensor._program
-        offset, nbytes = tensor._constant.payload
-        if program is None or tensor._constant.storage != _codec.IMMEDIATE:
+        program = tensor.program
+        offset, nbytes = tensor.constant.payload
+        if program is None or tensor.constant.storage != _codec.IMMEDIATE:
             return False
         field, _, at, payload, pieces, _ = _codec.tensor_locate(program.buffer, offset, nbytes)
         used = tensor.size * tensor.mil_dtype.nbits % 8
@@ -99,8 +100,8 @@ def _operations(model: Model) -> Iterator[Tensor]:
     pending = list(model.values())
     seen = set()
     for tensor in pending:  # grows on the way
-        if tensor._compressed is not None and tensor._compressed.op.message not in seen:
-            seen.add(tensor._compressed.op.message)  # an operation with two outputs is one message
+        if tensor.chain is not None and tensor.chain.op.message not in seen:
+            seen.add(tensor.chain.op.message)  # an operation with two outputs is one message
             yield tensor
             pending += tensor.parts.values()
 
@@ -111,11 +112,11 @@ def _check_operation(found: Findings, operation: Tensor) -> None:
     try:
         if kind in _MASKS:
             mask, nonzero = (parts.get(key) for key in _MASKS[kind])
-            if mask is not None and nonzero is not None and mask._compressed is None:
+            if mask is not None and nonzero is not None and mask.chain is None:
                 _check_mask(found, operation, mask, nonzero)
         if kind in _INDICES:
             indices, palette = parts.get(_INDICES[kind]), parts.get("lut")
-            if indices is not None and palette is not None and indices._compressed is None:
+            if indices is not None and palette is not None and indices.chain is None:
                 _check_indices(found, operation, indices, palette)
     except LimitError:
         raise
@@ -123,18 +124,18 @@ def _check_operation(found: Findings, operation: Tensor) -> None:
         return
 
 
-def _piece(part: Tensor, operation: Tensor) -> tuple[Piece | None, bool]:
+def _piece(part: Tensor, operation: Tensor) -> tuple[Piece, bool]:
     """The stored elements of a part, and whether they are, as up to iOS17, bits in a vector of bytes."""
     piece = stored_piece(part)
-    if piece is not None:  # operations may share their parts: each looks through them again
-        part._package.budget.spend((operation.name, part.name), piece.nbytes)
-    return piece, piece is not None and piece.dtype is DType.UINT8 and "shape" in operation.parts
+    # Operations may share their parts: each looks through them again.
+    part.package.budget.spend((operation.name, part.name), piece.nbytes)
+    return piece, piece.dtype is DType.UINT8 and "shape" in operation.parts
 
 
 def _check_mask(found: Findings, operation: Tensor, mask: Tensor, nonzero: Tensor) -> None:
     """Report a mask that has not as many ones as there are nonzero values."""
     piece, in_bytes = _piece(mask, operation)
-    if piece is None or (piece.dtype is not DType.UINT1 and not in_bytes):
+    if piece.dtype is not DType.UINT1 and not in_bytes:
         return
     count = prod(operation.shape) if in_bytes else piece.count
     if in_bytes and piece.count * 8 < count:
@@ -157,7 +158,7 @@ def _check_mask(found: Findings, operation: Tensor, mask: Tensor, nonzero: Tenso
 def _check_indices(found: Findings, operation: Tensor, indices: Tensor, palette: Tensor) -> None:
     """Report indices that lead out of the palette."""
     piece, in_bytes = _piece(indices, operation)
-    if piece is None or in_bytes or not piece.dtype.is_integer or piece.dtype.nbits > 16 or palette.ndim < 2:
+    if in_bytes or not piece.dtype.is_integer or piece.dtype.nbits > 16 or palette.ndim < 2:
         return  # up to iOS17 the palette has an entry for every index that so many bits can hold
     entries = palette.shape[-2]
     tally = _codec.Tally()

@@ -5,15 +5,16 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from .. import _codec
 from ..arguments import Names, require, require_calls, require_flags
 from ..dtypes import DType
-from ..model.elements import Readable
-from ..model.ranges import PIECE_COUNT, Elements, have_equal_bits, starts
+from ..model.elements import PIECE_COUNT, Elements, have_equal_bits, starts
+from ..model.lazy import LazyTensor
+from ..model.model import Model
 from ..model.tensor import Tensor
 from ..threads import ordered
 from .diff_program import Change, Key, compare_metadata, compare_programs, key_of
@@ -252,21 +253,18 @@ def diff(
         result = Diff(first.words, second.words, rows, atol=atol, rtol=rtol, names_only=names_only)
         is_whole = select is None and function is None and not names_only
         if is_whole and first.has_program and second.has_program:
-            assert first.model is not None and second.model is not None
+            models = cast(Model, first.model), cast(Model, second.model)
             result.structure.extend(_compare_programs(first, second, rows, pairs))
-            for target, changes in zip(
-                (result.metadata, result.tools), compare_metadata(first.model, second.model), strict=True
-            ):
+            for target, changes in zip((result.metadata, result.tools), compare_metadata(*models), strict=True):
                 target.extend(changes)
         return result
 
 
 def _compare_programs(a: Side, b: Side, rows: list[TensorDiff], pairs: Pairs) -> list[Change]:
     """Compare two Programs, and take out of `rows` small constants without a counterpart that this compares."""
-    assert a.model is not None and b.model is not None
     keys = [(_key(a, old), _key(b, new)) for old, new in pairs]
     seen: tuple[set[Key], set[Key]] = set(), set()
-    changes = compare_programs(a.model, b.model, {(x, y) for x, y in keys if x and y}, seen)
+    changes = compare_programs(cast(Model, a.model), cast(Model, b.model), {(x, y) for x, y in keys if x and y}, seen)
     rows[:] = [row for row, (x, y) in zip(rows, keys, strict=True) if (x and y) or not (x in seen[0] or y in seen[1])]
     return changes
 
@@ -281,17 +279,16 @@ def _key(side: Side, name: str | None) -> Key | None:
 
 def _compare(
     old: str | None,
-    a: Readable | None,
+    a: LazyTensor | None,
     new: str | None,
-    b: Readable | None,
+    b: LazyTensor | None,
     atol: float,
     rtol: float,
     names_only: bool,
     parts: "_Parts",
 ) -> TensorDiff:
     """Compare two tensors, of which one may be missing."""
-    either = a if a is not None else b
-    assert either is not None
+    either = cast(LazyTensor, a if a is not None else b)
     if a is None or b is None or names_only:
         kind = "named" if a is not None and b is not None else "only_a" if b is None else "only_b"
         other = new if kind == "named" else None
@@ -328,13 +325,13 @@ def _compare(
     return row._replace(kind=kind, figures=figures)
 
 
-def _declared(tensor: Readable) -> tuple[int, ...]:
+def _declared(tensor: LazyTensor) -> tuple[int, ...]:
     """The shape, without reading values to find one that is left open."""
-    shape = tensor._shape if isinstance(tensor, Tensor) else tensor.shape
+    shape = tensor.declared_shape if isinstance(tensor, Tensor) else tensor.shape
     return tuple(-1 if size is None else size for size in shape)
 
 
-def _scheme(tensor: Readable) -> str:
+def _scheme(tensor: LazyTensor) -> str:
     return tensor.compression if isinstance(tensor, Tensor) else ""
 
 
@@ -346,31 +343,30 @@ class _Parts:
 
     def are_equal(self, a: Tensor, b: Tensor) -> bool:
         """Whether two compressed weights are stored as the same bits, so that there is nothing to decode."""
-        key = _place(a), _place(b)
+        key = _identity(a), _identity(b)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._compare(a, b)
         return found
 
     def _compare(self, a: Tensor, b: Tensor) -> bool:
-        if a._compressed is None or b._compressed is None:
-            if a._compressed is not b._compressed or a.mil_dtype is not b.mil_dtype or a.shape != b.shape:
+        if a.chain is None or b.chain is None:
+            if a.chain is not b.chain or a.mil_dtype is not b.mil_dtype or a.shape != b.shape:
                 return False
             if a.mil_dtype is DType.STRING:
                 return bool(a.read().tolist() == b.read().tolist())
             return have_equal_bits(Elements(a), Elements(b))
         ours, theirs = a.parts, b.parts
-        if a.op != b.op or ours.keys() != theirs.keys() or a._compressed.output != b._compressed.output:
+        if a.op != b.op or ours.keys() != theirs.keys() or a.chain.output != b.chain.output:
             return False
         return all(self.are_equal(ours[key], theirs[key]) for key in ours)
 
 
-def _place(tensor: Tensor) -> Any:
+def _identity(tensor: Tensor) -> Any:
     """What tells a tensor of an open model from the others; of one in a weight file where that is, and as what."""
-    place = tensor._place
-    if place is not None:
-        return place, tensor.mil_dtype, tensor._shape
-    return tensor.name
+    if not tensor.is_blob:
+        return tensor.name
+    return tensor.place.key(), tensor.mil_dtype, tensor.declared_shape
 
 
 def measure(a: Elements, b: Elements, atol: float = 0.0, rtol: float = 0.0) -> Figures:

@@ -26,10 +26,10 @@ Key = tuple[str, Any]
 
 def key_of(tensor: Tensor) -> Key | None:
     """Return the key of a tensor of a model; None of one in a bare weight file."""
-    if tensor._program is None:
+    if tensor.program is None:
         return None
-    group = tensor._compressed
-    return tensor._program.prefix, tensor._constant.value if group is None else (group.op.block, group.op.name)
+    group = tensor.chain
+    return tensor.program.prefix, tensor.constant.value if group is None else (group.op.block, group.op.name)
 
 
 class Change(NamedTuple):
@@ -71,7 +71,7 @@ class _Value(NamedTuple):
     def read(self, model: Model, number: int) -> tuple[str, tuple[int, ...], list[Any], bytes]:
         """(dtype, shape, values, bytes) of a row."""
         row = self.rows[number]
-        tensor = make_tensor(model._package, self.source, self.program, row.key, row)
+        tensor = make_tensor(model.package, self.source, self.program, row.key, row)
         values = tensor.read()
         flat = values.reshape(-1).tolist()
         data = repr(flat).encode() if values.dtype == object else values.tobytes()
@@ -256,9 +256,9 @@ def _value_words(dtype: str, shape: tuple[int, ...], values: list[Any]) -> str:
 
 def _functions(model: Model) -> Iterator[tuple[str, _Function]]:
     """Every function of a model, as far as it is compared."""
-    for source, program in model._programs:
+    for source, program in model.scans:
         source.mapping.check_size()
-        every, uses = program._scan_again(_codec.SCAN_ALL), program._scan_again(_codec.SCAN_USES)
+        every, uses = program.scan_again(_codec.SCAN_ALL), program.scan_again(_codec.SCAN_USES)
         names = _Names(source, program, every)
         for row in [*uses.constants, *every.constants]:
             names.add(row)
@@ -334,7 +334,7 @@ class _Names:
         found = self._paths.get((function, block))
         if found is None:
             name = self._scan.functions[function][0]
-            found = self._program._scope(function, block, self._tops[function] > 1)[len(name) :].removeprefix("/")
+            found = self._program.scope(function, block, self._tops[function] > 1)[len(name) :].removeprefix("/")
             self._paths[function, block] = found
         return found
 

@@ -11,8 +11,8 @@ import numpy as np
 from .. import _codec
 from ..arguments import require_flags
 from ..dtypes import DType
+from ..model.elements import Piece, dense_pieces, in_order, stored_piece
 from ..model.model import Model
-from ..model.pieces import Piece, dense_pieces, in_order, stored_piece
 from ..model.tensor import Tensor
 from ..program.scan import Program
 from ..threads import PIECE_NBYTES, ordered
@@ -55,7 +55,7 @@ def content_hash(source: Any, *, dense: bool = False, max_nbytes: int | None = N
         tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
         hashes = dict(zip(tensors, tensor_hashes(tensors.values(), dense=dense), strict=True))
         lines = [b"tensor %b %b\n" % (digest.encode(), _text(name)) for name, digest in hashes.items()]
-        for _, program in model._programs:
+        for _, program in model.scans:
             lines += _uses(program, dense)
         return ContentHash(_message(b"milblob model 1\n" + b"".join(sorted(lines))), hashes)
 
@@ -71,8 +71,8 @@ def is_left_out(tensor: Tensor, dense: bool = False) -> bool:
 
     With `dense` all that a constexpr operation has beside the value that it computes, such as the name of a dtype.
     """
-    constant = tensor._constant
-    if constant is None or tensor._program is None:
+    constant = tensor.constant
+    if constant is None or tensor.program is None:
         return False
     if dense and tensor.op.startswith("constexpr_"):
         return True
@@ -86,9 +86,9 @@ def _with_constants(source: Any, max_nbytes: int | None) -> Model:
     max_nbytes = source._max_nbytes if max_nbytes is None else max_nbytes
     if source.path is not None:
         return Model(source.path, constants=True, max_nbytes=max_nbytes)
-    package = source._package
+    package = source.package
     package.require_open()
-    mapping = package.sources[0].mapping if package.blobs is None else package.blobs._mapping
+    mapping = package.sources[0].mapping if package.blobs is None else package.blobs.mapping
     return Model(memoryview(mapping.live()), constants=True, max_nbytes=max_nbytes)
 
 
@@ -97,8 +97,8 @@ def _with_constants(source: Any, max_nbytes: int | None) -> Model:
 
 def _tensor(tensor: Tensor, dense: bool, known: dict[Any, bytes]) -> bytes:
     """The hash of a tensor. `known` keeps those of what several tensors share."""
-    if tensor._compressed is not None and not dense:
-        key = id(tensor._compressed)  # alive as long as the model is
+    if tensor.chain is not None and not dense:
+        key = id(tensor.chain)  # alive as long as the model is
         if key not in known:
             parts = {key.encode(): _tensor(part, False, known) for key, part in tensor.parts.items()}
             lines = b"".join(b"%b %b\n" % (parts[key].hex().encode(), _netstring(key)) for key in sorted(parts))
@@ -117,16 +117,16 @@ def _type(tensor: Tensor) -> bytes:
 
 
 def _data(tensor: Tensor, known: dict[Any, bytes]) -> bytes:
-    piece = stored_piece(tensor)
-    if piece is None:
+    if tensor.place.is_computed:
         return _digest(dense_pieces(tensor))
+    piece = stored_piece(tensor)
     if not tensor.is_blob:
-        tensor._account()
+        tensor.place.account()
         return _digest([piece])
     key = (tensor.file, tensor.offset, piece.dtype)
     found = known.get(key)
     if found is None:
-        tensor._account()
+        tensor.place.account()
         found = known[key] = _digest([piece])
     return found
 
@@ -148,7 +148,7 @@ def _netstring(data: bytes) -> bytes:
 
 def _uses(program: Program, dense: bool) -> list[bytes]:
     """A line for every name that an operation reads, or a block returns."""
-    scan = program._scan_again(_codec.SCAN_USES)
+    scan = program.scan_again(_codec.SCAN_USES)
     lines = []
     nbytes = 0
     tops: dict[int, int] = {}
@@ -160,7 +160,7 @@ def _uses(program: Program, dense: bool) -> list[bytes]:
         kind = "return" if op is None else op.type
         if dense and kind.startswith("constexpr_"):
             continue
-        scope = program.prefix + program._scope(use.function, use.block, tops.get(use.function, 0) > 1)
+        scope = program.prefix + program.scope(use.function, use.block, tops.get(use.function, 0) > 1)
         binding = f"{use.key}[{use.binding[0]}]" if op is not None else str(use.binding[0])
         words = (scope, kind, "" if op is None else op.name, binding, use.text)
         lines.append(b"use %b\n" % b" ".join(map(_text, words)))

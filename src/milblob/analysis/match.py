@@ -15,9 +15,9 @@ from .. import _codec
 from ..arguments import require, require_calls
 from ..dtypes import DType
 from ..model.editable import blob_users
-from ..model.elements import Readable
+from ..model.elements import PIECE_COUNT, Elements, have_equal_bits, starts
+from ..model.lazy import LazyTensor
 from ..model.model import Model
-from ..model.ranges import PIECE_COUNT, Elements, have_equal_bits, starts
 from ..model.tensor import Tensor
 from ..values.cast import cast_array, is_castable
 from .agreeing import agreeing
@@ -103,7 +103,7 @@ def _by_blob(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
     found: dict[Any, list[str]] = {}
     real: dict[str | None, str | None] = {}
     for name, tensor in tensors.items():
-        stored = list(tensor.parts.values()) if tensor._compressed is not None else [tensor]
+        stored = list(tensor.parts.values()) if tensor.chain is not None else [tensor]
         places = []
         for part in stored:
             if part.is_blob:
@@ -126,17 +126,17 @@ def _with_what_lacks(model: Model, matches: list[Match]) -> list[Match]:
     return [match._replace(without=lacking.get(match.name, ())) for match in matches]
 
 
-def _is_numeric(tensor: Readable) -> bool:
+def _is_numeric(tensor: LazyTensor) -> bool:
     return tensor.mil_dtype not in (DType.STRING, DType.BOOL) and tensor.size > 0
 
 
 def _is_weight(tensor: Tensor) -> bool:
-    return tensor._compressed is not None or tensor.is_blob or tensor.size >= WEIGHT_COUNT
+    return tensor.chain is not None or tensor.is_blob or tensor.size >= WEIGHT_COUNT
 
 
 def _is_candidate(tensor: Tensor) -> bool:
     """Weights, and those small constants that may be a bias; not what operations are told in numbers."""
-    if tensor._compressed is None and not _is_numeric(tensor):
+    if tensor.chain is None and not _is_numeric(tensor):
         return False
     return _is_weight(tensor) or (tensor.op == "const" and tensor.mil_dtype in _FLOATS and tensor.ndim > 0)
 
@@ -145,7 +145,10 @@ class _Work:
     """What is found, step by step."""
 
     def __init__(
-        self, given: Mapping[str, Readable], weights: Mapping[str, Tensor], progress: Callable[[str, int], None] | None
+        self,
+        given: Mapping[str, LazyTensor],
+        weights: Mapping[str, Tensor],
+        progress: Callable[[str, int], None] | None,
     ) -> None:
         self.given, self.weights = given, weights
         self.members = _by_blob(weights)  # of each blob: its first weight stands for all of them
@@ -221,7 +224,7 @@ class _Work:
         ]
         self._settle(edges)
 
-    def _classify(self, groups: dict[Any, Any], side: int, name: str, tensor: Readable, dtype: DType) -> None:
+    def _classify(self, groups: dict[Any, Any], side: int, name: str, tensor: LazyTensor, dtype: DType) -> None:
         """Put a tensor to those with the same elements, and there to those with the same order and shape."""
         nbytes = dtype.numpy.itemsize
         unordered, ordered = 0, []
@@ -472,7 +475,7 @@ class _Edge(NamedTuple):
 class _Moved(Elements):
     """The elements of a tensor in another layout."""
 
-    def __init__(self, tensor: Readable, layout: Layout) -> None:
+    def __init__(self, tensor: LazyTensor, layout: Layout) -> None:
         if layout.axes is None:
             super().__init__(tensor)
             return
@@ -502,7 +505,7 @@ def _pieces(elements: Elements, dtype: DType) -> Iterator[np.ndarray[Any, Any]]:
         yield values
 
 
-def _are_equal(given: Readable, weight: Tensor, layout: Layout, dtype: DType) -> bool:
+def _are_equal(given: LazyTensor, weight: Tensor, layout: Layout, dtype: DType) -> bool:
     """Whether a training tensor in a layout, cast, is a weight to the bit."""
     pairs = zip(_pieces(_Moved(given, layout), dtype), _pieces(Elements(weight), dtype), strict=True)
     return all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in pairs)
@@ -517,24 +520,10 @@ def _sketches(tensors: list[Any], positions: np.ndarray[Any, Any]) -> np.ndarray
     """Elements of each tensor at some positions, as a vector of length 1 about its mean; zeros without spread."""
     rows = np.empty((len(tensors), len(positions)))
     for row, tensor in zip(rows, tensors, strict=True):
-        row[:] = _sample(Elements(tensor), positions)
+        row[:] = Elements(tensor).sample(positions)
     rows[~np.isfinite(rows)] = 0
     scale = np.abs(rows).max(axis=1, initial=0, keepdims=True)
     rows /= np.where(scale > 0, scale, 1)
     rows -= rows.mean(axis=1, keepdims=True)
     norms = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
     return np.asarray(rows / np.where(norms > 1e-9, norms, np.inf))
-
-
-def _sample(elements: Elements, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Elements at positions, in any order, as float64."""
-    if elements._flat is not None:
-        return np.asarray(elements._flat[positions].astype(np.float64))
-    order = np.argsort(positions)
-    result = np.empty(len(positions))
-    for begin in starts(elements.count):
-        low, high = np.searchsorted(positions[order], (begin, begin + PIECE_COUNT))
-        if low < high:
-            piece = elements.read(begin, min(PIECE_COUNT, elements.count - begin))
-            result[order[low:high]] = piece[positions[order[low:high]] - begin]
-    return result

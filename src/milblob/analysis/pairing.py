@@ -12,7 +12,7 @@ from ..arguments import Names, names_in, require
 from ..dtypes import dtype_of
 from ..formats.read import is_array_file, open_arrays
 from ..formats.weights import with_notes
-from ..model.elements import Readable
+from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.stored import StoredArray
 from ..model.tensor import Tensor
@@ -27,7 +27,7 @@ class Side(NamedTuple):
         words: what to call it.
     """
 
-    tensors: dict[str, Readable]
+    tensors: dict[str, LazyTensor]
     model: Model | None
     words: str
 
@@ -70,7 +70,7 @@ class _Spare:
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
         """Name -> tensor."""
-        return {} if self._side.model is None else self._side.model._unlisted()
+        return {} if self._side.model is None else self._side.model.unlisted()
 
     @cached_property
     def _tails(self) -> dict[str, list[str]]:
@@ -94,7 +94,7 @@ class _Spare:
         return name
 
 
-def _array(name: str, value: Any) -> Readable:
+def _array(name: str, value: Any) -> LazyTensor:
     if isinstance(value, Tensor | StoredArray):
         return value
     array = np.asarray(value)
@@ -154,7 +154,7 @@ def pair(a: Side, b: Side, mapping: Mapping[str, Names]) -> Pairs:
     return rows + [(None, name) for name in b.tensors if name not in taken]
 
 
-def _named(tensors: Mapping[str, Readable], names: Iterable[str]) -> dict[str, Readable]:
+def _named(tensors: Mapping[str, LazyTensor], names: Iterable[str]) -> dict[str, LazyTensor]:
     return {name: tensors[name] for name in names}
 
 
@@ -193,7 +193,9 @@ def _mapped(
     return found, dropped
 
 
-def _same_readers(old: Mapping[str, Readable], new: Mapping[str, Readable], several: bool) -> Iterator[tuple[str, str]]:
+def _same_readers(
+    old: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor], several: bool
+) -> Iterator[tuple[str, str]]:
     """Pair tensors that the same operations read, where nothing else is read by them alone.
 
     Args:

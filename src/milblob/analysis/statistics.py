@@ -10,7 +10,7 @@ import numpy as np
 from .. import _codec
 from ..arguments import require, require_flags
 from ..dtypes import DType, as_dtype, dtype_of
-from ..model.pieces import Piece, array_pieces, dense_pieces, in_order, split
+from ..model.elements import Piece, array_pieces, dense_pieces, in_order, split
 from ..model.tensor import Tensor
 from ..threads import ordered
 from .histogram import Bin, Histogram
@@ -138,10 +138,9 @@ def statistics_of(tensors: Iterable[Tensor], **options: Any) -> Iterator[Statist
     known: dict[Any, Statistics] = {}
 
     def work(tensor: Tensor) -> Statistics:
-        place = tensor._place
-        if place is None:
+        if not tensor.is_blob:
             return statistics(tensor, **options)
-        key = (place, tensor.mil_dtype, tensor.size)
+        key = (tensor.place.key(), tensor.mil_dtype, tensor.size)
         found = known.get(key)
         if found is None:
             found = known[key] = statistics(tensor, **options)

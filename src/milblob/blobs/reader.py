@@ -89,20 +89,20 @@ class BlobReader:
         require_flags(mmap=mmap)
         if isinstance(source, str | os.PathLike):
             pending.require_none(os.fsdecode(source))
-        self._mapping = source if isinstance(source, Mapping) else Mapping(source, is_mapped=mmap)
+        self.mapping = source if isinstance(source, Mapping) else Mapping(source, is_mapped=mmap)
         self._index: np.ndarray[Any, Any] | None = None
-        self._mapping.expect_random(True)  # before the header is touched: one page, not all that read-ahead would bring
+        self.mapping.expect_random(True)  # before the header is touched: one page, not all that read-ahead would bring
         try:
-            self._count: int = _codec.blob_count(self._mapping.live())
-            self._mapping.expect_random(False)
+            self._count: int = _codec.blob_count(self.mapping.live())
+            self.mapping.expect_random(False)
         except BaseException:
-            self._mapping.close()
+            self.mapping.close()
             raise
 
     @property
     def name(self) -> str | None:
         """The file's path as given, or None for a buffer."""
-        return self._mapping.name
+        return self.mapping.name
 
     @property
     def index(self) -> np.ndarray[Any, Any]:
@@ -112,10 +112,10 @@ class BlobReader:
             FormatError: a broken record; its offset and number are named.
         """
         if self._index is None:
-            buffer = self._mapping.check_size()
+            buffer = self.mapping.check_size()
             # Only what is there gets room: a sparse file can announce 2^32 - 1 records and have none.
             rows = min(self._count, 1 << 16)
-            self._mapping.expect_random(True)
+            self.mapping.expect_random(True)
             try:
                 while True:
                     index = np.empty(rows, RECORD)
@@ -124,7 +124,7 @@ class BlobReader:
                         break
                     rows = min(self._count, rows * 4)
             finally:
-                self._mapping.expect_random(False)
+                self.mapping.expect_random(False)
             if error is not None:
                 raise error
             index.flags.writeable = False
@@ -157,9 +157,10 @@ class BlobReader:
         Raises:
             FormatError: no sound record there.
         """
-        return self._record(self._mapping.check_size(), offset)
+        return self.record_in(self.mapping.check_size(), offset)
 
-    def _record(self, buffer: _codec.Buffer, offset: int | BlobRecord) -> BlobRecord:
+    def record_in(self, buffer: _codec.Buffer, offset: int | BlobRecord) -> BlobRecord:
+        """As `record`, in bytes that the caller holds; for milblob's own modules."""
         if isinstance(offset, BlobRecord):
             offset = offset.offset
         offset = as_integer("record", offset, "its offset or a BlobRecord")
@@ -168,11 +169,15 @@ class BlobReader:
         data_offset, nbytes, count, padding, code = _codec.blob_record(buffer, offset)
         return BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
 
-    def _records_at(self, offsets: list[int]) -> tuple[np.ndarray[Any, Any], int, MilblobError | None]:
-        """Rows of dtype RECORD for many offsets, in their order; how many are good; what is wrong with the next."""
-        buffer = self._mapping.check_size()
+    def records_at(self, offsets: list[int]) -> tuple[np.ndarray[Any, Any], int, MilblobError | None]:
+        """Return the records at many offsets, in their order; for milblob's own modules.
+
+        Returns:
+            Rows of dtype RECORD, how many of them are good, and what is wrong with the next.
+        """
+        buffer = self.mapping.check_size()
         records = np.empty(len(offsets), RECORD)
-        metadata = self._mapping.read_at(offsets, _RECORD_NBYTES)
+        metadata = self.mapping.read_at(offsets, _RECORD_NBYTES)
         good, error = _codec.blob_records_at(buffer, np.array(offsets, np.uint64), records, metadata)
         return records, good, error
 
@@ -192,19 +197,19 @@ class BlobReader:
             FormatError: no sound record there, or the file has shrunk.
             ValueError: `out` does not fit, or the reader is closed.
         """
-        buffer = self._mapping.check_size()
-        record = self._record(buffer, offset)
+        buffer = self.mapping.check_size()
+        record = self.record_in(buffer, offset)
         return array_over(buffer, record, (record.count,), out)
 
     def read_packed(self, offset: int | BlobRecord) -> np.ndarray[Any, Any]:
         """Return the stored bytes of the record at `offset`: uint8, shape (nbytes,), a read-only view of the file."""
-        buffer = self._mapping.check_size()
-        record = self._record(buffer, offset)
+        buffer = self.mapping.check_size()
+        record = self.record_in(buffer, offset)
         return np.ndarray((record.nbytes,), np.uint8, memoryview(buffer), record.data_offset)
 
     def close(self) -> None:
         """Close the file. Arrays that were read stay valid; the mapping goes when the last of them does."""
-        self._mapping.close()
+        self.mapping.close()
 
     def __enter__(self) -> Self:
         return self
@@ -215,7 +220,7 @@ class BlobReader:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._mapping.buffer is None else f"{self._count} records"
+        state = "closed" if self.mapping.buffer is None else f"{self._count} records"
         return f"<BlobReader {self.name or 'buffer'}: {state}>"
 
 

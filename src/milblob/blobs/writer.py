@@ -97,12 +97,12 @@ class BlobWriter:
                     last = reader[-1]
                     self._base = self._end = last.data_offset + last.nbytes
                 offset, _ = _codec.blob_place(self._end)
-                found = bytes(memoryview(reader._mapping.live())[offset : offset + 64])
+                found = bytes(memoryview(reader.mapping.live())[offset : offset + 64])
                 if found.startswith(_SENTINEL) and found[_MARK_AT:] != _MARK:
                     # Not from an interrupted append: somebody may refer to it, whatever the header says.
                     words = f"records: expected {count} as the header says, got another behind them"
                     raise FormatError(words, offset=offset, file=self.path)
-                self._nbytes_before = reader._mapping.nbytes
+                self._nbytes_before = reader.mapping.nbytes
             self._count = self._count_before = count
         except BaseException:
             os.close(fd)
@@ -292,9 +292,9 @@ class BlobWriter:
             self._require_open()
             if not isinstance(reader, BlobReader):
                 raise TypeError(f"reader: expected a BlobReader, got {type(reader).__name__}")
-            mapping = reader._mapping
+            mapping = reader.mapping
             buffer = mapping.check_size()
-            found = reader._record(buffer, record)
+            found = reader.record_in(buffer, record)
             if found.nbytes <= _SMALL_NBYTES:
                 data = memoryview(buffer)[found.data_offset : found.data_offset + found.nbytes]
                 return self._add(found.dtype, found.count, [data], found.nbytes)

@@ -10,7 +10,7 @@ from ..formats import weights
 from ..formats.read import is_array_file, open_arrays
 from ..formats.write import save
 from ..model import open as opening
-from ..model.elements import Readable
+from ..model.lazy import LazyTensor
 from ..model.package import BLOB_SUFFIXES
 from ..storage import paths
 from .saving import check_target, report, shown, with_hint
@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _open(stack: ExitStack, source: str, arguments: Namespace) -> Mapping[str, Readable]:
+def _open(stack: ExitStack, source: str, arguments: Namespace) -> Mapping[str, LazyTensor]:
     """Open the source and choose from it."""
     if not is_array_file(source):
         model = stack.enter_context(

@@ -64,7 +64,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _row(tensor: Tensor) -> Row:
-    shape = tensor._shape
+    shape = tensor.declared_shape
     count = None if None in shape else prod(shape)  # type: ignore[arg-type]
     nbytes = None
     if count is not None:
@@ -100,7 +100,7 @@ def _unique_nbytes(tensors: Iterable[Tensor]) -> int:
                 pending.extend(parts.values())
             continue
         key = (tensor.file, tensor.offset) if tensor.offset is not None else tensor.name
-        if key in seen or None in tensor._shape:
+        if key in seen or None in tensor.declared_shape:
             continue
         seen.add(key)
         total += tensor.nbytes

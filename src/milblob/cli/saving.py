@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UnsupportedError
-from ..model.elements import Readable
+from ..model.lazy import LazyTensor
 from ..storage import paths
 from . import output
 from .progress import Progress
@@ -28,14 +28,14 @@ def check_target(source: str, target: str) -> None:
         raise ValueError(f"output {target}: expected a place outside the model, got one that {how} {source}")
 
 
-def with_hint(error: UnsupportedError, tensors: Mapping[str, Readable], arguments: Namespace) -> UnsupportedError:
+def with_hint(error: UnsupportedError, tensors: Mapping[str, LazyTensor], arguments: Namespace) -> UnsupportedError:
     """Say of a compressed weight how its parts can be had."""
     if not arguments.stored and any(getattr(tensor, "compression", "") for tensor in tensors.values()):
         return UnsupportedError(f"{error} (--stored extracts the parts)")
     return error
 
 
-def report(arguments: Namespace, source: Any, target: str, tensors: Mapping[str, Readable], **more: Any) -> None:
+def report(arguments: Namespace, source: Any, target: str, tensors: Mapping[str, LazyTensor], **more: Any) -> None:
     """Say what was written, as -v, -q and --json ask.
 
     Args:
@@ -55,6 +55,6 @@ def report(arguments: Namespace, source: Any, target: str, tensors: Mapping[str,
         output.say(f"{output.plural(len(tensors), 'tensor')}, {output.size(nbytes)}, to {target}")
 
 
-def shown(tensors: Mapping[str, Readable], arguments: Namespace) -> contextlib.closing[Progress]:
+def shown(tensors: Mapping[str, LazyTensor], arguments: Namespace) -> contextlib.closing[Progress]:
     """Show on a terminal how far the writing of these tensors is, while in the context."""
     return contextlib.closing(Progress(tensors.values(), enabled=not arguments.quiet and sys.stderr.isatty()))

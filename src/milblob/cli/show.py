@@ -73,7 +73,7 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
 
 def _place(tensor: Tensor) -> dict[str, Any]:
     """Where a tensor lives and who uses it."""
-    shape = tensor._shape
+    shape = tensor.declared_shape
     if None in shape:
         with suppress(MilblobError):
             shape = tensor.shape
@@ -85,7 +85,7 @@ def _place(tensor: Tensor) -> dict[str, Any]:
         "function": tensor.function,
         "op": tensor.op,
         "consumers": [use._asdict() for use in tensor.consumers],
-        "where": tensor.where if tensor._program is not None else "",
+        "where": tensor.where if tensor.program is not None else "",
         "file": tensor.file,
         "offset": tensor.offset,
         "data_offset": _data_offset(tensor),
@@ -152,8 +152,8 @@ def _compression_words(compression: Compression) -> str:
 def _print_parts(tensor: Tensor) -> None:
     cells = []
     for key, part in tensor.parts.items():
-        stored = output.size(None if None in part._shape else part.nbytes)
-        cells.append([key, part.name, str(part.mil_dtype), output.shape_text(part._shape), stored])
+        stored = output.size(None if None in part.declared_shape else part.nbytes)
+        cells.append([key, part.name, str(part.mil_dtype), output.shape_text(part.declared_shape), stored])
     output.print_table(["part", "name", "dtype", "shape", "size"], cells, right=(4,))
 
 

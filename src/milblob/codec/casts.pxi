@@ -5,27 +5,27 @@
 cdef const C.mb_tier *_tier = &C.mb_tiers[C.mb_tier_usable() - 1]
 
 
-def _tiers():
+def tiers():
     """Names of the tiers that this CPU can run, slowest first, and of the one in use."""
     return [C.mb_tiers[i].name.decode() for i in range(C.mb_tier_usable())], _tier.name.decode()
 
 
-def _set_tier(str name not None):
+def set_tier(str name not None):
     """Use the kernels of a tier from now on; for tests, and for MILBLOB_TIER at import."""
     global _tier
-    names = _tiers()[0]
+    names = tiers()[0]
     if name not in names:
         raise ValueError(f"MILBLOB_TIER: expected one of {', '.join(names)}, got {name!r}")
     _tier = &C.mb_tiers[names.index(name)]
 
 
-def _build():
+def build():
     """How this module was compiled: (compiler, hexadecimal version of the stable ABI or 0)."""
     return C.MB_COMPILER.decode(), C.MB_STABLE_ABI
 
 
 if _environ.get("MILBLOB_TIER"):
-    _set_tier(_environ["MILBLOB_TIER"])
+    set_tier(_environ["MILBLOB_TIER"])
 
 
 cdef _kind_check(int kind):

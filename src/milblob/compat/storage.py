@@ -242,7 +242,7 @@ def read_array(reader: "_BlobStorageReader", dtype: DType, offset: int) -> np.nd
     """
     blob = reader._opened()
     try:
-        buffer = blob._mapping.check_size()
+        buffer = blob.mapping.check_size()
     except MilblobError as error:
         raise RuntimeError(str(error)) from error
     try:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import FormatError, UnsupportedError
-from ..storage.beneath import Place
+from ..storage.beneath import Location
 from ..storage.mapped import Mapping
 from ..values.tensorvalue import require_shape
 
@@ -80,7 +80,7 @@ def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
     return Header(dtype, shape, is_fortran, stream.tell())
 
 
-def open_array(place: Place) -> tuple[Header, Callable[[], np.ndarray[Any, Any]]]:
+def open_array(place: Location) -> tuple[Header, Callable[[], np.ndarray[Any, Any]]]:
     """Look at an .npy file.
 
     Returns:

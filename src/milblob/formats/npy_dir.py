@@ -12,13 +12,14 @@ import numpy as np
 from ..budget import Budget
 from ..errors import FormatError
 from ..jsontext import parse_json
-from ..model.elements import PLAIN, Progress, Readable, elements
+from ..model.lazy import LazyTensor
 from ..model.replaceable import IsPart, require_replaceable
 from ..model.stored import Arrays, StoredArray, restored
 from ..storage import paths
-from ..storage.beneath import Place
+from ..storage.beneath import Location
 from ..storage.mapped import Mapping as MappedFile
 from ..storage.output import NewDirectory
+from .encoding import PLAIN, Progress, elements
 from .filenames import file_names
 from .npy import open_array
 
@@ -26,7 +27,7 @@ INDEX = "index.json"
 
 
 def save(
-    tensors: Mapping[str, Readable],
+    tensors: Mapping[str, LazyTensor],
     path: str,
     *,
     force: bool = False,
@@ -77,7 +78,7 @@ def save(
             file.write("\n")
 
 
-def _understand(place: Place) -> IsPart:
+def _understand(place: Location) -> IsPart:
     """Read the index of a directory that is about to be replaced."""
     rows = read_index(place.path)
     if rows is None:
@@ -99,7 +100,7 @@ def read_index(directory: str) -> dict[str, Any] | None:
     path = os.path.join(directory, INDEX)
     if not paths.is_there(path):
         return None
-    mapping = MappedFile(Place(directory).beneath(INDEX))
+    mapping = MappedFile(Location(directory).beneath(INDEX))
     try:
         document = parse_json(memoryview(mapping.live()), "index", path, unique=True)
     finally:
@@ -132,7 +133,7 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
 
 
 def _find(directory: str, name: str, row: Mapping[str, Any], budget: Budget) -> StoredArray:
-    place = Place(directory).beneath(row["file"])
+    place = Location(directory).beneath(row["file"])
     header, load = open_array(place)
     budget.add_file(place.path, header.nbytes + header.dtype.itemsize * prod(header.shape))
     return restored(name, row, header.dtype, header.shape, load, place.path, budget)

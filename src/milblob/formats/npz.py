@@ -14,10 +14,11 @@ import numpy as np
 from ..budget import Budget
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..jsontext import MAX_NBYTES
-from ..model.elements import PLAIN, Progress, Readable, elements
+from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
 from ..storage.mapped import Mapping as MappedFile
 from ..storage.output import NewFile
+from .encoding import PLAIN, Progress, elements
 from .filenames import escaped
 from .npy import HEAD_NBYTES, Header, read_header
 from .unpacking import unpacker
@@ -32,7 +33,7 @@ _MAX_RATIO = 1040  # deflate cannot do better: a larger size is a lie, and memor
 
 
 def save(
-    tensors: Mapping[str, Readable],
+    tensors: Mapping[str, LazyTensor],
     path: str,
     *,
     force: bool = False,

@@ -12,10 +12,11 @@ from ..budget import Budget
 from ..dtypes import DType
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape
-from ..model.elements import PLAIN, Progress, Readable, elements
+from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
 from ..storage.mapped import Mapping as MappedFile
 from ..storage.output import whole_file
+from .encoding import PLAIN, Progress, elements
 
 NOTES = "milblob"
 """Key of the notes in the file's metadata: JSON, {name: {"dtype": ...}}; only of tensors that need a note."""
@@ -43,7 +44,7 @@ _CODES = {
 
 
 def save(
-    tensors: Mapping[str, Readable],
+    tensors: Mapping[str, LazyTensor],
     path: str,
     *,
     force: bool = False,

@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ..arguments import require, require_calls, require_flags
 from ..blobs.writer import BlobWriter
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError
-from ..model.elements import Progress, Readable, elements
+from ..model.lazy import LazyTensor
 from ..model.listing import HASH_AT, Row, Stamp, parse_listing, to_json, to_mil
 from ..model.model import Model
 from ..model.package import Package
@@ -23,6 +23,7 @@ from ..storage import journal, paths, pending
 from ..storage.mapped import Mapping as MappedFile
 from ..storage.output import NewFile, whole_file
 from ..storage.transfer import write_at
+from .encoding import Progress, elements
 
 LISTINGS = (".json", ".mil")
 
@@ -89,7 +90,7 @@ def write_weights(
 
 
 def save(
-    tensors: Mapping[str, Readable],
+    tensors: Mapping[str, LazyTensor],
     path: str | os.PathLike[str],
     *,
     listing: str | os.PathLike[str] | None = None,
@@ -274,10 +275,10 @@ class _GivenFile(NamedTuple):
         """Nothing is to be removed."""
 
 
-def _write(blobs: BlobWriter, name: str, tensor: Readable, dtype: DType | None) -> Row:
+def _write(blobs: BlobWriter, name: str, tensor: LazyTensor, dtype: DType | None) -> Row:
     """Write one tensor as a record."""
     own = tensor.mil_dtype
-    tensor._account()
+    tensor.place.account()
     if dtype is not None and dtype is not own:
         return Row(name, dtype, tensor.shape, blobs.write(tensor.read(), dtype))
     if own.is_sub_byte:
@@ -295,20 +296,12 @@ def _naming(name: str) -> Iterator[None]:
         raise type(error)(f"tensor {name}: {error}") from None
 
 
-def _readable(name: str, tensor: Any) -> Readable:
-    if isinstance(tensor, Tensor | StoredArray):
+def _readable(name: str, tensor: Any) -> LazyTensor:
+    if isinstance(tensor, LazyTensor):
         return tensor
     array = np.asarray(tensor)
-    return _Given(name, as_dtype(array.dtype), array.shape, lambda: array)
-
-
-class _Given(StoredArray):
-    """An array in memory, as it is: BlobWriter copies strided ones in pieces."""
-
-    __slots__ = ()
-
-    def read(self) -> np.ndarray[Any, Any]:
-        return self._load()
+    # As it is: BlobWriter copies strided arrays in pieces.
+    return StoredArray(name, as_dtype(array.dtype), array.shape, lambda: array, "memory")
 
 
 def _file_in_listing(path: str, listing: str) -> str:
@@ -341,15 +334,16 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
     return Arrays({name: partial(_stored, name, tensors) for name in tensors}, model.close)
 
 
-def _stored(name: str, tensors: Mapping[str, Readable]) -> StoredArray:
+def _stored(name: str, tensors: Mapping[str, LazyTensor]) -> StoredArray:
     tensor = tensors[name]
     if isinstance(tensor, StoredArray):
         return tensor
+    budget = cast(Tensor, tensor).package.budget
     load, form = (tensor.read_packed, "packed") if tensor.mil_dtype.is_sub_byte else (tensor.read, "values")
-    return StoredArray(name, tensor.mil_dtype, tensor.shape, load, form, tensor.file, tensor._package.budget)
+    return StoredArray(name, tensor.mil_dtype, tensor.shape, load, form, tensor.place.file, budget)
 
 
-def with_notes(tensors: Mapping[str, Tensor], model: Model) -> Mapping[str, Readable]:
+def with_notes(tensors: Mapping[str, Tensor], model: Model) -> Mapping[str, LazyTensor]:
     """Return tensors of a model; where it is a listing with notes, what these say that the records stand for.
 
     Raises:
@@ -363,9 +357,9 @@ def with_notes(tensors: Mapping[str, Tensor], model: Model) -> Mapping[str, Read
     finally:
         mapping.close()
     notes = {row.name: row.note for row in rows if row.note is not None}
-    result: dict[str, Readable] = dict(tensors)
+    result: dict[str, LazyTensor] = dict(tensors)
     for name in notes.keys() & result.keys():
         tensor = tensors[name]
-        budget = model._package.budget
+        budget = model.package.budget
         result[name] = restored(name, notes[name], tensor.mil_dtype, tensor.shape, tensor.read, model.path, budget)
     return result

@@ -3,12 +3,13 @@
 import os
 from collections.abc import Mapping
 
-from ..model.elements import Progress, Readable
+from ..model.lazy import LazyTensor
 from ..storage import paths
+from .encoding import Progress
 
 
 def save(
-    tensors: Mapping[str, Readable],
+    tensors: Mapping[str, LazyTensor],
     path: str,
     *,
     force: bool = False,

@@ -3,7 +3,7 @@
 import os
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ..program import wire_edits
 from ..program.scan import Program
 from ..program.splice import splice
 from ..storage import journal, paths, pending
-from ..storage.beneath import Place
+from ..storage.beneath import Location
 from ..storage.mapped import Mapping as MappedFile
 from ..storage.output import lock, sweep, unlock
 from ..storage.turns import Turn
@@ -22,51 +22,75 @@ from ..values.cast import CastCounts, cast_array, is_castable
 from ..values.tensorvalue import pack_tensor, stored_bytes
 from .model import Model
 from .package import Source, resolve
+from .places import RecordPlace
 from .tensor import Tensor
 
 _ONE_BYTE = (DType.INT8, DType.UINT8)
 _FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
 
 
-class Assignment:
+class Assignment(NamedTuple):
     """New values of one tensor, in the form that is stored.
 
     Attributes:
-        values: as `Tensor.read` gives them.
+        tensor: that gets them.
+        values: as `Tensor.read` gives them, read-only.
         data: the bytes to write: elements, or a TensorValue.
         mapping: the file they go to.
         offset, nbytes: the bytes that they replace.
+        given, given_dtype: name and dtype of what they were made from.
+        counts: what a cast has met.
     """
 
-    __slots__ = ("counts", "data", "given", "given_dtype", "mapping", "nbytes", "offset", "tensor", "values")
-
-    def __init__(self, tensor: Tensor, values: Any, given: str, can_cast: bool, overflow: str) -> None:
-        own, counts, dtype = _dtype_of(values), CastCounts(), tensor.mil_dtype
-        array = values.read() if hasattr(values, "mil_dtype") else np.asarray(values)
-        try:
-            if own is not dtype and can_cast:
-                array, counts = cast_array(array, dtype, overflow=overflow)
-            if tensor.is_blob:
-                reader, record = tensor._record()
-                self.mapping, self.offset, self.nbytes = reader._mapping, record.data_offset, record.nbytes
-                self.data: Any = stored_bytes(array, dtype)
-            else:
-                self.mapping = typing.cast(Source, tensor._source).mapping
-                self.offset, self.nbytes = tensor._constant.payload
-                self.data = memoryview(pack_tensor(array, dtype))
-        except MilblobError:
-            raise
-        except (OverflowError, TypeError, ValueError) as error:
-            kind = next(kind for kind in (OverflowError, TypeError, ValueError) if isinstance(error, kind))
-            raise kind(f"{tensor.name}: {error}") from None
-        self.tensor, self.given, self.given_dtype, self.counts = tensor, given, own, counts
-        self.values = (array if array.dtype == tensor.dtype else array.astype(tensor.dtype)).view()
-        self.values.flags.writeable = False
+    tensor: Tensor
+    values: np.ndarray[Any, Any]
+    data: Any
+    mapping: MappedFile
+    offset: int
+    nbytes: int
+    given: str
+    given_dtype: DType
+    counts: CastCounts
 
     @property
     def is_in_place(self) -> bool:
         """Whether the new bytes are as many as the old."""
         return len(self.data) == self.nbytes
+
+
+def assignment_of(tensor: Tensor, values: Any, given: str, can_cast: bool, overflow: str) -> Assignment:
+    """Return what it takes to give a tensor new values; nothing is written.
+
+    Args:
+        values: array, or a tensor that is read; known to fit (`require_fit`).
+        given: what to call them in reports.
+        can_cast, overflow: as `refit`.
+
+    Raises:
+        OverflowError: an element outside the dtype. As `require_fit`.
+    """
+    own, counts, dtype = _dtype_of(values), CastCounts(), tensor.mil_dtype
+    array = values.read() if hasattr(values, "mil_dtype") else np.asarray(values)
+    place = tensor.stored_place
+    try:
+        if own is not dtype and can_cast:
+            array, counts = cast_array(array, dtype, overflow=overflow)
+        if isinstance(place, RecordPlace):
+            reader, record = place.record()
+            mapping, offset, nbytes = reader.mapping, record.data_offset, record.nbytes
+            data: Any = stored_bytes(array, dtype)
+        else:
+            mapping = typing.cast(Source, tensor.source).mapping
+            offset, nbytes = tensor.constant.payload
+            data = memoryview(pack_tensor(array, dtype))
+    except MilblobError:
+        raise
+    except (OverflowError, TypeError, ValueError) as error:
+        kind = next(kind for kind in (OverflowError, TypeError, ValueError) if isinstance(error, kind))
+        raise kind(f"{tensor.name}: {error}") from None
+    new = (array if array.dtype == tensor.dtype else array.astype(tensor.dtype)).view()
+    new.flags.writeable = False
+    return Assignment(tensor, new, data, mapping, offset, nbytes, given, own, counts)
 
 
 def _dtype_of(values: Any) -> DType:
@@ -82,7 +106,7 @@ def require_fit(tensor: Tensor, values: Any, can_cast: bool) -> None:
         TypeError: another dtype. ValueError: another shape.
         As finding the record of the tensor.
     """
-    name, dtype, source = tensor.name, tensor.mil_dtype, tensor._source
+    name, dtype, source = tensor.name, tensor.mil_dtype, tensor.source
     if tensor.compression:
         words = f"{name}: expected a weight that is stored dense, got {tensor.op} (its parts can be set: stored=True)"
         raise UnsupportedError(words)
@@ -93,13 +117,15 @@ def require_fit(tensor: Tensor, values: Any, can_cast: bool) -> None:
         raise TypeError(f"{name}: expected elements of {wanted}, got {own}")
     if shape != tensor.shape:
         raise ValueError(f"{name}: expected shape {tensor.shape}, got {shape}")
-    if tensor.is_blob:
-        tensor._record()
+    place = tensor.stored_place
+    if isinstance(place, RecordPlace):
+        with place.naming():
+            place.record()
     elif source is not None and source.is_text:
         words = f"{name}: expected a value in a weight file, got one in MIL text, which is not edited"
         raise UnsupportedError(words, file=source.mapping.name)
     else:
-        wire_edits.require_plain(typing.cast(Program, tensor._program), typing.cast(Source, source).mapping.live())
+        wire_edits.require_plain(typing.cast(Program, tensor.program), typing.cast(Source, source).mapping.live())
 
 
 class EditableModel(Model):
@@ -153,14 +179,14 @@ class EditableModel(Model):
     def _lock(self, path: str, locked: bool) -> None:
         """Keep other writers out, and make sure that what is mapped is what is there."""
         if self._base:
-            self._writable(self._package._mappings[0])
+            self._writable(self.package.mappings[0])
         elif (
             not locked and os.name != "nt"
         ):  # no lock of a directory there; the files are locked as they are assigned to
             self._lock_fd = os.open(self._root, os.O_RDONLY)
             lock(self._lock_fd, self._root)
         pending.require_none(path)  # of a writer that has died since the model was opened
-        for mapped in self._package._mappings:
+        for mapped in self.package.mappings:
             _require_same(mapped.fd, typing.cast(str, mapped.name))
             pending.sweep_staged(paths.real(typing.cast(str, mapped.name)))
 
@@ -205,16 +231,17 @@ class EditableModel(Model):
             As `Tensor.read`.
         """
         with self._turn:
-            self._package.require_open()
+            self.package.require_open()
             tensor = self[name]
             values = values if hasattr(values, "mil_dtype") else np.asarray(values)
             require_fit(tensor, values, False)
-            self._stage(Assignment(tensor, values, tensor.name, False, "error"))
+            self.stage(assignment_of(tensor, values, tensor.name, False, "error"))
 
-    def _stage(self, assignment: Assignment) -> None:
+    def stage(self, assignment: Assignment) -> None:
+        """Keep new values, to be written by `flush` or `close`; for milblob's own modules."""
         self._writable(assignment.mapping)
         self._staged[assignment.tensor.name] = assignment
-        self._package.staged[assignment.tensor.name] = assignment.values
+        self.package.assigned[assignment.tensor.name] = assignment.values
 
     def flush(self) -> None:
         """Write everything that was assigned: all or nothing.
@@ -226,12 +253,12 @@ class EditableModel(Model):
                 is opened the next time, and this object refuses everything but `close`; else nothing has changed.
         """
         with self._turn:
-            self._package.require_sound()
-            if self._write():
+            self.package.require_sound()
+            if self.write_assigned():
                 self._reopen()
 
-    def _write(self) -> set[str]:
-        """Write; return the files that are new ones now."""
+    def write_assigned(self) -> set[str]:
+        """Write what was assigned; return the files that are new ones now. For milblob's own modules."""
         if not self._staged:
             return set()
         if self._pid != os.getpid():  # its descriptors, and so the lock, are those of the process that opened the model
@@ -250,7 +277,7 @@ class EditableModel(Model):
 
     def _give_up(self) -> None:
         """Let others complete a change that failed when its journal was there; nothing may be read or written here."""
-        self._package.unsound = True
+        self.package.unsound = True
         self._forget()
         self._unlock()
 
@@ -268,7 +295,7 @@ class EditableModel(Model):
         self.__dict__.update(vars(fresh))  # at once, for threads that read
         if self._base:
             try:
-                self._writable(self._package._mappings[0])
+                self._writable(self.package.mappings[0])
             except BaseException:  # somebody else has it now
                 self._give_up()
                 raise
@@ -280,12 +307,12 @@ class EditableModel(Model):
             FormatError: it may be written in part (see `flush`).
         """
         with self._turn:
-            self._package.require_sound()
+            self.package.require_sound()
             self._forget()
 
     def _forget(self) -> None:
         self._staged.clear()
-        self._package.staged.clear()
+        self.package.assigned.clear()
 
     def close(self) -> None:
         """Write what was assigned, as `flush` does, and close every file; while another thread writes, refuse to.
@@ -297,9 +324,9 @@ class EditableModel(Model):
         """
         with self._turn:
             try:
-                if not self._package.closed:
-                    self._package.require_sound()
-                    self._write()
+                if not self.package.closed:
+                    self.package.require_sound()
+                    self.write_assigned()
             finally:
                 self._release()
 
@@ -354,7 +381,7 @@ def _plan(
             continue
         mapped = group[0].mapping
         buffer = mapped.check_size()
-        changes = [wire_edits.value_edit(buffer, a.tensor._constant, tensor=a.data) for a in group]
+        changes = [wire_edits.value_edit(buffer, a.tensor.constant, tensor=a.data) for a in group]
         new = splice(mapped, (0, mapped.nbytes), wire_edits.combined(changes))
         replacements.append(journal.Replacement(path, new.write_to))
     return patches, replacements
@@ -369,14 +396,14 @@ def require_unshared(model: Model, staged: Mapping[str, Assignment]) -> None:
     Raises:
         ValueError: it does not; its name is in the message.
     """
-    blobs = [a for a in staged.values() if a.tensor.is_blob and a.tensor._source is not None]
+    blobs = [a for a in staged.values() if a.tensor.is_blob and a.tensor.source is not None]
     if not blobs:
         return
     users = blob_users(model)
-    places: dict[tuple[Place | None, str], str] = {}
+    places: dict[tuple[Location | None, str], str] = {}
     for a in blobs:
-        constant = a.tensor._constant
-        key = _place(places, typing.cast(Source, a.tensor._source), constant.text), constant.blob_offset
+        constant = a.tensor.constant
+        key = _place(places, typing.cast(Source, a.tensor.source), constant.text), constant.blob_offset
         for other in users.get(key, ()):
             if other not in staged:
                 words = f"{a.tensor.name}: expected new values for {other} too, which is the same blob, got none"
@@ -388,10 +415,10 @@ def require_unshared(model: Model, staged: Mapping[str, Assignment]) -> None:
 
 def blob_users(model: Model) -> dict[tuple[str, int], list[str]]:
     """Return the weights, and parts of compressed ones, of each blob: (real path, offset of the metadata) -> names."""
-    places: dict[tuple[Place | None, str], str] = {}
-    names = {id(t._constant): t.name for t in model.values() if t._constant is not None}
+    places: dict[tuple[Location | None, str], str] = {}
+    names = {id(t.constant): t.name for t in model.values() if t.constant is not None}
     users: dict[tuple[str, int], list[str]] = {}
-    for source, program in model._programs:
+    for source, program in model.scans:
         for c in program.scan.constants:
             if c.storage == _codec.BLOB:
                 name = names.get(id(c)) or program.part_names.get(id(c)) or program.path(c.op, c)
@@ -399,7 +426,7 @@ def blob_users(model: Model) -> dict[tuple[str, int], list[str]]:
     return users
 
 
-def _place(places: dict[tuple[Place | None, str], str], source: Source, text: str) -> str:
+def _place(places: dict[tuple[Location | None, str], str], source: Source, text: str) -> str:
     """The real path of a weight file; a reference that leads nowhere is like no other."""
     key = (source.directory, text)
     if key not in places:

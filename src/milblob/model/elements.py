@@ -1,83 +1,221 @@
-"""What a format stores for a tensor whose dtype it lacks: the raw elements, and a note that says what they are."""
+"""The elements of any tensor: decoded, any range at a time; or packed as weight files hold them, in bounded pieces."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from math import prod
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from .. import _codec
 from ..dtypes import DType
-from .stored import StoredArray
-from .tensor import Tensor
+from ..threads import ordered
+from ..values import parallel
+from ..values.dense import Dense, read
+from ..values.tensorvalue import stored_bytes
+from .lazy import LazyTensor
 
-Progress = Callable[[str, int], None]
-"""Called with the name and the stored bytes of each tensor once it is written."""
+PIECE_COUNT = 1 << 18
+"""Elements that are looked at in one go; a multiple of 8, so that packed ones begin at whole bytes."""
 
-PLAIN = frozenset(
-    DType[name]
-    for name in (
-        "BOOL",
-        "FLOAT16",
-        "FLOAT32",
-        "FLOAT64",
-        "INT8",
-        "INT16",
-        "INT32",
-        "INT64",
-        "UINT8",
-        "UINT16",
-        "UINT32",
-        "UINT64",
-    )
-)
-"""Dtypes that NumPy itself has."""
+PIECE_NBYTES = 1 << 24
+"""What is hashed or counted in one go: large enough for threads to pay, small enough to be held several times."""
+
+_TINY_NBYTES = 1 << 16
+
+_T = TypeVar("_T", bound=LazyTensor)
+_R = TypeVar("_R")
 
 
-Readable = Tensor | StoredArray
-"""What is written to a format: tensors of models, and arrays of other formats."""
+# -------------------------------------------------------------------------------------------------------------- decoded
 
 
-class Stored(NamedTuple):
-    """The array to store for a tensor.
+class Elements:
+    """The elements of a tensor in row-major order, whatever they are stored as.
 
-    Attributes:
-        array: of a dtype the format has; the tensor's own bytes wherever possible, not copied.
-        note: None if the array is the tensor; else what a reader must know: {"dtype": milblob's name of it, ...}.
-    """
-
-    array: np.ndarray[Any, Any]
-    note: dict[str, Any] | None
-
-
-def elements(tensor: Readable, native: frozenset[DType] = PLAIN, packed: bool = False) -> Stored:
-    """Read a tensor as something a format with the dtypes `native` can hold, without losing a bit.
+    A few pieces are in memory at a time, unless the tensor itself can only be read whole (an immediate that is varints,
+    an array of a compressed .npz).
 
     Args:
-        tensor: to be read.
-        native: dtypes that the format has; UINT8 is one of them.
-        packed: store dtypes below 8 bits as a weight file does, not one element a byte.
+        tensor: of a model, or an array of another format; not of strings.
 
-    A dtype that is not in `native` becomes unsigned integers of its own width: int4 and uint1 to uint6 as uint8, one
-    element a byte (int4 as its nibble: -1 is 15), fp8 as uint8, bfloat16 as uint16. With `packed`, those below 8 bits
-    become their bytes in a weight file: uint8, one-dimensional; so does, with or without it, what is wider than any
-    integer of the format. The note of these has "shape" and "packed". Strings become the bytes of a JSON list.
-
-    `arrays.restored` is the way back.
+    Attributes:
+        dtype: DType. shape, count: of the whole.
 
     Raises:
-        As `Tensor.read`.
+        TypeError: strings. As `Tensor.read`.
     """
-    dtype = tensor.mil_dtype
-    tensor._account()
-    if dtype in native:
-        return Stored(tensor.read(), None)
-    if dtype is DType.STRING:
-        import json
 
-        array = tensor.read()
-        text = json.dumps(array.reshape(-1).tolist(), ensure_ascii=False).encode()
-        return Stored(np.frombuffer(text, np.uint8), {"dtype": "string", "shape": list(array.shape)})
-    if (packed and dtype.is_sub_byte) or (dtype.nbits > 8 and DType[f"UINT{dtype.nbits}"] not in native):
-        note = {"dtype": str(dtype), "shape": list(tensor.shape), "packed": True}
-        return Stored(tensor.read_packed(), note)
-    array = tensor.read()
-    return Stored(array.view(np.uint8 if array.itemsize == 1 else f"<u{array.itemsize}"), {"dtype": str(dtype)})
+    def __init__(self, tensor: LazyTensor) -> None:
+        self.dtype = tensor.mil_dtype
+        if self.dtype is DType.STRING:
+            raise TypeError(f"dtype of {tensor.name}: expected numbers, got string")
+        self._flat: np.ndarray[Any, Any] | None = None
+        self._packed: np.ndarray[Any, Any] | None = None
+        place = tensor.place
+        place.account()
+        self._dense: Dense | None = place.dense()
+        if self._dense is not None:
+            self.shape = self._dense.shape
+        elif self.dtype.is_sub_byte:
+            self.shape = tensor.shape
+            self._packed = tensor.read_packed()
+        else:
+            values = tensor.read()
+            self.shape = values.shape
+            self._flat = values.reshape(-1)
+        self.count = prod(self.shape)
+
+    def read(self, begin: int, count: int) -> np.ndarray[Any, Any]:
+        """Return elements [begin, begin + count) as a vector, one byte each below 8 bits; `begin` a multiple of 8."""
+        if self._flat is not None:
+            return self._flat[begin : begin + count]
+        if self._dense is not None:
+            return read(self._dense, None, begin, (count,))
+        nbits = self.dtype.nbits
+        out = np.empty(count, np.uint8)
+        if count:
+            _codec.unpack_bits(_codec.Buffer(self._packed), begin * nbits // 8, count, nbits, out)  # type: ignore[arg-type]
+        return out.view(self.dtype.numpy)
+
+    def sample(self, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return the elements at positions, in any order, as float64."""
+        if self._flat is not None:
+            return np.asarray(self._flat[positions].astype(np.float64))
+        order = np.argsort(positions)
+        result = np.empty(len(positions))
+        for begin in starts(self.count):
+            low, high = np.searchsorted(positions[order], (begin, begin + PIECE_COUNT))
+            if low < high:
+                piece = self.read(begin, min(PIECE_COUNT, self.count - begin))
+                result[order[low:high]] = piece[positions[order[low:high]] - begin]
+        return result
+
+    @property
+    def stored(self) -> np.ndarray[Any, Any] | None:
+        """The bytes of all elements as a weight file has them; None for compressed weights."""
+        if self._packed is not None:
+            return self._packed
+        return None if self._flat is None else self._flat.view(np.uint8)
+
+
+def starts(count: int) -> range:
+    """Where pieces of `count` elements begin."""
+    return range(0, count, PIECE_COUNT)
+
+
+def have_equal_bits(a: Elements, b: Elements) -> bool:
+    """Whether two tensors of one dtype and shape have the same bits; reads on to the first difference."""
+    x, y = a.stored, b.stored
+    if x is None or y is None:
+
+        def work(begin: int) -> bool:
+            count = min(PIECE_COUNT, a.count - begin)
+            return _equal(a.read(begin, count).view(np.uint8), b.read(begin, count).view(np.uint8))
+
+        return all(ordered(work, starts(a.count), a.count > 4 * PIECE_COUNT))
+    nbits = a.count * a.dtype.nbits
+    whole = nbits // 8
+    if nbits % 8 and (int(x[whole]) ^ int(y[whole])) & (
+        (1 << nbits % 8) - 1
+    ):  # bits behind the last element count for nothing
+        return False
+    if _is_same_memory(x, y):
+        return True
+    return _equal(x[:whole], y[:whole])
+
+
+def _equal(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
+    return len(x) == 0 or parallel.equal_bytes(_codec.Buffer(x), 0, _codec.Buffer(y), 0, len(x))
+
+
+def _is_same_memory(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
+    return bool(x.__array_interface__["data"][0] == y.__array_interface__["data"][0] and len(x) == len(y))
+
+
+# --------------------------------------------------------------------------------------------------------------- packed
+
+
+class Piece(NamedTuple):
+    """Elements that lie one behind the other in held bytes: little-endian, packed below 8 bits.
+
+    Attributes:
+        buffer, offset: where they begin.
+        count: elements.
+        dtype: DType of the elements.
+    """
+
+    buffer: _codec.Buffer
+    offset: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    dtype: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that they take; the last may have bits that are no element's."""
+        return int(self.dtype.nbytes(self.count))
+
+
+def stored_piece(tensor: LazyTensor) -> Piece:
+    """Return the stored elements of a tensor in one piece; of a compressed weight, computed.
+
+    Nothing is copied or unpacked where the stored bytes are the elements, as in all weight files.
+
+    Raises:
+        As `Tensor.read`; TypeError: strings.
+    """
+    return Piece(_codec.Buffer(tensor.read_packed(), tensor.place.file), 0, tensor.size, tensor.mil_dtype)
+
+
+def dense_pieces(tensor: LazyTensor) -> Iterator[Piece]:
+    """Yield the values of a tensor, decoded, in order; those of a compressed weight in pieces of PIECE_NBYTES."""
+    place = tensor.place
+    with place.naming():
+        place.account()
+    dense = place.dense()
+    if dense is None:
+        yield stored_piece(tensor)
+        return
+    dtype, count = dense.dtype, prod(dense.shape)
+    unit = 8 * max(dense.unit, 1)  # elements below 8 bits are packed in whole bytes
+    step = max(PIECE_NBYTES // dtype.numpy.itemsize // unit, 1) * unit
+    for begin in range(0, count, step):
+        values = read(dense, None, begin, (min(step, count - begin),))
+        yield Piece(_codec.Buffer(stored_bytes(values, dtype)), 0, values.size, dtype)
+
+
+def array_pieces(array: np.ndarray[Any, Any], dtype: Any) -> Iterator[Piece]:
+    """Yield the elements of an array in order; one that is contiguous as it is, others copied a piece at a time."""
+    is_stored = array.dtype == dtype.numpy or (array.dtype.itemsize == 1 and not dtype.is_integer)  # such as of float8
+    if array.flags.c_contiguous and is_stored and not dtype.is_sub_byte:
+        yield Piece(_codec.Buffer(array.reshape(-1).view(np.uint8)), 0, array.size, dtype)
+        return
+    step = PIECE_NBYTES // 8
+    for start in range(0, array.size, step):
+        part = array.flat[start : start + step]
+        yield Piece(_codec.Buffer(stored_bytes(part, dtype)), 0, part.size, dtype)
+
+
+def split(piece: Piece) -> list[Piece]:
+    """Return pieces of about PIECE_NBYTES, which begin at whole bytes."""
+    step = PIECE_NBYTES // piece.dtype.nbits * 8
+    return [
+        Piece(piece.buffer, piece.offset + piece.dtype.nbytes(start), min(step, piece.count - start), piece.dtype)
+        for start in range(0, piece.count, step)
+    ]
+
+
+def in_order(tensors: Iterable[_T], work: Callable[[_T], _R]) -> Iterator[_R]:
+    """Yield work(tensor) for each, in order.
+
+    Those of a middling size are worked on several at a time. Large ones come alone: `work` shares them out itself. For
+    tiny ones a thread would cost more than it saves. An exception of `work` is raised where its result would be.
+    """
+    for size, some in groupby(tensors, _size):
+        yield from ordered(work, list(some), size == "middling")
+
+
+def _size(tensor: LazyTensor) -> str:
+    if tensor.place.is_computed or None in tensor.declared_shape or tensor.nbytes >= PIECE_NBYTES:
+        return "large"
+    return "tiny" if tensor.nbytes < _TINY_NBYTES else "middling"

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from ..storage.beneath import Place
+from ..storage.beneath import Location
 from .package import read_json
 
 _DATA = "Data"
@@ -56,7 +56,7 @@ def with_folders(root: str, folders: list[str]) -> bytes | None:
 
 
 def _read(root: str) -> Any:
-    return read_json(Place(root).beneath("Manifest.json"))
+    return read_json(Location(root).beneath("Manifest.json"))
 
 
 def _entries(document: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ..dtypes import BY_BLOB_CODE
 from ..errors import MilblobError, UnsupportedError
 from ..program.scan import Program
 from ..storage import paths
-from ..storage.beneath import Place
+from ..storage.beneath import Location
 from ..values.tensorvalue import MAX_RANK
 from .package import Package, Source, read_json
 from .tensor import Tensor, make_tensor
@@ -51,25 +51,25 @@ class Model(MappingABC[str, Tensor]):
         self._constants = constants
         self._stored_view = stored
         self._max_nbytes = max_nbytes
-        self._package = Package(source, is_mapped=mmap, max_nbytes=max_nbytes)
-        self.path = self._package.path
-        self.kind = self._package.kind
-        self._tensors: MappingABC[str, Tensor] = {}
+        self.package = Package(source, is_mapped=mmap, max_nbytes=max_nbytes)
+        self.path = self.package.path
+        self.kind = self.package.kind
+        self.tensors: MappingABC[str, Tensor] = {}
         self._short: dict[str, list[str]] | None = None
         self._metadata: Metadata | None = None
         self._messages: dict[str, Any] | None = None
-        self._programs: list[tuple[Source, Program]] = []
+        self.scans: list[tuple[Source, Program]] = []
         try:
-            for part in self._package.sources:
+            for part in self.package.sources:
                 buffer, offset, nbytes = part.program
                 part.mapping.expect_random(True)
                 program = Program(buffer, (offset, nbytes), part.prefix, constants, part.is_text)
                 part.mapping.expect_random(False)
                 held = part._replace(program=(_codec.Buffer(b""), 0, 0))  # now only the Program holds its bytes
-                self._programs.append((held, program))
+                self.scans.append((held, program))
                 self._add(held, program)
-            if self._package.blobs is not None:
-                self._tensors = _Records(self._package, self._package.blobs)
+            if self.package.blobs is not None:
+                self.tensors = _Records(self.package, self.package.blobs)
         except BaseException:
             self.close()
             raise
@@ -78,8 +78,8 @@ class Model(MappingABC[str, Tensor]):
         scan = program.scan
         constants = scan.constants
         ends, parts = program.compressed()
-        tensors: dict[str, Tensor] = self._tensors  # type: ignore[assignment]
-        package, stored = self._package, self._stored_view
+        tensors: dict[str, Tensor] = self.tensors  # type: ignore[assignment]
+        package, stored = self.package, self._stored_view
         listed = set(map(id, constants)) if parts else set()
         small = [c for c in parts.values() if id(c) not in listed]  # below the threshold, but a part of a weight
         names, op_names = program.names(small)
@@ -100,12 +100,12 @@ class Model(MappingABC[str, Tensor]):
     # ---------------------------------------------------------------------------------------------------------- mapping
 
     def __getitem__(self, name: str) -> Tensor:
-        found = self._tensors.get(name)
+        found = self.tensors.get(name)
         if found is not None:
             return found
         candidates = self._by_short_name().get(name, [])
         if len(candidates) == 1:
-            return self._tensors[candidates[0]]
+            return self.tensors[candidates[0]]
         if candidates:
             raise KeyError(f"tensor: expected one of {', '.join(candidates[:8])}, got the ambiguous {name!r}")
         raise KeyError(name)
@@ -114,7 +114,7 @@ class Model(MappingABC[str, Tensor]):
         """Every tail of a prefixed name: "model0/main/w" can be asked for as "main/w" and "w"."""
         if self._short is None:
             short: dict[str, list[str]] = {}
-            for name in self._tensors:
+            for name in self.tensors:
                 tail = name
                 for _ in range(min(name.count("/"), _MAX_TAILS)):
                     tail = tail.partition("/")[2]
@@ -123,32 +123,32 @@ class Model(MappingABC[str, Tensor]):
         return self._short
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self.tensors)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self.tensors)
 
     def __contains__(self, name: object) -> bool:
-        if name in self._tensors:
+        if name in self.tensors:
             return True
         return isinstance(name, str) and len(self._by_short_name().get(name, ())) == 1
 
-    def _unlisted(self) -> dict[str, Tensor]:
+    def unlisted(self) -> dict[str, Tensor]:
         """Every constant that this listing leaves out for being small, a bool or a string; looked for at each call."""
         found: dict[str, Tensor] = {}
-        if not self._programs:
+        if not self.scans:
             return found
-        known = {tensor._constant.value for tensor in self.values() if tensor._constant is not None}
-        for source, program in self._programs:
-            self._package.require_open()
+        known = {tensor.constant.value for tensor in self.values() if tensor.constant is not None}
+        for source, program in self.scans:
+            self.package.require_open()
             source.mapping.check_size()
             here = known | {part.value for group in program.groups for part in group.stored()}
-            every = program._scan_again(_codec.SCAN_ALL)
+            every = program.scan_again(_codec.SCAN_ALL)
             program.add_defined(every.ops)
             rows = [c for c in every.constants if c.storage != _codec.NAME and c.value not in here]
             names, _ = program.names(rows)
             for name, row in zip(names[len(program.scan.constants) :], rows, strict=True):
-                found[name] = make_tensor(self._package, source, program, name, row)
+                found[name] = make_tensor(self.package, source, program, name, row)
         return found
 
     # ------------------------------------------------------------------------------------------------- the model itself
@@ -156,9 +156,7 @@ class Model(MappingABC[str, Tensor]):
     @property
     def functions(self) -> tuple[str, ...]:
         """Names of all functions, in Program order; "model0/main" in a pipeline."""
-        return tuple(
-            source.prefix + name for source, program in self._programs for name, _, _ in program.scan.functions
-        )
+        return tuple(source.prefix + name for source, program in self.scans for name, _, _ in program.scan.functions)
 
     @property
     def program(self) -> Any:
@@ -169,8 +167,8 @@ class Model(MappingABC[str, Tensor]):
         Raises:
             UnsupportedError: a bare weight file, a pipeline (see `programs`), or more than protobuf's 2 GiB.
         """
-        if len(self._programs) != 1:
-            what = f"a pipeline of {len(self._programs)}; see Model.programs" if self._programs else "a weight file"
+        if len(self.scans) != 1:
+            what = f"a pipeline of {len(self.scans)}; see Model.programs" if self.scans else "a weight file"
             raise UnsupportedError(f"program: expected a model with one Program, got {what}", file=self.path)
         return next(iter(self.programs.values()))
 
@@ -183,9 +181,9 @@ class Model(MappingABC[str, Tensor]):
         if self._messages is None:
             from ..program import schema
 
-            self._package.require_open()
+            self.package.require_open()
             messages = {}
-            for source, program in self._programs:
+            for source, program in self.scans:
                 offset, nbytes = program.span
                 source.mapping.check_size()
                 data = memoryview(program.buffer)[offset : offset + nbytes]
@@ -200,7 +198,7 @@ class Model(MappingABC[str, Tensor]):
         Of a pipeline: its own inputs and outputs. Of a weight file: empty.
         """
         if self._metadata is None:
-            self._package.require_open()
+            self.package.require_open()
             self._metadata = self._read_metadata()
         return self._metadata
 
@@ -208,17 +206,15 @@ class Model(MappingABC[str, Tensor]):
         from .metadata import Metadata, read_build_info
 
         opsets = {
-            source.prefix + name: opset
-            for source, program in self._programs
-            for name, opset, _ in program.scan.functions
+            source.prefix + name: opset for source, program in self.scans for name, opset, _ in program.scan.functions
         }
-        if not self._programs:
+        if not self.scans:
             return Metadata()
-        source, _ = self._programs[0]
+        source, _ = self.scans[0]
         opset: Any = opsets if len(opsets) > 1 else next(iter(opsets.values()), "")
         build_info = read_build_info(build) if (build := self._build_info()) is not None else None
         if not source.is_text:
-            spec_version, description = self._package.describe()
+            spec_version, description = self.package.describe()
             return Metadata.from_model(description, spec_version, opset=opset, build_info=build_info)
         document = None
         if (
@@ -226,7 +222,7 @@ class Model(MappingABC[str, Tensor]):
             and self.path is not None
             and paths.is_there(os.path.join(self.path, "metadata.json"))
         ):
-            document = read_json(Place(self.path).beneath("metadata.json"))
+            document = read_json(Location(self.path).beneath("metadata.json"))
         if document is not None or len(opsets) != 1:
             return Metadata.from_metadata_json(document, opset=opset, build_info=build_info)
         function = next(iter(self.program.functions.values()))
@@ -236,7 +232,7 @@ class Model(MappingABC[str, Tensor]):
         """The first Program's buildInfo attribute as a Value message, without parsing the Program."""
         from ..program import schema
 
-        source, program = self._programs[0]
+        source, program = self.scans[0]
         source.mapping.check_size()
         for number, wire, _, offset, nbytes in _codec.wire_fields(program.buffer, *program.span):
             if number == 4 and wire == 2:
@@ -251,9 +247,9 @@ class Model(MappingABC[str, Tensor]):
 
     def close(self) -> None:
         """Close every file. Arrays that were read stay valid; their mapping goes when the last of them does."""
-        for _, program in self._programs:
+        for _, program in self.scans:
             program.release()
-        self._package.close()
+        self.package.close()
 
     def __enter__(self) -> Self:
         return self
@@ -264,7 +260,7 @@ class Model(MappingABC[str, Tensor]):
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._package.closed else f"{len(self)} tensors"
+        state = "closed" if self.package.closed else f"{len(self)} tensors"
         return f"<Model {self.path or 'buffer'} ({self.kind}): {state}>"
 
 
@@ -272,7 +268,7 @@ class _Records(MappingABC[str, Tensor]):
     """The records of a bare blob file as tensors `#0`, `#1`, ...; made when asked for, since there may be very many."""
 
     def __init__(self, package: Package, blobs: BlobReader) -> None:
-        self._package = package
+        self.package = package
         self._index = blobs.index
 
     def __getitem__(self, name: str) -> Tensor:
@@ -284,7 +280,7 @@ class _Records(MappingABC[str, Tensor]):
             raise KeyError(name)
         row = self._index[int(digits)]
         dtype = BY_BLOB_CODE[int(row["blob_code"])]
-        return Tensor(self._package, name, dtype, (int(row["count"]),), offset=int(row["offset"]))
+        return Tensor(self.package, name, dtype, (int(row["count"]),), offset=int(row["offset"]))
 
     def __iter__(self) -> Iterator[str]:
         return (f"#{number}" for number in range(len(self._index)))
@@ -323,16 +319,16 @@ def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
     result: dict[str, Any] = dict.fromkeys(model)  # keeps Program order while files are read one after another
     by_file: dict[int, tuple[BlobReader, list[Tensor]]] = {}
     readers: dict[tuple[int, str], BlobReader] = {}
-    for name, tensor in model._tensors.items():
-        constant = tensor._constant
-        if constant is None or constant.storage != _codec.BLOB or tensor._source is None:
+    for name, tensor in model.tensors.items():
+        constant = tensor.constant
+        if constant is None or constant.storage != _codec.BLOB or tensor.source is None:
             result[name] = tensor.read()
             continue
-        key = (id(tensor._source), constant.text)
+        key = (id(tensor.source), constant.text)
         reader = readers.get(key)
         if reader is None:
             try:
-                reader = readers[key] = model._package.reader(tensor._source, constant.text)
+                reader = readers[key] = model.package.reader(tensor.source, constant.text)
             except MilblobError as error:
                 error.where = error.where or tensor.where
                 raise
@@ -343,8 +339,8 @@ def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any]) -> None:
-    view = memoryview(reader._mapping.check_size())
-    records, good, error = reader._records_at([cast(int, t.offset) for t in tensors])
+    view = memoryview(reader.mapping.check_size())
+    records, good, error = reader.records_at([cast(int, t.offset) for t in tensors])
     if error is not None:
         error.where = tensors[good].where
         raise error
@@ -355,10 +351,10 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
         # as many elements as a file holds is one that NumPy takes, unless it is empty or has too many dimensions.
         if (
             code == dtype.blob_code
-            and 0 < count == tensor._constant.count
+            and 0 < count == tensor.constant.count
             and dtype.nbits >= 8
             and tensor.ndim <= MAX_RANK
         ):
-            result[tensor.name] = np.ndarray(tensor._shape, dtype.numpy, view, start)  # type: ignore[arg-type]
+            result[tensor.name] = np.ndarray(tensor.declared_shape, dtype.numpy, view, start)  # type: ignore[arg-type]
         else:
             result[tensor.name] = tensor.read()

@@ -14,7 +14,7 @@ from ..jsontext import MAX_NBYTES, parse_json
 from ..program.mil_text import parse_text
 from ..program.scan import Program
 from ..storage import journal, paths, pending
-from ..storage.beneath import Place
+from ..storage.beneath import Location
 from ..storage.mapped import Mapping
 from .listing import (
     HEAD_NBYTES,
@@ -50,7 +50,7 @@ class Source(NamedTuple):
     """
 
     prefix: str
-    directory: Place | None
+    directory: Location | None
     mapping: Mapping
     program: tuple[_codec.Buffer, int, int]
     is_text: bool
@@ -75,7 +75,7 @@ class Package:
         sources: one per Program; empty for a blob file.
         blobs: for a blob file, its reader.
         others: (prefix, type) of pipeline members that are no ML Programs.
-        staged: name -> values that a tensor is to get, which then are those that it has (see editing.py).
+        assigned: name -> values that stand before the stored ones of a tensor (see `places.place_of`).
         unsound: a change of this model has failed on the way; what is mapped may be a mixture of old and new.
         budget: how much may be made of the files.
 
@@ -96,16 +96,16 @@ class Package:
         self.sources: list[Source] = []
         self.blobs: BlobReader | None = None
         self.others: list[tuple[str, str]] = []
-        self.staged: dict[str, np.ndarray[Any, Any]] = {}
-        self._mappings: list[Mapping] = []
-        self._readers: dict[tuple[Place | None, str], BlobReader] = {}
+        self.assigned: dict[str, np.ndarray[Any, Any]] = {}
+        self.mappings: list[Mapping] = []
+        self._readers: dict[tuple[Location | None, str], BlobReader] = {}
         self._by_place: dict[str, BlobReader] = {}
         try:
             if isinstance(source, str | os.PathLike):
                 self.path = os.fsdecode(os.fspath(source))
                 self._settle(self.path)
                 if paths.is_directory(self.path):
-                    self._open_directory(Place(self.path))
+                    self._open_directory(Location(self.path))
                     return
             self._open_file(self._map(source))
         except BaseException:
@@ -126,24 +126,24 @@ class Package:
 
     def _map(self, source: Any) -> Mapping:
         mapping = Mapping(source, is_mapped=self._is_mapped)
-        self._mappings.append(mapping)
+        self.mappings.append(mapping)
         self.budget.add_file(mapping.name, mapping.nbytes)
         return mapping
 
-    def _map_named(self, place: Place) -> Mapping:
+    def _map_named(self, place: Location) -> Mapping:
         """Map a file that the model names. It is opened first, which refuses what is outside; then changes of it are
         completed, and it is opened again.
         """
         mapping = self._map(place)
         if self._settle(place.path):
-            self._mappings.remove(mapping)
+            self.mappings.remove(mapping)
             mapping.close()
             mapping = self._map(place)
         return mapping
 
     # ---------------------------------------------------------------------------------------------------- directories
 
-    def _open_directory(self, root: Place) -> None:
+    def _open_directory(self, root: Location) -> None:
         if paths.is_there(os.path.join(root.path, "Manifest.json")):
             self.kind = "mlpackage"
             model = find_root_model(root)
@@ -161,7 +161,7 @@ class Package:
             self.kind = "mlmodelc"
             self._open_compiled(root, "", 0)
 
-    def _open_compiled(self, directory: Place, prefix: str, depth: int) -> None:
+    def _open_compiled(self, directory: Location, prefix: str, depth: int) -> None:
         path = directory.path
 
         def has(name: str) -> bool:
@@ -192,7 +192,7 @@ class Package:
 
     def _open_file(self, mapping: Mapping) -> None:
         data = memoryview(mapping.live())
-        directory = Place(self.path).parent() if self.path is not None else None
+        directory = Location(self.path).parent() if self.path is not None else None
         suffix = os.path.splitext(self.path or "")[1]
         _require_bytes(mapping)
         head = bytes(data[:64])
@@ -213,12 +213,12 @@ class Package:
                 _require_message(mapping)
             self._open_model(mapping, directory)
 
-    def _open_text(self, mapping: Mapping, directory: Place | None, prefix: str) -> None:
+    def _open_text(self, mapping: Mapping, directory: Location | None, prefix: str) -> None:
         program = _codec.Buffer(parse_text(mapping.live()), mapping.name)
         stamp = stamp_of_text(bytes(memoryview(mapping.live())[:HEAD_NBYTES]))
         self.sources.append(Source(prefix, directory, mapping, (program, 0, program.nbytes), True, 0, None, stamp))
 
-    def _open_model(self, mapping: Mapping, directory: Place | None) -> None:
+    def _open_model(self, mapping: Mapping, directory: Location | None) -> None:
         _require_bytes(mapping)
         self._add_model(mapping, mapping.live(), 0, mapping.nbytes, directory, "", 0)
 
@@ -228,7 +228,7 @@ class Package:
         buffer: _codec.Buffer,
         offset: int,
         nbytes: int,
-        directory: Place | None,
+        directory: Location | None,
         prefix: str,
         depth: int,
     ) -> None:
@@ -276,7 +276,7 @@ class Package:
 
         Only for models that are protobuf files.
         """
-        mapping = self._mappings[0]
+        mapping = self.mappings[0]
         buffer = mapping.check_size()
         spec_version, span, _, _ = _read_model(buffer, 0, buffer.nbytes)
         offset, nbytes = span or (0, 0)
@@ -356,7 +356,7 @@ class Package:
         """Close every file. Arrays stay valid."""
         self.closed = True
         self.sources = []
-        for mapping in self._mappings:
+        for mapping in self.mappings:
             mapping.close()
 
 
@@ -420,7 +420,7 @@ def _read_model(
 # ------------------------------------------------------------------------------------------------------------- manifest
 
 
-def read_json(place: Place) -> Any:
+def read_json(place: Location) -> Any:
     """Read a JSON file of a package.
 
     Raises:
@@ -456,7 +456,7 @@ def manifest() -> bytes:
     return (json.dumps(content, indent=4, sort_keys=True) + "\n").encode()
 
 
-def find_root_model(root: Place) -> Place:
+def find_root_model(root: Location) -> Location:
     """Return the place of a package's model file, by its manifest.
 
     Raises:
@@ -480,7 +480,7 @@ def find_root_model(root: Place) -> Place:
 # ----------------------------------------------------------------------------------------------------------- references
 
 
-def resolve(directory: Place | None, file_name: str) -> Place:
+def resolve(directory: Location | None, file_name: str) -> Location:
     """Return the place that a BlobFileValue's fileName stands for; nothing is opened yet.
 
     Raises:

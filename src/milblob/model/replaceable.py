@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..storage import paths
-from ..storage.beneath import Place
+from ..storage.beneath import Location
 from ..storage.output import is_ours
 from .package import BLOB_SUFFIXES, Package, find_root_model, is_blob_head, read_json
 
@@ -23,7 +23,12 @@ _COMPILED = re.compile(
 
 
 def require_replaceable(
-    path: str, kind: str, force: bool, *, like: Iterable[str] = (), understand: Callable[[Place], IsPart] | None = None
+    path: str,
+    kind: str,
+    force: bool,
+    *,
+    like: Iterable[str] = (),
+    understand: Callable[[Location], IsPart] | None = None,
 ) -> None:
     """Refuse to replace a directory that is not, with every file in it, what is written in its place.
 
@@ -47,7 +52,7 @@ def require_replaceable(
         raise FileExistsError(f"{path}: expected no such directory, or {_called(kind)} to replace, got a file")
     if not os.listdir(path):
         return
-    place = Place(paths.real(path))
+    place = Location(paths.real(path))
     try:
         is_part = (understand or _UNDERSTAND[kind])(place)
     except (MilblobError, OSError) as error:
@@ -65,7 +70,7 @@ def _called(kind: str) -> str:
     return f"a .{kind}" if kind in _UNDERSTAND else kind
 
 
-def _files(place: Place, inside: str = "") -> Iterator[str]:
+def _files(place: Location, inside: str = "") -> Iterator[str]:
     """Yield the names of all that is no directory, relative to a directory, with "/"."""
     for base, is_directory in place.entry(inside).names():
         name = f"{inside}/{base}" if inside else base
@@ -75,7 +80,7 @@ def _files(place: Place, inside: str = "") -> Iterator[str]:
             yield name
 
 
-def _package(root: Place) -> IsPart:
+def _package(root: Location) -> IsPart:
     """What a manifest names, and weight files below the folders that it names."""
     find_root_model(root)
     items = set()
@@ -92,7 +97,7 @@ def _package(root: Place) -> IsPart:
     return is_part
 
 
-def _compiled(root: Place) -> IsPart:
+def _compiled(root: Location) -> IsPart:
     """What the compiler of Core ML writes, and weight files."""
     with contextlib.suppress(UnsupportedError):  # then it is read, and is a model of another type
         Package(root.path, recover=False).close()
@@ -102,7 +107,7 @@ def _compiled(root: Place) -> IsPart:
 _UNDERSTAND = {"mlpackage": _package, "mlmodelc": _compiled}
 
 
-def _is_weights(root: Place, name: str) -> bool:
+def _is_weights(root: Location, name: str) -> bool:
     """Whether a file is a weight file, by its name and what it begins with."""
     if not name.endswith(BLOB_SUFFIXES):
         return False

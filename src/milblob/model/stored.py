@@ -2,30 +2,137 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
 from .. import _codec
 from ..budget import Budget
 from ..dtypes import DType, as_dtype
-from ..errors import FormatError, MilblobError, UnsupportedError
+from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
-from ..values.tensorvalue import require_shape, stored_bytes
+from ..values.arrays import copy_into
+from ..values.dense import Packed
+from ..values.tensorvalue import require_shape
+from .lazy import LazyTensor
+from .places import Place
 
 _BY_NAME: dict[str, DType] = {str(dtype): dtype for dtype in DType}
 
 
-class StoredArray:
+class StretchPlace(Place):
+    """An array of a foreign file, or of memory: a stretch of bytes, or a member that is unpacked when it is read.
+
+    Args:
+        dtype, shape: of the values.
+        name: of the array, for messages.
+        load: returns what is stored, an array over the mapped file wherever that is possible.
+        form: what that is: "values" (of this shape, in bits as they are), "bytes" (uint8; low bits of each are an
+            element), "packed" (uint8, one-dimensional, as in a weight file), "text" (uint8, a JSON list of strings),
+            "memory" (an array of the caller's, which is handed out as it is, strided or not).
+        file: that holds it, for messages.
+        budget: of the file or files; None for an array in memory.
+    """
+
+    __slots__ = ("_budget", "_file", "_form", "_load", "_name")
+
+    def __init__(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        name: str,
+        load: Callable[[], np.ndarray[Any, Any]],
+        form: str = "values",
+        file: str | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        super().__init__(dtype, shape)
+        self._budget = budget
+        self._name = name
+        self._load = load
+        self._form = form
+        self._file = file
+
+    @property
+    def where(self) -> str:
+        """See Place."""
+        return self._name
+
+    @property
+    def file(self) -> str | None:
+        """See Place."""
+        return self._file
+
+    def account(self) -> None:
+        """See Place."""
+        if self._budget is not None:
+            count = prod(cast("tuple[int, ...]", self.shape))
+            self._budget.spend(self._name, self.dtype.numpy.itemsize * count)
+
+    def _stored(self) -> np.ndarray[Any, Any]:
+        with self.naming():
+            self.account()
+            return self._load()
+
+    def read(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """See Place."""
+        values = self._values()
+        return values if out is None else copy_into(out, values)
+
+    def _values(self) -> np.ndarray[Any, Any]:
+        stored = self._stored()
+        dtype, shape = self.dtype, cast("tuple[int, ...]", self.shape)
+        if self._form == "memory":
+            return stored
+        if self._form == "text":
+            return self._strings(stored)
+        if self._form == "packed" and dtype.is_sub_byte:
+            values = np.empty(shape, np.uint8)
+            _codec.unpack_bits(_codec.Buffer(stored), 0, values.size, dtype.nbits, values)
+            return values.view(dtype.numpy)
+        if self._form == "bytes" and stored.size and int(stored.max()) >= 1 << dtype.nbits:
+            words = f"elements of {self._name}: expected {dtype.nbits} bits of each byte, got {int(stored.max())}"
+            raise FormatError(words, file=self._file)
+        if dtype is DType.STRING:
+            return stored.astype(object)
+        if stored.dtype.byteorder == ">":
+            stored = stored.astype(stored.dtype.newbyteorder("<"))
+        if not stored.flags.c_contiguous:
+            stored = np.ascontiguousarray(stored)
+        return stored.view(dtype.numpy).reshape(shape)
+
+    def read_packed(self) -> np.ndarray[Any, Any]:
+        """See Place."""
+        return self._stored() if self._form == "packed" else super().read_packed()
+
+    def packed(self) -> Packed:
+        """See Place."""
+        if self._form != "packed" and not self.dtype.is_sub_byte:
+            return super().packed()
+        return Packed(_codec.Buffer(self.read_packed()), 0, self.dtype, cast("tuple[int, ...]", self.shape))
+
+    def _strings(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        size = prod(cast("tuple[int, ...]", self.shape))
+        texts = parse_json(bytes(stored), f"strings of {self._name}", self._file)
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or len(texts) != size:
+            words = f"strings of {self._name}: expected a list of {size} strings, got something else"
+            raise FormatError(words, file=self._file)
+        values = np.empty(len(texts), object)
+        values[:] = texts
+        return values.reshape(cast("tuple[int, ...]", self.shape))
+
+
+class StoredArray(LazyTensor):
     """One array of a file, not yet read; has what a `Tensor` has that is written to another format.
 
     Attributes:
         name: unique in its file.
         mil_dtype: DType of the elements.
         shape: dimensions.
+        nbytes: bytes that it takes in a weight file: packed for sub-byte dtypes. Of strings 0: they have no fixed size.
     """
 
-    __slots__ = ("_budget", "_form", "_load", "_where", "mil_dtype", "name", "shape")
+    __slots__ = ("_place",)
 
     def __init__(
         self,
@@ -34,108 +141,17 @@ class StoredArray:
         shape: tuple[int, ...],
         load: Callable[[], np.ndarray[Any, Any]],
         form: str = "values",
-        where: str | None = None,
+        file: str | None = None,
         budget: Budget | None = None,
     ) -> None:
-        """Describe an array.
-
-        Args:
-            name, mil_dtype, shape: see the class.
-            load: gives what is stored, an array over the mapped file wherever that is possible.
-            form: what that is: "values" (of this shape, in bits as they are), "bytes" (uint8, low bits of each are an
-                element), "packed" (uint8, one-dimensional, as in a weight file), "text" (uint8, a JSON list of
-                strings).
-            where: file, for messages.
-            budget: of the file or files; None for an array in memory.
-        """
-        self.name = name
-        self.mil_dtype = mil_dtype
-        self.shape = shape
-        self._load = load
-        self._form = form
-        self._where = where
-        self._budget = budget
+        """Describe an array; see StretchPlace for the arguments."""
+        super().__init__(name, mil_dtype, shape)
+        self._place = StretchPlace(mil_dtype, shape, name, load, form, file, budget)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """NumPy dtype of the values."""
-        return self.mil_dtype.numpy
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes in a weight file: packed for sub-byte dtypes. Of strings: 0, they have no fixed size."""
-        return self.mil_dtype.nbytes(self.size)
-
-    def read(self) -> np.ndarray[Any, Any]:
-        """Return the values.
-
-        Returns:
-            ndarray of dtype and shape; sub-byte elements take one byte each. A read-only view of the mapped file if the
-            stored bytes are the values, else a new array.
-
-        Raises:
-            FormatError: the file is broken, or has elements outside the dtype.
-        """
-        stored, dtype = self._stored(), self.mil_dtype
-        if self._form == "text":
-            return self._strings(stored)
-        if self._form == "packed" and dtype.is_sub_byte:
-            out = np.empty(self.shape, np.uint8)
-            _codec.unpack_bits(_codec.Buffer(stored), 0, out.size, dtype.nbits, out)
-            return out.view(dtype.numpy)
-        if self._form == "bytes" and stored.size and int(stored.max()) >= 1 << dtype.nbits:
-            words = f"elements of {self.name}: expected {dtype.nbits} bits of each byte, got {int(stored.max())}"
-            raise FormatError(words, file=self._where)
-        if dtype is DType.STRING:
-            return stored.astype(object)
-        if stored.dtype.byteorder == ">":
-            stored = stored.astype(stored.dtype.newbyteorder("<"))
-        if not stored.flags.c_contiguous:
-            stored = np.ascontiguousarray(stored)
-        return stored.view(dtype.numpy).reshape(self.shape)
-
-    def read_packed(self) -> np.ndarray[Any, Any]:
-        """Return the elements as a weight file stores them: uint8, shape (nbytes,); a view wherever that is possible.
-
-        Raises:
-            As `read`; TypeError: strings.
-        """
-        if self.mil_dtype is DType.STRING:
-            raise TypeError(f"dtype of {self.name}: expected one of fixed size, got string")
-        return self._stored() if self._form == "packed" else np.asarray(stored_bytes(self.read(), self.mil_dtype))
-
-    def _account(self) -> None:
-        """Count the values as ones that are made, or looked through: see `Budget`."""
-        if self._budget is not None:
-            self._budget.spend(self.name, self.mil_dtype.numpy.itemsize * self.size)
-
-    def _stored(self) -> np.ndarray[Any, Any]:
-        try:
-            self._account()
-            return self._load()
-        except MilblobError as error:
-            error.where = error.where or self.name
-            raise
-
-    def _strings(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        texts = parse_json(bytes(stored), f"strings of {self.name}", self._where)
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or len(texts) != self.size:
-            words = f"strings of {self.name}: expected a list of {self.size} strings, got something else"
-            raise FormatError(words, file=self._where)
-        values = np.empty(len(texts), object)
-        values[:] = texts
-        return values.reshape(self.shape)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        values = self.read()
-        if dtype is not None and np.dtype(dtype) != values.dtype:
-            return values.astype(dtype)
-        return values.copy() if copy else values
+    def place(self) -> StretchPlace:
+        """Where the values come from; for milblob's own modules."""
+        return self._place
 
     def __repr__(self) -> str:
         return f"<StoredArray {self.name!r}: {self.mil_dtype} [{', '.join(map(str, self.shape))}]>"

@@ -5,7 +5,7 @@ value, which its consumers read as float32 as before. Any other cast changes the
 """
 
 import re
-from typing import Any
+from typing import Any, cast
 
 from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType, as_dtype
@@ -226,5 +226,4 @@ def _value(program: Program, constant: _codec.Constant, dtype: DType, value: Any
 
 
 def _op(constant: _codec.Constant) -> _codec.Op:
-    assert constant.op is not None  # `refusal` has seen to it
-    return constant.op
+    return cast(_codec.Op, constant.op)  # `refusal` has seen to it that there is one

@@ -138,7 +138,7 @@ class Program:
         constants = [*scan.constants, *small]
         ops = [op for op in scan.ops if op.type.startswith("constexpr_")]
         if len(scan.blocks) > len(scan.functions) and not self.flags & _codec.SCAN_ALL:
-            every = self._scan_again(_codec.SCAN_ALL)
+            every = self.scan_again(_codec.SCAN_ALL)
             all_names = self._names(every.constants, [op for op in every.ops if op.type.startswith("constexpr_")])
             by_value = {c.value: name for c, name in zip(every.constants, all_names, strict=False)}
             names = [by_value[c.value] for c in constants] + all_names[len(every.constants) :]
@@ -176,7 +176,7 @@ class Program:
             name, function, block = rows[i]
             if function != _NOT_NAMED and counts[own] > 1:
                 if (function, block) not in scopes:
-                    scopes[function, block] = self._scope(function, block, tops[function] > 1)
+                    scopes[function, block] = self.scope(function, block, tops[function] > 1)
                 names[i] = self.prefix + scopes[function, block] + name
                 nchars += len(names[i])
                 self._require_nchars(nchars)
@@ -202,13 +202,13 @@ class Program:
             raise FormatError(words, file=self.buffer.name)
 
     def require_texts(self, nchars: int) -> None:
-        """Refuse texts made of names, which they repeat, if they have far more characters than the Program bytes."""
+        """Refuse texts made of names, which they repeat, if they have many more characters than the Program bytes."""
         most = max(MAX_NAMES_NCHARS, _MAX_REPEATED * self.span[1])
         if nchars > most:
             words = f"names with the blocks around them: expected at most {most} characters, got {nchars} or more"
             raise FormatError(words, file=self.buffer.name)
 
-    def _scope(self, function: int, block: int, several: bool) -> str:
+    def scope(self, function: int, block: int, several: bool) -> str:
         """The block path of DESIGN: ``main/cond_0[1]/``; ``main[CoreML7]/`` where a function has several blocks."""
         steps = []
         blocks = self.scan.blocks
@@ -355,14 +355,14 @@ class Program:
 
     def _small_constants(self) -> dict[tuple[int, str], Any]:
         """Every const operation, those below the threshold for weights included: (block, name) -> Constant."""
-        scan = self._scan_again(_codec.SCAN_ALL)
+        scan = self.scan_again(_codec.SCAN_ALL)
         return {
             (c.block, c.op.name): c
             for c in scan.constants
             if c.key == "val" and c.op is not None and c.op.type == "const"
         }
 
-    def _scan_again(self, flags: int) -> _codec.Scan:
+    def scan_again(self, flags: int) -> _codec.Scan:
         """Scan for something else; the rows of functions and blocks are numbered as in `scan`."""
         scan = _codec.scan_program(self.buffer, *self.span, self.flags | flags | _codec.SCAN_PLAIN)
         if scan is None:  # where the first scan had no reason to look
@@ -409,7 +409,7 @@ class Program:
         self._uses = self._readers = None
 
     def _find_readers(self) -> dict[tuple[int, str], list[_codec.Constant]]:
-        scan = self._scan_again(_codec.SCAN_USES)
+        scan = self.scan_again(_codec.SCAN_USES)
         defined = self._defined | {(op.block, op.name) for op in self.scan.ops}
         found: dict[tuple[int, str], list[_codec.Constant]] = {}
         for c in scan.constants:

@@ -13,13 +13,14 @@ from ..dtypes import DType
 from ..errors import MilblobError, ProgramError, UnsupportedError
 from ..model.model import Model
 from ..model.package import MODEL_PATH, Source, resolve
+from ..model.places import ChainPlace
 from ..model.tensor import Tensor, make_tensor
 from ..program import cast_rules
 from ..program.scan import Compressed, Program
 from ..program.splice import Edit
 from ..program.wire_edits import combined, function_edits, reference_edit, require_plain, value_edit
 from ..storage import paths
-from ..storage.beneath import Place
+from ..storage.beneath import Location
 from ..values import cast as casting
 from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor
 from .decompress import Decompression, Identities
@@ -104,9 +105,9 @@ class _Reference:
 
     def __init__(self, tensor: Tensor, change: Change) -> None:
         self.tensor = tensor
-        self.program = cast(Program, tensor._program)
-        self.source = cast(Source, tensor._source)
-        self.constant = tensor._constant
+        self.program = cast(Program, tensor.program)
+        self.source = cast(Source, tensor.source)
+        self.constant = tensor.constant
         self.change = change
         self.item: Item | None = None
         self.target: DType | None = None  # of a cast
@@ -150,7 +151,7 @@ class Arrangement:
         self._decompressions: dict[int, Decompression] = {}  # by id of the Program
         self._weights: list[_Weight] = []
         self._identities = Identities()
-        self._known: dict[tuple[Place | None, str], WeightFile] = {}
+        self._known: dict[tuple[Location | None, str], WeightFile] = {}
         self._groups: dict[int, list[str]] = {}  # id of a part -> names of the weights that it is a part of
         root = os.path.realpath(model.path or ".")
         self.records = Records(
@@ -160,13 +161,13 @@ class Arrangement:
         for other in models:
             if other.kind == "blob":
                 self._add_file(other, f"{other.path}" if len(models) > 1 else "")
-        for _, program in model._programs:
+        for _, program in model.scans:
             self._add_groups(program)
         if options.decompress:
             self._choose_weights()
-        for tensor in model._tensors.values() if model.kind != "blob" else ():
+        for tensor in model.tensors.values() if model.kind != "blob" else ():
             self._add_tensor(tensor)
-        for source, program in model._programs if options.decompress else ():
+        for source, program in model.scans if options.decompress else ():
             self._add_weights(source, program)
         self._is_laid_out = options.moves or len(models) > 1
         if self._is_laid_out:
@@ -190,7 +191,7 @@ class Arrangement:
         if kind == "mil":
             words = "repack: expected a package, a compiled model or a weight file, got MIL text alone"
             raise UnsupportedError(words, file=path)
-        if any(source.is_text for source, _ in self.model._programs) and asked:
+        if any(source.is_text for source, _ in self.model.scans) and asked:
             words = f"{asked[0]}: expected a model whose Program is protobuf, got MIL text, in which only the places of"
             raise UnsupportedError(f"{words} records can change", file=path)
         if kind == "blob":
@@ -220,7 +221,7 @@ class Arrangement:
         return any(n == glob or fnmatchcase(n, glob) for n in names for glob in self.options.select)
 
     def _add_tensor(self, tensor: Tensor) -> None:
-        constant, program, name = tensor._constant, cast(Program, tensor._program), tensor.name
+        constant, program, name = tensor.constant, cast(Program, tensor.program), tensor.name
         is_blob = constant.storage == _codec.BLOB
         is_part = id(constant) in program.part_names
         if is_blob:
@@ -283,11 +284,11 @@ class Arrangement:
         return _is_value(constant) and not (becomes_constexpr and cast_rules.is_vector(constant))
 
     def _is_kept(self, tensor: Tensor) -> bool:
-        functions, op = self.options.functions, tensor._op()
-        decompression = self._decompressions.get(id(tensor._program))
+        functions, op = self.options.functions, tensor.op_row
+        decompression = self._decompressions.get(id(tensor.program))
         if (
             decompression is not None
-            and tensor._constant is not None
+            and tensor.constant is not None
             and op is not None
             and op.message in decompression.gone
         ):
@@ -295,27 +296,27 @@ class Arrangement:
         return functions is None or not tensor.function or tensor.function in functions
 
     def _may_externalize(self, tensor: Tensor) -> bool:
-        least, dtype, source = self.options.externalize, tensor.mil_dtype, cast(Source, tensor._source)
+        least, dtype, source = self.options.externalize, tensor.mil_dtype, cast(Source, tensor.source)
         return (
             least is not None
             and dtype.blob_code is not None
             and (dtype in _EARLY_DTYPES or source.spec_version >= _IOS18_SPEC_VERSION)
-            and tensor._constant.storage != _codec.BLOB
-            and _is_value(tensor._constant)
-            and None not in tensor._shape
+            and tensor.constant.storage != _codec.BLOB
+            and _is_value(tensor.constant)
+            and None not in tensor.declared_shape
             and tensor.size >= max(least, 1)
         )
 
     def _base(self, source: Source) -> str:
         """What @model_path stands for, relative to the root."""
-        inside = os.path.relpath(cast(Place, source.directory).real(), self.records.root)
+        inside = os.path.relpath(cast(Location, source.directory).real(), self.records.root)
         return "" if inside == "." else inside.replace(os.sep, "/")
 
     def _weight_file(self, tensor: Tensor) -> WeightFile:
         """The weight file that a constant refers to, each once, whatever links and names lead to it."""
-        source, text = cast(Source, tensor._source), tensor._constant.text
+        source, text = cast(Source, tensor.source), tensor.constant.text
         try:
-            reader = self.model._package.reader(source, text)
+            reader = self.model.package.reader(source, text)
         except MilblobError as error:
             error.where = error.where or tensor.where
             raise
@@ -328,12 +329,12 @@ class Arrangement:
 
     def _record(self, weight_file: WeightFile, tensor: Tensor) -> Any:
         try:
-            record = weight_file.record(tensor._constant.blob_offset)
+            record = weight_file.record(tensor.constant.blob_offset)
         except MilblobError as error:
             error.where = error.where or tensor.where
             raise
         self.records.used.add((weight_file.name, record.offset))
-        self.model._package.budget.spend((weight_file.name, record.offset), record.nbytes)  # records may overlap
+        self.model.package.budget.spend((weight_file.name, record.offset), record.nbytes)  # records may overlap
         return record
 
     def _external_item(self, reference: _Reference) -> Item:
@@ -375,11 +376,11 @@ class Arrangement:
 
     def _choose_weights(self) -> None:
         """Find the compressed weights that are asked for."""
-        for source, program in self.model._programs:
+        for source, program in self.model.scans:
 
             def is_selected(group: Compressed, source: Source = source, program: Program = program) -> bool:
                 name = program.part_names[id(group)]
-                tensor = make_tensor(self.model._package, source, program, name, group)
+                tensor = make_tensor(self.model.package, source, program, name, group)
                 return self._is_kept(tensor) and self._is_selected(name)
 
             self._decompressions[id(program)] = Decompression(program, is_selected)
@@ -389,7 +390,7 @@ class Arrangement:
         for group in decompression.weights:
             require_plain(program, source.mapping.live())
             name = program.part_names[id(group)]
-            tensor = make_tensor(self.model._package, source, program, name, group)
+            tensor = make_tensor(self.model.package, source, program, name, group)
             dtype = tensor.mil_dtype
             change = Change(name, dtype, 0, None, None)
             change.actions.append("decompress")
@@ -405,35 +406,35 @@ class Arrangement:
             self._weights.append(_Weight(decompression, tensor, item, value))
 
     def _dense_item(self, tensor: Tensor, group: Compressed) -> Item:
-        source = cast(Source, tensor._source)
+        source = cast(Source, tensor.source)
 
         def place(part: Any) -> Any:
             if part.storage != _codec.BLOB:
                 import hashlib  # not brought by `import milblob`
 
                 offset, nbytes = part.payload
-                data = memoryview(cast(Program, tensor._program).buffer)[offset : offset + nbytes]
+                data = memoryview(cast(Program, tensor.program).buffer)[offset : offset + nbytes]
                 return hashlib.blake2b(data).digest()
-            return self._weight_file(tensor._part(part)).name, part.blob_offset
+            return self._weight_file(tensor.part(part)).name, part.blob_offset
 
         blobs = [part for part in group.stored() if part.storage == _codec.BLOB]
-        weight_file = self._weight_file(tensor._part(blobs[0])) if blobs else None
+        weight_file = self._weight_file(tensor.part(blobs[0])) if blobs else None
         item = self.records.add_dense(
             weight_file, blobs[0].blob_offset if blobs else 0, source.mapping, tensor.mil_dtype, tensor.shape,
             self._base(source), (self._base(source), self._identities.of(group, place)),
         )  # fmt: skip
         if item.open is None:
-            tensor._account()
-            item.name, item.open = tensor.name, tensor._dense
+            tensor.place.account()
+            item.name, item.open = tensor.name, cast(ChainPlace, tensor.place).dense
         return item
 
     # --------------------------------------------------------------------------------------------------------- records
 
     def _add_file(self, model: Model, prefix: str) -> None:
         """All records of a bare weight file; the result has one, named as the first."""
-        reader, path = cast(BlobReader, model._package.blobs), cast(str, model.path)
+        reader, path = cast(BlobReader, model.package.blobs), cast(str, model.path)
         weight_file = self.records.weight_file(path, "", reader)
-        for name, tensor in model._tensors.items():
+        for name, tensor in model.tensors.items():
             record = weight_file.record(tensor.offset or 0)
             change = Change(prefix + name, record.dtype, record.nbytes, path, record.offset)
             target = self.options.cast.get(record.dtype) if self._is_selected(name) else None
@@ -504,7 +505,7 @@ class Arrangement:
             edits += decompression.edits()
         for weight in self._weights:
             tensor, value = weight.tensor, weight.value if weight.item is None else self._spelled(weight.item)
-            group = cast(Compressed, tensor._compressed)
+            group = cast(Compressed, tensor.chain)
             edits.append(weight.decompression.weight_edit(group, tensor.mil_dtype, tensor.shape, value))
         self.edits = combined(edits)
 
@@ -546,9 +547,9 @@ class Arrangement:
                 yield reference.program.prefix, before, place
 
     def _function_edits(self, functions: tuple[str, ...]) -> list[Edit]:
-        if len(self.model._programs) != 1:
+        if len(self.model.scans) != 1:
             raise UnsupportedError("functions: expected a model with one Program, got a pipeline", file=self.model.path)
-        source, program = self.model._programs[0]
+        source, program = self.model.scans[0]
         require_plain(program, source.mapping.live())
         if not functions:
             raise ProgramError("functions: expected at least one to keep, got none", file=self.model.path)

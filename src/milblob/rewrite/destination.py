@@ -9,7 +9,7 @@ from ..errors import FormatError
 from ..model.replaceable import require_replaceable
 from ..program.splice import Spliced
 from ..storage import paths
-from ..storage.beneath import Place
+from ..storage.beneath import Location
 from ..storage.mapped import Mapping
 from ..storage.output import PREFIX, SUFFIX
 from ..storage.pending import JOURNAL, STAGED
@@ -107,7 +107,7 @@ def walk(root: str, inside: str = "") -> Iterator[tuple[str, bool]]:
     Raises:
         FormatError: a journal. ResolveError: a directory has become a link that leads out.
     """
-    for base, is_directory in Place(root).entry(inside).names():
+    for base, is_directory in Location(root).entry(inside).names():
         if (base.startswith(PREFIX) and base.endswith((SUFFIX, ".old"))) or base.endswith(STAGED):
             continue
         name = os.path.join(inside, base) if inside else base
@@ -148,7 +148,7 @@ def copy_entry(
     if paths.is_link(origin):
         os.symlink(_link(root, origin), target)
         return
-    mapping = held if held is not None else Mapping(Place(root).entry(name))
+    mapping = held if held is not None else Mapping(Location(root).entry(name))
     try:
         before = os.fstat(mapping.fd)
         with new_file(target) as fd:

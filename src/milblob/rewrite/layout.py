@@ -43,7 +43,7 @@ class WeightFile(NamedTuple):
 
     def record(self, offset: int) -> BlobRecord:
         """Return the record whose metadata is at `offset`."""
-        return self.reader._record(self.buffer, offset)  # whether the file still has its size was asked once
+        return self.reader.record_in(self.buffer, offset)  # whether the file still has its size was asked once
 
 
 class Records:
@@ -94,7 +94,7 @@ class Records:
         """Return the weight file of that name, which is added if it is new."""
         found = self.weight_files.get(name)
         if found is None:
-            buffer = reader._mapping.check_size()
+            buffer = reader.mapping.check_size()
             found = self.weight_files[name] = WeightFile(name, base, reader, buffer, len(self.weight_files))
         return found
 
@@ -107,7 +107,7 @@ class Records:
         key = weight_file.name, record.offset, target or record.dtype
         item = self._by_record.get(key)
         if item is None:
-            origin, span = self.origin(weight_file.reader._mapping), (record.data_offset, record.nbytes)
+            origin, span = self.origin(weight_file.reader.mapping), (record.data_offset, record.nbytes)
             item = Item(origin, span, record.dtype, record.count, weight_file.base, weight_file.name)
             item.order = (0, weight_file.number, record.offset)
             if self._canonical:
@@ -291,7 +291,7 @@ class Records:
 def _is_same(weight_file: WeightFile, items: list[Item], nbytes: int) -> bool:
     """Whether a file would be laid out as it is: then it is copied whole, whatever is in its reserved bytes."""
     reader = weight_file.reader
-    if reader._mapping.nbytes != nbytes or len(reader) != len(items):
+    if reader.mapping.nbytes != nbytes or len(reader) != len(items):
         return False
     return all(
         item.how == COPY and item.before == (weight_file.name, item.offset) and item.data_offset == item.start

@@ -315,7 +315,7 @@ class _Blobs:
     def write(self, path: str) -> None:
         """Write the weight file, and have every reference lead into it."""
         stretches = [
-            Stretch(reader._mapping.check_size(), record.data_offset, record.nbytes, (record.dtype, record.count))
+            Stretch(reader.mapping.check_size(), record.data_offset, record.nbytes, (record.dtype, record.count))
             for reader, record in self._records
         ]
         offsets: list[int] = []

@@ -10,7 +10,7 @@ from .. import _codec
 from ..arguments import Names, names_in, require, require_calls, require_flags
 from ..dtypes import DType
 from ..errors import MilblobError, UnsupportedError
-from ..model.editable import Assignment, EditableModel, require_fit, require_unshared
+from ..model.editable import Assignment, EditableModel, assignment_of, require_fit, require_unshared
 from ..model.model import Model
 from ..model.replaceable import require_replaceable
 from ..model.tensor import Tensor
@@ -154,9 +154,9 @@ class _How(NamedTuple):
 def _write(model: EditableModel, given: Mapping[str, Any], how: _How, source: str) -> RefitReport:
     staged = _pair(model, given, how)
     for assignment in staged.values():
-        model._stage(assignment)
+        model.stage(assignment)
     report = _report(staged, source, source, True)
-    model._write()
+    model.write_assigned()
     return report
 
 
@@ -208,7 +208,7 @@ def _pair(model: Model, given: Mapping[str, Any], how: _How, only_check: bool = 
             takers[tensor.name] = old
             require_fit(tensor, values, how.can_cast)
             if not only_check:
-                staged[tensor.name] = Assignment(tensor, values, old, how.can_cast, how.overflow)
+                staged[tensor.name] = assignment_of(tensor, values, old, how.can_cast, how.overflow)
         except (KeyError, TypeError, ValueError, OverflowError, MilblobError) as error:
             problems.append(error)
     if len(problems) == 1:
@@ -233,7 +233,7 @@ def _find(model: Model, name: str) -> Tensor:
     except KeyError as error:
         if error.args[0] != name:  # ambiguous
             raise
-    for _, program in model._programs:
+    for _, program in model.scans:
         for group in program.groups:
             full = program.part_names[id(group)]
             if full == name or full.endswith(f"/{name}"):
@@ -256,7 +256,7 @@ def _require_output(model: Model, source: str, target: str, force: bool) -> None
         raise ValueError(f"output {target}: expected a place outside the model {source}, got one inside or around it")
     if paths.is_directory(source):
         require_replaceable(target, model.kind, force, like=[source])
-    constants = (c for _, program in model._programs for c in program.scan.constants)
+    constants = (c for _, program in model.scans for c in program.scan.constants)
     if not paths.is_directory(source) and any(c.storage == _codec.BLOB for c in constants):
         words = (
             f"output {target}: expected a model whose weights can be copied with it, got a file that refers to others"

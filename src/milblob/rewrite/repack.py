@@ -312,7 +312,7 @@ class _Repacking:
             required = listed_files(self._sources[0]) if model.kind == "mlpackage" else []
             arrangement = Arrangement(models, self._options, required)
             for opened in models:
-                self._held |= {os.path.realpath(str(mapped.name)): mapped for mapped in opened._package._mappings}
+                self._held |= {os.path.realpath(str(mapped.name)): mapped for mapped in opened.package.mappings}
             for mapped in self._held.values():
                 arrangement.records.origin(mapped)
             if not dry_run:
@@ -348,7 +348,7 @@ class _Repacking:
             except OSError:
                 pass  # a file system without locks
         for model in models:  # opened before the lock was held, because opening may have to complete a change
-            for mapped in model._package._mappings:
+            for mapped in model.package.mappings:
                 if not os.path.samestat(os.fstat(mapped.fd), os.stat(str(mapped.name))):
                     raise FormatError("file: expected the one that was opened, got another", file=mapped.name)
                 pending.require_none(str(mapped.name))
@@ -408,7 +408,7 @@ class _Repacking:
         moves: dict[str, dict[Any, Any]] = {}
         for prefix, old, new in arrangement.moves():
             moves.setdefault(prefix, {})[old] = new
-        for part, _ in model._programs:
+        for part, _ in model.scans:
             mapped, name = part.mapping, _inside(records.root, str(part.mapping.name))
             if part.is_text and moves.get(part.prefix):
                 text = relocate(bytes(mapped.live()), moves[part.prefix], mapped.name)
@@ -432,7 +432,7 @@ class _Repacking:
                 self._total = sum(item.target_nbytes for item in items)
                 self._fill([(name, items, nbytes)], arrangement.changes)
             elif arrangement.edits:
-                mapped = model._programs[0][0].mapping
+                mapped = model.scans[0][0].mapping
                 spliced = splice(mapped, (0, mapped.nbytes), arrangement.edits)
                 self._total = spliced.nbytes
                 with new_file(name) as fd:
@@ -456,7 +456,7 @@ class _Repacking:
             like = records.weight_files.get(name)
             if like is None:  # as private as what is in it was
                 like = next((f for i in items for f in records.weight_files.values() if f.base == i.base), None)
-            mapped = like.reader._mapping if like is not None else model._programs[0][0].mapping
+            mapped = like.reader.mapping if like is not None else model.scans[0][0].mapping
             set_mode(path, os.fstat(mapped.fd).st_mode)
 
     def _fill(self, files: list[tuple[str, list[Item], int]], changes: list[Change]) -> None:

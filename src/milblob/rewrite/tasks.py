@@ -7,7 +7,7 @@ not touch. Everything in a `Task` can be pickled.
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -311,8 +311,7 @@ def write_dense(path: str, item: Item, done: Callable[[int], None]) -> None:
     Raises:
         FormatError: parts that do not fit each other. OSError: the file cannot be written.
     """
-    assert item.open is not None
-    dense, nbits = item.open(), item.target.nbits
+    dense, nbits = cast("Callable[[], Dense]", item.open)(), item.target.nbits
     unit = 8 * max(dense.unit, 1)  # elements below 8 bits are packed in whole bytes
     part = max(TASK_NBYTES // item.target.numpy.itemsize // unit, 1) * unit
     space = np.empty(min(part, item.count), item.target.numpy)

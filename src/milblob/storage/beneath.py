@@ -30,10 +30,10 @@ _UNDECIDED = (
 _HAS_DIR_FDS = os.open in os.supports_dir_fd
 
 
-class Place:
+class Location:
     """Where a model is, or a file or directory in it that it names.
 
-    `Place(path)` is what a user names: it is opened wherever it leads. `place.beneath(relative)` is what a file in it
+    `Location(path)` is what a user names: it is opened wherever it leads. `place.beneath(relative)` is what a file in it
     names: it may be a link, and lead over links, but only to what is inside `place`. A place may be beneath one that is
     beneath another; then each of them holds.
 
@@ -45,11 +45,11 @@ class Place:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._outer: Place | None = None
+        self._outer: Location | None = None
         self._relative = ""
         self._parts: list[str] = []
 
-    def beneath(self, relative: str) -> "Place":
+    def beneath(self, relative: str) -> "Location":
         """Return the place of a path from a file, with slashes of either kind; nothing is looked at yet.
 
         Raises:
@@ -62,22 +62,22 @@ class Place:
             os.fsencode(relative)
         except UnicodeEncodeError:  # JSON can spell it
             raise ResolveError(f"reference: expected a path that can be a file name, got {relative!r}") from None
-        found = Place(join_relative(self.path, relative))
+        found = Location(join_relative(self.path, relative))
         found._outer, found._relative = self, relative
         found._parts = _components("/".join(parts))
         return found
 
-    def entry(self, path: str) -> "Place":
+    def entry(self, path: str) -> "Location":
         """Return the place of something below that the file system has named: any character may be in its name."""
-        found = Place(os.path.join(self.path, path))
+        found = Location(os.path.join(self.path, path))
         found._outer, found._relative = self, path
         found._parts = _components(path)
         return found
 
-    def parent(self) -> "Place":
+    def parent(self) -> "Location":
         """Return the directory that it is in, beneath the same place."""
         if self._outer is None:
-            return Place(os.path.dirname(self.path) or ".")
+            return Location(os.path.dirname(self.path) or ".")
         return self._outer.beneath("/".join(self._parts[:-1]))
 
     def open(self, flags: int = OPEN_FLAGS) -> int:
@@ -206,7 +206,7 @@ class Place:
         raise ResolveError(words)
 
     def __repr__(self) -> str:
-        return f"<Place {self.path}>"
+        return f"<Location {self.path}>"
 
 
 def join_relative(root: str, relative: str) -> str:

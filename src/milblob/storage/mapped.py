@@ -11,7 +11,7 @@ from typing import Any
 
 from .._codec import Buffer
 from ..errors import FormatError
-from .beneath import OPEN_FLAGS, Place
+from .beneath import OPEN_FLAGS, Location
 
 _KINDS = (
     (stat.S_ISDIR, "directory"),
@@ -48,14 +48,14 @@ class Mapping:
         """Map, or read, a path, a file object or a buffer.
 
         Args:
-            source: str or PathLike, opened wherever it leads; a Place, which stays inside its model; an open binary
+            source: str or PathLike, opened wherever it leads; a Location, which stays inside its model; an open binary
                 file, or any object with `read` and `seek`; or any C-contiguous buffer, which is used where it lies and
                 must not change. A file object that is no plain file is read whole.
             name: what messages call it.
             is_mapped: map files; else read them into memory of this object's own. A buffer is used where it lies.
 
         Raises:
-            OSError: the file cannot be opened or read. ResolveError: a Place that leads out.
+            OSError: the file cannot be opened or read. ResolveError: a Location that leads out.
             FormatError: not a regular file, a Git LFS pointer, or it became shorter while it was read.
             BufferError: a strided buffer. TypeError: nothing of all that.
         """
@@ -65,7 +65,7 @@ class Mapping:
         self.fd = -1
         self.name = name
         take = self._map if is_mapped else self._read
-        if isinstance(source, Place):
+        if isinstance(source, Location):
             self.name = name or source.path
             self.fd = source.open()  # closed by `close`, or when this object goes
             data = take()

@@ -1,0 +1,120 @@
+"""What tensors of models and arrays of other files share: a name, a place, and the values when asked."""
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DType
+from .places import Place
+
+
+class LazyTensor:
+    """A tensor that is not read yet.
+
+    `np.asarray(t)`, `t[...]` and `t.read()` give the values.
+
+    Attributes:
+        name: unique in its model or file.
+        mil_dtype: DType of the values; `dtype` is the NumPy dtype.
+    """
+
+    __slots__ = ("_shape", "mil_dtype", "name")
+
+    def __init__(self, name: str, mil_dtype: DType, shape: tuple[int | None, ...]) -> None:
+        self.name = name
+        self.mil_dtype = mil_dtype
+        self._shape = shape
+
+    @property
+    def place(self) -> Place:
+        """Where the values come from; for milblob's own modules."""
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy dtype of the values."""
+        return self.mil_dtype.numpy
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions; one that the type leaves open is found by counting the values."""
+        if None in self._shape:
+            self._shape = self.read().shape
+        return self._shape  # type: ignore[return-value]
+
+    @property
+    def declared_shape(self) -> tuple[int | None, ...]:
+        """Dimensions without reading values: None for one that is left open and was not counted yet."""
+        return self._shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes stored: packed for sub-byte dtypes, all parts together for a compressed weight."""
+        return self.place.nbytes()
+
+    def read(self, *, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Return the values.
+
+        Args:
+            out: array of the same dtype and shape to fill instead. Values that have to be computed (compressed
+                weights, packed ones, immediates of integers) are written straight into it if it is C-contiguous.
+                What it holds after an exception is unspecified.
+
+        Returns:
+            ndarray, read-only view of the mapped file if the stored bytes are the values, else a new array: the dense
+            values of a compressed weight, bit for bit what coremltools decompresses it to. With `out`, that array.
+
+        Raises:
+            ResolveError: the weight file is missing or outside the model, or its record has another dtype or size.
+            FormatError: broken bytes; parts of a compressed weight that do not fit each other; the file has shrunk
+                since it was opened.
+            ValueError: `out` does not fit, or the model is closed.
+        """
+        return self.place.read(out)
+
+    def read_packed(self) -> np.ndarray[Any, Any]:
+        """Return the elements as a weight file stores them: little-endian, those below 8 bits packed.
+
+        Returns:
+            uint8 array of shape (nbytes,): a read-only view of the mapped file wherever that has these bytes, else a
+            new array.
+
+        Raises:
+            As `read`; TypeError: strings, which weight files do not hold.
+        """
+        if self.mil_dtype is DType.STRING:
+            raise TypeError(f"dtype of {self.name}: expected one of fixed size, got string")
+        return self.place.read_packed()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        values = self.read()
+        if dtype is not None and np.dtype(dtype) != values.dtype:
+            if copy is False:
+                raise ValueError(
+                    f"array of {values.dtype} as {np.dtype(dtype)}: expected a copy to be allowed, got copy=False"
+                )
+            return values.astype(dtype)
+        return values.copy() if copy else values
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.place.read_key(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.read())  # read once, not once per item, as iteration by index would
+
+    def __len__(self) -> int:
+        if not self._shape:
+            raise TypeError("len() of a tensor with no dimensions")
+        return self.shape[0]

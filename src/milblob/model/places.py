@@ -1,0 +1,428 @@
+"""Where the values of a tensor come from: a record, an immediate, a chain, a foreign file, an assigned array.
+
+A place knows dtype, shape and stored bytes, and how to read them. Tensors, tools and formats read through places, so a
+new container is one new place.
+"""
+
+import contextlib
+from collections.abc import Hashable, Iterator
+from math import prod
+from typing import Any, cast
+
+import numpy as np
+
+from .. import _codec
+from ..blobs.reader import BlobReader, BlobRecord, array_over
+from ..dtypes import BY_MIL_CODE, DType
+from ..errors import FormatError, MilblobError, ResolveError
+from ..program.constexpr import Chain
+from ..program.scan import Compressed, Program
+from ..storage.beneath import join_relative
+from ..values.arrays import copy_into, require_fit
+from ..values.dense import Dense, Packed, pack, read, read_key
+from ..values.tensorvalue import require_shape, stored_bytes, unpack_at
+from .package import MODEL_PATH, Package, Source
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int | None, ...]
+
+
+class Place:
+    """Where the values of one tensor come from.
+
+    Attributes:
+        dtype: DType of the elements.
+        shape: dimensions as declared; None for one that is left open.
+        where: path in the Program, or another name, for messages.
+        file: path of the file that holds the values; None in a buffer, or where there are several.
+        is_computed: whether the values have to be computed from stored parts, as `dense` does.
+    """
+
+    __slots__ = ("dtype", "shape")
+
+    is_computed = False
+
+    def __init__(self, dtype: DType, shape: Shape) -> None:
+        self.dtype = dtype
+        self.shape = shape
+
+    @property
+    def where(self) -> str:
+        """See the class."""
+        raise NotImplementedError
+
+    @property
+    def file(self) -> str | None:
+        """See the class."""
+        return None
+
+    def key(self) -> Hashable:
+        """Return what is equal for two places in one model that are the same stored bytes."""
+        return id(self)
+
+    def account(self) -> None:
+        """Count the values as ones that are made, or looked through: see `budget.Budget`.
+
+        Raises:
+            LimitError: more than may be made of the files.
+        """
+
+    def nbytes(self) -> int:
+        """Return the number of stored bytes: packed for sub-byte dtypes, all parts together for a chain."""
+        shape = self.shape
+        return self.dtype.nbytes(prod(cast("tuple[int, ...]", shape) if None not in shape else self.read().shape))
+
+    def read(self, out: Array | None = None) -> Array:
+        """Return the values, as `Tensor.read`."""
+        raise NotImplementedError
+
+    def packed(self) -> Packed:
+        """Return the elements as they are stored, in place wherever that is possible; of a chain, computed."""
+        return pack(self.read(), self.dtype)
+
+    def dense(self) -> Dense | None:
+        """Return what computes any range of the values; None where nothing has to be computed."""
+        return None
+
+    def read_packed(self) -> Array:
+        """Return the stored bytes as a uint8 vector; a view wherever that is possible. See `Tensor.read_packed`."""
+        return np.asarray(stored_bytes(self.read(), self.dtype))
+
+    def read_key(self, key: Any) -> Any:
+        """Return `values[key]`."""
+        return self.read()[key]
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """Say in errors which tensor they are about."""
+        try:
+            yield
+        except MilblobError as error:
+            error.where = error.where or self.where
+            raise
+
+
+class AssignedPlace(Place):
+    """Values that were assigned and are not written yet; everything but them is that of the place they will go to."""
+
+    __slots__ = ("_array", "_below")
+
+    def __init__(self, below: Place, array: Array) -> None:
+        super().__init__(below.dtype, array.shape)
+        self._below = below
+        self._array = array.view()
+        self._array.flags.writeable = False
+
+    @property
+    def where(self) -> str:
+        """See Place."""
+        return self._below.where
+
+    @property
+    def file(self) -> str | None:
+        """See Place."""
+        return self._below.file
+
+    def key(self) -> Hashable:
+        """See Place."""
+        return "assigned", self.where
+
+    def read(self, out: Array | None = None) -> Array:
+        """See Place."""
+        return self._array if out is None else copy_into(out, self._array)
+
+
+# ------------------------------------------------------------------------------------------------------------ of models
+
+
+class ModelPlace(Place):
+    """A place in a model: reading ends when the model is closed.
+
+    Attributes:
+        package: files of the model.
+        name: of the tensor.
+    """
+
+    __slots__ = ("name", "package")
+
+    def __init__(self, package: Package, name: str, dtype: DType, shape: Shape) -> None:
+        super().__init__(dtype, shape)
+        self.package = package
+        self.name = name
+
+    def account(self) -> None:
+        """See Place."""
+        shape = self.shape if None not in self.shape else self.read().shape
+        count = prod(cast("tuple[int, ...]", shape))
+        self.package.budget.spend(self.name, self.dtype.numpy.itemsize * count)
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """See Place."""
+        try:
+            yield
+        except MilblobError as error:
+            self.package.require_open()  # what another thread closes meanwhile reads as if it were empty
+            error.where = error.where or self.where
+            raise
+
+
+class RecordPlace(ModelPlace):
+    """A record of a weight file.
+
+    Args:
+        constant: the row of a scan that refers to the record, with where it was found; None in a bare weight file.
+    """
+
+    __slots__ = ("_program", "_source", "constant", "offset")
+
+    def __init__(
+        self,
+        package: Package,
+        name: str,
+        dtype: DType,
+        shape: Shape,
+        offset: int,
+        source: Source | None = None,
+        program: Program | None = None,
+        constant: Any = None,
+    ) -> None:
+        super().__init__(package, name, dtype, shape)
+        self.offset = offset
+        self.constant = constant
+        self._source = source
+        self._program = program
+
+    @property
+    def where(self) -> str:
+        """See Place."""
+        return self.name if self._program is None else self._program.path(self.constant.op, self.constant)
+
+    @property
+    def file(self) -> str | None:
+        """See Place; the file need not exist."""
+        if self._source is None:
+            return self.package.path
+        if self._source.directory is None:
+            return self._source.mapping.name
+        return join_relative(self._source.directory.path, self.constant.text.removeprefix(MODEL_PATH))
+
+    def key(self) -> Hashable:
+        """See Place."""
+        return self.file, self.offset
+
+    def reader(self) -> BlobReader:
+        """Return the weight file.
+
+        Raises:
+            ResolveError: it is missing, or outside the model. ValueError: the model is closed.
+        """
+        self.package.require_open()
+        if self._source is None:
+            return cast(BlobReader, self.package.blobs)
+        return self.package.reader(self._source, self.constant.text)
+
+    def record(self) -> tuple[BlobReader, BlobRecord]:
+        """Return the weight file, and the record in it, once that is known to be what the Program declares.
+
+        Raises:
+            ResolveError: it is not. As reading the record does.
+        """
+        reader = self.reader()
+        record = reader.record(self.offset)
+        if record.dtype is not self.dtype:
+            words = f"record dtype: expected {self.dtype} as the Program declares, got {record.dtype}"
+            raise ResolveError(words, offset=record.offset, file=reader.name)
+        shape = cast("tuple[int, ...]", self.shape)
+        require_shape(shape, record.offset, reader.name)
+        if None in shape:
+            raise ResolveError(
+                f"shape: expected every dimension known, got {shape}", offset=record.offset, file=reader.name
+            )
+        if record.count != prod(shape):
+            words = f"elements of the record: expected {prod(shape)} for shape {shape}, got {record.count}"
+            raise ResolveError(words, offset=record.offset, file=reader.name)
+        return reader, record
+
+    def read(self, out: Array | None = None) -> Array:
+        """See Place."""
+        with self.naming():
+            reader, record = self.record()
+            if self.dtype.is_sub_byte:  # others are views
+                self.account()
+            return array_over(reader.mapping.live(), record, cast("tuple[int, ...]", self.shape), out)
+
+    def packed(self) -> Packed:
+        """See Place."""
+        with self.naming():
+            reader, record = self.record()
+            return Packed(reader.mapping.live(), record.data_offset, self.dtype, cast("tuple[int, ...]", self.shape))
+
+    def read_packed(self) -> Array:
+        """See Place."""
+        if not self.dtype.is_sub_byte:
+            return super().read_packed()
+        with self.naming():
+            reader, record = self.record()
+            return reader.read_packed(record)
+
+
+class ImmediatePlace(ModelPlace):
+    """A value inside a Program."""
+
+    __slots__ = ("constant", "program", "source")
+
+    def __init__(
+        self, package: Package, name: str, dtype: DType, shape: Shape, source: Source, program: Program, constant: Any
+    ) -> None:
+        super().__init__(package, name, dtype, shape)
+        self.source = source
+        self.program = program
+        self.constant = constant
+
+    @property
+    def where(self) -> str:
+        """See Place."""
+        return self.program.path(self.constant.op, self.constant)
+
+    @property
+    def file(self) -> str | None:
+        """See Place."""
+        return self.source.mapping.name
+
+    def key(self) -> Hashable:
+        """See Place."""
+        return self.program.prefix, self.constant.value
+
+    def nbytes(self) -> int:
+        """See Place."""
+        return int(self.constant.payload[1]) if self.dtype is DType.STRING else super().nbytes()
+
+    def read(self, out: Array | None = None) -> Array:
+        """See Place."""
+        with self.naming():
+            self.package.require_open()
+            self.source.mapping.check_size()
+            offset, nbytes = self.constant.payload
+            return unpack_at(self.program.buffer, offset, nbytes, self.dtype, self.shape, out)
+
+
+class ChainPlace(ModelPlace):
+    """A chain of constexpr operations: stored parts, and how the dense values are computed from them."""
+
+    __slots__ = ("chain", "program", "source")
+
+    is_computed = True
+
+    def __init__(
+        self,
+        package: Package,
+        name: str,
+        dtype: DType,
+        shape: Shape,
+        source: Source,
+        program: Program,
+        chain: Compressed,
+    ) -> None:
+        super().__init__(package, name, dtype, shape)
+        self.source = source
+        self.program = program
+        self.chain = chain
+
+    @property
+    def where(self) -> str:
+        """See Place."""
+        return self.program.path(self.chain.op)
+
+    @property
+    def file(self) -> str | None:
+        """See Place; None where the parts are in several files."""
+        files = {self.part(c).file for c in self.chain.stored()}
+        return files.pop() if len(files) == 1 else None
+
+    def key(self) -> Hashable:
+        """See Place."""
+        return self.program.prefix, self.chain.op.message, self.chain.output
+
+    def part(self, row: Any) -> Place:
+        """Return the place of a part: a `_codec.Constant`, or the Compressed that computes it."""
+        return place_of(self.package, self.source, self.program, self.program.part_names[id(row)], row)
+
+    def nbytes(self) -> int:
+        """See Place. Two parts may be one blob: a mask is named by sparse_to_dense and by what computes its values."""
+        rows = self.chain.stored()
+        parts = {(c.text, c.blob_offset) if c.storage == _codec.BLOB else id(c): c for c in rows}
+        return sum(self.part(c).nbytes() for c in parts.values())
+
+    def dense(self) -> Dense:
+        """See Place."""
+        with self.naming():
+            self.package.require_open()
+            budget = self.package.budget
+            chain = Chain(lambda row: self.part(row).packed(), self.program.path, budget.require)
+            dense = chain.dense(self.chain)
+            budget.spend((self.name, "parts"), chain.nbytes)
+            return dense
+
+    def read(self, out: Array | None = None) -> Array:
+        """See Place."""
+        with self.naming():
+            dense = self.dense()
+            self.account()
+            if out is None:
+                return read(dense)
+            require_fit(out, dense.dtype.numpy, dense.shape)
+            return read(dense, out) if out.flags.carray else copy_into(out, read(dense))
+
+    def read_key(self, key: Any) -> Any:
+        """See Place."""
+        with self.naming():
+            return read_key(self.dense(), key)
+
+
+def place_of(package: Package, source: Source, program: Program, name: str, row: Any) -> Place:
+    """Return the place of a `_codec.Constant` or of a `Compressed`.
+
+    Args:
+        name: of the tensor: values that were assigned to it stand before those that are stored.
+
+    Raises:
+        FormatError: an operation that computes a weight, but whose output is no tensor.
+    """
+    return with_assigned(stored_place(package, source, program, name, row), package, name)
+
+
+def with_assigned(stored: Place, package: Package, name: str) -> Place:
+    """Return the place of values that were assigned to a tensor; if there are none, that of the stored ones."""
+    values = package.assigned.get(name) if package.assigned else None
+    return stored if values is None else AssignedPlace(stored, values)
+
+
+def stored_place(package: Package, source: Source, program: Program, name: str, row: Any) -> Place:
+    """Return the place of what is stored, whatever was assigned; as `place_of`."""
+    dtype, shape = declared(source, program, row)
+    if isinstance(row, Compressed):
+        return ChainPlace(package, name, dtype, shape, source, program, row)
+    if row.storage == _codec.BLOB:
+        return RecordPlace(package, name, dtype, shape, row.blob_offset, source, program, row)
+    return ImmediatePlace(package, name, dtype, shape, source, program, row)
+
+
+def declared(source: Source, program: Program, row: Any) -> tuple[DType, Shape]:
+    """Return dtype and shape that a Program declares for a `_codec.Constant` or a `Compressed`.
+
+    Raises:
+        FormatError: an operation that computes a weight, but whose output is no tensor.
+    """
+    if isinstance(row, Compressed):
+        op = row.op
+        if op.shape is None:
+            words = f"output of {op.type}: expected a tensor type, got none"
+            raise FormatError(words, file=source.mapping.name, where=program.path(op))
+        return BY_MIL_CODE[op.mil_code], op.shape
+    if row.shape is not None:
+        return BY_MIL_CODE[row.mil_code], row.shape
+    # An element of a list that states no type: what its field holds, as a vector.
+    field = _codec.tensor_locate(program.buffer, *row.payload)[0]
+    names = ("UINT8", "FLOAT32", "INT32", "BOOL", "STRING", "INT64", "FLOAT64", "UINT8")
+    return DType[names[field]], (None,) if field else (0,)
