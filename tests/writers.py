@@ -231,22 +231,20 @@ def model_file(folder):
 
 
 def pending(folder):
-    """A package with a journal that was not applied, as a kill leaves it. Made by tests/faults.py's child."""
+    """A package with a journal of which nothing is applied, as a kill leaves it."""
     package(folder)
-    root = folder / "m.mlpackage"
-    kept = milblob.journal._apply_written
 
     def die(*_):
         raise KeyboardInterrupt
 
-    milblob.journal._apply_written = die
+    kept, milblob.journal._apply = milblob.journal._apply, die
     try:
         edit("m.mlpackage")(folder, "stop")
     except KeyboardInterrupt:
         pass
     finally:
-        milblob.journal._apply_written = kept
-    assert (root / ".milblob-journal").exists()
+        milblob.journal._apply = kept
+    assert [name for name in os.listdir(folder / "m.mlpackage") if "milblob-journal" in name]
 
 
 def complete(folder, second):
@@ -361,6 +359,22 @@ def their_item(folder):
     ModelPackage(str(folder / "their.mlpackage")).addItem(str(folder / "item"), "weights", "me", "words")
 
 
+def their_model(folder):
+    (folder / "old.mlmodel").write_bytes(b"old" * 100)
+    (folder / "new.mlmodel").write_bytes(b"new" * 200)
+    opened = ModelPackage(str(folder / "their.mlpackage"))
+    opened.setRootModel(str(folder / "old.mlmodel"), "model.mlmodel", "me", "words")
+
+
+def their_other_model(folder):
+    opened = ModelPackage(str(folder / "their.mlpackage"))
+    opened.replaceRootModel(str(folder / "new.mlmodel"), "model.mlmodel", "me", "words")
+
+
+def their_root(folder):
+    return pathlib.Path(ModelPackage(str(folder / "their.mlpackage")).getRootModel().path()).read_bytes()
+
+
 def their_items(folder):
     if not os.path.lexists(folder / "their.mlpackage"):
         return None
@@ -451,6 +465,7 @@ WRITERS = {
     ),
     "coremltools' append": Writer(old_blobs, twice(their_append), ("w.bin",), model_at("w.bin"), False),
     "coremltools' item": Writer(their_package, twice(their_item), ("their.mlpackage",), their_items, False),
+    "coremltools' model": Writer(their_model, twice(their_other_model), ("their.mlpackage",), their_root, False),
 }  # fmt: skip
 
 
