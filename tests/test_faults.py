@@ -140,7 +140,12 @@ def go_through(faults, case, kinds, fates):
             "writers:act", arguments, root=case.folder, kinds=kinds, number=number, mode=mode, code=code
         )
         exits[outcome.exit] += 1
-        case.require_whole((outcome, mode, code, second), outcome.exit == "ok")
+        words = (outcome, mode, code, second)
+        if outcome.exit == "killed" and not case.writer.is_durable:
+            # What coremltools' formats lack: an item that was copied and not yet listed is in the way of the next one.
+            assert case.see() in (case.old, case.new), words
+        else:
+            case.require_whole(words, outcome.exit == "ok")
     print(f"{case.name}: {len(fates)} faults, {exits}, {case.seen}")
     return exits
 
