@@ -161,7 +161,7 @@ def test_every_look_fails_once(faults, tmp_path, name):
     case, kinds = Case(name, tmp_path / "run"), ("looks", "removes", "closes")
     case.reset()
     names = faults.run("writers:act", [name, str(case.folder)], root=case.folder, kinds=kinds).names
-    exits = go_through(faults, case, kinds, some_of(name, fates(names), 100))
+    exits = go_through(faults, case, kinds, some_of(name, fates(names), 60))
     assert exits["ok"] and exits["error"]
 
 
