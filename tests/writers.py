@@ -313,7 +313,7 @@ def two_models_and_output(folder):
 def models_to_merge(folder):
     test_merge.package_of(folder / "a", [("FLOAT32", [1.0, 2.0]), ("UINT8", [7] * 100)])
     test_merge.package_of(folder / "b", [("FLOAT32", [1.0, 2.0]), ("UINT8", [8] * 100)])
-    shutil.copytree(folder / "a.mlpackage", folder / "out.mlpackage")
+    milblob.merge_functions([folder / "a.mlpackage"], folder / "out.mlpackage")
 
 
 # ----------------------------------------------------------------------------------------------------------- commands
