@@ -390,9 +390,9 @@ class BlobWriter:
         """Mode "a": make the new records count, all at once.
 
         Until then the first is marked as what the next append may overwrite. The mark goes only when the count is on
-        the disk: after a power failure in between, a record that neither counts nor has a mark would look like
-        somebody else's, and no append would touch the file again. A mark that stays does no harm: nobody reads it in a
-        record that counts.
+        the disk: after a power failure in between, a record that neither counts nor has a mark would look like somebody
+        else's, and no append would touch the file again. A mark that stays does no harm: nobody reads it in a record
+        that counts.
         """
         nbytes = max(self._end, self._nbytes_before)  # never less: somebody may have it mapped
         os.ftruncate(self._fd, nbytes)
