@@ -16,6 +16,7 @@ Linux only; the fixture `faults` (conftest.py has it for every test) skips elsew
 
 import ctypes
 import errno
+import gc
 import importlib
 import json
 import os
@@ -185,6 +186,7 @@ def _serve():
         if not module.ispkg and not module.name.endswith(".__main__"):
             importlib.import_module(module.name)
     modules = {}
+    gc.freeze()  # a collection in a fork would copy every page
     for line in sys.stdin:
         order = json.loads(line)
         name, function = order["action"].split(":")

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 SECTOR_NBYTES = 512
 MAX_LOCAL = 200  # outcomes of one file or directory; beyond, a choice of them
+STAGED, JOURNAL = ".milblob-new", "milblob-journal"
 IGNORED = (".milblob-", ".tmp")  # a temporary name: what is below is nobody's, and only removed
 
 
@@ -196,17 +197,23 @@ class State:
 class Disk:
     """A directory, at first with everything on the disk.
 
+    Args:
+        folder: the directory.
+        seed: of the choices where there are too many combinations.
+        limit: how many of one moment are all looked at.
+        has_drafts: tell states apart that differ only in what is in a staged file. Without a journal nobody reads it.
+
     Attributes:
         states: what may be found, each tree once, after `replay`.
         moments: how many moments were looked at.
         combinations: of what is there and what is not, in all of them; many give the same tree.
     """
 
-    def __init__(self, folder, *, seed=0, limit=300):
+    def __init__(self, folder, *, seed=0, limit=300, has_drafts=True):
         self.root_path = os.path.realpath(folder)
         self.by_inode = {}
         self.root = self._load(self.root_path)
-        self.limit, self._chance = limit, random.Random(seed)
+        self.limit, self.has_drafts, self._chance = limit, has_drafts, random.Random(seed)
         self.states, self._seen = [], {}
         self.moments = self.combinations = 0
 
@@ -312,8 +319,9 @@ class Disk:
         self.moments += 1
         for tree in self._trees():
             self.combinations += 1
+            is_read = self.has_drafts or any(JOURNAL in name for name in tree)
             key = tuple(
-                (name, kind, mode, content)
+                (name, kind, mode, content if is_read or not name.endswith(STAGED) else None)
                 for name, (kind, mode, content, _) in tree.items()
                 if not is_ignored(name.split(os.sep)[0]) or os.sep not in name
             )

@@ -7,6 +7,7 @@ list, lock), remove and close, and after each fault the same process goes on: it
 import itertools
 import os
 import pathlib
+import random
 import shutil
 import stat
 import sys
@@ -21,6 +22,7 @@ from writers import WRITERS
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and a library to preload")
 
 CODES = ("EIO", "EACCES", "ENOMEM", "EMFILE")
+HOW = (("fail", "EIO"), ("fail on", "ENOSPC"), ("fail", "EROFS"), ("short then fail", "ENOSPC"), ("kill after", "EIO"))
 SECONDS = ("again", "close", "stop")
 LEFT = (".milblob-", ".milblob-new", ".milblob-journal")
 
@@ -110,8 +112,9 @@ class Case:
 def fates(names):
     """Which call meets which fate, and what the process does then: (number, mode, code, second action).
 
-    All of them with MILBLOB_THOROUGH=1. Otherwise one for each call, in turn, and of more than three equal calls in a row
-    (the parts of a path, the entries of a directory) the first, the last and one in between.
+    All of them with MILBLOB_THOROUGH=1. Otherwise one for each call, in turn; of more than three equal calls in a row
+    (the parts of a path, the entries of a directory) the first, the last and one in between; `test_every_look_fails_once`
+    takes a choice of these.
     """
     number = 0
     for what, group in itertools.groupby(names):
@@ -127,24 +130,51 @@ def fates(names):
         number += count
 
 
+def go_through(faults, case, kinds, fates):
+    """Run a writer once for each fate, and look at what it leaves."""
+    exits = dict.fromkeys(("ok", "error", "killed"), 0)
+    for number, mode, code, second in fates:
+        case.reset()
+        arguments = [case.name, str(case.folder), second]
+        outcome = faults.run(
+            "writers:act", arguments, root=case.folder, kinds=kinds, number=number, mode=mode, code=code
+        )
+        exits[outcome.exit] += 1
+        words = (outcome, mode, code, second)
+        if outcome.exit == "killed" and not case.writer.is_durable:
+            # What coremltools' formats lack: an item that was copied and not yet listed is in the way of the next one.
+            assert case.see() in (case.old, case.new), words
+        else:
+            case.require_whole(words, outcome.exit == "ok")
+    print(f"{case.name}: {len(fates)} faults, {exits}, {case.seen}")
+    return exits
+
+
+def some_of(name, fates, count):
+    """All of them, or a choice for `make test`."""
+    fates = list(fates)
+    return random.Random(name).sample(fates, min(len(fates), sized(count, len(fates))))
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_look_fails_once(faults, tmp_path, name):
-    case = Case(name, tmp_path / "run")
-    exits = {"ok": 0, "error": 0}
+    case, kinds = Case(name, tmp_path / "run"), ("looks", "removes", "closes")
+    case.reset()
+    names = faults.run("writers:act", [name, str(case.folder)], root=case.folder, kinds=kinds).names
+    exits = go_through(faults, case, kinds, some_of(name, fates(names), 60))
+    assert exits["ok"] and exits["error"]
 
-    def run(second, **fate):
-        case.reset()
-        return faults.run(
-            "writers:act",
-            [name, str(case.folder), second],
-            root=case.folder,
-            kinds=("looks", "removes", "closes"),
-            **fate,
-        )
 
-    for number, mode, code, second in fates(run("stop").names):
-        outcome = run(second, number=number, mode=mode, code=code)
-        exits[outcome.exit] += 1
-        case.require_whole((outcome, mode, code, second), outcome.exit == "ok")
-    assert exits["ok"] and (exits["error"] or "coremltools" in name), exits
-    print(f"{name}: {sum(exits.values())} faults, {exits['error']} errors, {case.seen}")
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_change_fails_once(faults, tmp_path, name):
+    """As the tests of each writer, here with what is done after the failure."""
+    case, kinds = Case(name, tmp_path / "run"), ("changes",)
+    case.reset()
+    names = faults.run("writers:act", [name, str(case.folder)], root=case.folder, kinds=kinds).names
+    every = [
+        (number, *HOW[(number + turn) % len(HOW)], SECONDS[(number + turn) // len(HOW) % len(SECONDS)])
+        for number in range(1, len(names) + 1)
+        for turn in range(sized(1, len(HOW) * len(SECONDS)))
+    ]
+    exits = go_through(faults, case, kinds, some_of(name, every, 40))
+    assert exits["error"]

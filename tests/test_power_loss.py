@@ -23,7 +23,7 @@ SAFE = [name for name, writer in WRITERS.items() if writer.is_durable]
 def states_of(faults, case, action, arguments):
     """What the disk may hold after the action, which is run once."""
     case.make()
-    disk = Disk(case.folder, seed=case.name, limit=sized(150, 3000))
+    disk = Disk(case.folder, seed=case.name, limit=sized(150, 3000), has_drafts=sized(False, True))
     disk.replay(faults.record(action, [*arguments, case.name, str(case.folder)], root=case.folder))
     assert any(state.is_end for state in disk.states)
     return disk
@@ -82,7 +82,7 @@ def test_power_fails_twice(faults, tmp_path, name):
         first.write(case.folder)
         if first not in pending and case.see() != case.old:
             continue  # done already
-        disk = Disk(case.folder, seed=name, limit=sized(40, 300))
+        disk = Disk(case.folder, seed=name, limit=sized(40, 300), has_drafts=sized(False, True))
         disk.replay(faults.record("writers:act", [name, str(case.folder)], root=case.folder))
         for state in disk.states:
             shutil.rmtree(case.folder)

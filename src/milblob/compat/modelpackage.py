@@ -128,44 +128,55 @@ class ModelPackage:
 
     def addItem(self, path: str, name: str, author: str, description: str) -> str:  # noqa: N802
         """Copy a file or a directory into the package; return its identifier."""
-        identifier = self._copy(path, name, author, description)
-        self._write()
-        return identifier
+        return self._add(path, name, author, description)
 
-    def _copy(self, path: str, name: str, author: str, description: str) -> str:
-        if self.findItemByNameAuthor(name, author) is not None:
-            raise RuntimeError(f"The package already contains a file with name: {name} author: {author}")
-        target = self._inside(f"{author}/{name}")
+    def _add(self, path: str, name: str, author: str, description: str, root: str | None = None) -> str:
+        """Copy an item and write the manifest; whatever fails, nothing is in the way of doing it again.
+
+        Args:
+            root: of the model: the identifier of the one that it replaces, or "".
+        """
+        old = dict(self._manifest)
+        old_entries = dict(self._manifest.get("itemInfoEntries", {}))
+        if root:
+            del self._manifest["itemInfoEntries"][root]
+        target, is_new = "", False
         try:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            if paths.is_directory(path):
-                shutil.copytree(path, target)
-            else:
-                shutil.copyfile(path, target)
-        except OSError as error:
-            raise RuntimeError(f"filesystem error: cannot copy: {path} to {target} ({error})") from error
-        identifier = str(uuid.uuid4())
-        entry = dict(zip(_KEYS, (f"{author}/{name}", name, author, description), strict=True))
-        self._manifest.setdefault("itemInfoEntries", {})[identifier] = entry
+            if self.findItemByNameAuthor(name, author) is not None:
+                raise RuntimeError(f"The package already contains a file with name: {name} author: {author}")
+            target = self._inside(f"{author}/{name}")
+            is_new = not paths.is_there(target)
+            _copy(path, target)
+            identifier = str(uuid.uuid4())
+            entry = dict(zip(_KEYS, (f"{author}/{name}", name, author, description), strict=True))
+            self._manifest.setdefault("itemInfoEntries", {})[identifier] = entry
+            if root is not None:
+                self._manifest["rootModelIdentifier"] = identifier
+            self._write()
+        except BaseException as error:
+            self._manifest = old
+            if "itemInfoEntries" in old:
+                old["itemInfoEntries"] = old_entries
+            if is_new:
+                _remove(target)
+            if isinstance(error, OSError):
+                raise RuntimeError(f"filesystem error: cannot copy: {path} to {target} ({error})") from error
+            raise
         return identifier
 
     def setRootModel(self, path: str, name: str, author: str, description: str) -> str:  # noqa: N802
         """Add the item that is the model; there may be none yet."""
         if "rootModelIdentifier" in self._manifest:
             raise RuntimeError("A root model already exists in this package")
-        self._manifest["rootModelIdentifier"] = identifier = self._copy(path, name, author, description)
-        self._write()
-        return identifier
+        return self._add(path, name, author, description, "")
 
     def replaceRootModel(self, path: str, name: str, author: str, description: str) -> str:  # noqa: N802
-        """Add the item that is the model, and remove the one that was."""
+        """Add the item that is the model, and remove the one that was, when the manifest no longer names it."""
         old = self._manifest.get("rootModelIdentifier")
         item = self._item(old) if old is not None else None
-        if item is not None:
+        identifier = self._add(path, name, author, description, old if item is not None else "")
+        if item is not None and item.path() != self._inside(f"{author}/{name}"):
             os.unlink(item.path())
-            del self._manifest["itemInfoEntries"][item.identifier()]
-        self._manifest["rootModelIdentifier"] = identifier = self._copy(path, name, author, description)
-        self._write()
         return identifier
 
     def getRootModel(self) -> ModelPackageItemInfo:  # noqa: N802
@@ -183,6 +194,28 @@ class ModelPackage:
             return paths.is_directory(path) and bool(ModelPackage(path).getRootModel())
         except RuntimeError:
             return False
+
+
+def _copy(source: str, target: str) -> None:
+    """Copy a file or a directory, which has its name when it is complete."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    unfinished = f"{target}.{uuid.uuid4()}"
+    try:
+        if paths.is_directory(source):
+            shutil.copytree(source, unfinished)
+            os.rename(unfinished, target)
+        else:
+            shutil.copyfile(source, unfinished)
+            os.replace(unfinished, target)
+    except BaseException:
+        _remove(unfinished)
+        raise
+
+
+def _remove(path: str) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 __all__ = ["ModelPackage", "ModelPackageItemInfo"]

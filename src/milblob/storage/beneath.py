@@ -33,8 +33,8 @@ _HAS_DIR_FDS = os.open in os.supports_dir_fd
 class Location:
     """Where a model is, or a file or directory in it that it names.
 
-    `Location(path)` is what a user names: it is opened wherever it leads. `place.beneath(relative)` is what a file in it
-    names: it may be a link, and lead over links, but only to what is inside `place`. A place may be beneath one that is
+    `Location(path)` is what a user names: it is opened wherever it leads. `place.beneath(relative)` is what a file
+    in it names: it may be a link, and lead over links, but only to what is inside `place`. A place may be beneath one that is
     beneath another; then each of them holds.
 
     Attributes:
