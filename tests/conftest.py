@@ -111,7 +111,7 @@ def assert_same(got, expected, dtype):
 
 
 def numbers(array, dtype):
-    """The elements as tests/reference.py has them: Python numbers, raw bits for fp16, bfloat16 and fp8."""
+    """The elements as tests/support/reference.py has them: Python numbers, raw bits for fp16, bfloat16 and fp8."""
     nbits, kind = reference.DTYPES[dtype][2:]
     flat = np.ascontiguousarray(array).reshape(-1)
     if kind == "r":
@@ -123,7 +123,7 @@ def numbers(array, dtype):
 
 
 def tensor_value(field, array, dtype):
-    """A TensorValue by tests/reference.py, with the values in the named field."""
+    """A TensorValue by tests/support/reference.py, with the values in the named field."""
     if field == "bytes" and dtype == "BOOL":
         return reference.pack_tensor_value(field, array.tobytes())
     if field == "bytes" and reference.DTYPES[dtype][2] >= 8:
@@ -142,7 +142,7 @@ def tensor_value(field, array, dtype):
 
 
 def blob_file(*records):
-    """A blob file of (dtype, array) pairs by tests/reference.py: (bytes, metadata offsets)."""
+    """A blob file of (dtype, array) pairs by tests/support/reference.py: (bytes, metadata offsets)."""
     bits = [("UINT32" if dtype == "FLOAT32" else dtype, array) for dtype, array in records]
     data, offsets = reference.write_blobs(
         [(dtype, numbers(array.view("<u4") if array.dtype == "<f4" else array, dtype)) for dtype, array in bits]

@@ -1,4 +1,4 @@
-"""The dtype table against tests/reference.py, names of dtypes, and the errors as objects."""
+"""The dtype table against tests/support/reference.py, names of dtypes, and the errors as objects."""
 
 import pickle
 

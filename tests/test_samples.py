@@ -1,5 +1,5 @@
 """Real models by other people. They are not part of the repository: put them at ../shared/samples or name the folder in
-MILBLOB_SAMPLES. What is expected is read from their bytes by coremltools, by tests/reference.py or by plain patterns.
+MILBLOB_SAMPLES. What is expected is read from their bytes by coremltools, by tests/support/reference.py or by plain patterns.
 """
 
 import os

@@ -1,6 +1,6 @@
 /* faults.c: a library to preload that makes the nth call that changes a file fail, write short, or kill the process.
  *
- * Only calls below one directory count. tests/faults.py builds it, and says what it does through faults_arm. */
+ * Only calls below one directory count. tests/support/faults.py builds it, and says what it does through faults_arm. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

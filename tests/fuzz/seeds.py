@@ -10,7 +10,7 @@ import tempfile
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 DATA = TESTS / "data"
-sys.path[:0] = [str(TESTS), str(TESTS.parent / "src")]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent / "src")]
 
 import reference  # noqa: E402
 

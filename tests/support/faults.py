@@ -1,0 +1,211 @@
+"""Faults on demand: every call that changes a file can fail, write short, or be the last one of its process.
+
+    def change(path):                       # the action: a function of a test module, given JSON values
+        ...
+
+    def test_it(faults, tmp_path):
+        for outcome in faults.at_every_call("test_x:change", [str(tmp_path / "a")], root=tmp_path, mode="fail", code="ENOSPC"):
+            ...                             # after each: what state is there, whole?
+
+A long-lived child with tests/c/faults.c preloaded forks for each run, so that one costs a millisecond and no import.
+Linux only; the fixture `faults` (conftest.py has it for every test) skips elsewhere.
+"""
+
+import ctypes
+import errno
+import importlib
+import json
+import os
+import pathlib
+import pkgutil
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from typing import NamedTuple
+
+import pytest
+
+import milblob
+
+SUPPORT = pathlib.Path(__file__).resolve().parent
+MODES = ("fail", "fail on", "short", "short then fail", "kill before", "kill middle", "kill after")
+"""fail: the nth call returns the errno. fail on: and so does every later one that takes room. short: a write writes half.
+short then fail: and later ones fail. kill before, kill middle (of a write), kill after: SIGKILL."""
+
+
+class Outcome(NamedTuple):
+    """What became of a run: exit "ok", "error" or "killed"; its error; the calls counted; the one that was met."""
+
+    exit: str
+    error: str
+    calls: int
+    what: str
+    number: int
+
+
+class Faults:
+    """The child that runs actions; `close` ends it."""
+
+    def __init__(self, library):
+        preload = " ".join(filter(None, [os.environ.get("LD_PRELOAD", ""), str(library)]))
+        path = os.pathsep.join([str(SUPPORT), *(entry for entry in sys.path if entry)])
+        self._child = subprocess.Popen(
+            [sys.executable, str(SUPPORT / "faults.py")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "LD_PRELOAD": preload, "PYTHONPATH": path},
+        )  # fmt: skip
+
+    def run(self, action, arguments, *, root, number=0, mode="fail", code="EIO", kill_after_s=None):
+        """Run an action ("module:function") in a process of its own.
+
+        Args:
+            root: directory; only calls on what is below count.
+            number: the call that meets its fate, from 1; 0: none does, they are only counted.
+            mode, code: which fate; see MODES.
+            kill_after_s: send SIGKILL so many seconds after it has begun.
+        """
+        order = {
+            "action": action, "arguments": arguments, "root": os.path.realpath(root), "number": number,
+            "mode": MODES.index(mode), "code": getattr(errno, code), "kill_after_s": kill_after_s,
+        }  # fmt: skip
+        self._child.stdin.write(json.dumps(order) + "\n")
+        self._child.stdin.flush()
+        answer = self._child.stdout.readline()
+        assert answer, "the child that runs actions is gone"
+        return Outcome(*json.loads(answer), number)
+
+    def at_every_call(self, action, arguments, *, root, mode="fail", code="EIO", limit=2000):
+        """Yield the outcome of a run for each call that the action makes, until one is not reached any more."""
+        number = 1
+        while True:
+            outcome = self.run(action, arguments, root=root, number=number, mode=mode, code=code)
+            if outcome.exit == "ok" and outcome.calls < number:
+                assert number > 1, "the action makes no call"
+                return
+            yield outcome
+            number += 1
+            assert number < limit, "the action does not end"
+
+    def kill_often(self, action, arguments, *, root, seed, count, is_enough, longest_s=0.03):
+        """Kill an action at random moments, and yield each time it was.
+
+        Args:
+            action, root: as for `run`; the action goes on for ever.
+            arguments: called for the arguments of each run.
+            seed: of the moments.
+            count: kills at least.
+            is_enough: called after them: whether what was seen shows that the action was at work. A busy machine needs
+                more of them, and longer ones.
+        """
+        chance = random.Random(seed)
+        for number in range(20 * count):
+            if number >= count and is_enough():
+                return
+            seconds = chance.uniform(0, longest_s * (1 + number // count))
+            outcome = self.run(action, arguments(), root=root, kill_after_s=seconds)
+            assert outcome.exit == "killed", outcome
+            yield outcome
+        raise AssertionError("the action was killed often, and never got anywhere")
+
+    def close(self):
+        """End the child."""
+        self._child.stdin.close()
+        self._child.stdout.close()
+        self._child.wait(60)
+
+
+@pytest.fixture(scope="session")
+def faults(tmp_path_factory):
+    """A `Faults`, shared by all tests."""
+    compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) or shutil.which("cc")
+    if not sys.platform.startswith("linux") or compiler is None:
+        pytest.skip("faults are injected on Linux, with a C compiler")
+    library = tmp_path_factory.mktemp("faults") / "faults.so"
+    command = [
+        compiler,
+        "-std=gnu11",
+        "-O1",
+        "-fPIC",
+        "-shared",
+        "-w",
+        SUPPORT.parent / "c" / "faults.c",
+        "-o",
+        library,
+        "-ldl",
+    ]
+    subprocess.run(command, check=True)
+    server = Faults(library)
+    yield server
+    server.close()
+
+
+def temporaries(directory):
+    """Names below a directory that a writer left and should have removed."""
+    return sorted(path.name for path in pathlib.Path(directory).rglob(".milblob-*"))
+
+
+# ------------------------------------------------------------------------------------------------------- in the child
+
+
+def _serve():
+    library = ctypes.CDLL(None)
+    library.faults_seen.restype = ctypes.c_long
+    library.faults_what.restype = ctypes.c_char_p
+    # All of milblob first: each run forks from here, and would else import what it needs of it again, which takes longer
+    # than what it does.
+    for module in pkgutil.iter_modules(milblob.__path__, "milblob."):
+        if not module.ispkg and not module.name.endswith(".__main__"):
+            importlib.import_module(module.name)
+    modules = {}
+    for line in sys.stdin:
+        order = json.loads(line)
+        name, function = order["action"].split(":")
+        if name not in modules:
+            modules[name] = importlib.import_module(name)
+        print(json.dumps(_run(library, getattr(modules[name], function), order)), flush=True)
+
+
+def _run(library, function, order):
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        result = ["error", "no result"]
+        try:
+            os.write(writer, b"\n")
+            library.faults_arm(os.fsencode(order["root"]), ctypes.c_long(order["number"]), order["mode"], order["code"])
+            try:
+                function(*order["arguments"])
+                result = ["ok", ""]
+            except Exception as error:
+                result = ["error", f"{type(error).__name__}: {error}"]
+            result += [library.faults_seen(), library.faults_what().decode()]
+            library.faults_arm(b"", ctypes.c_long(0), 0, 0)
+            os.write(writer, json.dumps(result).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.read(reader, 1)
+    if order["kill_after_s"] is not None:
+        end = time.monotonic() + order["kill_after_s"]
+        while time.monotonic() < end and not select.select([reader], [], [], 0)[0]:
+            pass
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    data = b""
+    while chunk := os.read(reader, 65536):
+        data += chunk
+    os.close(reader)
+    if os.WIFSIGNALED(status):
+        return ["killed", str(os.WTERMSIG(status)), 0, ""]
+    return json.loads(data)
+
+
+if __name__ == "__main__":
+    sys.modules["faults"] = sys.modules["__main__"]
+    _serve()
