@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import milblob
-from hostile_bytes import SANITIZED
+from children import SANITIZED
 
 ROOT = Path(__file__).parent.parent
 BENCH = ROOT / "bench"

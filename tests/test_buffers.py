@@ -16,7 +16,9 @@ import pytest
 
 import milblob
 import reference
-from hostile_bytes import DATA, FLOATS, blob_value, const, immediate, model, program, run_child, write_package
+from children import run_child
+from hostile_bytes import FLOATS, blob_value, const, immediate, model, program, write_package
+from paths import DATA
 
 FILE, OFFSETS = reference.write_blobs([("FLOAT32", [float(i) for i in range(100)]), ("UINT4", [1, 2, 3])])
 VALUES = list(range(100))

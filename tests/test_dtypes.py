@@ -7,7 +7,7 @@ import pytest
 
 import milblob
 import reference
-from conftest import NUMPY
+from dtype_values import NUMPY
 from milblob import DType
 from milblob.dtypes import as_dtype
 

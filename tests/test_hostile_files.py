@@ -14,7 +14,9 @@ import pytest
 
 import milblob
 import reference
-from hostile_bytes import DATA, blob_value, const, model, program, run_child, write_package
+from children import run_child
+from hostile_bytes import blob_value, const, model, program, write_package
+from paths import DATA
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX file types and links")
 WEIGHTS, (OFFSET,) = reference.write_blobs([("FLOAT32", [float(i) for i in range(10)])])

@@ -5,12 +5,12 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sysconfig
 
 import pytest
 
 import milblob
-from hostile_bytes import run_child
+from c_drivers import compilers
+from children import run_child
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE, HEADERS = ROOT / "src" / "milblob", ROOT / "include" / "milblob"
@@ -98,10 +98,34 @@ def foreign_privates(tree):
         yield node.lineno, ast.unparse(node)
 
 
-def compilers():
-    c = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) or shutil.which("cc")
-    cxx = shutil.which((sysconfig.get_config_var("CXX") or "c++").split()[0]) or shutil.which("c++")
-    return {"c11": c, "c++17": cxx}
+def imported_modules(tree):
+    """(line, dotted name) of every module that a file imports, at any level of nesting."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield node.lineno, node.module or ""
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+
+
+def test_no_test_module_imports_another():
+    """What tests share is in tests/support."""
+    checked = 0
+    for path in (ROOT / "tests").rglob("*.py"):
+        for line, name in imported_modules(ast.parse(path.read_text(encoding="utf-8"))):
+            is_test = name == "conftest" or name.rpartition(".")[2].startswith("test_")
+            assert not is_test, (
+                f"{path.relative_to(ROOT)}, line {line}, imports {name}: move what both need to tests/support"
+            )
+            checked += 1
+    assert checked > 500
+
+
+def test_conftest_has_fixtures_only():
+    tree = ast.parse((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        assert not isinstance(node, ast.ClassDef | ast.Assign), f"tests/conftest.py, line {node.lineno}: no fixture"
+        if isinstance(node, ast.FunctionDef):
+            assert any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list), node.name
 
 
 def compile_headers(standard, unit, headers):

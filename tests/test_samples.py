@@ -12,9 +12,11 @@ import pytest
 
 import milblob
 import reference
-from conftest import NUMPY, ROOT, model_directory
+from cases import model_directory
+from dtype_values import NUMPY
 from milblob.program import schema
-from test_golden import blocks_of
+from paths import ROOT
+from protobuf_programs import blocks_of
 
 SAMPLES = Path(os.environ.get("MILBLOB_SAMPLES") or ROOT.parent / "shared" / "samples")
 ENCODER = "FluidInference+FluidAudio/streaming_encoder"

@@ -9,9 +9,10 @@ import pytest
 
 import milblob
 import reference
-from conftest import DATA, ROOT, case_paths, load_case
+from cases import case_paths, load_case
 from hostile_bytes import const, immediate, model, program
 from milblob.cli import main
+from paths import DATA, ROOT
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 WEIGHTS = "Data/com.apple.CoreML/weights/weight.bin"

@@ -3,10 +3,10 @@
 import sys
 
 import pytest
-from test_diff import check_figures
 
 import milblob
-from conftest import DATA
+from diffing import check_figures
+from paths import DATA
 
 pytest.importorskip("coremltools")
 

@@ -5,11 +5,12 @@ import shutil
 
 import numpy as np
 import pytest
-from test_diff import listed, noise
 
 import milblob
-from conftest import DATA, model_directory
+from cases import model_directory
+from diffing import listed, noise
 from milblob.program import schema
+from paths import DATA
 
 SOURCE = DATA / "opset_ios17_fp32" / "model.mlpackage"
 

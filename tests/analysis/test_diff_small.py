@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from test_diff import kinds
 
 import milblob
-from conftest import DATA
 from constexpr_bytes import code, constexpr, value
+from diffing import kinds
 from hostile_bytes import field, model, operation, program, tensor_type, write_package
+from paths import DATA
 
 BIAS, WEIGHT = np.arange(4, dtype=np.float32), np.arange(24, dtype=np.float32)
 ONES, TWOS = np.array([1, 1], np.int32), np.array([2, 2], np.int32)

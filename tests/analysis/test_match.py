@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_diff import listed
 
 import milblob
-from conftest import DATA, child_environment
+from children import child_environment
+from diffing import listed
 from milblob.analysis.layouts import Layout, layouts
 from milblob.analysis.match import agreeing
+from paths import DATA
 
 RNG = np.random.default_rng(5)
 

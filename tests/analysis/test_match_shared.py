@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import DATA, blob_file
+from blob_files import blob_file
 from hostile_bytes import blob_value, const, model, program, write_package
 from milblob.analysis.match import agreeing
 from milblob.dtypes import DType
+from paths import DATA
 
 RNG = np.random.default_rng(11)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import NUMPY, case_paths, load_case
+from cases import case_paths, load_case
+from dtype_values import NUMPY
 from milblob import DType, Statistics, _codec, statistics
 from milblob.model import pieces
 

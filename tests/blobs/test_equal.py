@@ -11,7 +11,7 @@ from milblob import _codec
 from milblob.blobs import equal as dedupe
 from milblob.blobs.equal import Stretch, first_equal
 from milblob.errors import FormatError
-from test_properties import PROFILE
+from thorough import PROFILE
 
 
 def stretches_of(contents, kinds=None):

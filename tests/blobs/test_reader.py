@@ -16,8 +16,11 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import DATA, blob_file, load_case, natural
+from blob_files import blob_file
+from cases import load_case
+from dtype_values import natural
 from milblob.storage.mapped import Mapping
+from paths import DATA
 
 FLOATS = np.arange(40, dtype="<f4")
 NIBBLES = natural(np.arange(37, dtype=np.uint8) % 16, "UINT4")

@@ -9,26 +9,9 @@ import pytest
 
 import milblob
 import reference
-from conftest import NUMPY, blob_file
+from blob_files import BLOB_DTYPES, blob_file, values_of, written
 
-BLOB_DTYPES = [name for name, row in reference.DTYPES.items() if row[0] is not None]
 SUB_BYTE = [name for name in BLOB_DTYPES if reference.DTYPES[name][2] < 8]
-RANDOM = np.random.default_rng(5)
-
-
-def values_of(dtype, count, random=RANDOM):
-    """Random elements of a dtype as milblob has them; all bit patterns."""
-    nbits = reference.DTYPES[dtype][2]
-    if nbits < 8:
-        return random.integers(0, 1 << nbits, count, np.uint8).view(NUMPY[dtype])
-    return np.frombuffer(random.bytes(count * nbits // 8), np.uint8).view(NUMPY[dtype])
-
-
-def written(path, *calls, **options):
-    """The bytes of a new file, and what each call on its writer returned."""
-    with milblob.BlobWriter(path, sync=False, **options) as blobs:
-        results = [call(blobs) for call in calls]
-    return path.read_bytes(), results
 
 
 def packed(array, nbits):

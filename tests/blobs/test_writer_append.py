@@ -8,13 +8,13 @@ import sys
 
 import numpy as np
 import pytest
-from test_output import FAILURES, generation
-from test_writer import values_of, written
 
 import milblob
 import reference
-from conftest import BLOB_CASES, DATA, blob_file
-from faults import temporaries
+from blob_files import blob_file, values_of, written
+from cases import BLOB_CASES
+from faults import FAILURES, generation, temporaries
+from paths import DATA
 
 NEW = [
     ("UINT8", np.arange(5, dtype=np.uint8)),
@@ -334,9 +334,7 @@ def test_append_at_every_call(faults, path, mode, code, tail):
     new = appended(old)
     path.write_bytes(old + tail)
     exits = set()
-    for outcome in faults.at_every_call(
-        "test_writer_append:append_new", [str(path), True], root=path.parent, mode=mode, code=code
-    ):
+    for outcome in faults.at_every_call(append_new, [str(path), True], root=path.parent, mode=mode, code=code):
         data = path.read_bytes()
         is_new = data[: len(old)] == new[: len(old)]
         assert is_new or data[: len(old)] == old, outcome
@@ -370,9 +368,7 @@ def test_new_file_at_every_call(faults, path, mode, code):
     new = path.read_bytes()
     path.write_bytes(old)
     exits = set()
-    for outcome in faults.at_every_call(
-        "test_writer_append:write_new", [str(path)], root=path.parent, mode=mode, code=code
-    ):
+    for outcome in faults.at_every_call(write_new, [str(path)], root=path.parent, mode=mode, code=code):
         data = path.read_bytes()
         assert data in (old, new), outcome
         exits.add((outcome.exit, data == new))
@@ -439,7 +435,7 @@ def test_kill_9_while_records_are_appended(faults, path, sync):
     written(path)
     lasts, unfinished = [0], []
     for _ in faults.kill_often(
-        "test_writer_append:append_for_ever",
+        append_for_ever,
         lambda: [str(path), lasts[-1] + 1, sync],
         root=path.parent,
         seed=f"append {sync}",

@@ -4,10 +4,10 @@ import random
 
 import numpy as np
 import pytest
-from test_writer import values_of, written
 
 import milblob
-from conftest import NUMPY
+from blob_files import values_of, written
+from dtype_values import NUMPY
 
 coremltools = pytest.importorskip("coremltools.libmilstoragepython")
 

@@ -8,12 +8,11 @@ import warnings
 
 import numpy as np
 import pytest
-from test_writer import values_of, written
 
 import milblob
-from conftest import blob_file
+from blob_files import blob_file, values_of, written
+from children import run_child
 from faults import temporaries
-from hostile_bytes import run_child
 
 # ------------------------------------------------------------------------------------------------------- whole or not at all
 

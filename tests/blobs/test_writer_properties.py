@@ -5,12 +5,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from test_writer import BLOB_DTYPES
 
 import milblob
 import reference
-from conftest import NUMPY, blob_file
-from test_properties import PROFILE
+from blob_files import BLOB_DTYPES, blob_file
+from dtype_values import NUMPY
+from thorough import PROFILE
 
 
 def spread(array, step):

@@ -10,10 +10,12 @@ import pytest
 import safetensors.numpy
 
 import milblob
-from conftest import DATA, MODEL_CASES, load_case
-from hostile_bytes import SANITIZED, Sparse, run_child
+from cases import MODEL_CASES, load_case
+from children import SANITIZED, run_child
+from hostile_bytes import Sparse
 from milblob import DType
 from milblob.formats import read
+from paths import DATA
 
 DEMO = str(DATA.parents[1] / "examples" / "demo.mlpackage")
 TARGETS = ["x.npz", "x.safetensors", "x/", "x.bin"]

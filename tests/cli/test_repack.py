@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import child_environment
+from children import child_environment
 from milblob.cli import main
 from repacking import (
     blobs_of,
@@ -18,10 +18,10 @@ from repacking import (
     record_values,
     simple_package,
     tree,
-    unsynced,  # noqa: F401  # a fixture, of every test here
     values,
 )
 
+pytestmark = pytest.mark.usefixtures("unsynced")
 FUNCTIONS = fixture_path("functions", "model.mlpackage")
 FILE = "Data/com.apple.CoreML/weights/weight.bin"
 

@@ -8,8 +8,8 @@ import pytest
 
 import milblob
 import reference
-from conftest import DATA, ROOT
 from milblob.cli import main
+from paths import DATA, ROOT
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 IMMEDIATES = DATA / "immediates" / "model.mlmodel"

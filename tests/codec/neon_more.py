@@ -3,11 +3,10 @@
 import shutil
 
 import pytest
-from test_c_drivers import DIGESTS, ROOT, corpus, tensor_values  # noqa: F401
-from test_neon import INCLUDES, WARNINGS, check
 
 import aarch64
-from hostile_bytes import DATA
+from c_drivers import DIGESTS, INCLUDES, WARNINGS, check_digest, corpus, tensor_value_files
+from paths import DATA, ROOT
 
 CLANG = ["clang", "--target=aarch64-linux-gnu"]
 
@@ -19,13 +18,18 @@ def tools():
     return found
 
 
-# In a header of kernels: what is replaced, by what, and the driver that has to see it. Signalling NaNs are quieted; seven bytes
+@pytest.fixture(scope="session")
+def tensor_values(tmp_path_factory):
+    return tensor_value_files(tmp_path_factory.mktemp("values"))
+
+
+# In a header of kernels/neon: what is replaced, by what, and the driver that has to see it. Signalling NaNs are quieted; seven bytes
 # too many are read; a product and a sum are rounded once; 65520 is not counted.
 BREAKS = [
-    ("float_neon.h", "vmaxvq_u16(most) > (inf)", "vmaxvq_u16(most) > (inf) + 512", "cast"),
-    ("subbyte_neon.h", "= 16; done += 16, at += 2 * nbits) { \\", "= 9; done += 16, at += 2 * nbits) { \\", "decode"),
-    ("compare_neon.h", "vaddq_f64(sum_aa, vmulq_f64(x, x))", "vfmaq_f64(sum_aa, x, x)", "compare"),
-    ("moments_neon.h", "high < limit", "high <= limit", "statistics"),
+    ("float.h", "vmaxvq_u16(most) > (inf)", "vmaxvq_u16(most) > (inf) + 512", "cast"),
+    ("subbyte.h", "= 16; done += 16, at += 2 * nbits) { \\", "= 9; done += 16, at += 2 * nbits) { \\", "decode"),
+    ("compare.h", "vaddq_f64(sum_aa, vmulq_f64(x, x))", "vfmaq_f64(sum_aa, x, x)", "compare"),
+    ("moments.h", "high < limit", "high <= limit", "statistics"),
 ]
 
 
@@ -33,7 +37,7 @@ BREAKS = [
 def test_a_broken_promise_is_seen(broken, tools, tmp_path):
     header, old, new, name = broken
     shutil.copytree(ROOT / "include", tmp_path / "include")
-    path = tmp_path / "include" / "milblob" / header
+    path = tmp_path / "include" / "milblob" / "kernels" / "neon" / header
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1
     path.write_text(text.replace(old, new), encoding="utf-8")
@@ -55,10 +59,10 @@ def test_kernels_of_compilers(name, compiler, flags, tools, tmp_path):
             pytest.skip(f"{compiler[0]} or the system's libraries for AArch64 are not installed")
         flags = [*flags, "-static"]
     tools.build(ROOT / "tests" / "c" / f"{name}.c", tmp_path / name, *flags, *INCLUDES, *WARNINGS, compiler=compiler)
-    check(tools.run(tmp_path / name), name)
+    check_digest(tools.run(tmp_path / name), name)
 
 
-def test_other_drivers(tools, tensor_values, tmp_path):  # noqa: F811
+def test_other_drivers(tools, tensor_values, tmp_path):
     blobs = [path for path in sorted(DATA.glob("blob_*/weight.bin")) if path.stat().st_size < 20_000]
     for name, files in [
         ("walk_blob", blobs),

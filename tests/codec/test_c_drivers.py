@@ -1,6 +1,5 @@
 """The kernels without Python: small C programs under AddressSanitizer and UndefinedBehaviorSanitizer (tests/c)."""
 
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -8,19 +7,11 @@ import sys
 import pytest
 
 import reference
-from hostile_bytes import DATA, const, field, immediate, list_value, model, program, run_child
-from test_house import compilers
+from c_drivers import DIGESTS, INCLUDES, SANITIZERS, compilers, corpus, tensor_value_files
+from children import run_child
+from hostile_bytes import const, field, immediate, list_value, model, program
+from paths import DATA, ROOT
 from thorough import sized
-
-ROOT = pathlib.Path(__file__).parents[2]
-# What the drivers of kernels print: the same on every CPU. Who changes a driver changes its line.
-DIGESTS = {
-    "cast": "digest eda0366dd2b71563\n",
-    "compare": "digest cd22a56670939490\n",
-    "decode": "digest 526cfa73b997c138\n",
-    "statistics": "digest 46c238cbba01cfa3\n",
-}
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
 @pytest.fixture(scope="session")
@@ -41,9 +32,8 @@ def build(tmp_path_factory):
         program = folder / name
         if not program.exists():
             command = [compiler, "-std=c11", "-g1", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", *SANITIZERS]
-            includes = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'tests' / 'c'}"]
             sources = sources or [ROOT / "tests" / "c" / f"{name}.c"]
-            subprocess.run([*command, *includes, *sources, "-o", program], check=True)
+            subprocess.run([*command, *INCLUDES, *sources, "-o", program], check=True)
         return program
 
     return one
@@ -55,11 +45,9 @@ def run(command):
     return done.stdout
 
 
-def corpus(name):
-    """Inputs that fuzzing kept: they cover much with little, or once broke a promise."""
-    files = sorted((ROOT / "tests" / "fuzz" / "corpus" / name).iterdir())
-    assert len(files) > 20
-    return files
+@pytest.fixture(scope="session")
+def tensor_values(tmp_path_factory):
+    return tensor_value_files(tmp_path_factory.mktemp("values"))
 
 
 @pytest.fixture(scope="session")
@@ -77,24 +65,6 @@ def programs(tmp_path_factory):
                 paths.append(folder / f"{number}.pb")
                 paths[-1].write_bytes(body)
     assert len(paths) > 40
-    return paths
-
-
-@pytest.fixture(scope="session")
-def tensor_values(tmp_path_factory):
-    """TensorValues in every field and encoding, and runs of bytes that once fooled the quick decoder."""
-    folder = tmp_path_factory.mktemp("values")
-    values = [
-        reference.pack_tensor_value("floats", [1.0] * 9), reference.pack_tensor_value("doubles", [1.0] * 5),
-        reference.pack_tensor_value("ints", [1, -1, 300, 1 << 30] * 40), reference.pack_tensor_value("longInts", [-(1 << 63), 7] * 60),
-        reference.pack_tensor_value("bools", [True, False] * 100), reference.pack_tensor_value("strings", ["", "a", "bc"]),
-        reference.pack_tensor_value("bytes", bytes(range(200))),
-        field(2, field(1, b"\1" * 63 + b"\x80" * 10_000 + b"\1")), field(2, field(1, b"\1" * 64 + b"\x80" * 20)),
-        field(3, field(1, b"\1" * 200) + b"\x08\x01" * 50 + field(1, b"\0" * 5)), field(2, field(1, b"\5")) + field(2, b"\x08\x07") + field(5, field(1, b"\3")),
-    ]  # fmt: skip
-    paths = [folder / f"{number}.pb" for number in range(len(values))]
-    for path, value in zip(paths, values, strict=True):
-        path.write_bytes(value)
     return paths
 
 

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hostile_bytes import run_child
+from children import run_child
 from milblob import FormatError, _codec
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

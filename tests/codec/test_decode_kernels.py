@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import DATA, model_directory
+from cases import model_directory
 from milblob import _codec
 from milblob.errors import FormatError
+from paths import DATA
 
 U8 = np.uint8
 BYTES = _codec.Buffer(bytes(range(64)))

@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 import pytest
 
-from hostile_bytes import run_child
+from children import run_child
 
 pytest.importorskip("coremltools")
 

@@ -15,10 +15,11 @@ import pytest
 import safetensors.numpy
 
 import milblob
-from conftest import DATA, NUMPY, assert_same
+from dtype_values import NUMPY, assert_same
 from milblob import DType, FormatError, ResolveError, UnsupportedError
 from milblob.formats import npy_dir, npz, read
 from milblob.formats import safetensors as safetensors_format
+from paths import DATA
 
 SOURCES = [
     *[f"{case}/weight.bin" for case in ("blob_all_dtypes", "blob_sub_byte", "blob_empty", "blob_handmade")],
@@ -556,7 +557,7 @@ def test_which_directories_hold_arrays(tmp_path):
 
 def test_values_of_every_dtype_without_milblob_s_own_reader(tmp_path):
     """The arrays that come back are those that tests/data recorded, not only what milblob reads."""
-    from conftest import load_case
+    from cases import load_case
 
     case = load_case("blob_all_dtypes")
     with milblob.open(case.path()) as model:

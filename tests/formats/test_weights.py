@@ -12,9 +12,11 @@ import pytest
 
 import milblob
 import reference
-from conftest import DATA, NUMPY, blob_file
+from blob_files import blob_file
+from dtype_values import NUMPY
 from milblob import DType, FormatError, ResolveError, write_weights
 from milblob.model.listing import Row, identifiers, parse_listing, to_json, to_mil
+from paths import DATA
 
 BLOB_DTYPES = [dtype for dtype in DType if dtype.blob_code is not None]
 OTHERS = [dtype for dtype in DType if dtype.blob_code is None]
@@ -65,7 +67,7 @@ def test_coremltools_reads_at_the_listed_offsets(tmp_path, cli):
     pytest.importorskip("coremltools")
     from coremltools.libmilstoragepython import _BlobStorageReader
 
-    from test_interop import WORDS
+    from coremltools_view import WORDS
 
     arrays, _ = one_of_each(2)
     for name, array in arrays.items():

@@ -8,37 +8,18 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from test_output import FAILURES, read_only
 
 import milblob
 import reference
-from conftest import DATA, MODEL_CASES, blob_file, case_paths, load_case
-from faults import temporaries
-from hostile_bytes import blob_value, const, immediate, model, program, write_package
+from blob_files import blob_file
+from cases import MODEL_CASES, case_paths, load_case
+from editable_packages import FULL, code, files_of, left, make_package, number_of, turned
+from faults import FAILURES, read_only
+from hostile_bytes import blob_value, const, model, program, write_package
 from milblob import DType
+from paths import DATA
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX file locks and links")
-FULL = {"constants": True, "stored": True}
-
-
-def code(name):
-    return DType[name].mil_code
-
-
-def ints(values):
-    return reference.pack_tensor_value("ints", [int(v) for v in values])
-
-
-def make_package(folder, number=0):
-    """Two blobs, and immediates whose encoding grows with the values; everything says `number`."""
-    values = np.full(300, number, "<f4")
-    data, offsets = blob_file(("FLOAT32", values), ("UINT8", np.full(70, number, "u1")))
-    body = program(
-        const(blob_value(code("FLOAT32"), [3, 100], "@model_path/weights/weight.bin", offsets[0]), "floats"),
-        const(blob_value(code("UINT8"), [70], "@model_path/weights/weight.bin", offsets[1]), "bytes"),
-        const(immediate(code("INT32"), [40], ints(np.full(40, number * 1000))), "ints"),
-    )
-    return write_package(folder, model(body), {"weight.bin": data})
 
 
 def assign(path, number, names=("floats", "bytes", "ints")):
@@ -46,15 +27,6 @@ def assign(path, number, names=("floats", "bytes", "ints")):
         for name in names:
             tensor = opened[name]
             opened[name] = np.full(tensor.shape, number * (1000 if name == "ints" else 1), tensor.dtype)
-
-
-def number_of(path):
-    """What everything says, if it says the same."""
-    values = milblob.load(path)
-    found = {int(v) for v in np.unique(values["floats"])} | {int(v) for v in np.unique(values["bytes"])}
-    found |= {int(v) // 1000 for v in np.unique(values["ints"])}
-    (number,) = found
-    return number
 
 
 def assign_for_ever(path, first):
@@ -66,33 +38,9 @@ def assign_blobs(path, number):
     assign(path, number, ("floats", "bytes"))
 
 
-def left(path):
-    return temporaries(path) + sorted(p.name for p in pathlib.Path(path).rglob("*.milblob-*"))
-
-
 @pytest.fixture
 def package(tmp_path):
     return make_package(tmp_path)
-
-
-def files_of(path):
-    path = pathlib.Path(path)
-    return {p: p.read_bytes() for p in (path.rglob("*") if path.is_dir() else [path]) if p.is_file()}
-
-
-def turned(tensor):
-    """Other values of the same dtype and shape."""
-    values = tensor.read()
-    if tensor.mil_dtype is DType.STRING:
-        return np.array([f"{text}!" for text in values.reshape(-1)], object).reshape(values.shape)
-    if tensor.mil_dtype is DType.BOOL:
-        return ~values
-    turned = values.reshape(-1)[::-1].reshape(values.shape)
-    if turned.tobytes() != values.tobytes():
-        return turned
-    raw = values.view(np.uint8) if values.ndim else values.reshape(1).view(np.uint8)
-    one = (raw ^ 1).view(values.dtype)
-    return one.reshape(values.shape)
 
 
 # ----------------------------------------------------------------------------------------------------- every fixture
@@ -420,7 +368,7 @@ def test_kill_9_while_assigning(faults, tmp_path):
     package = make_package(tmp_path)
     seen = set()
     for _ in faults.kill_often(
-        "test_editing:assign_for_ever",
+        assign_for_ever,
         lambda: [str(package), 1 + max(seen, default=0) % 200],
         root=package,
         seed="editing",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import milblob
-from hostile_bytes import DATA
+from paths import DATA
 
 NAME = "opset_ios18_fp16/model.mlpackage"
 

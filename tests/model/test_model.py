@@ -13,12 +13,14 @@ from collections.abc import Mapping
 import ml_dtypes
 import numpy as np
 import pytest
-from test_scan import LONG, add_const, add_op, as_model, new_program, set_type
-from test_tensorvalue import FIELD
 
 import milblob
 import reference
-from conftest import DATA, assert_same, child_environment, load_case, model_directory, tensor_value
+from cases import load_case, model_directory
+from children import child_environment
+from dtype_values import FIELD, assert_same, tensor_value
+from paths import DATA
+from protobuf_programs import LONG, add_const, add_op, as_model, new_program, set_type
 
 PACKAGE = DATA / "opset_ios18_fp32" / "model.mlpackage"
 COMPILED = DATA / "opset_ios18_fp32" / "model.mlmodelc"

@@ -3,11 +3,12 @@
 import shutil
 
 import pytest
-from test_scan import LONG, add_const, as_model, new_program
 
 import milblob
-from conftest import DATA, MODEL_CASES, load_case, model_directory
+from cases import MODEL_CASES, load_case, model_directory
 from milblob.program import schema
+from paths import DATA
+from protobuf_programs import LONG, add_const, as_model, new_program
 
 
 @pytest.mark.parametrize("name", MODEL_CASES)

@@ -10,14 +10,16 @@ import tempfile
 
 import numpy as np
 import pytest
-from test_scan import LONG, add_const, as_model, new_program, set_type
 
 import milblob
 import reference
-from conftest import DATA, blob_file, load_case, model_directory
+from blob_files import blob_file
+from cases import load_case, model_directory
 from milblob.jsontext import MAX_NBYTES as MAX_JSON_NBYTES
 from milblob.model.package import MAX_PIPELINE_DEPTH, Package, contained, find_root_model, read_json, resolve
 from milblob.program import schema
+from paths import DATA
+from protobuf_programs import LONG, add_const, as_model, new_program, set_type
 
 PACKAGE = DATA / "opset_ios16_fp16" / "model.mlpackage"
 COMPILED = DATA / "opset_ios16_fp16" / "model.mlmodelc"

@@ -1,7 +1,6 @@
 """Dense values of compressed weights: every case that coremltools made (tests/data/make_constexpr.py), to the bit."""
 
 import concurrent.futures
-import functools
 import json
 import shutil
 
@@ -9,37 +8,25 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import DATA, NUMPY, assert_same, model_directory
+from cases import DENSE_CASES, dense_rows, model_directory
 from constexpr_bytes import weight
+from dtype_values import assert_same
 from milblob.values import dense
-
-CASES = sorted(path.parent.name for path in DATA.glob("*/dense.json"))
-
-
-@functools.cache
-def dense_rows(case):
-    """{name: (row, array)} as coremltools decompresses the weights of a case."""
-    rows = json.loads((DATA / case / "dense.json").read_text(encoding="utf-8"))["dense"]
-    data = (DATA / case / "dense.bin").read_bytes()
-    arrays = {}
-    for row in rows:
-        dtype, count = np.dtype(NUMPY[row["dtype"]]), int(np.prod(row["shape"]))
-        arrays[row["output"]] = (row, np.frombuffer(data, dtype, count, row["offset"]).reshape(row["shape"]))
-    return arrays
+from paths import DATA
 
 
 def weights():
-    return [(case, name) for case in CASES for name in dense_rows(case)]
+    return [(case, name) for case in DENSE_CASES for name in dense_rows(case)]
 
 
 def test_there_are_many_cases():
     assert len(weights()) > 280
-    operations = {row["op"] for case in CASES for row, _ in dense_rows(case).values()}
+    operations = {row["op"] for case in DENSE_CASES for row, _ in dense_rows(case).values()}
     assert {"constexpr_affine_dequantize", "constexpr_blockwise_shift_scale", "constexpr_cast", "constexpr_lut_to_dense",
             "constexpr_sparse_to_dense"} == operations  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", DENSE_CASES)
 def test_every_weight(case, tier):
     expected = dense_rows(case)
     arrays = milblob.load(DATA / case / "model.mlpackage")
@@ -48,7 +35,7 @@ def test_every_weight(case, tier):
         assert_same(arrays[name], array, row["dtype"])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", DENSE_CASES)
 def test_every_weight_by_parts(case):
     """What an operation of a chain yields is a part, which can be read by itself: so are both outputs of those with two."""
     with milblob.open(DATA / case / "model.mlpackage") as model:
@@ -72,7 +59,7 @@ KEYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", DENSE_CASES)
 def test_slices(case):
     """t[key] is t.read()[key], whatever part of the array is computed for it."""
     checked = 0
@@ -138,7 +125,7 @@ def test_slices_across_vectors(monkeypatch):
 
 
 def test_out():
-    for case in CASES[:3]:
+    for case in DENSE_CASES[:3]:
         with milblob.open(DATA / case / "model.mlpackage") as model:
             for name, (row, array) in dense_rows(case).items():
                 out = np.full(array.shape, 7, array.dtype)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import NUMPY
 from constexpr_bytes import code, constexpr, open_weight, sub_byte, weight
+from dtype_values import NUMPY
 from hostile_bytes import blob_value, field
 from milblob.program import constexpr as decode
 

@@ -12,11 +12,11 @@ from repacking import (
     fixture_path,
     references,
     tree,
-    unsynced,  # noqa: F401  # a fixture, of every test here
     values,
     weight_file_names,
 )
 
+pytestmark = pytest.mark.usefixtures("unsynced")
 OLD, NEW = ("@model_path/weights/weight.bin", 64), ('@model_path/weights/größe "1"\\2.bin', 1 << 40)
 
 

@@ -7,72 +7,19 @@ import pytest
 
 import milblob
 import reference
-from conftest import MODEL_CASES, load_case
-from milblob import Use, _codec, pack_tensor
+from cases import MODEL_CASES, load_case
+from milblob import Use, _codec
 from milblob.program import schema
 from milblob.program.scan import Compressed, Program, _rewrite
-from test_golden import blocks_of, programs
+from protobuf_programs import LONG, add_const, add_op, as_model, blocks_of, new_program, programs, set_type, set_value
 
 F32, U8, STRING = 11, 31, 2
-
-
-def set_type(value_type, code, shape):
-    tensor = value_type.tensorType
-    tensor.dataType, tensor.rank = code, len(shape)
-    for size in shape:
-        tensor.dimensions.add().constant.size = size
-
-
-def set_value(value, array, code=F32):
-    array = np.asarray(array, np.float32 if code == F32 else np.uint8)
-    set_type(value.type, code, array.shape)
-    value.immediateValue.tensor.ParseFromString(pack_tensor(array))
-
-
-def add_const(block, name, array, code=F32):
-    op = block.operations.add(type="const")
-    set_value(op.attributes["val"], array, code)
-    set_type(op.outputs.add(name=name).type, code, np.shape(array))
-    return op
-
-
-def add_op(block, kind, name, shape=(12,), **inputs):
-    """Add an operation; an input is a name, an array, or a list of those."""
-    op = block.operations.add(type=kind)
-    if name is not None:
-        set_type(op.outputs.add(name=name).type, F32, shape)
-    for key, bindings in inputs.items():
-        for binding in bindings if isinstance(bindings, list) else [bindings]:
-            if isinstance(binding, str):
-                op.inputs[key].arguments.add(name=binding)
-            else:
-                set_value(op.inputs[key].arguments.add().value, binding)
-    return op
-
-
-def new_program(*functions):
-    """Return a Program, and the block of each function ("main" if none is named)."""
-    program = schema.Program(version=1)
-    blocks = []
-    for name in functions or ("main",):
-        program.functions[name].opset = "CoreML8"
-        blocks.append(program.functions[name].block_specializations["CoreML8"])
-    return program, blocks if len(blocks) > 1 else blocks[0]
-
-
-def as_model(program):
-    model = schema.Model(specificationVersion=9)
-    model.mlProgram.CopyFrom(program)
-    return model.SerializeToString(deterministic=True)
 
 
 def names(program, prefix="", constants=True):
     data = program.SerializeToString(deterministic=True)
     scanned = Program(_codec.Buffer(data), (0, len(data)), prefix, constants)
     return scanned.names()[0]
-
-
-LONG = np.arange(12, dtype=np.float32)
 
 
 # --------------------------------------------------------------------------------------------------------------- names

@@ -15,7 +15,7 @@ from milblob.program import schema
 from milblob.program.splice import Edit, splice
 from milblob.storage.mapped import Mapping
 from reference import write_varint
-from test_properties import PROFILE
+from thorough import PROFILE
 
 LEVELS = 1400  # MB_SPLICE_DEPTH
 

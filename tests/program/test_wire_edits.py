@@ -7,7 +7,6 @@ import pytest
 
 import milblob
 from hostile_bytes import (
-    DATA,
     FLOATS,
     blob_value,
     const,
@@ -27,6 +26,7 @@ from milblob.program import wire_edits as edits
 from milblob.program.scan import Program
 from milblob.program.splice import Edit, splice
 from milblob.storage.mapped import Mapping
+from paths import DATA
 
 # In wire/unknown_in_entry, protobuf for Python hides map entries with unknown fields in them.
 OTHERS = {"neural_network", "unknown_in_entry"}

@@ -1,31 +1,30 @@
 """repack(decompress=True): compressed weights become dense constants, to the bit what coremltools decompresses them to."""
 
 import concurrent.futures
-import json
 import shutil
 import struct
 
 import numpy as np
 import pytest
-from test_constexpr import CASES, dense_rows
-from test_repack_large import CHILD, FILE, WEIGHTS
 
 import milblob
 import reference
-from conftest import DATA, assert_same
+from cases import DENSE_CASES, dense_rows
 from constexpr_bytes import code, constexpr, value
-from hostile_bytes import LIMIT_NBYTES, Sparse, blob_value, field, model, operation, program, run_child, write_package
+from dtype_values import assert_same
+from hostile_bytes import Sparse, blob_value, field, model, operation, program, write_package
 from milblob.rewrite import tasks as plan
-from repacking import findings, record_values, references, tree, unsynced, value_type
+from paths import DATA
+from repacking import FILE, WEIGHTS, findings, measured_repack, record_values, references, tree, value_type
 
-__all__ = ["unsynced"]  # a fixture of this module too
+pytestmark = pytest.mark.usefixtures("unsynced")
 
 
 def dense_copy(source, target, **options):
     return milblob.repack(source, target, decompress=True, **options)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", DENSE_CASES)
 def test_every_case(case, tmp_path):
     """All weights, dense and to the bit; nothing is left of their parts, and everything else stays."""
     source, target = DATA / case / "model.mlpackage", tmp_path / "out.mlpackage"
@@ -49,11 +48,11 @@ def test_every_case(case, tmp_path):
     assert tree(tmp_path / "again.mlpackage") == tree(target)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", DENSE_CASES)
 def test_coremltools_loads_it(case, tmp_path):
     """PyMIL infers the same types, and has the dense values where the compressed weight was."""
     pytest.importorskip("coremltools")
-    from test_repack_cast import weights_of
+    from coremltools_view import weights_of
 
     target = tmp_path / "out.mlpackage"
     dense_copy(DATA / case / "model.mlpackage", target)
@@ -264,8 +263,7 @@ def test_little_memory(tmp_path):
     header = struct.pack("<II56x", 1, 2) + struct.pack("<IIQQ40x", reference.SENTINEL, 4, count, 128)
     Sparse(header, count - 4, b"\x01\x02\xfe\x7f").write(source / FILE)
     target = tmp_path / "out.mlpackage"
-    found = json.loads(run_child(CHILD, source, target, json.dumps({"decompress": True}), timeout=600))
-    assert found["decompress"] == 1 and found["most"] < LIMIT_NBYTES
+    assert measured_repack(source, target, decompress=True)["decompress"] == 1
     with milblob.open(target) as opened:
         assert opened["w"].op == "const" and opened["w"][-1, -5:].tolist() == [0, 0.5, 1, -1, 63.5]
         assert not opened["w"][: rows // 2].any()

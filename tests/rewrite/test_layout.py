@@ -9,7 +9,8 @@ import pytest
 
 import milblob
 import reference
-from conftest import blob_file
+from blob_files import blob_file
+from coremltools_view import theirs
 from hostile_bytes import field
 from repacking import (
     WEIGHTS,
@@ -21,13 +22,12 @@ from repacking import (
     record_values,
     references,
     simple_package,
-    theirs,
     tree,
-    unsynced,  # noqa: F401  # a fixture, of every test here
     values,
     weight_file_names,
 )
 
+pytestmark = pytest.mark.usefixtures("unsynced")
 FILE = "Data/com.apple.CoreML/weights/weight.bin"
 INSIDE = "Data/com.apple.CoreML/"
 
@@ -105,7 +105,7 @@ def test_dedupe_across_weight_files(tmp_path):
 
 def test_dedupe_of_values_that_leave_the_program_and_records(tmp_path):
     """An integer in the Program is a varint; what counts is the bytes that a weight file has for it."""
-    from conftest import tensor_value
+    from dtype_values import tensor_value
 
     array = np.arange(-5, 15, dtype=np.int32)
     data, (at,) = blobs_of((14, array.tobytes()))
@@ -253,7 +253,7 @@ def test_externalize_few(tmp_path):
 
 def test_early_models_keep_wide_integers_in_the_program(tmp_path):
     """Weight files for iOS 17 and before hold float16, float32, int8 and uint8."""
-    from conftest import tensor_value
+    from dtype_values import tensor_value
 
     array = np.arange(20)
     tensors = [("i", 23, [20], None, tensor_value("ints", array.astype(np.int32), "INT32")),

@@ -13,9 +13,10 @@ import pytest
 
 import milblob
 import reference
-from hostile_bytes import DATA, FLOATS, blob_value, const, field, immediate, write_package
+from hostile_bytes import FLOATS, blob_value, const, field, immediate, write_package
 from milblob.cli import main
 from milblob.program import schema
+from paths import DATA
 
 FILE = "@model_path/weights/weight.bin"
 IOS18 = [

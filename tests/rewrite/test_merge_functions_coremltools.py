@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import DATA
 from milblob.model.package import manifest
+from paths import DATA
 
 pytest.importorskip("coremltools")
 

@@ -9,15 +9,16 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from test_editable import FULL, files_of, left, make_package, number_of
-from test_output import FAILURES
 
 import milblob
-from conftest import DATA, blob_file
+from blob_files import blob_file
+from editable_packages import FULL, files_of, left, make_package, number_of
+from faults import FAILURES
 from milblob import DType
 from milblob.cli import main
 from milblob.formats import npz
 from milblob.formats import safetensors as safetensors_format
+from paths import DATA
 
 DEMO = DATA.parent.parent / "examples" / "demo.mlpackage"
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX file locks and links")
@@ -269,7 +270,7 @@ def test_copy_at_every_call(faults, tmp_path, mode, code):
     target.parent.mkdir()
     before, states = files_of(source), set()
     for outcome in faults.at_every_call(
-        "test_refit:copy_to", [str(source), str(target), 2], root=target.parent, mode=mode, code=code
+        copy_to, [str(source), str(target), 2], root=target.parent, mode=mode, code=code
     ):
         assert files_of(source) == before
         state = number_of(target) if target.exists() else None
@@ -389,9 +390,8 @@ def ct():
 
 @pytest.mark.parametrize("name", ["opset_ios16_fp16", "opset_ios18_fp32", "functions", "control_flow", "lists"])
 def test_coremltools_finds_the_values(ct, tmp_path, name):
-    from test_editable import turned
-
-    from test_interop import load_pymil, loaded_values
+    from coremltools_view import load_pymil, loaded_values
+    from editable_packages import turned
 
     package = pathlib.Path(shutil.copytree(DATA / name / "model.mlpackage", tmp_path / "m.mlpackage"))
     with milblob.open(package, **FULL) as model:

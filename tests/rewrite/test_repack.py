@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import milblob
 import repacking
-from conftest import load_case
+from cases import load_case
 from milblob.rewrite import tasks as plan
 from repacking import (
     FIXTURES,
@@ -26,10 +26,10 @@ from repacking import (
     record_values,
     simple_package,
     tree,
-    unsynced,  # noqa: F401  # a fixture, of every test here
     values,
 )
 
+pytestmark = pytest.mark.usefixtures("unsynced")
 MODELS = [row for row in FIXTURES if not row[0].startswith("blob_")]
 BLOBS = [row for row in FIXTURES if row[0].startswith("blob_")]
 ANY = [

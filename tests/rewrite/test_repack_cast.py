@@ -5,23 +5,23 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import tensor_value
+from coremltools_view import load_pymil, weights_of
+from dtype_values import tensor_value
 from hostile_bytes import blob_value, field, function, immediate, operation
 from repacking import (
     WEIGHTS,
     blobs_of,
     findings,
     fixture_path,
-    load_pymil,
     package_of,
     record_values,
     references,
     tree,
-    unsynced,  # noqa: F401  # a fixture, of every test here
     value_type,
     values,
 )
 
+pytestmark = pytest.mark.usefixtures("unsynced")
 FILE = "Data/com.apple.CoreML/weights/weight.bin"
 F32, F16, BF16 = np.float32, np.float16, ml_dtypes.bfloat16
 DTYPES = {"float32": F32, "float16": F16, "bfloat16": BF16}
@@ -106,17 +106,6 @@ def test_policies_and_counts(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------- Programs
-
-
-def weights_of(program):
-    """Output name -> (operation, dtype, values) of constants in coremltools' own program."""
-    found = {}
-    for body in program.functions.values():
-        for op in body.operations:
-            if op.op_type in ("const", "constexpr_cast"):
-                value = op.outputs[0].val if op.op_type == "const" else op.materialized_val_inference()
-                found[op.outputs[0].name] = (op.op_type, np.asarray(value).dtype, np.asarray(value))
-    return found
 
 
 @pytest.mark.parametrize("name", ["opset_ios16_fp32", "opset_ios17_fp32", "opset_ios18_fp32"])

@@ -93,7 +93,7 @@ def test_kill_9_in_place(faults, tmp_path, states):
         assert os.listdir(path.parent) == ["m.mlpackage"]
         return known.index(tree(path))
 
-    kill_often(faults, "test_repack_crash:in_place_for_ever", [str(path)], path.parent, 40, state)
+    kill_often(faults, in_place_for_ever, [str(path)], path.parent, 40, state)
     assert values(path) == held
 
 
@@ -107,7 +107,7 @@ def test_kill_9_while_another_is_replaced(faults, tmp_path, states):
         assert os.listdir(path.parent) == ["out.mlpackage"] * path.exists()
         return known.index(tree(path)) if path.exists() else None
 
-    kill_often(faults, "test_repack_crash:elsewhere_for_ever", [str(source), str(path)], path.parent, 30, state)
+    kill_often(faults, elsewhere_for_ever, [str(source), str(path)], path.parent, 30, state)
     assert tree(source) == before
 
 
@@ -125,7 +125,7 @@ def test_kill_9_weight_file_in_place(faults, tmp_path):
         assert os.listdir(path.parent) == ["w.bin"]
         return known.index(path.read_bytes())
 
-    kill_often(faults, "test_repack_crash:in_place_for_ever", [str(path)], path.parent, 30, state)
+    kill_often(faults, in_place_for_ever, [str(path)], path.parent, 30, state)
 
 
 # ------------------------------------------------------------------------------------------------- every failure point
@@ -154,7 +154,7 @@ def test_every_call(faults, tmp_path, states, mode, code, place):
     reset()
     before = tree(source)
     old = None if place == "new" else before
-    action, arguments = "test_repack_crash:once", [str(source), str(target), STATES[1], place != "new"]
+    action, arguments = once, [str(source), str(target), STATES[1], place != "new"]
     exits = set()
     for outcome in faults.at_every_call(action, arguments, root=folder, mode=mode, code=code):
         now = tree(target) if target.exists() else None
@@ -185,7 +185,7 @@ def test_every_call_with_what_else_there_is(faults, tmp_path):
     before, held = tree(source), values(source)
     options = {"dedupe": True, "split": "function", "gc": True, "inline": 6}
     arguments = [str(source), str(source), options]
-    for outcome in faults.at_every_call("test_repack_crash:once", arguments, root=folder, mode="fail", code="EIO"):
+    for outcome in faults.at_every_call(once, arguments, root=folder, mode="fail", code="EIO"):
         assert os.listdir(folder) == ["m.mlpackage"], outcome
         if outcome.exit == "error":
             assert tree(source) == before, outcome

@@ -1,11 +1,5 @@
-"""milblob.repack past 2 and 4 GiB, in little memory. The files are sparse, and so is what becomes of them.
+"""milblob.repack past 2 and 4 GiB, in little memory. The files are sparse, and so is what becomes of them."""
 
-What counts is anonymous memory: what the process has of its own, and not pages of mapped files, which the system takes
-back when it needs them. A thread in the child reads RssAnon of /proc/self/status every two milliseconds; its highest
-value is what is compared, NumPy, ml_dtypes and milblob (about 15 MiB) included.
-"""
-
-import json
 import os
 import shutil
 import struct
@@ -15,50 +9,13 @@ import pytest
 
 import milblob
 import reference
-from hostile_bytes import LIMIT_NBYTES, Sparse, blob_value, field, model, operation, program, run_child, write_package
-from repacking import value_type
+from hostile_bytes import Sparse, blob_value, field, model, operation, program, write_package
+from repacking import FILE, WEIGHTS, measured_repack, value_type
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sparse files and RssAnon")
 GIB = 1 << 30
 FAR = [1.5, -2.5, 3.5]
 TAIL = struct.pack("<3f", *FAR)
-FILE = "Data/com.apple.CoreML/weights/weight.bin"
-WEIGHTS = "@model_path/weights/weight.bin"
-
-CHILD = """
-    import json, pathlib, threading, time
-    import milblob
-    from milblob.rewrite import tasks as plan
-
-    plan.SETTLED_S = -1e9  # holes are what they are said to be
-
-    def anonymous_nbytes():
-        lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
-
-    most, done = [0], threading.Event()
-
-    def watch():
-        while not done.wait(0.002):
-            most[0] = max(most[0], anonymous_nbytes())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    start = time.monotonic()
-    report = milblob.repack(sys.argv[1], sys.argv[2], **json.loads(sys.argv[3]))
-    done.set()
-    watcher.join()
-    most[0] = max(most[0], anonymous_nbytes())
-    print(json.dumps({"most": most[0], "seconds": time.monotonic() - start, **report.counts()}))
-"""
-
-
-def repack(source, target, **options):
-    """Run it in a child of its own: the counts of its report. Fails if it took too much memory."""
-    found = json.loads(run_child(CHILD, source, target, json.dumps(options), timeout=600))
-    print(f"{target.name}: {found['most'] / 2**20:.0f} MiB anonymous at most, {found['seconds']:.1f} s")
-    assert found["most"] < LIMIT_NBYTES
-    return found
 
 
 def on_disk(path):
@@ -101,7 +58,7 @@ def test_3_gib_package_cast_deduped_and_aligned(folder):
     counts = [GIB // 4, GIB // 4, GIB // 8, GIB // 8 + 2, 20]
     source, target = large_package(folder, counts), folder / "out.mlpackage"
     assert (source / FILE).stat().st_size > 3 * GIB
-    found = repack(source, target, cast={"float32": "float16"}, dedupe=True, gc=True, align=4096)
+    found = measured_repack(source, target, cast={"float32": "float16"}, dedupe=True, gc=True, align=4096)
     assert found["cast"] == 5 and found["deduplicate"] == 1
     assert (target / FILE).stat().st_size == pytest.approx(GIB, rel=0.001)
     check_weights(target, counts)
@@ -112,12 +69,12 @@ def test_6_gib_package(folder):
     counts = [20, 5 * GIB // 4, GIB // 4, 30]
     source, target = large_package(folder, counts), folder / "out.mlpackage"
     assert (source / FILE).stat().st_size > 6 * GIB
-    repack(source, target, align=16384, canonical=True)
+    measured_repack(source, target, align=16384, canonical=True)
     check_weights(target, counts)
     with milblob.BlobReader(target / FILE) as blobs:
         assert [r.count for r in blobs] == counts and all(r.data_offset % 16384 == 0 for r in blobs)
     assert on_disk(target) < 16 << 20
-    repack(source, folder / "copy.mlpackage")
+    measured_repack(source, folder / "copy.mlpackage")
     check_weights(folder / "copy.mlpackage", counts)
     assert on_disk(folder / "copy.mlpackage") < 16 << 20
 
@@ -141,15 +98,15 @@ def test_3_gib_program(folder):
     counts = [count, 20]
     check_weights(package, counts)
     first = folder / "first.mlpackage"
-    assert repack(package, first, externalize=True, select="w1")["externalize"] == 1
+    assert measured_repack(package, first, externalize=True, select="w1")["externalize"] == 1
     check_weights(first, counts)
     assert (first / "Data/com.apple.CoreML/model.mlmodel").stat().st_size > 3 * GIB > (first / FILE).stat().st_size
     second = folder / "second.mlpackage"
-    assert repack(first, second, externalize=True, dedupe=True)["externalize"] == 1
+    assert measured_repack(first, second, externalize=True, dedupe=True)["externalize"] == 1
     check_weights(second, counts)
     assert (second / "Data/com.apple.CoreML/model.mlmodel").stat().st_size < 1000
     third = folder / "third.mlpackage"
-    assert repack(package, third, externalize=True, cast="float16")["cast"] == 2
+    assert measured_repack(package, third, externalize=True, cast="float16")["cast"] == 2
     check_weights(third, counts)
     assert on_disk(first) + on_disk(second) + on_disk(third) < 48 << 20
 
@@ -167,7 +124,7 @@ def test_dense_package_in_parts(folder):
     op = operation("const", "w0", [("val", value)], output_type=value_type(11, [2, 8 << 20]))
     (package / "Data/com.apple.CoreML/model.mlmodel").write_bytes(model(program(op)))
     for options in ({"align": 16384}, {"cast": "float16"}):
-        repack(package, folder / f"{next(iter(options))}.mlpackage", **options)
+        measured_repack(package, folder / f"{next(iter(options))}.mlpackage", **options)
     with milblob.BlobReader(folder / "align.mlpackage" / FILE) as blobs:
         assert blobs.read(64).tobytes() == array.tobytes()
     with milblob.BlobReader(folder / "cast.mlpackage" / FILE) as blobs:

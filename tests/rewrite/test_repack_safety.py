@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import milblob
+from children import run_child
 from faults import temporaries
-from hostile_bytes import run_child
 from milblob import repack
 from milblob.rewrite import destination
 from milblob.rewrite import tasks as plan
@@ -29,10 +29,10 @@ from repacking import (
     package_of,
     simple_package,
     tree,
-    unsynced,  # noqa: F401  # a fixture, of every test here
     values,
 )
 
+pytestmark = pytest.mark.usefixtures("unsynced")
 FILE = "Data/com.apple.CoreML/weights/weight.bin"
 INSIDE = "Data/com.apple.CoreML"
 OPTIONS = {"align": 4096, "canonical": True}

@@ -11,15 +11,15 @@ import zlib
 
 import numpy as np
 import pytest
-from test_output import FAILURES, generation, read_only
 
 import milblob
-from conftest import DATA, blob_file
-from faults import temporaries
+from blob_files import blob_file
+from faults import FAILURES, generation, read_only, temporaries
 from milblob.storage import journal
 from milblob.storage.journal import JOURNAL, Patch, Replacement, commit, recover
 from milblob.storage.output import lock
 from milblob.storage.transfer import write_at
+from paths import DATA
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the model's lock is a lock of its directory")
 
@@ -115,9 +115,7 @@ def test_commit(tmp_path):
 def test_commit_at_every_call(faults, tmp_path, mode, code, replace):
     root, states = tmp_path / "model", set()
     make(root)
-    for outcome in faults.at_every_call(
-        "test_journal:change", [str(root), 1, replace], root=root, mode=mode, code=code
-    ):
+    for outcome in faults.at_every_call(change, [str(root), 1, replace], root=root, mode=mode, code=code):
         interrupted = (root / JOURNAL).exists()
         recover_all(str(root))
         if not replace:
@@ -149,12 +147,12 @@ def test_recover_at_every_call(faults, tmp_path, mode):
     for number in range(1, 100):  # the first run that dies with a journal that is complete
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(before, root)
-        faults.run("test_journal:change", [str(root), 1], root=root, number=number, mode="kill after")
+        faults.run(change, [str(root), 1], root=root, number=number, mode="kill after")
         if (root / JOURNAL).exists():
             break
     shutil.rmtree(before)
     shutil.copytree(root, before)
-    for outcome in faults.at_every_call("test_journal:recover_all", [str(root)], root=root, mode=mode, code="ENOSPC"):
+    for outcome in faults.at_every_call(recover_all, [str(root)], root=root, mode=mode, code="ENOSPC"):
         if outcome.exit == "error":
             assert "open it once as somebody who may write to it" in outcome.error
         recover_all(str(root))
@@ -168,7 +166,7 @@ def test_kill_9_while_changing(faults, tmp_path):
     make(root)
     numbers, journals = [0], []
     for _ in faults.kill_often(
-        "test_journal:change_for_ever",
+        change_for_ever,
         lambda: [root, numbers[-1] + 1],
         root=root,
         seed="journal",
@@ -201,7 +199,7 @@ def test_hard_links_made_before_recovery_are_not_changed(faults, tmp_path):
     for number in range(1, 100):
         shutil.rmtree(root, ignore_errors=True)
         make(root)
-        faults.run("test_journal:change", [str(root), 1], root=root, number=number, mode="kill after")
+        faults.run(change, [str(root), 1], root=root, number=number, mode="kill after")
         if (root / JOURNAL).exists():
             break
     old = (root / "a").read_bytes()

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import DATA, MODEL_CASES, case_paths, child_environment, load_case
-from hostile_bytes import run_child
+from cases import MODEL_CASES, case_paths, load_case
+from children import child_environment, run_child
 from milblob.storage.mapped import Mapping
+from paths import DATA
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a mapped file cannot be truncated on Windows")
 PACKAGE = DATA / "opset_ios15_fp16/model.mlpackage"

@@ -1,27 +1,21 @@
 """milblob.storage.output: the old state or the new one, whole, whatever happens; no temporary name stays; one writer at a time."""
 
-import contextlib
 import errno
 import mmap
 import os
 import pathlib
 import shutil
 import stat
-import subprocess
 import sys
 
 import pytest
 
 import milblob.storage.output
-from faults import temporaries
+from faults import FAILURES, generation, generation_of, read_only, temporaries
 from milblob import _codec
 from milblob.storage.output import NewDirectory, NewFile, lock, sweep, whole_directory, whole_file
 
 OLD, NEW = b"old" * 1000, b"new state " * 2000
-FAILURES = [
-    ("fail", "EIO"), ("fail", "EROFS"), ("fail", "EACCES"), ("fail on", "ENOSPC"), ("fail on", "EDQUOT"), ("short", "EIO"),
-    ("short then fail", "ENOSPC"), ("kill before", "EIO"), ("kill middle", "EIO"), ("kill after", "EIO"),
-]  # fmt: skip
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX file locks and links")
 
 
@@ -73,16 +67,6 @@ def replace_directory_for_ever(path, first):
         replace_directory(path, content=generation(number))
 
 
-def generation(number):
-    return number.to_bytes(4, "big") * (1000 + number % 7 * 3000)
-
-
-def generation_of(data):
-    number = int.from_bytes(data[:4], "big")
-    assert data == generation(number)
-    return number
-
-
 def content_of(path):
     """The content of a directory that `fill` made, if it is whole."""
     contents = {file: pathlib.Path(path, file).read_bytes() for file in ("a", "b/c", "b/d")}
@@ -102,9 +86,7 @@ def test_file_at_every_call(faults, tmp_path, mode, code, tmpfile, exists):
     if exists:
         path.write_bytes(OLD)
     exits = set()
-    for outcome in faults.at_every_call(
-        "test_files:replace_file", [str(path), tmpfile], root=tmp_path, mode=mode, code=code
-    ):
+    for outcome in faults.at_every_call(replace_file, [str(path), tmpfile], root=tmp_path, mode=mode, code=code):
         found = path.read_bytes() if path.exists() else None
         assert found in (OLD if exists else None, NEW), outcome
         if outcome.exit == "ok":
@@ -128,9 +110,7 @@ def test_file_at_every_call(faults, tmp_path, mode, code, tmpfile, exists):
 def test_file_through_a_name_at_every_call(faults, tmp_path, mode, code):
     path = tmp_path / "out"
     path.write_bytes(OLD)
-    for outcome in faults.at_every_call(
-        "test_files:replace_through_a_name", [str(path)], root=tmp_path, mode=mode, code=code
-    ):
+    for outcome in faults.at_every_call(replace_through_a_name, [str(path)], root=tmp_path, mode=mode, code=code):
         assert path.read_bytes() in (OLD, NEW)
         if outcome.exit == "killed":
             sweep(str(tmp_path))
@@ -146,9 +126,7 @@ def test_directory_at_every_call(faults, tmp_path, mode, code, exists):
         path.mkdir()
         fill(path, OLD)
     seen = set()
-    for outcome in faults.at_every_call(
-        "test_files:replace_directory", [str(path)], root=tmp_path, mode=mode, code=code
-    ):
+    for outcome in faults.at_every_call(replace_directory, [str(path)], root=tmp_path, mode=mode, code=code):
         found = content_of(path) if path.exists() else None
         assert found in (OLD if exists else None, NEW), outcome
         if outcome.exit == "ok":
@@ -172,9 +150,7 @@ def test_directory_without_exchange_at_every_call(faults, tmp_path, mode):
     path.mkdir()
     fill(path, OLD)
     arguments = [str(path), True, None, False]
-    for outcome in faults.at_every_call(
-        "test_files:replace_directory", arguments, root=tmp_path, mode=mode, code="ENOSPC"
-    ):
+    for outcome in faults.at_every_call(replace_directory, arguments, root=tmp_path, mode=mode, code="ENOSPC"):
         assert content_of(path) == OLD, outcome
         assert temporaries(tmp_path) == [], outcome
     assert content_of(path) == NEW
@@ -186,7 +162,7 @@ def test_kill_between_two_renames_loses_nothing(faults, tmp_path):
     path.mkdir()
     fill(path, OLD)
     for outcome in faults.at_every_call(
-        "test_files:replace_directory", [str(path), True, None, False], root=tmp_path, mode="kill after"
+        replace_directory, [str(path), True, None, False], root=tmp_path, mode="kill after"
     ):
         sweep(str(tmp_path))
         if path.exists():
@@ -211,7 +187,7 @@ def test_kill_9_while_a_file_is_replaced(faults, tmp_path, tmpfile):
     path.write_bytes(generation(0))
     numbers = [0]
     for _ in faults.kill_often(
-        "test_files:replace_file_for_ever",
+        replace_file_for_ever,
         lambda: [str(path), tmpfile, numbers[-1] + 1],
         root=tmp_path,
         seed=f"file {tmpfile}",
@@ -232,7 +208,7 @@ def test_kill_9_while_a_directory_is_replaced(faults, tmp_path):
     fill(path, generation(0))
     numbers = [0]
     for _ in faults.kill_often(
-        "test_files:replace_directory_for_ever",
+        replace_directory_for_ever,
         lambda: [str(path), numbers[-1] + 1],
         root=tmp_path,
         seed="directory",
@@ -404,23 +380,6 @@ def test_whole_directory_replaces_its_own_only(tmp_path):
     with whole_directory(str(path), True, "index.json") as name:
         pathlib.Path(name, "new").touch()
     assert os.listdir(path) == ["new"] and os.listdir(tmp_path) == ["out"]
-
-
-@contextlib.contextmanager
-def read_only(directory):
-    """Make a directory read-only, for root too."""
-    if os.geteuid() != 0:
-        directory.chmod(0o555)
-        yield
-        directory.chmod(0o755)
-        return
-    done = subprocess.run(["chattr", "+i", directory], capture_output=True, check=False)
-    if done.returncode != 0:
-        pytest.skip("no way to make a directory read-only for root")
-    try:
-        yield
-    finally:
-        subprocess.run(["chattr", "-i", directory], check=True)
 
 
 @posix

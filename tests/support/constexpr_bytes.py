@@ -4,7 +4,7 @@ import numpy as np
 
 import milblob
 import reference
-from conftest import tensor_value
+from dtype_values import tensor_value
 from hostile_bytes import field, immediate, model, operation, program, tensor_type
 
 FIELDS = {"FLOAT32": "floats", "INT32": "ints", "INT16": "ints", "UINT16": "ints", "STRING": "strings"}

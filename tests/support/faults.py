@@ -1,41 +1,48 @@
 """Faults on demand: every call that changes a file can fail, write short, or be the last one of its process.
 
-    def change(path):                       # the action: a function of a test module, given JSON values
+    def change(path):                       # the action: a function of a module's own, given JSON values
         ...
 
     def test_it(faults, tmp_path):
-        for outcome in faults.at_every_call("test_x:change", [str(tmp_path / "a")], root=tmp_path, mode="fail", code="ENOSPC"):
+        for outcome in faults.at_every_call(change, [str(tmp_path / "a")], root=tmp_path, mode="fail", code="ENOSPC"):
             ...                             # after each: what state is there, whole?
 
 A long-lived child with tests/c/faults.c preloaded forks for each run, so that one costs a millisecond and no import.
-Linux only; the fixture `faults` (conftest.py has it for every test) skips elsewhere.
+Linux only; the fixture `faults` in conftest.py skips elsewhere.
 """
 
+import contextlib
 import ctypes
 import errno
-import importlib
+import importlib.util
 import json
 import os
 import pathlib
 import pkgutil
 import random
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from typing import NamedTuple
 
 import pytest
 
 import milblob
+from c_drivers import compilers
+from paths import ROOT
 
 SUPPORT = pathlib.Path(__file__).resolve().parent
 MODES = ("fail", "fail on", "short", "short then fail", "kill before", "kill middle", "kill after")
 """fail: the nth call returns the errno. fail on: and so does every later one that takes room. short: a write writes half.
 short then fail: and later ones fail. kill before, kill middle (of a write), kill after: SIGKILL."""
+
+
+FAILURES = [
+    ("fail", "EIO"), ("fail", "EROFS"), ("fail", "EACCES"), ("fail on", "ENOSPC"), ("fail on", "EDQUOT"), ("short", "EIO"),
+    ("short then fail", "ENOSPC"), ("kill before", "EIO"), ("kill middle", "EIO"), ("kill after", "EIO"),
+]  # fmt: skip
 
 
 class Outcome(NamedTuple):
@@ -61,16 +68,18 @@ class Faults:
         )  # fmt: skip
 
     def run(self, action, arguments, *, root, number=0, mode="fail", code="EIO", kill_after_s=None):
-        """Run an action ("module:function") in a process of its own.
+        """Run an action in a process of its own.
 
         Args:
+            action: a function that its file defines at its top level; the child loads that file.
+            arguments: for it, as JSON has them.
             root: directory; only calls on what is below count.
             number: the call that meets its fate, from 1; 0: none does, they are only counted.
             mode, code: which fate; see MODES.
             kill_after_s: send SIGKILL so many seconds after it has begun.
         """
         order = {
-            "action": action, "arguments": arguments, "root": os.path.realpath(root), "number": number,
+            "file": action.__code__.co_filename, "action": action.__name__, "arguments": arguments, "root": os.path.realpath(root), "number": number,
             "mode": MODES.index(mode), "code": getattr(errno, code), "kill_after_s": kill_after_s,
         }  # fmt: skip
         self._child.stdin.write(json.dumps(order) + "\n")
@@ -119,34 +128,47 @@ class Faults:
         self._child.wait(60)
 
 
-@pytest.fixture(scope="session")
-def faults(tmp_path_factory):
-    """A `Faults`, shared by all tests."""
-    compiler = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) or shutil.which("cc")
-    if not sys.platform.startswith("linux") or compiler is None:
-        pytest.skip("faults are injected on Linux, with a C compiler")
-    library = tmp_path_factory.mktemp("faults") / "faults.so"
-    command = [
-        compiler,
-        "-std=gnu11",
-        "-O1",
-        "-fPIC",
-        "-shared",
-        "-w",
-        SUPPORT.parent / "c" / "faults.c",
-        "-o",
-        library,
-        "-ldl",
-    ]
-    subprocess.run(command, check=True)
-    server = Faults(library)
-    yield server
-    server.close()
+def build_library(folder):
+    """Compile tests/c/faults.c into a folder; returns the library, or None where there is no C compiler."""
+    compiler = compilers()["c11"]
+    if compiler is None:
+        return None
+    library = folder / "faults.so"
+    source = ROOT / "tests" / "c" / "faults.c"
+    subprocess.run([compiler, "-std=gnu11", "-O1", "-fPIC", "-shared", "-w", source, "-o", library, "-ldl"], check=True)
+    return library
 
 
 def temporaries(directory):
     """Names below a directory that a writer left and should have removed."""
     return sorted(path.name for path in pathlib.Path(directory).rglob(".milblob-*"))
+
+
+def generation(number):
+    return number.to_bytes(4, "big") * (1000 + number % 7 * 3000)
+
+
+def generation_of(data):
+    number = int.from_bytes(data[:4], "big")
+    assert data == generation(number)
+    return number
+
+
+@contextlib.contextmanager
+def read_only(directory):
+    """Make a directory read-only, for root too."""
+    if os.geteuid() != 0:
+        directory.chmod(0o555)
+        yield
+        directory.chmod(0o755)
+        return
+    done = subprocess.run(["chattr", "+i", directory], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("no way to make a directory read-only for root")
+    try:
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", directory], check=True)
 
 
 # ------------------------------------------------------------------------------------------------------- in the child
@@ -164,10 +186,12 @@ def _serve():
     modules = {}
     for line in sys.stdin:
         order = json.loads(line)
-        name, function = order["action"].split(":")
-        if name not in modules:
-            modules[name] = importlib.import_module(name)
-        print(json.dumps(_run(library, getattr(modules[name], function), order)), flush=True)
+        file = order["file"]
+        if file not in modules:
+            spec = importlib.util.spec_from_file_location(pathlib.Path(file).stem, file)
+            modules[file] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(modules[file])
+        print(json.dumps(_run(library, getattr(modules[file], order["action"]), order)), flush=True)
 
 
 def _run(library, function, order):

@@ -1,24 +1,17 @@
-"""What the tests of repack share: what a model holds, as milblob and as coremltools see it, and models to try it on."""
+"""What the tests of repack share: what a model holds, models to try it on, and the memory that it takes."""
 
+import json
 import os
 import pathlib
 import shutil
 import struct
 
-import numpy as np
-import pytest
-
 import milblob
 import reference
-from conftest import DATA, load_case, model_directory
+from cases import load_case
+from children import LIMIT_NBYTES, run_child
 from hostile_bytes import blob_value, field, function, immediate, operation, write_package
-
-
-@pytest.fixture(autouse=True)
-def unsynced(monkeypatch):
-    """Tests of what is written need not wait for the disk; tests/storage/test_output.py is about that."""
-    monkeypatch.setattr(milblob.storage.output, "sync", lambda fd: None)
-
+from paths import DATA
 
 FIXTURES = [
     (name, path)
@@ -152,115 +145,44 @@ def simple_package(folder, contents, code=11, blob_code=2, itemsize=4, file="wei
 # --------------------------------------------------------------------------------------------------- coremltools' view
 
 
-def theirs(path):
-    """Every constant of a package as coremltools has it: place in the spec -> (dtype, shape, bytes).
+FILE = "Data/com.apple.CoreML/weights/weight.bin"
 
-    Its own protobuf classes, its own reader of weight files; references are followed by their whole path, as Core ML
-    does (coremltools itself looks at the last part only).
+MEASURED = """
+    import json, pathlib, threading, time
+    import milblob
+    from milblob.rewrite import tasks as plan
+
+    plan.SETTLED_S = -1e9  # holes are what they are said to be
+
+    def anonymous_nbytes():
+        lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+    most, done = [0], threading.Event()
+
+    def watch():
+        while not done.wait(0.002):
+            most[0] = max(most[0], anonymous_nbytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    start = time.monotonic()
+    report = milblob.repack(sys.argv[1], sys.argv[2], **json.loads(sys.argv[3]))
+    done.set()
+    watcher.join()
+    most[0] = max(most[0], anonymous_nbytes())
+    print(json.dumps({"most": most[0], "seconds": time.monotonic() - start, **report.counts()}))
+"""
+
+
+def measured_repack(source, target, **options):
+    """Run milblob.repack in a child of its own; fail if it took too much memory. Returns the counts of its report.
+
+    What counts is anonymous memory: what the process has of its own, and not pages of mapped files, which the system takes
+    back when it needs them. A thread in the child reads RssAnon of /proc/self/status every two milliseconds; its highest
+    value is what is compared, NumPy, ml_dtypes and milblob (about 15 MiB) included. Linux only.
     """
-    from coremltools import proto
-    from coremltools.libmilstoragepython import _BlobStorageReader
-
-    names = proto.MIL_pb2.DataType.Name
-    root = model_directory(path)
-    spec = proto.Model_pb2.Model.FromString(
-        next(p for p in [path, *root.glob("*.mlmodel")] if p.is_file()).read_bytes()
-    )
-    readers, found = {}, {}
-
-    def visit_value(key, value):
-        kind = names(value.type.tensorType.dataType)
-        dims = tuple(d.constant.size for d in value.type.tensorType.dimensions)
-        if value.HasField("blobFileValue"):
-            file = root / value.blobFileValue.fileName.removeprefix("@model_path/")
-            reader = readers.setdefault(file, _BlobStorageReader(str(file)))
-            read = {"FLOAT16": "fp16", "FLOAT32": "float"}.get(kind, kind.lower())
-            if kind in ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2"):  # which it cannot read
-                with milblob.BlobReader(file) as blobs:
-                    data = bytes(blobs.read_packed(value.blobFileValue.offset))
-            else:
-                data = np.asarray(getattr(reader, f"read_{read}_data")(value.blobFileValue.offset)).tobytes()
-            found[key] = (kind, dims, data)
-        elif value.immediateValue.WhichOneof("value") == "tensor":
-            found[key] = (kind, dims, natural_bytes(kind, value.immediateValue.tensor, int(np.prod(dims))))
-        elif value.HasField("immediateValue"):
-            found[key] = ("", dims, value.immediateValue.SerializeToString(deterministic=True))
-
-    def visit_block(key, block):
-        for index, op in enumerate(block.operations):
-            for name, value in op.attributes.items():
-                visit_value((*key, index, op.type, name), value)
-            for name, argument in op.inputs.items():
-                for number, binding in enumerate(argument.arguments):
-                    if binding.HasField("value"):
-                        visit_value((*key, index, op.type, name, number), binding.value)
-            for number, inner in enumerate(op.blocks):
-                visit_block((*key, index, number), inner)
-
-    def visit_model(key, message):
-        for pipeline in ("pipeline", "pipelineClassifier", "pipelineRegressor"):
-            if message.HasField(pipeline):
-                inner = getattr(message, pipeline)
-                for number, member in enumerate(getattr(inner, "pipeline", inner).models):
-                    visit_model((*key, number), member)
-        for name, body in message.mlProgram.functions.items():
-            for block in body.block_specializations.values():
-                visit_block((*key, name), block)
-
-    visit_model((), spec)
+    found = json.loads(run_child(MEASURED, source, target, json.dumps(options), timeout=600))
+    print(f"{target.name}: {found['most'] / 2**20:.0f} MiB anonymous at most, {found['seconds']:.1f} s")
+    assert found["most"] < LIMIT_NBYTES
     return found
-
-
-def natural_bytes(kind, tensor, count):
-    """The elements of an immediate, as coremltools' own reader of weight files would give them."""
-    which = tensor.WhichOneof("value")
-    if which is None:
-        return b""
-    content = getattr(tensor, which).values
-    if which == "strings":
-        return repr(list(content)).encode()
-    nbits = reference.DTYPES[kind][2]
-    if which == "bytes" and nbits >= 8:
-        return bytes(content)
-    if which == "bytes":
-        bits = np.unpackbits(np.frombuffer(content, np.uint8), bitorder="little")[: count * nbits].reshape(count, nbits)
-        numbers = bits @ (1 << np.arange(nbits))
-        if kind == "INT4":
-            numbers = np.where(numbers > 7, numbers - 16, numbers)
-        return numbers.astype(np.int8 if kind == "INT4" else np.uint8).tobytes()
-    dtype = {"FLOAT32": "<f4", "FLOAT64": "<f8", "BOOL": "?", "FLOAT16": "<f2"}.get(kind, kind.lower())
-    return np.array(list(content)).astype(dtype).tobytes()
-
-
-def load_pymil(path):
-    """Have coremltools make its own program of a package."""
-    from coremltools import proto
-    from coremltools.converters.mil.frontend.milproto import load as milproto
-
-    root = model_directory(path)
-    spec = proto.Model_pb2.Model.FromString(next(root.glob("*.mlmodel")).read_bytes())
-    return milproto.load(spec, specification_version=spec.specificationVersion, file_weights_dir=str(root / "weights"))
-
-
-def pymil_values(path):
-    """Every value that coremltools' own program has: (function, output, parameter) -> bytes, sorted."""
-    found = {}
-
-    def visit(name, block):
-        for op in block.operations:
-            inputs = op.inputs if op.op_type.startswith("constexpr_") else {}
-            for key, var in [*inputs.items(), *([("val", op.outputs[0])] if op.op_type == "const" else [])]:
-                array = np.asarray(var.val)
-                row = (
-                    str(array.dtype),
-                    array.shape,
-                    array.tobytes() if array.dtype != object else repr(array.tolist()),
-                )
-                output = op.outputs[0].name.rstrip("0123456789")  # it counts up what has no name, from load to load
-                found.setdefault((name, output, key), []).append(row)
-            for inner in op.blocks:
-                visit(name, inner)
-
-    for name, body in load_pymil(path).functions.items():
-        visit(name, body)
-    return {key: sorted(rows) for key, rows in found.items()}

@@ -5,12 +5,12 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 import pytest
-from test_tensorvalue import NUMERIC, accepted, draw
 
 import milblob
 import reference
-from conftest import DATA, NUMPY, tensor_value
+from dtype_values import NUMERIC, NUMPY, accepted, draw, tensor_value
 from milblob import BlobReader, FormatError, _codec, pack_tensor, unpack_tensor
+from paths import DATA
 
 SUB_BYTE = ["UINT1", "UINT2", "UINT3", "UINT4", "UINT6", "INT4"]
 

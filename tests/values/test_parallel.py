@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hostile_bytes import run_child
+from children import run_child
 from milblob import _codec, threads
 from milblob.threads import each, ordered
 from milblob.values import parallel

@@ -10,70 +10,26 @@ import numpy as np
 import pytest
 
 import reference
-from conftest import MODEL_CASES, NUMPY, assert_same, load_case, natural, numbers, tensor_value
+from cases import MODEL_CASES, load_case
+from dtype_values import (
+    FIELD,
+    INTEGERS,
+    NUMERIC,
+    NUMPY,
+    SUB_BYTE,
+    accepted,
+    assert_same,
+    bounds,
+    draw,
+    natural,
+    numbers,
+    tensor_value,
+)
 from milblob import DType, pack_tensor, unpack_tensor
 from milblob.program import schema
 
-# The field that coremltools picks (FORMATS.md), and those that hold the dtype without loss.
-FIELD = {
-    "BOOL": "bools",
-    "STRING": "strings",
-    "FLOAT16": "bytes",
-    "FLOAT32": "floats",
-    "FLOAT64": "doubles",
-    "BFLOAT16": "bytes",
-    "INT8": "bytes",
-    "INT16": "ints",
-    "INT32": "ints",
-    "INT64": "longInts",
-    "INT4": "bytes",
-    "UINT8": "bytes",
-    "UINT16": "ints",
-    "UINT32": "bytes",
-    "UINT64": "longInts",
-    "UINT4": "bytes",
-    "UINT2": "bytes",
-    "UINT1": "bytes",
-    "UINT6": "bytes",
-    "UINT3": "bytes",
-    "FLOAT8E4M3FN": "bytes",
-    "FLOAT8E5M2": "bytes",
-}
-INTEGERS = [name for name in FIELD if "INT" in name]
-SUB_BYTE = [name for name in FIELD if 0 < reference.DTYPES[name][2] < 8]
-NUMERIC = [name for name in FIELD if name != "STRING"]
-FIELDS = list(reference.FIELDS.values())
 NUMBER = {name: number for number, name in reference.FIELDS.items()}
 COUNTS = [*range(131), 255, 256, 257, 1000, 4095, 4096, 4097, 4099]
-
-
-def accepted(dtype):
-    """The fields from which a dtype follows without loss."""
-    fields = [FIELD[dtype]] + (["bytes"] if dtype != "STRING" else [])
-    fields += ["ints", "longInts"] if dtype in INTEGERS else []
-    fields += ["floats"] if dtype == "FLOAT64" else []
-    return set(fields)
-
-
-def bounds(dtype):
-    nbits = reference.DTYPES[dtype][2]
-    return (0, (1 << nbits) - 1) if dtype[0] == "U" else (-(1 << nbits - 1), (1 << nbits - 1) - 1)
-
-
-def draw(dtype, count, seed=0):
-    """Random elements with every bit pattern of the dtype possible, small numbers among the wide ones."""
-    rng = np.random.default_rng([count, seed, NUMERIC.index(dtype)])
-    nbits = max(8, reference.DTYPES[dtype][2])
-    bits = np.frombuffer(rng.bytes(count * nbits // 8), f"<u{nbits // 8}")
-    if dtype in INTEGERS and nbits > 8:
-        bits = (bits.view(f"<i{nbits // 8}") >> rng.integers(0, nbits, count).astype(f"<i{nbits // 8}")).view(
-            bits.dtype
-        )
-    if dtype == "BOOL":
-        bits = bits & 1
-    if dtype in SUB_BYTE:
-        bits = bits & (1 << reference.DTYPES[dtype][2]) - 1
-    return natural(bits, dtype)
 
 
 # ------------------------------------------------------------------------------------------------------------- packing

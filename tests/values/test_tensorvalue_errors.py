@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from test_tensorvalue import FIELD, FIELDS, INTEGERS, NUMERIC, accepted, bounds, draw
 
 import milblob
 import reference
-from conftest import NUMPY, tensor_value
+from dtype_values import FIELD, FIELDS, INTEGERS, NUMERIC, NUMPY, accepted, bounds, draw, tensor_value
 from milblob import FormatError, pack_tensor, unpack_tensor
 
 # --------------------------------------------------------------------------------------------------------------- shapes
