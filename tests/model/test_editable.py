@@ -341,17 +341,15 @@ def test_two_names_of_one_blob(tmp_path):
 
 
 @pytest.mark.parametrize("mode, code", FAILURES)
-@pytest.mark.parametrize("action", ["assign", "assign_blobs"])
+@pytest.mark.parametrize("action", [assign, assign_blobs])
 def test_at_every_call(faults, tmp_path, mode, code, action):
     (tmp_path / "a").mkdir()
     package, states = make_package(tmp_path / "a"), set()
     before = files_of(package)
-    for outcome in faults.at_every_call(
-        f"test_editing:{action}", [str(package), 1], root=package, mode=mode, code=code
-    ):
+    for outcome in faults.at_every_call(action, [str(package), 1], root=package, mode=mode, code=code):
         with milblob.open(package, "r+"):
             pass  # completes what was begun, and sweeps
-        if action == "assign_blobs":
+        if action is assign_blobs:
             values = milblob.load(package)
             (number,) = {*np.unique(values["floats"]), *np.unique(values["bytes"])}
         else:
