@@ -7,18 +7,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from matrix import every
 from milblob import DType, _codec
 
 NUMBERS = [dtype for dtype in DType if dtype is not DType.STRING]
 COUNTS = [*range(14), 127, 1023, 1024, 1025, 2051]
-
-
-@pytest.fixture(params=_codec._tiers()[0])
-def tier(request):
-    before = _codec._tiers()[1]
-    _codec._set_tier(request.param)
-    yield request.param
-    _codec._set_tier(before)
 
 
 def values(dtype, count, seed=0):
@@ -49,23 +42,36 @@ def expected(x, y, atol, rtol):
     return (len(x), len(x), int((d != 0).sum()), int(outside.sum()), 0), np.abs(d).max(initial=0), sums
 
 
-@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
-def test_every_dtype_and_count(tier, dtype):
-    for count in COUNTS:
+def test_every_dtype_and_count(tier):
+    def check(dtype, count):
         a, b = values(dtype, count), values(dtype, count, 1)
         found = compare(dtype, a, dtype, b, 0.25, 0.5)
         counts, most, sums = expected(as_float64(a, dtype), as_float64(b, dtype), 0.25, 0.5)
         assert (found.counts, found.most) == (counts, most)
         np.testing.assert_allclose(found.sums, sums, rtol=1e-13, atol=1e-9)
 
+    every(check, NUMBERS, COUNTS)
 
-@pytest.mark.parametrize(("a_dtype", "b_dtype"), list(itertools.permutations(NUMBERS, 2)), ids=str)
-def test_every_pair_of_dtypes(tier, a_dtype, b_dtype):
-    a, b = values(a_dtype, 1100), values(b_dtype, 1100, 2)
-    found = compare(a_dtype, a, b_dtype, b, 0.0, 0.1)
-    counts, most, sums = expected(as_float64(a, a_dtype), as_float64(b, b_dtype), 0.0, 0.1)
-    assert (found.counts, found.most) == (counts, most)
-    np.testing.assert_allclose(found.sums, sums, rtol=1e-12, atol=1e-9)
+
+@pytest.fixture(scope="module")
+def pairs():
+    """Of every two different dtypes: arrays of both, and what comparing them gives. The same for all tiers."""
+    found = {}
+    for a_dtype, b_dtype in itertools.permutations(NUMBERS, 2):
+        a, b = values(a_dtype, 1100), values(b_dtype, 1100, 2)
+        found[a_dtype, b_dtype] = (a, b, expected(as_float64(a, a_dtype), as_float64(b, b_dtype), 0.0, 0.1))
+    assert len(found) == len(NUMBERS) * (len(NUMBERS) - 1)
+    return found
+
+
+def test_every_pair_of_dtypes(tier, pairs):
+    def check(pair):
+        a, b, (counts, most, sums) = pairs[pair]
+        found = compare(pair[0], a, pair[1], b, 0.0, 0.1)
+        assert (found.counts, found.most) == (counts, most)
+        np.testing.assert_allclose(found.sums, sums, rtol=1e-12, atol=1e-9)
+
+    every(check, pairs)
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])

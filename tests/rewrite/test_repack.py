@@ -13,12 +13,14 @@ import pytest
 from hypothesis import strategies as st
 
 import milblob
-import repacking
 from cases import load_case
+from coremltools_view import pymil_values, theirs
+from matrix import every
 from milblob.rewrite import tasks as plan
 from repacking import (
     FIXTURES,
     PACKAGES,
+    WEIGHTS,
     blobs_of,
     findings,
     fixture_path,
@@ -58,32 +60,41 @@ def test_nothing_to_do_gives_the_same_bytes(tmp_path, name, path):
     assert [p.name for p in tmp_path.iterdir()] == [target.name]
 
 
-# The many model files without a weight file, one per way to write a message, have little to rewrite.
-ASKED = [(*row, o) for row in MODELS for o in (ANY if not row[0].startswith("wire/") else ANY[-1:])]
+@pytest.mark.parametrize(("name", "path"), MODELS)
+def test_values_stay(tmp_path, name, path):
+    """The many model files without a weight file, one per way to write a message, have little to rewrite."""
+    with_each(ANY if not name.startswith("wire/") else ANY[-1:], fixture_path(name, path), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "options"), ASKED, ids=lambda value: spell(value) if isinstance(value, dict) else value
-)
-def test_values_stay(tmp_path, name, path, options):
-    check_values(fixture_path(name, path), tmp_path, options)
-
-
-@pytest.mark.parametrize("options", PROTOBUF, ids=spell)
 @pytest.mark.parametrize(("name", "path"), PACKAGES)
-def test_values_stay_in_or_out_of_the_program(tmp_path, name, path, options):
-    check_values(fixture_path(name, path), tmp_path, options)
+def test_values_stay_in_or_out_of_the_program(tmp_path, name, path):
+    with_each(PROTOBUF, fixture_path(name, path), tmp_path)
 
 
-def check_values(source, folder, options):
-    """Values, names, types; findings; the dry run; two runs; and, canonical, a run on the result."""
+def with_each(asked, source, folder):
+    """Check each set of options in a folder of its own."""
+    before = values(source), findings(source)
+
+    def check(options):
+        inside = folder / spell(options)
+        inside.mkdir()
+        check_values(source, inside, options, before)
+
+    every(check, asked)
+
+
+def check_values(source, folder, options, before):
+    """Values, names, types; findings; the dry run; two runs; and, canonical, a run on the result.
+
+    `before`: the values and the findings of the source.
+    """
     target = folder / source.name
     plan = milblob.repack(source, target, **options, dry_run=True)
     assert not target.exists()
     report = milblob.repack(source, target, **options)
     assert report.as_dict() == {**plan.as_dict(), "done": True}
-    assert values(target) == values(source)
-    assert set(findings(target)) <= set(findings(source))
+    assert values(target) == before[0]
+    assert set(findings(target)) <= set(before[1])
     for change in report.changes:
         if change.file_after is not None:
             assert (target / change.file_after).is_file() or target.is_file()
@@ -142,7 +153,8 @@ def test_any_options_together(tmp_path_factory, case, asked):
     options |= asked.get("where", {}) | asked.get("immediates", {})
     folder = tmp_path_factory.mktemp("any")
     try:
-        check_values(fixture_path(*case), folder, options)
+        source = fixture_path(*case)
+        check_values(source, folder, options, (values(source), findings(source)))
     finally:
         shutil.rmtree(folder)
 
@@ -150,17 +162,24 @@ def test_any_options_together(tmp_path_factory, case, asked):
 # ---------------------------------------------------------------------------------------------------------- coremltools
 
 
-@pytest.mark.parametrize("options", [ANY[0], ANY[2], ANY[4], *PROTOBUF], ids=spell)
 @pytest.mark.parametrize(("name", "path"), [row for row in PACKAGES if row[0] != "blob_handmade"])
-def test_coremltools_finds_the_same_values(tmp_path, name, path, options):
+def test_coremltools_finds_the_same_values(tmp_path, name, path):
     pytest.importorskip("coremltools")
-    source, target = fixture_path(name, path), tmp_path / "out.mlpackage"
-    milblob.repack(source, target, **options)
-    before, after = repacking.theirs(source), repacking.theirs(target)
-    assert before and after == before
-    case = load_case(name)
-    if case.expected.get("pymil") == "loads" and name != "weight_files":  # coremltools finds files by their last part
-        assert repacking.pymil_values(target) == repacking.pymil_values(source)
+    source = fixture_path(name, path)
+    before = theirs(source)
+    assert before
+    # coremltools finds files by their last part
+    is_loaded = load_case(name).expected.get("pymil") == "loads" and name != "weight_files"
+    loaded = pymil_values(source) if is_loaded else None
+
+    def check(options):
+        target = tmp_path / f"{spell(options)}.mlpackage"
+        milblob.repack(source, target, **options)
+        assert theirs(target) == before
+        if is_loaded:
+            assert pymil_values(target) == loaded
+
+    every(check, [ANY[0], ANY[2], ANY[4], *PROTOBUF])
 
 
 # ------------------------------------------------------------------------------------------------------------ executors
@@ -222,7 +241,7 @@ def test_a_task_can_be_pickled(tmp_path):
 def test_report(tmp_path):
     ten = np.arange(10, dtype=np.float32).tobytes()
     data, offsets = blobs_of((2, ten), (2, ten), (2, ten[:8]), (3, b"abc"))
-    weights = repacking.WEIGHTS
+    weights = WEIGHTS
     source = package_of(
         tmp_path,
         {"main": [("a", 11, [10], weights, offsets[0]), ("b", 11, [10], weights, offsets[1]),

@@ -25,6 +25,7 @@ from dtype_values import (
     numbers,
     tensor_value,
 )
+from matrix import every
 from milblob import DType, pack_tensor, unpack_tensor
 from milblob.program import schema
 
@@ -170,9 +171,11 @@ def test_bools_that_are_views_of_foreign_bytes():
     assert pack_tensor(many) == reference.pack_tensor_value("bools", [True] * 5000)
 
 
-@pytest.mark.parametrize("own", INTEGERS)
-@pytest.mark.parametrize("target", INTEGERS)
-def test_narrowing_checks_every_value(own, target):
+def test_narrowing_checks_every_value():
+    every(check_narrowing, INTEGERS, INTEGERS)
+
+
+def check_narrowing(own, target):
     (own_low, own_high), (low, high) = bounds(own), bounds(target)
     values = sorted({v for v in (own_low, own_high, low, high, low - 1, high + 1, 0, 1) if own_low <= v <= own_high})
     for value in values:
@@ -287,9 +290,11 @@ def spellings(field, dtype, array, seed=0):
         yield "padded", whole(packed(padded))
 
 
-@pytest.mark.parametrize("dtype", [name for name in NUMERIC if accepted(name) - {"bytes"}])
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 10, 31, 130, 5001])
-def test_every_spelling(dtype, count):
+def test_every_spelling():
+    every(check_spellings, [name for name in NUMERIC if accepted(name) - {"bytes"}], [0, 1, 2, 3, 10, 31, 130, 5001])
+
+
+def check_spellings(dtype, count):
     array = draw(dtype, count, 3)
     for field in sorted(accepted(dtype) - {"bytes"}):
         values = array

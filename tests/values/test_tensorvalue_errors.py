@@ -1,11 +1,14 @@
 """unpack_tensor: shapes that fit, and what does not fit: field, count, element, where."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import milblob
 import reference
 from dtype_values import FIELD, FIELDS, INTEGERS, NUMERIC, NUMPY, accepted, bounds, draw, tensor_value
+from matrix import every
 from milblob import FormatError, pack_tensor, unpack_tensor
 
 # --------------------------------------------------------------------------------------------------------------- shapes
@@ -95,9 +98,11 @@ def test_bytes_that_make_no_whole_element():
 # --------------------------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize("dtype", list(FIELD))
-@pytest.mark.parametrize("field", FIELDS)
-def test_fields_that_hold_the_dtype_and_others(dtype, field):
+def test_fields_that_hold_the_dtype_and_others():
+    every(check_field, FIELD, FIELDS)
+
+
+def check_field(dtype, field):
     value = {"strings": ["1"], "bytes": bytes(8)}.get(field, [1])
     data = reference.pack_tensor_value(field, value)
     if field in accepted(dtype):
@@ -118,9 +123,12 @@ def in_field(field, values):
     return reference.pack_tensor_value(field, values)
 
 
-@pytest.mark.parametrize("count", [1, 30, 5000, 9999])
-@pytest.mark.parametrize(("dtype", "field"), [(d, f) for d in INTEGERS for f in ("ints", "longInts")])
-def test_values_out_of_range_are_named(dtype, field, count):
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_values_out_of_range_are_named(dtype):
+    every(partial(check_out_of_range, dtype), ["ints", "longInts"], [1, 30, 5000, 9999])
+
+
+def check_out_of_range(dtype, field, count):
     low, high = bounds(dtype)
     field_low, field_high = (-(1 << 31), (1 << 31) - 1) if field == "ints" else (-(1 << 63), (1 << 63) - 1)
     for bad in (low - 1, high + 1, field_high, field_low):
@@ -155,12 +163,13 @@ def test_the_first_of_several_bad_values_is_named(field, first):
 BROKEN = {"cut": b"\x80", "cut10": b"\xff" * 9, "eleven": b"\x80" * 10 + b"\x01", "wide": b"\xff" * 9 + b"\x02"}
 
 
-@pytest.mark.parametrize("kind", BROKEN)
-@pytest.mark.parametrize("count", [1, 50, 6000])
-@pytest.mark.parametrize(
-    ("dtype", "field"), [("INT8", 2), ("UINT16", 2), ("INT32", 2), ("INT64", 5), ("UINT64", 5), ("BOOL", 3)]
-)
-def test_broken_varints(dtype, field, count, kind):
+def test_broken_varints():
+    fields = [("INT8", 2), ("UINT16", 2), ("INT32", 2), ("INT64", 5), ("UINT64", 5), ("BOOL", 3)]
+    every(check_broken_varints, fields, [1, 50, 6000], BROKEN)
+
+
+def check_broken_varints(dtype_and_field, count, kind):
+    dtype, field = dtype_and_field
     for index in sorted({0, count // 2, count - 1}):
         if kind.startswith("cut") and index != count - 1:
             continue
