@@ -13,7 +13,7 @@ HEADERS := $(wildcard include/milblob/*.h include/milblob/*/*.h include/milblob/
 SANITIZED := build/sanitize
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo test thorough lint types stubs neon fuzz sanitize leaks bench performance build clean
+.PHONY: help demo check test thorough lint types stubs neon fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -23,6 +23,9 @@ help: ## say what there is
 
 demo: $(VENV)/.built ## open a small model, list its weights, load them, say what happened
 	@$(PY) examples/demo.py "$(MODEL)"
+
+check: lint ## lint, types and the fast tests: what to run between two changes
+	$(PY) -m pytest -n auto -m "not slow"
 
 test: lint $(VENV)/.aarch64 ## lint, types and all tests
 	$(PY) -m pytest -n auto

@@ -98,6 +98,13 @@ def foreign_privates(tree):
         yield node.lineno, ast.unparse(node)
 
 
+def test_tests_have_the_folders_of_the_package():
+    """A reader finds the tests of a module where the module is."""
+    ours = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("test_*.py"))}
+    assert ours <= set(FOLDERS) | {"codec"}
+    assert {"storage", "values", "blobs", "program", "model", "formats", "analysis", "rewrite", "compat", "cli"} <= ours
+
+
 def imported_modules(tree):
     """(line, dotted name) of every module that a file imports, at any level of nesting."""
     for node in ast.walk(tree):
