@@ -15,6 +15,8 @@ import pytest
 import milblob
 from children import SANITIZED
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 BENCH = ROOT / "bench"
 HARNESS = (

@@ -12,7 +12,7 @@ import pytest
 
 from children import run_child
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS and /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS and /proc")]
 MIB = 1 << 20
 
 PRELUDE = """

@@ -92,6 +92,7 @@ print("good", len(milblob.load(path, stored=True)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "imports",
     [

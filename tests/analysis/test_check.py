@@ -557,6 +557,7 @@ def test_an_empty_directory(tmp_path):
     assert codes(problems(tmp_path)) == ["not-a-model"]
 
 
+@pytest.mark.slow
 def test_mutated_models_raise_nothing(copy):
     """Every third byte of a model file changed, one at a time: findings or none, but no exception."""
     package = copy(DATA / "lists/model.mlpackage")

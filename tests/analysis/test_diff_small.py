@@ -63,6 +63,7 @@ def sources():
     return sorted({*DATA.glob("*/model.mlpackage")} - {DATA / "neural_network" / "model.mlpackage"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", sources(), ids=lambda path: path.parent.name)
 def test_where_a_constant_is_stored_makes_no_difference(source, tmp_path):
     paths = [source, tmp_path / "outside.mlpackage", tmp_path / "inside.mlpackage"]

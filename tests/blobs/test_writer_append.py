@@ -327,6 +327,7 @@ def without_mark(data, offset):
     return data[: offset + 56] + bytes(8) + data[offset + 64 :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", [b"", b"\xff" * 300_000, b"\xff" * 3_000_000])
 @pytest.mark.parametrize("mode, code", FAILURES)
 def test_append_at_every_call(faults, path, mode, code, tail):
@@ -361,6 +362,7 @@ def test_append_at_every_call(faults, path, mode, code, tail):
         assert exits - {("error", True)} == {("error", False), ("ok", True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode, code", FAILURES)
 def test_new_file_at_every_call(faults, path, mode, code):
     old = plain(path)
@@ -430,6 +432,7 @@ def append_for_ever(path, first, sync):
             blobs.write_many([data[:3], data])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sync", [True, False])
 def test_kill_9_while_records_are_appended(faults, path, sync):
     written(path)

@@ -233,6 +233,7 @@ def test_show_compressed(cli):
     assert "float32 [16]" in cli("show", PALETTE, "conv_weight_palettized.lut")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "source",
@@ -501,6 +502,7 @@ def on_terminal(argv, columns, env):
     return out.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 def test_terminals(tmp_path):
     (tmp_path / "rich.py").write_text("raise ImportError\n")

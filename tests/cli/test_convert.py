@@ -249,6 +249,7 @@ CHILD = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not sys.platform.startswith("linux") or SANITIZED, reason="RLIMIT_DATA counts mappings on Linux only, and ASan's"
 )

@@ -13,6 +13,8 @@ from hostile_bytes import const, field, immediate, list_value, model, program
 from paths import DATA, ROOT
 from thorough import sized
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory):

@@ -98,6 +98,7 @@ def test_every_value(tier, src, dst, clamp):
     check(array, dst, clamp=clamp)
 
 
+@pytest.mark.slow
 @PAIRS
 def test_random_values(tier, src, dst):
     rng = np.random.default_rng(7)

@@ -14,6 +14,8 @@ import aarch64
 from c_drivers import DIGESTS, INCLUDES, WARNINGS, check_digest
 from paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def tools():

@@ -28,6 +28,8 @@ import milblob
 from milblob.compat import coremltools as compat
 from milblob.compat import fastpaths
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def nothing_left():

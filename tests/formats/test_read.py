@@ -294,6 +294,7 @@ def test_dtypes_that_mil_lacks(dtype, tmp_path):
             arrays["bad"].read()
 
 
+@pytest.mark.slow
 def test_a_truncated_npz(tmp_path):
     """Cut anywhere: FormatError, or the arrays whose bytes are all there."""
     np.savez(tmp_path / "whole.npz", a=np.arange(30), b=np.arange(5.0))
@@ -304,6 +305,7 @@ def test_a_truncated_npz(tmp_path):
             read.open_arrays(tmp_path / "cut.npz")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", [False, True])
 def test_every_flipped_byte_of_an_npz_is_noticed_or_harmless(compress, tmp_path):
     expected = {"a": np.arange(30), "b": np.arange(5.0)}
@@ -468,6 +470,7 @@ def test_safetensors_dtypes_that_mil_lacks(tmp_path):
             arrays["b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.npz", "c.npz", "a.safetensors", "a.npy", "w.json", "dir/index.json"])
 def test_random_damage(name, tmp_path):
     """Whatever is done to a file: values, or an error of ours."""

@@ -362,6 +362,7 @@ def test_at_every_call(faults, tmp_path, mode, code, action):
     assert states == {0, 1} if mode != "short" else states == {1}
 
 
+@pytest.mark.slow
 def test_kill_9_while_assigning(faults, tmp_path):
     package = make_package(tmp_path)
     seen = set()

@@ -425,6 +425,7 @@ def test_any_value_anywhere_is_metadata_or_a_format_error():
             assert GRAMMAR.fullmatch(str(error))
 
 
+@pytest.mark.slow
 def test_long_shapes_take_linear_time():
     pairs = "[" + ", ".join(["[1, 1]"] * 200_000) + "]"
     for text in (pairs, pairs[:-1], pairs.replace(", ", ",")):

@@ -309,6 +309,7 @@ NEEDS_VALUE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", NEEDS_VALUE, ids=".".join)
 @WITH_CONSTEXPR
 def test_consumers_that_need_the_value(ios, key, tmp_path, monkeypatch):
@@ -357,6 +358,7 @@ def nptype(var):
     return types.nptype_from_builtin(var.dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ios", [15, 16, 17, 18])
 @pytest.mark.parametrize("key", INDEPENDENT, ids=".".join)
 def test_retyped_where_consumers_do_not_mind(key, ios, tmp_path):

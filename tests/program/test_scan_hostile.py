@@ -214,6 +214,7 @@ def _deep_type(levels):
     return b"".join(reversed(parts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [250, 100_000])
 def test_values_and_blocks_nested_deep(levels):
     def deep(*numbers):

@@ -546,6 +546,7 @@ def test_command_of_wrong_names(cli, pair, tmp_path):
     assert status == 2 and "expected a model that is given once, got 2" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_mutated_sources(part, pair, tmp_path):
     """A broken model merges to a package that opens, or ends in MilblobError; nothing is left behind."""

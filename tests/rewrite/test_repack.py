@@ -144,6 +144,7 @@ OPTIONS = st.fixed_dictionaries({}, optional={
 })  # fmt: skip
 
 
+@pytest.mark.slow
 @hypothesis.given(case=st.sampled_from(SMALL), asked=OPTIONS)
 @hypothesis.settings(
     max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
@@ -162,6 +163,7 @@ def test_any_options_together(tmp_path_factory, case, asked):
 # ---------------------------------------------------------------------------------------------------------- coremltools
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "path"), [row for row in PACKAGES if row[0] != "blob_handmade"])
 def test_coremltools_finds_the_same_values(tmp_path, name, path):
     pytest.importorskip("coremltools")
@@ -192,6 +194,7 @@ def many(folder):
     return [rng.standard_normal(size, np.float32).tobytes() for size in sizes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task_nbytes", [1 << 12, 1 << 20, plan.TASK_NBYTES])
 def test_any_number_of_workers_gives_the_same_bytes(tmp_path, monkeypatch, task_nbytes):
     data, offsets = blobs_of(*((2, content) for content in many(tmp_path)))
@@ -212,6 +215,7 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path, monkeypatch, task_
     assert offsets[0] == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes(tmp_path, method):
     if method not in multiprocessing.get_all_start_methods():

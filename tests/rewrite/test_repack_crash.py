@@ -13,7 +13,10 @@ from faults import temporaries
 from milblob.storage.output import sweep
 from repacking import blobs_of, package_of, tree, values
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs kill -9 and POSIX file locks")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="needs kill -9 and POSIX file locks"),
+]
 
 WEIGHTS = "@model_path/weights/weight.bin"
 STATES = ({"align": 64}, {"align": 4096})

@@ -161,6 +161,7 @@ def test_recover_at_every_call(faults, tmp_path, mode):
         shutil.copytree(before, root)
 
 
+@pytest.mark.slow
 def test_kill_9_while_changing(faults, tmp_path):
     root = str(tmp_path / "model")
     make(root)

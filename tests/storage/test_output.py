@@ -181,6 +181,7 @@ def test_kill_between_two_renames_loses_nothing(faults, tmp_path):
 # ------------------------------------------------------------------------------------------------------ kill -9, random
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tmpfile", [True, False])
 def test_kill_9_while_a_file_is_replaced(faults, tmp_path, tmpfile):
     path = tmp_path / "out"
@@ -202,6 +203,7 @@ def test_kill_9_while_a_file_is_replaced(faults, tmp_path, tmpfile):
         assert temporaries(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_kill_9_while_a_directory_is_replaced(faults, tmp_path):
     path = tmp_path / "out"
     path.mkdir()
