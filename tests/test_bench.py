@@ -14,10 +14,10 @@ import pytest
 
 import milblob
 from children import SANITIZED
+from paths import ROOT
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parent.parent
 BENCH = ROOT / "bench"
 HARNESS = (
     "conftest.py",

@@ -11,8 +11,8 @@ import pytest
 import milblob
 from c_drivers import compilers
 from children import run_child
+from paths import ROOT
 
-ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE, HEADERS = ROOT / "src" / "milblob", ROOT / "include" / "milblob"
 MAX_LINES = 600
 

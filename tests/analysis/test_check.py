@@ -12,8 +12,8 @@ import pytest
 import milblob
 from milblob.analysis import check_blob as blobcheck
 from milblob.program import schema
+from paths import DATA
 
-DATA = pathlib.Path(__file__).parents[1] / "data"
 DEMO = DATA.parent.parent / "examples" / "demo.mlpackage"
 GRAMMAR = re.compile(r"[^\n]+: expected [^\n]+, got [^\n]*[^.\n]")
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123456\n"

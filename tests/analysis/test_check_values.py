@@ -12,9 +12,8 @@ import reference
 from cases import case_paths, load_case
 from hostile_bytes import const, immediate, model, program
 from milblob.cli import main
-from paths import DATA, ROOT
+from paths import DATA, DEMO
 
-DEMO = ROOT / "examples" / "demo.mlpackage"
 WEIGHTS = "Data/com.apple.CoreML/weights/weight.bin"
 
 

@@ -19,9 +19,8 @@ from milblob.analysis import hash as contenthash
 from milblob.analysis.hash import hash_bytes
 from milblob.model import pieces
 from milblob.values.tensorvalue import stored_bytes
-from paths import DATA, ROOT
+from paths import DATA, DEMO
 
-DEMO = ROOT / "examples" / "demo.mlpackage"
 # From test_vectors.json of BLAKE3-team/BLAKE3 at 2f6f56f: byte i is i % 251.
 VECTORS = {
     0: "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262", 1: "2d3adedff11b61f14c886e35afa036736dcd87a74d27b5c1510225d0f592e213",

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 import milblob
+import paths
 from milblob.analysis import check_blob as blobcheck
 from milblob.cli import output, patterns
+from paths import DATA, ROOT
 
-TESTS = pathlib.Path(__file__).parents[1]
 SOURCES = pathlib.Path(milblob.__file__).parents[1]
 """Where what is tested is imported from: src/, or an installed wheel."""
-DATA = TESTS / "data"
-DEMO = str(TESTS.parent / "examples" / "demo.mlpackage")
+DEMO = str(paths.DEMO)
 PALETTE = str(DATA / "palette_4bit/model.mlpackage")
 PIPELINE = str(DATA / "pipeline/model.mlpackage")
 FUNCTIONS = str(DATA / "functions/model.mlpackage")
@@ -530,7 +530,7 @@ def test_interrupted_while_it_waits():
 
 # -- the page about it ------------------------------------------------------------------------------------------------
 
-PAGE = (TESTS.parent / "docs" / "cli.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "cli.md").read_text("utf-8")
 
 
 @pytest.mark.skipif(os.sep != "/", reason="the examples show paths as POSIX spells them")
@@ -554,6 +554,7 @@ def test_the_page_has_every_code():
     listed = re.findall(r"^\| `([a-z-]+)` \| (?:error|warning|note) \|", PAGE, re.M)
     assert sorted(listed) == sorted(blobcheck.CODES)
     tested = "".join(
-        (TESTS / name).read_text("utf-8") for name in ("analysis/test_check.py", "analysis/test_check_values.py")
+        (ROOT / "tests" / name).read_text("utf-8")
+        for name in ("analysis/test_check.py", "analysis/test_check_values.py")
     )
     assert [code for code in listed if f'"{code}"' not in tested] == []

@@ -23,7 +23,6 @@ from repacking import (
 
 pytestmark = pytest.mark.usefixtures("unsynced")
 FUNCTIONS = fixture_path("functions", "model.mlpackage")
-FILE = "Data/com.apple.CoreML/weights/weight.bin"
 
 
 @pytest.fixture

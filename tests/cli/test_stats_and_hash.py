@@ -9,9 +9,8 @@ import pytest
 import milblob
 import reference
 from milblob.cli import main
-from paths import DATA, ROOT
+from paths import DATA, DEMO
 
-DEMO = ROOT / "examples" / "demo.mlpackage"
 IMMEDIATES = DATA / "immediates" / "model.mlmodel"
 
 

@@ -1,4 +1,4 @@
-"""milblob.formats reading: what npz, safetensors and npy files hold is given back, in place, and hostile files are refused."""
+"""Reading npz, npy and safetensors files: values come back without a copy; hostile files are refused."""
 
 import gc
 import io

@@ -1,4 +1,4 @@
-"""milblob pack, write_weights and listings: weight files that coremltools reads, and names for their records."""
+"""write_weights, listings and `milblob pack`: coremltools reads the weight files; records have names."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""milblob.formats: what is written can be read again, bit for bit, by the format's own library."""
+"""Writing files of arrays: the format's own library reads the same bits."""
 
 import json
 import os
@@ -17,8 +17,8 @@ from milblob.errors import UnsupportedError
 from milblob.formats import npy_dir, npz
 from milblob.formats import safetensors as safetensors_format
 from milblob.formats.filenames import escaped, file_names
+from paths import DATA
 
-DATA = os.path.join(os.path.dirname(__file__), "..", "data")
 SOURCES = [
     *[
         f"{case}/weight.bin"
@@ -31,7 +31,7 @@ OWN = {"bfloat16": np.uint16, "float8e4m3fn": np.uint8, "float8e5m2": np.uint8}
 
 
 def opened(source):
-    return milblob.open(os.path.join(DATA, source), constants=True)
+    return milblob.open(DATA / source, constants=True)
 
 
 def same(read, note, tensor):

@@ -1,4 +1,4 @@
-"""Which files make a model: what each kind of source is taken for, where references lead, what is refused by name."""
+"""model/package.py: the kind of a source, where references lead, what is refused by name."""
 
 import gzip
 import io

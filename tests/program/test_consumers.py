@@ -1,23 +1,9 @@
-"""Consumers where the Program comes in pieces that listing does not notice."""
+"""Consumers of a tensor in a Program that is split into pieces."""
 
 import pytest
 
 import milblob
-
-
-def field(number, payload):
-    """A length-delimited field; a number goes in as a varint field."""
-    if isinstance(payload, int):
-        return varint(number << 3) + varint(payload)
-    return varint(number << 3 | 2) + varint(len(payload)) + payload
-
-
-def varint(value):
-    out = b""
-    while value > 127:
-        out += bytes([value & 127 | 128])
-        value >>= 7
-    return out + bytes([value])
+from hostile_bytes import field
 
 
 def operation(kind, output, type_pieces, inputs=b"", attributes=b""):

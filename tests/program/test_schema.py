@@ -7,14 +7,12 @@ import random
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from milblob.errors import FormatError, UnsupportedError
 from milblob.program import schema
-
-ROOT = Path(__file__).parents[2]
+from paths import ROOT
 
 
 def run(code: str) -> str:

@@ -13,6 +13,7 @@ from blob_files import blob_file
 from coremltools_view import theirs
 from hostile_bytes import field
 from repacking import (
+    FILE,
     WEIGHTS,
     blobs_of,
     copy_of,
@@ -28,7 +29,6 @@ from repacking import (
 )
 
 pytestmark = pytest.mark.usefixtures("unsynced")
-FILE = "Data/com.apple.CoreML/weights/weight.bin"
 INSIDE = "Data/com.apple.CoreML/"
 
 

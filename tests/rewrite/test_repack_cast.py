@@ -9,6 +9,7 @@ from coremltools_view import load_pymil, weights_of
 from dtype_values import tensor_value
 from hostile_bytes import blob_value, field, function, immediate, operation
 from repacking import (
+    FILE,
     WEIGHTS,
     blobs_of,
     findings,
@@ -22,7 +23,6 @@ from repacking import (
 )
 
 pytestmark = pytest.mark.usefixtures("unsynced")
-FILE = "Data/com.apple.CoreML/weights/weight.bin"
 F32, F16, BF16 = np.float32, np.float16, ml_dtypes.bfloat16
 DTYPES = {"float32": F32, "float16": F16, "bfloat16": BF16}
 CODES = {"float32": 2, "float16": 1, "bfloat16": 5}

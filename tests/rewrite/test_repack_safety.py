@@ -22,6 +22,7 @@ from milblob.rewrite import destination
 from milblob.rewrite import tasks as plan
 from milblob.storage.output import NewDirectory, lock
 from repacking import (
+    FILE,
     WEIGHTS,
     blobs_of,
     copy_of,
@@ -33,7 +34,6 @@ from repacking import (
 )
 
 pytestmark = pytest.mark.usefixtures("unsynced")
-FILE = "Data/com.apple.CoreML/weights/weight.bin"
 INSIDE = "Data/com.apple.CoreML"
 OPTIONS = {"align": 4096, "canonical": True}
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX links, permissions and locks")

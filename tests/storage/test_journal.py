@@ -1,4 +1,4 @@
-"""milblob.storage.journal: changes inside files are done whole or not at all, and a journal from anywhere changes nothing else."""
+"""storage/journal.py: changes inside files are made whole or not at all; a hostile journal changes nothing else."""
 
 import contextlib
 import os

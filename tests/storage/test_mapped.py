@@ -1,4 +1,4 @@
-"""Files that are mapped and files that are read (mmap=False): the same values; what a file that shrinks does to each."""
+"""Mapped files and files that are read (mmap=False): the same values; what happens to each when the file shrinks."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""milblob.storage.output: the old state or the new one, whole, whatever happens; no temporary name stays; one writer at a time."""
+"""storage/output.py: after any failure the old state or the new one is there, whole; no temporary file stays; one writer at a time."""
 
 import errno
 import mmap

@@ -1,4 +1,4 @@
-"""milblob.storage.transfer: all bytes arrive, however little a call takes; the kernel's copies and the plain ones are the same."""
+"""storage/transfer.py: all bytes arrive, however few a call moves; copies by the kernel and plain copies are the same."""
 
 import errno
 import os

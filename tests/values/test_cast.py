@@ -1,4 +1,4 @@
-"""casting.py: policies, counts, messages, the dtypes without a kernel, arrays in any memory order, integers."""
+"""values/cast.py: policies, counts, messages, dtypes without a kernel, any memory order, integers."""
 
 import ml_dtypes
 import numpy as np

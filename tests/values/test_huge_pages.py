@@ -1,4 +1,4 @@
-"""Large new arrays and bytes ask the system for huge pages: the first touch of small ones costs more than the arithmetic."""
+"""Large new arrays and bytes ask the system for huge pages: touching small pages for the first time costs more than the arithmetic."""
 
 import os
 import pathlib

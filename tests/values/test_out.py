@@ -1,4 +1,4 @@
-"""`out=`: values that are written to an array of the caller's, straight or by a copy, and arrays that do not do."""
+"""`out=`: values go into the caller's array, directly or through a copy; arrays that do not fit are refused."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""threads.py and parallel.py: how many threads there are, and that nothing depends on it."""
+"""threads.py and values/parallel.py: how many threads run, and that results do not depend on it."""
 
 import multiprocessing
 import os
