@@ -73,7 +73,7 @@ def states(tmp_path):
 
 def kill_often(faults, action, arguments, place, count, state):
     """Kill an action at random moments until it has been caught in each of the states 0 and 1."""
-    chance, seen, kills = random.Random(action), set(), 0
+    chance, seen, kills = random.Random(action.__name__), set(), 0
     while kills < count or not {0, 1} <= seen:
         outcome = faults.run(action, arguments, root=place, kill_after_s=chance.uniform(0, 0.02 + kills / 2000))
         assert outcome.exit == "killed", outcome
