@@ -405,6 +405,7 @@ def check_dense_hash(source, folder):
     return expected
 
 
+@pytest.mark.slow
 def test_dense_hashes_are_those_of_the_decompressed_model(tmp_path):
     """Of every fixture that has compressed weights: the hash of the model, not only of its weights."""
     kinds = set()

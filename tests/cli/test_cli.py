@@ -466,6 +466,7 @@ def test_python_m(tmp_path):
     assert b"head_bias" in out
 
 
+@pytest.mark.slow
 def test_other_encodings():
     process = spawn("ls", str(DATA / "weight_files/model.mlpackage"), "-v", env={"PYTHONIOENCODING": "ascii"})
     out, err = process.communicate(timeout=60)

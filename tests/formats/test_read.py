@@ -383,6 +383,7 @@ def test_headers_that_are_none(head, tmp_path):
         arrays["x"]
 
 
+@pytest.mark.slow
 def test_a_bomb_of_names(tmp_path):
     """Twenty thousand empty members: opened, not multiplied."""
     write_npz(tmp_path / "x.npz", [(f"{i}.npy", npy(np.zeros(0, np.uint8))) for i in range(20_000)])

@@ -340,6 +340,7 @@ def test_two_names_of_one_blob(tmp_path):
 # ----------------------------------------------------------------------------------------------- crashes, other writers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode, code", FAILURES)
 @pytest.mark.parametrize("action", [assign, assign_blobs])
 def test_at_every_call(faults, tmp_path, mode, code, action):

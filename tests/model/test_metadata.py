@@ -387,6 +387,7 @@ def places(value):
             yield from places(value[key])
 
 
+@pytest.mark.slow
 def test_any_value_anywhere_is_metadata_or_a_format_error():
     deep = deep_list(100_000)
     hostile = [

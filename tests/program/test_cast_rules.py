@@ -190,6 +190,7 @@ def test_constexpr_cast_and_back(ios, immediate_values, tmp_path):
     assert after == before
 
 
+@pytest.mark.slow
 @WITH_CONSTEXPR
 def test_operation_is_what_coremltools_writes(ios, tmp_path):
     values = weight(3, 4, 2, 2)
@@ -277,6 +278,7 @@ def everything(ios):
     return body
 
 
+@pytest.mark.slow
 @WITH_CONSTEXPR
 def test_every_consumer_takes_a_constexpr(ios, tmp_path):
     """Every float32 constant of rank 1 or more, in every parameter: afterwards PyMIL infers the same types as before."""

@@ -263,6 +263,7 @@ def copy_to(source, target, number):
     milblob.refit(source, arrays(number), output=target, force=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode, code", [FAILURES[0], FAILURES[3], FAILURES[6], *FAILURES[7:]])
 def test_copy_at_every_call(faults, tmp_path, mode, code):
     (tmp_path / "a").mkdir()
