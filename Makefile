@@ -13,7 +13,7 @@ HEADERS := $(wildcard include/milblob/*.h include/milblob/*/*.h include/milblob/
 SANITIZED := build/sanitize
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo test thorough lint types stubs neon fuzz sanitize leaks bench performance build clean
+.PHONY: help demo check test thorough lint types stubs neon fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -23,6 +23,9 @@ help: ## say what there is
 
 demo: $(VENV)/.built ## open a small model, list its weights, load them, say what happened
 	@$(PY) examples/demo.py "$(MODEL)"
+
+check: lint ## lint, types and the fast tests: what to run between two changes
+	$(PY) -m pytest -n auto -m "not slow"
 
 test: lint $(VENV)/.aarch64 ## lint, types and all tests
 	$(PY) -m pytest -n auto
@@ -44,8 +47,8 @@ stubs: # with a cache of its own, for they run side by side
 	    --allowlist tests/stubtest.txt milblob._codec milblob.dtypes
 
 neon: $(VENV)/.tools ## the kernels for arm64 in every way: cross compilers, sanitizers, run by qemu
-	$(PY) tests/aarch64.py $(VENV)/aarch64
-	$(PY) -m pytest -n auto tests/test_neon.py tests/neon_more.py
+	$(PY) tests/support/aarch64.py $(VENV)/aarch64
+	$(PY) -m pytest -n auto tests/codec/test_neon.py tests/codec/neon_more.py
 
 SECONDS := 60
 fuzz: $(VENV)/.built $(VENV)/.fuzzer ## every fuzz harness for SECONDS=60 each (clang); findings go to build/fuzz/findings
@@ -57,8 +60,8 @@ sanitize: $(SANITIZED)/.built $(VENV)/.tools ## all tests under AddressSanitizer
 	MILBLOB_SANITIZED=1 PYTHONMALLOC=malloc PYTHONPATH="$(CURDIR)/$(SANITIZED)/lib" \
 	    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	    LD_PRELOAD="$$(for name in libasan.so libubsan.so libstdc++.so; do $(CC) -print-file-name=$$name; done | tr '\n' ' ')" \
-	    $(PY) -m pytest -n auto --ignore tests/test_c_drivers.py --ignore tests/test_house.py
-	$(PY) -m pytest tests/test_c_drivers.py tests/test_house.py
+	    $(PY) -m pytest -n auto --ignore tests/codec/test_c_drivers.py --ignore tests/test_house.py
+	$(PY) -m pytest tests/codec/test_c_drivers.py tests/test_house.py
 
 leaks: $(VENV)/.built $(VENV)/.tools ## every API again and again: what is in use must not grow (glibc)
 	$(PY) tests/leaks.py
@@ -107,9 +110,9 @@ $(VENV)/.tools: pyproject.toml | $(VENV)/.built
 	$(PY) -m pip install --quiet --group test --group lint
 	@touch $@
 
-# A cross compiler and an emulator, 56 MB, where they are missing and apt-get can get them; tests/test_neon.py skips without.
-$(VENV)/.aarch64: tests/aarch64.py | $(VENV)/.python
-	@$(PY) tests/aarch64.py $(VENV)/aarch64
+# A cross compiler and an emulator, 56 MB, where they are missing and apt-get can get them; tests/codec/test_neon.py skips without.
+$(VENV)/.aarch64: tests/support/aarch64.py | $(VENV)/.python
+	@$(PY) tests/support/aarch64.py $(VENV)/aarch64
 	@touch $@
 
 $(VENV)/.fuzzer: pyproject.toml | $(VENV)/.built

@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 import aarch64  # noqa: E402
 
 # What a row is called, the function without its tier, how many elements it does, and what else is counted for plain.

@@ -16,7 +16,7 @@ import tempfile
 
 TESTS = pathlib.Path(__file__).resolve().parent
 os.environ["MILBLOB_THREADS"] = "1"  # threads have arenas of their own
-sys.path[:0] = [str(TESTS)]
+sys.path[:0] = [str(TESTS / "support")]
 
 import numpy as np  # noqa: E402
 

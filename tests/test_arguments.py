@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import DATA
 from milblob.arguments import as_integer, require_flags
+from paths import DATA
 
 ARRAYS = {"a": np.ones(3, np.float32)}
 FLAGS = {

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 import milblob
-from hostile_bytes import SANITIZED
+from children import SANITIZED
+from paths import ROOT
 
-ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.slow
+
 BENCH = ROOT / "bench"
 HARNESS = (
     "conftest.py",

@@ -12,12 +12,13 @@ import pytest
 
 import hostile_bytes
 import milblob
-from conftest import DATA
+from children import run_child
 from constexpr_bytes import code, constexpr
-from hostile_bytes import blob_value, const, function, immediate, model, program, run_child, write_package
+from hostile_bytes import blob_value, const, function, immediate, model, program, write_package
 from milblob import budget
 from milblob.cli import main
 from milblob.formats.read import open_arrays
+from paths import DATA
 
 MIB = 1 << 20
 LIMITED = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS and /proc")
@@ -235,8 +236,8 @@ def test_one_file_spelled_in_many_ways(tmp_path):
     path = aliases(tmp_path, 200, 1 << 12, spelled=lambda i: "./" * i)
     with milblob.open(path) as opened:
         assert all(tensor.read().size == 1 << 11 for tensor in opened.values())
-        assert len(opened._package._mappings) == 2
-        assert opened._package.budget.stored_nbytes == sum(
+        assert len(opened.package.mappings) == 2
+        assert opened.package.budget.stored_nbytes == sum(
             f.stat().st_size for f in path.rglob("*") if f.is_file() and f.name != "Manifest.json"
         )
 

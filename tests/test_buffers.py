@@ -16,7 +16,9 @@ import pytest
 
 import milblob
 import reference
-from hostile_bytes import DATA, FLOATS, blob_value, const, immediate, model, program, run_child, write_package
+from children import run_child
+from hostile_bytes import FLOATS, blob_value, const, immediate, model, program, write_package
+from paths import DATA
 
 FILE, OFFSETS = reference.write_blobs([("FLOAT32", [float(i) for i in range(100)]), ("UINT4", [1, 2, 3])])
 VALUES = list(range(100))
@@ -175,6 +177,7 @@ def test_failed_reads_leave_nothing_mapped(tmp_path):
     assert str(tmp_path) not in pathlib.Path("/proc/self/maps").read_text()
 
 
+@pytest.mark.slow
 @linux
 def test_file_descriptors_do_not_leak(tmp_path):
     def count():
@@ -260,6 +263,7 @@ def test_open_model_is_freed_without_the_garbage_collector():
     assert gone[1]() is None
 
 
+@pytest.mark.slow
 def test_dead_cycles_with_memoryviews():
     """An exception holds its frames, they hold the Buffer and the memoryview under it. The collector may clear the view
     first; when the Buffer then released it, CPython crashed."""

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import blob_file
-from hostile_bytes import blob_value, const, field, immediate, model, program, run_child, write_package
+from blob_files import blob_file
+from children import run_child
+from hostile_bytes import blob_value, const, field, immediate, model, program, write_package
 from milblob import DType, FormatError, _codec
 from milblob.values import cast as casting
 from milblob.values import tensorvalue
 
-TIERS = _codec._tiers()[0]
+TIERS = _codec.tiers()[0]
 COUNT = 60_000
 ROUNDS = 40
 
@@ -68,7 +69,7 @@ def test_pack_tensor_of_an_array_that_a_thread_changes(tier):
     """Small numbers become large ones and the other way: they take other numbers of bytes. Out of range and back too."""
     code = """
         tier, count, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-        _codec._set_tier(tier)
+        _codec.set_tier(tier)
         refused = 0
         for own, target, values in [
             ("i2", "int16", (1, -300)), ("u2", "uint16", (1, 40000)), ("i4", "int32", (1, -1)), ("i4", "int32", (127, 1 << 30)),

@@ -1,4 +1,4 @@
-"""The dtype table against tests/reference.py, names of dtypes, and the errors as objects."""
+"""The dtype table against tests/support/reference.py, names of dtypes, and the errors as objects."""
 
 import pickle
 
@@ -7,7 +7,7 @@ import pytest
 
 import milblob
 import reference
-from conftest import NUMPY
+from dtype_values import NUMPY
 from milblob import DType
 from milblob.dtypes import as_dtype
 

@@ -15,8 +15,10 @@ import pytest
 
 import milblob
 import reference
-from conftest import BLOB_CASES, DATA, NUMPY, assert_same, case_paths, load_case, model_directory, natural, tensor_value
-from milblob.program import schema
+from cases import BLOB_CASES, case_paths, load_case, model_directory
+from dtype_values import NUMPY, assert_same, natural, tensor_value
+from paths import DATA
+from protobuf_programs import blocks_of, programs
 
 # milblob refuses what google's parser cuts to size: int32 from more than 32 bits, bool from other numbers than 0 and 1.
 REFUSED = {("wire/odd_numbers", "i"): "element 1", ("wire/odd_numbers", "b"): "element 0"}
@@ -80,32 +82,6 @@ def name_rows(case, rows):
         names[i] = name if seen[name] == 1 else f"{name}#{seen[name]}"
     assert len(set(names)) == len(names)
     return names
-
-
-def programs(case):
-    """Yield (model name, Program message) by google's parser."""
-
-    def walk(model, name):
-        kind = model.WhichOneof("Type")
-        if kind and kind.startswith("pipeline"):
-            pipeline = model.pipeline if kind == "pipeline" else getattr(model, kind).pipeline
-            for i, inner in enumerate(pipeline.models):
-                yield from walk(inner, f"{name}/model{i}" if name else f"model{i}")
-        elif kind == "mlProgram":
-            yield name, model.mlProgram
-
-    path = case.path()
-    data = path.read_bytes() if path.is_file() else next(model_directory(path).glob("*.mlmodel")).read_bytes()
-    yield from walk(schema.parse("Model", data), "")
-
-
-def blocks_of(block, path=""):
-    """Yield (path, Block) of a block and those nested in it."""
-    yield path, block
-    for op in block.operations:
-        for number, inner in enumerate(op.blocks):
-            step = f"{op.outputs[0].name if op.outputs else op.type}[{number}]"
-            yield from blocks_of(inner, f"{path}/{step}" if path else step)
 
 
 def count_in_protobuf(case):

@@ -10,13 +10,14 @@ import sys
 
 import pytest
 
-from hostile_bytes import run_child
+from children import run_child
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS and /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS and /proc")]
 MIB = 1 << 20
 
 PRELUDE = """
     import pathlib, tempfile
+    from children import peak_rss_nbytes
     from hostile_bytes import *
     from hostile_bytes import field
     import milblob

@@ -10,7 +10,7 @@ import pytest
 
 import hostile_chains
 import milblob
-from hostile_bytes import run_child
+from children import run_child
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS")
 MEMORY_NBYTES = 3 << 30

@@ -14,7 +14,9 @@ import pytest
 
 import milblob
 import reference
-from hostile_bytes import DATA, blob_value, const, model, program, run_child, write_package
+from children import run_child
+from hostile_bytes import blob_value, const, model, program, write_package
+from paths import DATA
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX file types and links")
 WEIGHTS, (OFFSET,) = reference.write_blobs([("FLOAT32", [float(i) for i in range(10)])])
@@ -146,7 +148,7 @@ def test_weight_file_that_is_none(data, kind, words, tmp_path):
 
 @posix
 @pytest.mark.parametrize("target", ["file", "folder", "device", "missing", "loop"])
-def test_link_that_leads_out(target, tmp_path):
+def test_link_that_leads_out(every_way, target, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "weight.bin").write_bytes(WEIGHTS)
@@ -171,7 +173,7 @@ def test_link_that_leads_out(target, tmp_path):
 
 
 @posix
-def test_link_that_stays_inside(tmp_path):
+def test_link_that_stays_inside(every_way, tmp_path):
     package = package_with(tmp_path, "@model_path/weights/weight.bin", {"real.bin": WEIGHTS})
     inside = package / "Data/com.apple.CoreML"
     (inside / "weights/weight.bin").symlink_to("real.bin")
@@ -182,7 +184,7 @@ def test_link_that_stays_inside(tmp_path):
 
 
 @posix
-def test_package_that_is_a_link_itself(tmp_path):
+def test_package_that_is_a_link_itself(every_way, tmp_path):
     package = package_with(tmp_path, "@model_path/weights/weight.bin")
     link = tmp_path / "link.mlpackage"
     link.symlink_to(package)
@@ -191,7 +193,7 @@ def test_package_that_is_a_link_itself(tmp_path):
 
 
 @posix
-def test_directory_whose_name_begins_alike_is_outside(tmp_path):
+def test_directory_whose_name_begins_alike_is_outside(every_way, tmp_path):
     package = package_with(tmp_path, "@model_path/weights/weight.bin", {})
     twin = package / "Data/com.apple.CoreML2"
     twin.mkdir()
@@ -202,7 +204,7 @@ def test_directory_whose_name_begins_alike_is_outside(tmp_path):
 
 @posix
 @pytest.mark.parametrize("part", ["Manifest.json", "Data/com.apple.CoreML/model.mlmodel"])
-def test_parts_of_a_package_that_are_links_out(part, tmp_path):
+def test_parts_of_a_package_that_are_links_out(every_way, part, tmp_path):
     package = package_with(tmp_path, "@model_path/weights/weight.bin")
     (package / part).rename(tmp_path / "moved")
     (package / part).symlink_to(tmp_path / "moved")
@@ -212,7 +214,7 @@ def test_parts_of_a_package_that_are_links_out(part, tmp_path):
 
 @posix
 @pytest.mark.parametrize("part", ["model.mil", "metadata.json", "weights/weight.bin"])
-def test_parts_of_a_compiled_model_that_are_links_out(part, tmp_path):
+def test_parts_of_a_compiled_model_that_are_links_out(every_way, part, tmp_path):
     compiled = tmp_path / "m.mlmodelc"
     shutil.copytree(DATA / "opset_ios16_fp16/model.mlmodelc", compiled)
     (compiled / part).rename(tmp_path / "moved")
@@ -242,8 +244,10 @@ def make_special(kind, path):
 
 @posix
 @pytest.mark.parametrize("kind", ["FIFO", "socket", "directory", "character device"])
-def test_special_file_in_every_place(kind, tmp_path):
+def test_special_file_in_every_place(every_way, kind, tmp_path):
     """Refused by name, at once: opening a FIFO must not wait for a writer, /dev/zero must not be read to its end."""
+    if every_way == "compared afterwards" and kind == "FIFO":
+        pytest.skip("no FIFOs in the file systems of Windows")
     refused_by = (milblob.FormatError, milblob.ResolveError) if kind == "character device" else milblob.FormatError
     words = "got a link to /dev/zero" if kind == "character device" else f"expected a regular file, got a {kind}"
     special = tmp_path / "special.bin"

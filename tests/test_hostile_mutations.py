@@ -9,8 +9,11 @@ import json
 import pytest
 
 import milblob
-from hostile_bytes import DATA, run_child
+from children import run_child
+from paths import DATA
 from thorough import sized
+
+pytestmark = pytest.mark.slow
 
 # What the child runs. Files are written to a package on disk, so that references lead somewhere.
 CHILD = """

@@ -5,14 +5,14 @@ import pathlib
 import re
 import shutil
 import subprocess
-import sysconfig
 
 import pytest
 
 import milblob
-from hostile_bytes import run_child
+from c_drivers import compilers
+from children import run_child
+from paths import ROOT
 
-ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE, HEADERS = ROOT / "src" / "milblob", ROOT / "include" / "milblob"
 MAX_LINES = 600
 
@@ -120,10 +120,33 @@ def test_no_assertions():
         assert not lines, f"{inside}: assert in line {lines[0]}"
 
 
-def compilers():
-    c = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) or shutil.which("cc")
-    cxx = shutil.which((sysconfig.get_config_var("CXX") or "c++").split()[0]) or shutil.which("c++")
-    return {"c11": c, "c++17": cxx}
+def test_tests_have_the_folders_of_the_package():
+    """A reader finds the tests of a module where the module is."""
+    ours = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("test_*.py"))}
+    assert ours <= set(FOLDERS) | {"codec"}
+    assert {"storage", "values", "blobs", "program", "model", "formats", "analysis", "rewrite", "compat", "cli"} <= ours
+
+
+def test_no_test_module_imports_another():
+    """What tests share is in tests/support. Code for child processes, in strings, counts too."""
+    checked = 0
+    for path in (ROOT / "tests").rglob("*.py"):
+        for name in re.findall(r"^ *(?:from|import) +([\w.]+)", path.read_text(encoding="utf-8"), re.M):
+            is_test = name == "conftest" or name.rpartition(".")[2].startswith("test_")
+            is_bench = (path.name, name) == ("test_bench.py", "conftest")  # a benchmark that it writes: that of bench/
+            assert not is_test or is_bench, (
+                f"{path.relative_to(ROOT)} imports {name}: move what both need to tests/support"
+            )
+            checked += 1
+    assert checked > 500
+
+
+def test_conftest_has_fixtures_only():
+    tree = ast.parse((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        assert not isinstance(node, ast.ClassDef | ast.Assign), f"tests/conftest.py, line {node.lineno}: no fixture"
+        if isinstance(node, ast.FunctionDef):
+            assert any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list), node.name
 
 
 def compile_headers(standard, unit, headers):
@@ -136,6 +159,7 @@ def compile_headers(standard, unit, headers):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_headers_compile_alone(tmp_path):
     headers = sorted(HEADERS.rglob("*.h"))
     assert len(headers) >= 14
@@ -143,6 +167,7 @@ def test_headers_compile_alone(tmp_path):
         compile_headers("c11", tmp_path / f"{header.parent.name}_{header.stem}.c", [header, header])
 
 
+@pytest.mark.slow
 def test_headers_compile_as_cpp(tmp_path):
     """Together, which takes a tenth of the time: what each includes is the same as in C."""
     compile_headers("c++17", tmp_path / "all.cpp", 2 * sorted(HEADERS.rglob("*.h")))

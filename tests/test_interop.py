@@ -1,6 +1,5 @@
 """milblob beside coremltools in one process, reading the same files: equal values, in either order of import."""
 
-import collections
 import random
 import subprocess
 import sys
@@ -10,22 +9,14 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import (
-    BLOB_CASES,
-    DATA,
-    MODEL_CASES,
-    NUMPY,
-    assert_same,
-    child_environment,
-    load_case,
-    model_directory,
-    natural,
-)
+from cases import BLOB_CASES, MODEL_CASES, load_case
+from children import child_environment
+from coremltools_view import WORDS, load_pymil, loaded_values
+from dtype_values import NUMPY, assert_same, natural
+from paths import DATA
 
 pytest.importorskip("coremltools")
 
-from coremltools import proto
-from coremltools.converters.mil.frontend.milproto import load as milproto
 from coremltools.libmilstoragepython import _BlobStorageReader, _BlobStorageWriter
 
 PACKAGES = [
@@ -36,51 +27,6 @@ PACKAGES = [
     and load_case(name).expected.get("pymil") == "loads"
     and name != "weight_files"  # coremltools resolves by basename and reads the wrong file there
 ]
-WORDS = {
-    "FLOAT16": ("fp16", np.uint16),
-    "FLOAT32": ("float", np.float32),
-    "INT8": ("int8", np.int8),
-    "INT16": ("int16", np.int16),
-    "INT32": ("int32", np.int32),
-    "UINT8": ("uint8", np.uint8),
-    "UINT16": ("uint16", np.uint16),
-    "UINT32": ("uint32", np.uint32),
-    "INT4": ("int4", np.int8),
-    "UINT1": ("uint1", np.uint8),
-    "UINT2": ("uint2", np.uint8),
-    "UINT3": ("uint3", np.uint8),
-    "UINT4": ("uint4", np.uint8),
-    "UINT6": ("uint6", np.uint8),
-}
-
-
-def load_pymil(path):
-    root = model_directory(path)
-    file = path if path.is_file() else next(root.glob("*.mlmodel"))
-    spec = proto.Model_pb2.Model.FromString(file.read_bytes())
-    return milproto.load(spec, specification_version=spec.specificationVersion, file_weights_dir=str(root / "weights"))
-
-
-def loaded_values(program):
-    """(function, output, parameter) -> values after loading: of const operations, and of the parts of constexpr ones.
-
-    A list, for names that occur in several blocks.
-    """
-    found = collections.defaultdict(list)
-
-    def visit(function, block):
-        for op in block.operations:
-            if op.op_type == "const":
-                found[function, op.outputs[0].name, "val"].append(op.outputs[0].val)
-            elif op.op_type.startswith("constexpr_"):
-                for key, value in op.inputs.items():
-                    found[function, op.outputs[0].name, key].append(value.val)
-            for inner in op.blocks:
-                visit(function, inner)
-
-    for name, function in program.functions.items():
-        visit(name, function)
-    return found
 
 
 @pytest.mark.parametrize(("name", "path"), PACKAGES)
@@ -146,6 +92,7 @@ print("good", len(milblob.load(path, stored=True)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "imports",
     [

@@ -12,10 +12,14 @@ import pytest
 
 import milblob
 import reference
-from hostile_bytes import LIMIT_NBYTES, Sparse, blob_value, field, model, program, run_child, tensor_type, write_package
+from children import LIMIT_NBYTES, run_child
+from hostile_bytes import Sparse, blob_value, field, model, program, tensor_type, write_package
 from thorough import sized
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sparse files and VmHWM")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sparse files and VmHWM"),
+]
 GIB = 1 << 30
 WORKED_THROUGH = sized(GIB // 4, GIB)
 """Instead of GIB where every byte is read or written."""
@@ -40,7 +44,7 @@ def large_model(*operations):
 
 
 CHILD = """
-    from hostile_bytes import peak_rss_nbytes
+    from children import peak_rss_nbytes
     import milblob
     baseline = peak_rss_nbytes()
     path, counts = sys.argv[1], dict(item.split("=") for item in sys.argv[2:])
@@ -90,7 +94,7 @@ def test_program_property_of_a_large_model_is_refused(tmp_path):
     path = tmp_path / "model.mlmodel"
     large_model(large_const("w", 11, 1, 4, 3 * GIB // 4)).write(path)
     code = """
-        from hostile_bytes import peak_rss_nbytes
+        from children import peak_rss_nbytes
         import milblob
         with milblob.open(sys.argv[1]) as opened:
             try:
@@ -145,7 +149,7 @@ def test_large_blob_file_that_announces_what_fits_and_holds_nothing(nbytes, tmp_
     path = tmp_path / "weight.bin"
     Sparse(struct.pack("<II56x", min((nbytes - 64) // 64, (1 << 32) - 1), 2), nbytes - 64).write(path)
     code = """
-        from hostile_bytes import peak_rss_nbytes
+        from children import peak_rss_nbytes
         import milblob
         try:
             milblob.open(sys.argv[1])
@@ -164,7 +168,8 @@ def test_splice_of_a_large_file(tmp_path):
     wanted = large_model(large_const("w", 11, 1, 4, 3 * WORKED_THROUGH // 4), large_const("after", 11, 1, 4, 20_000))
     code = """
         import os, struct, tracemalloc
-        from hostile_bytes import field, peak_rss_nbytes, tensor_type
+        from children import peak_rss_nbytes
+        from hostile_bytes import field, tensor_type
         from milblob import _codec
         from milblob.storage.mapped import Mapping
         from milblob.program.scan import Program
@@ -202,7 +207,7 @@ def test_writer_past_6_gib(tmp_path):
         import os
         import numpy as np
         import milblob, milblob.blobs.writer
-        from hostile_bytes import peak_rss_nbytes
+        from children import peak_rss_nbytes
         milblob.blobs.writer._require_filled = lambda *_: None  # the writer insists on it; here the holes are the point
         path, gib = sys.argv[1], 1 << 30
         tail, bits = np.array([1.5, -2.5, 3.5], np.float16), np.arange(100_003, dtype=np.uint8) % 8

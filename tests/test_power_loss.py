@@ -1,6 +1,6 @@
 """Every state in which a disk may be after a power failure, of everything that writes: opened, it is the old or the new one.
 
-tests/powerloss.py has the model. MILBLOB_THOROUGH=1 looks at more combinations where there are too many for all of them.
+tests/support/powerloss.py has the model. MILBLOB_THOROUGH=1 looks at more combinations where there are too many for all of them.
 """
 
 import random
@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
+from outcomes import Case, snapshot
 from powerloss import Disk
-from test_faults import Case, snapshot
 from thorough import sized
-from writers import WRITERS
+from writers import WRITERS, act, act_without
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and a library to preload")
 
@@ -32,7 +32,7 @@ def states_of(faults, case, action, arguments):
 @pytest.mark.parametrize("name", SAFE)
 def test_every_state(faults, tmp_path, name):
     case = Case(name, tmp_path / "run")
-    disk = states_of(faults, case, "writers:act", [])
+    disk = states_of(faults, case, act, [])
     after = {path: stat.S_IMODE(mode) for path, (mode, _) in snapshot(case.folder).items() if not stat.S_ISLNK(mode)}
     for number, state in enumerate(disk.states):
         shutil.rmtree(case.folder)
@@ -56,7 +56,7 @@ def test_every_state(faults, tmp_path, name):
 def test_a_missing_sync_is_seen(faults, tmp_path, what, name):
     """The model is not blind: without one of the syncs some state is neither the old nor the new one."""
     case = Case(name, tmp_path / "run")
-    for state in states_of(faults, case, "writers:act_without", [what]).states:
+    for state in states_of(faults, case, act_without, [what]).states:
         shutil.rmtree(case.folder)
         state.write(case.folder)
         try:
@@ -72,7 +72,7 @@ def test_a_missing_sync_is_seen(faults, tmp_path, what, name):
 def test_power_fails_twice(faults, tmp_path, name):
     """It fails again while what the first failure left is completed, or done once more."""
     case = Case(name, tmp_path / "run")
-    states = states_of(faults, case, "writers:act", []).states
+    states = states_of(faults, case, act, []).states
     chance, looked_at = random.Random(name), 0
     pending = {state for state in states if any("milblob-journal" in path for path in state.tree)}
     for first in sorted(chance.sample(states, len(states)), key=lambda state: state not in pending):
@@ -83,7 +83,7 @@ def test_power_fails_twice(faults, tmp_path, name):
         if first not in pending and case.see() != case.old:
             continue  # done already
         disk = Disk(case.folder, seed=name, limit=sized(40, 300), has_drafts=sized(False, True))
-        disk.replay(faults.record("writers:act", [name, str(case.folder)], root=case.folder))
+        disk.replay(faults.record(act, [name, str(case.folder)], root=case.folder))
         for state in disk.states:
             shutil.rmtree(case.folder)
             state.write(case.folder)

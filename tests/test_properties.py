@@ -3,7 +3,6 @@
 MILBLOB_HYPOTHESIS chooses how long: dev (default, about 15 seconds in all), ci, long.
 """
 
-import os
 import struct
 
 import numpy as np
@@ -15,11 +14,7 @@ from hypothesis.extra import numpy as hnp
 import milblob
 import reference
 from hostile_bytes import blob_value, const, field, function, immediate, model, operation, program, write_package
-
-settings.register_profile("dev", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("dev"), max_examples=500)
-settings.register_profile("long", settings.get_profile("dev"), max_examples=20_000)
-PROFILE = settings.get_profile(os.environ.get("MILBLOB_HYPOTHESIS", "dev"))
+from thorough import PROFILE
 
 NUMERIC = [member for member in milblob.DType if member is not milblob.DType.STRING]
 BLOB_DTYPES = [member for member in NUMERIC if member.blob_code is not None]

@@ -2,15 +2,14 @@
 
 import hashlib
 import json
-import pathlib
 import re
 
 import numpy as np
 import pytest
 
 import reference
+from paths import DATA
 
-DATA = pathlib.Path(__file__).parent / "data"
 CASES = sorted(path.parent.relative_to(DATA).as_posix() for path in DATA.rglob("expected.json"))
 BLOB_CASES = [case for case in CASES if case.startswith("blob_")]
 MODEL_CASES = [case for case in CASES if not case.startswith("blob_")]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import milblob
-from hostile_bytes import DATA
 from milblob.cli import main
 from milblob.formats.write import save
+from paths import DATA
 from repacking import tree
 
 PACKAGE = DATA / "opset_ios16_fp16/model.mlpackage"

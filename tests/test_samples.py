@@ -1,5 +1,5 @@
 """Real models by other people. They are not part of the repository: put them at ../shared/samples or name the folder in
-MILBLOB_SAMPLES. What is expected is read from their bytes by coremltools, by tests/reference.py or by plain patterns.
+MILBLOB_SAMPLES. What is expected is read from their bytes by coremltools, by tests/support/reference.py or by plain patterns.
 """
 
 import os
@@ -12,9 +12,11 @@ import pytest
 
 import milblob
 import reference
-from conftest import NUMPY, ROOT, model_directory
+from cases import model_directory
+from dtype_values import NUMPY
 from milblob.program import schema
-from test_golden import blocks_of
+from paths import ROOT
+from protobuf_programs import blocks_of
 
 SAMPLES = Path(os.environ.get("MILBLOB_SAMPLES") or ROOT.parent / "shared" / "samples")
 ENCODER = "FluidInference+FluidAudio/streaming_encoder"

@@ -9,8 +9,10 @@ import pytest
 
 import milblob
 import reference
-from hostile_bytes import DATA, FLOATS, SANITIZED, const, field, immediate, model, run_child
+from children import SANITIZED, run_child
+from hostile_bytes import FLOATS, const, field, immediate, model
 from milblob.storage.mapped import Mapping
+from paths import DATA
 
 PACKAGE = DATA / "constexpr_ios18/model.mlpackage"
 FILE = DATA / "blob_all_dtypes/weight.bin"
@@ -176,7 +178,7 @@ def test_large_values_are_decoded_side_by_side():
 def test_first_use_of_protobuf_in_many_threads():
     code = """
         import threading
-        from hostile_bytes import DATA
+        from paths import DATA
         import milblob
         kinds, barrier = [], threading.Barrier(8)
         with milblob.open(DATA / "opset_ios16_fp16/model.mlpackage") as shared:

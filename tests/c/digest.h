@@ -1,6 +1,6 @@
 /* digest.h: one number for all results of the plain tier, printed at the end: it has to be the same on every CPU.
  *
- * Results that tests/test_c_drivers.py knows; of a harness for fuzzing there is none. */
+ * Results that tests/codec/test_c_drivers.py knows; of a harness for fuzzing there is none. */
 #ifndef DIGEST_H
 #define DIGEST_H
 

@@ -1,8 +1,8 @@
 /* faults.c: a library to preload that makes the nth call on a file fail, read or write short, or kill the process; and
  * one that records every call that changes a file, with its data.
  *
- * Only calls below one directory count. tests/faults.py builds it, and says what it does through faults_arm and
- * faults_record; tests/powerloss.py reads what was recorded. */
+ * Only calls below one directory count. tests/support/faults.py builds it, and says what it does through faults_arm and
+ * faults_record; tests/support/powerloss.py reads what was recorded. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>

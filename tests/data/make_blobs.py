@@ -1,4 +1,4 @@
-"""Bare blob v2 files: written by coremltools' storage writer where it can, by tests/reference.py where it cannot."""
+"""Bare blob v2 files: written by coremltools' storage writer where it can, by tests/support/reference.py where it cannot."""
 
 import os
 import struct
@@ -9,7 +9,7 @@ from coremltools.libmilstoragepython import _BlobStorageWriter
 
 import record
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import reference
 
 # dtype name -> (writer method, array type it takes). All 14 that coremltools 9.0 has.
@@ -102,7 +102,7 @@ def make_appended(folder):
 
 
 def make_handmade(folder):
-    """Dtypes coremltools has no writer for, by tests/reference.py: every fp8 byte, many bfloat16 patterns."""
+    """Dtypes coremltools has no writer for, by tests/support/reference.py: every fp8 byte, many bfloat16 patterns."""
     rng = np.random.default_rng(3)
     records = [
         ("BFLOAT16", rng.integers(0, 1 << 16, 300).tolist()),
@@ -117,7 +117,7 @@ def make_handmade(folder):
     path = os.path.join(folder, "weight.bin")
     with open(path, "wb") as file:
         file.write(data)
-    note = "bfloat16 and fp8, which coremltools 9.0 can neither write nor read; made by tests/reference.py"
+    note = "bfloat16 and fp8, which coremltools 9.0 can neither write nor read; made by tests/support/reference.py"
     record.record_blobs(folder, ["weight.bin"], note, *describe(path, offsets, "reference"))
 
 
@@ -143,7 +143,7 @@ def make_none(folder):
     path = os.path.join(folder, "weight.bin")
     with open(path, "wb") as file:
         file.write(reference.write_blobs([])[0])
-    record.record_blobs(folder, ["weight.bin"], "no record: 64 bytes of header, by tests/reference.py", [], [])
+    record.record_blobs(folder, ["weight.bin"], "no record: 64 bytes of header, by tests/support/reference.py", [], [])
 
 
 CASES = {

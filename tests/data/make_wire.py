@@ -11,7 +11,7 @@ import sys
 
 import record
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import reference
 
 FLOAT32, FLOAT64, INT32, INT64, BOOL, STRING, UINT8 = 11, 12, 23, 24, 1, 2, 31

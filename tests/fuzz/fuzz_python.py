@@ -18,7 +18,7 @@ import warnings
 import numpy
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 if __name__ == "__main__" and "--replay" not in sys.argv:
     import atheris

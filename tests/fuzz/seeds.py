@@ -11,7 +11,7 @@ import zipfile
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 DATA = TESTS / "data"
-sys.path[:0] = [str(TESTS), str(TESTS.parent / "src")]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent / "src")]
 
 import hostile_chains  # noqa: E402
 import reference  # noqa: E402

@@ -2,7 +2,7 @@
 
 Each of them does the case that is slow, and calls the function that it replaces for everything else: small arrays, odd
 dtypes, and whatever ends in an error there. What it returns is equal in dtype, shape and every bit
-(tests/test_compat_fastpaths.py). Nothing here imports coremltools: the modules are handed in.
+(tests/compat/test_fastpaths.py). Nothing here imports coremltools: the modules are handed in.
 """
 
 import functools

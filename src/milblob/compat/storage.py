@@ -1,6 +1,6 @@
 """The two classes of coremltools' native module `libmilstoragepython`, over milblob's reader and building blocks.
 
-Methods, arguments, results and error classes are those of coremltools 9.0 (tests/test_compat_storage.py calls both with
+Methods, arguments, results and error classes are those of coremltools 9.0 (tests/compat/test_storage.py calls both with
 the same arguments and compares); RuntimeError, ValueError and TypeError are what pybind11 makes of its C++ exceptions.
 Different on purpose:
 

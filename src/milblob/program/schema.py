@@ -4,7 +4,7 @@
 ones are reached by their dotted name: `message_class("Value.BlobFileValue")`. `schema.DataType` is the MIL enum.
 
 The tables below state names, numbers and types, which are the interface; they are not a copy of Core ML's .proto files.
-tests/test_schema.py compares them with the descriptors of the installed coremltools field by field.
+tests/program/test_schema.py compares them with the descriptors of the installed coremltools field by field.
 
 protobuf (4.25 or later) is imported when the first class is asked for, never by importing this module. The classes live
 in a private DescriptorPool, because the default one refuses a second set of the same full names: with it, whichever of

@@ -1,0 +1,332 @@
+"""milblob.diff: which tensors are compared, what is said of them, and figures against NumPy."""
+
+import json
+import math
+import struct
+import tracemalloc
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import milblob
+from cases import CASES
+from diffing import check_figures, kinds, noise
+from milblob import DType
+from milblob.program import schema
+from paths import DATA
+
+COMPILED = [name for name in CASES if (DATA / name / "model.mlmodelc").exists()]
+
+
+# ---------------------------------------------------------------------------------------------------------------- kinds
+
+
+def test_every_kind():
+    a = {
+        "same": noise(), "zeros": np.zeros(3, "f4"), "cast": np.arange(20, dtype="f4"), "other": noise(), "shape": noise(),
+        "gone": noise(4), "text": np.array(["x", "y"], object), "spoken": np.array(["x"], object),
+    }  # fmt: skip
+    b = {
+        "same": noise(), "zeros": np.array([0, -0.0, 0], "f4"), "cast": np.arange(20, dtype="f2"), "other": noise() + 1,
+        "shape": noise().reshape(10, 100), "text": np.array(["x", "y"], object), "spoken": np.array(["z"], object),
+        "new": noise(4),
+    }  # fmt: skip
+    found = milblob.diff(a, b)
+    assert kinds(found) == {
+        "same": "same", "zeros": "close", "cast": "dtype", "other": "different", "shape": "shape", "gone": "only_a",
+        "text": "same", "spoken": "different", "new": "only_b",
+    }  # fmt: skip
+    assert found and not found.same
+    assert [row.name for row in found.rows if not row.is_different] == ["same", "zeros", "text"]
+    assert found.totals["same"] == 2 and found.totals["only_b"] == 1 and found.totals["elements"] == 2026
+    words = {row.name: row.words for row in found.rows}
+    assert words["cast"] == "float32 in A, float16 in B, same values"
+    assert words["zeros"] == "same values in other bits (0 for -0)"
+    assert words["shape"] == "shape [1000] in A, [10, 100] in B"
+    assert words["gone"] == "only in A: float32 [4]" and words["new"] == "only in B: float32 [4]"
+    assert words["other"].startswith("1,000 of 1,000 elements differ, max 1, mean 1, relative ")
+    assert str(found).splitlines()[0].startswith("arrays and arrays: different, 9 tensors: 2 the same, 1 close, ")
+    assert json.loads(json.dumps(found.as_dict()))["tensors"][1]["figures"]["sqnr"] is None
+    assert [row.name for row in found.worst()][-1] == "zeros"
+    assert milblob.diff(a, a).same and not milblob.diff(a, a)
+
+
+@pytest.mark.parametrize(("atol", "rtol", "kind", "outside"), [(0, 0, "different", 4), (0.5, 0, "different", 2), (1, 0, "close", 0), (0, 0.1, "different", 2), (0.5, 0.1, "close", 0)])  # fmt: skip
+def test_tolerances(atol, rtol, kind, outside):
+    a = np.array([10, 10, -10, 0, 0, 1], "f4")
+    b = np.array([11, 9, -10, 0.5, -0.25, 1], "f4")
+    (row,) = milblob.diff({"w": a}, {"w": b}, atol=atol, rtol=rtol).rows
+    assert (row.kind, row.figures.outside, row.figures.unequal) == (kind, outside, 4)
+    assert row.figures.outside == int((~np.isclose(b, a, rtol=rtol, atol=atol)).sum())
+
+
+def test_with_a_tolerance_another_dtype_is_close():
+    a = {"w": noise()}
+    b = {"w": noise().astype(np.float16)}
+    assert kinds(milblob.diff(a, b)) == {"w": "different"}
+    found = milblob.diff(a, b, rtol=1e-3, atol=1e-7)
+    assert kinds(found) == {"w": "close"} and found.same
+
+
+# -------------------------------------------------------------------------------------------------------------- figures
+
+
+@pytest.mark.parametrize("dtypes", [("f4", "f4"), ("f4", "f2"), ("f2", "f2"), ("f8", "f4"), ("f4", ml_dtypes.bfloat16), ("i4", "f2"), ("i1", "i1")], ids=str)  # fmt: skip
+@pytest.mark.parametrize("count", [7, 5000, 1_500_000])
+def test_figures(dtypes, count):
+    rng = np.random.default_rng(count)
+    a = (rng.standard_normal(count) * 20 + 5).astype(dtypes[0])
+    b = (a.astype(float) + rng.standard_normal(count)).astype(dtypes[1])
+    (row,) = milblob.diff({"w": a}, {"w": b}).rows
+    assert row.kind == "different"
+    check_figures(row.figures, a, b)
+
+
+@pytest.mark.parametrize(("a", "b", "most"), [
+    ([1e200], [-1e200], 2e200), ([1e-200], [-1e-200], 2e-200), ([1e-170, 2e-170], [2e-170, 4e-170], 2e-170),
+    ([1.0, 2.0], [1e200, 2.0], 1e200), ([1e160, 1.0], [1e160, 2.0], 1.0),
+])  # fmt: skip
+def test_squares_that_float64_does_not_hold_are_in_no_figure(a, b, most):
+    (row,) = milblob.diff({"w": np.array(a)}, {"w": np.array(b)}).rows
+    assert row.figures.max_abs == most
+    assert row.figures.relative is row.figures.cosine is row.figures.correlation is row.figures.sqnr is None
+
+
+def test_a_mean_that_float64_does_not_hold_is_none():
+    (row,) = milblob.diff({"w": np.full(9, 1e308)}, {"w": np.zeros(9)}).rows
+    assert row.figures.max_abs == 1e308 and row.figures.mean_abs is None
+
+
+def test_figures_of_packed_elements(tmp_path):
+    """int4 and uint6 in weight files, 2^20 and some, against the elements themselves."""
+    rng = np.random.default_rng(1)
+    arrays = [rng.integers(-8, 8, (1031, 1021)).astype(np.int8) for _ in range(2)]
+    sixes = [rng.integers(0, 64, 600_001).astype(np.uint8) for _ in range(2)]
+    paths = []
+    for number in range(2):
+        paths.append(tmp_path / f"{number}.json")
+        milblob.write_weights(
+            {"four": arrays[number], "six": sixes[number]}, tmp_path / f"{number}.bin", listing=paths[-1],
+            dtypes={"four": "int4", "six": "uint6"},
+        )  # fmt: skip
+    four, six = milblob.diff(*paths).rows
+    assert four.dtypes == (DType.INT4, DType.INT4)
+    check_figures(four.figures, *arrays)
+    check_figures(six.figures, *sixes)
+    assert kinds(milblob.diff(paths[0], {"four": arrays[0], "six": sixes[0]})) == {"four": "dtype", "six": "dtype"}
+
+
+def test_zero_and_constant_arrays():
+    zero, one = np.zeros(8, "f4"), np.ones(8, "f4")
+    (row,) = milblob.diff({"w": zero}, {"w": one}).rows
+    assert row.figures[3:] == (1.0, 1.0, None, None, None, None)
+    (row,) = milblob.diff({"w": one}, {"w": one * 2}).rows
+    assert row.figures[3:] == pytest.approx((1.0, 1.0, 1.0, 1.0, None, 0.0))
+    (row,) = milblob.diff({"w": zero}, {"w": -zero}).rows
+    assert row.figures[3:] == (0.0, 0.0, 0.0, None, None, math.inf)
+    (row,) = milblob.diff({"w": zero[:0]}, {"w": zero[:0].astype("f2")}).rows
+    assert row.kind == "dtype" and row.figures == (0, 0, 0, *[None] * 6)
+
+
+def test_what_is_not_finite():
+    a = np.array([np.nan, np.inf, np.nan, 1, -np.inf], "f4")
+    assert kinds(milblob.diff({"w": a}, {"w": a.copy()})) == {"w": "same"}
+    b = np.array([np.nan, np.inf, 5, 3, np.inf], "f4")
+    (row,) = milblob.diff({"w": a}, {"w": b}, atol=100).rows
+    assert row.kind == "different"
+    assert row.figures[:5] == (3, 2, 2, 2.0, 2.0)
+    assert "2 NaN or infinite on one side" in row.words
+    (row,) = milblob.diff({"w": a[:3]}, {"w": np.array([1, 2, 3], "f4")}).rows
+    assert row.figures == (3, 3, 3, *[None] * 6)
+    assert json.loads(json.dumps(row.as_dict()))["figures"]["max_abs"] is None
+
+
+# -------------------------------------------------------------------------------------------------------------- pairing
+
+
+def test_mapping():
+    a, b = {"x": noise(), "y": noise(seed=1), "z": noise(3)}, {"u": noise(), "y": noise(seed=1)}
+    found = milblob.diff(a, b, mapping={"x": "u", "z": None})
+    assert [(row.name, row.other, row.kind) for row in found.rows] == [("x", "u", "same"), ("y", "y", "same")]
+    assert milblob.diff(a, b, mapping={"x": "y", "y": "u", "z": None}).rows[0].other == "y"
+    for mapping in ({"q": "u"}, {"x": "q"}):
+        with pytest.raises(KeyError, match="mapping: expected names in arrays, got 'q'"):
+            milblob.diff(a, b, mapping=mapping)
+    with pytest.raises(ValueError, match="each name once"):
+        milblob.diff(a, b, mapping={"x": "u", "y": "u"})
+
+
+def test_selecting():
+    a, b = {"x": noise(), "y": noise()}, {"x": noise(), "z": noise()}
+    assert kinds(milblob.diff(a, b, select=lambda name: name in "xz")) == {"x": "same", "z": "only_b"}
+    path = DATA / "functions" / "model.mlpackage"
+    with milblob.open(path) as model:
+        first, second = model.functions
+        mine = [tensor.name for tensor in model.values() if tensor.function == second]
+    assert [row.name for row in milblob.diff(path, path, function=second).rows] == mine
+    with pytest.raises(KeyError, match="function: expected one of"):
+        milblob.diff(path, path, function="nonsense")
+    with pytest.raises(KeyError, match="expected one of none"):
+        milblob.diff(a, b, function=first)
+
+
+def two_functions(folder):
+    """A model of two functions with a weight each: f/w and g/v."""
+    model = schema.parse("Model", b"")
+    model.specificationVersion = 9
+    for number, (function, weight) in enumerate((("f", "w"), ("g", "v"))):
+        block = model.mlProgram.functions[function].block_specializations["CoreML8"]
+        model.mlProgram.functions[function].opset = "CoreML8"
+        op = block.operations.add(type="const")
+        op.outputs.add(name=weight)
+        value = op.attributes["val"]
+        value.type.tensorType.dataType, value.type.tensorType.rank = 11, 1
+        value.type.tensorType.dimensions.add().constant.size = 12
+        value.immediateValue.tensor.floats.values.extend([number] * 12)
+        op.outputs[0].type.CopyFrom(value.type)
+    path = folder / "two.mlmodel"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_a_name_without_its_function(tmp_path):
+    path = two_functions(tmp_path)
+    arrays = {"w": np.zeros(12, "f4"), "v": np.ones(12, "f4")}
+    found = milblob.diff(arrays, path).rows
+    assert [(row.name, row.other, row.kind) for row in found] == [("w", "f/w", "same"), ("v", "g/v", "same")]
+    assert {row.name: row.other for row in milblob.diff(path, arrays).rows} == {"f/w": "w", "g/v": "v"}
+    crossed = milblob.diff(path, arrays, mapping={"w": "v", "v": "w"})
+    assert {row.name: row.other for row in crossed.rows} == {"f/w": "v", "g/v": "w"}
+
+
+def test_names_only():
+    found = milblob.diff({"x": noise(), "y": noise()}, {"x": noise(3), "z": noise()}, names_only=True)
+    assert kinds(found) == {"x": "named", "y": "only_a", "z": "only_b"} and not found.same
+    assert milblob.diff({"x": noise()}, {"x": noise(3)}, names_only=True).same
+
+
+def test_progress_and_open_models():
+    path = DATA / "opset_ios18_fp16" / "model.mlpackage"
+    told = []
+    with milblob.open(path) as model:
+        found = milblob.diff(model, path, progress=lambda name, nbytes: told.append((name, nbytes)))
+        assert told == [(tensor.name, tensor.nbytes) for tensor in model.values()]
+        assert found.same and found.a == found.b == str(path)
+        assert len(model) == len(found.rows)  # still open
+        next(iter(model.values())).read()
+    with pytest.raises(ValueError, match="tolerances"):
+        milblob.diff(path, path, atol=-1)
+
+
+# ------------------------------------------------------------------------------------------------ what does not count
+
+
+def records_of(data):
+    """Offsets of the metadata of every record of a weight file."""
+    (count,) = struct.unpack_from("<I", data)
+    offset, found = 64, []
+    for _ in range(count):
+        found.append(offset)
+        nbytes, start = struct.unpack_from("<QQ", data, offset + 8)
+        offset = -(-(start + nbytes) // 64) * 64
+    return found
+
+
+@pytest.mark.parametrize("source", ["opset_ios17_fp16", "palette_4bit"])
+def test_bytes_that_nothing_initialised(source, tmp_path):
+    """Three copies of one weight file with other noise in bytes 24..63 of its records, as old coremltools left it."""
+    original = next((DATA / source).rglob("weight.bin")).read_bytes()
+    places = records_of(original)
+    assert len(places) > 2
+    paths = []
+    for seed in range(3):
+        data, rng = bytearray(original), np.random.default_rng(seed)
+        for offset in places:
+            assert struct.unpack_from("<I", data, offset + 4)[0] in (1, 2, 3, 4)  # no padding to keep
+            data[offset + 24 : offset + 64] = rng.bytes(40)
+        paths.append(tmp_path / f"{seed}.bin")
+        paths[-1].write_bytes(data)
+    assert len({path.read_bytes() for path in paths}) == 3
+    for a, b in ((0, 1), (1, 2), (0, 2)):
+        found = milblob.diff(paths[a], paths[b])
+        assert found.same and {row.kind for row in found.rows} == {"same"} and len(found.rows) == len(places)
+
+
+def test_padding_bits_and_layout(tmp_path):
+    four = np.array([1, -2, 3], np.int8)
+    for name, align in (("a", 64), ("b", 4096)):
+        milblob.write_weights({"w": four, "x": noise()}, tmp_path / f"{name}.bin", listing=tmp_path / f"{name}.json", dtypes={"w": "int4"}, align=align)  # fmt: skip
+    data = bytearray((tmp_path / "b.bin").read_bytes())
+    start = struct.unpack_from("<Q", data, records_of(data)[0] + 16)[0]
+    data[start + 1] |= 0xF0  # four bits behind the last element
+    (tmp_path / "b.bin").write_bytes(data)
+    assert kinds(milblob.diff(tmp_path / "a.json", tmp_path / "b.json")) == {"w": "same", "x": "same"}
+    data[start + 1] ^= 0x01
+    (tmp_path / "b.bin").write_bytes(data)
+    assert kinds(milblob.diff(tmp_path / "a.json", tmp_path / "b.json")) == {"w": "different", "x": "same"}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_package_and_its_compiled_text(name):
+    found = milblob.diff(DATA / name / "model.mlpackage", DATA / name / "model.mlmodelc")
+    assert {row.kind for row in found.rows} == {"same"}
+    assert found.structure == []
+    if name != "flexible":  # its metadata.json has the default shape only
+        assert found.metadata == []
+
+
+def test_compressed_weights_against_what_coremltools_decompresses():
+    """Fixtures hold the dense values of coremltools' own decompress()."""
+    checked = 0
+    for name in CASES:
+        expected = json.loads((DATA / name / "expected.json").read_text())
+        rows = [row for row in expected.get("dense", ()) if row["dtype"] != "BFLOAT16"]
+        if not rows:
+            continue
+        arrays = np.load(DATA / name / "expected.npz")
+        dense = {row["output"]: arrays[row["npz"]] for row in rows}
+        path = DATA / name / expected["paths"][0]
+        found = milblob.diff(path, dense, select=dense.__contains__)
+        assert set(kinds(found)) == set(dense) and set(kinds(found).values()) <= {"stored", "same"}, (name, str(found))
+        assert all(row.compressions[1] == "" for row in found.rows)
+        shifted = {key: array + array.dtype.type(0.25) for key, array in dense.items()}
+        for row in milblob.diff(path, shifted, select=dense.__contains__).rows:
+            if np.isfinite(shifted[row.name].astype(float)).all() and shifted[row.name].size > 1:
+                assert (
+                    row.figures.max_abs == np.abs(shifted[row.name].astype(float) - dense[row.name].astype(float)).max()
+                )
+                checked += 1
+    assert checked > 20
+
+
+def test_memory_does_not_grow(tmp_path):
+    """Two files of 96 MiB that differ; what NumPy and Python allocate meanwhile."""
+    paths = []
+    for seed in range(2):
+        path = tmp_path / f"{seed}.bin"
+        with milblob.BlobWriter(path) as blobs:
+            blobs.write(np.full(24 << 20, seed, np.float16))
+            blobs.write(np.full(24 << 20, 3, np.float16))
+        paths.append(path)
+    tracemalloc.start()
+    found = milblob.diff(*paths)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert kinds(found) == {"#0": "different", "#1": "same"}
+    assert found.rows[0].figures.mean_abs == 1
+    assert peak < 24 << 20, peak
+
+
+def test_what_is_no_array():
+    good = {"a": noise(4)}
+    for value in (object(), None, [1, None], np.array(["x", 1], object)):
+        for sides in (({"a": value}, good), (good, {"a": value})):
+            with pytest.raises(TypeError, match=r"^array 'a': expected numbers or text, got (object|NoneType|int)$"):
+                milblob.diff(*sides)
+    with pytest.raises(TypeError, match="^names of arrays: expected str, got NoneType$"):
+        milblob.diff({None: noise(4)}, good)
+    for option in ({"atol": "x"}, {"rtol": None}):
+        with pytest.raises(TypeError, match="^[ar]tol: expected a number, got (str|NoneType)$"):
+            milblob.diff(good, good, **option)
+    assert not milblob.diff(good, good, atol=np.float32(0), rtol=0)

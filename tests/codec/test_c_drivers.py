@@ -1,0 +1,303 @@
+"""The kernels without Python: small C programs under AddressSanitizer and UndefinedBehaviorSanitizer (tests/c)."""
+
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import reference
+from c_drivers import DIGESTS, INCLUDES, SANITIZERS, compilers, corpus, tensor_value_files
+from children import run_child
+from hostile_bytes import const, field, immediate, list_value, model, program
+from paths import DATA, ROOT
+from thorough import sized
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory):
+    """A function that builds tests/c/NAME.c once and returns the program's path."""
+    compiler = compilers()["c11"]
+    folder = tmp_path_factory.mktemp("c")
+    (folder / "probe.c").write_text("int main(void) { return 0; }\n")
+    if compiler is None or sys.platform == "win32":
+        pytest.skip("no C compiler with sanitizers")
+    probe = subprocess.run(
+        [compiler, *SANITIZERS, folder / "probe.c", "-o", folder / "probe"], capture_output=True, check=False
+    )
+    if probe.returncode != 0 or subprocess.run([folder / "probe"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("the compiler lacks AddressSanitizer")
+
+    def one(name, *sources, include=ROOT / "include"):
+        program = (folder if include == ROOT / "include" else include) / name
+        if not program.exists():
+            options = ["-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", *SANITIZERS]
+            if include != ROOT / "include":  # made once, for one run
+                options = ["-O0", "-fsanitize=address"]
+            sources = sources or [ROOT / "tests" / "c" / f"{name}.c"]
+            subprocess.run(
+                [compiler, "-std=c11", "-g1", *options, f"-I{include}", *INCLUDES, *sources, "-o", program], check=True
+            )
+        return program
+
+    return one
+
+
+def run(command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def tensor_values(tmp_path_factory):
+    return tensor_value_files(tmp_path_factory.mktemp("values"))
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory):
+    """Program messages: of the fixtures' model files, and those of wire/."""
+    folder = tmp_path_factory.mktemp("programs")
+    paths = sorted(DATA.glob("wire/*/program.pb"))
+    for number, path in enumerate(sorted(DATA.glob("*/**/model.mlmodel"))):
+        try:
+            fields = reference.read_fields(path.read_bytes())
+        except ValueError:
+            continue
+        for _, _, body in [row for row in fields if row[0] == 502 and row[1] == 2]:
+            if len(body) < 12_000:
+                paths.append(folder / f"{number}.pb")
+                paths[-1].write_bytes(body)
+    assert len(paths) > 40
+    return paths
+
+
+def test_scan_program(build, programs):
+    run([build("scan_program"), "--whole", *corpus("program")])
+    run([build("scan_program"), *programs])
+    run([build("scan_program"), "--mutate", sized(50, 1500), 1, *programs])
+
+
+def test_scan_of_deep_nesting(build, tmp_path):
+    value = immediate(11, [10], field(1, field(1, bytes(40))))
+    for _ in range(150):
+        value = list_value([value])
+    path = tmp_path / "deep.pb"
+    path.write_bytes(program(const(value)))
+    assert model(b"")
+    run([build("scan_program"), path])
+    run([build("scan_program"), "--mutate", sized(100, 3000), 2, path])
+
+
+def test_walk_blob(build):
+    run([build("walk_blob"), "--whole", *corpus("blob")])
+    files = [path for path in sorted(DATA.glob("blob_*/weight.bin")) if path.stat().st_size < 20_000]
+    assert len(files) > 4
+    run([build("walk_blob"), *files])
+    run([build("walk_blob"), "--mutate", sized(133, 4000), 3, *files])
+
+
+def test_store_blob(build, tmp_path):
+    run([build("store_blob"), "--whole", *corpus("store")])
+    files = [path for path in sorted(DATA.glob("blob_*/weight.bin")) if path.stat().st_size < 1_000]
+    assert files
+    for nbytes in (0, 1, 7, 8, 9, 33, 4095, 4096, 4097, 9001):  # a range error is looked for in blocks of 4096
+        files.append(tmp_path / f"{nbytes}")
+        files[-1].write_bytes(
+            bytes(nbytes - nbytes // 50) + bytes(range(1, 1 + nbytes // 50))
+            if nbytes < 5000
+            else bytes(nbytes - 1) + b"\xff"
+        )
+    run([build("store_blob"), *files[:-4]])
+    run([build("store_blob"), "--mutate", sized(10, 200), 6, *files])
+
+
+def test_tensor_value(build, tensor_values):
+    run([build("tensor_value"), "--whole", *corpus("tensor")])
+    run([build("tensor_value"), *tensor_values])
+    run([build("tensor_value"), "--mutate", sized(133, 4000), 4, *tensor_values])
+
+
+def test_varints(build, tensor_values):
+    run([build("varint"), "--whole", *corpus("varint")])
+    run([build("varint"), "--whole", *tensor_values])
+    run([build("varint"), "--mutate", sized(20, 600), 8, *tensor_values])
+
+
+def test_sub_byte(build, tmp_path):
+    run([build("sub_byte"), "--whole", *corpus("sub_byte")])
+    path = tmp_path / "bytes"
+    path.write_bytes(bytes(range(256)) * 2)
+    run([build("sub_byte"), path])
+    path.write_bytes(b"\x21" + bytes(4100) + bytes(range(100)))  # a range error is looked for in blocks of 4096
+    run([build("sub_byte"), "--mutate", sized(33, 1000), 9, path])
+
+
+def test_comparing(build):
+    run([build("compare"), *corpus("compare")])
+    assert run([build("compare")]) == DIGESTS["compare"]
+
+
+def test_casts(build):
+    run([build("cast"), *corpus("cast")])
+    assert run([build("cast")]) == DIGESTS["cast"]
+
+
+def test_statistics(build):
+    run([build("statistics"), *corpus("statistics")])
+    assert run([build("statistics")]) == DIGESTS["statistics"]
+
+
+def test_decoding(build):
+    run([build("decode"), *corpus("decode")])
+    assert run([build("decode")]) == DIGESTS["decode"]
+
+
+def test_packed_bits_and_varints(build):
+    run([build("packed")])
+
+
+def test_sources_that_change_between_two_passes(build, tmp_path):
+    """Every kernel that fills what another pass has counted: all of it and no more, or an error."""
+    seeds = runpy.run_path(str(ROOT / "tests" / "fuzz" / "seeds.py"))
+    operations = re.search(r"OPERATIONS = (\d+)", (ROOT / "tests/c/changing.h").read_text(encoding="utf-8"))
+    assert operations is not None and int(operations[1]) == seeds["OPERATIONS"]
+    seeds["write"](tmp_path, "between", seeds["changes"]())
+    files = sorted((tmp_path / "between").iterdir())
+    assert len(files) > 500
+    run([build("between"), "--whole", *corpus("between"), *files])
+    run([build("between"), "--mutate", sized(2, 60), 10, *files])
+
+
+def test_sources_that_change_in_the_middle_of_a_pass(build):
+    run([build("midway")])
+
+
+def test_sources_that_another_thread_keeps_changing(build):
+    run([build("races", ROOT / "tests/c/races.c", "-pthread"), sized(10, 300)])
+
+
+BROKEN = {
+    "between": {
+        "a tail that trusts the count": ("varint.h", "            if (mb_varint_length_of(value) > (uint64_t)(end - at)) return dst_nbytes + 1; \\\n", ""),
+        "a count that nobody compares": ("pack.h", "src, count) == nbytes) return MB_OK;", "src, count) > 0) return MB_OK;"),
+        "an output whose size is not looked at": ("pack.h", "} else if (nbytes == mb_pack_nbytes(tier, kind, src, count)) {", "} else {"),
+        "chunks that are not counted down": ("tensor.h", "if (chunk.nbytes > nbytes_left) return", "if (chunk.nbytes > UINT64_MAX - 1) return"),
+        "strings that are not counted down": ("tensor.h", "if (strings_left-- == 0) return", "if (strings_left-- == UINT64_MAX) return"),
+        "set bits that are not counted again": ("decode.h", "if (ones > source->count - source->rank) return", "if (ones > UINT64_MAX - 1) return"),
+        "an expansion that believes its bits": ("expand.h", "!= 0 && next < src_count;", "!= 0;"),
+        "prefixes past their table": ("splice.h", "if (level->row < capacity) rows", "if (level->row < UINT64_MAX) rows"),
+        "rows past their table": ("program.h", "if (scan->op_count < scan->op_capacity) scan->ops[scan->op_count] = scan->current;", "scan->ops[scan->op_count] = scan->current;"),
+        "bools that may be more than 1": ("varint.h", "if (seen > 1) break;", "if (seen > 255) break;"),
+    },
+    "midway": {
+        "a search that has no end": (
+            "subbyte.h",
+            "i = 0; bad && i < some; i++) {\n            if ((uint8_t)(block[i] + shift) <= span) continue;",
+            "i = 0; bad; i++) {\n            if ((uint8_t)(src[done + i] + shift) <= span) continue;",
+        ),
+        "elements that are read again once they were checked": (
+            "subbyte.h", "        switch (nbits) { /* each", "        memcpy(block, src + done, (size_t)some);\n        switch (nbits) { /* each",
+        ),
+        "small elements that are read again": ("varint.h", "const uint64_t low = (uint64_t)a |", "const uint64_t low = (uint64_t)(uint8_t)src[i] |"),
+        "a tag that is read again": (
+            "splice.h", "inner->prefix = wire.prefix;", "{ const uint8_t *tag = wire.tag; while (*tag >= 0x80) tag++; inner->prefix = tag + 1; }",
+        ),
+    },
+}  # fmt: skip
+"""Defects that the drivers are for: (header, what stands there, what stands there with the defect)."""
+
+
+@pytest.mark.parametrize(("driver", "defect"), [(driver, defect) for driver in BROKEN for defect in BROKEN[driver]])
+def test_drivers_see_each_defect_that_they_are_for(build, tmp_path, driver, defect):
+    """In a copy of the headers. Without this they could pass for no reason."""
+    header, right, wrong = BROKEN[driver][defect]
+    shutil.copytree(ROOT / "include", tmp_path / "include")
+    path = tmp_path / "include" / "milblob" / header
+    text = path.read_text(encoding="utf-8")
+    assert text.count(right) == 1
+    path.write_text(text.replace(right, wrong), encoding="utf-8")
+    inputs = []
+    if driver == "between":
+        seeds = runpy.run_path(str(ROOT / "tests" / "fuzz" / "seeds.py"))
+        seeds["write"](tmp_path, "between", seeds["changes"]())
+        inputs = ["--whole", *sorted((tmp_path / "between").iterdir())]
+    program = build(driver, ROOT / "tests/c" / f"{driver}.c", include=tmp_path / "include")
+    done = subprocess.run([program, *inputs], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode != 0 and re.search("broken promise|AddressSanitizer", done.stderr), done.stderr[-2000:]
+
+
+def test_splice(build, programs, tmp_path):
+    run([build("splice_edits"), "--whole", *corpus("splice")])
+    run([build("splice_edits"), *programs])
+    run([build("splice_edits"), "--mutate", sized(50, 1500), 6, *programs])
+    deep = b"\x08\x01"
+    for _ in range(1500):
+        deep = field(1, deep)
+    path = tmp_path / "deep.pb"
+    path.write_bytes(deep)
+    run([build("splice_edits"), "--mutate", sized(100, 3000), 7, path])
+
+
+def test_text(build):
+    text = DATA / "opset_ios16_fp16/model.mlmodelc/model.mil"
+    run([build("text_to_program"), "--truncate", 7, text])
+    run([build("text_to_program"), "--mutate", sized(500, 15000), 5, text])
+
+
+def test_text_of_the_corpus(build):
+    folder = ROOT / "tests" / "fuzz"
+    run([build("fuzz_text", folder / "fuzz_text.c", folder / "standalone.c"), *corpus("text")])
+
+
+def test_python_on_the_corpus():
+    code = """
+        import runpy
+        sys.argv[1:1] = ["--replay"]
+        sys.argv[0] = sys.argv.pop(2)
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    """
+    files = corpus("python")
+    out = run_child(code, ROOT / "tests/fuzz/fuzz_python.py", *files)
+    assert out.splitlines()[-1] == f"{len(files)} inputs"
+
+
+def test_every_harness_has_a_corpus():
+    harnesses = {path.stem.removeprefix("fuzz_") for path in (ROOT / "tests" / "fuzz").glob("fuzz_*.*")}
+    assert harnesses == {path.name for path in (ROOT / "tests" / "fuzz" / "corpus").iterdir()}
+
+
+def test_a_broken_promise_is_seen(build, tmp_path):
+    """The drivers can fail: without its bounds, the quick decoder writes past its array."""
+    header = (ROOT / "include/milblob/kernels/varint.h").read_text(encoding="utf-8")
+    broken = (
+        header.replace(" && bad == 0)", ")")
+        .replace("while (bad == 0 && left >= 8 && ", "while (")
+        .replace(" && to[k] < limit[k]", "")
+    )
+    assert "limit[k])" not in broken and "bad == 0" not in broken
+    shutil.copytree(ROOT / "include", tmp_path / "include")
+    (tmp_path / "include/milblob/kernels/varint.h").write_text(broken, encoding="utf-8")
+    build("tensor_value")  # skips where there are no sanitizers
+    program_path, value = tmp_path / "broken", tmp_path / "value.pb"
+    includes = [f"-I{tmp_path / 'include'}", f"-I{ROOT / 'tests' / 'c'}"]
+    subprocess.run(
+        [
+            compilers()["c11"],
+            "-std=c11",
+            "-g",
+            *SANITIZERS,
+            *includes,
+            ROOT / "tests/c/tensor_value.c",
+            "-o",
+            program_path,
+        ],
+        check=True,
+    )
+    value.write_bytes(field(2, field(1, b"\1" * 63 + b"\x80" * 10_000 + b"\1")))
+    done = subprocess.run([program_path, value], capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "heap-buffer-overflow" in done.stderr

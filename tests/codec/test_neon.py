@@ -1,0 +1,61 @@
+"""The NEON tier: the C drivers, cross-compiled and run by qemu; what they compute is the same as on this CPU.
+
+Those that call kernels, as quickly as that goes. `make neon` runs neon_more.py too: sanitizers, more compilers and options,
+the other drivers.
+"""
+
+import platform
+import subprocess
+import sysconfig
+
+import pytest
+
+import aarch64
+from c_drivers import DIGESTS, INCLUDES, WARNINGS, check_digest
+from paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="session")
+def tools():
+    if platform.machine() in ("aarch64", "arm64"):
+        pytest.skip("this CPU has NEON: tests/codec/test_c_drivers.py runs its tier")
+    found = aarch64.find()
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_kernels(name, tools, tmp_path):
+    tools.build(ROOT / "tests" / "c" / f"{name}.c", tmp_path / name, "-O2", *INCLUDES, *WARNINGS)
+    check_digest(tools.run(tmp_path / name), name)
+
+
+def test_packed_bits(tools, tmp_path):
+    tools.build(ROOT / "tests" / "c" / "packed.c", tmp_path / "packed", "-O1", *INCLUDES, *WARNINGS)
+    done = tools.run(tmp_path / "packed")
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_there_is_such_a_tier(tools, tmp_path):
+    source = tmp_path / "tiers.c"
+    source.write_text(
+        '#include "milblob/kernels.h"\n#include <stdio.h>\n'
+        "int main(void) { for (int i = 0; i < mb_tier_usable(); i++) puts(mb_tiers[i].name); return 0; }\n"
+    )
+    tools.build(source, tmp_path / "tiers", *INCLUDES)
+    assert tools.run(tmp_path / "tiers").stdout.split() == ["plain", "neon"]
+
+
+def test_the_extension_compiles(tools, tmp_path):
+    """The whole generated C file, against the headers of this Python."""
+    generated = ROOT / "src" / "milblob" / "_codec.c"
+    if not generated.exists():
+        pytest.skip("the extension was not built here, so its C file is not there")
+    python = [f"-I{sysconfig.get_path(which)}" for which in ("include", "platinclude")]
+    errors = ["-Werror=implicit-function-declaration", "-Werror=incompatible-pointer-types"]
+    command = [*tools.compiler, "-std=c11", "-fsyntax-only", *errors, *INCLUDES, *python, generated]
+    done = subprocess.run(command, env=tools.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]

@@ -1,0 +1,306 @@
+"""A weight file and its listing: both old, both new, or one clear error; and never a listing over other weights."""
+
+import errno
+import json
+import os
+import pathlib
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+import milblob
+from faults import temporaries
+from milblob.analysis.hash import hash_bytes
+from milblob.cli import main
+from milblob.storage.output import sweep
+
+OLD = {"a": np.full(300, 1, np.float32), "b": np.full(300, 2, np.float32)}
+NEW = {"b": np.full(300, 3, np.float32), "a": np.full(300, 4, np.float32)}  # as many bytes, other names at each offset
+KINDS = ("json", "mil")
+FAILURES = [
+    ("fail", "EIO"), ("fail", "EROFS"), ("fail on", "ENOSPC"), ("fail on", "EDQUOT"), ("short", "EIO"),
+    ("short then fail", "ENOSPC"), ("kill before", "EIO"), ("kill middle", "EIO"), ("kill after", "EIO"),
+]  # fmt: skip
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="faults are injected on Linux")
+
+
+def write(folder, listing, which, force=True):
+    """An action that runs in a process of its own."""
+    arrays = OLD if which == "old" else NEW
+    milblob.write_weights(
+        arrays, pathlib.Path(folder, "sub", "w.bin"), listing=pathlib.Path(folder, listing), force=force
+    )
+
+
+def pack(folder, listing, which, force=True):
+    target, names = pathlib.Path(folder, "sub", "w.bin"), pathlib.Path(folder, listing)
+    options = ["-o", target, "--listing", names, "-q", *["--force"] * force]
+    if main([str(o) for o in ["pack", pathlib.Path(folder).parent / f"{which}.npz", *options]]):
+        raise OSError("as the command says")
+
+
+def convert(folder, listing, which, force=True):
+    target, names = pathlib.Path(folder, "sub", "w.bin"), pathlib.Path(folder, listing)
+    options = ["--listing", names, "-q", *["--force"] * force]
+    if main([str(o) for o in ["convert", pathlib.Path(folder).parent / f"{which}.npz", target, *options]]):
+        raise OSError("as the command says")
+
+
+WRITERS = {"write_weights": write, "pack": pack, "convert": convert}
+
+
+def state_of(folder, listing):
+    """ "old", "new", None, or the error, of whoever opens the listing."""
+    try:
+        found = {name: float(array[0]) for name, array in milblob.load(folder / listing).items()}
+    except FileNotFoundError:
+        return None
+    except (milblob.FormatError, milblob.ResolveError) as error:
+        words = str(error)
+        assert "weights of a listing: expected" in words or "no such file" in words, words
+        return "error"
+    for name, arrays in (("old", OLD), ("new", NEW)):
+        if found == {key: float(array[0]) for key, array in arrays.items()}:
+            return name
+    raise AssertionError(f"a mixture: {found}")
+
+
+def weights_of(folder):
+    """The same of the weight file alone."""
+    path = folder / "sub" / "w.bin"
+    if not path.exists():
+        return None
+    values = [float(array[0]) for array in milblob.load(path).values()]
+    return {(1.0, 2.0): "old", (3.0, 4.0): "new"}[tuple(values)]
+
+
+def prepare(tmp_path):
+    folder = tmp_path / "run"
+    for name, arrays in (("old", OLD), ("new", NEW)):
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+
+    def reset(listing, start):
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "sub").mkdir(parents=True)
+        if start == "pair":
+            write(folder, listing, "old")
+        elif start == "weights":
+            milblob.write_weights(OLD, folder / "sub" / "w.bin")
+        elif start == "other listing":
+            milblob.write_weights(OLD, folder / "sub" / "w.bin")
+            (folder / listing).write_text('{"of": "somebody"}')
+        return folder
+
+    return reset
+
+
+# ------------------------------------------------------------------------------------------------ every system call
+
+
+CASES = [("write_weights", "w.json", *failure) for failure in FAILURES]
+CASES += [(name, "w.json", mode, "ENOSPC") for name in ("pack", "convert") for mode in ("fail", "kill after")]
+CASES += [("write_weights", "w.mil", mode, "ENOSPC") for mode in ("fail", "kill after")]
+
+
+@linux
+@pytest.mark.parametrize(("writer", "listing", "mode", "code"), CASES)
+def test_a_pair_is_replaced_whole(faults, tmp_path, writer, listing, mode, code):
+    """The old pair or the new one, always: no error either, because a journal is completed by whoever comes next."""
+    reset = prepare(tmp_path)
+    folder = reset(listing, "pair")
+    action, seen = WRITERS[writer], set()
+    for outcome in faults.at_every_call(action, [str(folder), listing, "new"], root=folder, mode=mode, code=code):
+        state = state_of(folder, listing)
+        assert state in ("old", "new"), outcome
+        assert weights_of(folder) == state, outcome
+        if outcome.exit == "ok":
+            assert state == "new", outcome
+        assert milblob.check(folder / listing, values=True) == [], outcome
+        for place in (folder, folder / "sub"):
+            sweep(str(place))
+        assert temporaries(folder) == [] or outcome.exit == "killed", outcome
+        seen.add((outcome.exit, state))
+        reset(listing, "pair")
+    assert len(seen) > 1 or mode == "short", seen
+
+
+@linux
+@pytest.mark.parametrize("start", ["nothing", "weights", "other listing"])
+@pytest.mark.parametrize(
+    ("mode", "code"), [("fail", "EIO"), ("fail on", "ENOSPC"), ("kill before", "EIO"), ("kill after", "EIO")]
+)
+def test_a_pair_of_which_one_is_new(faults, tmp_path, start, mode, code):
+    """Old or new; after a kill, one clear error. A failure leaves what was there."""
+    reset = prepare(tmp_path)
+    folder = reset("w.json", start)
+    before = {None, *(["old"] if start != "nothing" else [])}
+    exits = set()
+    for outcome in faults.at_every_call(write, [str(folder), "w.json", "new"], root=folder, mode=mode, code=code):
+        text = (folder / "w.json").read_text() if (folder / "w.json").exists() else None
+        if start == "other listing" and text == '{"of": "somebody"}':
+            assert weights_of(folder) in ("old", "new"), outcome
+        else:
+            state = state_of(folder, "w.json")
+            assert state in (None, "new", "error"), outcome
+            assert weights_of(folder) in (before | {"new"}), outcome
+            if outcome.exit != "killed":
+                assert state != "error", outcome
+            if outcome.exit == "ok":
+                assert (state, weights_of(folder)) == ("new", "new"), outcome
+            elif outcome.exit == "error" and state is None:
+                assert weights_of(folder) in before, outcome
+        exits.add(outcome.exit)
+        reset("w.json", start)
+    assert exits - {"ok"}
+
+
+# ------------------------------------------------------------------------------------------------------ other weights
+
+
+@pytest.fixture(params=KINDS)
+def pair(request, tmp_path):
+    """(listing, weight file) of OLD, and a folder for others."""
+    milblob.write_weights(OLD, tmp_path / "w.bin", listing=tmp_path / f"w.{request.param}")
+    return tmp_path / f"w.{request.param}", tmp_path / "w.bin"
+
+
+def replaced_by_another_pair(listing, weights):
+    milblob.write_weights(NEW, weights.parent / "v.bin", listing=weights.parent / f"v{listing.suffix}")
+    os.replace(weights.parent / "v.bin", weights)
+
+
+def replaced_by_equal_shapes(listing, weights):
+    other = {name: array + 7 for name, array in OLD.items()}
+    milblob.write_weights(other, weights.parent / "v.bin", listing=weights.parent / f"v{listing.suffix}")
+    os.replace(weights.parent / "v.bin", weights)
+
+
+def written_without_a_listing(listing, weights):
+    milblob.write_weights(OLD, weights, force=True)
+
+
+def written_record_by_record(listing, weights):
+    with milblob.BlobWriter(weights) as blobs:
+        for array in NEW.values():
+            blobs.write(array)
+
+
+def rearranged(listing, weights):
+    milblob.repack(weights, weights, align=4096)
+
+
+def appended_to(listing, weights):
+    with milblob.BlobWriter(weights, mode="a") as blobs:
+        blobs.write(np.zeros(3, np.float32))
+
+
+def cut_behind(listing, weights):
+    with weights.open("ab") as file:
+        file.write(bytes(64))
+
+
+OTHERS = [
+    replaced_by_another_pair, replaced_by_equal_shapes, written_without_a_listing, written_record_by_record, rearranged,
+    appended_to, cut_behind,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda value: value.__name__)
+def test_other_weights_are_refused(pair, other):
+    listing, weights = pair
+    assert state_of(listing.parent, listing.name) == "old"
+    other(listing, weights)
+    words = f"weights of a listing: expected .* bytes with hash [0-9a-f]* in the header, got .* at byte 8 in .*{weights.name}"
+    with pytest.raises(milblob.FormatError, match=words):
+        milblob.load(listing)
+    with milblob.open(listing) as model:  # what they are called is known
+        assert list(model) == list(OLD)
+        with pytest.raises(milblob.FormatError, match=words):
+            model["a"].read()
+        with pytest.raises(milblob.FormatError, match=words):
+            _ = model["a"].data_offset
+    found = [f for f in milblob.check(listing) if f.severity == "error"]
+    assert [f.code for f in found if "weights of a listing" in f.message] == ["reference"]
+    milblob.load(weights)
+
+
+def test_values_that_are_changed_in_place_stay_those_of_the_listing(pair):
+    listing, weights = pair
+    with milblob.open(listing, "r+") as model:
+        model["a"] = np.full(300, 9, np.float32)
+    with milblob.open(weights, "r+") as model:
+        model["#1"] = np.full(300, 8, np.float32)
+    assert {name: float(array[0]) for name, array in milblob.load(listing).items()} == {"a": 9, "b": 8}
+    assert milblob.check(listing) == []
+
+
+def test_what_a_listing_says(pair):
+    listing, weights = pair
+    data = weights.read_bytes()
+    digest = hash_bytes(data[64:])
+    assert data[8:40].hex() == digest and data[40:64] == bytes(24)
+    text = listing.read_text()
+    assert digest in text and str(len(data)) in text
+    with milblob.BlobWriter(weights.parent / "plain.bin") as blobs:
+        for array in OLD.values():
+            blobs.write(array)
+    plain = (weights.parent / "plain.bin").read_bytes()
+    assert data[:8] + bytes(32) + data[40:] == plain
+
+
+def test_listings_of_before_are_still_read(tmp_path):
+    milblob.write_weights(OLD, tmp_path / "w.bin", listing=tmp_path / "w.json")
+    document = json.loads((tmp_path / "w.json").read_text())
+    del document["nbytes"], document["hash"]
+    (tmp_path / "w.json").write_text(json.dumps(document))
+    assert state_of(tmp_path, "w.json") == "old"
+    milblob.write_weights(OLD, tmp_path / "w.bin", force=True)
+    assert state_of(tmp_path, "w.json") == "old"
+
+
+@pytest.mark.parametrize("change", [
+    {"nbytes": None}, {"hash": None}, {"nbytes": "7"}, {"nbytes": True}, {"hash": 7}, {"hash": ""}, {"hash": "g" * 64},
+    {"hash": "0" * 63}, {"hash": "A" * 64},
+])  # fmt: skip
+def test_hostile_stamps(change, tmp_path):
+    milblob.write_weights(OLD, tmp_path / "w.bin", listing=tmp_path / "w.json")
+    document = json.loads((tmp_path / "w.json").read_text())
+    document = {key: value for key, value in {**document, **change}.items() if value is not None}
+    (tmp_path / "w.json").write_text(json.dumps(document))
+    with pytest.raises(milblob.FormatError, match="listing: expected nbytes and hash of the weight file, got"):
+        milblob.open(tmp_path / "w.json")
+
+
+@pytest.mark.parametrize("digits", [0, 63, 64])
+def test_a_hash_of_zeros_is_no_hash(digits, tmp_path):
+    """Weights of another writer have zeros there: a listing cannot make them match by saying so; their size counts."""
+    with milblob.BlobWriter(tmp_path / "w.bin") as blobs:
+        blobs.write(OLD["a"])
+    document = {
+        "format": "milblob",
+        "file": "w.bin",
+        "nbytes": (tmp_path / "w.bin").stat().st_size,
+        "hash": "0" * digits,
+    }
+    row = {"name": "a", "dtype": "float32", "shape": [300], "offset": 64}
+    (tmp_path / "w.json").write_text(json.dumps({**document, "tensors": [row]}))
+    with pytest.raises(milblob.FormatError):
+        milblob.load(tmp_path / "w.json")
+
+
+def test_a_failure_of_a_tensor_leaves_the_pair(pair):
+    listing, weights = pair
+    before = {path: path.read_bytes() for path in pair}
+
+    class Refuses:
+        def __array__(self, dtype=None, copy=None):
+            raise OSError(errno.EIO, "as asked")
+
+    with pytest.raises(OverflowError):
+        milblob.write_weights({"a": np.int8([9])}, weights, listing=listing, dtypes={"a": "int4"}, force=True)
+    with pytest.raises(OSError):
+        milblob.write_weights({"a": Refuses()}, weights, listing=listing, force=True)
+    assert {path: path.read_bytes() for path in pair} == before
+    assert sorted(os.listdir(weights.parent)) == sorted(path.name for path in pair)

@@ -1,0 +1,416 @@
+"""storage/journal.py: changes inside files are made whole or not at all; a hostile journal changes nothing else."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import stat
+import sys
+
+import numpy as np
+import pytest
+
+import milblob
+from blob_files import blob_file
+from faults import FAILURES, generation, read_only, temporaries
+from journal_bytes import journal_bytes
+from milblob.storage import journal
+from milblob.storage.journal import Patch, Replacement, commit, recover
+from milblob.storage.output import lock
+from milblob.storage.pending import JOURNAL, Pending
+from milblob.storage.transfer import write_at
+from paths import DATA
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the model's lock is a lock of its directory")
+
+SIZES = {"a": 30_000, "in/b": 500, "in/c": 9_000}
+SPANS = {"a": [(0, 10), (70, 20_000), (29_990, 10)], "in/b": [(499, 1), (3, 64)], "in/c": []}
+
+
+def make(root, number=0):
+    """Files whose patched ranges and one replaced file all say which generation they are of."""
+    for name, size in SIZES.items():
+        path = pathlib.Path(root, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes([255]) * size)
+        with path.open("r+b") as file:
+            for offset, nbytes in SPANS[name]:
+                file.seek(offset)
+                file.write(bytes([number % 251]) * nbytes)
+    pathlib.Path(root, "in/c").write_bytes(generation(number % 251))
+
+
+def number_of(root):
+    """The generation, if everything is of the same one and the rest is untouched."""
+    (number,) = {pathlib.Path(root, "a").read_bytes()[0]}
+    for name in ("a", "in/b"):
+        expected = bytearray([255]) * SIZES[name]
+        for offset, nbytes in SPANS[name]:
+            expected[offset : offset + nbytes] = bytes([number]) * nbytes
+        assert pathlib.Path(root, name).read_bytes() == expected, f"{name}: a mixture"
+    assert pathlib.Path(root, "in/c").read_bytes() == generation(number)
+    return number
+
+
+def all_files(root):
+    return {os.path.realpath(path) for path in pathlib.Path(root).rglob("*") if path.is_file()}
+
+
+@contextlib.contextmanager
+def held(root):
+    fd = os.open(root, os.O_RDONLY)
+    try:
+        lock(fd, root)
+        yield
+    finally:
+        os.close(fd)
+
+
+def change(root, number, replace=True):
+    number %= 251
+    patches = [
+        Patch(name, offset, np.full(nbytes, number, np.uint8)) for name in SPANS for offset, nbytes in SPANS[name]
+    ]
+    replacements = [Replacement("in/c", lambda fd: write_at(fd, [generation(number)], 0))] if replace else []
+    with held(root):
+        commit(root, "", patches, replacements)
+
+
+def change_for_ever(root, first):
+    for number in range(first, 1 << 30):
+        recover_all(root)
+        change(root, number)
+
+
+def recover_all(root):
+    recover(Pending(root, JOURNAL), lambda model: all_files(model))
+
+
+def left(root):
+    """What should not be there."""
+    return temporaries(root) + sorted(p.name for p in pathlib.Path(root).rglob("*.milblob-*"))
+
+
+# -------------------------------------------------------------------------------------------------------------- commits
+
+
+def test_commit(tmp_path):
+    make(tmp_path)
+    before = {name: os.stat(tmp_path / name) for name in SIZES}
+    change(str(tmp_path), 7)
+    assert number_of(tmp_path) == 7 and left(tmp_path) == []
+    after = {name: os.stat(tmp_path / name) for name in SIZES}
+    for name in ("a", "in/b"):  # in place
+        assert (after[name].st_ino, after[name].st_size) == (before[name].st_ino, before[name].st_size)
+    assert after["in/c"].st_ino != before["in/c"].st_ino
+    recover_all(str(tmp_path))
+    assert number_of(tmp_path) == 7
+    with held(str(tmp_path)):
+        commit(str(tmp_path), "", [])
+        commit(str(tmp_path), "", [], [Replacement("in/c", lambda fd: write_at(fd, [b"only one"], 0))])
+    assert (tmp_path / "in/c").read_bytes() == b"only one" and left(tmp_path) == []
+
+
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("mode, code", FAILURES)
+def test_commit_at_every_call(faults, tmp_path, mode, code, replace):
+    root, states = tmp_path / "model", set()
+    make(root)
+    for outcome in faults.at_every_call(change, [str(root), 1, replace], root=root, mode=mode, code=code):
+        interrupted = (root / JOURNAL).exists()
+        recover_all(str(root))
+        if not replace:
+            (root / "in/c").write_bytes(generation((root / "a").read_bytes()[0]))
+        number = number_of(root)
+        if interrupted or outcome.exit == "ok":
+            assert number == 1, outcome
+        states.add((outcome.exit, number))
+        with held(str(root)):  # the next writer removes what a killed one prepared
+            commit(
+                str(root),
+                "",
+                [Patch("in/b", 499, bytes([number]))],
+                [Replacement("in/c", lambda fd: write_at(fd, [b"x"], 0))],
+            )
+        assert left(root) == [], outcome
+        make(root)
+    if mode == "short":
+        assert states == {("ok", 1)}
+    else:
+        assert states >= ({("killed", 0), ("killed", 1)} if mode.startswith("kill") else {("error", 0)})
+
+
+@pytest.mark.parametrize("mode", ["fail", "fail on", "short", "kill before", "kill middle", "kill after"])
+def test_recover_at_every_call(faults, tmp_path, mode):
+    """A recovery that is interrupted is done again."""
+    root, before = tmp_path / "model", tmp_path / "before"
+    make(before)
+    for number in range(1, 100):  # the first run that dies with a journal that is complete
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(before, root)
+        faults.run(change, [str(root), 1], root=root, number=number, mode="kill after")
+        if (root / JOURNAL).exists():
+            break
+    shutil.rmtree(before)
+    shutil.copytree(root, before)
+    for outcome in faults.at_every_call(recover_all, [str(root)], root=root, mode=mode, code="ENOSPC"):
+        if outcome.exit == "error":
+            assert "open it once as somebody who may write to it" in outcome.error
+        recover_all(str(root))
+        assert number_of(root) == 1 and left(root) == [], outcome
+        shutil.rmtree(root)
+        shutil.copytree(before, root)
+
+
+@pytest.mark.slow
+def test_kill_9_while_changing(faults, tmp_path):
+    root = str(tmp_path / "model")
+    make(root)
+    numbers, journals = [0], []
+    for _ in faults.kill_often(
+        change_for_ever,
+        lambda: [root, numbers[-1] + 1],
+        root=root,
+        seed="journal",
+        count=100,
+        is_enough=lambda: len(set(numbers)) > 5 and sum(journals) > 2,
+    ):
+        journals.append(os.path.exists(os.path.join(root, JOURNAL)))
+        recover_all(root)
+        numbers.append(number_of(root))
+        assert not os.path.exists(os.path.join(root, JOURNAL))
+    change(root, numbers[-1])
+    assert left(root) == []
+
+
+def test_hard_links_are_not_changed(tmp_path):
+    root = tmp_path / "model"
+    make(root)
+    old = {name: (root / name).read_bytes() for name in SIZES}
+    for name in ("a", "in/c"):
+        os.link(root / name, tmp_path / os.path.basename(name))
+    (root / "a").chmod(0o640)
+    change(str(root), 3)
+    assert number_of(root) == 3 and left(root) == []
+    assert (tmp_path / "a").read_bytes() == old["a"] and (tmp_path / "c").read_bytes() == old["in/c"]
+    assert stat.S_IMODE((root / "a").stat().st_mode) == 0o640
+
+
+def test_hard_links_made_before_recovery_are_not_changed(faults, tmp_path):
+    root = tmp_path / "model"
+    for number in range(1, 100):
+        shutil.rmtree(root, ignore_errors=True)
+        make(root)
+        faults.run(change, [str(root), 1], root=root, number=number, mode="kill after")
+        if (root / JOURNAL).exists():
+            break
+    old = (root / "a").read_bytes()
+    os.link(root / "a", tmp_path / "a")
+    recover_all(str(root))
+    assert number_of(root) == 1 and (tmp_path / "a").read_bytes() == old and left(root) == []
+
+
+def test_patches_stay_inside(tmp_path):
+    make(tmp_path)
+    for offset, data in ((29_999, b"12"), (-1, b"1"), (30_001, b"1")):
+        with held(str(tmp_path)), pytest.raises(ValueError, match="expected to lie inside its 30000 bytes"):
+            commit(str(tmp_path), "", [Patch("in/b", 0, b"1"), Patch("a", offset, data)])
+    assert number_of(tmp_path) == 0 and left(tmp_path) == []
+
+
+def test_two_writers(tmp_path):
+    make(tmp_path)
+    with held(str(tmp_path)), pytest.raises(BlockingIOError):
+        change(str(tmp_path), 1)
+    fd = os.open(tmp_path / "a", os.O_RDWR)  # somebody appends to one of the files
+    lock(fd, str(tmp_path / "a"))
+    with pytest.raises(BlockingIOError):
+        change(str(tmp_path), 1)
+    os.close(fd)
+    (tmp_path / JOURNAL).write_bytes(b"not mine")
+    with pytest.raises(milblob.FormatError, match="journal: expected none, got one of an interrupted change"):
+        change(str(tmp_path), 1)
+    assert (tmp_path / JOURNAL).read_bytes() == b"not mine"
+    (tmp_path / JOURNAL).unlink()
+    assert number_of(tmp_path) == 0 and left(tmp_path) == []
+
+
+def test_readers_wait_for_a_writer(tmp_path, monkeypatch):
+    make(tmp_path)
+    (tmp_path / JOURNAL).write_bytes(journal_bytes((1, "in/b", 500, 0, b"1")))
+    monkeypatch.setattr(journal, "_WAIT_S", 0.05)
+    with held(str(tmp_path)), pytest.raises(BlockingIOError, match="journal of an interrupted change"):
+        recover_all(str(tmp_path))
+    assert (tmp_path / JOURNAL).exists()
+
+    def finish(seconds):
+        (tmp_path / JOURNAL).unlink()
+
+    monkeypatch.setattr(journal.time, "sleep", finish)
+    with held(str(tmp_path)):
+        recover_all(str(tmp_path))
+    assert number_of(tmp_path) == 0
+
+
+# ------------------------------------------------------------------------------------- journals that somebody else wrote
+
+
+GOOD = (1, "in/b", 500, 0, b"1")
+STAGED = b".c.0123456789abcdef.milblob-new"
+DIGEST = bytes(32)
+BROKEN = {
+    "empty": (b"", "expected a header of 24 bytes, got 0"),
+    "magic": (journal_bytes(GOOD, magic=b"milbloc\2"), "expected the magic"),
+    "an old one": (journal_bytes(GOOD, magic=b"milblob\1"), "expected version 2 of the format, got version 1"),
+    "a new one": (journal_bytes(GOOD, magic=b"milblob\3"), "expected version 2 of the format, got version 3"),
+    "longer": (journal_bytes(GOOD) + b"\0", "expected 58 bytes, got 59"),
+    "no model": (journal_bytes()[:24], "bytes, got"),
+    "model of another directory": (journal_bytes(GOOD, base="../model"), "expected a model in its own directory"),
+    "model that is this directory": (journal_bytes(GOOD, base="."), "expected a model in its own directory"),
+    "checksum": (journal_bytes(GOOD, crc=1), "expected the checksum 0x00000001"),
+    "more entries": (journal_bytes(GOOD, count=2), "expected an entry, got 0 bytes"),
+    "fewer entries": (journal_bytes(GOOD, GOOD, count=1), "expected its end after 1 entries, got more"),
+    "data beyond the end": (journal_bytes(GOOD)[:-1] , "bytes, got"),
+    "no such kind": (journal_bytes(GOOD, (3, "a", 30000, 0, b"1")), "got kind 3"),
+    "not UTF-8": (journal_bytes(GOOD, (1, b"\xff", 1, 0, b"1")), "UTF-8"),
+    "up": (journal_bytes(GOOD, (1, "../victim", 6, 0, b"1")), "weight files only, got one of '../victim'"),
+    "absolute": (journal_bytes(GOOD, (1, "/etc/passwd", 6, 0, b"1")), "weight files only"),
+    "NUL": (journal_bytes(GOOD, (1, "a\0b", 6, 0, b"1")), "weight files only"),
+    "a link out": (journal_bytes(GOOD, (1, "out", 6, 0, b"1")), "weight files only, got one of 'out'"),
+    "another file": (journal_bytes(GOOD, (1, "notes", 6, 0, b"1")), "weight files only, got one of 'notes'"),
+    "the journal": (journal_bytes(GOOD, (1, JOURNAL, 6, 0, b"1")), "weight files only"),
+    "directory": (journal_bytes(GOOD, (1, "in", 6, 0, b"1")), "weight files only"),
+    "past the end": (journal_bytes(GOOD, (1, "a", 30000, 30000, b"1")), "expected to lie inside its 30000 bytes"),
+    "offset wraps": (journal_bytes(GOOD, (1, "a", 30000, (1 << 64) - 1, b"1")), "expected to lie inside"),
+    "grows": (journal_bytes(GOOD, (1, "a", 40000, 30000, b"1")), "expected a to have 40000 bytes, got 30000"),
+    "replaced by what is elsewhere": (journal_bytes(GOOD, (2, "in/c", 6, 0, DIGEST + b"../a")), "expected the name of a replacement"),
+    "replaced by another name": (journal_bytes(GOOD, (2, "in/c", 6, 0, DIGEST + b".a.0123456789abcdef.milblob-new")), "name of a replacement"),
+    "replaced by a link": (journal_bytes(GOOD, (2, "in/c", 6, 0, DIGEST + STAGED)), "to be a regular file, got a symbolic link"),
+    "replaces another file": (journal_bytes(GOOD, (2, "notes", 6, 0, DIGEST + b".notes.0123456789abcdef.milblob-new")), "weight files only"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_and_hostile_journals_change_nothing(tmp_path, name):
+    data, words = BROKEN[name]
+    root = tmp_path / "model"
+    make(root)
+    for path in (tmp_path / "victim", root / "notes", root / ".notes.0123456789abcdef.milblob-new"):
+        path.write_bytes(b"victim")
+    (root / "out").symlink_to("../victim")
+    (root / "in" / STAGED.decode()).symlink_to("../../victim")
+    (root / JOURNAL).write_bytes(data)
+    allowed = {os.path.realpath(root / file) for file in SIZES}
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(milblob.FormatError) as caught:
+        recover(Pending(str(root), JOURNAL), lambda model: allowed)
+    assert words in str(caught.value) and str(caught.value).startswith("journal: ")
+    assert caught.value.file == str(root / JOURNAL)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_every_truncation_changes_nothing(tmp_path):
+    make(tmp_path)
+    data = journal_bytes(GOOD, (1, "a", 30000, 5, b"123"))
+    for nbytes in range(len(data)):
+        (tmp_path / JOURNAL).write_bytes(data[:nbytes])
+        with pytest.raises(milblob.FormatError, match=r"journal: .* in .*\.milblob-journal"):
+            recover_all(str(tmp_path))
+        assert number_of(tmp_path) == 0
+    (tmp_path / JOURNAL).write_bytes(data)
+    recover_all(str(tmp_path))
+    assert (tmp_path / "a").read_bytes()[5:8] == b"123" and (tmp_path / "in/b").read_bytes()[0] == ord("1")
+
+
+def test_journal_that_is_no_file(tmp_path):
+    make(tmp_path)
+    (tmp_path / JOURNAL).symlink_to("a")
+    with pytest.raises(milblob.FormatError, match="expected a regular file, got a symbolic link"):
+        recover_all(str(tmp_path))
+    (tmp_path / JOURNAL).unlink()
+    (tmp_path / JOURNAL).mkdir()
+    with pytest.raises(milblob.FormatError, match="expected a regular file, got a directory"):
+        recover_all(str(tmp_path))
+
+
+def test_read_only_place_says_what_to_do(tmp_path):
+    root = tmp_path / "model"
+    make(root)
+    (root / JOURNAL).write_bytes(journal_bytes(GOOD))
+    with (
+        read_only(root),
+        pytest.raises(PermissionError, match="open it once as somebody who may write to it") as caught,
+    ):
+        if os.geteuid() != 0:
+            (root / "in/b").chmod(0o444)
+        recover_all(str(root))
+    assert caught.value.filename == str(root / JOURNAL)
+    assert (root / JOURNAL).exists()
+
+
+# --------------------------------------------------------------------------------------------------------------- models
+
+
+def entry(path, offset, data, root):
+    name = path.relative_to(root).as_posix()
+    return (1, name, path.stat().st_size, offset, data)
+
+
+def stored(path, name):
+    with milblob.open(path) as model:
+        return model[name].read().tobytes()
+
+
+def test_opening_a_model_completes_the_change(tmp_path):
+    package = tmp_path / "m.mlpackage"
+    shutil.copytree(DATA / "opset_ios16_fp16" / "model.mlpackage", package)
+    (weights,) = package.rglob("weight.bin")
+    with milblob.open(package) as model:
+        name = next(name for name in model if model[name].is_blob)
+        offset, values = model[name].data_offset, np.array(model[name])
+    changed = (values + 1).astype(values.dtype)
+    data = journal_bytes(entry(weights, offset, changed.tobytes(), package))
+    for opened in (package, *package.rglob("*.mlmodel"), weights):  # also by a file inside
+        (package / JOURNAL).write_bytes(data)
+        with pytest.raises(milblob.FormatError, match=r"milblob\.open\(.*m\.mlpackage'\) completes it"):
+            milblob.BlobReader(weights)
+        with milblob.open(opened) as model:
+            assert not (package / JOURNAL).exists()
+        assert stored(package, name) == changed.tobytes()
+        with weights.open("r+b") as file:
+            file.seek(offset)
+            file.write(values.tobytes())
+    assert stored(package, name) == values.tobytes()
+
+
+def test_journal_in_a_package_changes_model_and_weights_only(tmp_path):
+    package = tmp_path / "m.mlpackage"
+    shutil.copytree(DATA / "opset_ios16_fp16" / "model.mlpackage", package)
+    (weights,) = package.rglob("weight.bin")
+    other = weights.with_name("other.bin")  # no Program names it
+    other.write_bytes(weights.read_bytes())
+    for victim in (package / "Manifest.json", other):
+        before = victim.read_bytes()
+        good = entry(weights, 64 + 64, b"1", package)
+        (package / JOURNAL).write_bytes(journal_bytes(good, entry(victim, 0, b"1", package)))
+        with pytest.raises(milblob.FormatError, match="expected changes of the model file and its weight files only"):
+            milblob.open(package)
+        assert victim.read_bytes() == before
+
+
+def test_journal_beside_a_file(tmp_path):
+    data, (offset,) = blob_file(("UINT8", np.arange(9, dtype=np.uint8)))
+    for name in ("weight.bin", "other.bin"):
+        (tmp_path / name).write_bytes(data)
+    beside = tmp_path / f".weight.bin{JOURNAL}"
+    beside.write_bytes(journal_bytes(entry(tmp_path / "weight.bin", offset + 64, b"\7", tmp_path)))
+    with milblob.BlobReader(tmp_path / "other.bin") as blobs:
+        assert blobs.read(offset)[0] == 0
+    with pytest.raises(milblob.FormatError, match="completes it"):
+        milblob.BlobReader(tmp_path / "weight.bin")
+    assert milblob.load(tmp_path / "weight.bin")["#0"][0] == 7
+    assert sorted(os.listdir(tmp_path)) == ["other.bin", "weight.bin"]
+    beside.write_bytes(journal_bytes(entry(tmp_path / "other.bin", offset + 64, b"\7", tmp_path)))
+    with pytest.raises(milblob.FormatError, match="got one of 'other.bin'"):
+        milblob.open(tmp_path / "weight.bin")
+    assert (tmp_path / "other.bin").read_bytes() == data

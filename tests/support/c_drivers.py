@@ -1,0 +1,55 @@
+"""The C programs of tests/c: compilers and flags for them, their inputs, and what they print."""
+
+import shutil
+import sysconfig
+
+import reference
+from hostile_bytes import field
+from paths import ROOT
+
+# What the drivers of kernels print: the same on every CPU. Who changes a driver changes its line.
+DIGESTS = {
+    "cast": "digest eda0366dd2b71563\n",
+    "compare": "digest cd22a56670939490\n",
+    "decode": "digest 526cfa73b997c138\n",
+    "statistics": "digest 46c238cbba01cfa3\n",
+}
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+INCLUDES = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'tests' / 'c'}"]
+WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
+
+
+def compilers():
+    """The commands that compile C and C++ here: language -> path, or None."""
+    c = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0]) or shutil.which("cc")
+    cxx = shutil.which((sysconfig.get_config_var("CXX") or "c++").split()[0]) or shutil.which("c++")
+    return {"c11": c, "c++17": cxx}
+
+
+def corpus(name):
+    """Inputs that fuzzing kept: they cover much with little, or once broke a promise."""
+    files = sorted((ROOT / "tests" / "fuzz" / "corpus" / name).iterdir())
+    assert len(files) > 20
+    return files
+
+
+def tensor_value_files(folder):
+    """TensorValues in every field and encoding, and runs of bytes that once fooled the quick decoder."""
+    values = [
+        reference.pack_tensor_value("floats", [1.0] * 9), reference.pack_tensor_value("doubles", [1.0] * 5),
+        reference.pack_tensor_value("ints", [1, -1, 300, 1 << 30] * 40), reference.pack_tensor_value("longInts", [-(1 << 63), 7] * 60),
+        reference.pack_tensor_value("bools", [True, False] * 100), reference.pack_tensor_value("strings", ["", "a", "bc"]),
+        reference.pack_tensor_value("bytes", bytes(range(200))),
+        field(2, field(1, b"\1" * 63 + b"\x80" * 10_000 + b"\1")), field(2, field(1, b"\1" * 64 + b"\x80" * 20)),
+        field(3, field(1, b"\1" * 200) + b"\x08\x01" * 50 + field(1, b"\0" * 5)), field(2, field(1, b"\5")) + field(2, b"\x08\x07") + field(5, field(1, b"\3")),
+    ]  # fmt: skip
+    paths = [folder / f"{number}.pb" for number in range(len(values))]
+    for path, value in zip(paths, values, strict=True):
+        path.write_bytes(value)
+    return paths
+
+
+def check_digest(done, name):
+    """Fail unless a finished driver printed the digest that it prints on every CPU."""
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout == DIGESTS[name], "the plain tier gives other bits than on other CPUs"

@@ -1,0 +1,94 @@
+"""What a writer of writers.py leaves, whatever has happened to it: the old state or the new one, and nothing else."""
+
+import os
+import pathlib
+import shutil
+import stat
+
+import milblob
+import writers
+from writers import WRITERS
+
+LEFT = (".milblob-", ".milblob-new", ".milblob-journal")
+
+
+def snapshot(folder):
+    """Everything below a directory: name -> (mode, contents or target)."""
+    found = {}
+    for directory, names, files in os.walk(folder):
+        for name in names + files:
+            path = os.path.join(directory, name)
+            status = os.lstat(path)
+            content = None
+            if stat.S_ISLNK(status.st_mode):
+                content = os.readlink(path)
+            elif stat.S_ISREG(status.st_mode):
+                content = pathlib.Path(path).read_bytes()
+            found[os.path.relpath(path, folder)] = (status.st_mode, content)
+    return found
+
+
+class Case:
+    """A writer in a directory, and the states that it may leave."""
+
+    def __init__(self, name, folder):
+        self.name, self.folder, self.writer = name, pathlib.Path(folder), WRITERS[name]
+        self.make()
+        self.before = snapshot(self.folder)
+        if name == "complete an edit":  # there is no looking at the old state: looking completes it
+            self.old = None
+        else:
+            self.old = self.see()
+        writers.act(name, self.folder)
+        self.new = self.see()
+        assert self.old != self.new
+        self.new_again = self.again()
+        self.seen = {"old": 0, "new": 0, "refused": 0}
+
+    def see(self):
+        return self.writer.see(self.folder)
+
+    def make(self):
+        shutil.rmtree(self.folder, ignore_errors=True)
+        writers.make(self.name, self.folder)
+
+    def reset(self):
+        """Have the directory as it was, whatever has become of it."""
+        if snapshot(self.folder) != self.before or "linked.bin" in self.before:  # whose other name is gone
+            self.make()
+
+    def again(self):
+        """Do it once more, without faults: what there is then, or why not."""
+        try:
+            writers.act(self.name, self.folder)
+        except Exception as error:
+            return type(error)
+        return self.see()
+
+    def require_whole(self, outcome, is_done):
+        """The old state, or the new one, and only that one if it is said to be done; nothing of others touched; nothing
+        left over, and it can be done again.
+
+        Args:
+            outcome: for messages.
+            is_done: whether success was reported.
+        """
+        try:
+            now = self.see()
+        except Exception as error:
+            raise AssertionError(outcome) from error
+        assert now in (self.old, self.new), outcome
+        if is_done:
+            assert now == self.new, outcome
+        self.seen["new" if now == self.new else "old"] += 1
+        again = self.again()
+        assert again == (self.new_again if now == self.new else self.new), (outcome, again)
+        milblob.storage.output.sweep(str(self.folder))  # as the next one that writes there does
+        after = snapshot(self.folder)
+        left = [name for name in after if any(mark in name for mark in LEFT)]
+        assert left == [], outcome
+        assert self.others(self.before) == self.others(after), outcome
+
+    def others(self, files):
+        """What is no matter of the writer."""
+        return {name: found for name, found in files.items() if name.split(os.sep)[0] not in self.writer.outputs}

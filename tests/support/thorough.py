@@ -1,0 +1,20 @@
+"""How much slow tests do: what `make test` has time for, or all of it (`make thorough`, which sets MILBLOB_THOROUGH=1).
+
+The same tests with the same assertions; only counts of random inputs and sizes of large files differ.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+
+def sized(quick, thorough):
+    """Return the second of two counts or sizes when everything is to be done, otherwise the first."""
+    return thorough if os.environ.get("MILBLOB_THOROUGH") == "1" else quick
+
+
+# The profiles of hypothesis; MILBLOB_HYPOTHESIS chooses one. dev takes about 15 seconds for all properties together.
+settings.register_profile("dev", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("dev"), max_examples=500)
+settings.register_profile("long", settings.get_profile("dev"), max_examples=20_000)
+PROFILE = settings.get_profile(os.environ.get("MILBLOB_HYPOTHESIS", "dev"))

@@ -1,0 +1,495 @@
+"""Everything in milblob that writes files: what is there before, what is done, and what a reader finds afterwards.
+
+The tables of tests/test_faults.py (every call fails once) and tests/test_power_loss.py (every state of the disk after a
+crash). Actions run in the child of faults.py; they get one directory, in which everything is.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import pathlib
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import milblob
+from editable_packages import code, ints, make_package
+from hostile_bytes import const, immediate, model, program
+from merging import package_of
+from milblob import cli
+from milblob.cli.arguments import parse
+from milblob.compat.modelpackage import ModelPackage
+from milblob.compat.storage import _BlobStorageWriter
+from milblob.formats.read import open_arrays
+from repacking import small_package, tree, values
+
+OLD_ARRAYS = {"a": np.arange(40, dtype="<f4"), "b": np.arange(900, dtype=np.uint8) % 7}
+NEW_ARRAYS = {"a": np.arange(40, dtype="<f4") + 0.5, "c": np.full(1500, 9, np.uint8)}
+
+
+class Writer(NamedTuple):
+    """One way to write.
+
+    Attributes:
+        make: fills an empty directory with what is there before.
+        act: does the thing in that directory. Its second argument says what it does after an error of its own calls:
+            "stop", "close" the object that it has, or the same "again". It returns only if it was told of success.
+        outputs: names that it may change; everything else in the directory is somebody's.
+        see: what a reader finds there, in a form that can be compared.
+        is_durable: whether a power failure after success must not lose what was written.
+    """
+
+    make: Callable[[pathlib.Path], Any]
+    act: Callable[[pathlib.Path, str], Any]
+    outputs: tuple[str, ...]
+    see: Callable[[pathlib.Path], Any]
+    is_durable: bool = True
+
+
+def act(name, folder, second="stop"):
+    """Run a writer by its name; the action that the child is given. "new" if it was told of success."""
+    quiet = io.StringIO()
+    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+        WRITERS[name].act(pathlib.Path(folder), second)
+    return "new"
+
+
+def act_without(what, name, folder):
+    """The same with a function of milblob.storage.output doing nothing, in every module that has it. For the child only."""
+    for module in [module for key, module in sys.modules.items() if key.startswith("milblob.")]:
+        if hasattr(module, what):
+            setattr(module, what, lambda *_: None)
+    act(name, folder)
+
+
+# ------------------------------------------------------------------------------------------------------- what is found
+
+
+def model_at(*names):
+    def see(folder):
+        return tuple(repr(values(folder / name)) if os.path.lexists(folder / name) else None for name in names)
+
+    return see
+
+
+def tree_at(*names):
+    """Models whose values stay the same, while their files do not."""
+
+    def see(folder):
+        return model_at(*names)(folder), tuple(repr(sorted(tree(folder / name).items())) for name in names)
+
+    return see
+
+
+def arrays_at(name):
+    def see(folder):
+        if not os.path.lexists(folder / name):
+            return None
+        with open_arrays(folder / name) as arrays:
+            return repr({key: (str(a.mil_dtype), a.shape, a.read().tobytes()) for key, a in arrays.items()})
+
+    return see
+
+
+def pair_at(listing, weights):
+    """Arrays by a listing. One without its weight file is as good as none, if reading says so."""
+    see = arrays_at(listing)
+
+    def see_pair(folder):
+        if os.path.lexists(folder / listing) and not os.path.lexists(folder / weights):
+            try:
+                see(folder)
+            except milblob.ResolveError as error:
+                assert weights in str(error)
+                return None
+        return see(folder)
+
+    return see_pair
+
+
+def bytes_at(name):
+    def see(folder):
+        return (folder / name).read_bytes() if os.path.lexists(folder / name) else None
+
+    return see
+
+
+# ------------------------------------------------------------------------------------------------------------- weights
+
+
+def write_blobs(path, arrays, mode="w"):
+    with milblob.BlobWriter(path, mode) as blobs:
+        for array in arrays.values():
+            blobs.write(array)
+        blobs.write_many(list(arrays.values()))
+
+
+def twice(function):
+    """An action that, if it fails, is tried again where that is asked for."""
+
+    def run(folder, second):
+        try:
+            function(folder)
+        except Exception:
+            if second != "again":
+                raise
+            function(folder)
+
+    return run
+
+
+def close_twice(mode):
+    """A writer whose `close` fails is closed again, which does nothing, and success is not claimed."""
+
+    def run(folder, second):
+        blobs = milblob.BlobWriter(folder / "w.bin", mode)
+        try:
+            blobs.write(NEW_ARRAYS["a"])
+            blobs.fill(blobs.reserve(1500, "uint8"), NEW_ARRAYS["c"])
+        except Exception as error:
+            blobs.__exit__(type(error), error, None)
+            raise
+        try:
+            blobs.close()
+        except Exception:
+            if second == "close":
+                blobs.close()
+            elif second == "again":
+                return run(folder, "stop")
+            raise
+
+    return run
+
+
+def named(function):
+    """As where files cannot be without a name: what is not complete has a temporary one."""
+
+    def run(folder, second):
+        kept, milblob.storage.output._TMPFILE = milblob.storage.output._TMPFILE, 0
+        try:
+            function(folder, second)
+        finally:
+            milblob.storage.output._TMPFILE = kept
+
+    return run
+
+
+def old_blobs(folder):
+    write_blobs(folder / "w.bin", OLD_ARRAYS)
+
+
+def old_blobs_with_a_tail(folder):
+    """An append that was interrupted has left bytes behind the last record."""
+    old_blobs(folder)
+    with (folder / "w.bin").open("ab") as file:
+        file.write(b"\xff" * 3000)
+
+
+def nothing(folder):
+    pass
+
+
+# -------------------------------------------------------------------------------------------------------------- models
+
+
+def edit(name, number=1, weights=None):
+    """Assign, `flush`, `close`."""
+
+    def run(folder, second):
+        model = milblob.open(folder / name, "r+")
+        try:
+            for key in weights or list(model):
+                old = model[key]
+                model[key] = np.full(old.shape, number * (1000 if key == "ints" else 1), old.dtype)
+        except Exception:
+            model.discard()
+            model.close()
+            raise
+        try:
+            model.flush()
+        except Exception:
+            if second == "stop":
+                raise
+            if second == "again":
+                with contextlib.suppress(Exception):
+                    model.flush()
+            model.close()  # writes what was assigned and is not written; or says that it cannot
+            return
+        model.close()
+
+    return run
+
+
+def package(folder):
+    make_package(folder)
+
+
+def package_with_links(folder):
+    """Its weight file has another name, elsewhere, which stands for something else."""
+    package(folder)
+    os.link(folder / "m.mlpackage/Data/com.apple.CoreML/weights/weight.bin", folder / "linked.bin")
+
+
+def package_through_a_link(folder):
+    package(folder)
+    (folder / "m.mlpackage").rename(folder / "real.mlpackage")
+    (folder / "m.mlpackage").symlink_to("real.mlpackage")
+
+
+def model_file(folder):
+    """Its one value needs more bytes later: the file is written anew, which is one rename."""
+    value = immediate(code("INT32"), [40], ints(np.zeros(40)))
+    (folder / "m.mlmodel").write_bytes(model(program(const(value, "ints"))))
+
+
+def pending(folder):
+    """A package with a journal of which nothing is applied, as a kill leaves it."""
+    package(folder)
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    kept, milblob.storage.journal._apply = milblob.storage.journal._apply, die
+    try:
+        edit("m.mlpackage")(folder, "stop")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        milblob.storage.journal._apply = kept
+    assert [name for name in os.listdir(folder / "m.mlpackage") if "milblob-journal" in name]
+
+
+def complete(folder, second):
+    milblob.open(folder / "m.mlpackage").close()
+
+
+def refit_arrays(folder, number=1):
+    np.savez(folder / "w.npz", **{k: np.full(s, number * f, d) for k, s, f, d in what_is_in_package()})
+
+
+def what_is_in_package():
+    return ("floats", (3, 100), 1, "<f4"), ("bytes", (70,), 1, "u1"), ("ints", (40,), 1000, "<i4")
+
+
+def package_and_arrays(folder):
+    package(folder)
+    refit_arrays(folder)
+
+
+def package_arrays_and_output(folder):
+    package_and_arrays(folder)
+    shutil.copytree(folder / "m.mlpackage", folder / "out.mlpackage")
+
+
+def blobs_and_arrays(folder):
+    old_blobs(folder)
+    np.savez(folder / "w.npz", **{"#0": NEW_ARRAYS["a"]})
+
+
+def blobs_arrays_and_output(folder):
+    blobs_and_arrays(folder)
+    shutil.copy(folder / "w.bin", folder / "out.bin")
+
+
+def two_weight_files(folder):
+    small_package(folder)
+
+
+def two_models_and_output(folder):
+    (folder / "made").mkdir()
+    package = small_package(folder / "made")
+    package.rename(folder / "m.mlpackage")
+    (folder / "made").rmdir()
+    shutil.copytree(folder / "m.mlpackage", folder / "out.mlpackage")
+
+
+def models_to_merge(folder):
+    package_of(folder / "a", [("FLOAT32", [1.0, 2.0]), ("UINT8", [7] * 100)])
+    package_of(folder / "b", [("FLOAT32", [1.0, 2.0]), ("UINT8", [8] * 100)])
+    milblob.merge_functions([folder / "a.mlpackage"], folder / "out.mlpackage")
+
+
+# ----------------------------------------------------------------------------------------------------------- commands
+
+
+def command(*argv, good=(0,)):
+    """A subcommand; arguments with a slash in front are names in the directory. Parsed once: that takes longer than to run."""
+    parsed = parse(argv)
+
+    def run(folder):
+        def inside(value):
+            if isinstance(value, list):
+                return [inside(item) for item in value]
+            return f"{folder}{value}" if isinstance(value, str) and value.startswith("/") else value
+
+        given = argparse.Namespace(**{name: inside(value) for name, value in vars(parsed).items()})
+        status = given.run(given)
+        if status not in good:
+            raise RuntimeError(f"{argv[0]}: exit status {status}")
+
+    return twice(run)
+
+
+def listed(folder):
+    """A weight file with a listing, and arrays to write instead."""
+    milblob.write_weights(OLD_ARRAYS, folder / "out.bin", listing=folder / "out.json")
+    np.savez(folder / "w.npz", **NEW_ARRAYS)
+
+
+def arrays_only(folder):
+    np.savez(folder / "w.npz", **NEW_ARRAYS)
+
+
+def extracted(suffix):
+    def make(folder):
+        package(folder)
+        assert cli.main(["extract", str(folder / "m.mlpackage"), "-o", str(folder / f"out{suffix}"), "-q"]) == 0
+        shutil.rmtree(folder / "m.mlpackage")
+        make_package(folder, 1)
+
+    return make
+
+
+# -------------------------------------------------------------------------------------------------------------- compat
+
+
+def their_append(folder):
+    writer = _BlobStorageWriter(str(folder / "w.bin"), truncate_file=False)
+    writer.write_float_data(NEW_ARRAYS["a"])
+
+
+def their_package(folder):
+    (folder / "item").mkdir()
+    (folder / "item" / "a").write_bytes(b"a" * 100)
+    ModelPackage(str(folder / "their.mlpackage"))
+
+
+def their_item(folder):
+    ModelPackage(str(folder / "their.mlpackage")).addItem(str(folder / "item"), "weights", "me", "words")
+
+
+def their_model(folder):
+    (folder / "old.mlmodel").write_bytes(b"old" * 100)
+    (folder / "new.mlmodel").write_bytes(b"new" * 200)
+    opened = ModelPackage(str(folder / "their.mlpackage"))
+    opened.setRootModel(str(folder / "old.mlmodel"), "model.mlmodel", "me", "words")
+
+
+def their_other_model(folder):
+    opened = ModelPackage(str(folder / "their.mlpackage"))
+    opened.replaceRootModel(str(folder / "new.mlmodel"), "model.mlmodel", "me", "words")
+
+
+def their_root(folder):
+    return pathlib.Path(ModelPackage(str(folder / "their.mlpackage")).getRootModel().path()).read_bytes()
+
+
+def their_items(folder):
+    if not os.path.lexists(folder / "their.mlpackage"):
+        return None
+    opened = ModelPackage(str(folder / "their.mlpackage"))
+    item = opened.findItemByNameAuthor("weights", "me")
+    return None if item is None else pathlib.Path(item.path(), "a").read_bytes()
+
+
+WRITERS = {
+    "new weight file": Writer(nothing, close_twice("w"), ("w.bin",), model_at("w.bin")),
+    "weight file anew": Writer(old_blobs, close_twice("w"), ("w.bin",), model_at("w.bin")),
+    "weight file anew, no O_TMPFILE": Writer(old_blobs, named(close_twice("w")), ("w.bin",), model_at("w.bin")),
+    "append": Writer(old_blobs, close_twice("a"), ("w.bin",), model_at("w.bin")),
+    "append behind a tail": Writer(old_blobs_with_a_tail, close_twice("a"), ("w.bin",), model_at("w.bin")),
+    "edit package": Writer(package, edit("m.mlpackage"), ("m.mlpackage",), model_at("m.mlpackage")),
+    "edit package, no O_TMPFILE": Writer(
+        package, named(edit("m.mlpackage")), ("m.mlpackage",), model_at("m.mlpackage")
+    ),
+    "edit blobs of package": Writer(
+        package, edit("m.mlpackage", weights=["floats", "bytes"]), ("m.mlpackage",), model_at("m.mlpackage")
+    ),
+    "edit package with another link": Writer(
+        package_with_links, edit("m.mlpackage"), ("m.mlpackage",), model_at("m.mlpackage")
+    ),
+    "edit package through a link": Writer(
+        package_through_a_link, edit("m.mlpackage"), ("real.mlpackage",), model_at("m.mlpackage", "real.mlpackage")
+    ),
+    "edit weight file": Writer(old_blobs, edit("w.bin"), ("w.bin",), model_at("w.bin")),
+    "edit model file": Writer(model_file, edit("m.mlmodel"), ("m.mlmodel",), model_at("m.mlmodel")),
+    "complete an edit": Writer(pending, twice(lambda f: complete(f, "")), ("m.mlpackage",), model_at("m.mlpackage")),
+    "refit": Writer(
+        package_and_arrays, command("refit", "/m.mlpackage", "/w.npz"), ("m.mlpackage",), model_at("m.mlpackage")
+    ),
+    "refit to package": Writer(
+        package_arrays_and_output, command("refit", "/m.mlpackage", "/w.npz", "-o", "/out.mlpackage", "--force"),
+        ("out.mlpackage",), model_at("m.mlpackage", "out.mlpackage"),
+    ),
+    "refit to file": Writer(
+        blobs_arrays_and_output, command("refit", "/w.bin", "/w.npz", "-o", "/out.bin", "--force"),
+        ("out.bin",), model_at("w.bin", "out.bin"),
+    ),
+    "repack package": Writer(
+        two_weight_files, command("repack", "/m.mlpackage", "-o", "/m.mlpackage", "--align", "4096", "--dedupe"),
+        ("m.mlpackage",), tree_at("m.mlpackage"),
+    ),
+    "repack to package": Writer(
+        two_models_and_output, command("repack", "/m.mlpackage", "-o", "/out.mlpackage", "--align", "4096", "--force"),
+        ("out.mlpackage",), tree_at("m.mlpackage", "out.mlpackage"),
+    ),
+    "repack to new package": Writer(
+        two_weight_files, command("repack", "/m.mlpackage", "-o", "/out.mlpackage", "--align", "4096"),
+        ("out.mlpackage",), tree_at("m.mlpackage", "out.mlpackage"),
+    ),
+    "repack weight file": Writer(
+        old_blobs, command("repack", "/w.bin", "-o", "/w.bin", "--align", "4096"), ("w.bin",), bytes_at("w.bin")
+    ),
+    "repack model file": Writer(
+        model_file, command("repack", "/m.mlmodel", "-o", "/out.mlmodel"), ("out.mlmodel",), model_at("m.mlmodel", "out.mlmodel"),
+    ),
+    "merge functions": Writer(
+        models_to_merge, command("merge-functions", "/a.mlpackage", "/b.mlpackage", "-o", "/out.mlpackage", "--force"),
+        ("out.mlpackage",), model_at("out.mlpackage"),
+    ),
+    "extract npz": Writer(
+        extracted(".npz"), command("extract", "/m.mlpackage", "-o", "/out.npz", "--force"), ("out.npz",), arrays_at("out.npz")
+    ),
+    "extract safetensors": Writer(
+        extracted(".safetensors"), command("extract", "/m.mlpackage", "-o", "/out.safetensors", "--force"),
+        ("out.safetensors",), arrays_at("out.safetensors"),
+    ),
+    "extract npy": Writer(
+        extracted("/"), command("extract", "/m.mlpackage", "-o", "/out/", "--force"), ("out",), arrays_at("out")
+    ),
+    "extract to new npz": Writer(
+        package, command("extract", "/m.mlpackage", "-o", "/out.npz"), ("out.npz",), arrays_at("out.npz")
+    ),
+    "convert to weights": Writer(
+        listed, command("convert", "/w.npz", "/out.bin", "--force"), ("out.bin", "out.json"), arrays_at("out.json")
+    ),
+    "pack": Writer(
+        listed, command("pack", "/w.npz", "-o", "/out.bin", "--force"), ("out.bin", "out.json"), arrays_at("out.json")
+    ),
+    # --force, which there is nothing for, so that a killed one can be done again: it may have left the listing alone.
+    "pack new": Writer(
+        arrays_only, command("pack", "/w.npz", "-o", "/out.bin", "--force"), ("out.bin", "out.json"), pair_at("out.json", "out.bin")
+    ),
+    "match": Writer(
+        package_and_arrays, command("match", "/w.npz", "/m.mlpackage", "-o", "/map.json", good=(0, 1)), ("map.json",), bytes_at("map.json"),
+    ),
+    "coremltools' append": Writer(old_blobs, twice(their_append), ("w.bin",), model_at("w.bin"), False),
+    "coremltools' item": Writer(their_package, twice(their_item), ("their.mlpackage",), their_items, False),
+    "coremltools' model": Writer(their_model, twice(their_other_model), ("their.mlpackage",), their_root, False),
+}  # fmt: skip
+
+
+def make(name, folder):
+    """Fill a directory with what a writer finds, and with files that are no matter of its."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_bytes(b"mine")
+    (folder / "mine").mkdir()
+    (folder / "mine" / "keep").write_bytes(b"mine too")
+    quiet = io.StringIO()
+    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+        WRITERS[name].make(folder)

@@ -1,0 +1,462 @@
+"""threads.py and values/parallel.py: how many threads run, and that results do not depend on it."""
+
+import multiprocessing
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from children import run_child
+from milblob import _codec, threads
+from milblob.threads import each, ordered
+from milblob.values import parallel
+from milblob.values.cast import cast_array
+
+CAN_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+
+
+@pytest.fixture(params=["1", "2", "5"])
+def several(request, monkeypatch):
+    """So many threads, also for small arrays."""
+    monkeypatch.setenv("MILBLOB_THREADS", request.param)
+    for module in (threads, parallel):
+        monkeypatch.setattr(module, "PIECE_NBYTES", 4096)
+    return int(request.param)
+
+
+@pytest.fixture
+def three(monkeypatch):
+    monkeypatch.setenv("MILBLOB_THREADS", "3")
+
+
+# ------------------------------------------------------------------------------------------------------------- how many
+
+
+def test_how_many(monkeypatch):
+    monkeypatch.setattr(threads, "processors", lambda: 6)
+    for text, number in (("", 6), ("0", 6), ("00", 6), ("1", 1), ("17", 17)):
+        monkeypatch.setenv("MILBLOB_THREADS", text)
+        assert threads.count() == number
+    monkeypatch.delenv("MILBLOB_THREADS")
+    assert threads.count() == 6
+
+
+@pytest.mark.parametrize("words", ["-1", "x", "1.5", " 2", "\u0663", "100000", "\u00b2"])
+def test_a_wrong_number(monkeypatch, words):
+    monkeypatch.setenv("MILBLOB_THREADS", words)
+    with pytest.raises(
+        ValueError, match=r"^MILBLOB_THREADS: expected a number of threads, 0 for one on each processor, got "
+    ):
+        threads.count()
+
+
+def test_none_of_our_own_inside_a_pool(monkeypatch):
+    """Of threads: whoever has a pool has the processors busy. Whoever sets the variable is believed."""
+    monkeypatch.setattr(threads, "processors", lambda: 6)
+    monkeypatch.delenv("MILBLOB_THREADS", raising=False)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(threads.count).result() == 1
+        monkeypatch.setenv("MILBLOB_THREADS", "0")
+        assert pool.submit(threads.count).result() == 1
+        monkeypatch.setenv("MILBLOB_THREADS", "4")
+        assert pool.submit(threads.count).result() == 4
+
+
+@pytest.mark.parametrize("method", [m for m in ("fork", "spawn") if m in multiprocessing.get_all_start_methods()])
+def test_none_in_a_worker_process(method):
+    code = f"""
+        import concurrent.futures, multiprocessing, os
+        from milblob import threads
+        os.environ.pop("MILBLOB_THREADS", None)
+        threads.processors = lambda: 6
+        context = multiprocessing.get_context({method!r})
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+            print(threads.count(), pool.submit(threads.count).result())
+    """
+    assert run_child(code).split() == ["6", "1"]
+
+
+def test_processors(monkeypatch):
+    if hasattr(os, "sched_getaffinity"):
+        assert 1 <= threads.processors() <= len(os.sched_getaffinity(0))
+    for quota, number in ((1, 1), (3, 3)):
+        monkeypatch.setattr(os, "process_cpu_count", lambda: 5, raising=False)
+        monkeypatch.setattr(threads, "_quota", lambda *_, quota=quota: quota)
+        assert threads.processors() == number
+    monkeypatch.setattr(os, "process_cpu_count", lambda: None, raising=False)
+    assert threads.processors() == 1
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "number"),
+    [
+        ("0::/", {"cpu.max": "max 100000"}, None),
+        ("0::/", {"cpu.max": "150000 100000"}, 2),
+        ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "100000 100000"}, 1),
+        ("0::/outside/of/it", {"cpu.max": "400000 100000"}, 4),
+        ("4:cpuset:/\n3:cpu,cpuacct:/x\n0::/", {"cpu/x/cpu.cfs_quota_us": "250000", "cpu/x/cpu.cfs_period_us": "100000"}, 3),
+        ("3:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ("0::/../../etc", {"cpu.max": "words"}, None),
+        ("0::/", {"cpu.max": "0 0"}, None),
+        ("nonsense", {}, None),
+        (None, {}, None),
+    ],
+)  # fmt: skip
+def test_quotas_of_control_groups(tmp_path, groups, files, number):
+    if groups is not None:
+        (tmp_path / "groups").write_text(groups)
+    for name, text in files.items():
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text(text)
+    found = threads._quota(str(tmp_path / "groups"), str(tmp_path / "root"))
+    assert found == number if number is not None else found > 1 << 20
+
+
+# --------------------------------------------------------------------------------------------------------- sharing out
+
+
+def test_in_order(several):
+    def work(item):
+        time.sleep(0.001 * (item % 3))
+        return item, threads.count()
+
+    for number in (0, 1, 2, 3, 40):
+        found = list(ordered(work, iter(range(number))))
+        assert [item for item, _ in found] == list(range(number))
+        assert several == 1 or all(inner == 1 for _, inner in found)  # no threads inside of threads
+    assert threads.count() == several
+    assert not [thread for thread in threading.enumerate() if thread.name == "milblob"]
+
+
+def test_items_are_done_by_several_threads(three):
+    """Each waits for the others: this ends only if three are at work at once."""
+    barrier, seen, running, most = threading.Barrier(3, timeout=30), set(), [], []
+
+    def work(item):
+        running.append(item)
+        most.append(len(running))
+        barrier.wait()
+        seen.add(threading.get_ident())
+        running.remove(item)
+
+    each(work, range(9))
+    # A thread that finds nothing to do ends, and another one may begin later: never more than three at a time.
+    assert len(seen) >= 3 and threading.get_ident() in seen and max(most) == 3
+
+
+def test_little_takes_no_threads(three):
+    for items, is_much in ((range(1), True), (range(50), False)):
+        assert set(ordered(lambda _: threading.get_ident(), items, is_much)) == {threading.get_ident()}
+
+
+def test_only_a_few_are_taken_ahead(three):
+    taken = []
+
+    def items():
+        for item in range(1000):
+            assert threading.current_thread() is threading.main_thread()
+            taken.append(item)
+            yield item
+
+    results = ordered(lambda item: item, items())
+    assert [next(results) for _ in range(10)] == list(range(10))
+    assert len(taken) < 20
+    results.close()
+    assert len(taken) < 20
+
+
+def test_the_first_error_is_the_one(several):
+    """By the order of the items, not by time; what comes before it is yielded."""
+
+    def work(item):
+        if item in (4, 5, 7):
+            time.sleep(0.01 * (7 - item))
+            raise KeyError(item)
+        return item
+
+    for _ in range(5):
+        results, seen = ordered(work, range(20)), []
+        with pytest.raises(KeyError, match="^4$"):
+            seen.extend(results)
+        with pytest.raises(KeyError, match="^4$"):
+            seen.extend(ordered(work, range(20)))
+        assert seen == [0, 1, 2, 3] * 2
+
+
+def test_an_error_of_the_items(several):
+    def items():
+        yield from range(7)
+        raise LookupError("no more")
+
+    seen = []
+    with pytest.raises(LookupError, match="no more"):
+        seen.extend(ordered(lambda item: item, items()))
+    assert seen == list(range(7))
+
+
+def test_nothing_is_begun_after_an_error(three):
+    begun = []
+
+    def work(item):
+        begun.append(item)
+        time.sleep(0.002)
+        if item == 3:
+            raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        each(work, range(1000))
+    count = len(begun)
+    assert count < 12
+    time.sleep(0.02)
+    assert len(begun) == count
+
+
+def test_an_exit_in_a_worker_is_the_callers(three):
+    def work(item):
+        time.sleep(0.001)
+        if threading.current_thread() is not threading.main_thread():
+            raise SystemExit(7)
+        return item
+
+    with pytest.raises(SystemExit):
+        each(work, range(50))
+
+
+def test_without_new_threads(three, monkeypatch):
+    """A system that has no more of them, and an interpreter that shuts down, refuse with a RuntimeError."""
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert list(ordered(lambda item: (item, threading.get_ident()), range(30))) == [
+        (i, threading.get_ident()) for i in range(30)
+    ]
+
+
+def test_errors_are_in_no_cycle(three):
+    """A traceback that held itself would keep arrays, and so files, until the next garbage collection."""
+    import gc
+    import weakref
+
+    class Thing:
+        pass
+
+    def work(item):
+        thing.append(weakref.ref(own := Thing()))
+        if item:
+            raise ValueError(own)
+
+    gc.disable()
+    try:
+        for _ in range(5):
+            thing = []
+            with pytest.raises(ValueError) as caught:
+                each(work, [0, 1])
+            del caught
+            assert all(ref() is None for ref in thing)
+    finally:
+        gc.enable()
+
+
+def test_beside(monkeypatch):
+    """In another thread if there may be one, else when it is asked for."""
+    own = threading.get_ident()
+    for text in ("1", "2"):
+        monkeypatch.setenv("MILBLOB_THREADS", text)
+        calls = []
+        with threads.beside(lambda: calls.append(threading.get_ident()) or len(calls)) as result:  # noqa: B023
+            assert result() == 1 and result() == 1
+        assert (calls == [own]) == (text == "1") and len(calls) == 1
+        with threads.beside(lambda: 1 // 0) as result:
+            for _ in range(2):
+                with pytest.raises(ZeroDivisionError):
+                    result()
+        begun, ended = threading.Event(), []
+        with threads.beside(lambda: (begun.set(), time.sleep(0.05), ended.append(1))):  # noqa: B023
+            if text == "2":
+                assert begun.wait(30)
+        assert len(ended) == (text == "2")  # the end of the block waits; nobody asked for the other one
+
+
+# ------------------------------------------------------------------------------- interruption, processes and shutdown
+
+PREAMBLE = """
+        import os, signal, threading, time
+        os.environ["MILBLOB_THREADS"] = "3"
+        import numpy as np
+        from milblob import threads, _codec
+        from milblob.values import parallel
+        from milblob.threads import each, ordered
+"""
+
+
+def test_keyboard_interrupt():
+    """It comes out at once, when what was begun has ended; also if somebody presses twice."""
+    code = (
+        PREAMBLE
+        + """
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in a job in the background
+        begun, ended = [], []
+        def work(item):
+            begun.append(item)
+            if item == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+            end = time.monotonic() + 0.3
+            while time.monotonic() < end:
+                if item == 3 and threading.current_thread() is not threading.main_thread() and len(begun) < 99:
+                    begun.extend(range(100))
+                    time.sleep(0.05)
+                    os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.01)
+            ended.append(item)
+        try:
+            each(work, range(1000))
+        except KeyboardInterrupt:
+            count = len(ended)
+            helped = [t for t in threading.enumerate() if t is not threading.main_thread()]
+            [t.join() for t in helped]
+            print("interrupted", count < 12, len(ended) == count)
+        print(len(list(ordered(lambda item: item, range(9)))))
+    """
+    )
+    if os.name == "nt":
+        pytest.skip("signals of another kind")
+    assert run_child(code).split() == ["interrupted", "True", "True", "9"]
+
+
+@CAN_FORK
+def test_a_fork_after_use():
+    code = (
+        PREAMBLE
+        + """
+        bits = np.random.default_rng(1).bytes(6 << 20)
+        def unpacked():
+            out = np.empty(12 << 20, np.uint8)
+            parallel.unpack_bits(_codec.Buffer(bits), 0, out.size, 4, out)
+            return out.tobytes()
+        before = unpacked()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if unpacked() == before and threading.active_count() == 1 else 1)
+        print(os.waitpid(pid, 0)[1], unpacked() == before)
+    """
+    )
+    assert run_child(code).split() == ["0", "True"]
+
+
+@CAN_FORK
+def test_a_fork_in_the_middle():
+    """The child has none of the threads: it goes on by itself. It may also leave what it was doing."""
+    code = (
+        PREAMBLE
+        + """
+        def work(item):
+            if item == 19:
+                raise KeyError("the last")
+            time.sleep(0.002)
+            return item * item
+        for number in range(8):
+            results, seen, rest = ordered(work, range(20)), [], []
+            for result in results:
+                seen.append(result)
+                if len(seen) == number + 1:
+                    break
+            pid = os.fork()
+            if pid == 0 and number % 2:
+                results.close()
+                os._exit(0)
+            try:
+                for result in results:
+                    rest.append(result)
+            except KeyError:
+                good = seen + rest == [i * i for i in range(19)]
+            if pid == 0:
+                os._exit(0 if good else 1)
+            print(good, os.waitpid(pid, 0)[1])
+    """
+    )
+    assert run_child(code).split() == ["True", "0"] * 8
+
+
+def test_while_the_interpreter_ends():
+    """At exit, in destructors, and with results that nobody asked for any more: it ends, and in time."""
+    code = (
+        PREAMBLE
+        + """
+        import atexit
+        print(sum(ordered(lambda item: item, range(20))))
+        left = ordered(lambda item: time.sleep(0.01), range(1000))
+        next(left)
+        class Late:
+            def __del__(self):
+                print("late", sum(ordered(lambda item: item, range(20))), flush=True)
+        late = Late()
+        late.itself = late
+        atexit.register(lambda: print("exit", sum(ordered(lambda item: item, range(20)))))
+    """
+    )
+    assert run_child(code).split() == ["190", "exit", "190", "late", "190"]
+
+
+# -------------------------------------------------------------------------------------------------------------- kernels
+
+
+@pytest.mark.parametrize("nbits", [1, 2, 3, 4, 6])
+def test_bits(several, nbits):
+    rng = np.random.default_rng(nbits)
+    for count in (0, 1, 4096, 4097, 30_011):
+        elements = rng.integers(0, 1 << nbits, count, dtype=np.uint8)
+        whole = np.zeros((count * nbits + 7) // 8, np.uint8)
+        _codec.pack_bits(elements, whole, nbits, 0, (1 << nbits) - 1)
+        packed = np.zeros_like(whole)
+        parallel.pack_bits(elements, packed, nbits, 0, (1 << nbits) - 1)
+        assert packed.tobytes() == whole.tobytes()
+        out = np.empty((count, 1), np.uint8)
+        parallel.unpack_bits(_codec.Buffer(b"xyz" + packed.tobytes()), 3, count, nbits, out)
+        assert out.tobytes() == elements.tobytes()
+    elements[[17_000, 29_000]] = 255
+    with pytest.raises(OverflowError, match=f"^element 18000: expected 0 to {(1 << nbits) - 1}, got 255$"):
+        parallel.pack_bits(elements, packed, nbits, 0, (1 << nbits) - 1, 1000)
+
+
+def test_casts(several):
+    values = np.random.default_rng(1).normal(0, 3e4, 40_003).astype(np.float32)
+    got, counts = cast_array(values, "float16", overflow="inf")
+    with np.errstate(over="ignore"):
+        assert got.tobytes() == values.astype(np.float16).tobytes()
+    assert counts == (int(np.isinf(got).sum()), 0, int(((got == 0) & (values != 0)).sum()))
+    assert cast_array(got, "bfloat16")[0].tobytes() == got.astype(ml_dtypes.bfloat16).tobytes()
+    values[values > 65000] = 0
+    values[values < -65000] = 0
+    values[[30_000, 20_000]] = 1e9
+    with pytest.raises(OverflowError, match="^element 20000: expected at most 65504 in magnitude, got 1e"):
+        cast_array(values, "float16")
+    memory = np.zeros(100_000, np.uint8)
+    with pytest.raises(
+        ValueError, match="^dst: expected memory of its own, got a part of src$"
+    ):  # not of the same part
+        parallel.cast(_codec.CAST_F32_F16, _codec.Buffer(memory), 0, 20_000, memory[60_000:], False)
+
+
+def test_equality(several):
+    data = np.random.default_rng(1).bytes(50_000)
+    for at in (0, 4096, 31_000, 49_999):
+        other = bytearray(data)
+        assert parallel.equal_bytes(_codec.Buffer(data), 1, _codec.Buffer(bytes(other)), 1, len(data) - 1)
+        other[at] ^= 1
+        assert not parallel.equal_bytes(_codec.Buffer(data), 0, _codec.Buffer(bytes(other)), 0, len(data))
+
+
+def test_parts():
+    for total in (0, 1, 63, 64, 65, 1 << 20, (1 << 20) + 1, 12_345_678):
+        found = list(threads.parts(total, 4, threads.PIECE_NBYTES))
+        assert [begin for begin, _ in found] == [0, *np.cumsum([count for _, count in found])[:-1]]
+        assert sum(count for _, count in found) == total
+        assert all(count % 64 == 0 and count for _, count in found[:-1])
+        assert all(4 * count <= threads.PIECE_NBYTES for _, count in found)
+        assert len(found) == max(-(-total * 4 // threads.PIECE_NBYTES), 1)
