@@ -17,7 +17,7 @@ from matrix import every
 from milblob import DType, _codec, content_hash
 from milblob.analysis import hash as contenthash
 from milblob.analysis.hash import hash_bytes
-from milblob.model import pieces
+from milblob.model import elements
 from milblob.values.tensorvalue import stored_bytes
 from paths import DATA, DEMO
 
@@ -87,9 +87,9 @@ def test_stretches_and_threads(monkeypatch):
         [len(data) - 1],
     ):
         parts = np.split(np.frombuffer(data, np.uint8), cuts)
-        row = [pieces.Piece(_codec.Buffer(part), 0, part.size, DType.UINT8) for part in parts]
+        row = [elements.Piece(_codec.Buffer(part), 0, part.size, DType.UINT8) for part in parts]
         assert contenthash._digest(row) == _tree(data), cuts
-    whole = [pieces.Piece(_codec.Buffer(data[:stretch]), 0, stretch, DType.UINT8)]
+    whole = [elements.Piece(_codec.Buffer(data[:stretch]), 0, stretch, DType.UINT8)]
     assert contenthash._digest(whole) == _tree(data[:stretch])
 
 
@@ -348,8 +348,8 @@ def test_sources():
 def test_in_order_of_any_size(monkeypatch):
     """Tiny, middling and large tensors, in several threads, come in their order."""
     monkeypatch.setenv("MILBLOB_THREADS", "3")
-    monkeypatch.setattr(pieces, "PIECE_NBYTES", 9000)
-    monkeypatch.setattr(pieces, "_TINY_NBYTES", 100)
+    monkeypatch.setattr(elements, "PIECE_NBYTES", 9000)
+    monkeypatch.setattr(elements, "_TINY_NBYTES", 100)
     with milblob.open(DEMO) as model:
         several = list(contenthash.tensor_hashes(model.values()))
         monkeypatch.setenv("MILBLOB_THREADS", "1")
@@ -374,7 +374,7 @@ def test_dense_hashes_are_those_of_the_decoded_values(case, path, monkeypatch):
         tensors = [tensor for tensor in model.values() if tensor.parts]
         stored = list(contenthash.tensor_hashes(tensors))
         for nbytes in (1 << 24, 64):
-            monkeypatch.setattr(pieces, "PIECE_NBYTES", nbytes)
+            monkeypatch.setattr(elements, "PIECE_NBYTES", nbytes)
             for tensor, other in zip(tensors, stored, strict=True):
                 try:
                     values = tensor.read()

@@ -11,7 +11,7 @@ import milblob
 from cases import case_paths, load_case
 from dtype_values import NUMPY
 from milblob import DType, Statistics, _codec, statistics
-from milblob.model import pieces
+from milblob.model import elements
 
 DTYPES = [dtype for dtype in DType if dtype is not DType.STRING]
 WIDE = [dtype for dtype in DTYPES if dtype.nbits > 16]
@@ -131,7 +131,7 @@ def test_every_tier_gives_the_same_bits():
 def test_threads_change_nothing(dtype, monkeypatch):
     values = random_values(dtype, 70_001)
     whole = statistics(values, dtype)
-    monkeypatch.setattr(pieces, "PIECE_NBYTES", 4096)
+    monkeypatch.setattr(elements, "PIECE_NBYTES", 4096)
     results = []
     for threads in (1, 2, 5):
         monkeypatch.setenv("MILBLOB_THREADS", str(threads))
