@@ -183,29 +183,29 @@ def test_sources_that_another_thread_keeps_changing(build):
 
 BROKEN = {
     "between": {
-        "a tail that trusts the count": ("varint.h", "            if (mb_varint_length_of(value) > (uint64_t)(end - at)) return dst_nbytes + 1; \\\n", ""),
-        "a count that nobody compares": ("pack.h", "src, count) == nbytes) return MB_OK;", "src, count) > 0) return MB_OK;"),
-        "an output whose size is not looked at": ("pack.h", "} else if (nbytes == mb_pack_nbytes(tier, kind, src, count)) {", "} else {"),
-        "chunks that are not counted down": ("tensor.h", "if (chunk.nbytes > nbytes_left) return", "if (chunk.nbytes > UINT64_MAX - 1) return"),
-        "strings that are not counted down": ("tensor.h", "if (strings_left-- == 0) return", "if (strings_left-- == UINT64_MAX) return"),
-        "set bits that are not counted again": ("decode.h", "if (ones > source->count - source->rank) return", "if (ones > UINT64_MAX - 1) return"),
-        "an expansion that believes its bits": ("expand.h", "!= 0 && next < src_count;", "!= 0;"),
-        "prefixes past their table": ("splice.h", "if (level->row < capacity) rows", "if (level->row < UINT64_MAX) rows"),
-        "rows past their table": ("program.h", "if (scan->op_count < scan->op_capacity) scan->ops[scan->op_count] = scan->current;", "scan->ops[scan->op_count] = scan->current;"),
-        "bools that may be more than 1": ("varint.h", "if (seen > 1) break;", "if (seen > 255) break;"),
+        "a tail that trusts the count": ("kernels/varint.h", "            if (mb_varint_length_of(value) > (uint64_t)(end - at)) return dst_nbytes + 1; \\\n", ""),
+        "a count that nobody compares": ("wire/pack.h", "src, count) == nbytes) return MB_OK;", "src, count) > 0) return MB_OK;"),
+        "an output whose size is not looked at": ("wire/pack.h", "} else if (nbytes == mb_pack_nbytes(tier, kind, src, count)) {", "} else {"),
+        "chunks that are not counted down": ("wire/tensor.h", "if (chunk.nbytes > nbytes_left) return", "if (chunk.nbytes > UINT64_MAX - 1) return"),
+        "strings that are not counted down": ("wire/tensor.h", "if (strings_left-- == 0) return", "if (strings_left-- == UINT64_MAX) return"),
+        "set bits that are not counted again": ("kernels/decode.h", "if (ones > source->count - source->rank) return", "if (ones > UINT64_MAX - 1) return"),
+        "an expansion that believes its bits": ("kernels/expand.h", "!= 0 && next < src_count;", "!= 0;"),
+        "prefixes past their table": ("wire/splice.h", "if (level->row < capacity) rows", "if (level->row < UINT64_MAX) rows"),
+        "rows past their table": ("program/program.h", "if (scan->op_count < scan->op_capacity) scan->ops[scan->op_count] = scan->current;", "scan->ops[scan->op_count] = scan->current;"),
+        "bools that may be more than 1": ("kernels/varint.h", "if (seen > 1) break;", "if (seen > 255) break;"),
     },
     "midway": {
         "a search that has no end": (
-            "subbyte.h",
+            "kernels/subbyte.h",
             "i = 0; bad && i < some; i++) {\n            if ((uint8_t)(block[i] + shift) <= span) continue;",
             "i = 0; bad; i++) {\n            if ((uint8_t)(src[done + i] + shift) <= span) continue;",
         ),
         "elements that are read again once they were checked": (
-            "subbyte.h", "        switch (nbits) { /* each", "        memcpy(block, src + done, (size_t)some);\n        switch (nbits) { /* each",
+            "kernels/subbyte.h", "        switch (nbits) { /* each", "        memcpy(block, src + done, (size_t)some);\n        switch (nbits) { /* each",
         ),
-        "small elements that are read again": ("varint.h", "const uint64_t low = (uint64_t)a |", "const uint64_t low = (uint64_t)(uint8_t)src[i] |"),
+        "small elements that are read again": ("kernels/varint.h", "const uint64_t low = (uint64_t)a |", "const uint64_t low = (uint64_t)(uint8_t)src[i] |"),
         "a tag that is read again": (
-            "splice.h", "inner->prefix = wire.prefix;", "{ const uint8_t *tag = wire.tag; while (*tag >= 0x80) tag++; inner->prefix = tag + 1; }",
+            "wire/splice.h", "inner->prefix = wire.prefix;", "{ const uint8_t *tag = wire.tag; while (*tag >= 0x80) tag++; inner->prefix = tag + 1; }",
         ),
     },
 }  # fmt: skip
