@@ -15,6 +15,7 @@ import milblob
 from children import run_child
 from constexpr_bytes import code, constexpr
 from hostile_bytes import blob_value, const, function, immediate, model, program, write_package
+from hostile_chains import vectors
 from milblob import budget
 from milblob.cli import main
 from milblob.formats.read import open_arrays
@@ -34,28 +35,6 @@ def small(monkeypatch):
 def weight_file(path, arrays):
     with milblob.BlobWriter(path) as blobs:
         return [blobs.write(array) for array in arrays]
-
-
-def vectors(count, size, vector, inner=False):
-    """`count` weights of `size` * `vector` bytes, made of `size` bits and two entries of a palette; a model file."""
-    parts = {"indices": ("UINT1", np.zeros(size, np.uint8)), "lut": ("UINT8", np.ones((1, 2, vector), np.uint8))}
-    parts["vector_axis"] = ("INT32", np.zeros((), np.int32))
-    shape = [(f"w{i}", "UINT8", (size * vector,)) for i in range(count)]
-    if not inner:
-        return model(program(*(constexpr("lut_to_dense", [out], parts) for out in shape)), 9)
-    # What is computed is a palette that each weight takes one entry of: the values are few, what is between is not.
-    lut = constexpr("lut_to_dense", [("lut", "UINT8", (2, size * vector))],
-                    parts | {"indices": ("UINT1", np.zeros((2, size), np.uint8)), "lut": ("UINT8", np.ones((1, 1, 2, vector), np.uint8)),
-                             "vector_axis": ("INT32", np.ones((), np.int32))})  # fmt: skip
-    ops = [
-        constexpr(
-            "blockwise_shift_scale",
-            [(f"w{i}", "FLOAT16", (1,))],
-            {"data": ("INT8", np.ones(1, np.int8)), "scale": "lut"},
-        )
-        for i in range(count)
-    ]
-    return model(program(lut, *ops), 9)
 
 
 def aliases(folder, count, nbytes, dtype="FLOAT16", spelled=lambda i: "", overlapping=False):
@@ -395,7 +374,7 @@ PRELUDE = """
     import io, pathlib, tempfile, zipfile
     import numpy as np
     import milblob
-    from hostile_bytes import peak_rss_nbytes
+    from children import peak_rss_nbytes
     from milblob.formats.read import open_arrays
     path = pathlib.Path(tempfile.mkdtemp()) / "a.npz"
     method = getattr(zipfile, "ZIP_" + sys.argv[1].upper().replace("DEFLATE", "DEFLATED"))
@@ -481,9 +460,10 @@ def test_a_dictionary_larger_than_its_member():
 def test_six_gigabytes_of_a_small_file():
     """The default, as it is: 135 KB that become 6 GiB, one at a time."""
     code_of = """
-    import milblob, test_budget
-    from hostile_bytes import peak_rss_nbytes
-    data = test_budget.vectors(6, 1 << 14, 1 << 15)
+    import milblob
+    from children import peak_rss_nbytes
+    from hostile_chains import vectors
+    data = vectors(6, 1 << 14, 1 << 15)
     assert len(data) < 1 << 19
     try:
         milblob.load(data)

@@ -131,7 +131,11 @@ def test_no_test_module_imports_another():
     """What tests share is in tests/support. Code for child processes, in strings, counts too."""
     checked = 0
     for path in (ROOT / "tests").rglob("*.py"):
-        for name in re.findall(r"^ *(?:from|import) +([\w.]+)", path.read_text(encoding="utf-8"), re.M):
+        text = path.read_text(encoding="utf-8")
+        names = re.findall(r"^ *from +([\w.]+) +import ", text, re.M)
+        for row in re.findall(r"^ *import +([\w., ]+)$", text, re.M):
+            names += [word.split()[0] for word in row.split(",") if word.strip()]
+        for name in names:
             is_test = name == "conftest" or name.rpartition(".")[2].startswith("test_")
             is_bench = (path.name, name) == ("test_bench.py", "conftest")  # a benchmark that it writes: that of bench/
             assert not is_test or is_bench, (

@@ -28,20 +28,21 @@ class Budget:
 
     Attributes:
         stored_nbytes: of the files that were opened so far.
+        given_nbytes: the `max_nbytes` that was asked for, or None.
         file: what messages call them.
 
     Raises:
         TypeError, ValueError: `max_nbytes` is no number of bytes.
     """
 
-    __slots__ = ("_files", "_known", "_lock", "_max_nbytes", "_spent", "file", "stored_nbytes")
+    __slots__ = ("_files", "_known", "_lock", "_spent", "file", "given_nbytes", "stored_nbytes")
 
     def __init__(self, max_nbytes: int | None = None, file: str | None = None) -> None:
         if max_nbytes is not None:
             max_nbytes = as_integer("max_nbytes", max_nbytes, "a number of bytes, or None for the default")
             if max_nbytes < 0:
                 raise ValueError(f"max_nbytes: expected 0 or more, got {max_nbytes}")
-        self._max_nbytes = max_nbytes
+        self.given_nbytes = max_nbytes
         self.file = file
         self.stored_nbytes = 0
         self._files: set[Hashable] = set()
@@ -52,7 +53,7 @@ class Budget:
     @property
     def max_nbytes(self) -> int:
         """The most that may be made, as the files that were opened so far allow."""
-        return max(MIN_NBYTES, MAX_GROWTH * self.stored_nbytes) if self._max_nbytes is None else self._max_nbytes
+        return max(MIN_NBYTES, MAX_GROWTH * self.stored_nbytes) if self.given_nbytes is None else self.given_nbytes
 
     def add_file(self, name: str | None, nbytes: int) -> None:
         """Count the bytes of a file once, whatever names and links lead to it; without a name, of a buffer."""

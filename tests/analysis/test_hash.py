@@ -16,8 +16,8 @@ from hostile_bytes import field, immediate, model, operation, program, tensor_ty
 from matrix import every
 from milblob import DType, _codec, content_hash
 from milblob.analysis import hash as contenthash
-from milblob.analysis.hash import hash_bytes
-from milblob.model import elements
+from milblob.model import digest, elements
+from milblob.model.digest import hash_bytes
 from milblob.values.tensorvalue import stored_bytes
 from paths import DATA, DEMO
 
@@ -76,7 +76,7 @@ def test_stretches_and_threads(monkeypatch):
     stretch = 1 << 20
     values = _codec.hash_stretches(_codec.Buffer(data), 0, len(data), 0)
     assert hash_bytes(data) == _codec.hash_join(values).hex() == _tree(data).hex()
-    monkeypatch.setattr(contenthash, "PIECE_NBYTES", stretch)
+    monkeypatch.setattr(digest, "PIECE_NBYTES", stretch)
     monkeypatch.setenv("MILBLOB_THREADS", "3")
     assert hash_bytes(data) == _tree(data).hex()
     for cuts in (
@@ -88,9 +88,9 @@ def test_stretches_and_threads(monkeypatch):
     ):
         parts = np.split(np.frombuffer(data, np.uint8), cuts)
         row = [elements.Piece(_codec.Buffer(part), 0, part.size, DType.UINT8) for part in parts]
-        assert contenthash._digest(row) == _tree(data), cuts
+        assert digest.digest(row) == _tree(data), cuts
     whole = [elements.Piece(_codec.Buffer(data[:stretch]), 0, stretch, DType.UINT8)]
-    assert contenthash._digest(whole) == _tree(data[:stretch])
+    assert digest.digest(whole) == _tree(data[:stretch])
 
 
 def _tree(data):

@@ -12,8 +12,8 @@ import pytest
 
 import milblob
 from faults import temporaries
-from milblob.analysis.hash import hash_bytes
 from milblob.cli import main
+from milblob.model.digest import hash_bytes
 from milblob.storage.output import sweep
 
 OLD = {"a": np.full(300, 1, np.float32), "b": np.full(300, 2, np.float32)}

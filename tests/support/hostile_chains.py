@@ -11,6 +11,28 @@ SCALE = ("FLOAT16", np.ones(1, "<f2"))
 KIND = "blockwise_shift_scale"
 
 
+def vectors(count, size, vector, inner=False):
+    """`count` weights of `size` * `vector` bytes, made of `size` bits and two entries of a palette; a model file."""
+    parts = {"indices": ("UINT1", np.zeros(size, np.uint8)), "lut": ("UINT8", np.ones((1, 2, vector), np.uint8))}
+    parts["vector_axis"] = ("INT32", np.zeros((), np.int32))
+    shape = [(f"w{i}", "UINT8", (size * vector,)) for i in range(count)]
+    if not inner:
+        return model(program(*(constexpr("lut_to_dense", [out], parts) for out in shape)), 9)
+    # What is computed is a palette that each weight takes one entry of: the values are few, what is between is not.
+    lut = constexpr("lut_to_dense", [("lut", "UINT8", (2, size * vector))],
+                    parts | {"indices": ("UINT1", np.zeros((2, size), np.uint8)), "lut": ("UINT8", np.ones((1, 1, 2, vector), np.uint8)),
+                             "vector_axis": ("INT32", np.ones((), np.int32))})  # fmt: skip
+    ops = [
+        constexpr(
+            "blockwise_shift_scale",
+            [(f"w{i}", "FLOAT16", (1,))],
+            {"data": ("INT8", np.ones(1, np.int8)), "scale": "lut"},
+        )
+        for i in range(count)
+    ]
+    return model(program(lut, *ops), 9)
+
+
 def scaled(name, data, scale=SCALE, **more):
     return constexpr(KIND, [(name, "FLOAT16", (12,))], {"data": data, "scale": scale, **more})
 

@@ -6,18 +6,14 @@ docs/hash.md defines, byte for byte, what is hashed.
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .. import _codec
 from ..arguments import require_flags
 from ..dtypes import DType
+from ..model.digest import digest
 from ..model.elements import Piece, dense_pieces, in_order, stored_piece
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..program.scan import Program
-from ..threads import PIECE_NBYTES, ordered
-
-_STRETCH = _codec.HASH_STRETCH_NBYTES
 
 
 class ContentHash(NamedTuple):
@@ -83,7 +79,7 @@ def _with_constants(source: Any, max_nbytes: int | None) -> Model:
     """A model of its own that lists every constant; the caller closes it."""
     if not isinstance(source, Model):
         return Model(source, constants=True, max_nbytes=max_nbytes)
-    max_nbytes = source._max_nbytes if max_nbytes is None else max_nbytes
+    max_nbytes = source.package.budget.given_nbytes if max_nbytes is None else max_nbytes
     if source.path is not None:
         return Model(source.path, constants=True, max_nbytes=max_nbytes)
     package = source.package
@@ -106,7 +102,7 @@ def _tensor(tensor: Tensor, dense: bool, known: dict[Any, bytes]) -> bytes:
             known[key] = bytes.fromhex(_message(head + lines))
         return known[key]
     if tensor.mil_dtype is DType.STRING:
-        data = _digest([Piece(_codec.Buffer(_strings(tensor)), 0, len(_strings(tensor)), DType.UINT8)])
+        data = digest([Piece(_codec.Buffer(_strings(tensor)), 0, len(_strings(tensor)), DType.UINT8)])
     else:
         data = _data(tensor, known)
     return bytes.fromhex(_message(b"milblob tensor 1\n%b\n%b\n" % (_type(tensor), data.hex().encode())))
@@ -118,16 +114,16 @@ def _type(tensor: Tensor) -> bytes:
 
 def _data(tensor: Tensor, known: dict[Any, bytes]) -> bytes:
     if tensor.place.is_computed:
-        return _digest(dense_pieces(tensor))
+        return digest(dense_pieces(tensor))
     piece = stored_piece(tensor)
     if not tensor.is_blob:
         tensor.place.account()
-        return _digest([piece])
+        return digest([piece])
     key = (tensor.file, tensor.offset, piece.dtype)
     found = known.get(key)
     if found is None:
         tensor.place.account()
-        found = known[key] = _digest([piece])
+        found = known[key] = digest([piece])
     return found
 
 
@@ -173,70 +169,4 @@ def _uses(program: Program, dense: bool) -> list[bytes]:
 
 
 def _message(data: bytes) -> str:
-    return _digest([Piece(_codec.Buffer(data), 0, len(data), DType.UINT8)]).hex()
-
-
-def _digest(pieces: Iterable[Piece]) -> bytes:
-    """BLAKE3 of the bytes of pieces, one behind the other; bits behind the last element count as zero."""
-    values: list[bytes] = []  # chaining values of whole stretches
-    count = 0
-    rest: tuple[_codec.Buffer, int, int] = (
-        _codec.Buffer(b""),
-        0,
-        0,
-    )  # at most a stretch: the last one if no more comes
-    for piece in pieces:
-        buffer, offset, nbytes = piece.buffer, piece.offset, piece.nbytes
-        if nbytes == 0:
-            continue
-        if rest[2]:
-            taken = min(_STRETCH - rest[2], nbytes)
-            joined = bytes(_view(*rest)) + bytes(_view(buffer, offset, taken))
-            rest = (_codec.Buffer(joined), 0, len(joined))
-            offset, nbytes = offset + taken, nbytes - taken
-            if nbytes == 0:
-                continue
-            values.append(_codec.hash_stretches(*rest, count))
-            count += 1
-        whole = (nbytes - 1) // _STRETCH
-        if whole:
-            values += _whole_stretches(buffer, offset, whole, count)
-            count += whole
-        rest = _without_padding(piece, offset + whole * _STRETCH, nbytes - whole * _STRETCH)
-    if not count:
-        return _codec.hash_stretches(*rest, 0, True)
-    values.append(_codec.hash_stretches(*rest, count))
-    return _codec.hash_join(b"".join(values))
-
-
-def _whole_stretches(buffer: _codec.Buffer, offset: int, count: int, first: int) -> list[bytes]:
-    step = max(PIECE_NBYTES // _STRETCH, 1)
-
-    def work(start: int) -> bytes:
-        nbytes = min(step, count - start) * _STRETCH
-        return _codec.hash_stretches(buffer, offset + start * _STRETCH, nbytes, first + start)
-
-    return list(ordered(work, range(0, count, step), count > step))
-
-
-def _without_padding(piece: Piece, offset: int, nbytes: int) -> tuple[_codec.Buffer, int, int]:
-    """The end of a piece; copied if bits behind its last element are set, which some files have."""
-    used = piece.count * piece.dtype.nbits % 8
-    view = _view(piece.buffer, offset, nbytes)
-    if piece.dtype.nbits >= 8 or used == 0 or view[-1] >> used == 0:
-        return piece.buffer, offset, nbytes
-    data = bytearray(view)
-    data[-1] &= (1 << used) - 1
-    return _codec.Buffer(bytes(data), piece.buffer.name), 0, nbytes
-
-
-def _view(buffer: _codec.Buffer, offset: int, nbytes: int) -> memoryview:
-    return memoryview(buffer)[offset : offset + nbytes]
-
-
-def hash_bytes(data: Any) -> str:
-    """Return the BLAKE3 hash of any contiguous buffer or array, as 64 hexadecimal digits: what b3sum prints."""
-    if isinstance(data, np.ndarray):
-        data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-    buffer = _codec.Buffer(data)
-    return _digest([Piece(buffer, 0, buffer.nbytes, DType.UINT8)]).hex()
+    return digest([Piece(_codec.Buffer(data), 0, len(data), DType.UINT8)]).hex()

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ..analysis.hash import hash_bytes
 from ..arguments import require, require_calls, require_flags
 from ..blobs.writer import BlobWriter
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError
+from ..model.digest import hash_bytes
 from ..model.lazy import LazyTensor
 from ..model.listing import HASH_AT, Row, Stamp, parse_listing, to_json, to_mil
 from ..model.model import Model

@@ -287,7 +287,7 @@ class EditableModel(Model):
         try:
             fresh = Model(
                 typing.cast(str, self.path), constants=self._constants, stored=self._stored_view,
-                max_nbytes=self._max_nbytes,
+                max_nbytes=self.package.budget.given_nbytes,
             )  # fmt: skip
         except BaseException:  # all is written, but what is mapped here is not what is there
             self._give_up()

@@ -50,7 +50,6 @@ class Model(MappingABC[str, Tensor]):
         require_flags(constants=constants, stored=stored, mmap=mmap)
         self._constants = constants
         self._stored_view = stored
-        self._max_nbytes = max_nbytes
         self.package = Package(source, is_mapped=mmap, max_nbytes=max_nbytes)
         self.path = self.package.path
         self.kind = self.package.kind
