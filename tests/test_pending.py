@@ -776,6 +776,7 @@ def test_real_paths(tmp_path, monkeypatch):
     names = [
         "", "a", "link", "link/", "link/file", "link/..", "link/../b/file", "link/none", "link/none/x", "dangling", "dangling/y",
         "a/absolute", "none", "none/../a", "link/gone (deleted)", "link/file/x", ".", "..", "link/./file",
+        "link/../none", "link/../none/x/../y", "link/none/..", "link/none/./", "dangling/", "dangling/..", "n/" * 1900 + "x",
     ]  # fmt: skip
     for is_quick in (True, False):
         if not is_quick:
