@@ -56,6 +56,7 @@ CODES = frozenset(
         "infinite",
         "mask-count",
         "palette-index",
+        "limit",
     ]
 )
 """Every code that a finding can have; docs/cli.md says what they mean."""
