@@ -184,3 +184,14 @@ def test_command(package, capsys):
     assert main(["check", "--values", "--json", str(path)]) == 1
     (row,) = json.loads(capsys.readouterr().out)["models"]
     assert [finding["code"] for finding in row["findings"]] == ["nan"]
+
+
+def test_more_values_than_are_allowed(tmp_path):
+    """What is left to look at is said, and what was found before stays."""
+    with milblob.BlobWriter(tmp_path / "w.bin") as blobs:
+        blobs.write(np.array([np.nan, 1], "f2"))
+        blobs.write(np.ones(1000, "f4"))
+    found = milblob.check(tmp_path / "w.bin", values=True, max_nbytes=100)
+    assert [(f.severity, f.code) for f in found if f.severity != "note"] == [("warning", "nan"), ("warning", "limit")]
+    assert "max_nbytes (--max-nbytes) allows more" in found[-1].message
+    assert "limit" not in {f.code for f in milblob.check(tmp_path / "w.bin", values=True)}

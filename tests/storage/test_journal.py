@@ -286,6 +286,8 @@ BROKEN = {
     "replaced by what is elsewhere": (journal_bytes(GOOD, (2, "in/c", 6, 0, DIGEST + b"../a")), "expected the name of a replacement"),
     "replaced by another name": (journal_bytes(GOOD, (2, "in/c", 6, 0, DIGEST + b".a.0123456789abcdef.milblob-new")), "name of a replacement"),
     "replaced by a link": (journal_bytes(GOOD, (2, "in/c", 6, 0, DIGEST + STAGED)), "to be a regular file, got a symbolic link"),
+    "below what is not there": (journal_bytes(GOOD, (1, "n/" * 1900 + "b", 6, 0, b"1")), "weight files only"),
+    "a long name of a replacement": (journal_bytes(GOOD, (2, "in/c", 6, 0, DIGEST + STAGED * 1000)), "bytes of a replacement, got 31032"),
     "replaces another file": (journal_bytes(GOOD, (2, "notes", 6, 0, DIGEST + b".notes.0123456789abcdef.milblob-new")), "weight files only"),
 }  # fmt: skip
 
@@ -320,6 +322,18 @@ def test_every_truncation_changes_nothing(tmp_path):
     (tmp_path / JOURNAL).write_bytes(data)
     recover_all(str(tmp_path))
     assert (tmp_path / "a").read_bytes()[5:8] == b"123" and (tmp_path / "in/b").read_bytes()[0] == ord("1")
+
+
+def test_names_in_a_journal_that_is_changed_after_they_were_checked(tmp_path):
+    """Whoever owns the files may write to their journal while somebody with more rights, such as root, applies it."""
+    path = tmp_path / JOURNAL
+    path.write_bytes(journal_bytes((2, "in/c", 6, 0, DIGEST + STAGED), (1, "a", 30000, 5, b"123"), base="model"))
+    with pending.Journal(str(path)) as found:
+        with path.open("r+b") as file:
+            file.write(b"\xff" * path.stat().st_size)
+        replacement, patch = found.entries
+        assert (found.base, replacement[:4], patch[:4]) == ("model", (2, "in/c", 6, 0), (1, "a", 30000, 5))
+        assert bytes(replacement.data) == DIGEST + STAGED and len(patch.data) == 3
 
 
 def test_journal_that_is_no_file(tmp_path):

@@ -510,7 +510,9 @@ def test_half_a_change_is_not_copied(trees, monkeypatch, tmp_path, name, form):
     monkeypatch.setattr(refitting, "Model", lambda *args, **kwargs: opened)
     (root / DATA / "weights" / name).touch()
     key = "bytes" if form == "package" else "#1"
-    with pytest.raises(milblob.FormatError, match="journal: expected none|expected no change while it is copied"):
+    with pytest.raises(
+        milblob.FormatError, match="journal: expected none|expected no change while it is (copied|read)"
+    ):
         milblob.refit(
             source, {key: np.zeros(70, "u1")}, output=tmp_path / ("copy" if form == "package" else "copy.bin")
         )
@@ -772,6 +774,7 @@ def test_real_paths(tmp_path, monkeypatch):
     names = [
         "", "a", "link", "link/", "link/file", "link/..", "link/../b/file", "link/none", "link/none/x", "dangling", "dangling/y",
         "a/absolute", "none", "none/../a", "link/gone (deleted)", "link/file/x", ".", "..", "link/./file",
+        "link/../none", "link/../none/x/../y", "link/none/..", "link/none/./", "dangling/", "dangling/..", "n/" * 1900 + "x",
     ]  # fmt: skip
     for is_quick in (True, False):
         if not is_quick:

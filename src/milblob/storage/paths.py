@@ -53,14 +53,29 @@ def real(path: str) -> str:
     Raises:
         OSError: a part cannot be looked at, which `os.path.realpath` takes for "no link"; links that go round.
     """
-    try:
-        return _asked(path) or os.path.realpath(path, strict=True)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    if is_link(path):
-        return real(os.path.join(os.path.dirname(path), os.readlink(path)))
-    parent, name = os.path.split(os.path.abspath(path))
-    return os.path.join(real(parent), name) if name else parent
+    missing: list[str] = []  # the last one first
+    while True:
+        try:
+            found = _asked(path) or os.path.realpath(path, strict=True)
+            break
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        if is_link(path):
+            path = os.path.join(os.path.dirname(path), os.readlink(path))
+            continue
+        path = os.path.join(os.getcwd(), path)  # not os.path.abspath: "link/.." is above where the link leads
+        parent, name = os.path.split(path)
+        if parent == path:
+            found = path
+            break
+        path = parent
+        missing.append(name)
+    for name in reversed(missing):
+        if name == os.pardir:
+            found = os.path.dirname(found)
+        elif name not in ("", os.curdir):
+            found = os.path.join(found, name)
+    return found
 
 
 def _asked(path: str) -> str:

@@ -32,6 +32,7 @@ JOURNAL = ".milblob-journal"
 STAGED = ".milblob-new"  # what a commit prepares, beside the file that it is for
 PATCH, REPLACEMENT = 1, 2
 DIGEST_NBYTES = 32
+_REPLACEMENT_NBYTES = DIGEST_NBYTES + 4096  # no file system has longer names
 _MAGIC, _VERSION = b"milblob", 2
 _FIRST_COUNT = 1 << 16  # entries of a journal of somebody else's that are looked at, to see whether it is about a path
 _HEAD = struct.Struct("<8sQII")
@@ -181,7 +182,7 @@ class Journal:
 
     Attributes:
         base: name of the model file in the journal's directory; "" if the directory is the model.
-        entries: their data are views of the file, valid until the end of the block.
+        entries: the data of patches are views of the file, valid until the end of the block; all else is copied.
         status: of the file.
 
     Raises:
@@ -269,7 +270,15 @@ class Journal:
                 words = "journal: expected an entry to end inside it, got one that does not"
                 raise FormatError(words, offset=at, file=self._path)
             relative = self._text(data[at + _ENTRY.size : start], at)
-            yield Entry(kind, relative, file_nbytes, offset, data[start : start + data_nbytes])
+            found: Any = data[start : start + data_nbytes]
+            if (
+                kind == REPLACEMENT
+            ):  # names are checked and used later: whoever owns the file could change it in between
+                if data_nbytes > _REPLACEMENT_NBYTES:
+                    words = f"journal: expected at most {_REPLACEMENT_NBYTES} bytes of a replacement, got {data_nbytes}"
+                    raise FormatError(words, offset=at, file=self._path)
+                found = bytes(found)
+            yield Entry(kind, relative, file_nbytes, offset, found)
             at = start + data_nbytes
         if at != len(data):
             raise FormatError(f"journal: expected its end after {count} entries, got more", offset=at, file=self._path)
