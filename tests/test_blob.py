@@ -17,7 +17,7 @@ import pytest
 
 import milblob
 from conftest import DATA, blob_file, load_case, natural
-from milblob.storage.mapped import Mapping
+from milblob.storage.mapped import MappedFile
 
 FLOATS = np.arange(40, dtype="<f4")
 NIBBLES = natural(np.arange(37, dtype=np.uint8) % 16, "UINT4")
@@ -314,7 +314,7 @@ def test_with_closes_on_errors(path):
 
 def test_a_bad_header_closes_the_file(path):
     path.write_bytes(b"\1\0\0\0\1\0\0\0" + bytes(120))
-    mapping = Mapping(path)
+    mapping = MappedFile(path)
     with pytest.raises(milblob.UnsupportedError, match="Espresso"):
         milblob.BlobReader(mapping)
     with pytest.raises(ValueError, match="closed"):

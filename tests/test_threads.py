@@ -10,7 +10,7 @@ import pytest
 import milblob
 import reference
 from hostile_bytes import DATA, FLOATS, SANITIZED, const, field, immediate, model, run_child
-from milblob.storage.mapped import Mapping
+from milblob.storage.mapped import MappedFile
 
 PACKAGE = DATA / "constexpr_ios18/model.mlpackage"
 FILE = DATA / "blob_all_dtypes/weight.bin"
@@ -144,7 +144,7 @@ def test_closing_a_reader_under_readers(tmp_path):
 
 def test_a_descriptor_stays_while_it_is_used(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
-    mapping = Mapping(tmp_path / "a")
+    mapping = MappedFile(tmp_path / "a")
     with mapping.held() as fd:
         mapping.close()
         assert os.fstat(fd).st_size == 3

@@ -15,7 +15,7 @@ from ..program.scan import Program
 from ..program.splice import splice
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
-from ..storage.mapped import Mapping as MappedFile
+from ..storage.mapped import MappedFile
 from ..storage.output import lock, sweep, unlock
 from ..storage.turns import Turn
 from ..values.cast import CastCounts, cast_array, is_castable

@@ -299,7 +299,7 @@ def _copier(path: str, patches: list[Patch]) -> Callable[[int], None]:
     """Return what writes the contents of a file, patched."""
 
     def write(fd: int) -> None:
-        source = mapped.Mapping(path)
+        source = mapped.MappedFile(path)
         try:
             copy_range(source, 0, source.nbytes, fd, 0)
         finally:
