@@ -4,7 +4,7 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from ..rewrite.arrange import Change
+from ..rewrite.arrange import TensorChange
 from ..rewrite.repack import RepackReport, repack
 from . import output
 from .progress import Progress
@@ -69,7 +69,7 @@ def _print_plan(report: RepackReport, everything: bool) -> None:
     output.print_table(("name", "action", "dtype", "becomes", "size", "becomes", "to"), rows, right={4, 5})
 
 
-def _place(change: Change) -> str:
+def _place(change: TensorChange) -> str:
     if change.file_after is None:
         return "" if "drop" in change.actions else "the Program"
     return f"{change.file_after.rpartition('/')[2]} at {change.offset_after}"

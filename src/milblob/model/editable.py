@@ -265,7 +265,7 @@ class EditableModel(Model):
             raise RuntimeError("model in mode 'r+': expected to be written by the process that opened it, got a fork")
         require_unshared(self, self._staged)
         patches, replacements = _plan(self._staged.values(), self._writable)
-        progress = journal.Progress()
+        progress = journal.CommitProgress()
         try:
             replaced = journal.commit(self._root, self._base, patches, replacements, self._fds, progress)
         except BaseException:

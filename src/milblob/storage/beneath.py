@@ -33,9 +33,9 @@ _HAS_DIR_FDS = os.open in os.supports_dir_fd
 class Location:
     """Where a model is, or a file or directory in it that it names.
 
-    `Location(path)` is what a user names: it is opened wherever it leads. `location.beneath(relative)` is what a file in
-    it names: it may be a link, and lead over links, but only to what is inside `location`. A location may be beneath one
-    that is beneath another; then each of them holds.
+    `Location(path)` is what a user names: it is opened wherever it leads. `location.beneath(relative)` is what a file
+    in it names: it may be a link, and lead over links, but only to what is inside `location`. A location may be beneath
+    one that is beneath another; then each of them holds.
 
     Attributes:
         path: with links unresolved, so that messages show what the user knows. It is not to be opened: `open` does.
