@@ -31,7 +31,7 @@ def test_info(monkeypatch):
     assert found.abi == ("abi3 from 3.11 on" if is_stable else sys.implementation.cache_tag)
     assert not (found.is_free_threaded and is_stable)
     assert found.compiler.split()[0] in ("gcc", "clang", "MSVC") and len(found.compiler.split()) > 1
-    assert json.loads(json.dumps(found.as_dict())) == found.as_dict()
+    assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
 
 
 def test_in_words(monkeypatch, tier):
@@ -50,7 +50,7 @@ def test_command(cli, monkeypatch):
     assert (status, err) == (0, "") and out == f"{milblob.info()}\n"
     assert "MILBLOB_THREADS" in out
     status, out, err = cli("info", "--json")
-    assert (status, err) == (0, "") and json.loads(out) == milblob.info().as_dict()
+    assert (status, err) == (0, "") and json.loads(out) == milblob.info().to_dict()
     monkeypatch.setenv("MILBLOB_THREADS", "many")
     status, out, err = cli("info")
     assert (status, out) == (2, "") and "MILBLOB_THREADS: expected a number of threads" in err

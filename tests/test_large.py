@@ -171,10 +171,10 @@ def test_splice_of_a_large_file(tmp_path):
         from children import peak_rss_nbytes
         from hostile_bytes import field, tensor_type
         from milblob import _codec
-        from milblob.storage.mapped import Mapping
+        from milblob.storage.mapped import MappedFile
         from milblob.program.scan import Program
         from milblob.program.splice import Edit, splice
-        mapping = Mapping(sys.argv[1])
+        mapping = MappedFile(sys.argv[1])
         outer = _codec.wire_fields(mapping.live(), 0, mapping.nbytes)
         w, after = Program(mapping.live(), outer[-1][3:]).scan.constants
         (_, _, _, offset, nbytes), _ = _codec.wire_fields(mapping.live(), *after.value)

@@ -11,7 +11,7 @@ import milblob
 import reference
 from children import SANITIZED, run_child
 from hostile_bytes import FLOATS, const, field, immediate, model
-from milblob.storage.mapped import Mapping
+from milblob.storage.mapped import MappedFile
 from paths import DATA
 
 PACKAGE = DATA / "constexpr_ios18/model.mlpackage"
@@ -146,7 +146,7 @@ def test_closing_a_reader_under_readers(tmp_path):
 
 def test_a_descriptor_stays_while_it_is_used(tmp_path):
     (tmp_path / "a").write_bytes(b"abc")
-    mapping = Mapping(tmp_path / "a")
+    mapping = MappedFile(tmp_path / "a")
     with mapping.held() as fd:
         mapping.close()
         assert os.fstat(fd).st_size == 3

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from .blobs.writer import BlobWriter
     from .formats.weights import write_weights
     from .model.editable import EditableModel
-    from .rewrite.merge_functions import Merged, MergedFunction, merge_functions
+    from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.refit import RefitReport, Refitted, refit
-    from .rewrite.repack import Report, repack
+    from .rewrite.repack import RepackReport, repack
 
 __all__ = [
     "RECORD",
@@ -60,14 +60,14 @@ __all__ = [
     "LimitError",
     "Match",
     "Matching",
-    "Merged",
+    "MergeReport",
     "MergedFunction",
     "MilblobError",
     "Model",
     "ProgramError",
     "RefitReport",
     "Refitted",
-    "Report",
+    "RepackReport",
     "ResolveError",
     "Statistics",
     "Tensor",
@@ -109,14 +109,14 @@ _LATER = {
     "Matching": "analysis.matches",
     "Tie": "analysis.matches",
     "match": "analysis.match",
-    "Merged": "rewrite.merge_functions",
+    "MergeReport": "rewrite.merge_functions",
     "MergedFunction": "rewrite.merge_functions",
     "merge_functions": "rewrite.merge_functions",
     "RefitReport": "rewrite.refit",
     "Refitted": "rewrite.refit",
     "refit": "rewrite.refit",
     "Change": "analysis.diff_program",
-    "Report": "rewrite.repack",
+    "RepackReport": "rewrite.repack",
     "repack": "rewrite.repack",
     "BlobWriter": "blobs.writer",
 }

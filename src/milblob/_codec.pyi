@@ -111,7 +111,7 @@ class Comparison:
 def compare(a_code: int, a: _In, b_code: int, b: _In, atol: float = 0.0, rtol: float = 0.0) -> Comparison: ...
 def hash_elements(array: _In, nbytes: int) -> int: ...
 
-class Elements:
+class PackedElements:
     def __new__(
         cls,
         buffer: Buffer,
@@ -132,12 +132,12 @@ class Grid:
     def __new__(cls, sizes: Sequence[int], strides: Sequence[int]) -> Self: ...
 
 def count_ones(buffer: Buffer, offset: int, begin: int, count: int) -> int: ...
-def decode_sparse(out: _Out, begin: int, count: int, elements: Elements, rank: int) -> None: ...
+def decode_sparse(out: _Out, begin: int, count: int, elements: PackedElements, rank: int) -> None: ...
 def decode_scale(
     out: _Out,
     begin: int,
     count: int,
-    elements: Elements,
+    elements: PackedElements,
     rank: int,
     grid: Grid,
     scale: Buffer,
@@ -153,7 +153,7 @@ def decode_palette(
     out: _Out,
     begin: int,
     count: int,
-    elements: Elements,
+    elements: PackedElements,
     rank: int,
     grid: Grid,
     palette: Buffer,

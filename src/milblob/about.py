@@ -17,7 +17,7 @@ _VARIABLES = {
 
 @dataclass(frozen=True)
 class Info:
-    """What is at work here. `print` shows it in lines, `as_dict` gives what JSON can hold.
+    """What is at work here. `print` shows it in lines, `to_dict` gives what JSON can hold.
 
     Attributes:
         version: of milblob; "unknown" if it is not installed.
@@ -48,7 +48,7 @@ class Info:
     processors: int
     variables: dict[str, str]
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
         return {**asdict(self), "tiers": list(self.tiers)}
 

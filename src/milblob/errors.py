@@ -16,10 +16,18 @@ class MilblobError(Exception):
             None where no single byte is to blame.
         where: path inside the Program, such as ``main.block['CoreML7'].op[12] 'conv_3'.weight``, or "".
         file: the file that holds the bytes, or None for a buffer.
+        code: stable short name of the kind of problem, for programs: one of the codes of `milblob.check` (docs/cli.md)
+            where the error has one, else that of the class.
     """
 
-    def __init__(self, what: str, *, offset: int | None = None, where: str = "", file: str | None = None) -> None:
+    code = "error"
+
+    def __init__(
+        self, what: str, *, offset: int | None = None, where: str = "", file: str | None = None, code: str = ""
+    ) -> None:
         super().__init__(what)
+        if code:
+            self.code = code
         self.what = what
         self.offset = offset
         self.where = where
@@ -34,31 +42,43 @@ class MilblobError(Exception):
         return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.what, self.offset, self.where, self.file)
+        return _rebuild, (type(self), self.what, self.offset, self.where, self.file, self.code)
 
 
 class FormatError(MilblobError, ValueError):
     """The bytes break the format."""
 
+    code = "format"
+
 
 class UnsupportedError(MilblobError, NotImplementedError):
     """The bytes may be sound, but they are not ours: another model type, another version, a draft."""
+
+    code = "unsupported"
 
 
 class LimitError(UnsupportedError):
     """More would be made of the files than `max_nbytes` allows: see `budget.Budget`. The caller can allow more."""
 
+    code = "limit"
+
 
 class ResolveError(MilblobError, LookupError):
     """A reference leads to a file that is missing or outside the model, or to a record of another dtype or size."""
+
+    code = "unresolved"
 
 
 class ProgramError(MilblobError, ValueError):
     """Asked to write something that MIL cannot hold."""
 
+    code = "program"
 
-def _rebuild(kind: type[MilblobError], what: str, offset: int | None, where: str, file: str | None) -> MilblobError:
-    return kind(what, offset=offset, where=where, file=file)
+
+def _rebuild(
+    kind: type[MilblobError], what: str, offset: int | None, where: str, file: str | None, code: str
+) -> MilblobError:
+    return kind(what, offset=offset, where=where, file=file, code=code)
 
 
 def program_path(

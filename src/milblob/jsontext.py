@@ -8,13 +8,16 @@ MAX_NBYTES = 16 << 20  # `{}` times a third of it is 400 MB of objects
 _MAX_SIZE = (1 << 63) - 1
 
 
-def parse_json(data: bytes | memoryview | str, what: str, file: str | None, *, unique: bool = False) -> Any:
+def parse_json(
+    data: bytes | memoryview | str, what: str, file: str | None, *, unique: bool = False, code: str = ""
+) -> Any:
     """Parse a JSON document.
 
     Args:
         data: the document.
         what: what messages call it.
         file: where it comes from, for messages.
+        code: of errors.
         unique: refuse an object that has a key twice; else the last one counts, as is usual.
 
     Raises:
@@ -23,16 +26,18 @@ def parse_json(data: bytes | memoryview | str, what: str, file: str | None, *, u
     import json
 
     if len(data) > MAX_NBYTES:
-        raise FormatError(f"{what}: expected at most {MAX_NBYTES} bytes, got {len(data)}", file=file)
+        raise FormatError(f"{what}: expected at most {MAX_NBYTES} bytes, got {len(data)}", file=file, code=code)
     try:
         text = bytes(data) if isinstance(data, memoryview) else data
         return json.loads(text, object_pairs_hook=_unique if unique else None)
     except _RepeatedKeyError as error:
-        raise FormatError(f"{what}: expected every key once, got {error.args[0]!r} twice", file=file) from None
+        raise FormatError(
+            f"{what}: expected every key once, got {error.args[0]!r} twice", file=file, code=code
+        ) from None
     except (ValueError, RecursionError) as error:
         words = str(error) if isinstance(error, ValueError) else "nesting too deep"
         raise FormatError(
-            f"{what}: expected a document, got {words}", offset=getattr(error, "pos", None), file=file
+            f"{what}: expected a document, got {words}", offset=getattr(error, "pos", None), file=file, code=code
         ) from None
 
 

@@ -47,7 +47,7 @@ def test_every_kind():
     assert words["gone"] == "only in A: float32 [4]" and words["new"] == "only in B: float32 [4]"
     assert words["other"].startswith("1,000 of 1,000 elements differ, max 1, mean 1, relative ")
     assert str(found).splitlines()[0].startswith("arrays and arrays: different, 9 tensors: 2 the same, 1 close, ")
-    assert json.loads(json.dumps(found.as_dict()))["tensors"][1]["figures"]["sqnr"] is None
+    assert json.loads(json.dumps(found.to_dict()))["tensors"][1]["figures"]["sqnr"] is None
     assert [row.name for row in found.worst()][-1] == "zeros"
     assert milblob.diff(a, a).same and not milblob.diff(a, a)
 
@@ -139,7 +139,7 @@ def test_what_is_not_finite():
     assert "2 NaN or infinite on one side" in row.words
     (row,) = milblob.diff({"w": a[:3]}, {"w": np.array([1, 2, 3], "f4")}).rows
     assert row.figures == (3, 3, 3, *[None] * 6)
-    assert json.loads(json.dumps(row.as_dict()))["figures"]["max_abs"] is None
+    assert json.loads(json.dumps(row.to_dict()))["figures"]["max_abs"] is None
 
 
 # -------------------------------------------------------------------------------------------------------------- pairing

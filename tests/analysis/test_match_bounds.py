@@ -93,7 +93,7 @@ def test_work_has_an_end(name):
     milblob.write_weights(theirs, path, listing=path.with_suffix(".json"))
     found = milblob.match(ours, path.with_suffix(".json"))
     assert len(found.matches) + len(found.ties) + len(found.unmatched_names) > 0
-    found.as_dict(), str(found)
+    found.to_dict(), str(found)
     """.replace("\n        ", "\n    ")
     run_child(code, timeout=300, memory_nbytes=3 << 30)
 

@@ -133,7 +133,7 @@ def test_tied_in_training_and_one_in_the_model(functions, cli, tmp_path):
     assert found.refit_mapping == {"base.weight": ["alpha/base_weight", "beta/base_weight"], "lm_head.weight": None}
     assert found.equal_given == ["lm_head.weight"] and not found.unmatched_given and not found.ties
     assert "; 1 given equal to others; 6 of the model not matched" in str(found)
-    assert found.as_dict()["equal_given"] == ["lm_head.weight"]
+    assert found.to_dict()["equal_given"] == ["lm_head.weight"]
     assert len(milblob.refit(functions, given, mapping=found.refit_mapping, dry_run=True).changes) == 2
     np.savez(tmp_path / "w.npz", **given)
     out = cli("match", tmp_path / "w.npz", functions)[1]
@@ -192,7 +192,7 @@ def test_a_blob_of_which_a_part_is_not_found(shared, cli, tmp_path):
     found = milblob.match({"w": w}, package)
     assert [(match.name, match.refit, match.without) for match in found.matches] == [("w", "", ("v",))]
     assert [(tie.given, tie.names) for tie in found.ties] == [(["w"], ["v"])]
-    assert found.refit_mapping == {"w": None} and found.matches[0].as_dict()["without"] == ["v"]
+    assert found.refit_mapping == {"w": None} and found.matches[0].to_dict()["without"] == ["v"]
     with pytest.raises(ValueError, match="w: expected new values for v too"):
         milblob.refit(package, {"w": w}, dry_run=True)
     np.savez(tmp_path / "w.npz", w=w)

@@ -19,7 +19,7 @@ import milblob
 from blob_files import blob_file
 from cases import load_case
 from dtype_values import natural
-from milblob.storage.mapped import Mapping
+from milblob.storage.mapped import MappedFile
 from paths import DATA
 
 FLOATS = np.arange(40, dtype="<f4")
@@ -317,7 +317,7 @@ def test_with_closes_on_errors(path):
 
 def test_a_bad_header_closes_the_file(path):
     path.write_bytes(b"\1\0\0\0\1\0\0\0" + bytes(120))
-    mapping = Mapping(path)
+    mapping = MappedFile(path)
     with pytest.raises(milblob.UnsupportedError, match="Espresso"):
         milblob.BlobReader(mapping)
     with pytest.raises(ValueError, match="closed"):

@@ -84,7 +84,7 @@ def test_json_and_dry_run(cli, tmp_path):
     assert (status, err) == (0, "") and not target.exists() and planned["done"] is False
     status, out, _ = cli(source, "-o", target, "--dedupe", "--json")
     assert json.loads(out) == {**planned, "done": True}
-    assert json.loads(out) == milblob.repack(source, target, dedupe=True, force=True).as_dict()
+    assert json.loads(out) == milblob.repack(source, target, dedupe=True, force=True).to_dict()
     assert planned["actions"] == {"deduplicate": 1} and planned["nbytes"] == 24 and planned["nbytes_after"] == 12
 
 

@@ -13,9 +13,9 @@ from paths import DATA
 
 U8 = np.uint8
 BYTES = _codec.Buffer(bytes(range(64)))
-PLAIN = _codec.Elements(BYTES, 0, 64, 8)
-NIBBLES = _codec.Elements(BYTES, 0, 128, 4)
-SPARSE = _codec.Elements(BYTES, 0, 3, 8, False, _codec.Buffer(b"\x15\xff"), 0, 6)  # 1, 0, 1, 0, 1, 0
+PLAIN = _codec.PackedElements(BYTES, 0, 64, 8)
+NIBBLES = _codec.PackedElements(BYTES, 0, 128, 4)
+SPARSE = _codec.PackedElements(BYTES, 0, 3, 8, False, _codec.Buffer(b"\x15\xff"), 0, 6)  # 1, 0, 1, 0, 1, 0
 ONE = _codec.Grid((128,), (0,))
 
 
@@ -39,15 +39,15 @@ def palette(out, begin, count, elements=NIBBLES, grid=ONE, entries=16, nbytes=2,
 def test_elements_must_be_there():
     for count, nbits in ((65, 8), (129, 4), (33, 16), (1 << 62, 64), ((1 << 64) - 1, 1), (1 << 63, 3)):
         with pytest.raises(FormatError, match="^(elements|bytes)"):
-            _codec.Elements(BYTES, 0, count, nbits)
+            _codec.PackedElements(BYTES, 0, count, nbits)
     for offset in (1, 64, 1 << 63, (1 << 64) - 8):
         with pytest.raises(FormatError, match="expected to lie inside the buffer"):
-            _codec.Elements(BYTES, offset, 64, 8)
+            _codec.PackedElements(BYTES, offset, 64, 8)
     with pytest.raises(FormatError, match="expected to lie inside"):
-        _codec.Elements(BYTES, 0, 3, 8, False, BYTES, 60, 33)
+        _codec.PackedElements(BYTES, 0, 3, 8, False, BYTES, 60, 33)
     for nbits in (0, 9, 12, 128):
         with pytest.raises(ValueError, match="^nbits: expected 1 to 8, 16, 32 or 64, got"):
-            _codec.Elements(BYTES, 0, 1, nbits)
+            _codec.PackedElements(BYTES, 0, 1, nbits)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_decode_scale_refuses(options, words):
         ({"entries": 15}, "^palette: expected indices of at most 8 bits, entries for all of them"),
         ({"entries": 257}, "^palette: expected"),
         ({"nbytes": 3}, "^palette: expected"),
-        ({"elements": _codec.Elements(BYTES, 0, 32, 16)}, "^palette: expected"),
+        ({"elements": _codec.PackedElements(BYTES, 0, 32, 16)}, "^palette: expected"),
         ({"vector": 0}, "^inner: expected a divisor of the range"),
         ({"inner": 0}, "^inner: "),
         ({"inner": 2}, "^inner: "),
@@ -131,7 +131,7 @@ def test_what_decode_sparse_refuses():
 def test_a_mask_that_changes_is_noticed(tier):
     """Counted when the weight was opened, and again while it is read: a mapped file may change in between."""
     mask = np.array([0x15], U8)
-    elements = _codec.Elements(BYTES, 0, 3, 8, False, _codec.Buffer(mask), 0, 6)
+    elements = _codec.PackedElements(BYTES, 0, 3, 8, False, _codec.Buffer(mask), 0, 6)
     mask[0] = 0x1F
     words = "^set bits of the mask: expected 3, got 5"
     with pytest.raises(FormatError, match=words):
@@ -181,7 +181,7 @@ def test_changed_bytes(case, tmp_path):
                         except milblob.MilblobError as error:
                             assert "\n" not in str(error)
                             outcomes["errors"] += 1
-                        assert isinstance(tensor.compression.as_json(), dict)
+                        assert isinstance(tensor.compression.to_dict(), dict)
             except milblob.MilblobError:
                 outcomes["errors"] += 1
         file.write_bytes(good.tobytes())

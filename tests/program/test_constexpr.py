@@ -213,9 +213,9 @@ def test_large_results(monkeypatch, tier):
 def facts(case, name):
     with milblob.open(DATA / case / "model.mlpackage") as model:
         compression = model[name].compression
-        assert isinstance(compression, str) and compression == compression.as_json()["scheme"]
+        assert isinstance(compression, str) and compression == compression.to_dict()["scheme"]
         assert json.loads(json.dumps({"compression": compression}))["compression"] == str(compression)
-        return {key: value for key, value in compression.as_json().items() if value is not None}
+        return {key: value for key, value in compression.to_dict().items() if value is not None}
 
 
 def test_compression_in_numbers():
@@ -250,9 +250,9 @@ def test_compression_in_numbers():
 def test_compression_needs_no_weight_file(tmp_path):
     path = shutil.copytree(DATA / "optimize_ios18" / "model.mlpackage", tmp_path / "m.mlpackage")
     with milblob.open(path) as model:
-        before = {name: tensor.compression.as_json() for name, tensor in model.items()}
+        before = {name: tensor.compression.to_dict() for name, tensor in model.items()}
     shutil.rmtree(model_directory(path) / "weights")
     with milblob.open(path) as model:
-        assert {name: tensor.compression.as_json() for name, tensor in model.items()} == before
+        assert {name: tensor.compression.to_dict() for name, tensor in model.items()} == before
         with pytest.raises(milblob.ResolveError):
             next(t for t in model.values() if t.parts).read()

@@ -148,7 +148,7 @@ def test_bad_parts(case, change, words):
         with pytest.raises(milblob.FormatError, match=expected) as error:
             read()
         assert error.value.where == tensor.where
-    assert isinstance(tensor.compression.as_json(), dict)
+    assert isinstance(tensor.compression.to_dict(), dict)
     tensor.nbytes, tensor.parts, repr(tensor)
 
 
@@ -162,7 +162,7 @@ def test_missing_parts(case):
         tensor = weight(kind, "FLOAT16", shape, **without(parts, key))
         with pytest.raises(milblob.FormatError, match=f"^{key} of constexpr_{kind}: expected a tensor, got none"):
             tensor.read()
-        assert isinstance(tensor.compression.as_json(), dict)
+        assert isinstance(tensor.compression.to_dict(), dict)
 
 
 @pytest.mark.parametrize("kind", ["lut_to_sparse", "sparse_blockwise_shift_scale"])

@@ -13,7 +13,7 @@ from hostile_bytes import FLOATS, const, field, immediate, model, program
 from milblob import _codec
 from milblob.program import schema
 from milblob.program.splice import Edit, splice
-from milblob.storage.mapped import Mapping
+from milblob.storage.mapped import MappedFile
 from reference import write_varint
 from thorough import PROFILE
 
@@ -310,7 +310,7 @@ def mapped(tmp_path):
     bulk = random.Random(1).randbytes(10 << 20)
     path = tmp_path / "old"
     path.write_bytes(field(1, bulk) + field(2, b"old") + field(1, bulk))
-    mapping = Mapping(path)
+    mapping = MappedFile(path)
     yield (
         mapping,
         [Edit(len(field(1, bulk)) + 2, 3, b"new one")],
@@ -389,7 +389,7 @@ def test_errors_of_the_file_system_come_out(mapped, tmp_path, monkeypatch):
 def test_a_file_that_shrinks(tmp_path, monkeypatch):
     path = tmp_path / "old"
     path.write_bytes(field(1, bytes(10_000)) + field(2, b"old"))
-    mapping = Mapping(path)
+    mapping = MappedFile(path)
     result = splice(mapping, (0, mapping.nbytes), [Edit(10_005, 3, b"x")])
     os.truncate(path, 5000)
     with pytest.raises(milblob.FormatError, match="size: expected 10008 bytes as when it was opened, got 5000"):
@@ -398,7 +398,7 @@ def test_a_file_that_shrinks(tmp_path, monkeypatch):
         splice(mapping, (0, mapping.nbytes), [])
     mapping.close()
     path.write_bytes(bytes(10_000))
-    mapping = Mapping(path)
+    mapping = MappedFile(path)
     if hasattr(os, "copy_file_range"):  # while it is copied
         real = os.copy_file_range
 

@@ -25,7 +25,7 @@ from milblob.program import schema
 from milblob.program import wire_edits as edits
 from milblob.program.scan import Program
 from milblob.program.splice import Edit, splice
-from milblob.storage.mapped import Mapping
+from milblob.storage.mapped import MappedFile
 from paths import DATA
 
 # In wire/unknown_in_entry, protobuf for Python hides map entries with unknown fields in them.
@@ -432,6 +432,6 @@ def test_combined():
 
 def test_a_file_with_nothing_to_do_is_the_same_file():
     path = DATA / "opset_ios18_fp16/model.mlpackage/Data/com.apple.CoreML/model.mlmodel"
-    mapping = Mapping(path)
+    mapping = MappedFile(path)
     assert splice(mapping, (0, mapping.nbytes), edits.combined([])).tobytes() == path.read_bytes()
     mapping.close()

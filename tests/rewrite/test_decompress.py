@@ -102,7 +102,7 @@ def test_report_and_dry_run(tmp_path):
     ((file, _, _),) = report.files
     assert report.nbytes_after == sum(len(data) for _, _, data in record_values(target / file))
     assert steps[-1][1] == steps[-1][2]
-    rows = {row["name"]: row for row in report.as_dict()["tensors"] if "decompress" in row["actions"]}
+    rows = {row["name"]: row for row in report.to_dict()["tensors"] if "decompress" in row["actions"]}
     with milblob.open(target) as opened:
         for name, row in rows.items():
             assert (row["offset_after"], row["nbytes_after"]) == (opened[name].offset, opened[name].nbytes)

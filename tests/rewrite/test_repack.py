@@ -92,7 +92,7 @@ def check_values(source, folder, options, before):
     plan = milblob.repack(source, target, **options, dry_run=True)
     assert not target.exists()
     report = milblob.repack(source, target, **options)
-    assert report.as_dict() == {**plan.as_dict(), "done": True}
+    assert report.to_dict() == {**plan.to_dict(), "done": True}
     assert values(target) == before[0]
     assert set(findings(target)) <= set(before[1])
     for change in report.changes:
@@ -268,7 +268,7 @@ def test_report(tmp_path):
         and "deduplicate" in repr(report.changes[1])
         and "keep" in repr(report.changes[0])
     )
-    document = json.loads(json.dumps(report.as_dict()))
+    document = json.loads(json.dumps(report.to_dict()))
     assert list(document) == ["source", "output", "done", "nbytes", "nbytes_after", "actions", "files", "tensors"]
     assert document["tensors"][2] == {
         "name": "c", "actions": ["inline"], "dtype": "float32", "dtype_after": "float32", "nbytes": 8, "nbytes_after": 8,

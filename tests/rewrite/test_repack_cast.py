@@ -94,14 +94,14 @@ def test_policies_and_counts(tmp_path):
         first, second = report.changes
         assert (first.overflow, first.nan, first.underflow) == (2, 2, 2) and second.overflow == second.nan == 0
         assert (
-            report.as_dict()["tensors"][0] | {"overflow": 2, "nan": 2, "underflow": 2} == report.as_dict()["tensors"][0]
+            report.to_dict()["tensors"][0] | {"overflow": 2, "nan": 2, "underflow": 2} == report.to_dict()["tensors"][0]
         )
         with milblob.BlobReader(target) as blobs:
             got = blobs.read(64)
         assert got[[700_001, 999_999]].tolist() == wanted and np.isinf(got[13]) and np.isnan(got[[9, 800_000]]).all()
     assert (
         "overflow"
-        not in milblob.repack(source, target, cast="float16", dry_run=True, force=True).as_dict()["tensors"][0]
+        not in milblob.repack(source, target, cast="float16", dry_run=True, force=True).to_dict()["tensors"][0]
     )
 
 
@@ -193,7 +193,7 @@ def test_immediates(tmp_path):
     with pytest.raises(OverflowError, match="^w: element 3: expected at most"):
         milblob.repack(source, tmp_path / "x.mlpackage", cast="float16")
     report = milblob.repack(source, tmp_path / "x.mlpackage", cast="float16", overflow="clamp")
-    assert report.changes[0].overflow == 1 and report.as_dict()["tensors"][0]["overflow"] == 1
+    assert report.changes[0].overflow == 1 and report.to_dict()["tensors"][0]["overflow"] == 1
     (tmp_path / "y").mkdir()
     pieces = field(1, field(1, array[:5].tobytes())) + field(1, field(1, array[5:].tobytes()))
     source = package_of(tmp_path / "y", {"main": [("w", 11, [4, 6], None, pieces)]}, {})

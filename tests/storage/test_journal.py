@@ -14,7 +14,7 @@ import milblob
 from blob_files import blob_file
 from faults import FAILURES, generation, read_only, temporaries
 from journal_bytes import journal_bytes
-from milblob.storage import journal
+from milblob.storage import journal, pending
 from milblob.storage.journal import Patch, Replacement, commit, recover
 from milblob.storage.output import lock
 from milblob.storage.pending import JOURNAL, Pending

@@ -15,7 +15,7 @@ import pytest
 import milblob
 from cases import MODEL_CASES, case_paths, load_case
 from children import child_environment, run_child
-from milblob.storage.mapped import Mapping
+from milblob.storage.mapped import MappedFile
 from paths import DATA
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a mapped file cannot be truncated on Windows")
@@ -126,7 +126,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path, monkeypatch):
     path = tmp_path / "weight.bin"
     shutil.copy(WEIGHTS, path)
     nbytes = path.stat().st_size
-    monkeypatch.setattr(Mapping, "_file_nbytes", lambda self: nbytes + 1)
+    monkeypatch.setattr(MappedFile, "_file_nbytes", lambda self: nbytes + 1)
     with pytest.raises(milblob.FormatError, match=rf"size: expected {nbytes + 1} bytes as when it was opened, got {nbytes}") as caught:  # fmt: skip
         milblob.BlobReader(path, mmap=False)
     assert caught.value.file == str(path) and caught.value.offset == nbytes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from milblob.errors import FormatError
-from milblob.storage.mapped import Mapping
+from milblob.storage.mapped import MappedFile
 from milblob.storage.transfer import copy_range, write_at
 
 WAYS = [[], ["pwritev"], ["pwritev", "pwrite"]]
@@ -120,7 +120,7 @@ def test_errors_pass(file):
 def source(tmp_path):
     data = np.random.default_rng(1).bytes(20_000_003)
     (tmp_path / "source").write_bytes(data)
-    mapping = Mapping(tmp_path / "source")
+    mapping = MappedFile(tmp_path / "source")
     yield mapping, data
     mapping.close()
 
@@ -145,7 +145,7 @@ def test_copy_range(file, source, monkeypatch, start, nbytes, offset, way):
             return real(a, b, min(count, 1_000_000), at, to)
 
         monkeypatch.setattr(os, "copy_file_range", refuse)
-    copy_range(Mapping(data) if way == "in memory" else mapping, start, nbytes, fd, offset)
+    copy_range(MappedFile(data) if way == "in memory" else mapping, start, nbytes, fd, offset)
     assert content() == (bytes(offset) + data[start : start + nbytes] if nbytes else b"")
     if way.startswith("refuses") and nbytes > 4_000_000:
         assert len(calls) == (4 if way == "refuses later" else 1)
@@ -186,7 +186,7 @@ def test_copy_of_a_source_that_shrinks_meanwhile(file, source, tmp_path, monkeyp
 
 def test_copy_inside_of_one_file(tmp_path):
     (tmp_path / "a").write_bytes(b"0123456789")
-    mapping, fd = Mapping(tmp_path / "a"), os.open(tmp_path / "a", os.O_RDWR)
+    mapping, fd = MappedFile(tmp_path / "a"), os.open(tmp_path / "a", os.O_RDWR)
     copy_range(mapping, 2, 5, fd, 10)
     os.close(fd)
     assert (tmp_path / "a").read_bytes() == b"012345678923456"

@@ -9,16 +9,16 @@ from typing import Any
 from .. import _codec
 from ..arguments import require_flags
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
-from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from ..errors import FormatError, MilblobError, ResolveError
 from ..model.listing import Stamp
 from ..model.model import Model
 from ..model.package import Package, Source, read_json, resolve
 from ..program.scan import Compressed, Program
 from ..storage import paths, pending
 from ..storage.beneath import Location
-from ..storage.mapped import LFS_PREFIX, Mapping
+from ..storage.mapped import LFS_PREFIX, MappedFile
 from ..values.tensorvalue import unpack_at
-from .check_blob import BlobFile, Finding, Findings, check_blob, record_problems, record_row
+from .check_blob import CODES, BlobFile, Finding, Findings, check_blob, record_problems, record_row
 
 __all__ = ["Finding", "check"]
 
@@ -79,7 +79,7 @@ class _Lenient(Package):
         except _REFUSALS as error:
             self._report(error, prefix)
 
-    def _open_file(self, mapping: Mapping) -> None:
+    def _open_file(self, mapping: MappedFile) -> None:
         try:
             super()._open_file(mapping)
         except _REFUSALS as error:
@@ -88,7 +88,7 @@ class _Lenient(Package):
 
     def _add_model(
         self,
-        mapping: Mapping,
+        mapping: MappedFile,
         buffer: _codec.Buffer,
         offset: int,
         nbytes: int,
@@ -156,7 +156,7 @@ class _Checker:
     def check_file(self, source: Any, path: str | None) -> None:
         """Check a model file, MIL text or blob file; or a buffer."""
         try:
-            mapping = Mapping(source)
+            mapping = MappedFile(source)
         except MilblobError as error:
             self._report(error)
             return
@@ -206,7 +206,8 @@ class _Checker:
         if error.file is not None and os.path.realpath(error.file) in self._pointers:
             return
         where = error.where or prefix.rstrip("/")
-        self.found.add("error", _code_of(error), error.what, file=error.file, offset=error.offset, where=where)
+        code = error.code if error.code in CODES else "program"
+        self.found.add("error", code, error.what, file=error.file, offset=error.offset, where=where)
 
     # ------------------------------------------------------------------------------------------------------- the files
 
@@ -237,7 +238,7 @@ class _Checker:
         finally:
             os.close(fd)
         try:
-            Mapping(place).close()
+            MappedFile(place).close()
         except MilblobError as error:
             self._report(error)
         self._pointers.add(os.path.realpath(place.path))
@@ -380,7 +381,7 @@ class _Checker:
         references = [r for other, rows in self._references.items() if os.path.realpath(other) == real for r in rows]
         try:
             pending.require_none(place.path)
-            mapping = Mapping(place)
+            mapping = MappedFile(place)
         except _REFUSALS as error:
             self._report(error)
             if isinstance(error, MilblobError):
@@ -397,7 +398,7 @@ class _Checker:
         finally:
             mapping.close()
 
-    def _check_stamp(self, path: str, mapping: Mapping) -> None:
+    def _check_stamp(self, path: str, mapping: MappedFile) -> None:
         """Report a weight file that is not the one that its listing was written with."""
         if path in self._stamps:
             try:
@@ -457,21 +458,3 @@ class _Checker:
             if offset not in used:
                 words = f"record of {nbytes} bytes: expected a value that refers to it, got none"
                 self.found.add("note", "unreferenced", words, file=path, offset=offset)
-
-
-def _code_of(error: MilblobError) -> str:
-    """The code for an error with which opening a model ended."""
-    what = error.what
-    if "Git LFS pointer" in what:
-        return "lfs-pointer"
-    if "empty file" in what:
-        return "empty-file"
-    if what.startswith(("manifest", "JSON", "package:")):
-        return "manifest"
-    if isinstance(error, ResolveError):
-        return "missing-file" if "no such file" in what else "escaping-file"
-    if isinstance(error, UnsupportedError):
-        return "spec-version" if what.startswith("specification version") else "model-type"
-    if isinstance(error, FormatError) and what.startswith(("file:", "directory:")):
-        return "not-a-model"
-    return "program"

@@ -89,7 +89,7 @@ class TensorDiff(NamedTuple):
         """What differs, in one line."""
         return _words(self)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it; figures that are no finite number are null."""
         row: dict[str, Any] = {
             "name": self.name,
@@ -152,10 +152,10 @@ class Diff:
         rows = [row for row in self.rows if row.is_different or row.kind in ("close", "stored")]
         return sorted(rows, key=_rank)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
         document: dict[str, Any] = {"a": self.a, "b": self.b, "same": self.same, "names_only": self.names_only}
-        document |= {"atol": self.atol, "rtol": self.rtol, "tensors": [row.as_dict() for row in self.rows]}
+        document |= {"atol": self.atol, "rtol": self.rtol, "tensors": [row.to_dict() for row in self.rows]}
         for key in ("structure", "metadata", "tools"):
             document[key] = [change._asdict() for change in getattr(self, key)]
         return {**document, "totals": self.totals}

@@ -84,7 +84,7 @@ class _Value(NamedTuple):
         return " and ".join(_value_words(*self.read(model, number)[:3]) for number in range(len(self.rows)))
 
 
-class _Weight(NamedTuple):
+class _WeightRef(NamedTuple):
     """A compressed weight."""
 
     key: Key
@@ -114,7 +114,7 @@ class _Both(NamedTuple):
 class _Op(NamedTuple):
     type: str
     output: str
-    arguments: dict[str, list[Any]]  # names as str, _Value or _Weight
+    arguments: dict[str, list[Any]]  # names as str, _Value or _WeightRef
 
 
 class _Function(NamedTuple):
@@ -219,7 +219,7 @@ def _are_equal(both: _Both, ours: list[Any], theirs: list[Any]) -> bool:
     )
 
 
-def _are_equal_constants(both: _Both, x: "_Value | _Weight", y: "_Value | _Weight") -> bool:
+def _are_equal_constants(both: _Both, x: "_Value | _WeightRef", y: "_Value | _WeightRef") -> bool:
     if isinstance(x, _Value) and isinstance(y, _Value) and not (x.is_weight() and y.is_weight()):
         return len(x.rows) == len(y.rows) and all(_are_equal_rows(both, x, y, number) for number in range(len(x.rows)))
     return (x.is_weight() and y.is_weight()) or (x.keys()[0], y.keys()[0]) in both.paired
@@ -325,7 +325,7 @@ class _Names:
             if rows:
                 return _Value(self._source, self._program, tuple(rows))
             if rows is not None:
-                return _Weight((self._program.prefix, (at, name)))
+                return _WeightRef((self._program.prefix, (at, name)))
             at = self._scan.blocks[at][2]
         return name
 

@@ -66,7 +66,7 @@ class Match(NamedTuple):
         moved = self.layout.apply(np.ascontiguousarray(np.asarray(array)).reshape(self.given_shape))
         return cast_array(np.ascontiguousarray(moved).reshape(self.shape), self.dtype, overflow="inf")[0]
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
         row: dict[str, Any] = {"given": self.given, "name": self.name, "how": self.how}
         row |= {"given_dtype": str(self.given_dtype), "given_shape": list(self.given_shape)}
@@ -132,10 +132,10 @@ class Matching:
         rest = [*(name for tie in self.ties for name in tie.given), *self.equal_given, *self.unmatched_given]
         return found | dict.fromkeys(name for name in rest if name not in found)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
         document: dict[str, Any] = {"weights": self.weights, "model": self.model}
-        document["matches"] = [match.as_dict() for match in self.matches]
+        document["matches"] = [match.to_dict() for match in self.matches]
         document["ties"] = [tie._asdict() for tie in self.ties]
         document |= {"unmatched_given": self.unmatched_given, "unmatched_names": self.unmatched_names}
         return {**document, "equal_given": self.equal_given}

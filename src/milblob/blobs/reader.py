@@ -12,7 +12,7 @@ from ..arguments import as_integer, require_flags
 from ..dtypes import BY_BLOB_CODE, DType
 from ..errors import FormatError, MilblobError
 from ..storage import pending
-from ..storage.mapped import Mapping
+from ..storage.mapped import MappedFile
 from ..values import parallel
 from ..values.arrays import copy_into, filled
 
@@ -89,7 +89,7 @@ class BlobReader:
         require_flags(mmap=mmap)
         if isinstance(source, str | os.PathLike):
             pending.require_none(os.fsdecode(source))
-        self.mapping = source if isinstance(source, Mapping) else Mapping(source, is_mapped=mmap)
+        self.mapping = source if isinstance(source, MappedFile) else MappedFile(source, is_mapped=mmap)
         self._index: np.ndarray[Any, Any] | None = None
         self.mapping.expect_random(True)  # before the header is touched: one page, not all that read-ahead would bring
         try:

@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
     if not found.rows and describe_filter(arguments) and not arguments.quiet:
         output.say(f"no tensor matches {describe_filter(arguments)}")
     if arguments.json:
-        output.print_json(found.as_dict())
+        output.print_json(found.to_dict())
     elif not arguments.quiet:
         _print(found, arguments)
     return 0 if found.same else _EXIT_DIFFERENT

@@ -30,7 +30,7 @@ def histogram_json(statistics: Statistics) -> list[dict[str, Any]]:
     return [{"low": low, "high": high, "count": count} for low, high, count in statistics.histogram or ()]
 
 
-def as_json(statistics: Statistics) -> dict[str, Any]:
+def to_dict(statistics: Statistics) -> dict[str, Any]:
     """Return everything but dtype, shape and histogram, in the order of Statistics."""
     left_out = ("dtype", "shape", "histogram", "spread")
     return {key: plain(value) for key, value in statistics._asdict().items() if key not in left_out}

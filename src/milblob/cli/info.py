@@ -10,7 +10,7 @@ def run(arguments: Namespace) -> int:
     """Run the command."""
     found = info()
     if arguments.json:
-        output.print_json(found.as_dict())
+        output.print_json(found.to_dict())
     else:
         for line in str(found).splitlines():
             print(output.escape(line))

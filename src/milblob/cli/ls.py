@@ -17,7 +17,7 @@ from .selection import describe_filter, select
 _MAX_SCOPES = 12
 
 
-class Row(NamedTuple):
+class _Listed(NamedTuple):
     """What is listed of one tensor. Nothing here reads values, so weight files may be absent.
 
     Attributes:
@@ -63,7 +63,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _row(tensor: Tensor) -> Row:
+def _row(tensor: Tensor) -> _Listed:
     shape = tensor.declared_shape
     count = None if None in shape else prod(shape)  # type: ignore[arg-type]
     nbytes = None
@@ -72,7 +72,7 @@ def _row(tensor: Tensor) -> Row:
             nbytes = tensor.nbytes
         except MilblobError:  # a part whose shape is open
             nbytes = None
-    return Row(
+    return _Listed(
         tensor.name,
         str(tensor.mil_dtype),
         shape,
@@ -107,7 +107,7 @@ def _unique_nbytes(tensors: Iterable[Tensor]) -> int:
     return total
 
 
-def _sorted(rows: list[Row], order: str) -> list[Row]:
+def _sorted(rows: list[_Listed], order: str) -> list[_Listed]:
     if order == "name":
         return sorted(rows, key=lambda row: row.name)
     if order == "size":
@@ -119,7 +119,7 @@ def _sorted(rows: list[Row], order: str) -> list[Row]:
     return rows
 
 
-def _totals(rows: list[Row], unique: int) -> dict[str, Any]:
+def _totals(rows: list[_Listed], unique: int) -> dict[str, Any]:
     by_dtype: dict[str, dict[str, int]] = {}
     by_scope: dict[str, dict[str, int]] = {}
     for row, scope in zip(rows, scopes([row.name for row in rows]), strict=True):
@@ -138,7 +138,7 @@ def _totals(rows: list[Row], unique: int) -> dict[str, Any]:
     }
 
 
-def _print_json(model: Model, rows: list[Row], unique: int, arguments: Namespace) -> None:
+def _print_json(model: Model, rows: list[_Listed], unique: int, arguments: Namespace) -> None:
     document: dict[str, Any] = {
         "path": model.path,
         "kind": model.kind,
@@ -159,7 +159,7 @@ def _print_json(model: Model, rows: list[Row], unique: int, arguments: Namespace
     output.print_json(document)
 
 
-def _folded(rows: list[Row], order: str) -> list[tuple[str, list[Row]]]:
+def _folded(rows: list[_Listed], order: str) -> list[tuple[str, list[_Listed]]]:
     """Fold sorted rows. Groups stand where their first members do; ordered by size, by the sum of their members."""
     groups = fold([row.name for row in rows], [(row.dtype, row.shape, row.compression) for row in rows])
     folded = [(group.pattern, [rows[i] for i in group.members]) for group in groups]
@@ -168,11 +168,11 @@ def _folded(rows: list[Row], order: str) -> list[tuple[str, list[Row]]]:
     return folded
 
 
-def _dtype(row: Row) -> str:
+def _dtype(row: _Listed) -> str:
     return f"{row.dtype} ({row.compression})" if row.compression else row.dtype
 
 
-def _print_rows(rows: list[Row], verbose: bool) -> None:
+def _print_rows(rows: list[_Listed], verbose: bool) -> None:
     total = sum(row.nbytes or 0 for row in rows)
     heads = ["name", "dtype", "shape", "size", "bits", "share"]
     cells = [
@@ -193,7 +193,7 @@ def _print_rows(rows: list[Row], verbose: bool) -> None:
     output.print_table(heads, cells, right=(3, 4, 5, 8))
 
 
-def _print_patterns(rows: list[Row], order: str) -> None:
+def _print_patterns(rows: list[_Listed], order: str) -> None:
     total = sum(row.nbytes or 0 for row in rows)
     cells = []
     for pattern, members in _folded(rows, order):
@@ -215,7 +215,7 @@ def _print_patterns(rows: list[Row], order: str) -> None:
         output.print_table(["name", "count", "dtype", "shape", "size", "bits", "share"], cells, right=(1, 4, 5, 6))
 
 
-def _print_totals(rows: list[Row], unique: int, is_blob: bool) -> None:
+def _print_totals(rows: list[_Listed], unique: int, is_blob: bool) -> None:
     totals = _totals(rows, unique)
     tables = [("by dtype", totals["by_dtype"])]
     if not is_blob and len(totals["by_scope"]) < len(rows):

@@ -31,7 +31,7 @@ def run(arguments: Namespace) -> int:
     if arguments.output is not None:
         _write(found, arguments.output, arguments.force)
     if arguments.json:
-        output.print_json(found.as_dict())
+        output.print_json(found.to_dict())
     else:
         _print(found, arguments)
     return _EXIT_LEFT if found.ties or found.unmatched_names else 0

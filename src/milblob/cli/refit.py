@@ -28,7 +28,7 @@ def run(arguments: Namespace) -> int:
             given = "" if change.given == change.name else f" <- {change.given}"
             output.say(f"{change.name}{given} {change.dtype} {output.shape_text(change.shape)}{cast}")
     if arguments.json:
-        output.print_json(report.as_dict())
+        output.print_json(report.to_dict())
     elif not arguments.quiet:
         output.say(_summary(report))
     return 0

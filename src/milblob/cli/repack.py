@@ -4,8 +4,8 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from ..rewrite.arrange import Change
-from ..rewrite.repack import Report, repack
+from ..rewrite.arrange import TensorChange
+from ..rewrite.repack import RepackReport, repack
 from . import output
 from .progress import Progress
 
@@ -30,7 +30,7 @@ def run(arguments: Namespace) -> int:
     finally:
         bar.close()
     if arguments.json:
-        output.print_json(report.as_dict())
+        output.print_json(report.to_dict())
         return 0
     if arguments.dry_run or arguments.verbose:
         _print_plan(report, arguments.verbose)
@@ -52,7 +52,7 @@ def _casts(texts: list[str]) -> Any:
     return {source: target for source, _, target in pairs}
 
 
-def _print_plan(report: Report, everything: bool) -> None:
+def _print_plan(report: RepackReport, everything: bool) -> None:
     rows = [
         (
             change.name,
@@ -69,13 +69,13 @@ def _print_plan(report: Report, everything: bool) -> None:
     output.print_table(("name", "action", "dtype", "becomes", "size", "becomes", "to"), rows, right={4, 5})
 
 
-def _place(change: Change) -> str:
+def _place(change: TensorChange) -> str:
     if change.file_after is None:
         return "" if "drop" in change.actions else "the Program"
     return f"{change.file_after.rpartition('/')[2]} at {change.offset_after}"
 
 
-def _summary(report: Report) -> None:
+def _summary(report: RepackReport) -> None:
     counts = ", ".join(f"{action} {count}" for action, count in sorted(report.counts().items()))
     lost = [("overflow", "too large"), ("nan", "NaN"), ("underflow", "to zero")]
     for key, words in lost:

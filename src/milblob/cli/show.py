@@ -54,7 +54,7 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
         failure = error
     if arguments.json:
         place["parts"] = {key: part.name for key, part in tensor.parts.items()}
-        place["compressed"] = tensor.compression.as_json() if tensor.compression else None
+        place["compressed"] = tensor.compression.to_dict() if tensor.compression else None
         place["values"] = None if summary is None else _values_json(summary, first)
         output.print_json(place)
         if failure is not None:  # where it lives is known all the same; exit code 2 says that there are no values

@@ -9,7 +9,7 @@ from ..model import open as opening
 from ..model.model import Model
 from ..model.tensor import Tensor
 from . import output
-from .figures import as_json, histogram_json, print_histogram, short, totals_by
+from .figures import histogram_json, print_histogram, short, to_dict, totals_by
 from .patterns import scopes
 from .progress import Progress
 from .selection import describe_filter, select
@@ -91,7 +91,7 @@ def _document(model: Model, shown: list[_Row], rows: list[_Row], arguments: Name
     tensors = []
     for row in shown:
         entry = {"name": row.tensor.name, "dtype": str(row.tensor.mil_dtype), "shape": list(row.figures.shape or ())}
-        entry |= {"compression": row.scheme, **as_json(row.figures)}
+        entry |= {"compression": row.scheme, **to_dict(row.figures)}
         if arguments.histogram:
             entry["histogram"] = histogram_json(row.figures)
         tensors.append(entry)
@@ -102,7 +102,7 @@ def _document(model: Model, shown: list[_Row], rows: list[_Row], arguments: Name
 
 
 def _total_json(count: int, figures: Statistics) -> dict[str, Any]:
-    document = as_json(figures)
+    document = to_dict(figures)
     del document["distinct"], document["is_distinct_exact"]
     return {"tensors": count, **document}
 

@@ -1,6 +1,6 @@
 # Part of _codec.pyx: dense values of compressed weights.
 
-cdef class Elements:
+cdef class PackedElements:
     """Elements as they are stored, held: `count` of `nbits` each at a byte offset; with a mask, those of its set bits.
 
     Args:
@@ -109,7 +109,7 @@ def count_ones(Buffer buffer not None, uint64_t offset, uint64_t begin, uint64_t
     return ones
 
 
-def decode_sparse(out, uint64_t begin, uint64_t count, Elements elements not None, uint64_t rank):
+def decode_sparse(out, uint64_t begin, uint64_t count, PackedElements elements not None, uint64_t rank):
     """Fill `out` with elements [begin, begin + count) of a sparse tensor.
 
     Args:
@@ -138,7 +138,7 @@ def decode_sparse(out, uint64_t begin, uint64_t count, Elements elements not Non
         raise _error(&e, elements.buffer.name)
 
 
-def decode_scale(out, uint64_t begin, uint64_t count, Elements elements not None, uint64_t rank, Grid grid not None,
+def decode_scale(out, uint64_t begin, uint64_t count, PackedElements elements not None, uint64_t rank, Grid grid not None,
                  Buffer scale not None, uint64_t scale_offset, int scale_kind, Buffer shift, uint64_t shift_offset,
                  int shift_kind, int source_kind, int to):
     """Fill `out` with scale * (element - shift) for elements [begin, begin + count); 0 where their mask is clear.
@@ -190,7 +190,7 @@ cdef const uint8_t *_numbers(Buffer buffer, uint64_t offset, int kind, uint64_t 
     return buffer.data + offset
 
 
-def decode_palette(out, uint64_t begin, uint64_t count, Elements elements not None, uint64_t rank, Grid grid not None,
+def decode_palette(out, uint64_t begin, uint64_t count, PackedElements elements not None, uint64_t rank, Grid grid not None,
                    Buffer palette not None, uint64_t palette_offset, unsigned int entry_count, unsigned int nbytes,
                    uint64_t vector, uint64_t inner):
     """Fill `out` with the palette entries of indices [begin, begin + count); 0 where their mask is clear.

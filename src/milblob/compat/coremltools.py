@@ -39,7 +39,7 @@ _lock = threading.RLock()
 _current: "Installation | None" = None
 
 
-class Place(NamedTuple):
+class Replaced(NamedTuple):
     """A name that is replaced.
 
     Attributes:
@@ -81,11 +81,11 @@ class Installation:
 
     Attributes:
         version: of coremltools.
-        places: the names that are replaced, a `Place` each; `str` of one says where it is.
+        places: the names that are replaced, a `Replaced` each; `str` of one says where it is.
         has_fast_paths: whether functions are replaced too, and not only the two classes.
     """
 
-    def __init__(self, version: str, places: tuple[Place, ...], has_fast_paths: bool, is_first: bool = True) -> None:
+    def __init__(self, version: str, places: tuple[Replaced, ...], has_fast_paths: bool, is_first: bool = True) -> None:
         self.version = version
         self.places = places
         self.has_fast_paths = has_fast_paths
@@ -175,23 +175,23 @@ def installed() -> Installation | None:
 # --------------------------------------------------------------------------------------------------------------- places
 
 
-def _classes(package: ModuleType, missing: list[str]) -> list[Place]:
+def _classes(package: ModuleType, missing: list[str]) -> list[Replaced]:
     """Where the two classes are looked for. What is not there is added to `missing`."""
     native = _native(NATIVE)
     if native is None:
         places = _instead(package, NATIVE, _CLASSES)
     else:
-        places = [Place(native, name, _named(native, name, missing), new) for name, new in _CLASSES.items()]
+        places = [Replaced(native, name, _named(native, name, missing), new) for name, new in _CLASSES.items()]
     for module_name, name, new in _IMPORTERS:
         module = _module(module_name, missing)
         if module is not None:
-            places.append(Place(module, name, _named(module, name, missing), new))
+            places.append(Replaced(module, name, _named(module, name, missing), new))
     if _native(_PACKAGES) is None:  # the native one is left alone: it is not slow
         places += _instead(package, _PACKAGES, {"ModelPackage": ModelPackage})
         for module_name in ("coremltools.models.model", "coremltools.models.utils"):
             module = _module(module_name, missing)
             if module is not None:
-                places.append(Place(module, "_ModelPackage", _named(module, "_ModelPackage", missing), ModelPackage))
+                places.append(Replaced(module, "_ModelPackage", _named(module, "_ModelPackage", missing), ModelPackage))
     return places
 
 
@@ -202,18 +202,18 @@ def _native(name: str) -> ModuleType | None:
         return None
 
 
-def _instead(package: ModuleType, full_name: str, contents: dict[str, Any]) -> list[Place]:
+def _instead(package: ModuleType, full_name: str, contents: dict[str, Any]) -> list[Replaced]:
     """A module of our own where the native one is missing."""
     module = ModuleType(full_name, "milblob's classes in the place of coremltools' native module, which is missing.")
     vars(module).update(contents)
     name = full_name.rpartition(".")[2]
     return [
-        Place(sys.modules, full_name, sys.modules.get(full_name, _NOTHING), module),
-        Place(package, name, vars(package).get(name, _NOTHING), module),
+        Replaced(sys.modules, full_name, sys.modules.get(full_name, _NOTHING), module),
+        Replaced(package, name, vars(package).get(name, _NOTHING), module),
     ]
 
 
-def _function(path: FastPath, missing: list[str]) -> list[Place]:
+def _function(path: FastPath, missing: list[str]) -> list[Replaced]:
     """Where a function is. If it, or something that its replacement uses, is not there, that is added to `missing`."""
     module = _module(path.module, missing)
     if module is None:
@@ -234,7 +234,7 @@ def _function(path: FastPath, missing: list[str]) -> list[Place]:
         missing.append(words)
         return []
     new: Any = replacement(path, function, module)
-    return [Place(owner, name, old, staticmethod(new) if isinstance(old, staticmethod) else new)]
+    return [Replaced(owner, name, old, staticmethod(new) if isinstance(old, staticmethod) else new)]
 
 
 def _module(name: str, missing: list[str]) -> ModuleType | None:
@@ -253,6 +253,6 @@ def _named(module: ModuleType, name: str, missing: list[str]) -> Any:
 
 
 __all__ = [
-    "TESTED_VERSIONS", "Installation", "Place", "_BlobStorageReader", "_BlobStorageWriter", "install", "installed",
+    "TESTED_VERSIONS", "Installation", "Replaced", "_BlobStorageReader", "_BlobStorageWriter", "install", "installed",
     "uninstall",
 ]  # fmt: skip

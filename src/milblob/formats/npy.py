@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import FormatError, UnsupportedError
 from ..storage.beneath import Location
-from ..storage.mapped import Mapping
+from ..storage.mapped import MappedFile
 from ..values.tensorvalue import require_shape
 
 HEAD_NBYTES = 10240
@@ -93,7 +93,7 @@ def open_array(place: Location) -> tuple[Header, Callable[[], np.ndarray[Any, An
     path = place.path
 
     def load() -> np.ndarray[Any, Any]:
-        mapping = Mapping(place)
+        mapping = MappedFile(place)
         buffer: Any = mapping.live()
         try:
             if buffer.nbytes != nbytes:
@@ -103,7 +103,7 @@ def open_array(place: Location) -> tuple[Header, Callable[[], np.ndarray[Any, An
         finally:
             mapping.close()
 
-    mapping = Mapping(place)
+    mapping = MappedFile(place)
     try:
         nbytes = mapping.nbytes
         header = read_header(bytes(memoryview(mapping.live())[:HEAD_NBYTES]), nbytes, "array", path)

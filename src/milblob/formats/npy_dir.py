@@ -17,7 +17,7 @@ from ..model.replaceable import IsPart, require_replaceable
 from ..model.stored import Arrays, StoredArray, restored
 from ..storage import paths
 from ..storage.beneath import Location
-from ..storage.mapped import Mapping as MappedFile
+from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory
 from .encoding import PLAIN, Progress, elements
 from .filenames import file_names

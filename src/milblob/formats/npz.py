@@ -16,7 +16,7 @@ from ..errors import FormatError, MilblobError, UnsupportedError
 from ..jsontext import MAX_NBYTES
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
-from ..storage.mapped import Mapping as MappedFile
+from ..storage.mapped import MappedFile
 from ..storage.output import NewFile
 from .encoding import PLAIN, Progress, elements
 from .filenames import escaped

@@ -14,7 +14,7 @@ from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
-from ..storage.mapped import Mapping as MappedFile
+from ..storage.mapped import MappedFile
 from ..storage.output import whole_file
 from .encoding import PLAIN, Progress, elements
 

@@ -20,7 +20,7 @@ from ..model.package import Package
 from ..model.stored import Arrays, StoredArray, restored
 from ..model.tensor import Tensor
 from ..storage import journal, paths, pending
-from ..storage.mapped import Mapping as MappedFile
+from ..storage.mapped import MappedFile
 from ..storage.output import NewFile, whole_file
 from ..storage.transfer import write_at
 from .encoding import Progress, elements

@@ -15,7 +15,7 @@ from ..program.scan import Program
 from ..program.splice import splice
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
-from ..storage.mapped import Mapping as MappedFile
+from ..storage.mapped import MappedFile
 from ..storage.output import lock, sweep, unlock
 from ..storage.turns import Turn
 from ..values.cast import CastCounts, cast_array, is_castable
@@ -265,7 +265,7 @@ class EditableModel(Model):
             raise RuntimeError("model in mode 'r+': expected to be written by the process that opened it, got a fork")
         require_unshared(self, self._staged)
         patches, replacements = _plan(self._staged.values(), self._writable)
-        progress = journal.Progress()
+        progress = journal.CommitProgress()
         try:
             replaced = journal.commit(self._root, self._base, patches, replacements, self._fds, progress)
         except BaseException:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..dtypes import DType
 from ..errors import FormatError, ProgramError
 from ..jsontext import as_shape, parse_json
-from ..storage.mapped import Mapping
+from ..storage.mapped import MappedFile
 
 MODEL_PATH = "@model_path/"
 FORMAT = "milblob"
@@ -45,7 +45,7 @@ class Stamp(NamedTuple):
     nbytes: int
     hash: str
 
-    def require(self, weights: Mapping) -> None:
+    def require(self, weights: MappedFile) -> None:
         """Refuse another weight file.
 
         Raises:

@@ -15,7 +15,7 @@ from ..program.mil_text import parse_text
 from ..program.scan import Program
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
-from ..storage.mapped import Mapping
+from ..storage.mapped import MappedFile
 from .listing import (
     HEAD_NBYTES,
     Stamp,
@@ -51,7 +51,7 @@ class Source(NamedTuple):
 
     prefix: str
     directory: Location | None
-    mapping: Mapping
+    mapping: MappedFile
     program: tuple[_codec.Buffer, int, int]
     is_text: bool
     spec_version: int
@@ -97,7 +97,7 @@ class Package:
         self.blobs: BlobReader | None = None
         self.others: list[tuple[str, str]] = []
         self.assigned: dict[str, np.ndarray[Any, Any]] = {}
-        self.mappings: list[Mapping] = []
+        self.mappings: list[MappedFile] = []
         self._readers: dict[tuple[Location | None, str], BlobReader] = {}
         self._by_place: dict[str, BlobReader] = {}
         try:
@@ -124,13 +124,13 @@ class Package:
             is_done = True
         return is_done
 
-    def _map(self, source: Any) -> Mapping:
-        mapping = Mapping(source, is_mapped=self._is_mapped)
+    def _map(self, source: Any) -> MappedFile:
+        mapping = MappedFile(source, is_mapped=self._is_mapped)
         self.mappings.append(mapping)
         self.budget.add_file(mapping.name, mapping.nbytes)
         return mapping
 
-    def _map_named(self, place: Location) -> Mapping:
+    def _map_named(self, place: Location) -> MappedFile:
         """Map a file that the model names. It is opened first, which refuses what is outside; then changes of it are
         completed, and it is opened again.
         """
@@ -153,10 +153,10 @@ class Package:
                 if error.errno not in _NOWHERE:
                     raise
                 words = f"root item of the manifest: expected at {model.path}, got no such file"
-                raise ResolveError(words, file=os.path.join(root.path, "Manifest.json")) from None
+                raise ResolveError(words, file=os.path.join(root.path, "Manifest.json"), code="missing-file") from None
             self._open_model(mapping, model.parent())
         elif root.path.rstrip("/\\").endswith(".mlpackage"):
-            raise FormatError("package: expected a Manifest.json, got none", file=root.path)
+            raise FormatError("package: expected a Manifest.json, got none", file=root.path, code="manifest")
         else:
             self.kind = "mlmodelc"
             self._open_compiled(root, "", 0)
@@ -180,17 +180,23 @@ class Package:
         elif prefix and (has("model.espresso.net") or has("coremldata.bin")):
             self.others.append((prefix, "neuralNetwork" if has("model.espresso.net") else "unknown"))
         elif has("model.espresso.net"):
-            raise UnsupportedError("compiled model: expected an ML Program, got a neuralNetwork", file=path)
+            raise UnsupportedError(
+                "compiled model: expected an ML Program, got a neuralNetwork", file=path, code="model-type"
+            )
         elif has("coremldata.bin"):
-            raise UnsupportedError("compiled model: expected an ML Program (model.mil), got another type", file=path)
+            raise UnsupportedError(
+                "compiled model: expected an ML Program (model.mil), got another type", file=path, code="model-type"
+            )
         else:
             raise FormatError(
-                "directory: expected a .mlpackage or .mlmodelc, got neither Manifest.json nor model.mil", file=path
+                "directory: expected a .mlpackage or .mlmodelc, got neither Manifest.json nor model.mil",
+                file=path,
+                code="not-a-model",
             )
 
     # ---------------------------------------------------------------------------------------------------------- files
 
-    def _open_file(self, mapping: Mapping) -> None:
+    def _open_file(self, mapping: MappedFile) -> None:
         data = memoryview(mapping.live())
         directory = Location(self.path).parent() if self.path is not None else None
         suffix = os.path.splitext(self.path or "")[1]
@@ -213,18 +219,18 @@ class Package:
                 _require_message(mapping)
             self._open_model(mapping, directory)
 
-    def _open_text(self, mapping: Mapping, directory: Location | None, prefix: str) -> None:
+    def _open_text(self, mapping: MappedFile, directory: Location | None, prefix: str) -> None:
         program = _codec.Buffer(parse_text(mapping.live()), mapping.name)
         stamp = stamp_of_text(bytes(memoryview(mapping.live())[:HEAD_NBYTES]))
         self.sources.append(Source(prefix, directory, mapping, (program, 0, program.nbytes), True, 0, None, stamp))
 
-    def _open_model(self, mapping: Mapping, directory: Location | None) -> None:
+    def _open_model(self, mapping: MappedFile, directory: Location | None) -> None:
         _require_bytes(mapping)
         self._add_model(mapping, mapping.live(), 0, mapping.nbytes, directory, "", 0)
 
     def _add_model(
         self,
-        mapping: Mapping,
+        mapping: MappedFile,
         buffer: _codec.Buffer,
         offset: int,
         nbytes: int,
@@ -246,6 +252,7 @@ class Package:
                     f"specification version of an ML Program: expected {MIN_SPEC_VERSION} or more, got {spec_version} "
                     "(a draft of the format)",
                     file=mapping.name,
+                    code="spec-version",
                 )
             self.sources.append(Source(prefix, directory, mapping, (buffer, *body), False, spec_version, description))
         elif kind in PIPELINES and body is not None:
@@ -268,7 +275,9 @@ class Package:
             name = _type_name(kind)
             what = f"a {name}" if name else f"type number {kind}" if kind else "none that is known"
             raise UnsupportedError(
-                f"model type: expected an ML Program or a pipeline of them, got {what}", file=mapping.name
+                f"model type: expected an ML Program or a pipeline of them, got {what}",
+                file=mapping.name,
+                code="model-type",
             )
 
     def describe(self) -> tuple[int, Any]:
@@ -285,7 +294,9 @@ class Package:
     def _require_programs(self, depth: int, name: str | None) -> None:
         if depth == 0 and not self.sources:
             kinds = ", ".join(sorted({kind for _, kind in self.others})) or "no models"
-            raise UnsupportedError(f"pipeline: expected an ML Program among its models, got {kinds}", file=name)
+            raise UnsupportedError(
+                f"pipeline: expected an ML Program among its models, got {kinds}", file=name, code="model-type"
+            )
 
     # ---------------------------------------------------------------------------------------------------- references
 
@@ -312,7 +323,9 @@ class Package:
                 raise
             except (FileNotFoundError, NotADirectoryError):
                 raise ResolveError(
-                    f"weight file {file_name}: expected at {place.path}, got no such file", file=source.mapping.name
+                    f"weight file {file_name}: expected at {place.path}, got no such file",
+                    file=source.mapping.name,
+                    code="missing-file",
                 ) from None
             found = BlobReader(mapping)
             if source.stamp is not None:
@@ -369,20 +382,21 @@ def _changeable(path: str) -> set[str]:
         package.close()
 
 
-def _require_bytes(mapping: Mapping) -> None:
+def _require_bytes(mapping: MappedFile) -> None:
     """Refuse an empty file, which would be a Model without anything in it."""
     if mapping.nbytes == 0:
-        raise FormatError("file: expected a Core ML model or weight file, got an empty file", file=mapping.name)
+        words = "file: expected a Core ML model or weight file, got an empty file"
+        raise FormatError(words, file=mapping.name, code="empty-file")
 
 
-def _require_message(mapping: Mapping) -> None:
+def _require_message(mapping: MappedFile) -> None:
     """Say of a text or a picture that it is no model, and not which of its bytes protobuf could not take."""
     buffer = mapping.live()
     try:
         _codec.wire_fields(buffer, 0, buffer.nbytes)
     except FormatError as error:
         words = f"file: expected a Core ML model, MIL text or a weight file, got none of them ({error.what})"
-        raise FormatError(words, offset=error.offset, file=mapping.name) from None
+        raise FormatError(words, offset=error.offset, file=mapping.name, code="not-a-model") from None
 
 
 def _type_name(kind: int) -> str | None:
@@ -428,9 +442,9 @@ def read_json(place: Location) -> Any:
         FormatError: not a regular file, too large, not JSON, or nested too deep.
     """
     # Read, which is quicker for a few kilobytes; one that is too large is refused before it is touched.
-    mapping = Mapping(place, is_mapped=os.lstat(place.path).st_size > MAX_NBYTES)
+    mapping = MappedFile(place, is_mapped=os.lstat(place.path).st_size > MAX_NBYTES)
     try:
-        return parse_json(memoryview(mapping.live()), "JSON", place.path)
+        return parse_json(memoryview(mapping.live()), "JSON", place.path, code="manifest")
     finally:
         mapping.close()
 
@@ -469,10 +483,11 @@ def find_root_model(root: Location) -> Location:
     identifier = manifest.get("rootModelIdentifier") if isinstance(manifest, dict) else None
     if not isinstance(entries, dict) or not isinstance(identifier, str):
         lacking = "itemInfoEntries" if not isinstance(entries, dict) else "rootModelIdentifier"
-        raise FormatError(f"manifest: expected a key {lacking}, got none that can be used", file=path)
+        raise FormatError(f"manifest: expected a key {lacking}, got none that can be used", file=path, code="manifest")
     item = entries.get(identifier)
     if not isinstance(item, dict) or not isinstance(item.get("path"), str):
-        raise FormatError(f"manifest: expected an item with a path for root {identifier!r}, got none", file=path)
+        words = f"manifest: expected an item with a path for root {identifier!r}, got none"
+        raise FormatError(words, file=path, code="manifest")
     root.beneath("Data").beneath(item["path"])  # says so of an absolute path, which the next line would join
     return root.beneath("Data/" + item["path"])
 
@@ -487,7 +502,9 @@ def resolve(directory: Location | None, file_name: str) -> Location:
         ResolveError: not of the form @model_path/..., outside the directory, or there is no directory (a buffer).
     """
     if not file_name.startswith(MODEL_PATH):
-        raise ResolveError(f"weight file: expected a name that begins with {MODEL_PATH}, got {file_name!r}")
+        words = f"weight file: expected a name that begins with {MODEL_PATH}, got {file_name!r}"
+        raise ResolveError(words, code="escaping-file")
     if directory is None:
-        raise ResolveError(f"weight file {file_name}: expected a model with a directory, got a buffer")
+        words = f"weight file {file_name}: expected a model with a directory, got a buffer"
+        raise ResolveError(words, code="missing-file")
     return directory.beneath(file_name[len(MODEL_PATH) :])

@@ -47,7 +47,7 @@ class Compression(str):
     vector_size: int | None = None
     sparsity: float | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the scheme and all attributes, as JSON takes them."""
         names = (
             "operations", "bits_per_weight", "nbits", "block_shape", "group_shape", "vector_size", "sparsity",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from .. import _codec
-from ..storage.mapped import Mapping
+from ..storage.mapped import MappedFile
 from ..storage.transfer import copy_range, write_at
 
 
@@ -36,10 +36,10 @@ class Spliced:
     __slots__ = ("_buffer", "_source", "nbytes", "pieces")
 
     def __init__(
-        self, source: Mapping | _codec.Buffer, nbytes: int, pieces: list[tuple[int, int] | memoryview]
+        self, source: MappedFile | _codec.Buffer, nbytes: int, pieces: list[tuple[int, int] | memoryview]
     ) -> None:
         self._source = source
-        self._buffer = source.live() if isinstance(source, Mapping) else source
+        self._buffer = source.live() if isinstance(source, MappedFile) else source
         self.nbytes = nbytes
         self.pieces = pieces
 
@@ -69,7 +69,7 @@ class Spliced:
             FormatError: the old file has shrunk meanwhile.
         """
         for piece, data in zip(self.pieces, self, strict=True):
-            if isinstance(piece, tuple) and isinstance(self._source, Mapping):
+            if isinstance(piece, tuple) and isinstance(self._source, MappedFile):
                 copy_range(self._source, *piece, fd, offset)
             else:
                 write_at(fd, [data], offset)
@@ -79,7 +79,7 @@ class Spliced:
         return self.nbytes
 
 
-def splice(source: Mapping | _codec.Buffer, span: tuple[int, int], edits: Iterable[Edit]) -> Spliced:
+def splice(source: MappedFile | _codec.Buffer, span: tuple[int, int], edits: Iterable[Edit]) -> Spliced:
     """Replace ranges of a serialized message, and fix the length prefixes of every message around them.
 
     All other bytes stay as they are: unknown fields, groups, the order of maps, and the prefixes of messages whose
@@ -94,7 +94,7 @@ def splice(source: Mapping | _codec.Buffer, span: tuple[int, int], edits: Iterab
         FormatError: an edit that is neither the payload of a field nor whole fields, edits that overlap, or a broken
             message on the way to one; with the offset.
     """
-    buffer = source.check_size() if isinstance(source, Mapping) else source
+    buffer = source.check_size() if isinstance(source, MappedFile) else source
     first, old_nbytes = span
     ordered = sorted(edits, key=lambda edit: (edit.offset, edit.nbytes))
     new = [(edit.offset, edit.nbytes, memoryview(_codec.Buffer(edit.data))) for edit in ordered]

@@ -61,7 +61,7 @@ class Options(NamedTuple):
         return self != plain
 
 
-class Change:
+class TensorChange:
     """What becomes of one tensor.
 
     Attributes:
@@ -95,15 +95,15 @@ class Change:
         self.nbytes_after, self.file_after, self.offset_after = 0, None, None
 
     def __repr__(self) -> str:
-        return f"<Change {self.name!r}: {', '.join(self.actions) or 'keep'}>"
+        return f"<TensorChange {self.name!r}: {', '.join(self.actions) or 'keep'}>"
 
 
-class _Reference:
+class _Result:
     """One constant of the result: where its value is, and how the Program has to change for it."""
 
     __slots__ = ("change", "constant", "item", "program", "source", "target", "tensor", "value")
 
-    def __init__(self, tensor: Tensor, change: Change) -> None:
+    def __init__(self, tensor: Tensor, change: TensorChange) -> None:
         self.tensor = tensor
         self.program = cast(Program, tensor.program)
         self.source = cast(Source, tensor.source)
@@ -114,7 +114,7 @@ class _Reference:
         self.value: bytes | None = None  # new TensorValue of an immediate
 
 
-class _Weight(NamedTuple):
+class _DenseWeight(NamedTuple):
     """A compressed weight that becomes dense: a new record, or a new TensorValue."""
 
     decompression: Decompression
@@ -145,11 +145,11 @@ class Arrangement:
     def __init__(self, models: Sequence[Model], options: Options, required: Iterable[str] = ()) -> None:
         model = self.model = models[0]
         self.options = options
-        self.changes: list[Change] = []
+        self.changes: list[TensorChange] = []
         self.edits: list[Edit] = []
-        self._references: list[_Reference] = []
+        self._references: list[_Result] = []
         self._decompressions: dict[int, Decompression] = {}  # by id of the Program
-        self._weights: list[_Weight] = []
+        self._weights: list[_DenseWeight] = []
         self._identities = Identities()
         self._known: dict[tuple[Location | None, str], WeightFile] = {}
         self._groups: dict[int, list[str]] = {}  # id of a part -> names of the weights that it is a part of
@@ -227,18 +227,20 @@ class Arrangement:
         if is_blob:
             weight_file = self._weight_file(tensor)
             record = self._record(weight_file, tensor)
-            change = Change(name, tensor.mil_dtype, record.nbytes, weight_file.name, record.offset)
+            change = TensorChange(name, tensor.mil_dtype, record.nbytes, weight_file.name, record.offset)
         elif is_part or (tensor.mil_dtype not in (DType.STRING, DType.BOOL) and tensor.size >= WEIGHT_COUNT):
-            change = Change(name, tensor.mil_dtype, tensor.nbytes, None, None)
+            change = TensorChange(name, tensor.mil_dtype, tensor.nbytes, None, None)
         elif self._is_kept(tensor) and self._is_selected(name, constant) and self._may_externalize(tensor):
-            change = Change(name, tensor.mil_dtype, tensor.nbytes, None, None)  # below the threshold, but asked for
+            change = TensorChange(
+                name, tensor.mil_dtype, tensor.nbytes, None, None
+            )  # below the threshold, but asked for
         else:
             return
         self.changes.append(change)
         if not self._is_kept(tensor):
             change.drop()
             return
-        reference = _Reference(tensor, change)
+        reference = _Result(tensor, change)
         self._references.append(reference)
         if self._is_selected(name, constant):
             self._choose(reference, is_part and id(constant) not in program.shared)
@@ -256,7 +258,7 @@ class Arrangement:
                 reference.item.how = CAST
         change.item = reference.item
 
-    def _choose(self, reference: _Reference, is_part: bool) -> None:
+    def _choose(self, reference: _Result, is_part: bool) -> None:
         """Say what is done with a tensor that is one of those that are asked for."""
         tensor, constant, change, options = reference.tensor, reference.constant, reference.change, self.options
         is_weight = constant.storage == _codec.BLOB or is_part or tensor.size >= WEIGHT_COUNT
@@ -337,7 +339,7 @@ class Arrangement:
         self.model.package.budget.spend((weight_file.name, record.offset), record.nbytes)  # records may overlap
         return record
 
-    def _external_item(self, reference: _Reference) -> Item:
+    def _external_item(self, reference: _Result) -> Item:
         """A record for an immediate."""
         tensor, program, mapping = reference.tensor, reference.program, reference.source.mapping
         require_plain(program, mapping.live())
@@ -356,7 +358,7 @@ class Arrangement:
         item.target = reference.target or dtype
         return item
 
-    def _make_value(self, reference: _Reference) -> None:
+    def _make_value(self, reference: _Result) -> None:
         """The new TensorValue of something that is, or becomes, an immediate."""
         values, change, options = reference.tensor.read(), reference.change, self.options
         if reference.target is not None:
@@ -392,7 +394,7 @@ class Arrangement:
             name = program.part_names[id(group)]
             tensor = make_tensor(self.model.package, source, program, name, group)
             dtype = tensor.mil_dtype
-            change = Change(name, dtype, 0, None, None)
+            change = TensorChange(name, dtype, 0, None, None)
             change.actions.append("decompress")
             self.changes.append(change)
             least = max(self.options.inline or 0, 1)  # every weight stays one that is listed, however small
@@ -403,7 +405,7 @@ class Arrangement:
             else:
                 item = change.item = self._dense_item(tensor, group)
                 item.users.add(tensor.function)
-            self._weights.append(_Weight(decompression, tensor, item, value))
+            self._weights.append(_DenseWeight(decompression, tensor, item, value))
 
     def _dense_item(self, tensor: Tensor, group: Compressed) -> Item:
         source = cast(Source, tensor.source)
@@ -436,7 +438,7 @@ class Arrangement:
         weight_file = self.records.weight_file(path, "", reader)
         for name, tensor in model.tensors.items():
             record = weight_file.record(tensor.offset or 0)
-            change = Change(prefix + name, record.dtype, record.nbytes, path, record.offset)
+            change = TensorChange(prefix + name, record.dtype, record.nbytes, path, record.offset)
             target = self.options.cast.get(record.dtype) if self._is_selected(name) else None
             if target is not None:
                 change.actions.append("cast")
@@ -450,7 +452,7 @@ class Arrangement:
         """Records that nothing in the source refers to: kept, or dropped."""
         for weight_file, number, record in self.records.unreferenced(self.options.gc):
             name = f"{weight_file.name}#{number}"
-            change = Change(name, record.dtype, record.nbytes, weight_file.name, record.offset)
+            change = TensorChange(name, record.dtype, record.nbytes, weight_file.name, record.offset)
             self.changes.append(change)
             if self.options.gc:
                 change.drop()
@@ -509,7 +511,7 @@ class Arrangement:
             edits.append(weight.decompression.weight_edit(group, tensor.mil_dtype, tensor.shape, value))
         self.edits = combined(edits)
 
-    def _edits_of(self, reference: _Reference) -> Iterable[Edit | None]:
+    def _edits_of(self, reference: _Result) -> Iterable[Edit | None]:
         program, constant, place = reference.program, reference.constant, self._place(reference)
         is_same = place is None or (constant.text, constant.blob_offset) == place
         if reference.source.is_text or (is_same and reference.target is None and reference.value is None):
@@ -524,7 +526,7 @@ class Arrangement:
             return [value_edit(program.buffer, constant, reference=place)]
         return [reference_edit(program.buffer, constant, *place)]
 
-    def _place(self, reference: _Reference) -> tuple[str, int] | None:
+    def _place(self, reference: _Result) -> tuple[str, int] | None:
         """(fileName, offset) of a record of the result, as the Program is to spell it."""
         item, constant = reference.item, reference.constant
         if item is None:

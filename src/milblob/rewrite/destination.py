@@ -10,7 +10,7 @@ from ..model.replaceable import require_replaceable
 from ..program.splice import Spliced
 from ..storage import paths
 from ..storage.beneath import Location
-from ..storage.mapped import Mapping
+from ..storage.mapped import MappedFile
 from ..storage.output import PREFIX, SUFFIX
 from ..storage.pending import JOURNAL, STAGED
 from ..storage.transfer import copy_range, write_at
@@ -123,7 +123,7 @@ def copy_entry(
     name: str,
     target: str,
     written: Callable[[int], None] = lambda nbytes: None,
-    held: Mapping | None = None,
+    held: MappedFile | None = None,
     *,
     least: int = 0,
 ) -> None:
@@ -148,7 +148,7 @@ def copy_entry(
     if paths.is_link(origin):
         os.symlink(_link(root, origin), target)
         return
-    mapping = held if held is not None else Mapping(Location(root).entry(name))
+    mapping = held if held is not None else MappedFile(Location(root).entry(name))
     try:
         before = os.fstat(mapping.fd)
         with new_file(target) as fd:
@@ -181,7 +181,7 @@ def copy_tree(source: str, target: str) -> None:
             set_mode(os.path.join(target, name), os.stat(os.path.join(root, name)).st_mode, least=stat.S_IRWXU)
 
 
-def write_spliced(spliced: Spliced, mapping: Mapping, fd: int, written: Callable[[int], None]) -> None:
+def write_spliced(spliced: Spliced, mapping: MappedFile, fd: int, written: Callable[[int], None]) -> None:
     """Write an edited message to a new file, in a stream; holes of the old one stay holes.
 
     Args:
@@ -204,7 +204,7 @@ def write_spliced(spliced: Spliced, mapping: Mapping, fd: int, written: Callable
             offset += piece.nbytes
 
 
-def _copy(mapping: Mapping, start: int, nbytes: int, fd: int, offset: int, written: Callable[[int], None]) -> None:
+def _copy(mapping: MappedFile, start: int, nbytes: int, fd: int, offset: int, written: Callable[[int], None]) -> None:
     done = 0
     for at, size in data_ranges(mapping, start, nbytes):
         for part in range(at, at + size, _CHUNK_NBYTES):

@@ -15,7 +15,7 @@ from ..blobs.equal import Stretch, first_equal
 from ..blobs.reader import BlobReader, BlobRecord
 from ..dtypes import DType
 from ..errors import MilblobError
-from ..storage.mapped import Mapping
+from ..storage.mapped import MappedFile
 from ..values.tensorvalue import stored_bytes, unpack_at
 from .tasks import COPY, DENSE, VALUE, Item, Origin, lay_out
 
@@ -74,10 +74,10 @@ class Records:
         self._dense: dict[Any, Item] = {}
         self._by_record: dict[tuple[str, int, DType], Item] = {}
         self._origins: dict[int, Origin] = {}
-        self._held: dict[Origin, Mapping] = {}
+        self._held: dict[Origin, MappedFile] = {}
         self._others: set[str] | None = None
 
-    def origin(self, mapping: Mapping) -> Origin:
+    def origin(self, mapping: MappedFile) -> Origin:
         """Describe a file that bytes come from."""
         origin = self._origins.get(id(mapping))
         if origin is None:
@@ -86,7 +86,7 @@ class Records:
         return origin
 
     @property
-    def origins(self) -> dict[Origin, Mapping]:
+    def origins(self) -> dict[Origin, MappedFile]:
         """Every file that bytes come from, mapped."""
         return self._held
 
@@ -120,7 +120,7 @@ class Records:
         return item
 
     def add_value(
-        self, mapping: Mapping, span: tuple[int, int], dtype: DType, shape: tuple[int, ...], base: str, how: str
+        self, mapping: MappedFile, span: tuple[int, int], dtype: DType, shape: tuple[int, ...], base: str, how: str
     ) -> Item:
         """Return a new item for bytes of a model file."""
         count = 1
@@ -133,7 +133,7 @@ class Records:
         return item
 
     def add_dense(
-        self, weight_file: WeightFile | None, offset: int, mapping: Mapping, dtype: DType, shape: tuple[int, ...],
+        self, weight_file: WeightFile | None, offset: int, mapping: MappedFile, dtype: DType, shape: tuple[int, ...],
         base: str, key: Any,
     ) -> Item:  # fmt: skip
         """Return the item for the dense values of a compressed weight; each key has one.

@@ -66,7 +66,7 @@ class MergedFunction(NamedTuple):
     function: str
 
 
-class Merged(NamedTuple):
+class MergeReport(NamedTuple):
     """What `merge_functions` has made.
 
     Attributes:
@@ -93,7 +93,7 @@ def merge_functions(
     default: str | None = None,
     force: bool = False,
     max_nbytes: int | None = None,
-) -> Merged:
+) -> MergeReport:
     """Make one multi-function package of several models; equal weights are stored once.
 
     The functions are taken over byte for byte, but for their names and for where their weights are. What the packages
@@ -143,7 +143,7 @@ def merge_functions(
             blobs.write(os.path.join(folder, _WEIGHTS_NAME, _WEIGHT_FILE))
             _write_file(os.path.join(folder, _MODEL_NAME), list(_model(parts, blobs, chosen)))
             _write_file(os.path.join(directory.name, "Manifest.json"), [manifest()])
-        return Merged(target, functions, chosen, blobs.count, blobs.nbytes, blobs.shared_nbytes)
+        return MergeReport(target, functions, chosen, blobs.count, blobs.nbytes, blobs.shared_nbytes)
     finally:
         for part in parts:
             part.package.close()

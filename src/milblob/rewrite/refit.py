@@ -66,7 +66,7 @@ class RefitReport(NamedTuple):
         """Bytes of all weights that change, as stored."""
         return sum(change.nbytes for change in self.changes)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
         rows = []
         for c in self.changes:

@@ -15,11 +15,11 @@ from ..model.model import Model
 from ..program.relocate import relocate
 from ..program.splice import splice
 from ..storage import paths, pending
-from ..storage.mapped import Mapping as FileMapping
+from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, lock, whole_file
 from ..storage.transfer import write_at
 from ..values.cast import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
-from .arrange import WEIGHT_COUNT, Arrangement, Change, Options
+from .arrange import WEIGHT_COUNT, Arrangement, Options, TensorChange
 from .destination import (
     copy_entry,
     is_in_place,
@@ -41,7 +41,7 @@ Progress = Callable[[str, int, int], None]
 _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
-class Report(NamedTuple):
+class RepackReport(NamedTuple):
     """What a repacking changes, or changed.
 
     Attributes:
@@ -54,14 +54,14 @@ class Report(NamedTuple):
 
     source: str
     output: str
-    changes: list[Change]
+    changes: list[TensorChange]
     files: list[tuple[str, int, int]]
     nbytes: int
     nbytes_after: int
     done: bool
 
     @property
-    def changed(self) -> list[Change]:
+    def changed(self) -> list[TensorChange]:
         """The rows of tensors that are not just kept or moved."""
         return [change for change in self.changes if change.actions]
 
@@ -73,7 +73,7 @@ class Report(NamedTuple):
                 result[action] = result.get(action, 0) + 1
         return result
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
         rows = []
         for c in self.changes:
@@ -116,7 +116,7 @@ def repack(
     executor: "Executor | None" = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
-) -> Report:
+) -> RepackReport:
     """Rewrite a model with its weights stored in another way.
 
     With nothing asked for, the result is a copy, byte for byte. What is asked for is done to all tensors, or to those
@@ -157,7 +157,7 @@ def repack(
         max_nbytes: as for `open`.
 
     Returns:
-        Report.
+        RepackReport.
 
     Raises:
         ProgramError: after a cast an operation would not type-check; the consumer is named.
@@ -286,11 +286,11 @@ class _Repacking:
         self._progress = progress
         self._max_nbytes = max_nbytes
         self._in_place = self._has_lock = False
-        self._held: dict[str, FileMapping] = {}
+        self._held: dict[str, MappedFile] = {}
         self._models: list[Model] = []
         self._done = self._total = 0  # bytes
 
-    def run(self, dry_run: bool) -> Report:
+    def run(self, dry_run: bool) -> RepackReport:
         with contextlib.ExitStack() as stack:
             before = [os.stat(path) for path in self._sources]
             options = self._options
@@ -322,7 +322,7 @@ class _Repacking:
             files = [(name, len(items), nbytes) for name, (items, nbytes) in rows]
             return self._report(arrangement.changes, files, not dry_run)
 
-    def _report(self, changes: list[Change], files: list[tuple[str, int, int]], done: bool) -> Report:
+    def _report(self, changes: list[TensorChange], files: list[tuple[str, int, int]], done: bool) -> RepackReport:
         counted: set[tuple[str | None, int | None]] = set()
         before = 0
         for change in changes:  # a record that two tensors share counts once
@@ -330,7 +330,7 @@ class _Repacking:
                 before += change.nbytes
                 counted.add((change.file, change.offset))
         after = sum(change.nbytes_after for change in changes)
-        return Report(", ".join(self._sources), self._dst, changes, files, before, after, done)
+        return RepackReport(", ".join(self._sources), self._dst, changes, files, before, after, done)
 
     # --------------------------------------------------------------------------------------------- others that write
 
@@ -459,7 +459,7 @@ class _Repacking:
             mapped = like.reader.mapping if like is not None else model.scans[0][0].mapping
             set_mode(path, os.fstat(mapped.fd).st_mode)
 
-    def _fill(self, files: list[tuple[str, list[Item], int]], changes: list[Change]) -> None:
+    def _fill(self, files: list[tuple[str, list[Item], int]], changes: list[TensorChange]) -> None:
         """Write weight files: headers here, records by the workers."""
         tasks: list[Task] = []
         numbered: list[Item] = []

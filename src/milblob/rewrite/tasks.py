@@ -14,7 +14,7 @@ import numpy as np
 from .. import _codec
 from ..dtypes import DType
 from ..errors import FormatError
-from ..storage.mapped import Mapping
+from ..storage.mapped import MappedFile
 from ..storage.transfer import copy_range, write_at
 from ..threads import ordered
 from ..values.cast import CastCounts, convert_into
@@ -43,19 +43,19 @@ class Origin(NamedTuple):
     changed_ns: int
 
     @classmethod
-    def of(cls, mapping: Mapping) -> "Origin":
+    def of(cls, mapping: MappedFile) -> "Origin":
         """Describe a mapped file."""
         status = os.fstat(mapping.fd)
         path = os.path.abspath(str(mapping.name))
         return cls(path, status.st_dev, status.st_ino, mapping.nbytes, status.st_mtime_ns)
 
-    def open(self) -> Mapping:
+    def open(self) -> MappedFile:
         """Map it.
 
         Raises:
             FormatError: another file has taken its place, or it has been written to.
         """
-        mapping = Mapping(self.path)
+        mapping = MappedFile(self.path)
         try:
             self.require_same(mapping.fd)
         except BaseException:
@@ -269,7 +269,7 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
             tensor is named.
     """
     fd = os.open(task.path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
-    sources: dict[Origin, Mapping] = {}
+    sources: dict[Origin, MappedFile] = {}
     counts: list[tuple[int, CastCounts]] = []
     output = _Output(fd, task.begin)
     try:
@@ -357,7 +357,7 @@ class _Output:
         self._begin = self._end
 
 
-def _cast(step: Step, source: Mapping, output: _Output, task: Task) -> CastCounts:
+def _cast(step: Step, source: MappedFile, output: _Output, task: Task) -> CastCounts:
     """Convert one record, or a part of it, a cache's worth at a time. Holes are zero, and stay holes."""
     dtype, target = DType[step.dtype], DType[step.target]
     source_nbytes, target_nbytes = dtype.nbits // 8, target.nbits // 8
@@ -392,7 +392,7 @@ def add_counts(a: CastCounts, b: CastCounts) -> CastCounts:
     return CastCounts(a.overflow + b.overflow, a.nan + b.nan, a.underflow + b.underflow)
 
 
-def data_ranges(mapping: Mapping, start: int, nbytes: int) -> Iterator[tuple[int, int]]:
+def data_ranges(mapping: MappedFile, start: int, nbytes: int) -> Iterator[tuple[int, int]]:
     """Yield (start, nbytes) of what has to be written to a file of zeros: everything but holes of a sparse file.
 
     Some file systems have been wrong about data that they had not written yet. So in a file that was changed a short

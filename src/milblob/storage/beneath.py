@@ -33,9 +33,9 @@ _HAS_DIR_FDS = os.open in os.supports_dir_fd
 class Location:
     """Where a model is, or a file or directory in it that it names.
 
-    `Location(path)` is what a user names: it is opened wherever it leads. `place.beneath(relative)` is what a file
-    in it names: it may be a link, and lead over links, but only to what is inside `place`. A place may be beneath one
-    that is beneath another; then each of them holds.
+    `Location(path)` is what a user names: it is opened wherever it leads. `location.beneath(relative)` is what a file
+    in it names: it may be a link, and lead over links, but only to what is inside `location`. A location may be beneath
+    one that is beneath another; then each of them holds.
 
     Attributes:
         path: with links unresolved, so that messages show what the user knows. It is not to be opened: `open` does.
@@ -57,11 +57,13 @@ class Location:
         """
         parts = relative.replace("\\", "/").split("/")
         if relative[:1] in ("/", "\\") or ".." in parts or "\0" in relative or any(part[1:2] == ":" for part in parts):
-            raise ResolveError(f"reference: expected a path inside {self.path}, got {relative!r}")
+            raise ResolveError(f"reference: expected a path inside {self.path}, got {relative!r}", code="escaping-file")
         try:
             os.fsencode(relative)
         except UnicodeEncodeError:  # JSON can spell it
-            raise ResolveError(f"reference: expected a path that can be a file name, got {relative!r}") from None
+            raise ResolveError(
+                f"reference: expected a path that can be a file name, got {relative!r}", code="escaping-file"
+            ) from None
         found = Location(join_relative(self.path, relative))
         found._outer, found._relative = self, relative
         found._parts = _components("/".join(parts))
@@ -203,7 +205,7 @@ class Location:
     def _refuse(self, real: str | None = None) -> NoReturn:
         found = real if real is not None else os.path.realpath(self.path)
         words = f"reference {self._relative!r}: expected a file inside {self._root()}, got a link to {found}"
-        raise ResolveError(words)
+        raise ResolveError(words, code="escaping-file")
 
     def __repr__(self) -> str:
         return f"<Location {self.path}>"

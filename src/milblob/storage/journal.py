@@ -70,7 +70,7 @@ class Replacement(NamedTuple):
     write: Callable[[int], object]
 
 
-class Progress:
+class CommitProgress:
     """How far a commit came, for who gets an exception from it.
 
     Attributes:
@@ -90,7 +90,7 @@ def commit(
     patches: Iterable[Patch],
     replacements: Iterable[Replacement] = (),
     fds: Mapping[str, int] | None = None,
-    progress: Progress | None = None,
+    progress: CommitProgress | None = None,
 ) -> set[str]:
     """Change the files of a model, all of them or none.
 
@@ -114,7 +114,7 @@ def commit(
         OSError: whatever the system says. As long as there is no journal nothing has changed. If there is one, the
             change is not lost: it is done when the model is opened the next time.
     """
-    progress = progress or Progress()
+    progress = progress or CommitProgress()
     by_path: dict[str, list[Patch]] = {}
     for patch in patches:
         if memoryview(patch.data).nbytes:
@@ -174,7 +174,7 @@ def _finish(found: Pending, held: Mapping[str, int]) -> None:
         raise OSError(error.errno, words, found.path) from error
 
 
-def _replace(target: str, write: Callable[[int], object], progress: Progress) -> None:
+def _replace(target: str, write: Callable[[int], object], progress: CommitProgress) -> None:
     """Give one file new contents."""
     new = NewFile(target, locked=True)
     try:
@@ -247,7 +247,7 @@ def _digest(fd: int) -> bytes:
 
 
 def _write_journal(
-    found: Pending, base: str, entries: list[Entry], held: Mapping[str, int], progress: Progress
+    found: Pending, base: str, entries: list[Entry], held: Mapping[str, int], progress: CommitProgress
 ) -> None:
     new = NewFile(found.path, force=False, locked=True)
     try:
@@ -299,7 +299,7 @@ def _copier(path: str, patches: list[Patch]) -> Callable[[int], None]:
     """Return what writes the contents of a file, patched."""
 
     def write(fd: int) -> None:
-        source = mapped.Mapping(path)
+        source = mapped.MappedFile(path)
         try:
             copy_range(source, 0, source.nbytes, fd, 0)
         finally:

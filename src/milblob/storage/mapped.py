@@ -23,7 +23,7 @@ _KINDS = (
 LFS_PREFIX = b"version https://git-lfs.github.com/spec/"
 
 
-class Mapping:
+class MappedFile:
     """The bytes of one file or buffer, read-only, for as long as this object or an array over it lives.
 
     A file is memory-mapped: nothing is read before it is touched. If another process truncates the file, touching the
@@ -85,7 +85,7 @@ class Mapping:
             raise TypeError(words) from None
         self.buffer: Buffer | None = buffer
         if buffer.nbytes < 1024 and bytes(memoryview(data)[: len(LFS_PREFIX)]) == LFS_PREFIX:
-            raise FormatError(self._lfs_words(bytes(data)), offset=0, file=self.name)
+            raise FormatError(self._lfs_words(bytes(data)), offset=0, file=self.name, code="lfs-pointer")
 
     def _of_file_object(self, source: Any, take: Callable[[], Any]) -> Any:
         # Only a plain file may be mapped in its place: gzip's also have a descriptor, of the compressed file.
@@ -102,7 +102,7 @@ class Mapping:
         status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode):
             kind = next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "special file")
-            raise FormatError(f"file: expected a regular file, got a {kind}", file=self.name)
+            raise FormatError(f"file: expected a regular file, got a {kind}", file=self.name, code="not-a-model")
         return status.st_size
 
     def _map(self) -> Any:

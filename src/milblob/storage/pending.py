@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from ..errors import FormatError
 from . import paths
-from .mapped import Mapping
+from .mapped import MappedFile
 
 JOURNAL = ".milblob-journal"
 STAGED = ".milblob-new"  # what a commit prepares, beside the file that it is for
@@ -202,7 +202,7 @@ class Journal:
                 kind = "a directory" if stat.S_ISDIR(self.status.st_mode) else "a special file"
                 raise FormatError(f"journal: expected a regular file, got {kind}", file=path)
             with io.FileIO(fd, closefd=False) as file:
-                self._mapping = Mapping(file, path)
+                self._mapping = MappedFile(file, path)
         finally:
             os.close(fd)
         try:

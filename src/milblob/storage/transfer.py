@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from .mapped import Mapping
+from .mapped import MappedFile
 
 _CHUNK_NBYTES = 8 << 20
 _MAX_VIEWS = 1000  # IOV_MAX is 1024 on Linux and macOS
@@ -58,7 +58,7 @@ def _write_some(fd: int, views: list[memoryview], offset: int) -> int:
     return os.write(fd, views[0][:_CHUNK_NBYTES])
 
 
-def copy_range(source: Mapping, start: int, nbytes: int, fd: int, offset: int) -> None:
+def copy_range(source: MappedFile, start: int, nbytes: int, fd: int, offset: int) -> None:
     """Copy bytes of a mapped file or buffer to an offset of another file.
 
     The kernel copies where it can (on some file systems it shares the blocks), so that nothing is mapped; else the

@@ -43,10 +43,10 @@ class Packed(NamedTuple):
         parallel.unpack_bits(self.buffer, self.offset, self.size, self.dtype.nbits, out)
         return out.view(self.dtype.numpy)
 
-    def elements(self, mask: "Mask | None" = None, is_signed: bool = False) -> _codec.Elements:
+    def elements(self, mask: "Mask | None" = None, is_signed: bool = False) -> _codec.PackedElements:
         """Return them for the decoding kernels. `is_signed`: whether to extend the sign of sub-byte ones."""
         bits = () if mask is None else (mask.packed.buffer, mask.packed.offset, mask.packed.size)
-        return _codec.Elements(self.buffer, self.offset, self.size, self.dtype.nbits, is_signed, *bits)
+        return _codec.PackedElements(self.buffer, self.offset, self.size, self.dtype.nbits, is_signed, *bits)
 
 
 def pack(array: np.ndarray[Any, Any], dtype: Any) -> Packed:
