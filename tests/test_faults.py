@@ -14,7 +14,10 @@ from outcomes import Case
 from thorough import sized
 from writers import WRITERS, act
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and a library to preload")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="needs fork and a library to preload"),
+]
 
 CODES = ("EIO", "EACCES", "ENOMEM", "EMFILE")
 HOW = (("fail", "EIO"), ("fail on", "ENOSPC"), ("fail", "EROFS"), ("short then fail", "ENOSPC"), ("kill after", "EIO"))

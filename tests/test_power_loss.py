@@ -15,7 +15,10 @@ from powerloss import Disk
 from thorough import sized
 from writers import WRITERS, act, act_without
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and a library to preload")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="needs fork and a library to preload"),
+]
 
 SAFE = [name for name, writer in WRITERS.items() if writer.is_durable]
 

@@ -32,6 +32,7 @@ def pairwise(given, names):
 NAMES = st.lists(st.text("ab.1_", max_size=7), max_size=8, unique=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(NAMES, NAMES)
 @example(["", "a"], ["_", "a_b"])
@@ -78,6 +79,7 @@ BOUNDED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS")
 @pytest.mark.parametrize("name", BOUNDED)
 def test_work_has_an_end(name):

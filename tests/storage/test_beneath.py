@@ -221,6 +221,7 @@ def prepare(make, part, tmp_path):
     return path, root / part, link
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "action", "part"), RACES, ids=lambda value: getattr(value, "__name__", None) or str(value)
 )
@@ -240,6 +241,7 @@ def test_race_of_loads(way, make, action, part, tmp_path):
     assert met[INSIDE] and met["ResolveError"], met  # else nothing has been exchanged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [f"{INNER}/weights", f"{INNER}/weights/weight.bin", INNER])
 def test_race_of_edits(way, part, tmp_path):
     """No edit changes the other model."""
@@ -277,6 +279,7 @@ def copy(path, folder):
     return folder / "out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", [f"{INNER}/notes", f"{INNER}/notes/deep", f"{INNER}/notes/mine.txt", f"{INNER}/weights"]
 )

@@ -157,6 +157,7 @@ def in_one_state(path, first=0):
     return number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", SECOND)
 @pytest.mark.parametrize(
     "mode, code, linked",
@@ -204,6 +205,7 @@ class Failing:
         return real(path, *args, **kwargs)
 
 
+@pytest.mark.slow
 def test_a_failing_question_while_a_change_is_completed(faults, trees, monkeypatch):
     """One stat, lstat, readlink or listing fails while a model is opened: an error or the new values, never a mixture."""
     for root in list(interrupted(faults, assign, lambda root: [str(root), 1], trees)):
@@ -229,6 +231,7 @@ def test_a_failing_question_while_a_change_is_completed(faults, trees, monkeypat
         assert errors > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lasts", [False, True])
 @pytest.mark.parametrize("second", SECOND)
 def test_a_failing_question_while_a_change_is_written(trees, monkeypatch, second, lasts):
@@ -283,6 +286,7 @@ def test_journal_that_has_its_name_and_fails_to_be_synced(trees, monkeypatch, st
     assert in_one_state(root) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", [assign, assign_blobs])
 def test_writer_that_dies_after_another_has_opened(faults, trees, monkeypatch, action):
     """Without any error: B opens, A dies on the way, B takes the lock."""
@@ -393,6 +397,7 @@ WRITERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [PACKAGE, "plain", "odd.name", "a.mlmodelc.d"])
 @pytest.mark.parametrize("writer", WRITERS)
 def test_an_interrupted_change_is_seen_from_everywhere(faults, trees, name, writer):
@@ -697,6 +702,7 @@ def test_replacement_that_is_not_the_one_of_the_journal(faults, trees, change):
 # --------------------------------------------------------------------------------------------- journals in directories above
 
 
+@pytest.mark.slow
 @as_root
 def test_somebody_elses_journal_above_stops_only_who_it_is_about(faults, trees, tmp_path):
     """Anybody can put a journal into /tmp; models below it are opened all the same."""
