@@ -1,9 +1,11 @@
 """The kernels without Python: small C programs under AddressSanitizer and UndefinedBehaviorSanitizer (tests/c)."""
 
 import pathlib
+import runpy
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -20,6 +22,7 @@ DIGESTS = {
     "decode": "digest 526cfa73b997c138\n",
     "statistics": "digest 46c238cbba01cfa3\n",
 }
+seeds = types.SimpleNamespace(**runpy.run_path(str(ROOT / "tests" / "fuzz" / "seeds.py")))
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
@@ -121,6 +124,17 @@ def test_walk_blob(build):
     assert len(files) > 4
     run([build("walk_blob"), *files])
     run([build("walk_blob"), "--mutate", sized(133, 4000), 3, *files])
+
+
+def test_walk_params(build, tmp_path):
+    run([build("walk_params"), "--whole", *corpus("params")])
+    files = []
+    for number, data in enumerate(seeds.params()):
+        files.append(tmp_path / f"{number}.params")
+        files[-1].write_bytes(data)
+    assert len(files) > 100
+    run([build("walk_params"), *files[::5]])
+    run([build("walk_params"), "--mutate", sized(20, 600), 10, *files])
 
 
 def test_store_blob(build, tmp_path):

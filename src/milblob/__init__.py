@@ -115,6 +115,10 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "tvm":  # a package, for the other family of formats
+        from importlib import import_module
+
+        return import_module(f"{__name__}.tvm")
     module = _LATER.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -124,6 +124,7 @@ cdef _error(C.mb_error *e, name, str where=""):
 include "_blobs.pxi"
 include "_casts.pxi"
 include "_differences.pxi"
+include "_params.pxi"
 include "_statistics.pxi"
 include "_decode.pxi"
 include "_values.pxi"

@@ -1,0 +1,13 @@
+"""TVM's weights: `.params` files, tensor caches, and Model Library Format archives of every version.
+
+    weights = milblob.tvm.read_params("model.params")     # name -> ndarray, views of the mapped file
+    with milblob.tvm.open("model.tar") as library:        # .tar, .tar.gz or the directory it was unpacked to
+        library.modules["default"].params["p0"].read()
+
+It reads and changes what TVM wrote; it does not compile, and makes no archive from nothing. docs/tvm.md has the formats.
+"""
+
+from .cache import read_cache
+from .params import Parameter, Parameters, Views, read_params, write_params
+
+__all__ = ["Parameter", "Parameters", "Views", "read_cache", "read_params", "write_params"]
