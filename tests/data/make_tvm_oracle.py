@@ -15,6 +15,7 @@ import tempfile
 
 import ml_dtypes
 import numpy as np
+
 from tvm import runtime
 
 DTYPES = [

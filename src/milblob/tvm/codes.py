@@ -26,7 +26,7 @@ _FIRST_DLPACK, _FIRST_BOOL = (0, 21), (0, 23)
 _KINDS = {0: "int", 1: "uint", 2: "float", 3: "handle", 4: "bfloat", 15: "float6_e2m3fn", 16: "float6_e3m2fn"}
 
 PACKED = ("int4", "float4_e2m1fn")
-"""Two elements to a byte, the first one in the high bits; the other half of the bytes that a record claims means nothing."""
+"""Two elements to a byte, the first one in the high bits. The other half of the bytes of a record means nothing."""
 
 
 class Codes(NamedTuple):

@@ -1,4 +1,4 @@
-"""TVM's `.params` files: the tensors of one as views of the mapped file, and new ones, byte for byte as TVM writes them."""
+"""TVM's `.params` files: tensors as views of the mapped file, and new files, byte for byte as TVM writes them."""
 
 import os
 import struct
@@ -16,7 +16,7 @@ from ..files import NewFile
 from ..mapping import Mapping as MappedFile
 from ..tensorvalue import stored_bytes
 from ..transfer import write_at
-from .codes import CURRENT, PACKED, Codes, codes_of, dtype_text, numpy_dtype, written_dtype
+from .codes import PACKED, Codes, codes_of, dtype_text, numpy_dtype, written_dtype
 
 SUFFIX = ".params"
 LIST_MAGIC, TENSOR_MAGIC = 0xF7E58D4F05049CB7, 0xDD5E40F096B4A13F
