@@ -197,7 +197,8 @@ class _Checker:
         wrong = [sid for sid in sorted({*reported, *real}) if reported.get(sid) != real.get(sid)]
         if wrong:
             rows = ", ".join(f"{sid}: {real.get(sid)} for {reported.get(sid)}" for sid in wrong[:8])
-            words = f"storage of module {module.name:.100}: expected as the graph says, got other sizes ({rows}); an old bug of TVM's exporter"
+            words = f"storage of module {module.name:.100}: expected the sizes of the graph, got others ({rows})"
+            words += ": an old bug of TVM's exporter"
             self._note("note", "storage", words, METADATA)
 
     def _check_against(self, module: ModuleInfo, graph: Graph, parameters: dict[str, Any], member: str) -> None:
@@ -210,11 +211,11 @@ class _Checker:
                 self._report.note("error", "graph-param", words, member, offset, file)
                 continue
             if row[6] is not None and row[6] != value.shape:
-                words = f"shape of parameter {name!r:.100}: expected {list(value.shape)} as in the graph, got {list(row[6])}"
+                words = f"shape of parameter {name!r:.100}: expected {list(value.shape)}, got {list(row[6])}"
                 self._report.note("error", "param-shape", words, member, offset, file)
             text = dtype_text(self._codes, row[3], row[4], row[5])
             if text != _OLD_NAMES.get(value.dtype, value.dtype):
-                words = f"dtype of parameter {name!r:.100}: expected {value.dtype:.60} as in the graph, got {text}"
+                words = f"dtype of parameter {name!r:.100}: expected {value.dtype:.60}, got {text}"
                 self._report.note("error", "param-dtype", words, member, offset, file)
         self._check_missing(module, arguments, parameters, member)
 
@@ -226,7 +227,7 @@ class _Checker:
         for name in arguments:
             if name in parameters or name in inputs:
                 continue
-            # Before TVM 0.11 nothing says what is an input. Parameters are called p0, p1, ... since they are simplified.
+            # Before TVM 0.11 nothing says what is an input. Parameters are called p0, p1, ... once simplified.
             if listed or (name[:1] == "p" and name[1:].isdigit()):
                 words = f"argument {name!r:.100} of the graph: expected a parameter, got none"
                 self._note("error" if listed else "warning", "missing-param", words, member)
@@ -235,8 +236,8 @@ class _Checker:
         total = sum(row[2] for row in parameters.values())
         told = sum(row.constants_nbytes for row in module.memory.main)
         if module.memory.main and told != total:
-            words = f"constants_size_bytes of module {module.name:.100}: expected {total}, the sum of its parameters, got {told}"
-            self._note("warning", "constants", words, METADATA)
+            words = f"constants_size_bytes of module {module.name:.100}: expected {total} as its parameters have"
+            self._note("warning", "constants", f"{words}, got {told}", METADATA)
 
 
 class _Params:
@@ -287,10 +288,10 @@ class _Params:
                 at + 28,
             )
         elif text in PACKED:
-            words = f"dtype of {name!r:.100}: expected whole bytes, got {text}, two to a byte in the first half of its bytes"
+            words = f"dtype of {name!r:.100}: expected whole bytes, got {text}, two to a byte in their first half"
             self._note("note", "params-dtype", words, at + 28)
         if shape is not None and prod(shape) == 0 and shape and shape[0] != 0:
-            words = f"shape of {name!r:.100}: expected a 0 in the first place where there are no elements, got {list(shape)}"
+            words = f"shape of {name!r:.100}: expected its first size to be 0 as it has no elements, got {list(shape)}"
             self._note("note", "params-limit", f"{words}: TVM 0.27 does not load it", at + 32)
         if len(raw) >= _MAX_NAME_NBYTES:
             words = f"name of tensor: expected less than {_MAX_NAME_NBYTES} bytes for the C runtime, got {len(raw)}"

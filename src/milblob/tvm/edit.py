@@ -71,7 +71,7 @@ def write_edited(library: "Library", arrays: Mapping[str, Any], path: str, force
     and its arrays show the new values then. A tar is replaced: `library` goes on showing the old one.
 
     Raises:
-        KeyError, TypeError, ValueError: a name that is not there, another dtype or shape; if there are several problems,
+        KeyError, TypeError, ValueError: a name that is not there, another dtype or shape; of several problems,
             one ValueError that lists them. Nothing is written.
         UnsupportedError: a module without parameters of its own: AOT, whose parameters are in code, and operator style.
         FileExistsError: something is at `path`. BlockingIOError: another writer has it. OSError: it cannot be written.

@@ -202,7 +202,7 @@ class _Parser:
                 return None
         return parse_json(data, "metadata.json", self._file)
 
-    # -------------------------------------------------------------------------------------------------------- one module
+    # ------------------------------------------------------------------------------------------------------ one module
 
     def _missing(self, key: str, name: str | None = None) -> None:
         of = f" of module {name!r:.100}" if name is not None else ""
@@ -296,7 +296,7 @@ class _Parser:
             return ()
         return tuple(found)
 
-    # ------------------------------------------------------------------------------------------------------------ memory
+    # ---------------------------------------------------------------------------------------------------------- memory
 
     def _memory(self, module: dict[str, Any], version: int, name: str | None, style: str) -> Memory:
         found = self._get(module, "memory", (list, dict), "a list or an object", None)
