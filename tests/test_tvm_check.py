@@ -187,7 +187,7 @@ def test_check_params(tmp_path):
         "warning",
         "params-trailing",
         str(path),
-        103,
+        95,
     )
     for what in (
         "trailing",

@@ -121,7 +121,8 @@ def test_the_gzip_header_stays(tmp_path):
         library.with_params({"p0": NEW}, tmp_path / "out.tar.gz")
     old, new = path.read_bytes(), (tmp_path / "out.tar.gz").read_bytes()
     assert new[:20] == old[:20] and b"model.tar\0" in new[:20] and new != old
-    assert tarfile.open(tmp_path / "out.tar.gz").getnames() == tarfile.open(path).getnames()
+    with tarfile.open(tmp_path / "out.tar.gz") as out, tarfile.open(path) as before:
+        assert out.getnames() == before.getnames()
 
 
 @pytest.mark.parametrize("flags", range(32))
@@ -246,11 +247,13 @@ def test_what_does_not_fit(model, tmp_path, given, error, words):
 
 
 def test_aot_and_operators_are_refused_by_name(tmp_path):
-    with tvm.open(made.tar_of(made.files_of(executor="aot"))) as library:
-        with pytest.raises(
+    with (
+        tvm.open(made.tar_of(made.files_of(executor="aot"))) as library,
+        pytest.raises(
             UnsupportedError, match="module default: expected parameters in a file of the archive, got an AOT executor"
-        ):
-            library.with_params({"p0": NEW}, tmp_path / "out")
+        ),
+    ):
+        library.with_params({"p0": NEW}, tmp_path / "out")
     with tvm.open(made.tar_of(made.operator_files())) as library:
         with pytest.raises(UnsupportedError, match="module add: expected parameters .*, got an operator"):
             library.with_params({"p0": NEW}, tmp_path / "out")

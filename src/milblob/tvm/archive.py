@@ -113,8 +113,14 @@ class Archive:
         waiting = [""]
         while waiting:
             inside = waiting.pop()
-            with os.scandir(os.path.join(root, inside)) as entries:
-                rows = sorted(entries, key=lambda entry: entry.name)
+            try:
+                with os.scandir(os.path.join(root, inside)) as entries:
+                    rows = sorted(entries, key=lambda entry: entry.name)
+            except OSError as error:
+                if not inside:
+                    raise
+                self._report.error("tar", error, inside)
+                continue
             for entry in rows:
                 if entry.name.startswith(PREFIX) or entry.name.endswith((journal.JOURNAL, journal.STAGED)):
                     continue

@@ -5,6 +5,7 @@ from math import prod
 from typing import Any
 
 from .. import _codec
+from ..blobcheck import Finding, Findings
 from ..errors import MilblobError
 from ..mapping import Mapping as MappedFile
 from .archive import METADATA, Archive
@@ -13,7 +14,7 @@ from .graph import Graph, parse_graph
 from .layout import expected, graph_names, parameters_name, role_of
 from .metadata import OPERATOR, Info, ModuleInfo, parse_metadata
 from .params import Scan, scan
-from .report import Finding, Findings, Report
+from .report import Report
 
 _MAX_NAME_NBYTES, _MAX_NDIM = 80, 6  # TVM_CRT_MAX_STRLEN_PARAM_NAME, TVM_CRT_MAX_NDIM
 _OLD_NAMES = {
@@ -86,7 +87,7 @@ class _Checker:
         try:
             _, offset, _ = archive.place(METADATA)
             info = parse_metadata(archive.read(METADATA), report, offset, archive.file_of(METADATA))
-        except MilblobError as error:
+        except (MilblobError, OSError) as error:
             report.error("metadata", error, METADATA)
             info = None
         if info is None:
@@ -147,7 +148,7 @@ class _Checker:
             mapping, offset, nbytes = self._archive.place(name)
             checker = _Params(self._report, self._codes, name)
             return checker.check(mapping.check_size(), offset, nbytes, self._archive.file_of(name))
-        except MilblobError as error:
+        except (MilblobError, OSError) as error:
             self._report.error("params", error, name)
             return None
 
@@ -181,9 +182,9 @@ class _Checker:
             )
         try:
             graph = parse_graph(self._archive.read(name), self._archive.file_of(name))
-        except MilblobError as error:
-            member = self._archive.files[name]
-            error.offset = member.offset + (error.offset or 0)
+        except (MilblobError, OSError) as error:
+            if isinstance(error, MilblobError):
+                error.offset = self._archive.files[name].offset + (error.offset or 0)
             self._report.error("graph", error, name)
             return None
         self._check_storage(module, graph)

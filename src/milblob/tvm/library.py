@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from ..arguments import as_integer
 from ..blobcheck import Finding
-from ..errors import FormatError, UnsupportedError
+from ..errors import FormatError
 from .archive import METADATA, Archive
 from .codes import ARCHIVED, Codes, codes_of
 from .graph import Graph, parse_graph
@@ -266,6 +266,3 @@ def open(source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) 
         What a graph or the parameters are is looked at when asked for, and raises the same errors.
     """
     return Library(source, tvm=tvm, max_nbytes=max_nbytes)
-
-
-__all__ = ["Library", "Module", "UnsupportedError", "open"]

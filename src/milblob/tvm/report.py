@@ -2,8 +2,8 @@
 
 import os
 
-from ..blobcheck import Finding, Findings, Severity
-from ..errors import FormatError, MilblobError, UnsupportedError
+from ..blobcheck import Findings, Severity
+from ..errors import FormatError, MilblobError
 
 CODES = {
     "not-an-archive": "neither a tar, nor a gzipped one, nor a directory with a metadata.json",
@@ -71,7 +71,7 @@ class Report:
     ) -> None:
         """Gather something that readers can live with."""
         if self._findings is not None:
-            self._findings.add(severity, code, words, file=file or self.path, offset=offset, where=where)
+            self._add(severity, code, words, where, offset, file)
 
     def refuse(
         self,
@@ -89,14 +89,23 @@ class Report:
         """
         if self._findings is None:
             raise kind(words, offset=offset, where=where, file=file or self.path)
-        self._findings.add("error", code, words, file=file or self.path, offset=offset, where=where)
+        self._add("error", code, words, where, offset, file)
 
-    def error(self, code: str, error: MilblobError, where: str = "") -> None:
+    def _add(self, severity: Severity, code: str, words: str, where: str, offset: int | None, file: str | None) -> None:
+        if self._findings is not None:
+            path = file or self.path
+            self._findings.add(severity, code, _plain(words), file=path, offset=offset, where=_plain(where))
+
+    def error(self, code: str, error: MilblobError | OSError, where: str = "") -> None:
         """Raise, or gather, an error that was caught."""
         if self._findings is None:
             raise error
-        file = error.file or self.path
-        self._findings.add("error", code, error.what, file=file, offset=error.offset, where=where or error.where)
+        if isinstance(error, OSError):
+            self.refuse(code, f"file: expected to read it, got {error.strerror or error}", where, None, error.filename)
+        else:
+            self.refuse(code, error.what, where or error.where, error.offset, error.file)
 
 
-__all__ = ["CODES", "Finding", "Findings", "Report", "UnsupportedError"]
+def _plain(text: str) -> str:
+    """Names come from the archive: nothing in them may start a new line or talk to the terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
