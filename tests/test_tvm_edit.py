@@ -254,12 +254,12 @@ def test_aot_and_operators_are_refused_by_name(tmp_path):
         ),
     ):
         library.with_params({"p0": NEW}, tmp_path / "out")
-    with tvm.open(made.tar_of(made.operator_files())) as library:
-        with pytest.raises(UnsupportedError, match="module add: expected parameters .*, got an operator"):
-            library.with_params({"p0": NEW}, tmp_path / "out")
-    with tvm.open(made.tar_of({k: v for k, v in made.files_of().items() if k != PARAMS})) as library:
-        with pytest.raises(UnsupportedError, match="module default: expected parameters .*, got none"):
-            library.with_params({"p0": NEW}, tmp_path / "out")
+    library = tvm.open(made.tar_of(made.operator_files()))
+    with pytest.raises(UnsupportedError, match="module add: expected parameters .*, got an operator"):
+        library.with_params({"p0": NEW}, tmp_path / "out")
+    library = tvm.open(made.tar_of({k: v for k, v in made.files_of().items() if k != PARAMS}))
+    with pytest.raises(UnsupportedError, match="module default: expected parameters .*, got none"):
+        library.with_params({"p0": NEW}, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
