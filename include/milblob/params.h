@@ -71,11 +71,12 @@ static inline mb_status mb_params_names(mb_cursor *cursor, uint64_t count, mb_pa
     return MB_OK;
 }
 
-/* Read one record and step over its elements, which are not touched.
- * in   cursor: at a record                         out  *param: all but the name; cursor: behind the elements
- * over-reads: none      fails: MB_TRUNCATED, MB_SENTINEL, MB_NUMBER (device type, ndim, a dimension), MB_OVERFLOW,
- *                              MB_COUNT (nbytes are not those of the shape)                                            */
-static inline mb_status mb_params_record(mb_cursor *cursor, mb_param *param, mb_error *error) {
+/* Read one record. Its elements are not touched, and need not be there: whoever reads a large file reads its records only.
+ * in   cursor: at a record; file_left: bytes of the file from there on, no fewer than the cursor has
+ * out  *param: all but the name; cursor: behind the record, at its elements
+ * over-reads: none      fails: MB_TRUNCATED (the record in the cursor, its elements in the file), MB_SENTINEL, MB_NUMBER
+ *                              (device type, ndim, a dimension), MB_OVERFLOW, MB_COUNT (nbytes are not those of the shape) */
+static inline mb_status mb_params_record(mb_cursor *cursor, uint64_t file_left, mb_param *param, mb_error *error) {
     uint64_t start = mb_offset(cursor);
     const uint8_t *head = NULL;
     if (mb_param_take(cursor, 32, "record of tensor", &head, error)) return error->status;
@@ -109,17 +110,8 @@ static inline mb_status mb_params_record(mb_cursor *cursor, mb_param *param, mb_
     param->nbytes = mb_load_u64(told);
     if (param->nbytes != nbytes) return mb_fail(error, MB_COUNT, mb_offset(cursor) - 8, nbytes, param->nbytes, "bytes of tensor");
     param->data_offset = mb_offset(cursor);
-    const uint8_t *data = NULL;
-    return mb_param_take(cursor, nbytes, "elements of tensor", &data, error);
-}
-
-/* Read all records.
- * in   cursor: as mb_params_names leaves it        out  params[0 .. *done): rows that are good; cursor: behind the last one
- * fails: as mb_params_record, at record *done                                                                          */
-static inline mb_status mb_params_records(mb_cursor *cursor, uint64_t count, mb_param *params, uint64_t *done, mb_error *error) {
-    for (*done = 0; *done < count; ++*done) {
-        if (mb_params_record(cursor, &params[*done], error)) return error->status;
-    }
+    uint64_t left = file_left - (param->data_offset - start);
+    if (nbytes > left) return mb_fail(error, MB_TRUNCATED, param->data_offset, nbytes, left, "elements of tensor");
     return MB_OK;
 }
 

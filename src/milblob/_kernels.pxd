@@ -67,7 +67,7 @@ cdef extern from "milblob/params.h" nogil:
         uint16_t lanes
     mb_status mb_params_header(mb_cursor *cursor, uint64_t *count, uint64_t *reserved, mb_error *error)
     mb_status mb_params_names(mb_cursor *cursor, uint64_t count, mb_param *params, mb_error *error)
-    mb_status mb_params_records(mb_cursor *cursor, uint64_t count, mb_param *params, uint64_t *done, mb_error *error)
+    mb_status mb_params_record(mb_cursor *cursor, uint64_t file_left, mb_param *param, mb_error *error)
 
 cdef extern from "milblob/tensor.h" nogil:
     ctypedef struct mb_tensor:

@@ -16,6 +16,23 @@ static void check_record(const mb_param *param, const uint8_t *data, uint64_t nb
     require(param->nbytes == (is_empty ? 0 : expected), "as many bytes as the shape says");
 }
 
+/* The same record from a copy of its bytes alone: nothing behind it is touched. */
+static void check_window(const mb_param *param, const uint8_t *data, uint64_t nbytes) {
+    uint64_t size = param->data_offset - param->offset;
+    for (uint64_t cut = 0; cut < 2; cut++) {
+        uint8_t *window = (uint8_t *)exactly(size - cut);
+        memcpy(window, data + param->offset, (size_t)(size - cut));
+        mb_cursor cursor = mb_cursor_of(window, window, size - cut);
+        mb_error error = {MB_OK, 0, 0, 0, NULL};
+        mb_param again;
+        memset(&again, 0, sizeof again);
+        mb_status status = mb_params_record(&cursor, nbytes - param->offset, &again, &error);
+        require(status == (cut ? MB_TRUNCATED : MB_OK), "a record of exactly its bytes");
+        require(cut || (again.nbytes == param->nbytes && again.data_offset == size), "the same record");
+        free(window);
+    }
+}
+
 static void check(const uint8_t *data, uint64_t nbytes) {
     mb_error error = {MB_OK, 0, 0, 0, NULL};
     uint64_t count = 0, reserved = 0, done = 0;
@@ -35,17 +52,21 @@ static void check(const uint8_t *data, uint64_t nbytes) {
             require(params[i].name_offset <= nbytes && params[i].name_nbytes <= nbytes - params[i].name_offset, "names inside the file");
         }
     }
-    mb_status status = mb_params_records(&cursor, count, params, &done, &error);
-    require(status != MB_OK ? done < count && error.detail != NULL && error.offset <= nbytes : done == count, "as many rows as were good");
-    for (uint64_t i = 0; i < done; i++) {
-        check_record(&params[i], data, nbytes);
-        require(i == 0 || params[i].offset == params[i - 1].data_offset + params[i - 1].nbytes, "records in a row");
+    for (; done < count; done++) {
+        if (mb_params_record(&cursor, mb_left(&cursor), &params[done], &error)) {
+            require(error.detail != NULL && error.offset <= nbytes, "an error with its place");
+            break;
+        }
+        check_record(&params[done], data, nbytes);
+        check_window(&params[done], data, nbytes);
+        require(mb_offset(&cursor) == params[done].data_offset, "a cursor at the elements");
+        cursor.at += params[done].nbytes;
     }
     free(params);
     for (uint64_t offset = 0; offset < nbytes && offset < 4096; offset++) { /* records anywhere */
         mb_param param;
         memset(&param, 0, sizeof param);
         cursor = mb_cursor_of(data, data + offset, nbytes - offset);
-        if (mb_params_record(&cursor, &param, &error) == MB_OK) check_record(&param, data, nbytes);
+        if (mb_params_record(&cursor, mb_left(&cursor), &param, &error) == MB_OK) check_record(&param, data, nbytes);
     }
 }

@@ -4,7 +4,6 @@ from collections import Counter
 from math import prod
 from typing import Any
 
-from .. import _codec
 from ..blobcheck import Finding, Findings
 from ..errors import MilblobError
 from ..mapping import Mapping as MappedFile
@@ -39,7 +38,7 @@ def check_params(source: Any, *, tvm: str | None = None) -> list[Finding]:
     mapping = MappedFile(source)
     try:
         findings = Findings()
-        _Params(Report(mapping.name, findings), codes, "").check(mapping.live(), 0, mapping.nbytes, mapping.name)
+        _Params(Report(mapping.name, findings), codes, "").check(mapping, 0, mapping.nbytes, mapping.name)
         return findings.close()
     finally:
         mapping.close()
@@ -147,7 +146,7 @@ class _Checker:
         try:
             mapping, offset, nbytes = self._archive.place(name)
             checker = _Params(self._report, self._codes, name)
-            return checker.check(mapping.check_size(), offset, nbytes, self._archive.file_of(name))
+            return checker.check(mapping, offset, nbytes, self._archive.file_of(name))
         except (MilblobError, OSError) as error:
             self._report.error("params", error, name)
             return None
@@ -247,8 +246,8 @@ class _Params:
     def __init__(self, report: Report, codes: Codes, member: str) -> None:
         self._report, self._codes, self._member = report, codes, member
 
-    def check(self, buffer: _codec.Buffer, offset: int, nbytes: int, file: str | None) -> Scan:
-        found = scan(buffer, offset, nbytes)
+    def check(self, mapping: MappedFile, offset: int, nbytes: int, file: str | None) -> Scan:
+        found = scan(mapping, offset, nbytes)
         self._file = file
         if found.reserved:
             self._note(

@@ -24,6 +24,7 @@ MAGIC = struct.pack("<Q", LIST_MAGIC)
 _HEAD = struct.Struct("<QQQ")
 _RECORD = struct.Struct("<QQiiiBBH")
 _CPU, _MAX_RANK = 1, 64
+_WINDOW_NBYTES = 128  # a record of up to 11 dimensions
 _BATCH_COUNT, _BATCH_NBYTES = 500, 64 << 20
 
 
@@ -179,10 +180,10 @@ class Scan(NamedTuple):
 
     Attributes:
         names: all names, with lone surrogates for bytes that are no UTF-8; some may be there twice.
-        rows: one for each good record, in order; see `_codec.params_scan`.
+        rows: one for each record up to the first that is not good, in order; see `_codec.params_record`.
         reserved: of the header; TVM writes 0.
         end: offset behind the last good record.
-        error: what is wrong with the first record that is not good; None if all are.
+        error: what is wrong with the names, or with the record behind the rows; None if all is well.
     """
 
     names: list[str]
@@ -192,10 +193,30 @@ class Scan(NamedTuple):
     error: MilblobError | None
 
 
-def scan(buffer: _codec.Buffer, offset: int, nbytes: int) -> Scan:
-    """Find the tensors of a `.params` file that lies inside a buffer; elements are not touched."""
-    names, rows, reserved, end, error = _codec.params_scan(buffer, offset, nbytes)
-    return Scan([name.decode("utf-8", "surrogateescape") for name in names], rows, reserved, end, error)
+def scan(mapping: MappedFile, offset: int, nbytes: int) -> Scan:
+    """Find the tensors of a `.params` file that lies at [offset, offset + nbytes) of a mapped file, and no elements.
+
+    The records of a file are read by position: through the mapping, each would be a page fault that maps the cached
+    pages around it, megabytes of them where they are large (bench/bench_tvm.py shows what becomes resident).
+    """
+    buffer = mapping.check_size()
+    raw, reserved, at, error = _codec.params_names(buffer, offset, nbytes)
+    names = [name.decode("utf-8", "surrogateescape") for name in raw]
+    end, rows = offset + nbytes, []
+    with mapping.held() as fd:
+        can_read = fd >= 0 and hasattr(os, "pread")
+        for _ in names:
+            window = os.pread(fd, _WINDOW_NBYTES, at) if can_read else None
+            if window is not None and len(window) < min(_WINDOW_NBYTES, end - at):
+                mapping.check_size()  # it has shrunk
+            try:
+                row = _codec.params_record(buffer, at, end, window)
+            except FormatError as found:
+                error = found
+                break
+            rows.append(row)
+            at = row[1] + row[2]
+    return Scan(names, rows, reserved, at, error)
 
 
 class Parameters(Mapping[str, Parameter]):
@@ -270,7 +291,7 @@ def parameters_in(
     Raises:
         FormatError: it is broken, also where TVM would not notice: cut off inside the last tensor, or a name twice.
     """
-    names, rows, _, _, error = scan(mapping.live(), offset, nbytes)
+    names, rows, _, _, error = scan(mapping, offset, nbytes)
     if error is not None:
         if len(names) > len(rows):
             error.where = error.where or f"tensor {names[len(rows)]}"
