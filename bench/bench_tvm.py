@@ -26,7 +26,7 @@ COUNT, SHAPE = 200, (scaled(1024, 4), 2622)
 TENSORS = makers.Tensors(COUNT, SHAPE)
 NBYTES = int(np.prod(SHAPE)) * 2
 SIZE = f"{TENSORS.nbytes / 2**30:.2g} GiB in {COUNT} tensors"
-READ_JOB, WRITE_JOB = f"read .params of {SIZE}", f"write .params of {SIZE} and sync"
+READ_JOB, WRITE_JOB = f"read .params of {SIZE}", f"write .params of {SIZE}"
 MEMBERS = scaled(10_000, 100)
 OPEN_JOB = f"open an archive of {MEMBERS:,} members"
 LARGE_NBYTES = scaled(4 << 30, 1 << 20)
@@ -122,13 +122,14 @@ def pieces() -> list[Any]:
     return found
 
 
-def write_bare(path: Path, parts: list[Any]) -> None:
+def write_bare(path: Path, parts: list[Any], sync: bool) -> None:
     """Write buffers, two to a call, in the order of the file."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.write(fd, parts[0])
     for start in range(1, len(parts), 2):
         os.writev(fd, parts[start : start + 2])
-    os.fsync(fd)
+    if sync:
+        os.fsync(fd)
     os.close(fd)
 
 
@@ -149,20 +150,23 @@ def write_row(row: Any, tmp_path: Path) -> Callable[..., None]:
     return measure_write
 
 
-def bench_write_bare(write_row: Any, params: Path) -> None:
-    parts = pieces()
+@pytest.mark.parametrize("sync", [False, True])
+def bench_write_bare(write_row: Any, params: Path, sync: bool) -> None:
+    parts, job = pieces(), WRITE_JOB + " and sync" * sync
     write_row(
-        WRITE_JOB, BARE, lambda path: write_bare(path, parts), is_like(params), role="limit", nbytes=TENSORS.nbytes
+        job, BARE, lambda path: write_bare(path, parts, sync), is_like(params), role="limit", nbytes=TENSORS.nbytes
     )
 
 
-def bench_write(write_row: Any, params: Path) -> None:
+@pytest.mark.parametrize("sync", [False, True])
+def bench_write(write_row: Any, params: Path, sync: bool) -> None:
     arrays = dict(TENSORS)
 
     def write(path: Path) -> None:
-        tvm.write_params(arrays, path)
+        tvm.write_params(arrays, path, sync=sync)
 
-    write_row(WRITE_JOB, "milblob: write_params", write, is_like(params), role="milblob", targets={BARE: 1.2}, nbytes=TENSORS.nbytes)  # fmt: skip
+    job, name = WRITE_JOB + " and sync" * sync, "milblob: write_params" + "(sync=False)" * (not sync)
+    write_row(job, name, write, is_like(params), role="milblob", targets={BARE: 1.2}, nbytes=TENSORS.nbytes)
 
 
 def is_like(expected: Path) -> Callable[[Path], None]:

@@ -25,7 +25,7 @@ _HEAD = struct.Struct("<QQQ")
 _RECORD = struct.Struct("<QQiiiBBH")
 _CPU, _MAX_RANK = 1, 64
 _WINDOW_NBYTES = 128  # a record of up to 11 dimensions
-_BATCH_COUNT, _BATCH_NBYTES = 500, 64 << 20
+_BATCH_COUNT, _BATCH_NBYTES = 500, 1 << 20  # of one call: larger ones are slower here
 
 
 class Parameter:
@@ -395,6 +395,7 @@ def write_params(
     *,
     tvm: str | None = None,
     force: bool = False,
+    sync: bool = True,
     progress: Callable[[str, int], None] | None = None,
 ) -> None:
     """Write tensors to a new `.params` file, in the order given, byte for byte as TVM's `save_param_dict` does.
@@ -406,6 +407,7 @@ def write_params(
         tvm: version of TVM that is to read it: up to 0.22 bool is written as (1, 1), up to 0.20 fp8 as (6, 8) and
             (7, 8). Default: as TVM 0.23 and later.
         force: replace a file that exists.
+        sync: have it on the disk when this returns; without it a power failure may lose the old file and the new one.
         progress: told of the name and the bytes of each tensor.
 
     Integers of less than a byte become int8 or uint8: TVM does not take them from NumPy. float4_e2m1fn is stored two to
@@ -415,7 +417,7 @@ def write_params(
         TypeError: dtypes that TVM lacks; all are named, before anything is written. Names that are no strings.
         FileExistsError: without `force`. Otherwise as `NewFile`, and as reading the tensors.
     """
-    require_flags(force=force)
+    require_flags(force=force, sync=sync)
     require_calls(progress=progress)
     require("arrays", arrays, Mapping, "a mapping of names to arrays")
     codes = codes_of(tvm)
@@ -423,7 +425,7 @@ def write_params(
     names = b"".join(struct.pack("<Q", len(name)) + name for name in (_encoded(row.name) for row in planned))
     count = struct.pack("<Q", len(planned))
     pieces: list[Any] = [_HEAD.pack(LIST_MAGIC, 0, len(planned)) + names + count]
-    with NewFile(os.fsdecode(os.fspath(path)), force=force) as new:
+    with NewFile(os.fsdecode(os.fspath(path)), force=force, sync=sync) as new:
         at, held = 0, len(pieces[0])
         for row in planned:
             pieces += [row.head, _elements(row)]
