@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tvm_archives as made
-from milblob import Finding, tvm
+from milblob import Finding, FormatError, tvm
 from milblob.tvm.report import CODES
 from test_tvm_library import changed, graph_with
 from test_tvm_params import STRANGE, one_file
@@ -131,7 +131,16 @@ def test_every_finding(tmp_path, row):
 
 
 def test_every_code_has_a_failing_archive():
-    assert {row[0] for row in FINDINGS} == set(CODES)
+    assert {row[0] for row in FINDINGS} | {"journal"} == set(CODES)  # which only a directory has: see below
+
+
+def test_a_broken_journal_is_a_finding(tmp_path):
+    path = made.make(tmp_path / "m", made.files_of(), "directory")
+    (path / ".milblob-journal").write_bytes(b"no")
+    (finding,) = tvm.check_archive(path)
+    assert (finding.severity, finding.code) == ("error", "journal") and "expected a header" in finding.message
+    with pytest.raises(FormatError, match="journal: expected a header"):
+        tvm.open(path)
 
 
 def test_offsets_are_those_of_the_bytes():

@@ -15,6 +15,7 @@ import tvm_archives as made
 from faults import temporaries
 from milblob import FormatError, UnsupportedError, tvm
 from milblob.journal import JOURNAL
+from milblob.tvm import edit  # noqa: F401  # before processes fork: importing it takes longer than what they do
 from test_tvm_params import one_file
 
 KINDS = ("tar", "tar.gz", "directory")

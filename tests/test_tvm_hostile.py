@@ -249,6 +249,7 @@ def test_gzip_bombs(tmp_path):
         assert int(grown) < 50_000  # KiB
     with tvm.open(path, max_nbytes=400 << 20) as library:
         assert list(library.modules) == ["default"]
+        assert {finding.code for finding in library.validate()} <= {"tar-end"}
     with pytest.raises(FormatError, match="expected at most 1000 bytes"):
         tvm.open(path, max_nbytes=1000)
     with pytest.raises(TypeError, match="max_nbytes: expected an integer"):

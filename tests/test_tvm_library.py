@@ -332,6 +332,8 @@ def test_no_archive(tmp_path):
         with pytest.raises((FormatError, UnsupportedError)):
             tvm.open(data)
         assert [finding.severity for finding in tvm.check_archive(data)] == ["error"]
+    with pytest.raises(UnsupportedError, match="got a .params file"):
+        tvm.open(made.params_of({"p" * 600: made.C}))
     with pytest.raises(FormatError, match=r"expected a file metadata\.json, got none"):
         tvm.open(tmp_path)
     with pytest.raises(FileNotFoundError):

@@ -8,6 +8,7 @@ from .. import journal
 from ..errors import FormatError, UnsupportedError
 from ..files import PREFIX
 from ..mapping import Mapping as MappedFile
+from .params import MAGIC as PARAMS_MAGIC
 from .report import Report
 from .tar import BLOCK, MAX_MEMBERS, Member, walk_tar
 from .unzip import MAGIC, decompress, header_of, most_nbytes
@@ -90,6 +91,9 @@ class Archive:
             raise
 
     def _require_tar(self, head: bytes, name: str | None) -> None:
+        if head.startswith(PARAMS_MAGIC):
+            words = "archive: expected a tar, a gzipped one or a directory, got a .params file (read_params takes it)"
+            raise UnsupportedError(words, offset=0, file=name)
         other = next((words for magic, words in _OTHERS.items() if head.startswith(magic)), None)
         if other is not None:
             raise UnsupportedError(f"archive: expected a tar or a gzipped one, got {other}", offset=0, file=name)
@@ -107,7 +111,10 @@ class Archive:
                 return []
             return [path for name in os.listdir(folder) if not os.path.islink(path := os.path.join(folder, name))]
 
-        journal.recover(root, journal.JOURNAL, changeable)
+        try:
+            journal.recover(root, journal.JOURNAL, changeable)
+        except (FormatError, OSError) as error:
+            self._report.error("journal", error)
 
     def _walk_directory(self, root: str) -> None:
         waiting = [""]

@@ -168,6 +168,7 @@ class Library:
         self.codes: Codes = codes_of(tvm, ARCHIVED)
         if max_nbytes is not None:
             max_nbytes = as_integer("max_nbytes", max_nbytes)
+        self._max_nbytes = max_nbytes
         report = Report(self.path)
         self.archive = Archive(source, report, max_nbytes)
         try:
@@ -226,7 +227,7 @@ class Library:
 
         if self.path is None:
             return check_archive(memoryview(self.archive.mapping.live()), self.codes)
-        return check_archive(self.path, self.codes)
+        return check_archive(self.path, self.codes, max_nbytes=self._max_nbytes)
 
     def with_params(self, arrays: Mapping[str, Any], path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write this archive with other values of parameters; see `milblob.tvm.edit.write_edited`."""

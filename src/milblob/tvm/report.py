@@ -10,6 +10,7 @@ CODES = {
     "tar": "a tar that readers cannot follow or follow in different ways: checksums, sizes, PAX records, its end",
     "tar-end": "no end, or something behind it",
     "gzip": "a gzip stream that is broken, or expands to far more than it should",
+    "journal": "a broken journal, or one of a change that cannot be completed here",
     "member-name": "a name outside of the archive, or not beginning with ./",
     "member-kind": "a link, a device, a sparse file",
     "member-twice": "a member twice",
