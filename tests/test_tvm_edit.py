@@ -417,7 +417,7 @@ def test_kill_9_again_and_again(faults, tmp_path):
         root=tmp_path,
         seed=9,
         count=30,
-        is_enough=lambda: len(seen) == 2,
+        is_enough=lambda: len(seen) >= 2,
     ):
         found = state(path)
         assert found[0] == found[1]
