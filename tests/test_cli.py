@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import milblob
-from milblob import blobcheck
+from milblob.analysis import check_blob as blobcheck
 from milblob.cli import output, patterns
 
 TESTS = pathlib.Path(__file__).parent
@@ -433,7 +433,7 @@ def test_every_error_has_a_status(cli, monkeypatch):
         def run(*_, **__):
             raise error
 
-        monkeypatch.setattr("milblob.opening.open", run)
+        monkeypatch.setattr("milblob.model.open.open", run)
         return cli("ls", DEMO)
 
     assert failing(MemoryError())[2] == "milblob: not enough memory\n"

@@ -5,13 +5,13 @@ from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from .. import opening
 from ..errors import UnsupportedError
 from ..formats import weights
-from ..formats.elements import Readable
 from ..formats.read import is_array_file, open_arrays
 from ..formats.write import save
-from ..package import BLOB_SUFFIXES
+from ..model import open as opening
+from ..model.elements import Readable
+from ..model.package import BLOB_SUFFIXES
 from .saving import check_target, report, shown, with_hint
 from .selection import describe_filter, matches, select
 

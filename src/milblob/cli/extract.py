@@ -2,10 +2,10 @@
 
 from argparse import Namespace
 
-from .. import opening
 from ..errors import UnsupportedError
 from ..formats.weights import with_notes
 from ..formats.write import save
+from ..model import open as opening
 from .saving import check_target, report, shown, with_hint
 from .selection import describe_filter, select
 

@@ -3,8 +3,8 @@
 from argparse import Namespace
 from typing import Any
 
-from .. import opening
-from ..contenthash import content_hash, tensor_hashes
+from ..analysis.hash import content_hash, tensor_hashes
+from ..model import open as opening
 from . import output
 from .selection import describe_filter, select
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple
 
-from .. import opening
 from ..errors import MilblobError
-from ..model import Model
-from ..tensor import Tensor
+from ..model import open as opening
+from ..model.model import Model
+from ..model.tensor import Tensor
 from . import output
 from .patterns import fold, scopes
 from .selection import describe_filter, select

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UnsupportedError
-from ..formats.elements import Readable
+from ..model.elements import Readable
 from . import output
 from .progress import Progress
 

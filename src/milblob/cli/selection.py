@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .. import opening
-from ..model import Model
-from ..tensor import Tensor
+from ..model import open as opening
+from ..model.model import Model
+from ..model.tensor import Tensor
 
 
 def _is_in(tensor: Tensor, function: str) -> bool:

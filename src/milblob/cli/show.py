@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import opening
-from ..compression import Compression
+from ..analysis.statistics import Statistics, statistics
 from ..dtypes import DType
 from ..errors import MilblobError
-from ..measuring import Statistics, statistics
-from ..model import Model
-from ..tensor import Tensor
+from ..model import open as opening
+from ..model.model import Model
+from ..model.tensor import Tensor
+from ..program.compression import Compression
 from . import output
 from .figures import histogram_json, number, plain, print_histogram
 from .selection import find

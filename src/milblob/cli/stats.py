@@ -4,10 +4,10 @@ import sys
 from argparse import Namespace
 from typing import Any, NamedTuple
 
-from .. import opening
-from ..measuring import Statistics, statistics_of
-from ..model import Model
-from ..tensor import Tensor
+from ..analysis.statistics import Statistics, statistics_of
+from ..model import open as opening
+from ..model.model import Model
+from ..model.tensor import Tensor
 from . import output
 from .figures import as_json, histogram_json, print_histogram, short, totals_by
 from .patterns import scopes

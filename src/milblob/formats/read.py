@@ -3,8 +3,8 @@
 import os
 
 from ..errors import UnsupportedError
-from ..package import BLOB_SUFFIXES
-from .arrays import Arrays
+from ..model.package import BLOB_SUFFIXES
+from ..model.stored import Arrays
 
 SUFFIXES = (".npz", ".safetensors", ".npy")
 LISTINGS = (".json", ".mil")

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from .elements import Progress, Readable
+from ..model.elements import Progress, Readable
 
 
 def save(

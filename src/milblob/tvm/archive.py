@@ -4,10 +4,10 @@ import os
 import stat
 from typing import Any
 
-from .. import journal
 from ..errors import FormatError, UnsupportedError
-from ..files import PREFIX
-from ..mapping import Mapping as MappedFile
+from ..storage import journal
+from ..storage.mapped import Mapping as MappedFile
+from ..storage.output import PREFIX
 from .params import MAGIC as PARAMS_MAGIC
 from .report import Report
 from .tar import BLOCK, MAX_MEMBERS, Member, walk_tar

@@ -4,9 +4,9 @@ from collections import Counter
 from math import prod
 from typing import Any
 
-from ..blobcheck import Finding, Findings
+from ..analysis.check_blob import Finding, Findings
 from ..errors import MilblobError
-from ..mapping import Mapping as MappedFile
+from ..storage.mapped import Mapping as MappedFile
 from .archive import METADATA, Archive
 from .codes import ARCHIVED, CURRENT, PACKED, Codes, codes_of, dtype_text, numpy_dtype
 from .graph import Graph, parse_graph

@@ -5,8 +5,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self
 
+from ..analysis.check_blob import Finding
 from ..arguments import as_integer
-from ..blobcheck import Finding
 from ..errors import FormatError
 from .archive import METADATA, Archive
 from .codes import ARCHIVED, Codes, codes_of
