@@ -13,11 +13,11 @@ HEADERS := $(wildcard include/milblob/*.h include/milblob/*/*.h include/milblob/
 SANITIZED := build/sanitize
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo check test thorough lint types stubs neon fuzz sanitize leaks bench performance build clean
+.PHONY: help demo check test thorough lint types stubs neon tvm-oracle fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 18
 	@echo "make bench JOB=list runs bench/bench_list.py alone; AGAINST=bench/results/NAME.json says what has changed"
 	@echo "make demo MODEL=path shows any model; PYTHON=path chooses the Python (3.11 or newer) that makes .venv"
 
@@ -49,6 +49,10 @@ stubs: # with a cache of its own, for they run side by side
 neon: $(VENV)/.tools ## the kernels for arm64 in every way: cross compilers, sanitizers, run by qemu
 	$(PY) tests/support/aarch64.py $(VENV)/aarch64
 	$(PY) -m pytest -n auto tests/codec/test_neon.py tests/codec/neon_more.py
+
+tvm-oracle: $(VENV)/.tvm $(VENV)/.tools ## ask TVM itself about .params files, and record what it says in tests/data/tvm
+	$(VENV)/tvm/$(notdir $(BIN))/python tests/data/make_tvm_oracle.py record tests/data/tvm
+	MILBLOB_TVM_PYTHON="$(CURDIR)/$(VENV)/tvm/$(notdir $(BIN))/python" $(PY) -m pytest tests/tvm/live.py tests/tvm/test_params.py
 
 SECONDS := 60
 fuzz: $(VENV)/.built $(VENV)/.fuzzer ## every fuzz harness for SECONDS=60 each (clang); findings go to build/fuzz/findings
@@ -117,6 +121,13 @@ $(VENV)/.aarch64: tests/support/aarch64.py | $(VENV)/.python
 
 $(VENV)/.fuzzer: pyproject.toml | $(VENV)/.built
 	$(PY) -m pip install --quiet --group fuzz
+	@touch $@
+
+# TVM in an environment of its own, 305 MB, which nothing else needs.
+$(VENV)/.tvm: pyproject.toml | $(VENV)/.python
+	$(PY) -m venv --clear $(VENV)/tvm
+	$(VENV)/tvm/$(notdir $(BIN))/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(VENV)/tvm/$(notdir $(BIN))/python -m pip install --quiet --group tvm
 	@touch $@
 
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined

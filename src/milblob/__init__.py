@@ -28,6 +28,7 @@ from .program.scan import Use
 from .values.tensorvalue import pack_tensor, unpack_tensor
 
 if TYPE_CHECKING:
+    from . import tvm as tvm
     from .about import Info, info
     from .analysis.diff import Diff, Figures, TensorDiff, diff
     from .analysis.diff_program import Change
@@ -123,6 +124,10 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "tvm":  # a package, for the other family of formats
+        from importlib import import_module
+
+        return import_module(f"{__name__}.tvm")
     module = _LATER.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

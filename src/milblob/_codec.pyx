@@ -126,6 +126,7 @@ cdef _error(C.mb_error *e, name, str where=""):
 include "codec/blobs.pxi"
 include "codec/casts.pxi"
 include "codec/differences.pxi"
+include "codec/params.pxi"
 include "codec/statistics.pxi"
 include "codec/decode.pxi"
 include "codec/values.pxi"

@@ -10,6 +10,7 @@ cdef extern from "milblob/base.h" nogil:
         mb_status status
         uint64_t offset, expected, got
         const char *detail
+    uint64_t mb_load_u64(const uint8_t *src)
 
 cdef extern from "milblob/build.h" nogil:
     const char *MB_COMPILER
@@ -57,6 +58,16 @@ cdef extern from "milblob/wire/wire.h" nogil:
         uint64_t nbytes
     mb_cursor mb_cursor_of(const uint8_t *base, const uint8_t *data, uint64_t nbytes)
     mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error *error)
+
+cdef extern from "milblob/tvm/params.h" nogil:
+    ctypedef struct mb_param:
+        uint64_t name_offset, name_nbytes, offset, shape_offset, data_offset, nbytes, reserved
+        uint32_t ndim, device_id
+        uint8_t code, bits
+        uint16_t lanes
+    mb_status mb_params_header(mb_cursor *cursor, uint64_t *count, uint64_t *reserved, mb_error *error)
+    mb_status mb_params_names(mb_cursor *cursor, uint64_t count, mb_param *params, mb_error *error)
+    mb_status mb_params_record(mb_cursor *cursor, uint64_t file_left, mb_param *param, mb_error *error)
 
 cdef extern from "milblob/wire/tensor.h" nogil:
     ctypedef struct mb_tensor:

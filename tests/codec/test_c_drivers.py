@@ -101,6 +101,18 @@ def test_walk_blob(build):
     run([build("walk_blob"), "--mutate", sized(133, 4000), 3, *files])
 
 
+def test_walk_params(build, tmp_path):
+    run([build("walk_params"), "--whole", *corpus("params")])
+    files = []
+    seeds = runpy.run_path(str(ROOT / "tests" / "fuzz" / "seeds.py"))
+    for number, data in enumerate(seeds["params"]()):
+        files.append(tmp_path / f"{number}.params")
+        files[-1].write_bytes(data)
+    assert len(files) > 100
+    run([build("walk_params"), *files[::5]])
+    run([build("walk_params"), "--mutate", sized(20, 600), 10, *files])
+
+
 def test_store_blob(build, tmp_path):
     run([build("store_blob"), "--whole", *corpus("store")])
     files = [path for path in sorted(DATA.glob("blob_*/weight.bin")) if path.stat().st_size < 1_000]

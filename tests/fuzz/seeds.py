@@ -4,6 +4,7 @@ python tests/fuzz/seeds.py FOLDER         FOLDER/<harness>/<number>, small files
 """
 
 import io
+import json
 import pathlib
 import sys
 import tempfile
@@ -154,6 +155,13 @@ def python_inputs():
     return sorted(inputs, key=lambda data: (len(data), data))
 
 
+def params():
+    """.params files as TVM wrote them, whole and strange."""
+    rows = json.loads((DATA / "tvm" / "oracle.json").read_text(encoding="utf-8"))
+    found = {bytes.fromhex(row["hex"]) for key in ("written", "read", "odd") for row in rows[key]}
+    return sorted(found, key=lambda data: (len(data), data))
+
+
 def write(folder, harness, inputs):
     """Write inputs as numbered files."""
     (folder / harness).mkdir(parents=True, exist_ok=True)
@@ -171,6 +179,7 @@ def main(folder, harnesses):
         "text": lambda: [b"\xff" + data for data in files("**/model.mil", 12_000)],
         "store": lambda: [data for data in payloads() if len(data) < 300] + files("blob_*/weight.bin", 1_000),
         "between": changes,
+        "params": params,
         "python": python_inputs,
     }
     for harness in harnesses or [*made, "varint", "sub_byte", "decode", "cast", "statistics", "compare"]:

@@ -1,0 +1,29 @@
+"""TVM's weights: `.params` files, tensor caches, and Model Library Format archives of every version.
+
+    weights = milblob.tvm.read_params("model.params")     # name -> ndarray, views of the mapped file
+    with milblob.tvm.open("model.tar") as library:        # .tar, .tar.gz or the directory it was unpacked to
+        library.modules["default"].params["p0"].read()
+
+It reads and changes what TVM wrote. It does not compile, and makes no archive from nothing. docs/tvm.md has the
+formats.
+"""
+
+from .cache import read_cache
+from .check import check_archive, check_params
+from .library import Library, Module, open
+from .params import Parameter, Parameters, Views, open_params, read_params, write_params
+
+__all__ = [
+    "Library",
+    "Module",
+    "Parameter",
+    "Parameters",
+    "Views",
+    "check_archive",
+    "check_params",
+    "open",
+    "open_params",
+    "read_cache",
+    "read_params",
+    "write_params",
+]

@@ -1,0 +1,136 @@
+"""Tensor caches of newer TVM and MLC: `tensor-cache.json`, formerly `ndarray-cache.json`, and its shards."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+
+from ..errors import FormatError, UnsupportedError
+from ..jsontext import as_shape, parse_json
+from ..storage import paths
+from ..storage.mapped import MappedFile
+from .codes import numpy_dtype
+from .params import Parameter, Parameters, Views
+
+NAMES = ("tensor-cache.json", "ndarray-cache.json")
+_SHARD, _BF16 = "raw-shard", "f32-to-bf16"
+_FORMATS = ("raw", _BF16)
+
+
+def read_cache(path: str | os.PathLike[str]) -> Views:
+    """Read the tensors of a tensor cache: as `read_params`, of which it is a part."""
+    return Views(open_cache(os.fsdecode(os.fspath(path))))
+
+
+def open_cache(path: str) -> Parameters:
+    """Open a tensor cache: a mapping from names to tensors that are read when asked to.
+
+    Args:
+        path: of the JSON file, or of the directory that holds it.
+
+    Raises:
+        OSError: the file, or a shard, cannot be opened.
+        FormatError: it is broken, or names a shard outside its directory.
+        UnsupportedError: shards or encodings of another kind.
+    """
+    path = _json_path(path)
+    document = MappedFile(path, is_mapped=False)
+    try:
+        cache = parse_json(memoryview(document.live()), "tensor cache", path, unique=True)
+    finally:
+        document.close()
+    shards = cache.get("records") if isinstance(cache, dict) else None
+    if not isinstance(shards, list):
+        raise FormatError("tensor cache: expected an object with a list of records, got another document", file=path)
+    mappings: list[MappedFile] = []
+
+    def close() -> None:
+        for mapping in mappings:
+            mapping.close()
+
+    tensors: dict[str, Callable[[], Parameter]] = {}
+    try:
+        for shard in shards:
+            mapping = _open_shard(shard, path)
+            mappings.append(mapping)
+            for record in _list(shard, "records", path):
+                parameter = _parameter(record, mapping, path)
+                if parameter.name in tensors:
+                    words = f"names of tensors: expected each once, got {parameter.name!r:.100} twice"
+                    raise FormatError(words, file=path)
+                tensors[parameter.name] = partial(_same, parameter)
+    except BaseException:
+        close()
+        raise
+    return Parameters(tensors, close)
+
+
+def _same(parameter: Parameter) -> Parameter:
+    return parameter
+
+
+def _json_path(path: str) -> str:
+    if not paths.is_directory(path):
+        return path
+    for name in NAMES:
+        if paths.is_there(os.path.join(path, name)):
+            return os.path.join(path, name)
+    raise FormatError(f"tensor cache: expected {' or '.join(NAMES)}, got a directory with neither", file=path)
+
+
+def _open_shard(shard: Any, path: str) -> MappedFile:
+    name, kind = _field(shard, "dataPath", str, path), _field(shard, "format", str, path)
+    nbytes = _field(shard, "nbytes", int, path)
+    if kind != _SHARD:
+        raise UnsupportedError(f"format of shard {name!r:.100}: expected {_SHARD}, got {kind!r:.100}", file=path)
+    if os.path.basename(name) != name or name in ("", ".", "..") or "\\" in name or "\0" in name:
+        raise FormatError(f"shard: expected a file beside the cache, got {name!r:.200}", file=path)
+    full = os.path.join(os.path.dirname(path), name)
+    if paths.is_link(full):
+        raise FormatError(f"shard: expected a file beside the cache, got a symbolic link {name!r:.200}", file=path)
+    mapping = MappedFile(full)
+    if mapping.nbytes != nbytes:
+        words = f"size of shard {name}: expected {nbytes} bytes, got {mapping.nbytes}"
+        mapping.close()
+        raise FormatError(words, file=path)
+    return mapping
+
+
+def _parameter(record: Any, mapping: MappedFile, path: str) -> Parameter:
+    name, text = _field(record, "name", str, path), _field(record, "dtype", str, path)
+    form, offset = _field(record, "format", str, path), _field(record, "byteOffset", int, path)
+    nbytes, shape = _field(record, "nbytes", int, path), as_shape(record.get("shape"))
+    if shape is None:
+        raise FormatError(f"shape of {name!r:.100}: expected a list of sizes, got something else", file=path)
+    if form not in _FORMATS:
+        words = f"format of {name!r:.100}: expected {' or '.join(_FORMATS)}, got {form!r:.100}"
+        raise UnsupportedError(words, file=path)
+    is_short = form == _BF16 and text == "float32"
+    dtype = numpy_dtype(text)
+    if dtype is not None:
+        expected = prod(shape) * (2 if is_short else dtype.itemsize)
+        if nbytes != expected:
+            words = f"bytes of {name!r:.100}: expected {expected} for {text} {list(shape)}, got {nbytes}"
+            raise FormatError(words, file=path)
+    if offset < 0 or nbytes < 0 or nbytes > mapping.nbytes - offset:
+        words = f"place of {name!r:.100}: expected one inside the {mapping.nbytes} bytes of its shard, got {offset}"
+        raise FormatError(words, file=path)
+    return Parameter(
+        name, text, shape if len(shape) <= 64 else None, mapping, (offset, nbytes), "bf16" if is_short else "values"
+    )
+
+
+def _field(record: Any, key: str, kind: type, path: str) -> Any:
+    value = record.get(key) if isinstance(record, dict) else None
+    if type(value) is not kind:
+        words = f"{key} in tensor cache: expected {'a string' if kind is str else 'an integer'}, got {value!r:.100}"
+        raise FormatError(words, file=path)
+    return value
+
+
+def _list(record: Any, key: str, path: str) -> list[Any]:
+    value = record.get(key)
+    if not isinstance(value, list):
+        raise FormatError(f"{key} in tensor cache: expected a list, got {type(value).__name__}", file=path)
+    return value

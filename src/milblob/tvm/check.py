@@ -1,0 +1,304 @@
+"""Every problem of a Model Library Format archive, or of a `.params` file, in one pass."""
+
+from collections import Counter
+from math import prod
+from typing import Any
+
+from ..analysis.check_blob import Finding, Findings
+from ..errors import MilblobError
+from ..storage.mapped import MappedFile
+from .archive import METADATA, Archive
+from .codes import ARCHIVED, CURRENT, PACKED, Codes, codes_of, dtype_text, numpy_dtype
+from .graph import Graph, parse_graph
+from .layout import expected, graph_names, parameters_name, role_of
+from .metadata import OPERATOR, Info, ModuleInfo, parse_metadata
+from .params import Scan, scan
+from .report import Report
+
+_MAX_NAME_NBYTES, _MAX_NDIM = 80, 6  # TVM_CRT_MAX_STRLEN_PARAM_NAME, TVM_CRT_MAX_NDIM
+_OLD_NAMES = {
+    "e4m3_float8": "float8_e4m3fn",
+    "float8_e4m3": "float8_e4m3fn",
+    "e5m2_float8": "float8_e5m2",
+    "uint1": "bool",
+}
+
+
+def check_params(source: Any, *, tvm: str | None = None) -> list[Finding]:
+    """Check a `.params` file, also for what TVM takes and should not.
+
+    Args:
+        source: path, buffer or file object.
+        tvm: see `read_params`.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    codes = codes_of(tvm, CURRENT)
+    mapping = MappedFile(source)
+    try:
+        findings = Findings()
+        _Params(Report(mapping.name, findings), codes, "").check(mapping, 0, mapping.nbytes, mapping.name)
+        return findings.close()
+    finally:
+        mapping.close()
+
+
+def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | None = None) -> list[Finding]:
+    """Check an archive, and report every problem in one pass; what is broken is reported and the rest is still checked.
+
+    Args:
+        source: as `milblob.tvm.open` takes it.
+        codes: what numbers for dtypes mean.
+        max_nbytes: see `milblob.tvm.open`.
+
+    Raises:
+        OSError: it cannot be opened. Whatever is inside is reported, not raised.
+    """
+    import os
+
+    path = os.fsdecode(os.fspath(source)) if isinstance(source, str | os.PathLike) else None
+    findings = Findings()
+    report = Report(path, findings)
+    try:
+        archive = Archive(source, report, max_nbytes)
+    except MilblobError as error:
+        code = "gzip" if error.what.startswith("gzip") else "not-an-archive"
+        report.error(code, error)
+        return findings.close()
+    try:
+        _Checker(archive, report, codes).check()
+    finally:
+        archive.close()
+    return findings.close()
+
+
+class _Checker:
+    def __init__(self, archive: Archive, report: Report, codes: Codes) -> None:
+        self._archive, self._report, self._codes = archive, report, codes
+
+    def check(self) -> None:
+        archive, report = self._archive, self._report
+        if METADATA not in archive.files:
+            report.refuse("missing-member", "metadata.json: expected it, got none", METADATA)
+            self._check_stray(None)
+            return
+        try:
+            _, offset, _ = archive.place(METADATA)
+            info = parse_metadata(archive.read(METADATA), report, offset, archive.file_of(METADATA))
+        except (MilblobError, OSError) as error:
+            report.error("metadata", error, METADATA)
+            info = None
+        if info is None:
+            self._check_stray(None)
+            return
+        self._check_files(info)
+        for module in info.modules.values():
+            if module.model_name != module.name:
+                self._note(
+                    "warning",
+                    "module-name",
+                    f"model_name: expected {module.name!r:.100}, got {module.model_name!r:.100}",
+                    METADATA,
+                )
+            self._check_module(module, info)
+        self._check_stray(info)
+
+    def _note(self, severity: Any, code: str, words: str, member: str) -> None:
+        """Report something about a member, with the byte at which it begins."""
+        found = self._archive.files.get(member)
+        offset = found.offset if found is not None and found.kind == "file" else None
+        self._report.note(severity, code, words, member, offset, self._archive.file_of(member))
+
+    def _check_files(self, info: Info) -> None:
+        names = [name for name, member in self._archive.files.items() if member.kind == "file"]
+        missing, strange, foreign = expected(info, names)
+        for words in missing:
+            self._report.note("error", "missing-member", f"archive: expected {words}, got none")
+        for name in strange:
+            role, severity = role_of(name), "warning"
+            if role in ("model_source", "executor_config", "source", "object", "parameters"):
+                self._note(
+                    "note",
+                    "form",
+                    f"member {name:.200}: expected another place in version {info.version}, got this",
+                    name,
+                )
+            else:
+                self._note(severity, "extra-member", f"member {name:.200}: expected none by that name, got one", name)
+        for name in foreign:
+            known = ", ".join(f"{module!r:.60}" for module in list(info.modules)[:4])
+            self._note(
+                "error",
+                "module-name",
+                f"member {name:.200}: expected the name of a module ({known}), got another",
+                name,
+            )
+
+    def _check_stray(self, info: Info | None) -> None:
+        """Check .params files that no module claims."""
+        claimed = {parameters_name(module) for module in info.modules.values()} if info is not None else set()
+        for name in self._archive.files:
+            if role_of(name) == "parameters" and name.endswith(".params") and name not in claimed:
+                self._check_params(name)
+
+    def _check_params(self, name: str) -> Scan | None:
+        try:
+            mapping, offset, nbytes = self._archive.place(name)
+            checker = _Params(self._report, self._codes, name)
+            return checker.check(mapping, offset, nbytes, self._archive.file_of(name))
+        except (MilblobError, OSError) as error:
+            self._report.error("params", error, name)
+            return None
+
+    def _check_module(self, module: ModuleInfo, info: Info) -> None:
+        if module.style == OPERATOR:
+            return
+        name = parameters_name(module)
+        found = self._check_params(name) if name in self._archive.files else None
+        graph = self._graph(module, info)
+        if found is None or found.error is not None:
+            return
+        parameters = dict(zip(found.names, found.rows, strict=True))
+        if graph is not None:
+            self._check_against(module, graph, parameters, name)
+        if "graph" in module.executors:
+            self._check_constants(module, parameters)
+
+    def _graph(self, module: ModuleInfo, info: Info) -> Graph | None:
+        names = graph_names(module, info.version)
+        name = next(
+            (name for name in names[: 1 if len(info.modules) > 1 else None] if name in self._archive.files), None
+        )
+        if name is None:
+            return None
+        if "graph" not in module.executors:
+            self._note(
+                "warning",
+                "extra-member",
+                f"graph: expected none for {'/'.join(module.executors) or 'no executor'}, got one",
+                name,
+            )
+        try:
+            graph = parse_graph(self._archive.read(name), self._archive.file_of(name))
+        except (MilblobError, OSError) as error:
+            if isinstance(error, MilblobError):
+                error.offset = self._archive.files[name].offset + (error.offset or 0)
+            self._report.error("graph", error, name)
+            return None
+        self._check_storage(module, graph)
+        return graph
+
+    def _check_storage(self, module: ModuleInfo, graph: Graph) -> None:
+        if module.memory.storage_ids is None:
+            return
+        reported = {row.storage_id: row.nbytes for row in module.memory.storage_ids}
+        real = graph.storage
+        wrong = [sid for sid in sorted({*reported, *real}) if reported.get(sid) != real.get(sid)]
+        if wrong:
+            rows = ", ".join(f"{sid}: {real.get(sid)} for {reported.get(sid)}" for sid in wrong[:8])
+            words = f"storage of module {module.name:.100}: expected the sizes of the graph, got others ({rows})"
+            words += ": an old bug of TVM's exporter"
+            self._note("note", "storage", words, METADATA)
+
+    def _check_against(self, module: ModuleInfo, graph: Graph, parameters: dict[str, Any], member: str) -> None:
+        arguments = graph.arguments
+        for name, row in parameters.items():
+            value = arguments.get(name)
+            offset, file = row[0], self._archive.file_of(member)
+            if value is None:
+                words = f"parameter {name!r:.100}: expected an argument of the graph, got none by that name"
+                self._report.note("error", "graph-param", words, member, offset, file)
+                continue
+            if row[6] is not None and row[6] != value.shape:
+                words = f"shape of parameter {name!r:.100}: expected {list(value.shape)}, got {list(row[6])}"
+                self._report.note("error", "param-shape", words, member, offset, file)
+            text = dtype_text(self._codes, row[3], row[4], row[5])
+            if text != _OLD_NAMES.get(value.dtype, value.dtype):
+                words = f"dtype of parameter {name!r:.100}: expected {value.dtype:.60}, got {text}"
+                self._report.note("error", "param-dtype", words, member, offset, file)
+        self._check_missing(module, arguments, parameters, member)
+
+    def _check_missing(
+        self, module: ModuleInfo, arguments: dict[str, Any], parameters: dict[str, Any], member: str
+    ) -> None:
+        listed = [row.inputs for row in module.memory.main if row.inputs is not None]
+        inputs = {name for found in listed for name in found}
+        for name in arguments:
+            if name in parameters or name in inputs:
+                continue
+            # Before TVM 0.11 nothing says what is an input. Parameters are called p0, p1, ... once simplified.
+            if listed or (name[:1] == "p" and name[1:].isdigit()):
+                words = f"argument {name!r:.100} of the graph: expected a parameter, got none"
+                self._note("error" if listed else "warning", "missing-param", words, member)
+
+    def _check_constants(self, module: ModuleInfo, parameters: dict[str, Any]) -> None:
+        total = sum(row[2] for row in parameters.values())
+        told = sum(row.constants_nbytes for row in module.memory.main)
+        if module.memory.main and told != total:
+            words = f"constants_size_bytes of module {module.name:.100}: expected {total} as its parameters have"
+            self._note("warning", "constants", f"{words}, got {told}", METADATA)
+
+
+class _Params:
+    """A check of one .params file."""
+
+    def __init__(self, report: Report, codes: Codes, member: str) -> None:
+        self._report, self._codes, self._member = report, codes, member
+
+    def check(self, mapping: MappedFile, offset: int, nbytes: int, file: str | None) -> Scan:
+        found = scan(mapping, offset, nbytes)
+        self._file = file
+        if found.reserved:
+            self._note(
+                "warning", "params-reserved", f"reserved field of .params: expected 0, got {found.reserved}", offset + 8
+            )
+        if found.error is not None:
+            error, position = found.error, len(found.rows)
+            name = f"{found.names[position]!r:.100}" if position < len(found.names) else ""
+            words = f"{error.what}{f', of tensor {name}' if name else ''}"
+            self._note("error", "params", words, error.offset or 0)
+        elif found.end < offset + nbytes:
+            words = f"end of .params: expected it behind the last tensor, got {offset + nbytes - found.end} bytes more"
+            self._note("warning", "params-trailing", words, found.end)
+        for name, count in Counter(found.names).items():
+            if count > 1:
+                words = f"name of tensor: expected {name!r:.100} once, got it {count} times"
+                self._note("error", "params-twice", words, offset + 24)
+        for name, row in zip(found.names, found.rows, strict=False):
+            self._check_row(name, row)
+        return found
+
+    def _check_row(self, name: str, row: Any) -> None:
+        at, _, _, code, bits, lanes, shape, reserved, device = row
+        if reserved or device:
+            words = f"reserved field and device id of {name!r:.100}: expected 0, got {reserved} and {device}"
+            self._note("warning", "params-reserved", words, at + 8)
+        try:
+            raw = name.encode()
+        except UnicodeEncodeError:
+            raw = name.encode("utf-8", "surrogateescape")
+            self._note("warning", "params-name", f"name of tensor: expected UTF-8, got {raw[:60]!r}", at)
+        text = dtype_text(self._codes, code, bits, lanes)
+        if numpy_dtype(text) is None:
+            self._note(
+                "warning",
+                "params-dtype",
+                f"dtype of {name!r:.100}: expected one that TVM reads back, got {text}",
+                at + 28,
+            )
+        elif text in PACKED:
+            words = f"dtype of {name!r:.100}: expected whole bytes, got {text}, two to a byte in their first half"
+            self._note("note", "params-dtype", words, at + 28)
+        if shape is not None and prod(shape) == 0 and shape and shape[0] != 0:
+            words = f"shape of {name!r:.100}: expected its first size to be 0 as it has no elements, got {list(shape)}"
+            self._note("note", "params-limit", f"{words}: TVM 0.27 does not load it", at + 32)
+        if len(raw) >= _MAX_NAME_NBYTES:
+            words = f"name of tensor: expected less than {_MAX_NAME_NBYTES} bytes for the C runtime, got {len(raw)}"
+            self._note("note", "params-limit", words, at)
+        if shape is None or len(shape) > _MAX_NDIM:
+            words = f"dimensions of {name!r:.100}: expected at most {_MAX_NDIM} for the C runtime, got more"
+            self._note("note", "params-limit", words, at + 24)
+
+    def _note(self, severity: Any, code: str, words: str, offset: int) -> None:
+        self._report.note(severity, code, words, self._member, offset, self._file)

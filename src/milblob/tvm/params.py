@@ -1,0 +1,501 @@
+"""TVM's `.params` files: tensors as views of the mapped file, and new files, byte for byte as TVM writes them."""
+
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from .. import _codec
+from ..arguments import require, require_calls, require_flags
+from ..dtypes import as_dtype
+from ..errors import FormatError, MilblobError, UnsupportedError
+from ..storage import paths
+from ..storage.mapped import MappedFile
+from ..storage.output import NewFile
+from ..storage.transfer import write_at
+from ..values.tensorvalue import stored_bytes
+from .codes import PACKED, Codes, codes_of, dtype_text, numpy_dtype, written_dtype
+
+SUFFIX = ".params"
+LIST_MAGIC, TENSOR_MAGIC = 0xF7E58D4F05049CB7, 0xDD5E40F096B4A13F
+MAGIC = struct.pack("<Q", LIST_MAGIC)
+_HEAD = struct.Struct("<QQQ")
+_RECORD = struct.Struct("<QQiiiBBH")
+_CPU, _MAX_RANK = 1, 64
+_WINDOW_NBYTES = 128  # a record of up to 11 dimensions
+_BATCH_COUNT, _BATCH_NBYTES = 500, 1 << 20  # of one call: larger ones are slower here
+
+
+class Parameter:
+    """One tensor of a `.params` file or of a tensor cache, not yet read.
+
+    Attributes:
+        name: as the file has it; bytes that are no UTF-8 come as lone surrogates (see `str.decode`, "surrogateescape").
+        dtype_text: TVM's name of the element type, such as "float32".
+        file: path of the file, or None for a buffer.
+        offset: of the first element in that file (of a .tar.gz: in the archive that it holds).
+        stored_nbytes: bytes that the file has for it.
+    """
+
+    __slots__ = ("_form", "_mapping", "_shape", "dtype_text", "file", "name", "offset", "stored_nbytes")
+
+    def __init__(
+        self,
+        name: str,
+        dtype_text: str,
+        shape: tuple[int, ...] | None,
+        mapping: MappedFile,
+        place: tuple[int, int],
+        form: str = "values",
+    ) -> None:
+        """Describe a tensor.
+
+        Args:
+            name, dtype_text: see the class.
+            shape: None if it has more dimensions than NumPy can have.
+            mapping: the file.
+            place: offset and nbytes of its elements, which lie inside the file.
+            form: how they are stored: "values", or "bf16", the upper half of each float32.
+        """
+        self.name, self.dtype_text, self._shape, self._mapping, self._form = name, dtype_text, shape, mapping, form
+        self.offset, self.stored_nbytes = place
+        self.file = mapping.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions.
+
+        Raises:
+            UnsupportedError: more than NumPy can have.
+        """
+        if self._shape is None:
+            raise self._unsupported(f"at most {_MAX_RANK} dimensions", "more")
+        return self._shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """NumPy dtype of the values.
+
+        Raises:
+            UnsupportedError: an element type that has none, or that TVM itself cannot read back.
+        """
+        dtype = numpy_dtype(self.dtype_text)
+        if dtype is None:
+            raise self._unsupported("an element type that NumPy or ml_dtypes has", self.dtype_text)
+        return dtype
+
+    @property
+    def mil_dtype(self) -> Any:
+        """DType of the values.
+
+        Raises:
+            UnsupportedError: MIL has no such element type.
+        """
+        try:
+            return as_dtype(self.dtype)
+        except TypeError:
+            raise self._unsupported("an element type that MIL has", self.dtype_text) from None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array that `read` returns."""
+        return self.size * self.dtype.itemsize
+
+    def stored(self) -> np.ndarray[Any, Any]:
+        """Return the stored bytes: a read-only view of the file, uint8, shape (stored_nbytes,).
+
+        Raises:
+            FormatError: the file has shrunk. ValueError: it is closed.
+        """
+        buffer: Any = self._mapping.check_size() if self.stored_nbytes else b""
+        return np.frombuffer(buffer, np.uint8, self.stored_nbytes, self.offset if self.stored_nbytes else 0)
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """Return the values, of `dtype` and `shape`.
+
+        Returns:
+            A read-only view of the mapped file, not aligned unless by chance (`flags.aligned` says so). Of int4,
+            float4_e2m1fn and float32 that is stored as bfloat16: a new array.
+
+        Raises:
+            UnsupportedError: see `dtype`, `shape`. FormatError: the file has shrunk; a bool that is neither 0 nor 1.
+            ValueError: it is closed.
+        """
+        dtype, shape = self.dtype, self.shape
+        if not self.stored_nbytes:
+            return np.empty(shape, dtype)
+        if self._form == "bf16":
+            out = np.empty(shape, np.float32)
+            buffer = self._mapping.check_size()
+            _codec.cast(_codec.CAST_BF16_F32, buffer, self.offset, out.size, out)
+            return out
+        if self.dtype_text in PACKED:
+            return self._nibbles(dtype, shape)
+        array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, self._mapping.check_size(), self.offset)  # type: ignore[arg-type]
+        if dtype.kind == "b" and int(array.view(np.uint8).max()) > 1:
+            words = f"elements of {self.name}: expected 0 or 1 in each byte of a bool, got {array.view(np.uint8).max()}"
+            raise FormatError(words, offset=self.offset, file=self.file)
+        return array
+
+    def _nibbles(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        stored = self.stored()
+        out = np.empty(stored.size, np.uint8)
+        out[0::2] = stored[: (stored.size + 1) // 2] >> 4
+        out[1::2] = stored[: stored.size // 2] & 15
+        return out.view(dtype).reshape(shape)
+
+    def read_packed(self) -> np.ndarray[Any, Any]:
+        """Return the elements as a Core ML weight file stores them: uint8, one-dimensional.
+
+        Raises:
+            As `read`, and as `mil_dtype`.
+        """
+        return np.asarray(stored_bytes(self.read(), self.mil_dtype))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        values = self.read()
+        if dtype is not None and np.dtype(dtype) != values.dtype:
+            return values.astype(dtype)
+        return values.copy() if copy else values
+
+    def __repr__(self) -> str:
+        shape = "?" if self._shape is None else ", ".join(map(str, self._shape))
+        return f"<Parameter {self.name!r}: {self.dtype_text} [{shape}]>"
+
+    def _unsupported(self, expected: str, got: object) -> UnsupportedError:
+        return UnsupportedError(
+            f"parameter {self.name}: expected {expected}, got {got}", offset=self.offset, file=self.file
+        )
+
+
+class Scan(NamedTuple):
+    """What is in a `.params` file, sound or not.
+
+    Attributes:
+        names: all names, with lone surrogates for bytes that are no UTF-8; some may be there twice.
+        rows: one for each record up to the first that is not good, in order; see `_codec.params_record`.
+        reserved: of the header; TVM writes 0.
+        end: offset behind the last good record.
+        error: what is wrong with the names, or with the record behind the rows; None if all is well.
+    """
+
+    names: list[str]
+    rows: list[Any]
+    reserved: int
+    end: int
+    error: MilblobError | None
+
+
+def scan(mapping: MappedFile, offset: int, nbytes: int) -> Scan:
+    """Find the tensors of a `.params` file that lies at [offset, offset + nbytes) of a mapped file, and no elements.
+
+    The records of a file are read by position: through the mapping, each would be a page fault that maps the cached
+    pages around it, megabytes of them where they are large (bench/bench_tvm.py shows what becomes resident).
+    """
+    buffer = mapping.check_size()
+    raw, reserved, at, error = _codec.params_names(buffer, offset, nbytes)
+    names = [name.decode("utf-8", "surrogateescape") for name in raw]
+    end, rows = offset + nbytes, []
+    with mapping.held() as fd:
+        can_read = fd >= 0 and hasattr(os, "pread")
+        for _ in names:
+            window = os.pread(fd, _WINDOW_NBYTES, at) if can_read else None
+            if window is not None and len(window) < min(_WINDOW_NBYTES, end - at):
+                mapping.check_size()  # it has shrunk
+            try:
+                row = _codec.params_record(buffer, at, end, window)
+            except FormatError as found:
+                error = found
+                break
+            rows.append(row)
+            at = row[1] + row[2]
+    return Scan(names, rows, reserved, at, error)
+
+
+class Parameters(Mapping[str, Parameter]):
+    """The tensors of one `.params` file or tensor cache by name, in its order. Nothing of their values has been read.
+
+    A context manager. Closing ends reading; arrays that were read stay valid.
+    """
+
+    def __init__(self, tensors: Mapping[str, Callable[[], Parameter]], close: Callable[[], None]) -> None:
+        self._tensors = tensors
+        self._close = close
+
+    def __getitem__(self, name: str) -> Parameter:
+        return self._tensors[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Views(Mapping[str, np.ndarray[Any, Any]]):
+    """The values of tensors by name, each read when it is asked for.
+
+    A context manager. Closing ends reading; arrays that were read stay valid.
+
+    Attributes:
+        tensors: what they are: name -> `Parameter`.
+    """
+
+    def __init__(self, tensors: Parameters) -> None:
+        self.tensors = tensors
+
+    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
+        return self.tensors[name].read()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.tensors.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def parameters_in(
+    mapping: MappedFile, offset: int, nbytes: int, codes: Codes, close: Callable[[], None] = lambda: None
+) -> Parameters:
+    """Return the tensors of a `.params` file that lies at [offset, offset + nbytes) of a mapped file.
+
+    Bytes behind the last tensor are left alone, as TVM does: `check` reports them.
+
+    Raises:
+        FormatError: it is broken, also where TVM would not notice: cut off inside the last tensor, or a name twice.
+    """
+    names, rows, _, _, error = scan(mapping, offset, nbytes)
+    if error is not None:
+        if len(names) > len(rows):
+            error.where = error.where or f"tensor {names[len(rows)]}"
+        raise error
+    found = dict(zip(names, rows, strict=True))
+    if len(found) != len(names):
+        seen: set[str] = set()
+        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        words = f"names of tensors: expected each once, got {twice!r:.100} twice"
+        raise FormatError(words, offset=offset + _HEAD.size, file=mapping.name)
+    return Parameters(_Rows(found, mapping, codes), close)
+
+
+class _Rows(Mapping[str, Callable[[], Parameter]]):
+    """Makes a Parameter of a row when it is asked for."""
+
+    def __init__(self, rows: dict[str, Any], mapping: MappedFile, codes: Codes) -> None:
+        self._rows, self._mapping, self._codes = rows, mapping, codes
+
+    def __getitem__(self, name: str) -> Callable[[], Parameter]:
+        row = self._rows[name]
+        return lambda: parameter_of(name, row, self._mapping, self._codes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def parameter_of(name: str, row: Any, mapping: MappedFile, codes: Codes) -> Parameter:
+    """Return the tensor of a row of `Scan`."""
+    _, data_offset, nbytes, code, bits, lanes, shape, _, _ = row
+    return Parameter(name, dtype_text(codes, code, bits, lanes), shape, mapping, (data_offset, nbytes))
+
+
+def open_params(source: Any, *, tvm: str | None = None, mmap: bool = True) -> Parameters:
+    """Open a `.params` file: a mapping from names to tensors that are read when asked to.
+
+    Args:
+        source: path, buffer or file object of a `.params` file.
+        tvm: see `read_params`.
+        mmap: map the file; else it is read whole.
+
+    Raises:
+        As `read_params`.
+    """
+    codes = codes_of(tvm)
+    mapping = MappedFile(source, is_mapped=mmap)
+    try:
+        return parameters_in(mapping, 0, mapping.nbytes, codes, mapping.close)
+    except BaseException:
+        mapping.close()
+        raise
+
+
+def read_params(source: Any, *, tvm: str | None = None) -> Views:
+    """Read the tensors of a `.params` file, or of a tensor cache, without copying them.
+
+    Args:
+        source: path, buffer or file object of a `.params` file; or path of a `tensor-cache.json` or
+            `ndarray-cache.json`, or of the directory that holds one.
+        tvm: version of TVM that wrote it, such as "0.14". The codes of bool and fp8 mean different things in different
+            versions; without a version (6, 8) is bool and the others are DLPack's, as TVM writes them from 0.23 on.
+
+    Returns:
+        Mapping from names to arrays: read-only views of the mapped file, in its order, mostly unaligned (see
+        `Parameter.read`). They keep the file mapped for as long as they live.
+
+    Raises:
+        OSError: the file cannot be opened.
+        FormatError: it is broken. UnsupportedError: when a tensor is asked for whose element type NumPy cannot have.
+    """
+    if isinstance(source, str | os.PathLike):
+        path = os.fsdecode(os.fspath(source))
+        if path.endswith(".json") or paths.is_directory(path):
+            from .cache import open_cache
+
+            codes_of(tvm)
+            return Views(open_cache(path))
+    return Views(open_params(source, tvm=tvm))
+
+
+# -------------------------------------------------------------------------------------------------------------- writing
+
+
+class _Planned(NamedTuple):
+    """A tensor that is to be written: its record as bytes, and where its elements come from."""
+
+    name: str
+    head: bytes
+    text: str
+    dtype: np.dtype[Any]
+    nbytes: int
+    source: Any
+
+
+def write_params(
+    arrays: Mapping[str, Any],
+    path: str | os.PathLike[str],
+    *,
+    tvm: str | None = None,
+    force: bool = False,
+    sync: bool = True,
+    progress: Callable[[str, int], None] | None = None,
+) -> None:
+    """Write tensors to a new `.params` file, in the order given, byte for byte as TVM's `save_param_dict` does.
+
+    Args:
+        arrays: name -> anything NumPy makes an array of, or an object with `dtype`, `shape` and `read` (a Parameter, a
+            Tensor of a model). Read one at a time, and not copied where they are contiguous.
+        path: appears whole or not at all.
+        tvm: version of TVM that is to read it: up to 0.22 bool is written as (1, 1), up to 0.20 fp8 as (6, 8) and
+            (7, 8). Default: as TVM 0.23 and later.
+        force: replace a file that exists.
+        sync: have it on the disk when this returns; without it a power failure may lose the old file and the new one.
+        progress: told of the name and the bytes of each tensor.
+
+    Integers of less than a byte become int8 or uint8: TVM does not take them from NumPy. float4_e2m1fn is stored two to
+    a byte, and zeros follow where TVM leaves whatever was in memory.
+
+    Raises:
+        TypeError: dtypes that TVM lacks; all are named, before anything is written. Names that are no strings.
+        FileExistsError: without `force`. Otherwise as `NewFile`, and as reading the tensors.
+    """
+    require_flags(force=force, sync=sync)
+    require_calls(progress=progress)
+    require("arrays", arrays, Mapping, "a mapping of names to arrays")
+    codes = codes_of(tvm)
+    planned = _plan(arrays, codes)
+    names = b"".join(struct.pack("<Q", len(name)) + name for name in (_encoded(row.name) for row in planned))
+    count = struct.pack("<Q", len(planned))
+    pieces: list[Any] = [_HEAD.pack(LIST_MAGIC, 0, len(planned)) + names + count]
+    with NewFile(os.fsdecode(os.fspath(path)), force=force, sync=sync) as new:
+        at, held = 0, len(pieces[0])
+        for row in planned:
+            pieces += [row.head, _elements(row)]
+            held += len(row.head) + row.nbytes
+            if progress is not None:
+                progress(row.name, row.nbytes)
+            if held >= _BATCH_NBYTES or len(pieces) >= _BATCH_COUNT:
+                write_at(new.fd, pieces, at)
+                at, held, pieces = at + held, 0, []
+        write_at(new.fd, pieces, at)
+
+
+def _encoded(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
+
+
+def _plan(arrays: Mapping[str, Any], codes: Codes) -> list[_Planned]:
+    planned: list[_Planned] = []
+    problems: list[str] = []
+    for name, given in arrays.items():
+        require("name of a tensor", name, str, "a string")
+        try:
+            _encoded(name)
+        except UnicodeEncodeError:
+            problems.append(f"{name!r:.100} is no name that UTF-8 can hold")
+            continue
+        source = given if is_lazy(given) else np.asarray(given)
+        try:
+            text = written_dtype(np.dtype(source.dtype))
+            code, bits = codes.numbers[text]
+        except (UnsupportedError, KeyError):
+            problems.append(f"{source.dtype} of {name!r:.100}")
+            continue
+        shape = tuple(source.shape)
+        dtype: Any = numpy_dtype(text)
+        nbytes = prod(shape) * dtype.itemsize
+        head = _RECORD.pack(TENSOR_MAGIC, 0, _CPU, 0, len(shape), code, bits, 1)
+        head += struct.pack(f"<{len(shape) + 1}q", *shape, nbytes)
+        planned.append(_Planned(name, head, text, dtype, nbytes, source))
+    if problems:
+        problems[20:] = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []
+        raise TypeError(f"arrays: expected names and dtypes that TVM has, got {', '.join(problems)}")
+    return planned
+
+
+def is_lazy(value: Any) -> bool:
+    """Whether something is a tensor that is read when asked to: a Parameter, a Tensor, a StoredArray."""
+    return not isinstance(value, np.ndarray) and all(hasattr(value, name) for name in ("dtype", "shape", "read"))
+
+
+def _elements(row: _Planned) -> Any:
+    array = row.source.read() if is_lazy(row.source) else row.source
+    data = element_bytes(array, row.text, row.dtype)
+    if data.nbytes != row.nbytes:
+        raise ValueError(f"{row.name}: expected {row.nbytes} bytes as its shape and dtype say, got {data.nbytes}")
+    return data
+
+
+def element_bytes(array: np.ndarray[Any, Any], text: str, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return the bytes that a file has for an array: uint8, one-dimensional, a view wherever that is possible.
+
+    Args:
+        array: of `dtype`, or of one that `written_dtype` widens to it.
+        text: TVM's name of `dtype`.
+    """
+    values = np.ascontiguousarray(array if array.dtype == dtype else array.astype(dtype)).reshape(-1).view(np.uint8)
+    if text not in PACKED:
+        return values
+    out = np.zeros(values.size, np.uint8)
+    out[: (values.size + 1) // 2] = (values[0::2] & 15) << 4
+    out[: values.size // 2] |= values[1::2] & 15
+    return out

@@ -1,0 +1,112 @@
+"""What is wrong with an archive: raised at once by whoever opens it, gathered by whoever checks it."""
+
+import os
+
+from ..analysis.check_blob import Findings, Severity
+from ..errors import FormatError, MilblobError
+
+CODES = {
+    "not-an-archive": "neither a tar, nor a gzipped one, nor a directory with a metadata.json",
+    "tar": "a tar that readers cannot follow or follow in different ways: checksums, sizes, PAX records, its end",
+    "tar-end": "no end, or something behind it",
+    "gzip": "a gzip stream that is broken, or expands to far more than it should",
+    "journal": "a broken journal, or one of a change that cannot be completed here",
+    "member-name": "a name outside of the archive, or not beginning with ./",
+    "member-kind": "a link, a device, a sparse file",
+    "member-twice": "a member twice",
+    "missing-member": "a file that this version, style and executor has is not there",
+    "extra-member": "a file that this version, style and executor has not",
+    "module-name": "a file whose name belongs to no module",
+    "version": "a version that never was",
+    "metadata": "a key of metadata.json that is missing or of the wrong shape",
+    "form": "another version's form, or the published draft's; it is understood",
+    "date": "a date that does not parse",
+    "module-twice": "a module, or another key, twice in metadata.json",
+    "graph": "a graph that contradicts itself",
+    "graph-param": "a parameter that is no argument of the graph",
+    "param-shape": "a parameter of another shape than the graph says",
+    "param-dtype": "a parameter of another dtype than the graph says",
+    "missing-param": "an argument of the graph that is neither an input nor a parameter",
+    "constants": "constants_size_bytes is not the sum of the parameters",
+    "storage": "storage ids other than those of the graph: an old bug of TVM's exporter",
+    "params": "a .params file that is broken",
+    "params-trailing": "bytes behind the last tensor, which TVM ignores",
+    "params-twice": "a name twice, of which TVM takes the last tensor",
+    "params-reserved": "reserved fields or a device id other than 0, which TVM ignores",
+    "params-name": "a name that is no UTF-8",
+    "params-dtype": "an element type that TVM itself cannot read back",
+    "params-limit": "more than the C runtime takes by default: names of 80 bytes, 6 dimensions",
+}
+"""Every code that a finding of `Library.validate` can have, and what it means."""
+
+
+class Report:
+    """Where problems go.
+
+    Attributes:
+        path: of the archive, or None for a buffer.
+    """
+
+    def __init__(self, path: str | None, findings: Findings | None = None) -> None:
+        """Make one that raises what is refused and drops the rest; with `findings`, one that gathers everything."""
+        self.path = path
+        self._findings = findings
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether problems are gathered."""
+        return self._findings is not None
+
+    def file(self, member: str, root: str | None) -> str | None:
+        """Return the path of the file that holds a member: the archive, or in a directory the member itself."""
+        return self.path if root is None or not member else os.path.join(root, *member.split("/"))
+
+    def note(
+        self,
+        severity: Severity,
+        code: str,
+        words: str,
+        where: str = "",
+        offset: int | None = None,
+        file: str | None = None,
+    ) -> None:
+        """Gather something that readers can live with."""
+        if self._findings is not None:
+            self._add(severity, code, words, where, offset, file)
+
+    def refuse(
+        self,
+        code: str,
+        words: str,
+        where: str = "",
+        offset: int | None = None,
+        file: str | None = None,
+        kind: type[MilblobError] = FormatError,
+    ) -> None:
+        """Raise, or gather, something that nobody should go on with.
+
+        Raises:
+            FormatError, or `kind`: unless problems are gathered.
+        """
+        if self._findings is None:
+            raise kind(words, offset=offset, where=where, file=file or self.path)
+        self._add("error", code, words, where, offset, file)
+
+    def _add(self, severity: Severity, code: str, words: str, where: str, offset: int | None, file: str | None) -> None:
+        if self._findings is not None:
+            path = file or self.path
+            self._findings.add(severity, code, _plain(words), file=path, offset=offset, where=_plain(where))
+
+    def error(self, code: str, error: MilblobError | OSError, where: str = "") -> None:
+        """Raise, or gather, an error that was caught."""
+        if self._findings is None:
+            raise error
+        if isinstance(error, OSError):
+            self.refuse(code, f"file: expected to read it, got {error.strerror or error}", where, None, error.filename)
+        else:
+            self.refuse(code, error.what, where or error.where, error.offset, error.file)
+
+
+def _plain(text: str) -> str:
+    """Names come from the archive: nothing in them may start a new line or talk to the terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
