@@ -13,8 +13,9 @@ import pytest
 
 import tvm_archives as made
 from faults import temporaries
+from journal_bytes import journal_bytes
 from milblob import FormatError, UnsupportedError, tvm
-from milblob.storage.journal import JOURNAL
+from milblob.storage.pending import JOURNAL
 from milblob.tvm import edit  # noqa: F401  # before processes fork: importing it takes longer than what they do
 
 KINDS = ("tar", "tar.gz", "directory")
@@ -313,11 +314,16 @@ def test_directories_that_are_no_archives_stay(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_bytes(b"")
     with tvm.open(path) as library:
-        with pytest.raises(FileExistsError, match="got another directory"):
+        with pytest.raises(FileExistsError, match="expected an unpacked archive to replace, got something else"):
             library.with_params({"p0": NEW}, tmp_path / "mine", force=True)
         for place in (path / "parameters" / "x", tmp_path):
             with pytest.raises(ValueError, match="got one inside or around it"):
                 library.with_params({"p0": NEW}, place, force=True)
+    other = made.make(tmp_path / "other", made.files_of(), "directory")
+    (other / "parameters" / "mine.txt").write_bytes(b"")
+    (other / "notes.txt").write_bytes(b"")
+    with tvm.open(path) as library, pytest.raises(FileExistsError, match="the file notes.txt that is no part of one"):
+        library.with_params({"p0": NEW}, other, force=True)
     with tvm.open(made.make(tmp_path / "m.tar", made.files_of())) as library, pytest.raises(FileExistsError):
         library.with_params({"p0": NEW}, path, force=True)
     assert (read(path) == made.C).all()
@@ -352,8 +358,6 @@ def test_links_in_a_directory_are_not_followed(tmp_path):
 
 def test_a_journal_from_elsewhere_changes_nothing_else(tmp_path):
     """A journal that comes with a directory names another file, or one behind a link: nothing is touched."""
-    from milblob.storage import journal
-
     path = made.make(tmp_path / "m", made.files_of(), "directory")
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
@@ -361,7 +365,7 @@ def test_a_journal_from_elsewhere_changes_nothing_else(tmp_path):
     (path / "parameters").symlink_to(tmp_path)
     for name in ("metadata.json", "../victim", "parameters/victim"):
         size = os.path.getsize(os.path.join(path, name))
-        journal._write_journal(str(path), JOURNAL, [journal._Entry(journal._PATCH, name, size, 0, b"XX")])
+        (path / JOURNAL).write_bytes(journal_bytes((1, name, size, 0, b"XX")))
         with pytest.raises(FormatError, match="journal: expected changes of the model file"):
             tvm.open(path)
         (path / JOURNAL).unlink()
