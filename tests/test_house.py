@@ -21,7 +21,7 @@ ORDER = [
     "errors", "arguments", "_codec", "threads", "parallel", "dtypes", "jsontext", "mapping", "turns", "transfer", "files", "journal", "blob", "tensorvalue", "writer",
     "schema", "metadata", "program", "splice", "edits", "text", "listing", "package", "dedupe", "dense", "decode", "compression", "tensor", "model",
     "casting", "cast_rules", "decompressing", "formats", "editing", "opening", "refitting", "plan", "records", "relocate", "arrange", "manifest",
-    "destination", "repacking", "merge", "pieces", "histogram", "measuring", "contenthash", "layouts", "ranges", "structure", "sides", "compare", "matches", "matching", "blobcheck", "tvm", "valuecheck", "check",
+    "destination", "repacking", "merge", "pieces", "histogram", "measuring", "layouts", "ranges", "structure", "sides", "contenthash", "compare", "matches", "matching", "blobcheck", "tvm", "valuecheck", "check",
     "about", "compat", "cli",
 ]  # fmt: skip
 

@@ -55,7 +55,7 @@ def test_it_is_imported_when_it_is_first_used():
         import milblob
         print([name for name in sys.modules if name.startswith("milblob.tvm")])
         milblob.tvm.read_params
-        print("milblob.tvm.params" in sys.modules, "coremltools" in sys.modules, "google.protobuf" in sys.modules)
+        print("milblob.tvm.library" in sys.modules, "coremltools" in sys.modules, "google.protobuf" in sys.modules)
     """
     assert run_child(code).splitlines() == ["[]", "True False False"]
 

@@ -14,6 +14,7 @@ from .check import Finding, check
 from .compression import Compression
 from .dtypes import DType
 from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
+from .formats import archive as _archive
 from .model import Model, load
 from .opening import open
 from .program import Use
@@ -112,6 +113,15 @@ _LATER = {
     "repack": "repacking",
     "BlobWriter": "writer",
 }
+
+
+def _archives() -> Any:
+    from importlib import import_module
+
+    return import_module(f"{__name__}.tvm.refit")
+
+
+_archive.register(_archives)  # formats lie below tvm, and import nothing of it
 
 
 def __getattr__(name: str) -> Any:

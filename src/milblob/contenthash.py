@@ -3,7 +3,8 @@
 docs/hash.md defines, byte for byte, what is hashed.
 """
 
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +13,11 @@ from . import _codec
 from .arguments import require_flags
 from .dtypes import DType
 from .errors import UnsupportedError
+from .formats.elements import Readable
 from .model import Model
 from .pieces import Piece, dense_pieces, in_order, stored_piece
 from .program import Program
+from .sides import Side, is_arrays
 from .tensor import Tensor
 from .threads import PIECE_NBYTES, ordered
 
@@ -41,7 +44,8 @@ def content_hash(source: Any, *, dense: bool = False) -> ContentHash:
     compilers note about themselves do not count; neither does whether a value lies in a weight file or in the Program.
 
     Args:
-        source: what `open` takes, or an open Model.
+        source: what `open` takes, or an open Model; a file of arrays, such as .npz, .safetensors or .params, or an
+            archive of TVM; or a mapping from names to arrays. Arrays have the hash of a weight file with their names.
         dense: hash compressed weights by their decoded values, so that they equal those of the decompressed model; else
             by their scheme and stored parts.
 
@@ -52,16 +56,24 @@ def content_hash(source: Any, *, dense: bool = False) -> ContentHash:
         As `open` and `Tensor.read`: all or nothing.
     """
     require_flags(dense=dense)
+    if is_arrays(source):
+        with contextlib.ExitStack() as stack:
+            arrays = Side.open(source, False, stack).tensors
+            digests = dict(zip(arrays, tensor_hashes(arrays.values(), dense=dense), strict=True))
+            return ContentHash(_whole(digests, []), digests)
     with _with_constants(source) as model:
         tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
         hashes = dict(zip(tensors, tensor_hashes(tensors.values(), dense=dense), strict=True))
-        lines = [b"tensor %b %b\n" % (digest.encode(), _text(name)) for name, digest in hashes.items()]
-        for _, program in model._programs:
-            lines += _uses(program, dense)
-        return ContentHash(_message(b"milblob model 1\n" + b"".join(sorted(lines))), hashes)
+        uses = [line for _, program in model._programs for line in _uses(program, dense)]
+        return ContentHash(_whole(hashes, uses), hashes)
 
 
-def tensor_hashes(tensors: Iterable[Tensor], *, dense: bool = False) -> Iterator[str]:
+def _whole(hashes: Mapping[str, str], uses: list[bytes]) -> str:
+    lines = [b"tensor %b %b\n" % (digest.encode(), _text(name)) for name, digest in hashes.items()]
+    return _message(b"milblob model 1\n" + b"".join(sorted(lines + uses)))
+
+
+def tensor_hashes(tensors: Iterable[Readable], *, dense: bool = False) -> Iterator[str]:
     """Yield the hash of each tensor, in order; small ones are worked on several at a time."""
     known: dict[Any, bytes] = {}
     yield from in_order(tensors, lambda tensor: _tensor(tensor, dense, known).hex())
@@ -95,9 +107,9 @@ def _with_constants(source: Any) -> Model:
 # ----------------------------------------------------------------------------------------------------------- one tensor
 
 
-def _tensor(tensor: Tensor, dense: bool, known: dict[Any, bytes], depth: int = 0) -> bytes:
+def _tensor(tensor: Readable, dense: bool, known: dict[Any, bytes], depth: int = 0) -> bytes:
     """The hash of a tensor. `known` keeps those of what several tensors share."""
-    if tensor._compressed is not None and not dense:
+    if isinstance(tensor, Tensor) and tensor._compressed is not None and not dense:
         if depth > _MAX_DEPTH:
             words = f"constexpr operations: expected a chain of at most {_MAX_DEPTH}, got more"
             raise UnsupportedError(words, file=tensor.file, where=tensor.where)
@@ -115,15 +127,15 @@ def _tensor(tensor: Tensor, dense: bool, known: dict[Any, bytes], depth: int = 0
     return bytes.fromhex(_message(b"milblob tensor 1\n%b\n%b\n" % (_type(tensor), data.hex().encode())))
 
 
-def _type(tensor: Tensor) -> bytes:
+def _type(tensor: Readable) -> bytes:
     return f"{tensor.mil_dtype} [{', '.join(map(str, tensor.shape))}]".encode()
 
 
-def _data(tensor: Tensor, known: dict[Any, bytes]) -> bytes:
+def _data(tensor: Readable, known: dict[Any, bytes]) -> bytes:
     piece = stored_piece(tensor)
     if piece is None:
         return _digest(dense_pieces(tensor))
-    if not tensor.is_blob:
+    if not isinstance(tensor, Tensor) or not tensor.is_blob:
         return _digest([piece])
     key = (tensor.file, tensor.offset, piece.dtype)
     found = known.get(key)
@@ -132,7 +144,7 @@ def _data(tensor: Tensor, known: dict[Any, bytes]) -> bytes:
     return found
 
 
-def _strings(tensor: Tensor) -> bytes:
+def _strings(tensor: Readable) -> bytes:
     return b"".join(_text(text) for text in tensor.read().reshape(-1).tolist())
 
 

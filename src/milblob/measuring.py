@@ -10,9 +10,9 @@ import numpy as np
 from . import _codec
 from .arguments import require, require_flags
 from .dtypes import DType, as_dtype, dtype_of
+from .formats.elements import Readable
 from .histogram import Bin, Histogram
 from .pieces import Piece, array_pieces, dense_pieces, in_order, split
-from .tensor import Tensor
 from .threads import ordered
 
 _WIDE = {
@@ -101,7 +101,8 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
     """Look at every value of a tensor once, without the GIL and, if there are many, in several threads.
 
     Args:
-        source: a Tensor (a compressed weight is decoded, a part at a time), or anything NumPy makes an array of, in any
+        source: a Tensor (a compressed weight is decoded, a part at a time), an array of a file that is not yet read (a
+            StoredArray, a Parameter of TVM), or anything NumPy makes an array of, in any
             memory order.
         dtype: what the elements of an array are: a DType, a name or a NumPy dtype; default: the array's own. uint3 and
             uint6 must be named, their arrays are uint8.
@@ -116,7 +117,7 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
             of `dtype` (integers may be narrowed).
     """
     require_flags(histogram=histogram, distinct=distinct)
-    if isinstance(source, Tensor):
+    if isinstance(source, Readable):
         if source.mil_dtype is DType.STRING:
             return _nothing(DType.STRING, source.shape, source.size)
         return _of_pieces(dense_pieces(source), source.mil_dtype, source.shape, histogram, distinct, source)
@@ -130,7 +131,7 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
     return _of_pieces(array_pieces(array, element), element, array.shape, histogram, distinct, array)
 
 
-def statistics_of(tensors: Iterable[Tensor], **options: Any) -> Iterator[Statistics]:
+def statistics_of(tensors: Iterable[Readable], **options: Any) -> Iterator[Statistics]:
     """Yield the statistics of each tensor, in order; small ones are looked at several at a time."""
     yield from in_order(tensors, lambda tensor: statistics(tensor, **options))
 
@@ -148,7 +149,7 @@ def _of_pieces(
         bins = ()
         if found.minimum is not None:
             second = Histogram(found.minimum, found.maximum)
-            again = dense_pieces(source) if isinstance(source, Tensor) else array_pieces(source, dtype)
+            again = dense_pieces(source) if isinstance(source, Readable) else array_pieces(source, dtype)
             for piece in again:
                 second.add(np.ndarray((piece.count,), dtype.numpy, piece.buffer, piece.offset))  # type: ignore[arg-type]
             bins = second.bins()

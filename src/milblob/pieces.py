@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _codec
 from .dense import read
+from .formats.elements import Readable
 from .tensor import Tensor
 from .tensorvalue import stored_bytes
 from .threads import ordered
@@ -41,7 +42,7 @@ class Piece(NamedTuple):
         return int(self.dtype.nbytes(self.count))
 
 
-def stored_piece(tensor: Tensor) -> Piece | None:
+def stored_piece(tensor: Readable) -> Piece | None:
     """Return the stored elements of a tensor in one piece; None for a compressed weight.
 
     Nothing is copied or unpacked where the stored bytes are the elements, as in all weight files.
@@ -49,17 +50,20 @@ def stored_piece(tensor: Tensor) -> Piece | None:
     Raises:
         As `Tensor.read`; TypeError: strings.
     """
-    if tensor._compressed is not None:
+    if isinstance(tensor, Tensor) and tensor._compressed is not None:
         return None
     packed = tensor.read_packed()
-    return Piece(_codec.Buffer(packed, tensor.file), 0, tensor.size, tensor.mil_dtype)
+    return Piece(
+        _codec.Buffer(packed, tensor.file if isinstance(tensor, Tensor) else None), 0, tensor.size, tensor.mil_dtype
+    )
 
 
-def dense_pieces(tensor: Tensor) -> Iterator[Piece]:
+def dense_pieces(tensor: Readable) -> Iterator[Piece]:
     """Yield the values of a tensor, decoded, in order; those of a compressed weight in pieces of PIECE_NBYTES."""
     piece = stored_piece(tensor)
-    if piece is not None:
-        yield piece
+    if piece is not None or not isinstance(tensor, Tensor):
+        if piece is not None:
+            yield piece
         return
     with tensor._naming():
         dense = tensor._dense()
@@ -92,7 +96,7 @@ def split(piece: Piece) -> list[Piece]:
     ]
 
 
-def in_order(tensors: Iterable[Tensor], work: Callable[[Tensor], _R]) -> Iterator[_R]:
+def in_order(tensors: Iterable[Readable], work: Callable[[Any], _R]) -> Iterator[_R]:
     """Yield work(tensor) for each, in order.
 
     Those of a middling size are worked on several at a time. Large ones come alone: `work` shares them out itself. For
@@ -102,7 +106,9 @@ def in_order(tensors: Iterable[Tensor], work: Callable[[Tensor], _R]) -> Iterato
         yield from ordered(work, list(some), size == "middling")
 
 
-def _size(tensor: Tensor) -> str:
-    if tensor._compressed is not None or None in tensor._shape or tensor.nbytes >= PIECE_NBYTES:
+def _size(tensor: Readable) -> str:
+    if isinstance(tensor, Tensor) and (tensor._compressed is not None or None in tensor._shape):
+        return "large"
+    if tensor.nbytes >= PIECE_NBYTES:
         return "large"
     return "tiny" if tensor.nbytes < _TINY_NBYTES else "middling"

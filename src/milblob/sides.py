@@ -12,10 +12,18 @@ from .arguments import Names, names_in, require
 from .dtypes import dtype_of
 from .formats.arrays import StoredArray
 from .formats.elements import Readable
+from .formats.params import Parameter
 from .formats.read import is_array_file, open_arrays
 from .formats.weights import with_notes
 from .model import Model
 from .tensor import Tensor
+
+
+def is_arrays(source: Any) -> bool:
+    """Whether what a caller gave is arrays, in a file or in memory, and no model."""
+    if isinstance(source, str | os.PathLike):
+        return is_array_file(os.fsdecode(source))
+    return isinstance(source, Mapping) and not isinstance(source, Model)
 
 
 class Side(NamedTuple):
@@ -40,7 +48,7 @@ class Side(NamedTuple):
             for name in source:
                 require("names of arrays", name, str, "str")
             return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays")
-        if isinstance(source, str | os.PathLike) and is_array_file(os.fsdecode(source)):
+        if is_arrays(source):
             arrays = stack.enter_context(open_arrays(source))
             return cls({name: arrays[name] for name in arrays}, None, os.fsdecode(source))
         model = stack.enter_context(Model(source, stored=stored))
@@ -95,7 +103,7 @@ class _Spare:
 
 
 def _array(name: str, value: Any) -> Readable:
-    if isinstance(value, Tensor | StoredArray):
+    if isinstance(value, Tensor | StoredArray | Parameter):
         return value
     array = np.asarray(value)
     return StoredArray(name, dtype_of(array, f"array {name!r}"), array.shape, lambda: array)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..dtypes import DType, as_dtype
 from ..errors import UnsupportedError
-from ..formats.arrays import StoredArray
+from ..formats.elements import Readable
 from ..formats.read import open_arrays
 from ..formats.weights import write_weights
 from . import output
@@ -53,13 +53,13 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _open(stack: ExitStack, arguments: Namespace) -> tuple[dict[str, StoredArray], dict[str, str]]:
+def _open(stack: ExitStack, arguments: Namespace) -> tuple[dict[str, Readable], dict[str, str]]:
     """Open all sources: the arrays, and the dtypes of those that are left out, by name.
 
     Raises:
         ValueError: a name in two of them.
     """
-    chosen: dict[str, StoredArray] = {}
+    chosen: dict[str, Readable] = {}
     skipped: dict[str, str] = {}
     for source in arguments.sources:
         arrays = stack.enter_context(open_arrays(source))
@@ -77,7 +77,7 @@ def _open(stack: ExitStack, arguments: Namespace) -> tuple[dict[str, StoredArray
     return chosen, skipped
 
 
-def _dtypes(arrays: dict[str, StoredArray], options: list[str]) -> dict[str, DType]:
+def _dtypes(arrays: dict[str, Readable], options: list[str]) -> dict[str, DType]:
     """Read --dtype NAME=DTYPE; NAME may be a pattern. The last one that matches counts.
 
     Raises:

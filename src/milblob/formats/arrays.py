@@ -11,6 +11,7 @@ from ..dtypes import DType, as_dtype
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..jsontext import as_shape, parse_json
 from ..tensorvalue import require_shape, stored_bytes
+from .params import Parameter
 
 _BY_NAME: dict[str, DType] = {str(dtype): dtype for dtype in DType}
 
@@ -131,17 +132,17 @@ class StoredArray:
         return f"<StoredArray {self.name!r}: {self.mil_dtype} [{', '.join(map(str, self.shape))}]>"
 
 
-class Arrays(Mapping[str, StoredArray]):
+class Arrays(Mapping[str, StoredArray | Parameter]):
     """The arrays of a file by name, in its order; what each is, is found out when it is asked for.
 
     A context manager. Closing ends reading; arrays that were read stay valid.
     """
 
-    def __init__(self, find: Mapping[str, Callable[[], StoredArray]], close: Callable[[], None]) -> None:
+    def __init__(self, find: Mapping[str, Callable[[], StoredArray | Parameter]], close: Callable[[], None]) -> None:
         self._find = find
         self._close = close
 
-    def __getitem__(self, name: str) -> StoredArray:
+    def __getitem__(self, name: str) -> StoredArray | Parameter:
         return self._find[name]()
 
     def __iter__(self) -> Iterator[str]:

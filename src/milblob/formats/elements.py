@@ -8,6 +8,7 @@ import numpy as np
 from ..dtypes import DType
 from ..tensor import Tensor
 from .arrays import StoredArray
+from .params import Parameter
 
 Progress = Callable[[str, int], None]
 """Called with the name and the stored bytes of each tensor once it is written."""
@@ -32,7 +33,7 @@ PLAIN = frozenset(
 """Dtypes that NumPy itself has."""
 
 
-Readable = Tensor | StoredArray
+Readable = Tensor | StoredArray | Parameter
 """What is written to a format: tensors of models, and arrays of other formats."""
 
 

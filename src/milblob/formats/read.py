@@ -1,29 +1,57 @@
 """Files of arrays: which format a path is of."""
 
 import os
+from functools import partial
 
 from ..errors import UnsupportedError
 from ..package import BLOB_SUFFIXES
+from . import archive
 from .arrays import Arrays
+from .params import Parameters, open_params
 
-SUFFIXES = (".npz", ".safetensors", ".npy")
+SUFFIXES = (".npz", ".safetensors", ".npy", ".params")
+CACHES = ("tensor-cache.json", "ndarray-cache.json")
 LISTINGS = (".json", ".mil")
 
 
 def is_array_file(path: str) -> bool:
     """Whether a path is one that `open_arrays` takes: by its suffix; of a directory, by what is in it."""
+    return array_kind(path) is not None
+
+
+def array_kind(path: str) -> str | None:
+    """Return what a path is that `open_arrays` takes, such as "npz", "params" or "archive"; None of others."""
+    if archive.is_archive(path):
+        return "archive"
+    if is_cache(path):
+        return "tensor-cache"
     if os.path.isdir(path):
-        names = os.listdir(path)
-        return any(name.endswith(".npy") for name in names) and not {"Manifest.json", "model.mil", "model0"} & {*names}
-    return os.path.splitext(path)[1].lower() in SUFFIXES
+        return "npy" if _holds_npy(path) else None
+    suffix = os.path.splitext(path)[1].lower()
+    return suffix[1:] if suffix in SUFFIXES else None
+
+
+def is_cache(path: str) -> bool:
+    """Whether a path is a tensor cache of TVM, or a directory with one."""
+    if os.path.isdir(path):
+        return any(os.path.lexists(os.path.join(path, name)) for name in CACHES)
+    return os.path.basename(path) in CACHES
+
+
+def _holds_npy(path: str) -> bool:
+    names = os.listdir(path)
+    return any(name.endswith(".npy") for name in names) and not {"Manifest.json", "model.mil", "model0"} & {*names}
 
 
 def open_arrays(path: str | os.PathLike[str]) -> Arrays:
-    """Open a .safetensors, .npz or .npy file, a directory of .npy files, a weight file or a listing of one.
+    """Open a .safetensors, .npz, .npy or .params file, a directory of .npy files, a weight file or a listing of one.
+
+    Also a tensor cache of TVM, or the parameters of a Model Library Format archive: as they are called in their file;
+    of an archive with several modules, "module/parameter".
 
     Returns:
-        Mapping from names to `StoredArray`; a context manager. Arrays lie over the mapped file wherever it holds their
-        elements, and stay valid after closing. What milblob noted about dtypes that the format lacks is heeded.
+        Mapping from names to `StoredArray`, or to `Parameter` for TVM's files; a context manager. Arrays lie over the
+        mapped file wherever it holds their elements, and stay valid after closing. What milblob noted about dtypes that the format lacks is heeded.
 
     Raises:
         OSError: it cannot be opened.
@@ -32,6 +60,12 @@ def open_arrays(path: str | os.PathLike[str]) -> Arrays:
     """
     path = os.fsdecode(os.fspath(path))
     suffix = os.path.splitext(path)[1].lower()
+    if archive.is_archive(path):
+        return _as_arrays(archive.kind().open_arrays(path))
+    if is_cache(path):
+        from . import tensor_cache
+
+        return _as_arrays(tensor_cache.open_cache(path))
     if os.path.isdir(path):
         from . import npy_dir
 
@@ -44,6 +78,8 @@ def open_arrays(path: str | os.PathLike[str]) -> Arrays:
         from . import safetensors
 
         return safetensors.open_arrays(path)
+    if suffix == ".params":
+        return _as_arrays(open_params(path))
     if suffix == ".npy":
         from . import npy_dir
 
@@ -53,5 +89,9 @@ def open_arrays(path: str | os.PathLike[str]) -> Arrays:
 
         return weights.open_arrays(path)
     raise UnsupportedError(
-        f"arrays: expected .safetensors, .npz, .npy, a directory of .npy, a weight file or a listing of one, got {path}"
+        f"arrays: expected .safetensors, .npz, .npy, .params, a directory of .npy, an archive, a weight file or its listing, got {path}"
     )
+
+
+def _as_arrays(parameters: Parameters) -> Arrays:
+    return Arrays({name: partial(parameters.__getitem__, name) for name in parameters}, parameters.close)

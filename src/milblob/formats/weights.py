@@ -18,6 +18,7 @@ from ..tensor import Tensor
 from ..writer import BlobWriter
 from .arrays import Arrays, StoredArray, restored
 from .elements import Progress, Readable, elements
+from .params import Parameter
 
 LISTINGS = (".json", ".mil")
 
@@ -37,7 +38,7 @@ def write_weights(
     """Write arrays to a new weight file, one record for each, in their order.
 
     Args:
-        tensors: name -> anything NumPy makes an array of, a Tensor of a model, or a StoredArray of another file. Read
+        tensors: name -> anything NumPy makes an array of, a Tensor of a model, or a StoredArray or Parameter of another file. Read
             one at a time, and written from the mapped file where it holds the values.
         path: the weight file; appears whole or not at all.
         listing: a file beside it, or above, that says which record is which: .json, or .mil for MIL text. Either of
@@ -154,7 +155,7 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def _readable(name: str, tensor: Any) -> Readable:
-    if isinstance(tensor, Tensor | StoredArray):
+    if isinstance(tensor, Tensor | StoredArray | Parameter):
         return tensor
     array = np.asarray(tensor)
     return _Given(name, as_dtype(array.dtype), array.shape, lambda: array)

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
 from ..mapping import Mapping as MappedFile
-from .codes import numpy_dtype
+from .params_codes import numpy_dtype
 from .params import Parameter, Parameters, Views
 
 NAMES = ("tensor-cache.json", "ndarray-cache.json")

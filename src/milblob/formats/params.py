@@ -16,7 +16,7 @@ from ..files import NewFile
 from ..mapping import Mapping as MappedFile
 from ..tensorvalue import stored_bytes
 from ..transfer import write_at
-from .codes import PACKED, Codes, codes_of, dtype_text, numpy_dtype, written_dtype
+from .params_codes import PACKED, Codes, codes_of, dtype_text, numpy_dtype, written_dtype
 
 SUFFIX = ".params"
 LIST_MAGIC, TENSOR_MAGIC = 0xF7E58D4F05049CB7, 0xDD5E40F096B4A13F
@@ -368,7 +368,7 @@ def read_params(source: Any, *, tvm: str | None = None) -> Views:
     if isinstance(source, str | os.PathLike):
         path = os.fsdecode(os.fspath(source))
         if path.endswith(".json") or os.path.isdir(path):
-            from .cache import open_cache
+            from .tensor_cache import open_cache
 
             codes_of(tvm)
             return Views(open_cache(path))
