@@ -2,18 +2,14 @@
 
 import os
 from argparse import Namespace
-from collections.abc import Mapping
 from contextlib import ExitStack
 
-from .. import opening
 from ..errors import UnsupportedError
 from ..formats import weights
-from ..formats.elements import Readable
-from ..formats.read import is_array_file, open_arrays
 from ..formats.write import save
 from ..package import BLOB_SUFFIXES
 from .saving import check_target, report, shown, with_hint
-from .selection import describe_filter, matches, select
+from .selection import describe_filter, open_chosen
 
 
 def run(arguments: Namespace) -> int:
@@ -28,7 +24,9 @@ def run(arguments: Namespace) -> int:
         raise ValueError(f"output {target}: expected a weight file (.bin), which --listing and --align are about")
     check_target(source, target)
     with ExitStack() as stack:
-        chosen = _open(stack, source, arguments)
+        chosen = open_chosen(
+            stack, source, arguments, constants=arguments.constants, stored=arguments.stored, noted=True
+        ).tensors
         if not chosen:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to convert: expected at least one, got none{' for ' if wanted else ''}{wanted}")
@@ -44,14 +42,3 @@ def run(arguments: Namespace) -> int:
             raise with_hint(error, chosen, arguments) from None
         report(arguments, source, target, chosen, **({"listing": listing} if to_weights else {}))
     return 0
-
-
-def _open(stack: ExitStack, source: str, arguments: Namespace) -> Mapping[str, Readable]:
-    """Open the source and choose from it."""
-    if not is_array_file(source):
-        model = stack.enter_context(opening.open(source, constants=arguments.constants, stored=arguments.stored))
-        return weights.with_notes(select(model, arguments), model)
-    if arguments.function is not None or arguments.constants or arguments.stored:
-        raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
-    arrays = stack.enter_context(open_arrays(source))
-    return {name: arrays[name] for name in arrays if matches(name, arguments.keep)}

@@ -3,16 +3,18 @@
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from math import prod
 from typing import Any, NamedTuple
 
-from .. import opening
-from ..errors import MilblobError
-from ..model import Model
+from ..errors import MilblobError, UnsupportedError
+from ..formats.arrays import StoredArray
+from ..formats.elements import Readable
+from ..formats.params import Parameter
 from ..tensor import Tensor
 from . import output
 from .patterns import fold, scopes
-from .selection import describe_filter, select
+from .selection import Chosen, describe_filter, open_chosen
 
 _MAX_SCOPES = 12
 
@@ -45,21 +47,26 @@ class Row(NamedTuple):
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    with opening.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
-        chosen = select(model, arguments)
-        rows = _sorted([_row(tensor) for tensor in chosen.values()], arguments.sort)
-        unique = _unique_nbytes(chosen.values())
+    with ExitStack() as stack:
+        opened = open_chosen(stack, arguments.model, arguments, constants=arguments.constants, stored=arguments.stored)
+        chosen = opened.tensors
+        rows = [
+            _row(tensor) if isinstance(tensor, Tensor) else array_row(name, tensor, opened.path)
+            for name, tensor in chosen.items()
+        ]
+        unique = sum(row.nbytes or 0 for row in rows) if opened.model is None else _unique_nbytes(chosen.values())
+        rows = _sorted(rows, arguments.sort)
         if not chosen and describe_filter(arguments) and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
         if arguments.json:
-            _print_json(model, rows, unique, arguments)
+            _print_json(opened, rows, unique, arguments)
             return 0
         if arguments.pattern:
             _print_patterns(rows, arguments.sort)
         elif rows:
             _print_rows(rows, arguments.verbose)
         if not arguments.quiet:
-            _print_totals(rows, unique, model.kind == "blob")
+            _print_totals(rows, unique, opened.kind == "blob")
     return 0
 
 
@@ -86,13 +93,30 @@ def _row(tensor: Tensor) -> Row:
     )
 
 
-def _unique_nbytes(tensors: Iterable[Tensor]) -> int:
+def array_row(name: str, array: StoredArray | Parameter, path: str) -> Row:
+    """What is listed of an array; also of one whose dtype or shape no array can have."""
+    shape: tuple[int | None, ...] = (None,)
+    with suppress(UnsupportedError):
+        shape = array.shape
+    count = None if None in shape else prod(shape)  # type: ignore[arg-type]
+    if not isinstance(array, Parameter):
+        return Row(name, str(array.mil_dtype), shape, count, array.nbytes, "", "", path, None, "")
+    try:
+        dtype = str(array.mil_dtype)
+    except UnsupportedError:
+        dtype = array.dtype_text
+    return Row(name, dtype, shape, count, array.stored_nbytes, "", "", array.file or path, array.offset, "")
+
+
+def _unique_nbytes(tensors: Iterable[Readable]) -> int:
     """Stored bytes, with each blob counted once however many tensors refer to it."""
     seen: set[Any] = set()
     total = 0
     pending = list(tensors)
     while pending:
         tensor = pending.pop()
+        if not isinstance(tensor, Tensor):
+            continue
         parts = tensor.parts
         if parts:
             pending.extend(parts.values())
@@ -136,10 +160,10 @@ def _totals(rows: list[Row], unique: int) -> dict[str, Any]:
     }
 
 
-def _print_json(model: Model, rows: list[Row], unique: int, arguments: Namespace) -> None:
+def _print_json(opened: Chosen, rows: list[Row], unique: int, arguments: Namespace) -> None:
     document: dict[str, Any] = {
-        "path": model.path,
-        "kind": model.kind,
+        "path": opened.path,
+        "kind": opened.kind,
         "tensors": [{key: value for key, value in row._asdict().items() if key != "element_count"} for row in rows],
         "totals": _totals(rows, unique),
     }

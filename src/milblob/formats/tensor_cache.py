@@ -9,8 +9,8 @@ from typing import Any
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
 from ..mapping import Mapping as MappedFile
-from .params_codes import numpy_dtype
 from .params import Parameter, Parameters, Views
+from .params_codes import numpy_dtype
 
 NAMES = ("tensor-cache.json", "ndarray-cache.json")
 _SHARD, _BF16 = "raw-shard", "f32-to-bf16"

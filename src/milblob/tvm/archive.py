@@ -7,8 +7,8 @@ from typing import Any
 from .. import journal
 from ..errors import FormatError, UnsupportedError
 from ..files import PREFIX
-from ..mapping import Mapping as MappedFile
 from ..formats.params import MAGIC as PARAMS_MAGIC
+from ..mapping import Mapping as MappedFile
 from .report import Report
 from .tar import BLOCK, MAX_MEMBERS, Member, walk_tar
 from .unzip import MAGIC, decompress, header_of, most_nbytes

@@ -12,11 +12,11 @@ from ..arguments import require, require_flags
 from ..destination import is_in_place, new_file, set_mode
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..files import NewDirectory, NewFile, lock, unlock
+from ..formats.params import Parameter, element_bytes, is_lazy
+from ..formats.params_codes import PACKED
 from ..mapping import Mapping as MappedFile
 from ..transfer import copy_range, write_at
 from .archive import METADATA
-from ..formats.params_codes import PACKED
-from ..formats.params import Parameter, element_bytes, is_lazy
 from .unzip import compress
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import Any, Self
 from ..arguments import as_integer
 from ..blobcheck import Finding
 from ..errors import FormatError
-from .archive import METADATA, Archive
+from ..formats.params import Parameters, parameters_in
 from ..formats.params_codes import ARCHIVED, Codes, codes_of
+from .archive import METADATA, Archive
 from .graph import Graph, parse_graph
 from .layout import File, graph_names, module_of, parameters_name, role_of
 from .metadata import FULL_MODEL, Memory, ModuleInfo, Target, parse_metadata
-from ..formats.params import Parameters, parameters_in
 from .report import Report
 
 

@@ -11,7 +11,7 @@ from ..destination import is_in_place
 from ..dtypes import as_dtype
 from ..errors import MilblobError
 from ..formats.params import Parameter, is_lazy
-from ..refitting import Refitted, RefitReport
+from ..refitting import RefitReport, Refitted
 from .arrays import named_parameters, open_arrays
 from .edit import listed, require_parameters
 from .library import Library, Module
