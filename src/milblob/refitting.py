@@ -103,11 +103,11 @@ def refit(
     """Give weights of a model new values, in place: all of them or none.
 
     Args:
-        path: a .mlpackage, .mlmodelc, .mlmodel or weight file; or a Model Library Format archive of TVM, whose parameters
-            are the weights (docs/tvm.md).
+        path: a .mlpackage, .mlmodelc, .mlmodel or weight file; or a Model Library Format archive of TVM, whose
+            parameters are the weights (docs/tvm.md).
         weights: name -> array (a NumPy array, or a Tensor of another model), or the path of a .safetensors, .npz,
-            .npy or .params file, of a directory of .npy files, or of an archive. Every one of them must fit; weights of the model that are not
-            among them stay.
+            .npy or .params file, of a directory of .npy files, or of an archive. Every one of them must fit; weights
+            of the model that are not among them stay.
         mapping: name in `weights` -> name in the model, where they differ; None leaves one out. A list of names gives
             several weights the same values, as all weights of one blob need them.
         cast: convert floats to floats (round to nearest even) and integers to integers (every element is checked).

@@ -1,7 +1,7 @@
 """Archives that hold arrays and belong to a package above this one: which paths they are, and who opens them.
 
-milblob.tvm knows Model Library Format archives, and is built on this package. So nothing here imports it: milblob itself
-says, once, where to find it (`Kind`).
+milblob.tvm knows Model Library Format archives, and is built on this package. So nothing here imports it: milblob
+itself says, once, where to find it (`Kind`).
 """
 
 import os

@@ -51,7 +51,8 @@ def open_arrays(path: str | os.PathLike[str]) -> Arrays:
 
     Returns:
         Mapping from names to `StoredArray`, or to `Parameter` for TVM's files; a context manager. Arrays lie over the
-        mapped file wherever it holds their elements, and stay valid after closing. What milblob noted about dtypes that the format lacks is heeded.
+        mapped file wherever it holds their elements, and stay valid after closing. What milblob noted about dtypes that the
+        format lacks is heeded.
 
     Raises:
         OSError: it cannot be opened.
@@ -89,7 +90,7 @@ def open_arrays(path: str | os.PathLike[str]) -> Arrays:
 
         return weights.open_arrays(path)
     raise UnsupportedError(
-        f"arrays: expected .safetensors, .npz, .npy, .params, a directory of .npy, an archive, a weight file or its listing, got {path}"
+        f"arrays: expected .safetensors, .npz, .npy (or a directory), .params, an archive, a weight file or listing, got {path}"
     )
 
 

@@ -19,11 +19,12 @@ def save(
 
     Args:
         tensors: name -> Tensor, StoredArray or Parameter.
-        path: ends in .npz, .safetensors or .params; a directory that exists, or ends in a slash, or has no suffix, is one.
+        path: ends in .npz, .safetensors or .params; a directory that exists, or ends in a slash, or has no suffix,
+            is one.
         force: replace what is there: a file, or a directory that an earlier call has made.
         progress: told of each tensor.
-        packed: see `elements.elements`. A .params file has no notes, and so the values themselves: int4, uint1, uint2 and
-            uint4 as int8 and uint8 (see `params.write_params`).
+        packed: see `elements.elements`. A .params file has no notes, and so the values themselves: int4, uint1,
+            uint2 and uint4 as int8 and uint8 (see `params.write_params`).
 
     Raises:
         ValueError: another suffix. Otherwise as the format's own `save`.

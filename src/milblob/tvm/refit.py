@@ -134,7 +134,8 @@ def _pair(
         if old not in given
     ]
     targets: dict[str, _Target] = {}
-    for old, new in [(old, new) for old in given for new in names_in(mapping.get(old, old))]:
+    pairs = [(old, new) for old in given for new in names_in(mapping.get(old, old))]
+    for old, new in pairs:
         if select is not None and not select(new):
             continue
         try:
