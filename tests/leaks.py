@@ -21,6 +21,7 @@ sys.path[:0] = [str(TESTS)]
 import numpy as np  # noqa: E402
 
 import milblob  # noqa: E402
+import tvm_archives  # noqa: E402
 from hostile_bytes import use_everything  # noqa: E402
 from milblob import _codec  # noqa: E402
 from milblob.formats.read import open_arrays  # noqa: E402
@@ -130,6 +131,20 @@ def calls(folder):
     def repack():
         milblob.repack(package, folder / "repacked.mlpackage", cast="float16", dedupe=True, gc=True, force=True)
 
+    def params():
+        milblob.tvm.write_params({"a": floats, "b": np.ones(3, bool)}, folder / "a.params", force=True)
+        with milblob.tvm.read_params(folder / "a.params") as read:
+            assert all(array.size for array in read.values())
+        with contextlib.suppress(milblob.FormatError):
+            milblob.tvm.read_params((folder / "a.params").read_bytes()[:-1])
+
+    def archives():
+        for data in (archive, tvm_archives.gzip_of(archive), archive[:9000]):
+            milblob.tvm.check_archive(data)
+        with milblob.tvm.open(archive) as library:
+            library.with_params({"p0": library.modules["default"].params["p0"]}, folder / "a.tar", force=True)
+
+    archive = tvm_archives.tar_of(tvm_archives.files_of())
     return [
         ("control: keeps an object", lambda: kept.append(object())), ("control: keeps 300 bytes", lambda: libc.malloc(300)),
         ("open, list, read: package", lambda: use_everything(package)), ("open, list, read: MIL text", lambda: use_everything(text)),
@@ -139,7 +154,7 @@ def calls(folder):
         ("TensorValues", tensor_values), ("check", lambda: milblob.check(package, values=True)), ("check: broken", lambda: milblob.check(broken)),
         ("diff", lambda: milblob.diff(package, changed)), ("match", lambda: milblob.match(package, package)), ("statistics", statistics),
         ("content_hash", lambda: milblob.content_hash(package, dense=True)), ("listing", convert), ("npz", npz), ("edit", edit), ("refit", refit),
-        ("repack", repack), ("dtypes", _codec.dtype_table),
+        ("repack", repack), ("dtypes", _codec.dtype_table), ("TVM: .params", params), ("TVM: archives", archives),
     ]  # fmt: skip
 
 

@@ -147,6 +147,20 @@ def test_gzip_headers_of_every_kind(tmp_path, flags):
     assert (read(tmp_path / "out") == NEW).all()
 
 
+@pytest.mark.parametrize("level", [1, 6, 9])
+def test_gzip_is_compressed_as_it_was(tmp_path, level):
+    """At the level that its header tells, so that the same gzip gives the same bytes."""
+    noise = np.random.default_rng(3).integers(0, 4, 100_000, dtype=np.uint8).tobytes()
+    files = made.files_of() | {"codegen/host/src/default_lib0.c": noise}
+    packed, expected = (
+        made.gzip_of(made.tar_of({**files, PARAMS: made.params_of({"p0": values})}), level=level)
+        for values in (made.C, NEW)
+    )
+    with tvm.open(packed) as library:
+        library.with_params({"p0": NEW}, tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == expected
+
+
 def test_gzip_of_several_members_and_zeros(tmp_path):
     data = made.tar_of(made.files_of())
     packed = made.gzip_of(data[:5000]) + made.gzip_of(data[5000:]) + bytes(100)

@@ -165,10 +165,10 @@ def tar_of(files, *, prefix="./", edit=lambda info: info, extra=()):
     return stream.getvalue()
 
 
-def gzip_of(data, name="model.tar"):
+def gzip_of(data, name="model.tar", level=9):
     """A gzipped file as tar and gzip make it: with a name and a time."""
     stream = io.BytesIO()
-    with gzip.GzipFile(name, "wb", 9, stream, MTIME) as file:
+    with gzip.GzipFile(name, "wb", level, stream, MTIME) as file:
         file.write(data)
     return stream.getvalue()
 

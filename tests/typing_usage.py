@@ -74,6 +74,15 @@ def written(model: milblob.Model) -> None:
         assert_type(arrays["w"].mil_dtype, milblob.DType)
 
 
+def params(path: str) -> None:
+    with milblob.tvm.read_params(path, tvm="0.14") as read:
+        assert_type(read["p0"], Array)
+        assert_type(read.tensors["p0"], milblob.tvm.Parameter)
+    with milblob.tvm.open(path) as library:
+        assert_type(library.modules["default"].params["p0"].read(), Array)
+        assert_type(library.validate(), list[milblob.Finding])
+
+
 def errors(error: milblob.MilblobError) -> None:
     assert_type(error.offset, int | None)
     assert_type(error.where, str)

@@ -22,6 +22,7 @@ from .tensor import Tensor
 from .tensorvalue import pack_tensor, unpack_tensor
 
 if TYPE_CHECKING:
+    from . import tvm as tvm
     from .about import Info, info
     from .compare import Diff, Figures, TensorDiff, diff
     from .contenthash import ContentHash, content_hash

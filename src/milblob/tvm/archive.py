@@ -107,9 +107,8 @@ class Archive:
 
         def changeable() -> list[str]:
             folder = os.path.join(os.path.realpath(root), PARAMETERS)
-            if os.path.islink(folder) or not os.path.isdir(folder):
-                return []
-            return [path for name in os.listdir(folder) if not os.path.islink(path := os.path.join(folder, name))]
+            # The journal's paths are compared when links are resolved: what is behind one is none of these.
+            return [os.path.join(folder, name) for name in os.listdir(folder)] if os.path.isdir(folder) else []
 
         try:
             journal.recover(root, journal.JOURNAL, changeable)
