@@ -217,7 +217,7 @@ def _add_diff(commands: Any) -> None:
             "tensors that are the same, all changes, and which tools made the models",
         ),
     )
-    what = "a model, weight file or its listing; .safetensors, .npz, .npy, .params, directory of .npy, archive of TVM"
+    what = "a model, weight file or listing; .safetensors, .npz, .npy, .params, directory of .npy, archive of TVM"
     parser.add_argument("a", metavar="A", help=what)
     parser.add_argument("b", metavar="B", help="likewise, to be measured by A")
     _add_mapping(parser, "the tensor OLD of A is NEW of B; may be repeated")
@@ -281,7 +281,7 @@ def _add_convert(commands: Any) -> None:
     parser.add_argument(
         "source",
         metavar="SRC",
-        help="a model, weight file or its listing; .safetensors, .npz, .npy, .params, directory of .npy, archive of TVM",
+        help="a model, weight file or listing; .safetensors, .npz, .npy, .params, directory of .npy, archive of TVM",
     )
     parser.add_argument(
         "target",
@@ -290,6 +290,8 @@ def _add_convert(commands: Any) -> None:
     )
     _add_views(parser)
     _add_weight_file(parser)
+    tvm = "version of TVM that wrote, or is to read, a .params file, such as 0.14; default: 0.23 or later"
+    parser.add_argument("--tvm", metavar="VERSION", help=tvm)
     parser.add_argument("--force", action="store_true", help="replace what is there")
     parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
 

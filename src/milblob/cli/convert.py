@@ -8,7 +8,7 @@ from ..errors import UnsupportedError
 from ..formats import weights
 from ..formats.write import save
 from ..package import BLOB_SUFFIXES
-from .saving import check_target, report, shown, with_hint
+from .saving import check_target, report, say_widened, shown, with_hint
 from .selection import describe_filter, open_chosen
 
 
@@ -22,10 +22,18 @@ def run(arguments: Namespace) -> int:
         check_target(source, listing)
     elif arguments.listing or arguments.align != 64:
         raise ValueError(f"output {target}: expected a weight file (.bin), which --listing and --align are about")
+    if arguments.tvm is not None and not {".params"} & {os.path.splitext(path)[1].lower() for path in (source, target)}:
+        raise ValueError(f"{source}, {target}: expected a .params file, which --tvm is about")
     check_target(source, target)
     with ExitStack() as stack:
         chosen = open_chosen(
-            stack, source, arguments, constants=arguments.constants, stored=arguments.stored, noted=True
+            stack,
+            source,
+            arguments,
+            constants=arguments.constants,
+            stored=arguments.stored,
+            noted=True,
+            tvm=arguments.tvm,
         ).tensors
         if not chosen:
             wanted = describe_filter(arguments)
@@ -37,8 +45,9 @@ def run(arguments: Namespace) -> int:
                     chosen, target, listing=listing, align=arguments.align, force=arguments.force, progress=progress
                 )
             else:
-                save(chosen, target, force=arguments.force, progress=progress, packed=True)
+                save(chosen, target, force=arguments.force, progress=progress, packed=True, tvm=arguments.tvm)
         except UnsupportedError as error:
             raise with_hint(error, chosen, arguments) from None
+        say_widened(arguments, target, chosen)
         report(arguments, source, target, chosen, **({"listing": listing} if to_weights else {}))
     return 0

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from ..errors import UnsupportedError
 from ..formats.write import save
-from .saving import check_target, report, shown, with_hint
+from .saving import check_target, report, say_widened, shown, with_hint
 from .selection import describe_filter, open_chosen
 
 
@@ -25,5 +25,6 @@ def run(arguments: Namespace) -> int:
                 save(chosen, target, force=arguments.force, progress=progress)
         except UnsupportedError as error:
             raise with_hint(error, chosen, arguments) from None
+        say_widened(arguments, target, chosen)
         report(arguments, arguments.model, target, chosen)
     return 0

@@ -14,6 +14,7 @@ from ..formats.params import Parameter
 from ..tensor import Tensor
 from . import output
 from .patterns import fold, scopes
+from .saving import dtype_text
 from .selection import Chosen, describe_filter, open_chosen
 
 _MAX_SCOPES = 12
@@ -101,11 +102,7 @@ def array_row(name: str, array: StoredArray | Parameter, path: str) -> Row:
     count = None if None in shape else prod(shape)  # type: ignore[arg-type]
     if not isinstance(array, Parameter):
         return Row(name, str(array.mil_dtype), shape, count, array.nbytes, "", "", path, None, "")
-    try:
-        dtype = str(array.mil_dtype)
-    except UnsupportedError:
-        dtype = array.dtype_text
-    return Row(name, dtype, shape, count, array.stored_nbytes, "", "", array.file or path, array.offset, "")
+    return Row(name, dtype_text(array), shape, count, array.stored_nbytes, "", "", array.file or path, array.offset, "")
 
 
 def _unique_nbytes(tensors: Iterable[Readable]) -> int:

@@ -44,6 +44,7 @@ def open_chosen(
     constants: bool = False,
     stored: bool = False,
     noted: bool = False,
+    tvm: str | None = None,
 ) -> Chosen:
     """Open a model or a file of arrays, and choose from it.
 
@@ -52,6 +53,7 @@ def open_chosen(
         source: a path.
         arguments: of the command; see `select`.
         constants, stored: see `milblob.open`.
+        tvm: see `open_arrays`.
         noted: give what the notes of a listing say that records stand for.
 
     Raises:
@@ -64,7 +66,7 @@ def open_chosen(
         return Chosen(source, model.kind, with_notes(tensors, model) if noted else tensors, model)
     if arguments.function is not None or constants or stored:
         raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
-    arrays = stack.enter_context(open_arrays(source))
+    arrays = stack.enter_context(open_arrays(source, tvm=tvm))
     return Chosen(source, kind, {name: arrays[name] for name in arrays if matches(name, arguments.keep)}, None)
 
 

@@ -43,16 +43,20 @@ def _holds_npy(path: str) -> bool:
     return any(name.endswith(".npy") for name in names) and not {"Manifest.json", "model.mil", "model0"} & {*names}
 
 
-def open_arrays(path: str | os.PathLike[str]) -> Arrays:
+def open_arrays(path: str | os.PathLike[str], *, tvm: str | None = None) -> Arrays:
     """Open a .safetensors, .npz, .npy or .params file, a directory of .npy files, a weight file or a listing of one.
 
     Also a tensor cache of TVM, or the parameters of a Model Library Format archive: as they are called in their file;
     of an archive with several modules, "module/parameter".
 
+    Args:
+        path: of the file or directory.
+        tvm: version of TVM that wrote a .params file; see `milblob.tvm.read_params`. Of other files it says nothing.
+
     Returns:
         Mapping from names to `StoredArray`, or to `Parameter` for TVM's files; a context manager. Arrays lie over the
-        mapped file wherever it holds their elements, and stay valid after closing. What milblob noted about dtypes that the
-        format lacks is heeded.
+        mapped file wherever it holds their elements, and stay valid after closing. What milblob noted about dtypes
+        that the format lacks is heeded.
 
     Raises:
         OSError: it cannot be opened.
@@ -80,7 +84,7 @@ def open_arrays(path: str | os.PathLike[str]) -> Arrays:
 
         return safetensors.open_arrays(path)
     if suffix == ".params":
-        return _as_arrays(open_params(path))
+        return _as_arrays(open_params(path, tvm=tvm))
     if suffix == ".npy":
         from . import npy_dir
 
@@ -89,9 +93,8 @@ def open_arrays(path: str | os.PathLike[str]) -> Arrays:
         from . import weights
 
         return weights.open_arrays(path)
-    raise UnsupportedError(
-        f"arrays: expected .safetensors, .npz, .npy (or a directory), .params, an archive, a weight file or listing, got {path}"
-    )
+    words = "arrays: expected .safetensors, .npz, .npy, .params, a directory, an archive, a weight file or a listing"
+    raise UnsupportedError(f"{words}, got {path}")
 
 
 def _as_arrays(parameters: Parameters) -> Arrays:

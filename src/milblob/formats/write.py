@@ -14,6 +14,7 @@ def save(
     force: bool = False,
     progress: Progress | None = None,
     packed: bool = False,
+    tvm: str | None = None,
 ) -> None:
     """Write tensors to an .npz, .safetensors or .params file, or to a directory of .npy files.
 
@@ -25,6 +26,8 @@ def save(
         progress: told of each tensor.
         packed: see `elements.elements`. A .params file has no notes, and so the values themselves: int4, uint1,
             uint2 and uint4 as int8 and uint8 (see `params.write_params`).
+
+        tvm: version of TVM that is to read a .params file; see `params.write_params`.
 
     Raises:
         ValueError: another suffix. Otherwise as the format's own `save`.
@@ -45,7 +48,7 @@ def save(
     elif suffix == ".params":
         from . import params
 
-        params.write_params(tensors, path, force=force, progress=progress)
+        params.write_params(tensors, path, tvm=tvm, force=force, progress=progress)
     else:
         words = f"output {path}: expected .npz, .safetensors, .params or a directory (ending in /), got {suffix}"
         if is_archive(path):
