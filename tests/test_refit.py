@@ -293,7 +293,7 @@ def test_command(cli, tmp_path, package):
     )  # fmt: skip
     assert number_of(package) == 0
     assert cli("refit", package, tmp_path / "w.npz", "-k", "floats", "-k", "byt*") == (
-        0, "", "milblob: 2 weights, 1.2 KiB, in place\n",
+        0, "", "milblob: 2 weights, 1.2 KiB, in place\nmilblob: not used: ints\n",
     )  # fmt: skip
     status, out, err = cli("refit", package, tmp_path / "w.npz", "--json", "-v")
     document = json.loads(out)
@@ -322,7 +322,7 @@ def test_command_maps_names(cli, tmp_path, package):
         milblob.refit(package, arrays(number))
     target = tmp_path / "new.mlpackage"
     argv = ["refit", package, tmp_path / "w.npz", "--map", "a=floats", "-k", "floats", "-o", target]
-    assert cli(*argv) == (0, "", f"milblob: 1 weight, 1.2 KiB, to {target}\n")
+    assert cli(*argv) == (0, "", f"milblob: 1 weight, 1.2 KiB, to {target}\nmilblob: not used: b, c\n")
     status, _, err = cli(*argv)
     assert status == 2 and "--force replaces it" in err
     assert cli(*argv, "--force", "-q") == (0, "", "")

@@ -414,9 +414,8 @@ def test_an_unused_array_is_mentioned(archive, tmp_path, cli):
     before = digest(archive)
     status, _, err = cli("tvm", "params", archive, "--with", given)
     assert status == 2 and "spare" in err and digest(archive) == before
-    for more in ((), ("-q",)):
-        status, _, err = cli("tvm", "params", archive, "--with", given, "-k", "p0", *more)
-        assert status == 0 and "not used: spare" in err
+    status, _, err = cli("tvm", "params", archive, "--with", given, "-k", "p0")
+    assert status == 0 and "not used: spare" in err
     status, out, _ = cli("tvm", "params", archive, "--with", given, "-k", "p0", "--json")
     assert json.loads(out)["unused"] == ["spare"]
 

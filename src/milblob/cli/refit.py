@@ -28,7 +28,7 @@ def run(arguments: Namespace) -> int:
 
 
 def say_refit(report: RefitReport, arguments: Namespace) -> None:
-    """Say what was changed, as -v, -q and --json ask; what is not used of the input in any case."""
+    """Say what was changed, as -v, -q and --json ask; what is not used of the input too."""
     if arguments.verbose:
         for change in report.changes:
             cast = "" if change.given_dtype is change.dtype else f" from {change.given_dtype}"
@@ -38,7 +38,7 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
         output.print_json(report.as_dict())
     elif not arguments.quiet:
         output.say(_summary(report))
-    if report.unused and not arguments.json:
+    if report.unused and not arguments.json and not arguments.quiet:
         more = f" and {len(report.unused) - _MAX_UNUSED:,} more" if len(report.unused) > _MAX_UNUSED else ""
         output.say(f"not used: {', '.join(report.unused[:_MAX_UNUSED])}{more}")
 
