@@ -171,6 +171,15 @@ def test_modules_without_parameters_are_refused_by_name(tmp_path):
         milblob.refit(path, {"p0": NEW})
 
 
+def test_check(model, params):
+    assert milblob.check(model) == milblob.check(params) == []
+    params.write_bytes(params.read_bytes() + b"x")
+    assert [finding.code for finding in milblob.check(params)] == ["params-trailing"]
+    assert milblob.check(params) == tvm.check_params(params)
+    with pytest.raises(ValueError, match="expected a model"):
+        milblob.check(model, values=True)
+
+
 def test_nobody_knows_archives(monkeypatch, model):
     monkeypatch.setattr(archive, "_known", [])
     with pytest.raises(UnsupportedError, match=r"expected milblob\.tvm"):

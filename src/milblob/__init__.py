@@ -119,7 +119,7 @@ _LATER = {
 def _archives() -> Any:
     from importlib import import_module
 
-    return import_module(f"{__name__}.tvm.refit")
+    return import_module(f"{__name__}.tvm.offers")
 
 
 _archive.register(_archives)  # formats lie below tvm, and import nothing of it

@@ -11,6 +11,8 @@ from .arguments import require_flags
 from .blobcheck import BlobFile, Finding, Findings, check_blob, record_problems, record_row
 from .dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from .errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from .formats.archive import kind
+from .formats.read import array_kind
 from .mapping import LFS_PREFIX, Mapping
 from .model import Model
 from .package import Package, Source, contained, read_json, resolve
@@ -38,6 +40,8 @@ def check(path: Any, *, values: bool = False) -> list[Finding]:
         values: look at values too, which reads all weights: NaNs, infinities, indices that lead out of their palette,
             masks with more or fewer ones than there are nonzero values, bits that are set behind the last element.
 
+    A `.params` file and an archive of TVM, given by path, are checked by milblob.tvm: docs/tvm.md has the codes.
+
     Returns:
         list of Finding; without errors and warnings the model is sound.
 
@@ -48,6 +52,10 @@ def check(path: Any, *, values: bool = False) -> list[Finding]:
     checker = _Checker()
     if isinstance(path, str | os.PathLike):
         name = os.fsdecode(os.fspath(path))
+        if array_kind(name) in ("archive", "params"):
+            if values:
+                raise ValueError(f"{name}: expected a model, whose values can be looked at, got a file of TVM")
+            return kind().check(name)
         if stat.S_ISDIR(os.stat(name).st_mode):
             checker.check_directory(name)
         else:

@@ -5,8 +5,7 @@ from argparse import Namespace
 from collections import Counter
 from typing import Any
 
-from ..check import Finding, check
-from ..formats.read import array_kind
+from ..check import check
 from . import output
 
 _EXIT_FINDINGS, _EXIT_ERROR = 1, 2
@@ -19,7 +18,7 @@ def run(arguments: Namespace) -> int:
     prefixed = arguments.quiet and len(arguments.models) > 1  # no summary tells whose findings these are
     for path in arguments.models:
         try:
-            findings = _check(path, arguments.values)
+            findings = check(path, values=arguments.values)
         except OSError as error:
             output.say(f"{error.strerror or error}: {path}")
             status = _EXIT_ERROR
@@ -43,17 +42,6 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         output.print_json({"models": results})
     return status
-
-
-def _check(path: str, values: bool) -> list[Finding]:
-    kind = array_kind(path)
-    if kind not in ("params", "archive"):
-        return check(path, values=values)
-    if values:
-        raise ValueError(f"{path}: expected a model, whose values --values looks at (milblob stats does here)")
-    from ..tvm import check_archive, check_params
-
-    return check_params(path) if kind == "params" else check_archive(path)
 
 
 def _shorter(text: str, path: str) -> str:

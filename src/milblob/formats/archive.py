@@ -23,6 +23,9 @@ class Kind(Protocol):
     def open_arrays(self, path: str) -> Parameters:
         """Open the parameters; see `formats.read.open_arrays`."""
 
+    def check(self, path: str) -> list[Any]:
+        """Check an archive or a `.params` file; see `milblob.check`."""
+
     def refit(self, path: str, given: Mapping[str, Any], **options: Any) -> Any:
         """Give parameters new values; `options` and the result as of `milblob.refit`."""
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _codec
 from ..arguments import require, require_calls, require_flags
-from ..dtypes import as_dtype
+from ..dtypes import DType, as_dtype
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..files import NewFile
 from ..mapping import Mapping as MappedFile
@@ -87,7 +87,7 @@ class Parameter:
         return dtype
 
     @property
-    def mil_dtype(self) -> Any:
+    def mil_dtype(self) -> DType:
         """DType of the values.
 
         Raises:

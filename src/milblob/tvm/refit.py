@@ -12,12 +12,10 @@ from ..dtypes import as_dtype
 from ..errors import MilblobError
 from ..formats.params import Parameter, is_lazy
 from ..refitting import RefitReport, Refitted
-from .arrays import named_parameters, open_arrays
+from .arrays import named_parameters
 from .edit import listed, require_parameters
 from .library import Library, Module
 from .library import open as open_library
-
-__all__ = ["open_arrays", "refit"]
 
 
 class _Values:
