@@ -9,9 +9,9 @@ BIN := $(VENV)/bin
 endif
 PY := $(BIN)/python
 MODEL ?= examples/demo.mlpackage
-HEADERS := $(wildcard include/milblob/*.h)
+HEADERS := $(wildcard include/milblob/*.h include/milblob/*/*.h include/milblob/*/*/*.h)
 SANITIZED := build/sanitize
-CYTHON := $(wildcard src/milblob/*.pyx src/milblob/*.pxi src/milblob/*.pxd)
+CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
 
 .PHONY: help demo test thorough lint types stubs neon tvm-oracle fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help

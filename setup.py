@@ -18,7 +18,7 @@ codec = Extension(
     "milblob._codec",
     sources=["src/milblob/_codec.pyx"],
     include_dirs=["include"],
-    depends=[*glob("include/milblob/*.h"), *glob("src/milblob/*.px[di]")],
+    depends=[*glob("include/**/*.h", recursive=True), *glob("src/milblob/**/*.px[di]", recursive=True)],
     extra_compile_args=FLAGS,
     define_macros=[("Py_LIMITED_API", "0x030B0000")] if IS_STABLE else [],
     py_limited_api=IS_STABLE,

@@ -18,7 +18,7 @@ import pytest
 import milblob
 from conftest import Made, needs, scaled
 from milblob import _codec
-from milblob.casting import convert_into
+from milblob.values.cast import convert_into
 
 COUNT, SHAPE = 200, (scaled(1024, 4), 1311)
 TENSORS = makers.Tensors(COUNT, SHAPE, np.float32)

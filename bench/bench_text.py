@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from conftest import scaled
-from milblob import _codec, schema
-from milblob.text import parse_text
+from milblob import _codec
+from milblob.program import schema
+from milblob.program.mil_text import parse_text
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "data"
 NBYTES = scaled(5_000_000, 50_000)

@@ -17,7 +17,7 @@ from hostile_bytes import blob_value, field, function, immediate, operation, wri
 @pytest.fixture(autouse=True)
 def unsynced(monkeypatch):
     """Tests of what is written need not wait for the disk; tests/test_files.py is about that."""
-    monkeypatch.setattr(milblob.files, "sync", lambda fd: None)
+    monkeypatch.setattr(milblob.storage.output, "sync", lambda fd: None)
 
 
 FIXTURES = [

@@ -17,7 +17,7 @@ import pytest
 
 import milblob
 from conftest import DATA, blob_file, load_case, natural
-from milblob.mapping import Mapping
+from milblob.storage.mapped import Mapping
 
 FLOATS = np.arange(40, dtype="<f4")
 NIBBLES = natural(np.arange(37, dtype=np.uint8) % 16, "UINT4")

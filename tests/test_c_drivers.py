@@ -239,7 +239,7 @@ def test_every_harness_has_a_corpus():
 
 def test_a_broken_promise_is_seen(build, tmp_path):
     """The drivers can fail: without its bounds, the quick decoder writes past its array."""
-    header = (ROOT / "include/milblob/varint.h").read_text(encoding="utf-8")
+    header = (ROOT / "include/milblob/kernels/varint.h").read_text(encoding="utf-8")
     broken = (
         header.replace(" && bad == 0)", ")")
         .replace("while (bad == 0 && left >= 8 && ", "while (")
@@ -247,7 +247,7 @@ def test_a_broken_promise_is_seen(build, tmp_path):
     )
     assert "limit[k])" not in broken and "bad == 0" not in broken
     shutil.copytree(ROOT / "include", tmp_path / "include")
-    (tmp_path / "include/milblob/varint.h").write_text(broken, encoding="utf-8")
+    (tmp_path / "include/milblob/kernels/varint.h").write_text(broken, encoding="utf-8")
     build("tensor_value")  # skips where there are no sanitizers
     program_path, value = tmp_path / "broken", tmp_path / "value.pb"
     includes = [f"-I{tmp_path / 'include'}", f"-I{ROOT / 'tests' / 'c'}"]

@@ -23,13 +23,14 @@ from hostile_bytes import (
     tensor_type,
     write_package,
 )
-from milblob import DType, ProgramError, _codec, cast_rules
-from milblob.cast_rules import cast_edits, is_vector, refusal
-from milblob.casting import cast_array
-from milblob.edits import combined
-from milblob.program import Program
-from milblob.splice import splice
-from milblob.tensorvalue import pack_tensor
+from milblob import DType, ProgramError, _codec
+from milblob.program import cast_rules
+from milblob.program.cast_rules import cast_edits, is_vector, refusal
+from milblob.program.scan import Program
+from milblob.program.splice import splice
+from milblob.program.wire_edits import combined
+from milblob.values.cast import cast_array
+from milblob.values.tensorvalue import pack_tensor
 
 ct = pytest.importorskip("coremltools")
 proto, types, mb = ct.proto, ct.converters.mil.mil.types, ct.converters.mil.Builder

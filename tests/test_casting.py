@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from milblob import DType, FormatError, _codec
-from milblob.casting import CHUNK_COUNT, CastCounts, cast_array, convert_into, is_castable
+from milblob.values.cast import CHUNK_COUNT, CastCounts, cast_array, convert_into, is_castable
 
 FLOATS = [DType.FLOAT16, DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2]
 PAIRS = [(a, b) for a in FLOATS for b in FLOATS if a is not b]

@@ -10,7 +10,8 @@ import struct
 import pytest
 
 import milblob
-from milblob import blobcheck, schema
+from milblob.analysis import check_blob as blobcheck
+from milblob.program import schema
 
 DATA = pathlib.Path(__file__).parent / "data"
 DEMO = DATA.parent.parent / "examples" / "demo.mlpackage"

@@ -17,7 +17,7 @@ import pytest
 
 import milblob
 import tvm_archives as made
-from milblob import blobcheck
+from milblob.analysis import check_blob as blobcheck
 from milblob.cli import output, patterns
 
 TESTS = pathlib.Path(__file__).parent
@@ -434,7 +434,7 @@ def test_every_error_has_a_status(cli, monkeypatch):
         def run(*_, **__):
             raise error
 
-        monkeypatch.setattr("milblob.opening.open", run)
+        monkeypatch.setattr("milblob.model.open.open", run)
         return cli("ls", DEMO)
 
     assert failing(MemoryError())[2] == "milblob: not enough memory\n"

@@ -11,7 +11,7 @@ import pytest
 import milblob
 from conftest import DATA, NUMPY, assert_same, model_directory
 from constexpr_bytes import weight
-from milblob import dense
+from milblob.values import dense
 
 CASES = sorted(path.parent.name for path in DATA.glob("*/dense.json"))
 

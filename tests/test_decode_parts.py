@@ -8,7 +8,7 @@ import milblob
 from conftest import NUMPY
 from constexpr_bytes import code, constexpr, open_weight, sub_byte, weight
 from hostile_bytes import blob_value, field
-from milblob import decode
+from milblob.program import constexpr as decode
 
 F16, F32, I8, U8 = "<f2", "<f4", np.int8, np.uint8
 

@@ -13,7 +13,7 @@ import reference
 from conftest import DATA, assert_same
 from constexpr_bytes import code, constexpr, value
 from hostile_bytes import LIMIT_NBYTES, Sparse, blob_value, field, model, operation, program, run_child, write_package
-from milblob import plan
+from milblob.rewrite import tasks as plan
 from repacking import findings, record_values, references, tree, unsynced, value_type
 from test_decode import CASES, dense_rows
 from test_repack_large import CHILD, FILE, WEIGHTS

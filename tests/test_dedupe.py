@@ -1,4 +1,4 @@
-"""milblob.dedupe: the same answer as a dictionary of the bytes, exactly; linear in work, whatever is in the file."""
+"""milblob.blobs.equal: the same answer as a dictionary of the bytes, exactly; linear in work, whatever is in the file."""
 
 import hashlib
 
@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from milblob import _codec, dedupe
-from milblob.dedupe import Stretch, first_equal
+from milblob import _codec
+from milblob.blobs import equal as dedupe
+from milblob.blobs.equal import Stretch, first_equal
 from milblob.errors import FormatError
 from test_properties import PROFILE
 

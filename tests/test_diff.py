@@ -11,7 +11,8 @@ import pytest
 
 import milblob
 from conftest import CASES, DATA
-from milblob import DType, schema
+from milblob import DType
+from milblob.program import schema
 
 COMPILED = [name for name in CASES if (DATA / name / "model.mlmodelc").exists()]
 

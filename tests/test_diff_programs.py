@@ -8,7 +8,7 @@ import pytest
 
 import milblob
 from conftest import DATA, model_directory
-from milblob import schema
+from milblob.program import schema
 from test_diff import listed, noise
 
 SOURCE = DATA / "opset_ios17_fp32" / "model.mlpackage"

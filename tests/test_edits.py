@@ -19,12 +19,14 @@ from hostile_bytes import (
     program,
     tensor_type,
 )
-from milblob import _codec, edits, schema
+from milblob import _codec
 from milblob.dtypes import DType
-from milblob.mapping import Mapping
-from milblob.package import Package
-from milblob.program import Program
-from milblob.splice import Edit, splice
+from milblob.model.package import Package
+from milblob.program import schema
+from milblob.program import wire_edits as edits
+from milblob.program.scan import Program
+from milblob.program.splice import Edit, splice
+from milblob.storage.mapped import Mapping
 
 # In wire/unknown_in_entry, protobuf for Python hides map entries with unknown fields in them.
 OTHERS = {"neural_network", "unknown_in_entry"}

@@ -1,4 +1,4 @@
-"""milblob.files: the old state or the new one, whole, whatever happens; no temporary name stays; one writer at a time."""
+"""milblob.storage.output: the old state or the new one, whole, whatever happens; no temporary name stays; one writer at a time."""
 
 import contextlib
 import errno
@@ -12,10 +12,10 @@ import sys
 
 import pytest
 
-import milblob.files
+import milblob.storage.output
 from faults import temporaries
 from milblob import _codec
-from milblob.files import NewDirectory, NewFile, lock, sweep, whole_directory, whole_file
+from milblob.storage.output import NewDirectory, NewFile, lock, sweep, whole_directory, whole_file
 
 OLD, NEW = b"old" * 1000, b"new state " * 2000
 FAILURES = [
@@ -36,7 +36,7 @@ def write_all(fd, data):
 
 def replace_file(path, tmpfile=True, force=True, content=None):
     if not tmpfile:
-        milblob.files._TMPFILE = 0
+        milblob.storage.output._TMPFILE = 0
     content = NEW if content is None else content
     with NewFile(path, force=force) as new:
         for start in range(0, len(content), 7000):
@@ -58,7 +58,7 @@ def fill(directory, content):
 
 def replace_directory(path, replace=True, content=None, exchange=True):
     if not exchange:
-        milblob.files.exchange = lambda a, b: errno.ENOSYS
+        milblob.storage.output.exchange = lambda a, b: errno.ENOSYS
     with NewDirectory(path, replace=replace) as new:
         fill(new.name, NEW if content is None else content)
 
@@ -275,7 +275,7 @@ def test_exception_leaves_everything(tmp_path):
 
 
 def test_forgotten_file_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(milblob.files, "_TMPFILE", 0)
+    monkeypatch.setattr(milblob.storage.output, "_TMPFILE", 0)
     new = NewFile(str(tmp_path / "out"))
     assert len(temporaries(tmp_path)) == 1
     del new
@@ -285,7 +285,7 @@ def test_forgotten_file_leaves_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize("tmpfile", [True, False])
 def test_without_force_nothing_is_replaced(tmp_path, monkeypatch, tmpfile):
     if not tmpfile:
-        monkeypatch.setattr(milblob.files, "_TMPFILE", 0)
+        monkeypatch.setattr(milblob.storage.output, "_TMPFILE", 0)
     path = tmp_path / "out"
     path.write_bytes(OLD)
     with pytest.raises(FileExistsError, match="expected no such file, got one"):
@@ -501,7 +501,7 @@ def test_two_writers_at_once(tmp_path):
 
 @posix
 def test_sweep_leaves_what_is_in_use_and_what_is_not_ours(tmp_path, monkeypatch):
-    monkeypatch.setattr(milblob.files, "_TMPFILE", 0)
+    monkeypatch.setattr(milblob.storage.output, "_TMPFILE", 0)
     kept = [
         ".milblob-mine.tmp",
         ".milblob-0123456789abcdef.old",

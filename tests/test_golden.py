@@ -16,7 +16,7 @@ import pytest
 import milblob
 import reference
 from conftest import BLOB_CASES, DATA, NUMPY, assert_same, case_paths, load_case, model_directory, natural, tensor_value
-from milblob import schema
+from milblob.program import schema
 
 # milblob refuses what google's parser cuts to size: int32 from more than 32 bits, bool from other numbers than 0 and 1.
 REFUSED = {("wire/odd_numbers", "i"): "element 1", ("wire/odd_numbers", "b"): "element 0"}

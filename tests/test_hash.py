@@ -13,9 +13,11 @@ import reference_hash
 from conftest import BLOB_CASES, DATA, ROOT, case_paths, load_case
 from constexpr_bytes import constexpr, value
 from hostile_bytes import field, immediate, model, operation, program, tensor_type, write_package
-from milblob import DType, _codec, content_hash, contenthash, pieces
-from milblob.contenthash import hash_bytes
-from milblob.tensorvalue import stored_bytes
+from milblob import DType, _codec, content_hash
+from milblob.analysis import hash as contenthash
+from milblob.analysis.hash import hash_bytes
+from milblob.model import pieces
+from milblob.values.tensorvalue import stored_bytes
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 # From test_vectors.json of BLAKE3-team/BLAKE3 at 2f6f56f: byte i is i % 251.

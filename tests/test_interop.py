@@ -141,7 +141,7 @@ tensor = first.attributes["name"].immediateValue.tensor
 assert milblob.unpack_tensor(tensor, "string", ()).item() == tensor.strings.values[0]
 assert type(ours).DESCRIPTOR.full_name == type(theirs).DESCRIPTOR.full_name
 assert type(ours) is not type(theirs)
-assert milblob.schema.parse("Program", theirs.SerializeToString()) == ours
+assert milblob.program.schema.parse("Program", theirs.SerializeToString()) == ours
 print("good", len(milblob.load(path, stored=True)))
 """
 
@@ -149,9 +149,9 @@ print("good", len(milblob.load(path, stored=True)))
 @pytest.mark.parametrize(
     "imports",
     [
-        "import milblob.schema, coremltools",
-        "import coremltools, milblob.schema",
-        "import milblob.schema as s; s.Program; import milblob, coremltools",
+        "import milblob.program.schema, coremltools",
+        "import coremltools, milblob.program.schema",
+        "import milblob.program.schema as s; s.Program; import milblob, coremltools",
     ],
 )
 def test_both_in_one_process(imports):

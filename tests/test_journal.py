@@ -1,4 +1,4 @@
-"""milblob.journal: changes inside files are done whole or not at all, and a journal from anywhere changes nothing else."""
+"""milblob.storage.journal: changes inside files are done whole or not at all, and a journal from anywhere changes nothing else."""
 
 import contextlib
 import os
@@ -15,10 +15,10 @@ import pytest
 import milblob
 from conftest import DATA, blob_file
 from faults import temporaries
-from milblob import journal
-from milblob.files import lock
-from milblob.journal import JOURNAL, Patch, Replacement, commit, recover
-from milblob.transfer import write_at
+from milblob.storage import journal
+from milblob.storage.journal import JOURNAL, Patch, Replacement, commit, recover
+from milblob.storage.output import lock
+from milblob.storage.transfer import write_at
 from test_files import FAILURES, generation, read_only
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the model's lock is a lock of its directory")

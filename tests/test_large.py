@@ -166,9 +166,9 @@ def test_splice_of_a_large_file(tmp_path):
         import os, struct, tracemalloc
         from hostile_bytes import field, peak_rss_nbytes, tensor_type
         from milblob import _codec
-        from milblob.mapping import Mapping
-        from milblob.program import Program
-        from milblob.splice import Edit, splice
+        from milblob.storage.mapped import Mapping
+        from milblob.program.scan import Program
+        from milblob.program.splice import Edit, splice
         mapping = Mapping(sys.argv[1])
         outer = _codec.wire_fields(mapping.live(), 0, mapping.nbytes)
         w, after = Program(mapping.live(), outer[-1][3:]).scan.constants
@@ -201,9 +201,9 @@ def test_writer_past_6_gib(tmp_path):
     code = """
         import os
         import numpy as np
-        import milblob, milblob.writer
+        import milblob, milblob.blobs.writer
         from hostile_bytes import peak_rss_nbytes
-        milblob.writer._require_filled = lambda *_: None  # the writer insists on it; here the holes are the point
+        milblob.blobs.writer._require_filled = lambda *_: None  # the writer insists on it; here the holes are the point
         path, gib = sys.argv[1], 1 << 30
         tail, bits = np.array([1.5, -2.5, 3.5], np.float16), np.arange(100_003, dtype=np.uint8) % 8
         def check(offsets, dtypes):

@@ -15,7 +15,7 @@ import pytest
 import milblob
 from conftest import DATA, MODEL_CASES, case_paths, child_environment, load_case
 from hostile_bytes import run_child
-from milblob.mapping import Mapping
+from milblob.storage.mapped import Mapping
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a mapped file cannot be truncated on Windows")
 PACKAGE = DATA / "opset_ios15_fp16/model.mlpackage"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import milblob
 from conftest import DATA, child_environment
-from milblob.layouts import Layout, layouts
-from milblob.matching import agreeing
+from milblob.analysis.layouts import Layout, layouts
+from milblob.analysis.match import agreeing
 from test_diff import listed
 
 RNG = np.random.default_rng(5)

@@ -9,8 +9,8 @@ import pytest
 import milblob
 from conftest import DATA, blob_file
 from hostile_bytes import blob_value, const, model, program, write_package
+from milblob.analysis.match import agreeing
 from milblob.dtypes import DType
-from milblob.matching import agreeing
 
 RNG = np.random.default_rng(11)
 

@@ -14,8 +14,8 @@ import pytest
 import milblob
 import reference
 from hostile_bytes import DATA, FLOATS, blob_value, const, field, immediate, write_package
-from milblob import schema
 from milblob.cli import main
+from milblob.program import schema
 
 FILE = "@model_path/weights/weight.bin"
 IOS18 = [

@@ -8,7 +8,7 @@ import pytest
 
 import milblob
 from conftest import DATA
-from milblob.package import manifest
+from milblob.model.package import manifest
 
 pytest.importorskip("coremltools")
 

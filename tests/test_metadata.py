@@ -1,4 +1,4 @@
-"""milblob.metadata: what a model says about itself, from each of its three sources, and from hostile ones."""
+"""milblob.model.metadata: what a model says about itself, from each of its three sources, and from hostile ones."""
 
 import copy
 import dataclasses
@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from milblob import schema
 from milblob.errors import FormatError
-from milblob.metadata import Feature, Metadata, read_build_info
+from milblob.model.metadata import Feature, Metadata, read_build_info
+from milblob.program import schema
 
 GRAMMAR = re.compile(r"[a-zA-Z][^\n]*: expected [^\n]+, got [^\n]*[^.\n]")
 

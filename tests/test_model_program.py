@@ -6,7 +6,7 @@ import pytest
 
 import milblob
 from conftest import DATA, MODEL_CASES, load_case, model_directory
-from milblob import schema
+from milblob.program import schema
 from test_program import LONG, add_const, as_model, new_program
 
 

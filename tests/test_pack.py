@@ -14,7 +14,7 @@ import milblob
 import reference
 from conftest import NUMPY, blob_file
 from milblob import DType, FormatError, ResolveError, write_weights
-from milblob.listing import Row, identifiers, parse_listing, to_json, to_mil
+from milblob.model.listing import Row, identifiers, parse_listing, to_json, to_mil
 
 BLOB_DTYPES = [dtype for dtype in DType if dtype.blob_code is not None]
 OTHERS = [dtype for dtype in DType if dtype.blob_code is None]
@@ -233,7 +233,7 @@ def test_both_or_neither(tmp_path, monkeypatch):
         write_weights(arrays, target, listing=listing)
     assert os.listdir(tmp_path) == ["w.bin"] and target.read_text() == "mine"
     target.unlink()
-    from milblob import files
+    from milblob.storage import output as files
 
     monkeypatch.setattr(
         files.NewFile,

@@ -14,9 +14,9 @@ import pytest
 import milblob
 import reference
 from conftest import DATA, blob_file, load_case, model_directory
-from milblob import schema
 from milblob.jsontext import MAX_NBYTES as MAX_JSON_NBYTES
-from milblob.package import MAX_PIPELINE_DEPTH, Package, contained, find_root_model, read_json, resolve
+from milblob.model.package import MAX_PIPELINE_DEPTH, Package, contained, find_root_model, read_json, resolve
+from milblob.program import schema
 from test_program import LONG, add_const, as_model, new_program, set_type
 
 PACKAGE = DATA / "opset_ios16_fp16" / "model.mlpackage"

@@ -8,8 +8,8 @@ import pytest
 
 import milblob
 import reference
-from milblob.casting import cast_array
-from milblob.tensorvalue import stored_bytes
+from milblob.values.cast import cast_array
+from milblob.values.tensorvalue import stored_bytes
 
 COUNT = 9 << 20
 SMAPS = pathlib.Path("/proc/self/smaps")

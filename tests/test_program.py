@@ -8,8 +8,9 @@ import pytest
 import milblob
 import reference
 from conftest import MODEL_CASES, load_case
-from milblob import Use, _codec, pack_tensor, schema
-from milblob.program import Compressed, Program, _rewrite
+from milblob import Use, _codec, pack_tensor
+from milblob.program import schema
+from milblob.program.scan import Compressed, Program, _rewrite
 from test_golden import blocks_of, programs
 
 F32, U8, STRING = 11, 31, 2
@@ -154,7 +155,7 @@ def test_an_operation_named_like_an_attribute_of_the_program():
 
 
 def test_names_that_would_fill_the_memory(monkeypatch):
-    monkeypatch.setattr("milblob.program.MAX_NAMES_NCHARS", 30)
+    monkeypatch.setattr("milblob.program.scan.MAX_NAMES_NCHARS", 30)
     program, block = new_program()
     add_const(block, "w", LONG)
     add_const(add_op(block, "cond", "a" * 20).blocks.add(), "w", LONG)

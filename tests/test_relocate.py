@@ -5,7 +5,7 @@ import re
 import pytest
 
 import milblob
-from milblob.relocate import relocate
+from milblob.program.relocate import relocate
 from repacking import (
     blobs_of,
     copy_of,
@@ -34,7 +34,7 @@ def blobfile(path="@model_path/weights/weight.bin", offset=64, long=False):
 
 
 def places(data):
-    from milblob.relocate import _places
+    from milblob.program.relocate import _places
 
     return _places(data, None)
 
@@ -116,7 +116,7 @@ def test_function_that_is_there_twice():
 def test_what_is_not_recognised_is_refused(monkeypatch):
     """Whatever the search misses, parsing finds."""
     before = text(const(blobfile()))
-    monkeypatch.setattr(milblob.relocate, "_REFERENCE", re.compile(rb'X(Y)(Z)|"[^"]*"'))
+    monkeypatch.setattr(milblob.program.relocate, "_REFERENCE", re.compile(rb'X(Y)(Z)|"[^"]*"'))
     with pytest.raises(milblob.UnsupportedError, match="as Core ML writes it, got others in model.mil"):
         relocate(before, {OLD: NEW}, "model.mil")
     assert relocate(before, {NEW: OLD}) == before

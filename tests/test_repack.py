@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import milblob
 import repacking
 from conftest import load_case
-from milblob import plan
+from milblob.rewrite import tasks as plan
 from repacking import (
     FIXTURES,
     PACKAGES,

@@ -10,7 +10,7 @@ import pytest
 
 import milblob
 from faults import temporaries
-from milblob.files import sweep
+from milblob.storage.output import sweep
 from repacking import blobs_of, package_of, tree, values
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs kill -9 and POSIX file locks")

@@ -28,7 +28,7 @@ WEIGHTS = "@model_path/weights/weight.bin"
 CHILD = """
     import json, pathlib, threading, time
     import milblob
-    from milblob import plan
+    from milblob.rewrite import tasks as plan
 
     plan.SETTLED_S = -1e9  # holes are what they are said to be
 
@@ -176,8 +176,8 @@ def test_dense_package_in_parts(folder):
 
 def test_holes_that_are_none(tmp_path, monkeypatch):
     """Where the file system is wrong about a hole, its bytes are copied all the same."""
-    from milblob import plan
-    from milblob.mapping import Mapping
+    from milblob.rewrite import tasks as plan
+    from milblob.storage.mapped import Mapping
 
     path = tmp_path / "file"
     data = bytes(5000) + b"x" * 5000 + bytes(20000) + b"y"

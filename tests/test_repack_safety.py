@@ -17,8 +17,10 @@ import pytest
 import milblob
 from faults import temporaries
 from hostile_bytes import run_child
-from milblob import destination, plan, repack
-from milblob.files import NewDirectory, lock
+from milblob import repack
+from milblob.rewrite import destination
+from milblob.rewrite import tasks as plan
+from milblob.storage.output import NewDirectory, lock
 from repacking import (
     WEIGHTS,
     blobs_of,

@@ -13,7 +13,7 @@ import pytest
 import milblob
 import reference
 from conftest import NUMPY, ROOT, model_directory
-from milblob import schema
+from milblob.program import schema
 from test_golden import blocks_of
 
 SAMPLES = Path(os.environ.get("MILBLOB_SAMPLES") or ROOT.parent / "shared" / "samples")

@@ -1,4 +1,4 @@
-"""milblob.schema: the tables are Core ML's, the pool is private, protobuf comes late, bad bytes are FormatErrors."""
+"""milblob.program.schema: the tables are Core ML's, the pool is private, protobuf comes late, bad bytes are FormatErrors."""
 
 import contextlib
 import mmap
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from milblob import schema
 from milblob.errors import FormatError, UnsupportedError
+from milblob.program import schema
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,7 +65,7 @@ def small_program():
 def test_importing_does_not_load_protobuf_until_a_class_is_asked_for():
     code = """
 import sys
-import milblob.schema as schema
+import milblob.program.schema as schema
 loaded = lambda: any(name.split(".")[0:2] == ["google", "protobuf"] for name in sys.modules)
 before = loaded()
 hasattr(schema, "NoSuchMessage"); dir(schema); schema.MESSAGES["Program"]; schema.DATA_TYPES["INT4"]
@@ -78,7 +78,7 @@ print(before, still, loaded())
 
 def test_default_pool_stays_empty_of_core_ml():
     code = """
-from milblob import schema
+from milblob.program import schema
 schema.Model
 from google.protobuf import descriptor_pool
 try:
@@ -92,7 +92,7 @@ except KeyError:
 def test_threads_that_come_first_together_get_one_class():
     code = """
 import threading
-from milblob import schema
+from milblob.program import schema
 barrier, found = threading.Barrier(8), []
 def work():
     barrier.wait()

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from hostile_bytes import run_child
-from milblob import _codec, parallel, threads
-from milblob.casting import cast_array
+from milblob import _codec, threads
 from milblob.threads import each, ordered
+from milblob.values import parallel
+from milblob.values.cast import cast_array
 
 CAN_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
 
@@ -288,7 +289,8 @@ PREAMBLE = """
         import os, signal, threading, time
         os.environ["MILBLOB_THREADS"] = "3"
         import numpy as np
-        from milblob import parallel, threads, _codec
+        from milblob import threads, _codec
+        from milblob.values import parallel
         from milblob.threads import each, ordered
 """
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 import milblob
 from hostile_bytes import FLOATS, const, field, immediate, model, program
-from milblob import _codec, schema
-from milblob.mapping import Mapping
-from milblob.splice import Edit, splice
+from milblob import _codec
+from milblob.program import schema
+from milblob.program.splice import Edit, splice
+from milblob.storage.mapped import Mapping
 from reference import write_varint
 from test_properties import PROFILE
 

@@ -9,7 +9,8 @@ import pytest
 
 import milblob
 from conftest import NUMPY, case_paths, load_case
-from milblob import DType, Statistics, _codec, pieces, statistics
+from milblob import DType, Statistics, _codec, statistics
+from milblob.model import pieces
 
 DTYPES = [dtype for dtype in DType if dtype is not DType.STRING]
 WIDE = [dtype for dtype in DTYPES if dtype.nbits > 16]

@@ -11,7 +11,8 @@ import pytest
 
 import reference
 from conftest import MODEL_CASES, NUMPY, assert_same, load_case, natural, numbers, tensor_value
-from milblob import DType, pack_tensor, schema, unpack_tensor
+from milblob import DType, pack_tensor, unpack_tensor
+from milblob.program import schema
 
 # The field that coremltools picks (FORMATS.md), and those that hold the dtype without loss.
 FIELD = {

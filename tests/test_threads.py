@@ -10,7 +10,7 @@ import pytest
 import milblob
 import reference
 from hostile_bytes import DATA, FLOATS, SANITIZED, const, field, immediate, model, run_child
-from milblob.mapping import Mapping
+from milblob.storage.mapped import Mapping
 
 PACKAGE = DATA / "constexpr_ios18/model.mlpackage"
 FILE = DATA / "blob_all_dtypes/weight.bin"

@@ -1,4 +1,4 @@
-"""milblob.transfer: all bytes arrive, however little a call takes; the kernel's copies and the plain ones are the same."""
+"""milblob.storage.transfer: all bytes arrive, however little a call takes; the kernel's copies and the plain ones are the same."""
 
 import errno
 import os
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from milblob.errors import FormatError
-from milblob.mapping import Mapping
-from milblob.transfer import copy_range, write_at
+from milblob.storage.mapped import Mapping
+from milblob.storage.transfer import copy_range, write_at
 
 WAYS = [[], ["pwritev"], ["pwritev", "pwrite"]]
 HAS_KERNEL = hasattr(os, "copy_file_range")

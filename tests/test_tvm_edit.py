@@ -14,7 +14,7 @@ import pytest
 import tvm_archives as made
 from faults import temporaries
 from milblob import FormatError, UnsupportedError, tvm
-from milblob.journal import JOURNAL
+from milblob.storage.journal import JOURNAL
 from milblob.tvm import edit  # noqa: F401  # before processes fork: importing it takes longer than what they do
 from test_tvm_params import one_file
 
@@ -353,7 +353,7 @@ def test_links_in_a_directory_are_not_followed(tmp_path):
 
 def test_a_journal_from_elsewhere_changes_nothing_else(tmp_path):
     """A journal that comes with a directory names another file, or one behind a link: nothing is touched."""
-    from milblob import journal
+    from milblob.storage import journal
 
     path = made.make(tmp_path / "m", made.files_of(), "directory")
     victim = tmp_path / "victim"
@@ -446,7 +446,7 @@ def swap_for_ever(path):
 
 def test_two_writers_at_once(tmp_path):
     """The second is told so, and nothing of the first is lost."""
-    from milblob.files import lock
+    from milblob.storage.output import lock
 
     path = made.make(tmp_path / "m", made.files_of(), "directory")
     fd = os.open(path, os.O_RDONLY)

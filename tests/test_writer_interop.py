@@ -98,7 +98,7 @@ def test_aligned_files_are_read(tmp_path, align):
 
 def test_records_past_4_gib_are_read(tmp_path, monkeypatch):
     """A sparse file: nobody fills the large record, which the writer would insist on."""
-    monkeypatch.setattr(milblob.writer, "_require_filled", lambda *_: None)
+    monkeypatch.setattr(milblob.blobs.writer, "_require_filled", lambda *_: None)
     arrays = [values_of("FLOAT16", 100), values_of("UINT3", 100)]
     with milblob.BlobWriter(tmp_path / "a", sync=False) as blobs:
         blobs.reserve(5 << 30, "float32")

@@ -146,11 +146,11 @@ def test_a_forked_process_leaves_the_file_alone(tmp_path, mode, named):
     code = """
         import gc, os, sys, warnings
         import numpy as np
-        import milblob, milblob.files
+        import milblob, milblob.storage.output
         path, mode, named = sys.argv[1], sys.argv[2], sys.argv[3] == "True"
         warnings.simplefilter("error")
         if named:
-            milblob.files._TMPFILE = 0
+            milblob.storage.output._TMPFILE = 0
         if mode == "a":
             with milblob.BlobWriter(path) as blobs:
                 blobs.write(np.arange(3, dtype=np.uint8))

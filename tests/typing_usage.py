@@ -6,7 +6,7 @@ import numpy as np
 
 import milblob
 from milblob.formats.read import open_arrays
-from milblob.metadata import Feature, Metadata
+from milblob.model.metadata import Feature, Metadata
 
 Array = np.ndarray[Any, Any]
 

@@ -4,17 +4,17 @@
 #ifndef MILBLOB_KERNELS_H
 #define MILBLOB_KERNELS_H
 
-#include "milblob/blake3_neon.h"
-#include "milblob/blake3_x86.h"
-#include "milblob/compare_neon.h"
-#include "milblob/compare_x86.h"
-#include "milblob/decode_neon.h"
-#include "milblob/expand_avx512.h"
-#include "milblob/moments_neon.h"
-#include "milblob/palette_avx512.h"
-#include "milblob/subbyte_neon.h"
-#include "milblob/subbyte_x86.h"
-#include "milblob/varint_avx512.h"
+#include "milblob/kernels/neon/blake3.h"
+#include "milblob/kernels/x86/blake3.h"
+#include "milblob/kernels/neon/compare.h"
+#include "milblob/kernels/x86/compare.h"
+#include "milblob/kernels/neon/decode.h"
+#include "milblob/kernels/x86/expand_avx512.h"
+#include "milblob/kernels/neon/moments.h"
+#include "milblob/kernels/x86/palette_avx512.h"
+#include "milblob/kernels/neon/subbyte.h"
+#include "milblob/kernels/x86/subbyte.h"
+#include "milblob/kernels/x86/varint_avx512.h"
 
 #ifdef MB_HAS_AVX2
 MB_DEFINE_MOMENTS(mb_moments_block_avx2, MB_TARGET_AVX2)

@@ -9,33 +9,39 @@ Everything public is listed in `__all__`; docs/api.md has the same list with one
 
 from typing import TYPE_CHECKING, Any
 
-from .blob import RECORD, BlobReader, BlobRecord
-from .check import Finding, check
-from .compression import Compression
+from .analysis.check import Finding, check
+from .blobs.reader import RECORD, BlobReader, BlobRecord
 from .dtypes import DType
-from .errors import FormatError, MilblobError, ProgramError, ResolveError, UnsupportedError
+from .errors import (
+    FormatError,
+    MilblobError,
+    ProgramError,
+    ResolveError,
+    UnsupportedError,
+)
 from .formats import archive as _archive
-from .model import Model, load
-from .opening import open
-from .program import Use
-from .tensor import Tensor
-from .tensorvalue import pack_tensor, unpack_tensor
+from .model.model import Model, load
+from .model.open import open
+from .model.tensor import Tensor
+from .program.compression import Compression
+from .program.scan import Use
+from .values.tensorvalue import pack_tensor, unpack_tensor
 
 if TYPE_CHECKING:
     from . import tvm as tvm
     from .about import Info, info
-    from .compare import Diff, Figures, TensorDiff, diff
-    from .contenthash import ContentHash, content_hash
-    from .editing import EditableModel
+    from .analysis.diff import Diff, Figures, TensorDiff, diff
+    from .analysis.diff_program import Change
+    from .analysis.hash import ContentHash, content_hash
+    from .analysis.match import match
+    from .analysis.matches import Match, Matching, Tie
+    from .analysis.statistics import Statistics, statistics
+    from .blobs.writer import BlobWriter
     from .formats.weights import write_weights
-    from .matches import Match, Matching, Tie
-    from .matching import match
-    from .measuring import Statistics, statistics
-    from .merge import Merged, MergedFunction, merge_functions
-    from .refitting import RefitReport, Refitted, refit
-    from .repacking import Report, repack
-    from .structure import Change
-    from .writer import BlobWriter
+    from .model.editable import EditableModel
+    from .rewrite.merge_functions import Merged, MergedFunction, merge_functions
+    from .rewrite.refit import RefitReport, Refitted, refit
+    from .rewrite.repack import Report, repack
 
 __all__ = [
     "RECORD",
@@ -89,30 +95,30 @@ __all__ = [
 _LATER = {
     "Info": "about",
     "info": "about",
-    "Diff": "compare",
-    "Figures": "compare",
-    "TensorDiff": "compare",
-    "diff": "compare",
-    "ContentHash": "contenthash",
-    "content_hash": "contenthash",
-    "EditableModel": "editing",
+    "Diff": "analysis.diff",
+    "Figures": "analysis.diff",
+    "TensorDiff": "analysis.diff",
+    "diff": "analysis.diff",
+    "ContentHash": "analysis.hash",
+    "content_hash": "analysis.hash",
+    "EditableModel": "model.editable",
     "write_weights": "formats.weights",
-    "Statistics": "measuring",
-    "statistics": "measuring",
-    "Match": "matches",
-    "Matching": "matches",
-    "Tie": "matches",
-    "match": "matching",
-    "Merged": "merge",
-    "MergedFunction": "merge",
-    "merge_functions": "merge",
-    "RefitReport": "refitting",
-    "Refitted": "refitting",
-    "refit": "refitting",
-    "Change": "structure",
-    "Report": "repacking",
-    "repack": "repacking",
-    "BlobWriter": "writer",
+    "Statistics": "analysis.statistics",
+    "statistics": "analysis.statistics",
+    "Match": "analysis.matches",
+    "Matching": "analysis.matches",
+    "Tie": "analysis.matches",
+    "match": "analysis.match",
+    "Merged": "rewrite.merge_functions",
+    "MergedFunction": "rewrite.merge_functions",
+    "merge_functions": "rewrite.merge_functions",
+    "RefitReport": "rewrite.refit",
+    "Refitted": "rewrite.refit",
+    "refit": "rewrite.refit",
+    "Change": "analysis.diff_program",
+    "Report": "rewrite.repack",
+    "repack": "rewrite.repack",
+    "BlobWriter": "blobs.writer",
 }
 
 

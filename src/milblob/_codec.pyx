@@ -121,11 +121,11 @@ cdef _error(C.mb_error *e, name, str where=""):
 
 
 # One module, its functions by subject. What they share stands above.
-include "_blobs.pxi"
-include "_casts.pxi"
-include "_differences.pxi"
-include "_params.pxi"
-include "_statistics.pxi"
-include "_decode.pxi"
-include "_values.pxi"
-include "_programs.pxi"
+include "codec/blobs.pxi"
+include "codec/casts.pxi"
+include "codec/differences.pxi"
+include "codec/params.pxi"
+include "codec/statistics.pxi"
+include "codec/decode.pxi"
+include "codec/values.pxi"
+include "codec/programs.pxi"

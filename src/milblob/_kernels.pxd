@@ -25,7 +25,7 @@ cdef extern from "milblob/dtype.h" nogil:
     int MB_DTYPE_COUNT
     int MB_FIELD_STRINGS
 
-cdef extern from "milblob/blob.h" nogil:
+cdef extern from "milblob/blob/blob.h" nogil:
     ctypedef struct mb_blob_record:
         uint64_t offset, data_offset, nbytes, count, padding_nbits
         uint32_t blob_code, mil_code
@@ -36,16 +36,16 @@ cdef extern from "milblob/blob.h" nogil:
                                  const uint64_t *offsets, uint64_t count, mb_blob_record *records, uint64_t *done,
                                  mb_error *error)
 
-cdef extern from "milblob/store.h" nogil:
+cdef extern from "milblob/blob/store.h" nogil:
     void mb_blob_header_store(uint8_t *dst, uint32_t count)
     void mb_blob_record_store(uint8_t *dst, uint32_t blob_code, uint64_t nbytes, uint64_t data_offset,
                               uint64_t padding_nbits)
     bint mb_blob_place(uint64_t end, uint64_t align, uint64_t *offset, uint64_t *data_offset)
 
-cdef extern from "milblob/hash.h" nogil:
+cdef extern from "milblob/kernels/hash.h" nogil:
     uint64_t mb_hash(const uint8_t *src, uint64_t nbytes, uint64_t seed)
 
-cdef extern from "milblob/wire.h" nogil:
+cdef extern from "milblob/wire/wire.h" nogil:
     ctypedef struct mb_cursor:
         const uint8_t *base
         const uint8_t *at
@@ -59,7 +59,7 @@ cdef extern from "milblob/wire.h" nogil:
     mb_cursor mb_cursor_of(const uint8_t *base, const uint8_t *data, uint64_t nbytes)
     mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error *error)
 
-cdef extern from "milblob/params.h" nogil:
+cdef extern from "milblob/tvm/params.h" nogil:
     ctypedef struct mb_param:
         uint64_t name_offset, name_nbytes, offset, shape_offset, data_offset, nbytes, reserved
         uint32_t ndim, device_id
@@ -69,7 +69,7 @@ cdef extern from "milblob/params.h" nogil:
     mb_status mb_params_names(mb_cursor *cursor, uint64_t count, mb_param *params, mb_error *error)
     mb_status mb_params_record(mb_cursor *cursor, uint64_t file_left, mb_param *param, mb_error *error)
 
-cdef extern from "milblob/tensor.h" nogil:
+cdef extern from "milblob/wire/tensor.h" nogil:
     ctypedef struct mb_tensor:
         uint32_t field
         uint64_t start, offset, nbytes, chunk_count, count
@@ -78,21 +78,21 @@ cdef extern from "milblob/tensor.h" nogil:
     mb_status mb_tensor_gather(const uint8_t *base, const uint8_t *end, const mb_tensor *tensor, uint8_t *dst,
                                uint64_t *ranges, mb_error *error)
 
-cdef extern from "milblob/varint.h" nogil:
+cdef extern from "milblob/kernels/varint.h" nogil:
     uint64_t mb_varint_count(const uint8_t *src, uint64_t nbytes)
     unsigned int mb_varint_length(uint64_t value)
     unsigned int mb_varint_write(uint8_t *dst, uint64_t value)
 
-cdef extern from "milblob/subbyte.h" nogil:
+cdef extern from "milblob/kernels/subbyte.h" nogil:
     uint64_t mb_packed_nbytes(uint64_t count, unsigned int nbits)
 
-cdef extern from "milblob/float.h" nogil:
+cdef extern from "milblob/kernels/float.h" nogil:
     int MB_CAST_F32_F16, MB_CAST_F32_BF16, MB_CAST_F16_F32, MB_CAST_BF16_F32, MB_CAST_F16_BF16, MB_CAST_BF16_F16
     int MB_CAST_COUNT
     ctypedef struct mb_cast_counts:
         uint64_t overflow, nan, underflow
 
-cdef extern from "milblob/tally.h" nogil:
+cdef extern from "milblob/kernels/tally.h" nogil:
     ctypedef struct mb_tally:
         uint64_t count
         uint16_t *patterns
@@ -101,13 +101,13 @@ cdef extern from "milblob/tally.h" nogil:
     void mb_tally_add(mb_tally *tally, const mb_tally *other)
     uint32_t mb_tally_gather(mb_tally *tally, unsigned int nbits)
 
-cdef extern from "milblob/distinct.h" nogil:
+cdef extern from "milblob/kernels/distinct.h" nogil:
     ctypedef struct mb_distinct:
         bint is_estimated
     void mb_distinct_merge(mb_distinct *distinct, const mb_distinct *other)
     uint64_t mb_distinct_count(const mb_distinct *distinct)
 
-cdef extern from "milblob/moments.h" nogil:
+cdef extern from "milblob/kernels/moments.h" nogil:
     int MB_WIDE_F32, MB_WIDE_F64, MB_WIDE_I32, MB_WIDE_U32, MB_WIDE_I64, MB_WIDE_U64, MB_WIDE_COUNT
     ctypedef struct mb_moments:
         uint64_t count, nan, positive_infinite, negative_infinite, zeros, negative_zeros, subnormal, overflow
@@ -120,7 +120,7 @@ cdef extern from "milblob/moments.h" nogil:
     uint32_t mb_narrow_moments(uint32_t mil_code, const uint16_t *patterns, const uint64_t *counts, uint32_t found,
                                mb_moments *m)
 
-cdef extern from "milblob/blake3.h" nogil:
+cdef extern from "milblob/kernels/blake3.h" nogil:
     int MB_BLAKE3_NBYTES, MB_BLAKE3_STRETCH
 
 cdef extern from "milblob/kernels.h" nogil:
@@ -139,7 +139,7 @@ cdef extern from "milblob/kernels.h" nogil:
                          bint is_root)
     void mb_hash_join(const mb_tier *tier, uint8_t *cvs, uint64_t count, bint is_root)
 
-cdef extern from "milblob/pack.h" nogil:
+cdef extern from "milblob/wire/pack.h" nogil:
     int MB_PACK_RAW, MB_PACK_I16, MB_PACK_U16, MB_PACK_I32, MB_PACK_I64
     uint64_t mb_pack_itemsize(int kind)
     uint64_t mb_pack_nbytes(const mb_tier *tier, int kind, const void *src, uint64_t count)
@@ -149,7 +149,7 @@ cdef extern from "milblob/pack.h" nogil:
     mb_status mb_varint_decode(const mb_tier *tier, void *dst, unsigned int itemsize, bint is_bool, const uint8_t *src,
                                uint64_t nbytes, uint64_t count, int64_t lo, int64_t hi, mb_error *error)
 
-cdef extern from "milblob/compare.h" nogil:
+cdef extern from "milblob/kernels/compare.h" nogil:
     int MB_COMPARE_SUMS
     ctypedef struct mb_comparison:
         uint64_t count, finite, unequal, outside, mismatched
@@ -160,15 +160,15 @@ cdef extern from "milblob/compare.h" nogil:
     size_t mb_number_nbytes(uint32_t mil_code)
     void mb_comparison_add(mb_comparison *total, const mb_comparison *part)
 
-cdef extern from "milblob/difference.h" nogil:
+cdef extern from "milblob/kernels/difference.h" nogil:
     void mb_compare(const mb_tier *tier, uint32_t a_code, const uint8_t *a, uint32_t b_code, const uint8_t *b,
                     uint64_t count, mb_tolerance tolerance, mb_comparison *total)
     uint64_t mb_hash_elements(const uint8_t *src, uint64_t count, size_t nbytes)
 
-cdef extern from "milblob/scale.h" nogil:
+cdef extern from "milblob/kernels/scale.h" nogil:
     int MB_FROM_U8, MB_FROM_I8, MB_FROM_F16, MB_FROM_F32, MB_TO_F32, MB_TO_F16, MB_TO_F16_STEPS
 
-cdef extern from "milblob/decode.h" nogil:
+cdef extern from "milblob/kernels/decode.h" nogil:
     int MB_GRID_NDIM
     ctypedef struct mb_source:
         const uint8_t *data
@@ -198,13 +198,13 @@ cdef extern from "milblob/decode.h" nogil:
     mb_status mb_decode_palette(const mb_tier *tier, uint8_t *dst, uint64_t begin, uint64_t count, mb_source *source,
                                 mb_grid *grid, const mb_palette *palette, mb_error *error)
 
-cdef extern from "milblob/pages.h" nogil:
+cdef extern from "milblob/system/pages.h" nogil:
     void mb_advise_huge(void *start, uint64_t nbytes)
 
-cdef extern from "milblob/exchange.h" nogil:
+cdef extern from "milblob/system/exchange.h" nogil:
     int mb_exchange(const char *a, const char *b)
 
-cdef extern from "milblob/tables.h" nogil:
+cdef extern from "milblob/program/tables.h" nogil:
     uint32_t MB_NONE
     uint64_t MB_UNKNOWN
     ctypedef struct mb_span:
@@ -239,10 +239,10 @@ cdef extern from "milblob/tables.h" nogil:
         uint64_t version
         mb_error *error
 
-cdef extern from "milblob/program.h" nogil:
+cdef extern from "milblob/program/program.h" nogil:
     mb_status mb_program_scan(mb_scan *scan, mb_span program)
 
-cdef extern from "milblob/splice.h" nogil:
+cdef extern from "milblob/wire/splice.h" nogil:
     int MB_SPLICE_DEPTH
     ctypedef struct mb_edit:
         uint64_t offset, nbytes, new_nbytes
@@ -255,6 +255,6 @@ cdef extern from "milblob/splice.h" nogil:
     mb_status mb_splice_walk(const uint8_t *base, uint64_t offset, uint64_t nbytes, const mb_edit *edits, uint64_t count,
                              mb_level *levels, mb_prefix *prefixes, uint64_t capacity, mb_splice *splice, mb_error *error)
 
-cdef extern from "milblob/text.h" nogil:
+cdef extern from "milblob/text/parse.h" nogil:
     mb_status mb_text_to_program(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,
                                  uint64_t *out_nbytes, mb_error *error)

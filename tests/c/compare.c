@@ -1,5 +1,5 @@
 /* compare.c: two arrays of any two dtypes compared by every tier, against plain, and one element after another. See choices.h. */
-#include "milblob/difference.h"
+#include "milblob/kernels/difference.h"
 #include "choices.h"
 #include "digest.h"
 

@@ -1,6 +1,6 @@
 /* decode.c: every decoding kernel of every tier on buffers of their exact size: against plain, and a loop for each element.
  * See choices.h. */
-#include "milblob/decode.h"
+#include "milblob/kernels/decode.h"
 #include "choices.h"
 #include "digest.h"
 

@@ -1,6 +1,6 @@
 /* packed.c: packed bits and varints, both ways, by the kernels of every tier, on buffers of their exact size. What the tiers
  * are compared with is a loop over bits, or the decoder that checks every byte. No arguments. */
-#include "milblob/pack.h"
+#include "milblob/wire/pack.h"
 #include "promises.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* scan_program.c: scans each file as a Program, with tables that grow from nothing; see replay.h for the command line. */
-#include "milblob/program.h"
+#include "milblob/program/program.h"
 #include "tensor_value.h"
 
 static uint64_t file_nbytes;

@@ -3,7 +3,7 @@
  * Edits are taken from the message itself (every field found in a walk down to some depth, as payload or as whole field)
  * and at random. Where the walk takes them the result is built, and its own lengths must fit: a walk over the new message
  * that replaces the same ranges by the old bytes gives the old length again. */
-#include "milblob/splice.h"
+#include "milblob/wire/splice.h"
 #include "replay.h"
 
 enum { MAX_EDITS = 40 };

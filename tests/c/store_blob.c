@@ -1,7 +1,7 @@
 /* store_blob.c: lays out, packs and hashes what is in each file, in allocations of the exact size; see replay.h. */
-#include "milblob/hash.h"
-#include "milblob/store.h"
-#include "milblob/subbyte.h"
+#include "milblob/kernels/hash.h"
+#include "milblob/blob/store.h"
+#include "milblob/kernels/subbyte.h"
 #include "replay.h"
 
 static uint64_t number_at(const uint8_t *data, uint64_t nbytes, uint64_t at) {

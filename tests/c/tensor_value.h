@@ -2,9 +2,9 @@
 #ifndef MILBLOB_TESTS_TENSOR_VALUE_H
 #define MILBLOB_TESTS_TENSOR_VALUE_H
 
-#include "milblob/subbyte.h"
-#include "milblob/tensor.h"
-#include "milblob/varint.h"
+#include "milblob/kernels/subbyte.h"
+#include "milblob/wire/tensor.h"
+#include "milblob/kernels/varint.h"
 #include "replay.h"
 
 /* The quick decoder and the careful one agree, and neither writes past `count` elements. */

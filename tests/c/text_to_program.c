@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "milblob/text.h"
+#include "milblob/text/parse.h"
 
 /* The rerun protocol: grow to what MB_FULL asked for. */
 static mb_status translate(const uint8_t *text, uint64_t nbytes, uint64_t capacity, uint8_t **out, uint64_t *out_nbytes,

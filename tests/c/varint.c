@@ -1,7 +1,7 @@
 /* varint.c: the kernels of varint.h on each file, against one loop over bits; see replay.h for the command line.
  *
  * A file is a byte that chooses and then a payload: varints to be decoded, and elements to be encoded. */
-#include "milblob/pack.h"
+#include "milblob/wire/pack.h"
 #include "replay.h"
 
 enum { SHIFTS = 8 };

@@ -1,5 +1,5 @@
 /* walk_blob.c: reads each file as a blob v2 storage file; see replay.h for the command line. */
-#include "milblob/blob.h"
+#include "milblob/blob/blob.h"
 #include "replay.h"
 
 static void check_record(const mb_blob_record *record, uint64_t nbytes) {

@@ -1,5 +1,5 @@
 /* walk_params.c: reads each file as a .params file of TVM; see replay.h for the command line. */
-#include "milblob/params.h"
+#include "milblob/tvm/params.h"
 #include "replay.h"
 
 static void check_record(const mb_param *param, const uint8_t *data, uint64_t nbytes) {

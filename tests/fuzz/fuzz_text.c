@@ -2,8 +2,8 @@
  *
  * The first byte chooses the first capacity, so that reruns are fuzzed too. What comes out must not depend on it, and must
  * be a Program that the scan can read: the two know nothing of each other. */
-#include "milblob/program.h"
-#include "milblob/text.h"
+#include "milblob/program/program.h"
+#include "milblob/text/parse.h"
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -5,7 +5,7 @@ from argparse import Namespace
 from collections import Counter
 from typing import Any
 
-from ..check import check
+from ..analysis.check import check
 from . import output
 
 _EXIT_FINDINGS, _EXIT_ERROR = 1, 2

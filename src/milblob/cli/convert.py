@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from ..errors import UnsupportedError
 from ..formats import weights
 from ..formats.write import save
-from ..package import BLOB_SUFFIXES
+from ..model.package import BLOB_SUFFIXES
 from .saving import check_target, report, say_widened, shown, with_hint
 from .selection import describe_filter, open_chosen
 

@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from ..compare import Diff, TensorDiff, diff, summary
+from ..analysis.diff import Diff, TensorDiff, diff, summary
 from . import names, output
 from .progress import progress_of
 from .selection import describe_filter, matches

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from ..measuring import Statistics
+from ..analysis.statistics import Statistics
 from . import output
 
 _BAR_NCHARS = 40

@@ -4,7 +4,7 @@ from argparse import Namespace
 from contextlib import ExitStack
 from typing import Any
 
-from ..contenthash import content_hash, tensor_hashes
+from ..analysis.hash import content_hash, tensor_hashes
 from ..formats.read import array_kind
 from . import output
 from .selection import describe_filter, open_chosen

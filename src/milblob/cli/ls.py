@@ -8,10 +8,10 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ..errors import MilblobError, UnsupportedError
-from ..formats.arrays import StoredArray
-from ..formats.elements import Readable
 from ..formats.params import Parameter
-from ..tensor import Tensor
+from ..model.elements import Readable
+from ..model.stored import StoredArray
+from ..model.tensor import Tensor
 from . import output
 from .patterns import fold, scopes
 from .saving import dtype_text

@@ -3,9 +3,9 @@
 import json
 from argparse import Namespace
 
-from ..files import NewFile
-from ..matches import Matching, summary
-from ..matching import match
+from ..analysis.match import match
+from ..analysis.matches import Matching, summary
+from ..storage.output import NewFile
 from . import output
 from .progress import progress_of
 from .selection import matches

@@ -3,14 +3,14 @@
 import os
 from argparse import Namespace
 
-from .. import merge
+from ..rewrite import merge_functions
 from . import output
 
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
     names = _names(arguments.models, arguments.names)
-    merged = merge.merge_functions(
+    merged = merge_functions.merge_functions(
         list(zip(arguments.models, names, strict=True)),
         arguments.output,
         default=arguments.default,

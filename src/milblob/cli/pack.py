@@ -8,9 +8,9 @@ from typing import Any
 
 from ..dtypes import DType, as_dtype
 from ..errors import UnsupportedError
-from ..formats.elements import Readable
 from ..formats.read import open_arrays
 from ..formats.weights import write_weights
+from ..model.elements import Readable
 from . import output
 from .saving import check_target, report, shown
 from .selection import describe_filter, matches

@@ -26,7 +26,7 @@ def progress_of(source: str, stored: bool, quiet: bool) -> "Progress":
     Raises:
         As opening it does.
     """
-    from ..sides import Side
+    from ..analysis.pairing import Side
 
     enabled = not quiet and sys.stderr.isatty()
     with contextlib.ExitStack() as stack:

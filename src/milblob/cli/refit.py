@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 
-from ..refitting import RefitReport, refit
+from ..rewrite.refit import RefitReport, refit
 from . import names, output
 
 _MAX_UNUSED = 20

@@ -4,8 +4,8 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from ..arrange import Change
-from ..repacking import Report, repack
+from ..rewrite.arrange import Change
+from ..rewrite.repack import Report, repack
 from . import output
 from .progress import Progress
 

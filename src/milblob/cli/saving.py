@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UnsupportedError
-from ..formats.elements import Readable
 from ..formats.params import Parameter
+from ..model.elements import Readable
 from . import output
 from .progress import Progress
 

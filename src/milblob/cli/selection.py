@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from .. import opening
-from ..formats.elements import Readable
 from ..formats.read import array_kind, open_arrays
 from ..formats.weights import with_notes
-from ..model import Model
-from ..tensor import Tensor
+from ..model import open as opening
+from ..model.elements import Readable
+from ..model.model import Model
+from ..model.tensor import Tensor
 
 
 def _is_in(tensor: Tensor, function: str) -> bool:

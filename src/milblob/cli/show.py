@@ -4,16 +4,22 @@ from argparse import Namespace
 from contextlib import suppress
 from typing import Any
 
-from .. import opening
-from ..compression import Compression
+from ..analysis.statistics import statistics
 from ..errors import MilblobError
 from ..formats.read import array_kind
-from ..measuring import statistics
-from ..model import Model
-from ..tensor import Tensor
+from ..model import open as opening
+from ..model.model import Model
+from ..model.tensor import Tensor
+from ..program.compression import Compression
 from . import output
 from .selection import find
-from .values import FIRST_COUNT, FIRST_COUNT_VERBOSE, first_values, print_statistics, values_json
+from .values import (
+    FIRST_COUNT,
+    FIRST_COUNT_VERBOSE,
+    first_values,
+    print_statistics,
+    values_json,
+)
 
 
 def run(arguments: Namespace) -> int:

@@ -4,16 +4,22 @@ from argparse import Namespace
 from contextlib import ExitStack
 from typing import Any
 
+from ..analysis.statistics import statistics
 from ..errors import MilblobError
-from ..formats.elements import Readable
 from ..formats.params import Parameter
 from ..formats.read import open_arrays
-from ..measuring import statistics
+from ..model.elements import Readable
 from . import output
 from .ls import Row, array_row
 from .selection import find_array
 from .tvm_words import library_document, library_rows
-from .values import FIRST_COUNT, FIRST_COUNT_VERBOSE, first_values, print_statistics, values_json
+from .values import (
+    FIRST_COUNT,
+    FIRST_COUNT_VERBOSE,
+    first_values,
+    print_statistics,
+    values_json,
+)
 
 
 def run(arguments: Namespace, kind: str) -> int:

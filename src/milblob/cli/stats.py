@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from ..formats.elements import Readable
-from ..measuring import Statistics, statistics_of
-from ..tensor import Tensor
+from ..analysis.statistics import Statistics, statistics_of
+from ..model.elements import Readable
+from ..model.tensor import Tensor
 from . import output
 from .figures import as_json, histogram_json, print_histogram, short, totals_by
 from .patterns import scopes

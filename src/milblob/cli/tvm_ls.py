@@ -6,7 +6,14 @@ from typing import Any
 from ..tvm import Library
 from ..tvm import open as open_library
 from . import output
-from .tvm_words import function_rows, library_document, library_rows, memory_rows, port_rows, storage_rows
+from .tvm_words import (
+    function_rows,
+    library_document,
+    library_rows,
+    memory_rows,
+    port_rows,
+    storage_rows,
+)
 
 
 def run(arguments: Namespace) -> int:

@@ -6,10 +6,10 @@ from contextlib import ExitStack
 
 from ..arguments import Names
 from ..formats.archive import is_archive
-from ..formats.elements import Readable
 from ..formats.read import open_arrays
 from ..formats.write import save
-from ..refitting import refit
+from ..model.elements import Readable
+from ..rewrite.refit import refit
 from ..tvm import Library
 from ..tvm import open as open_library
 from ..tvm.arrays import named_parameters

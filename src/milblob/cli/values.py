@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis.statistics import Statistics
 from ..dtypes import DType
-from ..formats.elements import Readable
-from ..measuring import Statistics
+from ..model.elements import Readable
 from . import output
 from .figures import histogram_json, number, plain, print_histogram
 

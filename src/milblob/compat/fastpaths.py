@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _codec
-from ..dense import Packed, Palette, pack, read
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError
-from ..tensorvalue import pack_tensor, stored_bytes, unpack_tensor
+from ..values.dense import Packed, Palette, pack, read
+from ..values.tensorvalue import pack_tensor, stored_bytes, unpack_tensor
 from .storage import _BlobStorageReader, _BlobStorageWriter, read_array, write_array
 
 LARGE_COUNT = 64

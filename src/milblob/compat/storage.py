@@ -24,11 +24,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import _codec
-from ..blob import BlobReader
+from ..blobs.reader import BlobReader
 from ..dtypes import DType
 from ..errors import FormatError, MilblobError
-from ..tensorvalue import stored_bytes
-from ..transfer import write_at
+from ..storage.transfer import write_at
+from ..values.tensorvalue import stored_bytes
 
 _METADATA = struct.Struct("<IIQQQ")  # sentinel, dtype, nbytes, data offset, padding in bits
 _METADATA_NBYTES = _HEADER_NBYTES = 64

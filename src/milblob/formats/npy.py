@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import FormatError, UnsupportedError
-from ..mapping import Mapping
-from ..tensorvalue import require_shape
+from ..storage.mapped import Mapping
+from ..values.tensorvalue import require_shape
 
 HEAD_NBYTES = 10240
 """Enough for any header that is read: NumPy stops at 10,000 characters too, as long ones can exhaust its parser."""

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import FormatError
-from ..files import whole_directory
 from ..jsontext import parse_json
-from ..mapping import Mapping as MappedFile
-from ..package import contained
-from .arrays import Arrays, StoredArray, restored
-from .elements import PLAIN, Progress, Readable, elements
+from ..model.elements import PLAIN, Progress, Readable, elements
+from ..model.package import contained
+from ..model.stored import Arrays, StoredArray, restored
+from ..storage.mapped import Mapping as MappedFile
+from ..storage.output import whole_directory
 from .filenames import file_names
 from .npy import open_array
 

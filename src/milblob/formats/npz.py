@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import FormatError, MilblobError, UnsupportedError
-from ..files import NewFile
-from ..mapping import Mapping as MappedFile
-from .arrays import Arrays, StoredArray, named, parse_notes, restored
-from .elements import PLAIN, Progress, Readable, elements
+from ..model.elements import PLAIN, Progress, Readable, elements
+from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
+from ..storage.mapped import Mapping as MappedFile
+from ..storage.output import NewFile
 from .filenames import escaped
 from .npy import HEAD_NBYTES, Header, read_header
 

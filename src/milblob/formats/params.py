@@ -12,10 +12,10 @@ from .. import _codec
 from ..arguments import require, require_calls, require_flags
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, MilblobError, UnsupportedError
-from ..files import NewFile
-from ..mapping import Mapping as MappedFile
-from ..tensorvalue import stored_bytes
-from ..transfer import write_at
+from ..storage.mapped import Mapping as MappedFile
+from ..storage.output import NewFile
+from ..storage.transfer import write_at
+from ..values.tensorvalue import stored_bytes
 from .params_codes import PACKED, Codes, codes_of, dtype_text, numpy_dtype, written_dtype
 
 SUFFIX = ".params"

@@ -4,9 +4,9 @@ import os
 from functools import partial
 
 from ..errors import UnsupportedError
-from ..package import BLOB_SUFFIXES
+from ..model.package import BLOB_SUFFIXES
+from ..model.stored import Arrays
 from . import archive
-from .arrays import Arrays
 from .params import Parameters, open_params
 
 SUFFIXES = (".npz", ".safetensors", ".npy", ".params")

@@ -10,11 +10,11 @@ import numpy as np
 
 from ..dtypes import DType
 from ..errors import FormatError, UnsupportedError
-from ..files import whole_file
 from ..jsontext import as_shape
-from ..mapping import Mapping as MappedFile
-from .arrays import Arrays, StoredArray, named, parse_notes, restored
-from .elements import PLAIN, Progress, Readable, elements
+from ..model.elements import PLAIN, Progress, Readable, elements
+from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
+from ..storage.mapped import Mapping as MappedFile
+from ..storage.output import whole_file
 
 NOTES = "milblob"
 """Key of the notes in the file's metadata: JSON, {name: {"dtype": ...}}; only of tensors that need a note."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
-from ..mapping import Mapping as MappedFile
+from ..storage.mapped import Mapping as MappedFile
 from .params import Parameter, Parameters, Views
 from .params_codes import numpy_dtype
 

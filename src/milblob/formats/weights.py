@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from ..arguments import require, require_calls, require_flags
+from ..blobs.writer import BlobWriter
 from ..dtypes import DType, as_dtype
-from ..files import NewFile, whole_file
-from ..listing import Row, parse_listing, to_json, to_mil
-from ..mapping import Mapping as MappedFile
-from ..model import Model
-from ..tensor import Tensor
-from ..writer import BlobWriter
-from .arrays import Arrays, StoredArray, restored
-from .elements import Progress, Readable, elements
+from ..model.elements import Progress, Readable, elements
+from ..model.listing import Row, parse_listing, to_json, to_mil
+from ..model.model import Model
+from ..model.stored import Arrays, StoredArray, restored
+from ..model.tensor import Tensor
+from ..storage.mapped import Mapping as MappedFile
+from ..storage.output import NewFile, whole_file
 from .params import Parameter
 
 LISTINGS = (".json", ".mil")

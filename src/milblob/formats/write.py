@@ -3,8 +3,8 @@
 import os
 from collections.abc import Mapping
 
+from ..model.elements import Progress, Readable
 from .archive import is_archive
-from .elements import Progress, Readable
 
 
 def save(

@@ -4,11 +4,11 @@ import os
 import stat
 from typing import Any
 
-from .. import journal
 from ..errors import FormatError, UnsupportedError
-from ..files import PREFIX
 from ..formats.params import MAGIC as PARAMS_MAGIC
-from ..mapping import Mapping as MappedFile
+from ..storage import journal
+from ..storage.mapped import Mapping as MappedFile
+from ..storage.output import PREFIX
 from .report import Report
 from .tar import BLOCK, MAX_MEMBERS, Member, walk_tar
 from .unzip import MAGIC, decompress, header_of, most_nbytes

@@ -4,11 +4,11 @@ from collections import Counter
 from math import prod
 from typing import Any
 
-from ..blobcheck import Finding, Findings
+from ..analysis.check_blob import Finding, Findings
 from ..errors import MilblobError
 from ..formats.params import Scan, scan
 from ..formats.params_codes import ARCHIVED, CURRENT, PACKED, Codes, codes_of, dtype_text, numpy_dtype
-from ..mapping import Mapping as MappedFile
+from ..storage.mapped import Mapping as MappedFile
 from .archive import METADATA, Archive
 from .graph import Graph, parse_graph
 from .layout import expected, graph_names, parameters_name, role_of

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .. import journal
 from ..arguments import require, require_flags
-from ..destination import is_in_place, new_file, set_mode
 from ..errors import FormatError, MilblobError, UnsupportedError
-from ..files import NewDirectory, NewFile, lock, unlock
 from ..formats.params import Parameter, element_bytes, is_lazy
 from ..formats.params_codes import PACKED
-from ..mapping import Mapping as MappedFile
-from ..transfer import copy_range, write_at
+from ..rewrite.destination import is_in_place, new_file, set_mode
+from ..storage import journal
+from ..storage.mapped import Mapping as MappedFile
+from ..storage.output import NewDirectory, NewFile, lock, unlock
+from ..storage.transfer import copy_range, write_at
 from .archive import METADATA
 from .unzip import compress
 

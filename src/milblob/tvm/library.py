@@ -5,8 +5,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Self
 
+from ..analysis.check_blob import Finding
 from ..arguments import as_integer
-from ..blobcheck import Finding
 from ..errors import FormatError
 from ..formats.params import Parameters, parameters_in
 from ..formats.params_codes import ARCHIVED, Codes, codes_of

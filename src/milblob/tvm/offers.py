@@ -1,6 +1,6 @@
 """What milblob.tvm does for functions and commands that it is not imported by; see `milblob.formats.archive`."""
 
-from ..blobcheck import Finding
+from ..analysis.check_blob import Finding
 from ..formats.archive import is_archive
 from .arrays import open_arrays
 from .check import check_archive, check_params

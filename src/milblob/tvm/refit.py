@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from ..arguments import Names, names_in
-from ..casting import CastCounts, cast_array, is_castable
-from ..destination import is_in_place
 from ..dtypes import as_dtype
 from ..errors import MilblobError
 from ..formats.params import Parameter, is_lazy
-from ..refitting import RefitReport, Refitted
+from ..rewrite.destination import is_in_place
+from ..rewrite.refit import RefitReport, Refitted
+from ..values.cast import CastCounts, cast_array, is_castable
 from .arrays import named_parameters
 from .edit import listed, require_parameters
 from .library import Library, Module

@@ -2,7 +2,7 @@
 
 import os
 
-from ..blobcheck import Findings, Severity
+from ..analysis.check_blob import Findings, Severity
 from ..errors import FormatError, MilblobError
 
 CODES = {

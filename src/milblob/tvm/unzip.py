@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import FormatError
-from ..mapping import Mapping as MappedFile
-from ..transfer import write_at
+from ..storage.mapped import Mapping as MappedFile
+from ..storage.transfer import write_at
 
 MAGIC = b"\x1f\x8b"
 _CHUNK_NBYTES = 1 << 20

@@ -1,0 +1,1 @@
+"""Reads models and judges: findings, statistics, hashes, differences, matches."""

@@ -1,0 +1,456 @@
+"""milblob.check: every problem of a model in one pass."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+from .. import _codec
+from ..arguments import require_flags
+from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
+from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from ..formats.archive import kind
+from ..formats.read import array_kind
+from ..model.model import Model
+from ..model.package import Package, Source, contained, read_json, resolve
+from ..program.scan import Program
+from ..storage.mapped import LFS_PREFIX, Mapping
+from ..values.tensorvalue import unpack_at
+from .check_blob import BlobFile, Finding, Findings, check_blob, record_problems, record_row
+
+__all__ = ["Finding", "check"]
+
+_SMALL_NBYTES = 1024
+_WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
+# What a hostile tree of files can raise where it is looked into: ValueError for names no file system takes.
+_REFUSALS = (MilblobError, OSError, ValueError)
+
+
+def check(path: Any, *, values: bool = False) -> list[Finding]:
+    """Check a model, or a bare weight file, and report every problem in one pass.
+
+    Broken parts are reported and the rest is still checked: a manifest that leads nowhere hides no wrong record, and
+    one wrong record hides no other. Bytes 24..63 of records with byte-sized dtypes, in which real files hold noise, are
+    not looked at.
+
+    Args:
+        path: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or listing of one; or a buffer or file
+            object that holds one of the latter four (references to weight files cannot be followed from there).
+        values: look at values too, which reads all weights: NaNs, infinities, indices that lead out of their palette,
+            masks with more or fewer ones than there are nonzero values, bits that are set behind the last element.
+
+    A `.params` file and an archive of TVM, given by path, are checked by milblob.tvm: docs/tvm.md has the codes.
+
+    Returns:
+        list of Finding; without errors and warnings the model is sound.
+
+    Raises:
+        OSError: the path itself does not exist or cannot be opened. Whatever is inside is reported, not raised.
+    """
+    require_flags(values=values)
+    checker = _Checker()
+    if isinstance(path, str | os.PathLike):
+        name = os.fsdecode(os.fspath(path))
+        if array_kind(name) in ("archive", "params"):
+            if values:
+                raise ValueError(f"{name}: expected a model, whose values can be looked at, got a file of TVM")
+            return kind().check(name)
+        if stat.S_ISDIR(os.stat(name).st_mode):
+            checker.check_directory(name)
+        else:
+            checker.check_file(name, name)
+    else:
+        checker.check_file(path, None)
+    if values:
+        from .check_values import check_values  # reads, which looking at the structure does not
+
+        check_values(checker.found, path)
+    return checker.found.close()
+
+
+class _Lenient(Package):
+    """A Package that reports what it cannot open and takes in the rest."""
+
+    def __init__(self, source: Any, report: Callable[[Exception, str], None]) -> None:
+        self._report = report
+        self.kind = ""
+        super().__init__(source)
+
+    def _open_compiled(self, path: str, prefix: str, depth: int) -> None:
+        try:
+            super()._open_compiled(path, prefix, depth)
+        except _REFUSALS as error:
+            self._report(error, prefix)
+
+    def _open_file(self, mapping: Mapping) -> None:
+        try:
+            super()._open_file(mapping)
+        except _REFUSALS as error:
+            if self.kind != "blob":  # its header is for check_blob to judge
+                self._report(error, "")
+
+    def _add_model(
+        self,
+        mapping: Mapping,
+        buffer: _codec.Buffer,
+        offset: int,
+        nbytes: int,
+        directory: str | None,
+        prefix: str,
+        depth: int,
+    ) -> None:
+        try:
+            super()._add_model(mapping, buffer, offset, nbytes, directory, prefix, depth)
+        except _REFUSALS as error:
+            self._report(error, prefix)
+
+
+class _Reference:
+    """One blob-file value of a Program: what it names, and what it declares to find there."""
+
+    __slots__ = ("constant", "dtype", "offset", "program", "shape")
+
+    def __init__(self, program: Program, constant: Any) -> None:
+        self.program = program
+        self.constant = constant
+        self.offset: int = constant.blob_offset
+        self.dtype = BY_MIL_CODE.get(constant.mil_code)
+        self.shape: tuple[int | None, ...] | None = constant.shape
+
+    @property
+    def where(self) -> str:
+        return self.program.path(self.constant.op, self.constant)
+
+    @property
+    def declared(self) -> str:
+        """Dtype and shape in one line."""
+        sizes = ", ".join("?" if size is None else str(size) for size in self.shape or ())
+        return f"{self.dtype} [{sizes}]"
+
+    @property
+    def count(self) -> int | None:
+        """Elements; None where a dimension is open."""
+        return None if self.shape is None or None in self.shape else prod(self.shape)  # type: ignore[arg-type]
+
+
+class _Checker:
+    def __init__(self) -> None:
+        self.found = Findings()
+        self._pointers: set[str] = set()  # files that are LFS pointers: said once, not looked at again
+        self._references: dict[str, list[_Reference]] = {}
+        self._unresolved: set[tuple[str | None, str]] = set()
+        self._checked: set[str] = set()  # real paths
+        self._is_sound = True
+
+    # ------------------------------------------------------------------------------------------------------- one source
+
+    def check_directory(self, root: str) -> None:
+        """Check a .mlpackage or a .mlmodelc."""
+        files = list(self._walk_files(root))
+        if os.path.lexists(os.path.join(root, "Manifest.json")):
+            self._check_manifest(root)
+        self._check_source(root, root)
+        for path in files:
+            if path.endswith(_WEIGHT_SUFFIXES) and os.path.basename(path) != "coremldata.bin":
+                self._check_weights(path, False)
+
+    def check_file(self, source: Any, path: str | None) -> None:
+        """Check a model file, MIL text or blob file; or a buffer."""
+        try:
+            mapping = Mapping(source)
+        except MilblobError as error:
+            self._report(error)
+            return
+        try:
+            kind = self._check_source(path if path is not None else memoryview(mapping.live()), path)
+            if kind == "blob":
+                check_blob(self.found, mapping.live())
+            elif path is not None and not self._is_sound:
+                weights = os.path.join(os.path.dirname(path), "weights")
+                if os.path.isdir(weights):
+                    for beside in self._walk_files(weights):
+                        if beside.endswith(_WEIGHT_SUFFIXES):
+                            self._check_weights(beside, False)
+        finally:
+            mapping.close()
+
+    def _check_source(self, source: Any, path: str | None) -> str:
+        """Check the Programs and the weight files that they name; return the kind of source."""
+        try:
+            package = _Lenient(source, self._report)
+        except _REFUSALS as error:
+            self._report(error)
+            return ""
+        try:
+            for prefix, kind in package.others:
+                words = f"model {prefix.rstrip('/')}: expected an ML Program, got a {kind}, which is not looked into"
+                self.found.add("note", "other-model", words, file=path)
+            for part in package.sources:
+                self._check_program(part)
+            kind = package.kind
+        finally:
+            package.close()
+        if kind != "blob" and self._is_sound:
+            self._check_metadata(source)
+        for weights in list(self._references):
+            self._check_weights(weights, True)
+        return kind
+
+    def _report(self, error: Exception, prefix: str = "") -> None:
+        """Take an exception in as a finding."""
+        self._is_sound = False
+        if not isinstance(error, MilblobError):
+            name = getattr(error, "filename", None)
+            words = f"file: expected one that can be read, got {getattr(error, 'strerror', None) or error}"
+            self.found.add("error", "unreadable", words, file=name if isinstance(name, str) else None)
+            return
+        if error.file is not None and os.path.realpath(error.file) in self._pointers:
+            return
+        where = error.where or prefix.rstrip("/")
+        self.found.add("error", _code_of(error), error.what, file=error.file, offset=error.offset, where=where)
+
+    # ------------------------------------------------------------------------------------------------------- the files
+
+    def _walk_files(self, root: str) -> Iterator[str]:
+        """Yield every regular file under `root`, links not followed; report LFS pointers on the way."""
+        for directory, folders, names in os.walk(root):
+            folders.sort()
+            for name in sorted(names):
+                path = os.path.join(directory, name)
+                try:
+                    status = os.lstat(path)
+                    if not stat.S_ISREG(status.st_mode):
+                        continue
+                    if status.st_size < _SMALL_NBYTES:
+                        with open(path, "rb") as file:  # noqa: PTH123
+                            is_pointer = file.read(len(LFS_PREFIX)) == LFS_PREFIX
+                        if is_pointer:
+                            self._add_pointer(path)
+                            continue
+                except OSError as error:
+                    self._report(error)
+                    continue
+                yield path
+
+    def _add_pointer(self, path: str) -> None:
+        try:
+            Mapping(path).close()
+        except MilblobError as error:
+            self._report(error)
+        self._pointers.add(os.path.realpath(path))
+
+    def _check_manifest(self, root: str) -> None:
+        """Report what is wrong with a manifest. That its root item cannot be opened is for the Package to say."""
+        path = os.path.join(root, "Manifest.json")
+        try:
+            manifest = read_json(contained(root, "Manifest.json"))
+        except _REFUSALS:
+            return  # the Package says so
+        if not isinstance(manifest, dict):
+            return
+        entries = manifest.get("itemInfoEntries")
+        for key in ("fileFormatVersion", "itemInfoEntries", "rootModelIdentifier"):
+            if key not in manifest:
+                severity: Any = "warning" if key == "fileFormatVersion" else "error"
+                self.found.add(severity, "manifest", f"manifest: expected a key {key}, got none", file=path)
+        if not isinstance(entries, dict):
+            return
+        identifier = manifest.get("rootModelIdentifier")
+        for key, item in entries.items():
+            if not isinstance(item, dict) or not isinstance(item.get("path"), str):
+                words = f"manifest item {key!r}: expected an object with a path, got {type(item).__name__}" + (
+                    " without one" if isinstance(item, dict) else ""
+                )
+                self.found.add("error", "manifest", words, file=path)
+                continue
+            missing = [name for name in ("author", "name") if name not in item]
+            if missing:
+                words = f"manifest item {key!r}: expected keys author and name, got no {' and no '.join(missing)}"
+                self.found.add("note", "manifest", words, file=path)
+            if key != identifier:
+                self._check_item(root, key, item["path"], path)
+
+    def _check_item(self, root: str, key: str, relative: str, manifest: str) -> None:
+        try:
+            target = contained(root, "Data/" + relative)
+            if not os.path.exists(target):
+                words = f"manifest item {key!r}: expected a file or folder at {relative!r}, got none"
+                self.found.add("error", "missing-file", words, file=manifest)
+        except ResolveError as error:
+            self.found.add("error", "escaping-file", f"manifest item {key!r}: {error.what}", file=manifest)
+        except _REFUSALS as error:
+            self._report(error)
+
+    def _check_metadata(self, source: Any) -> None:
+        """Report a description that cannot be read; weights can be, all the same."""
+        try:
+            with Model(source) as model:
+                _ = model.metadata
+        except MilblobError as error:
+            self.found.add("warning", "metadata", error.what, file=error.file, offset=error.offset, where=error.where)
+        except (OSError, ValueError) as error:
+            self._report(error)
+
+    # ----------------------------------------------------------------------------------------------------- the Programs
+
+    def _check_program(self, source: Source) -> None:
+        try:
+            program = Program(*(source.program[0], source.program[1:]), source.prefix, constants=True)
+            program.names()
+            ends, _ = program.compressed()
+        except _REFUSALS as error:
+            self._report(error, source.prefix)
+            return
+        file = source.mapping.name
+        for group in ends:
+            if group.op.shape is None:
+                words = f"output of {group.op.type}: expected a tensor type, got none"
+                self.found.add("error", "program", words, file=file, where=f"{source.prefix}{group.op.name}")
+        for constant in program.scan.constants:
+            if constant.storage == _codec.BLOB:
+                self._add_reference(source, _Reference(program, constant))
+            elif constant.storage == _codec.IMMEDIATE and constant.shape is not None:
+                self._check_immediate(source, program, constant)
+
+    def _check_immediate(self, source: Source, program: Program, constant: Any) -> None:
+        offset, nbytes = constant.payload
+        try:
+            unpack_at(program.buffer, offset, nbytes, BY_MIL_CODE[constant.mil_code], constant.shape)
+            return
+        except MilblobError as error:
+            words = error.what
+            offset = error.offset if error.offset is not None else offset
+        except (ValueError, OverflowError) as error:
+            words = f"shape {constant.shape}: expected one that an array can have, got {error}"
+        in_file = not source.is_text and not program.rewritten and program.buffer.nbytes == source.mapping.nbytes
+        self.found.add(
+            "error",
+            "immediate",
+            words,
+            file=source.mapping.name,
+            offset=offset if in_file else None,
+            where=program.path(constant.op, constant),
+        )
+
+    def _add_reference(self, source: Source, reference: _Reference) -> None:
+        name = reference.constant.text
+        key = (source.directory, name)
+        if key in self._unresolved:
+            return
+        try:
+            path = resolve(source.directory, name)
+            if not os.path.lexists(path):
+                words = f"weight file {name}: expected at {path}, got no such file"
+                self.found.add("error", "missing-file", words, file=source.mapping.name, where=reference.where)
+                self._unresolved.add(key)
+                return
+        except ResolveError as error:
+            self._unresolved.add(key)
+            if source.directory is None:
+                self.found.add("note", "missing-file", error.what, where=reference.where)
+            else:
+                self.found.add("error", "escaping-file", error.what, file=source.mapping.name, where=reference.where)
+            return
+        except _REFUSALS as error:
+            self._unresolved.add(key)
+            self._report(error)
+            return
+        self._references.setdefault(path, []).append(reference)
+
+    # ------------------------------------------------------------------------------------------------- the weight files
+
+    def _check_weights(self, path: str, is_referenced: bool) -> None:
+        """Check a weight file once, and the references to it."""
+        real = os.path.realpath(path)
+        if real in self._checked or real in self._pointers:
+            return
+        self._checked.add(real)
+        references = [r for other, rows in self._references.items() if os.path.realpath(other) == real for r in rows]
+        try:
+            mapping = Mapping(path)
+        except _REFUSALS as error:
+            self._report(error)
+            if isinstance(error, MilblobError):
+                self._pointers.add(real)
+            return
+        try:
+            mapping.expect_random(True)
+            buffer = mapping.live()
+            blobs = check_blob(self.found, buffer, [r.offset for r in references])
+            if blobs is not None:
+                self._check_references(buffer, blobs, references)
+                self._check_unreferenced(path, blobs, references, is_referenced)
+        finally:
+            mapping.close()
+
+    def _check_references(self, buffer: _codec.Buffer, blobs: BlobFile, references: list[_Reference]) -> None:
+        first: dict[int, _Reference] = {}
+        for reference in references:
+            earlier = first.setdefault(reference.offset, reference)
+            if earlier is not reference and (earlier.dtype, earlier.count) != (reference.dtype, reference.count):
+                words = (
+                    f"two values at one record: expected {earlier.declared} as {earlier.where} declares, "
+                    f"got {reference.declared}"
+                )
+                self.found.add(
+                    "error", "conflict", words, file=buffer.name, offset=reference.offset, where=reference.where
+                )
+            self._check_reference(buffer, blobs, reference)
+
+    def _check_reference(self, buffer: _codec.Buffer, blobs: BlobFile, reference: _Reference) -> None:
+        def add(code: str, words: str) -> None:
+            self.found.add("error", code, words, file=buffer.name, offset=reference.offset, where=reference.where)
+
+        row = record_row(buffer, reference.offset)
+        if row is None:
+            if reference.offset in blobs.places:
+                words = "record that the Program refers to: expected a sound one, got a broken one"
+            else:
+                reasons = record_problems(memoryview(buffer), reference.offset)
+                why = reasons[0][2] if reasons else "no record"
+                words = f"record that the Program refers to: expected one, got none here ({why})"
+            add("reference", words)
+            return
+        count, dtype = row[3], BY_BLOB_CODE[row[5]]
+        if reference.dtype is not None and dtype is not reference.dtype:
+            add("dtype-mismatch", f"record dtype: expected {reference.dtype} as the Program declares, got {dtype}")
+        if reference.shape is None:
+            return
+        if reference.count is None:
+            add("shape", f"shape of a blob-file value: expected every dimension known, got {reference.declared}")
+        elif count != reference.count:
+            words = f"elements of the record: expected {reference.count} for {reference.declared}, got {count}"
+            add("size-mismatch", words)
+
+    def _check_unreferenced(
+        self, path: str, blobs: BlobFile, references: list[_Reference], is_referenced: bool
+    ) -> None:
+        if not is_referenced:
+            if self._is_sound:
+                words = "weight file: expected a Program that refers to it, got none"
+                self.found.add("note", "unreferenced", words, file=path)
+            return
+        used = {r.offset for r in references}
+        for offset, nbytes in zip(blobs.records["offset"].tolist(), blobs.records["nbytes"].tolist(), strict=True):
+            if offset not in used:
+                words = f"record of {nbytes} bytes: expected a value that refers to it, got none"
+                self.found.add("note", "unreferenced", words, file=path, offset=offset)
+
+
+def _code_of(error: MilblobError) -> str:
+    """The code for an error with which opening a model ended."""
+    what = error.what
+    if "Git LFS pointer" in what:
+        return "lfs-pointer"
+    if "empty file" in what:
+        return "empty-file"
+    if what.startswith(("manifest", "JSON", "package:")):
+        return "manifest"
+    if isinstance(error, ResolveError):
+        return "missing-file" if "no such file" in what else "escaping-file"
+    if isinstance(error, UnsupportedError):
+        return "spec-version" if what.startswith("specification version") else "model-type"
+    if isinstance(error, FormatError) and what.startswith(("file:", "directory:")):
+        return "not-a-model"
+    return "program"

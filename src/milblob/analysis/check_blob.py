@@ -1,0 +1,386 @@
+"""Every problem of one blob v2 file in one pass, and the class in which milblob.check reports problems."""
+
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from .. import _codec
+from ..blobs.reader import RECORD
+from ..dtypes import BY_BLOB_CODE
+from ..errors import FormatError
+
+MAX_ALIKE = 1000  # findings of one code in one file; the rest is counted in a last one
+
+_HEADER_NBYTES = _RECORD_NBYTES = _ALIGNMENT = 64
+_SENTINEL = 0xDEADBEEF
+_VERSION = 2
+_METADATA = struct.Struct("<IIQQQ")
+_CHUNK_NBYTES = 1 << 20
+
+CODES = frozenset(
+    [
+        "not-a-model",
+        "manifest",
+        "missing-file",
+        "escaping-file",
+        "lfs-pointer",
+        "unreadable",
+        "empty-file",
+        "model-type",
+        "spec-version",
+        "program",
+        "metadata",
+        "immediate",
+        "header",
+        "version",
+        "record-count",
+        "sentinel",
+        "dtype-code",
+        "size",
+        "bounds",
+        "overlap",
+        "alignment",
+        "reference",
+        "dtype-mismatch",
+        "size-mismatch",
+        "shape",
+        "conflict",
+        "unreferenced",
+        "padding",
+        "trailing-bytes",
+        "other-model",
+        "nan",
+        "infinite",
+        "mask-count",
+        "palette-index",
+    ]
+)
+"""Every code that a finding can have; docs/cli.md says what they mean."""
+
+Severity = Literal["error", "warning", "note"]
+
+
+class Finding(NamedTuple):
+    """One thing that `milblob.check` noticed.
+
+    Attributes:
+        severity: "error": a reader fails or gives wrong values; "warning": readers differ on it; "note": sound, but
+            worth knowing.
+        code: stable short name of the kind of problem, such as "sentinel"; docs/cli.md lists all.
+        message: one line: what, expected, got.
+        file: path of the file it is in; None in a buffer.
+        offset: byte offset in that file; None where no single byte is to blame.
+        where: path inside the Program, or "".
+    """
+
+    severity: Severity
+    code: str
+    message: str
+    file: str | None = None
+    offset: int | None = None
+    where: str = ""
+
+    def __str__(self) -> str:
+        at = "" if self.offset is None else f" at byte {self.offset}"
+        file = "" if self.file is None else f" in {self.file}"
+        where = f" - at {self.where}" if self.where else ""
+        return f"{self.severity}[{self.code}] {self.message}{at}{file}{where}"
+
+
+class Findings:
+    """A growing list of findings that counts what is alike instead of filling memory with it.
+
+    Attributes:
+        items: the findings so far, in the order in which they were made.
+    """
+
+    def __init__(self) -> None:
+        self.items: list[Finding] = []
+        self._counts: Counter[tuple[str, str | None]] = Counter()
+        self._severities: dict[tuple[str, str | None], Severity] = {}
+
+    def add(
+        self,
+        severity: Severity,
+        code: str,
+        message: str,
+        *,
+        file: str | None = None,
+        offset: int | None = None,
+        where: str = "",
+    ) -> None:
+        """Append a finding, unless there are `MAX_ALIKE` of its code in its file already."""
+        key = (code, file)
+        self._counts[key] += 1
+        self._severities.setdefault(key, severity)
+        if self._counts[key] <= MAX_ALIKE:
+            self.items.append(Finding(severity, code, message, file, offset, where))
+
+    def close(self) -> list[Finding]:
+        """Return all findings, with one more for each kind that was cut short."""
+        for (code, file), count in self._counts.items():
+            if count > MAX_ALIKE:
+                words = f"findings of this kind: expected to list {MAX_ALIKE}, got {count - MAX_ALIKE} more"
+                self.items.append(Finding(self._severities[code, file], code, words, file))
+        return self.items
+
+
+class BlobFile(NamedTuple):
+    """What is known of a blob file once it has been checked.
+
+    Attributes:
+        records: rows of dtype RECORD: the sound ones, by offset.
+        places: metadata offsets of all records of the walk, sound or not.
+    """
+
+    records: np.ndarray[Any, Any]
+    places: frozenset[int]
+
+
+def check_blob(found: Findings, buffer: _codec.Buffer, references: Sequence[int] = ()) -> BlobFile | None:
+    """Check a storage file: header, records, what lies between them, and what a Program refers to.
+
+    Args:
+        found: takes the findings.
+        buffer: the whole file, held.
+        references: metadata offsets that Programs refer to.
+
+    Returns:
+        What is in it, or None if it is no storage file at all.
+    """
+    file = buffer.name
+    if buffer.nbytes == 0:
+        words = "weight file: expected a storage header of 64 bytes, got an empty file"
+        found.add("error", "empty-file", words, file=file, offset=0)
+        return None
+    if buffer.nbytes < _HEADER_NBYTES:
+        words = f"storage header: expected {_HEADER_NBYTES} bytes, got {buffer.nbytes}"
+        found.add("error", "header", words, file=file, offset=0)
+        return None
+    data = memoryview(buffer)
+    announced, version = struct.unpack_from("<II", data)
+    if version != _VERSION:
+        espresso = " (the older Espresso weight format)" if version == 1 else ""
+        found.add("error", "version", f"storage version: expected 2, got {version}{espresso}", file=file, offset=4)
+        if buffer.nbytes < 68 or struct.unpack_from("<I", data, 64)[0] != _SENTINEL:
+            return None
+    walk = _Walk(found, buffer, data, announced)
+    walk.run()
+    outside = walk.add_references(sorted(set(references)))
+    records = np.array(walk.rows, RECORD) if walk.rows else np.empty(0, RECORD)
+    if walk.bulk is not None:
+        records = np.concatenate([walk.bulk, records])
+    records = records[np.argsort(records["offset"], kind="stable")]
+    _check_overlaps(found, file, records)
+    _check_layout(found, data, file, records[~np.isin(records["offset"], np.array(outside, np.uint64))], walk.broken)
+    return BlobFile(records, frozenset(walk.places))
+
+
+class _Walk:
+    """The walk over a file's records, which goes on behind a broken one."""
+
+    def __init__(self, found: Findings, buffer: _codec.Buffer, data: memoryview, announced: int) -> None:
+        self.found = found
+        self.buffer = buffer
+        self.data = data
+        self.announced = announced
+        self.rows: list[tuple[int, ...]] = []
+        self.bulk: np.ndarray[Any, Any] | None = None
+        self.broken = False
+        self.places: set[int] = set()
+        self._candidates: np.ndarray[Any, Any] | None = None
+
+    def run(self) -> None:
+        """Find the records, report the broken ones, and compare their number with the header's."""
+        nbytes, announced = self.buffer.nbytes, self.announced
+        bulk = np.empty(min(announced, (nbytes - _HEADER_NBYTES) // _RECORD_NBYTES), RECORD)
+        good, error = _codec.blob_walk(self.buffer, bulk)
+        self.bulk = bulk[:good]
+        self.places.update(self.bulk["offset"].tolist())
+        at = _next(self.bulk[-1]["data_offset"], self.bulk[-1]["nbytes"]) if good else _HEADER_NBYTES
+        count = good
+        self.broken = error is not None
+        if error is not None or good == announced:  # in the second case: are there more than the header says?
+            extra = good == announced
+            for place, row in self._rest(at, announced - count, extra):
+                count += 1
+                self.places.add(place)
+                if row is not None:
+                    self.rows.append(row)
+        if count != announced:
+            most = (nbytes - _HEADER_NBYTES) // _RECORD_NBYTES
+            room = f" (there is room for {most})" if announced > most else ""
+            words = f"record count: expected {count} as found in the file, got {announced} in the header{room}"
+            self.found.add("error", "record-count", words, file=self.buffer.name, offset=0)
+
+    def _rest(self, at: int, expected: int, extra: bool) -> Iterator[tuple[int, tuple[int, ...] | None]]:
+        """Yield (offset, row or None if broken) of the records from `at` on, one by one."""
+        while at + _RECORD_NBYTES <= self.buffer.nbytes:
+            row = record_row(self.buffer, at)
+            if row is not None and row[1] >= at + _RECORD_NBYTES:
+                yield at, row
+                at = _next(row[1], row[2])
+                expected -= 1
+                continue
+            if expected <= 0:
+                extra = True  # what the header announced has been found: the rest need not be records
+            sentinel, code, size, data_offset, _ = _METADATA.unpack_from(self.data, at)
+            is_marked = sentinel == _SENTINEL
+            # Enough of it makes sense to trust it about where the next one is.
+            likely = data_offset == at + _RECORD_NBYTES and data_offset + size <= self.buffer.nbytes
+            likely = likely and (is_marked or code in BY_BLOB_CODE)
+            if extra and not is_marked:
+                return
+            if is_marked or likely:
+                for problem, offset, words in record_problems(self.data, at):
+                    self._add(problem, words, offset)
+                yield at, None
+                expected -= 1
+                if likely:
+                    at = _next(data_offset, size)
+                    continue
+            else:
+                self._add("sentinel", f"record sentinel: expected 0x{_SENTINEL:08x}, got 0x{sentinel:08x}", at)
+            following = self._next_candidate(at)
+            if following is None:
+                return
+            if not is_marked:  # there was a record, or the next one would not be here
+                yield at, None
+                expected -= 1
+            at = following
+
+    def _add(self, code: str, message: str, offset: int) -> None:
+        number = f"record {len(self.places)}"
+        self.found.add("error", code, message, file=self.buffer.name, offset=offset, where=number)
+
+    def _next_candidate(self, at: int) -> int | None:
+        """The next place after `at` that looks like a record: a sentinel, and a dtype or an offset that make sense."""
+        if self._candidates is None:
+            words = np.ndarray((self.buffer.nbytes // _ALIGNMENT,), "<u4", memoryview(self.buffer), 0, (_ALIGNMENT,))
+            self._candidates = np.flatnonzero(words == _SENTINEL) * _ALIGNMENT
+        start = int(np.searchsorted(self._candidates, at, "right"))
+        for offset in self._candidates[start:]:
+            _, code, _, data_offset, _ = _METADATA.unpack_from(self.data, offset)
+            if code in BY_BLOB_CODE or data_offset == offset + _RECORD_NBYTES:
+                return int(offset)
+        return None
+
+    def add_references(self, references: Sequence[int]) -> list[int]:
+        """Report references to places where no record is; return the offsets of sound records off the walk."""
+        outside = []
+        file = self.buffer.name
+        for offset in references:
+            if offset % _ALIGNMENT:
+                words = f"record offset: expected a multiple of {_ALIGNMENT}, got {offset}"
+                self.found.add("warning", "alignment", words, file=file, offset=offset)
+            if offset in self.places:
+                continue
+            row = record_row(self.buffer, offset)
+            if row is not None:
+                self.rows.append(row)
+                outside.append(offset)
+        return outside
+
+
+def record_row(buffer: _codec.Buffer, offset: int) -> tuple[int, ...] | None:
+    """Return the index row of the record at `offset` (see RECORD), or None if there is no sound one."""
+    if not 0 <= offset < 1 << 64:
+        return None
+    try:
+        data_offset, nbytes, count, padding, code = _codec.blob_record(buffer, offset)
+    except FormatError:
+        return None
+    return offset, data_offset, nbytes, count, padding, code, BY_BLOB_CODE[code].mil_code
+
+
+def record_problems(data: memoryview, at: int) -> list[tuple[str, int, str]]:
+    """Say everything that is wrong with the record at `at`: (code, offset, message) each.
+
+    `_codec` decides whether a record is sound, and stops at the first reason; this lists all of them.
+    """
+    if at < _HEADER_NBYTES or at + _RECORD_NBYTES > len(data):
+        words = f"record metadata: expected {_RECORD_NBYTES} bytes, got a file that ends at {len(data)}"
+        if at < _HEADER_NBYTES:
+            words = f"record metadata: expected it behind the storage header of {_HEADER_NBYTES} bytes, got byte {at}"
+        return [("bounds", at, words)]
+    sentinel, code, nbytes, data_offset, padding = _METADATA.unpack_from(data, at)
+    problems = []
+    if sentinel != _SENTINEL:
+        problems.append(("sentinel", at, f"record sentinel: expected 0x{_SENTINEL:08x}, got 0x{sentinel:08x}"))
+    dtype = BY_BLOB_CODE.get(code)
+    if dtype is None:
+        problems.append(("dtype-code", at + 4, f"blob dtype code: expected one that is known, got {code}"))
+    elif dtype.nbits >= 8 and nbytes % (dtype.nbits // 8):
+        words = f"size of data: expected a multiple of {dtype.nbits // 8} for {dtype}, got {nbytes}"
+        problems.append(("size", at + 8, words))
+    elif dtype.is_sub_byte and (padding >= 8 or padding > 8 * nbytes or (8 * nbytes - padding) % dtype.nbits):
+        words = f"padding bits: expected 0 to 7 that leave whole {dtype.nbits}-bit elements, got {padding}"
+        problems.append(("size", at + 24, words))
+    end = data_offset + nbytes
+    if end > len(data):
+        words = f"record data: expected {nbytes} bytes from {data_offset} on, got a file that ends at {len(data)}"
+        problems.append(("bounds", at + 16, words))
+    if data_offset < at + _RECORD_NBYTES:
+        words = f"record data: expected to begin at byte {at + _RECORD_NBYTES} or later, got {data_offset}"
+        problems.append(("overlap", at + 16, words))
+    return problems
+
+
+def _next(data_offset: Any, nbytes: Any) -> int:
+    return -(-(int(data_offset) + int(nbytes)) // _ALIGNMENT) * _ALIGNMENT
+
+
+def _check_overlaps(found: Findings, file: str | None, records: np.ndarray[Any, Any]) -> None:
+    """Report records whose metadata or data lies on those of another one."""
+    if len(records) < 2:
+        return
+    filled = records[records["nbytes"] > 0]
+    starts = np.concatenate([records["offset"], filled["data_offset"]])
+    ends = np.concatenate([records["offset"] + np.uint64(_RECORD_NBYTES), filled["data_offset"] + filled["nbytes"]])
+    owners = np.concatenate([records["offset"], filled["offset"]])
+    order = np.argsort(starts, kind="stable")
+    starts, ends, owners = starts[order], ends[order], owners[order]
+    reach = np.maximum.accumulate(ends)
+    # Index of the block that reaches furthest, among those up to here.
+    furthest = np.maximum.accumulate(np.where(ends == reach, np.arange(len(ends)), 0))
+    for index in (np.flatnonzero(starts[1:] < reach[:-1]) + 1).tolist():
+        other = int(furthest[index - 1])
+        first, second = int(owners[other]), int(owners[index])
+        words = (
+            f"record at byte {second}: expected to lie behind the record at byte {first}, which ends at "
+            f"{int(ends[other])}, got byte {int(starts[index])}"
+        )
+        found.add("error", "overlap", words, file=file, offset=second)
+
+
+def _check_layout(
+    found: Findings, data: memoryview, file: str | None, records: np.ndarray[Any, Any], broken: bool
+) -> None:
+    """Look at the alignment of data and at the bytes that belong to no record."""
+    previous_end = _HEADER_NBYTES
+    for offset, data_offset, nbytes, _, padding, code, _ in records.tolist():
+        if data_offset % _ALIGNMENT:
+            words = f"data offset: expected a multiple of {_ALIGNMENT}, got {data_offset}"
+            found.add("warning", "alignment", words, file=file, offset=offset + 16)
+        if not broken and not _is_zero(data[previous_end:offset]):
+            found.add(
+                "note", "padding", "bytes between records: expected zeros, got others", file=file, offset=previous_end
+            )
+        if data_offset > offset + _RECORD_NBYTES and not _is_zero(data[offset + _RECORD_NBYTES : data_offset]):
+            words = "bytes between metadata and data: expected zeros, got others"
+            found.add("note", "padding", words, file=file, offset=offset + _RECORD_NBYTES)
+        if padding and nbytes and data[data_offset + nbytes - 1] >> (8 - padding):
+            words = f"unused bits of the last {BY_BLOB_CODE[code]} byte: expected zeros, got others"
+            found.add("note", "padding", words, file=file, offset=data_offset + nbytes - 1)
+        previous_end = max(previous_end, data_offset + nbytes)
+    rest = len(data) - previous_end
+    if not broken and rest > 0 and (rest >= _ALIGNMENT or not _is_zero(data[previous_end:])):
+        words = f"end of file: expected at byte {previous_end}, after the last record, got {rest} more bytes"
+        found.add("note", "trailing-bytes", words, file=file, offset=previous_end)
+
+
+def _is_zero(data: memoryview) -> bool:
+    return not any(bytes(data[at : at + _CHUNK_NBYTES]).strip(b"\0") for at in range(0, len(data), _CHUNK_NBYTES))

@@ -1,0 +1,166 @@
+"""Problems with the values of a model, which only reading them shows: NaN, infinities, and parts that do not fit."""
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import _codec
+from ..dtypes import DType
+from ..errors import MilblobError
+from ..model.model import Model
+from ..model.pieces import Piece, stored_piece
+from ..model.tensor import Tensor
+from .check_blob import Findings
+from .statistics import Statistics, statistics_of
+
+_MASKS = {
+    "constexpr_sparse_to_dense": ("mask", "nonzero_data"),
+    "constexpr_lut_to_sparse": ("indices_mask", "indices_nonzero_data"),
+    "constexpr_sparse_blockwise_shift_scale": ("data_mask", "nonzero_data"),
+}
+_INDICES = {"constexpr_lut_to_dense": "indices", "constexpr_lut_to_sparse": "indices_nonzero_data"}
+_BROKEN = (MilblobError, OSError)  # the rest of `check` has said so already
+
+
+def check_values(found: Findings, source: Any) -> None:
+    """Read every stored tensor of a model and report what is wrong with the values.
+
+    Args:
+        found: takes the findings.
+        source: what `open` takes. What cannot be opened or read is passed over: finding that is for `check`.
+    """
+    try:
+        with Model(source, stored=True) as model:
+            _check_numbers(found, model)
+    except _BROKEN:
+        return
+    with Model(source) as model:
+        for operation in _operations(model):
+            _check_operation(found, operation)
+
+
+# ------------------------------------------------------------------------------------------------------ NaN, infinities
+
+
+def _check_numbers(found: Findings, model: Model) -> None:
+    tensors = [tensor for tensor in model.values() if "FLOAT" in tensor.mil_dtype.name and _is_readable(tensor)]
+    for tensor, figures in zip(tensors, statistics_of(tensors, distinct=False), strict=True):
+        _report_numbers(found, tensor, figures)
+    for tensor in model.values():
+        if tensor.mil_dtype.is_sub_byte and not tensor.is_blob and _has_padding_bits(tensor):
+            words = f"unused bits of the last {tensor.mil_dtype} byte: expected zeros, got others"
+            found.add("note", "padding", words, file=tensor.file, offset=tensor.offset, where=_where(tensor))
+
+
+def _is_readable(tensor: Tensor) -> bool:
+    try:
+        return stored_piece(tensor) is not None
+    except _BROKEN:
+        return False
+
+
+def _report_numbers(found: Findings, tensor: Tensor, figures: Statistics) -> None:
+    expected = f"values of {tensor.mil_dtype} {list(tensor.shape)}: expected finite ones"
+    place: dict[str, Any] = {"file": tensor.file, "offset": tensor.offset, "where": _where(tensor)}
+    if figures.nans:
+        found.add("warning", "nan", f"{expected}, got {figures.nans} NaN", **place)
+    if figures.infinities:  # masks of attention hold them on purpose
+        found.add("note", "infinite", f"{expected}, got {figures.infinities} infinite", **place)
+
+
+def _where(tensor: Tensor) -> str:
+    return tensor.where if tensor._program is not None else f"tensor {tensor.name}"
+
+
+def _has_padding_bits(tensor: Tensor) -> bool:
+    """Whether an immediate that is packed has bits set behind its last element."""
+    try:
+        program = tensor._program
+        offset, nbytes = tensor._constant.payload
+        if program is None or tensor._constant.storage != _codec.IMMEDIATE:
+            return False
+        field, _, at, payload, pieces, _ = _codec.tensor_locate(program.buffer, offset, nbytes)
+        used = tensor.size * tensor.mil_dtype.nbits % 8
+        last = memoryview(program.buffer)[at + payload - 1] if payload else 0
+    except _BROKEN:
+        return False
+    return field == 7 and pieces == 1 and used != 0 and last >> used != 0
+
+
+# --------------------------------------------------------------------------------------------------- compressed weights
+
+
+def _operations(model: Model) -> Iterator[Tensor]:
+    """Every constexpr operation of a model's weights once, each as what it computes."""
+    pending = list(model.values())
+    seen = set()
+    for tensor in pending:  # grows on the way
+        if tensor._compressed is not None and tensor._compressed.op.message not in seen:
+            seen.add(tensor._compressed.op.message)  # an operation with two outputs is one message
+            yield tensor
+            pending += tensor.parts.values()
+
+
+def _check_operation(found: Findings, operation: Tensor) -> None:
+    parts = operation.parts
+    kind = operation.op
+    try:
+        if kind in _MASKS:
+            mask, nonzero = (parts.get(key) for key in _MASKS[kind])
+            if mask is not None and nonzero is not None and mask._compressed is None:
+                _check_mask(found, operation, mask, nonzero)
+        if kind in _INDICES:
+            indices, palette = parts.get(_INDICES[kind]), parts.get("lut")
+            if indices is not None and palette is not None and indices._compressed is None:
+                _check_indices(found, operation, indices, palette)
+    except _BROKEN:
+        return
+
+
+def _piece(part: Tensor, operation: Tensor) -> tuple[Piece | None, bool]:
+    """The stored elements of a part, and whether they are, as up to iOS17, bits in a vector of bytes."""
+    piece = stored_piece(part)
+    return piece, piece is not None and piece.dtype is DType.UINT8 and "shape" in operation.parts
+
+
+def _check_mask(found: Findings, operation: Tensor, mask: Tensor, nonzero: Tensor) -> None:
+    """Report a mask that has not as many ones as there are nonzero values."""
+    piece, in_bytes = _piece(mask, operation)
+    if piece is None or (piece.dtype is not DType.UINT1 and not in_bytes):
+        return
+    count = prod(operation.shape) if in_bytes else piece.count
+    if in_bytes and piece.count * 8 < count:
+        return  # too short: reading says so
+    last = piece.offset + count // 8
+    if in_bytes and count % 8 and memoryview(piece.buffer)[last] >> count % 8:
+        words = f"unused bits of the last byte of the {_MASKS[operation.op][0]}: expected zeros, got others"
+        found.add("note", "padding", words, file=mask.file, offset=mask.offset, where=operation.where)
+    tally = _codec.Tally()
+    tally.add(piece.buffer, piece.offset, count, 1)
+    ones = int(tally.gather(DType.UINT1.mil_code)[0].sums[0])
+    if ones != nonzero.size:
+        expected = (
+            f"{_MASKS[operation.op][1]} of {operation.op}: expected {ones} elements, as many as the mask has ones"
+        )
+        words = f"{expected}, got {nonzero.size}"
+        found.add("error", "mask-count", words, file=mask.file, offset=mask.offset, where=operation.where)
+
+
+def _check_indices(found: Findings, operation: Tensor, indices: Tensor, palette: Tensor) -> None:
+    """Report indices that lead out of the palette."""
+    piece, in_bytes = _piece(indices, operation)
+    if piece is None or in_bytes or not piece.dtype.is_integer or piece.dtype.nbits > 16 or palette.ndim < 2:
+        return  # up to iOS17 the palette has an entry for every index that so many bits can hold
+    entries = palette.shape[-2]
+    tally = _codec.Tally()
+    tally.add(piece.buffer, piece.offset, piece.count, piece.dtype.nbits)
+    _, _, patterns, counts = tally.gather(piece.dtype.mil_code)
+    outside = np.frombuffer(patterns, np.uint16) >= entries
+    if outside.any():
+        most = int(np.frombuffer(patterns, np.uint16).max())
+        number = int(np.frombuffer(counts, np.uint64)[outside].sum())
+        expected = f"indices of {operation.op}: expected 0 to {entries - 1}, which the palette has"
+        words = f"{expected}, got {number} others, up to {most}"
+        found.add("error", "palette-index", words, file=indices.file, offset=indices.offset, where=operation.where)

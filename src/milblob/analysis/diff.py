@@ -1,0 +1,448 @@
+"""milblob.diff: how two models, or a model and a file of arrays, differ: names, shapes, dtypes, values."""
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _codec
+from ..arguments import Names, require, require_calls, require_flags
+from ..dtypes import DType
+from ..model.elements import Readable
+from ..model.ranges import PIECE_COUNT, Elements, have_equal_bits, starts
+from ..model.tensor import Tensor
+from ..program.constexpr import MAX_DEPTH
+from ..threads import ordered
+from .diff_program import Change, Key, compare_metadata, compare_programs, key_of
+from .pairing import Pairs, Side, of_function, pair
+
+_DIFFERENT = ("different", "dtype", "shape", "only_a", "only_b")
+_MAX_LINES = 40
+_LEAST = 2.0**-960
+"""Of sums of squares: below it, what single squares lose to underflow shows in the figures."""
+
+
+class Figures(NamedTuple):
+    """How far the values of two tensors of one shape are from each other; B - A is taken as noise on the signal A.
+
+    Elements that are NaN or infinite on either side are in no figure but the first three. NaNs are equal if their bits
+    agree, infinities if their signs do; otherwise they are `mismatched`, `unequal` and `outside`. 0 and -0 are equal.
+
+    Attributes:
+        unequal: how many elements differ.
+        outside: how many differ by more than atol + rtol * |a|.
+        mismatched: how many are NaN or infinite on one side, and not the same on the other.
+        max_abs, mean_abs: the largest and the mean |b - a|. None without finite elements, like those below, and
+            where float64 does not hold the sum of distances, or for those below of squares.
+        relative: norm of b - a over norm of a; None if a is zero and b is not.
+        cosine: of the angle between a and b; None if one of them is zero.
+        correlation: the same after their means are taken off; None if one of them is constant.
+        sqnr: signal-to-noise ratio in dB, 20 * log10(1 / relative): infinite if nothing differs.
+    """
+
+    unequal: int
+    outside: int
+    mismatched: int
+    max_abs: float | None
+    mean_abs: float | None
+    relative: float | None
+    cosine: float | None
+    correlation: float | None
+    sqnr: float | None
+
+
+class TensorDiff(NamedTuple):
+    """One tensor of A and the one of B that it is compared with.
+
+    Attributes:
+        name: in A; in B if it is only there.
+        other: its name in B; None if it is only in A, or only in B.
+        kind: "same" (dtype, shape, bits); "stored" (the same, compressed in another way); "close" (every element within
+            the tolerances, or 0 for -0); "dtype" (the same values in another dtype); "different" (some element outside
+            the tolerances); "shape" (other dimensions; values are not compared); "only_a", "only_b"; "named" (in both,
+            and nothing else was asked). With tolerances above 0, another dtype is "close" too.
+        dtypes, shapes, compressions: of A and of B; None where there is no tensor.
+        count: elements of A, or of B if it is only there.
+        figures: None where there is nothing to say: the same bits, or no values compared.
+    """
+
+    name: str
+    other: str | None
+    kind: str
+    dtypes: tuple[DType | None, DType | None]
+    shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None]
+    compressions: tuple[str, str]
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    figures: Figures | None = None
+
+    @property
+    def is_different(self) -> bool:
+        """Whether it makes the models differ."""
+        return self.kind in _DIFFERENT
+
+    @property
+    def words(self) -> str:
+        """What differs, in one line."""
+        return _words(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it; figures that are no finite number are null."""
+        row: dict[str, Any] = {
+            "name": self.name,
+            "other": self.other,
+            "kind": self.kind,
+            "different": self.is_different,
+        }
+        row["dtypes"] = [None if dtype is None else str(dtype) for dtype in self.dtypes]
+        row["shapes"] = [None if shape is None else list(shape) for shape in self.shapes]
+        row |= {"compressions": [str(scheme) for scheme in self.compressions], "elements": self.count, "figures": None}
+        if self.figures is not None:
+            row["figures"] = {key: _finite(value) for key, value in self.figures._asdict().items()}
+        return row
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What differs between A and B. True if anything does.
+
+    Attributes:
+        a, b: what was compared: paths, or words for what has none.
+        rows: a TensorDiff for every tensor, in the order of A, then those that only B has.
+        structure: Changes of the Programs.
+        metadata: Changes of what the models say about themselves.
+        tools: Changes that only tell when and by which tools the models were made; they do not make them differ.
+        atol, rtol: the tolerances.
+        names_only: whether only names were compared.
+    """
+
+    a: str
+    b: str
+    rows: list[TensorDiff]
+    structure: list[Change] = field(default_factory=list)
+    metadata: list[Change] = field(default_factory=list)
+    tools: list[Change] = field(default_factory=list)
+    atol: float = 0.0
+    rtol: float = 0.0
+    names_only: bool = False
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs: neither tensors (beyond the tolerances) nor Programs nor metadata."""
+        return not (self.structure or self.metadata or any(row.is_different for row in self.rows))
+
+    def __bool__(self) -> bool:
+        return not self.same
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """How many tensors there are of each kind, elements of those compared, and Changes."""
+        kinds = ("same", "stored", "close", "dtype", "different", "shape", "only_a", "only_b", "named")
+        found = dict.fromkeys(kinds, 0)
+        for row in self.rows:
+            found[row.kind] += 1
+        compared = sum(row.count for row in self.rows if row.kind in kinds[:5])
+        return {**found, "elements": compared, "structure": len(self.structure), "metadata": len(self.metadata)}
+
+    def worst(self) -> list[TensorDiff]:
+        """Return the rows that differ or are close: those without figures, then the largest relative error first."""
+        rows = [row for row in self.rows if row.is_different or row.kind in ("close", "stored")]
+        return sorted(rows, key=_rank)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        document: dict[str, Any] = {"a": self.a, "b": self.b, "same": self.same, "names_only": self.names_only}
+        document |= {"atol": self.atol, "rtol": self.rtol, "tensors": [row.as_dict() for row in self.rows]}
+        for key in ("structure", "metadata", "tools"):
+            document[key] = [change._asdict() for change in getattr(self, key)]
+        return {**document, "totals": self.totals}
+
+    def __str__(self) -> str:
+        lines = [f"{row.name}: {row.words}" for row in self.rows if row.kind not in ("same", "named")]
+        lines += map(str, (*self.structure, *self.metadata))
+        if len(lines) > _MAX_LINES:
+            lines[_MAX_LINES:] = [f"... and {len(lines) - _MAX_LINES} more"]
+        verdict = "same" if self.same else "different"
+        return "\n".join(map(printable, [f"{self.a} and {self.b}: {verdict}, {summary(self)}", *lines]))
+
+
+def printable(text: str) -> str:
+    """Spell out what could harm a terminal: names come from files."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def summary(diff: Diff) -> str:
+    """Count the tensors of each kind in words."""
+    words = {
+        "same": "the same", "stored": "the same, stored otherwise", "close": "close", "named": "in both",
+        "dtype": "of another dtype", "different": "with other values", "shape": "of another shape",
+        "only_a": "only in A", "only_b": "only in B",
+    }  # fmt: skip
+    parts = [f"{diff.totals[kind]:,} {text}" for kind, text in words.items() if diff.totals[kind]]
+    count = len(diff.rows)
+    return f"{count:,} tensor{'' if count == 1 else 's'}" + (f": {', '.join(parts)}" if parts else "")
+
+
+def diff(
+    a: Any,
+    b: Any,
+    *,
+    select: Callable[[str], bool] | None = None,
+    function: str | None = None,
+    mapping: Mapping[str, Names] | None = None,
+    atol: float = 0.0,
+    rtol: float = 0.0,
+    names_only: bool = False,
+    stored: bool = False,
+    progress: Callable[[str, int], None] | None = None,
+) -> Diff:
+    """Compare two models, or a model and a file of arrays, seeing through compression.
+
+    Tensors are paired by `mapping`, by name, by name without function or pipeline prefix where that is unambiguous, and
+    at last by who reads them: coremltools gives a weight another name when it compresses it. What is a weight on one
+    side only because it lies in a weight file is paired with the small constant of the other. Where tensors lie, in
+    which order, bytes that nothing initialised and how a Program is written do not count.
+
+    Args:
+        a, b: each a path (a model, weight file or listing; .safetensors, .npz, .npy or a directory of .npy), an open
+            Model, or a mapping from names to arrays. A is what B is measured by.
+        select: called with names; tensors that it answers False for on both sides are left out, and so are Programs and
+            metadata.
+        function: likewise only tensors of this function.
+        mapping: name in `a` -> name in `b`, or a list of names; None leaves the tensor of `a` out.
+        atol, rtol: elements may differ by atol + rtol * |a|.
+        names_only: compare only which names there are.
+        stored: compare the stored parts of compressed weights instead of the weights.
+        progress: told of the name and stored bytes of each tensor of `a` that was compared.
+
+    Returns:
+        Diff. Programs and metadata are compared if both are models.
+
+    Raises:
+        KeyError: a name in `mapping` that there is not; a function that neither has. ValueError: two names for one
+        tensor; a tolerance below 0. TypeError: arrays of neither numbers nor text.
+        As `open`, `formats.read.open_arrays` and `Tensor.read`.
+    """
+    require_flags(names_only=names_only, stored=stored)
+    require_calls(select=select, progress=progress)
+    require("function", function, str | None, "a name")
+    require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
+    for what, tolerance in (("atol", atol), ("rtol", rtol)):
+        require(what, tolerance, Real, "a number")
+    if not (atol >= 0 and rtol >= 0):
+        raise ValueError(f"tolerances: expected 0 or more, got {atol} and {rtol}")
+    with contextlib.ExitStack() as stack:
+        first, second = Side.open(a, stored, stack), Side.open(b, stored, stack)
+        pairs = pair(first, second, mapping or {})
+        if function is not None:
+            pairs = of_function(pairs, first, second, function)
+        if select is not None:
+            pairs = [both for both in pairs if any(name is not None and select(name) for name in both)]
+        rows = []
+        for old, new in pairs:
+            ours, theirs = (s.tensors[n] if n is not None else None for s, n in ((first, old), (second, new)))
+            rows.append(_compare(old, ours, new, theirs, atol, rtol, names_only))
+            if progress is not None and ours is not None:
+                progress(str(old), ours.nbytes)
+        result = Diff(first.words, second.words, rows, atol=atol, rtol=rtol, names_only=names_only)
+        is_whole = select is None and function is None and not names_only
+        if is_whole and first.has_program and second.has_program:
+            assert first.model is not None and second.model is not None
+            result.structure.extend(_compare_programs(first, second, rows, pairs))
+            for target, changes in zip(
+                (result.metadata, result.tools), compare_metadata(first.model, second.model), strict=True
+            ):
+                target.extend(changes)
+        return result
+
+
+def _compare_programs(a: Side, b: Side, rows: list[TensorDiff], pairs: Pairs) -> list[Change]:
+    """Compare two Programs, and take out of `rows` small constants without a counterpart that this compares."""
+    assert a.model is not None and b.model is not None
+    keys = [(_key(a, old), _key(b, new)) for old, new in pairs]
+    seen: tuple[set[Key], set[Key]] = set(), set()
+    changes = compare_programs(a.model, b.model, {(x, y) for x, y in keys if x and y}, seen)
+    rows[:] = [row for row, (x, y) in zip(rows, keys, strict=True) if (x and y) or not (x in seen[0] or y in seen[1])]
+    return changes
+
+
+def _key(side: Side, name: str | None) -> Key | None:
+    tensor = None if name is None else side.tensors[name]
+    return key_of(tensor) if isinstance(tensor, Tensor) else None
+
+
+# ----------------------------------------------------------------------------------------------------------- one tensor
+
+
+def _compare(
+    old: str | None, a: Readable | None, new: str | None, b: Readable | None, atol: float, rtol: float, names_only: bool
+) -> TensorDiff:
+    """Compare two tensors, of which one may be missing."""
+    either = a if a is not None else b
+    assert either is not None
+    if a is None or b is None or names_only:
+        kind = "named" if a is not None and b is not None else "only_a" if b is None else "only_b"
+        other = new if kind == "named" else None
+        shapes = tuple(None if t is None else _declared(t) for t in (a, b))
+        dtypes = tuple(None if t is None else t.mil_dtype for t in (a, b))
+        schemes = tuple("" if t is None else _scheme(t) for t in (a, b))
+        count = math.prod(_declared(either) or (0,))
+        return TensorDiff(str(old if old is not None else new), other, kind, dtypes, shapes, schemes, count)  # type: ignore[arg-type]
+    row = TensorDiff(
+        str(old), new, "same", (a.mil_dtype, b.mil_dtype), (a.shape, b.shape), (_scheme(a), _scheme(b)), a.size
+    )
+    if a.shape != b.shape:
+        return row._replace(kind="shape")
+    if DType.STRING in row.dtypes:
+        if a.mil_dtype is not b.mil_dtype:
+            return row._replace(kind="different")
+        return row if a.read().tolist() == b.read().tolist() else row._replace(kind="different")
+    if isinstance(a, Tensor) and isinstance(b, Tensor) and _have_equal_parts(a, b):
+        return row
+    ours, theirs = Elements(a), Elements(b)
+    if a.mil_dtype is b.mil_dtype and have_equal_bits(ours, theirs):
+        return row if row.compressions[0] == row.compressions[1] else row._replace(kind="stored")
+    figures = measure(ours, theirs, atol, rtol)
+    if figures.outside:
+        kind = "different"
+    elif a.mil_dtype is b.mil_dtype or atol > 0 or rtol > 0:
+        kind = "close"
+    else:
+        kind = "dtype"
+    return row._replace(kind=kind, figures=figures)
+
+
+def _declared(tensor: Readable) -> tuple[int, ...]:
+    """The shape, without reading values to find one that is left open."""
+    shape = tensor._shape if isinstance(tensor, Tensor) else tensor.shape
+    return tuple(-1 if size is None else size for size in shape)
+
+
+def _scheme(tensor: Readable) -> str:
+    return tensor.compression if isinstance(tensor, Tensor) else ""
+
+
+def _have_equal_parts(a: Tensor, b: Tensor, depth: int = 0) -> bool:
+    """Whether two compressed weights are stored as the same bits, so that there is nothing to decode."""
+    if a._compressed is None or b._compressed is None:
+        if a._compressed is not b._compressed or a.mil_dtype is not b.mil_dtype or a.shape != b.shape:
+            return False
+        if a.mil_dtype is DType.STRING:
+            return bool(a.read().tolist() == b.read().tolist())
+        return have_equal_bits(Elements(a), Elements(b))
+    ours, theirs = a.parts, b.parts
+    if (
+        a.op != b.op
+        or ours.keys() != theirs.keys()
+        or depth > MAX_DEPTH
+        or a._compressed.output != b._compressed.output
+    ):
+        return False
+    return all(_have_equal_parts(ours[key], theirs[key], depth + 1) for key in ours)
+
+
+def measure(a: Elements, b: Elements, atol: float = 0.0, rtol: float = 0.0) -> Figures:
+    """Compare the values of two tensors with as many elements, in their order.
+
+    Raises:
+        ValueError: another number of elements.
+    """
+    if a.count != b.count:
+        raise ValueError(f"elements: expected as many on both sides, got {a.count} and {b.count}")
+    codes = a.dtype.mil_code, b.dtype.mil_code
+
+    def work(begin: int) -> _codec.Comparison:
+        count = min(PIECE_COUNT, a.count - begin)
+        x, y = a.read(begin, count), b.read(begin, count)
+        return _codec.compare(codes[0], x.view(np.uint8), codes[1], y.view(np.uint8), atol, rtol)
+
+    total = _codec.Comparison()
+    for part in ordered(work, starts(a.count), a.count > 4 * PIECE_COUNT):  # in order: the same on any machine
+        total.add(part)
+    return _figures(total)
+
+
+def _figures(total: _codec.Comparison) -> Figures:
+    _, finite, unequal, outside, mismatched = total.counts
+    if not finite:
+        return Figures(unequal, outside, mismatched, None, None, None, None, None, None)
+    sum_a, sum_b, aa, bb, ab, distance, noise = total.sums
+    mean = distance / finite if math.isfinite(distance) else None
+    if not all(x == 0 or _LEAST <= x < math.inf for x in (aa, bb, noise)) or (total.most and not noise):
+        return Figures(unequal, outside, mismatched, total.most, mean, None, None, None, None)
+    relative = math.sqrt(noise) / math.sqrt(aa) if aa else (0.0 if not noise else None)
+    cosine = _cosine(ab, aa, bb)
+    centred = _cosine(ab - sum_a * (sum_b / finite), _spread(aa, sum_a, finite), _spread(bb, sum_b, finite))
+    sqnr = None
+    if relative is not None:
+        sqnr = math.inf if not relative else 20 * math.log10(1 / relative)
+    return Figures(unequal, outside, mismatched, total.most, mean, relative, cosine, centred, sqnr)
+
+
+def _spread(squares: float, total: float, count: int) -> float:
+    """The sum of squared distances from the mean; 0 where rounding leaves nothing of it."""
+    spread = squares - total * (total / count)
+    return spread if spread > squares * 1e-12 else 0.0
+
+
+def _cosine(ab: float, aa: float, bb: float) -> float | None:
+    if not aa or not bb:
+        return None
+    return max(-1.0, min(1.0, ab / (math.sqrt(aa) * math.sqrt(bb))))
+
+
+# ---------------------------------------------------------------------------------------------------------------- words
+
+
+def _rank(row: TensorDiff) -> tuple[int, float, bool]:
+    if row.figures is None:
+        return (0 if row.is_different else 2), 0.0, False
+    relative = row.figures.relative
+    return (0, 0.0, False) if relative is None or row.figures.mismatched else (1, -relative, not row.is_different)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _words(row: TensorDiff) -> str:
+    dtypes, shapes = row.dtypes, row.shapes
+    if row.kind in ("only_a", "only_b"):
+        side = row.kind == "only_b"
+        return f"only in {'B' if side else 'A'}: {dtypes[side]} {_shape_words(shapes[side])}"
+    words = [] if row.other in (None, row.name) else [f"is {row.other}"]
+    if row.kind == "shape":
+        words.append(f"shape {_shape_words(shapes[0])} in A, {_shape_words(shapes[1])} in B")
+    if dtypes[0] is not dtypes[1]:
+        words.append(f"{dtypes[0]} in A, {dtypes[1]} in B")
+    if row.compressions[0] != row.compressions[1]:
+        words.append(f"{row.compressions[0] or 'dense'} in A, {row.compressions[1] or 'dense'} in B")
+    figures = row.figures
+    if row.kind in ("stored", "dtype") or (figures is not None and not figures.unequal):
+        words.append(
+            "same values"
+            if row.kind != "close" or dtypes[0] is not dtypes[1]
+            else "same values in other bits (0 for -0)"
+        )
+    elif figures is not None:
+        words.append(f"{figures.unequal:,} of {row.count:,} elements differ")
+        if figures.outside != figures.unequal:
+            words.append(f"{figures.outside:,} beyond the tolerance")
+        if figures.mismatched:
+            words.append(f"{figures.mismatched:,} NaN or infinite on one side")
+        for name, value, unit in (
+            ("max", figures.max_abs, ""), ("mean", figures.mean_abs, ""), ("relative", figures.relative, ""),
+            ("cosine", figures.cosine, ""), ("SQNR", figures.sqnr, " dB"),
+        ):  # fmt: skip
+            if value is not None:
+                words.append(f"{name} {value:.6g}{unit}")
+    elif row.kind == "different":
+        words.append("other values")
+    return ", ".join(words) or row.kind
+
+
+def _shape_words(shape: tuple[int, ...] | None) -> str:
+    return f"[{', '.join('?' if size < 0 else str(size) for size in shape or ())}]"

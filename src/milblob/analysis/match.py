@@ -1,0 +1,533 @@
+"""milblob.match: which training tensor became which weight of a model."""
+
+import contextlib
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import prod
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _codec
+from ..arguments import require, require_calls
+from ..dtypes import DType
+from ..model.editable import blob_users
+from ..model.elements import Readable
+from ..model.model import Model
+from ..model.ranges import PIECE_COUNT, Elements, have_equal_bits, starts
+from ..model.tensor import Tensor
+from ..values.cast import cast_array, is_castable
+from .diff import measure
+from .diff_program import WEIGHT_COUNT
+from .layouts import Layout, layouts
+from .matches import Match, Matching, Tie
+from .pairing import Side, is_arrays
+
+MIN_CORRELATION = 0.7
+_MIN_COUNT = 16  # of elements; fewer are alike by accident
+_SAMPLE_COUNT = 1024
+_SLACK = 0.12  # by how much the correlation of a sample may be below that of the whole
+_TIE = 0.002  # correlations that are closer say nothing about which it is
+_MAX_CONFIRMED = 4  # candidates for a weight that are compared in full
+_MAX_VERIFIED = 4096  # pairs with the same elements whose order is looked at
+_FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
+
+
+def match(
+    weights: Any,
+    model: Any,
+    *,
+    threshold: float = MIN_CORRELATION,
+    select: Callable[[str], bool] | None = None,
+    progress: Callable[[str, int], None] | None = None,
+) -> Matching:
+    """Find which training tensor became which weight of a model.
+
+    First those with the same elements once they are cast to the weight's dtype: in the same order, in that of permuted
+    axes (for matrices: transposed), or of another shape. Then, for weights that are compressed or otherwise changed,
+    those whose values correlate best. Equal tensors are told apart by their names where these agree.
+
+    Args:
+        weights: path of a .safetensors, .npz or .npy file, of a directory of .npy files, or of a model; or a mapping
+            from names to arrays.
+        model: what `open` takes, or an open Model; or a Model Library Format archive of TVM, or another file of arrays.
+            Where weights are one blob, as those of two functions, each is
+            matched: with the training tensor that its name says, else with one that the blob is.
+        threshold: correlation (the cosine once the means are taken off) from which values count as similar.
+        select: called with names of weights in the model; others are left out.
+        progress: told of the name and stored bytes of each training tensor that was looked at.
+
+    Returns:
+        Matching.
+
+    Raises:
+        ValueError: a threshold outside (0, 1]. As `diff`.
+    """
+    require_calls(select=select, progress=progress)
+    require("threshold", threshold, Real, "a number")
+    if not 0 < threshold <= 1:
+        raise ValueError(f"threshold: expected a number above 0, up to 1, got {threshold}")
+    with contextlib.ExitStack() as stack:
+        side = Side.open(weights, False, stack)
+        whole = _target(model, stack)
+        given = {name: tensor for name, tensor in side.tensors.items() if _is_numeric(tensor)}
+        weights_of = {n: t for n, t in whole.tensors.items() if _is_candidate(t) and (select is None or select(n))}
+        work = _Work(given, weights_of, progress)
+        work.match_exactly()
+        work.match_similar(threshold)
+        ordered = [match for name in given for match in work.found.get(name, ())]
+        equal = [name for name in given if name in work.equal and name not in work.used]
+        rest = [name for name in side.tensors if name not in work.used and name not in work.equal]
+        lost = [name for name, tensor in weights_of.items() if name not in work.taken and _is_weight(tensor)]
+        found = ordered if whole.model is None else _with_what_lacks(whole.model, ordered)
+        return Matching(side.words, whole.words, found, work.ties, rest, lost, equal)
+
+
+def _target(model: Any, stack: contextlib.ExitStack) -> Side:
+    """What is to be refitted: a model with every constant, or the parameters of an archive."""
+    if isinstance(model, Model) or is_arrays(model):
+        return Side.open(model, False, stack)
+    whole = stack.enter_context(Model(model, constants=True))
+    return Side(dict(whole), whole, whole.path or "model in memory")
+
+
+def _by_blob(tensors: Mapping[str, Readable]) -> dict[str, list[str]]:
+    """Put weights together that are stored as the same records, such as those of two functions, by the first's name."""
+    found: dict[Any, list[str]] = {}
+    real: dict[str | None, str | None] = {}
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            found[name] = [name]
+            continue
+        stored = list(tensor.parts.values()) if tensor._compressed is not None else [tensor]
+        places = []
+        for part in stored:
+            if part.is_blob:
+                path = part.file
+                if path not in real:
+                    real[path] = path if path is None else os.path.realpath(path)
+                places.append((real[path], part.offset))
+        kind = (tensor.op, tensor.mil_dtype, tensor.shape, tuple(places))
+        found.setdefault(kind if len(places) == len(stored) > 0 else name, []).append(name)
+    return {names[0]: names for names in found.values()}
+
+
+def _with_what_lacks(model: Model, matches: list[Match]) -> list[Match]:
+    """Note where `refit` would refuse a weight, because it could not write another one that is the same blob."""
+    writable = {match.name for match in matches if match.refit}
+    lacking: dict[str, tuple[str, ...]] = {}
+    for users in blob_users(model).values():
+        missing = tuple(dict.fromkeys(name for name in users if name not in writable))
+        lacking |= dict.fromkeys(writable.intersection(users), missing) if missing else {}
+    return [match._replace(without=lacking.get(match.name, ())) for match in matches]
+
+
+def _is_numeric(tensor: Readable) -> bool:
+    return tensor.mil_dtype not in (DType.STRING, DType.BOOL) and tensor.size > 0
+
+
+def _is_weight(tensor: Readable) -> bool:
+    if not isinstance(tensor, Tensor):
+        return True
+    return tensor._compressed is not None or tensor.is_blob or tensor.size >= WEIGHT_COUNT
+
+
+def _is_candidate(tensor: Readable) -> bool:
+    """Weights, and those small constants that may be a bias; not what operations are told in numbers."""
+    if not isinstance(tensor, Tensor):
+        return _is_numeric(tensor)
+    if tensor._compressed is None and not _is_numeric(tensor):
+        return False
+    return _is_weight(tensor) or (tensor.op == "const" and tensor.mil_dtype in _FLOATS and tensor.ndim > 0)
+
+
+def _compression(tensor: Readable) -> Any:
+    return tensor.compression if isinstance(tensor, Tensor) else ""
+
+
+class _Work:
+    """What is found, step by step."""
+
+    def __init__(
+        self,
+        given: Mapping[str, Readable],
+        weights: Mapping[str, Readable],
+        progress: Callable[[str, int], None] | None,
+    ) -> None:
+        self.given, self.weights = given, weights
+        self.members = _by_blob(weights)  # of each blob: its first weight stands for all of them
+        self.first_of = {name: first for first, members in self.members.items() for name in members}
+        self.names = {name: weights[name] for name in self.members}
+        self.found: dict[str, list[Match]] = defaultdict(list)
+        self.ties: list[Tie] = []
+        self.used: set[str] = set()  # of those given: found, or tied
+        self.taken: set[str] = set()  # of the model's
+        self.equal: set[str] = set()  # of those given: equal to one that was found
+        self._progress = progress
+        self._seed = int.from_bytes(os.urandom(8), "little")  # nobody can make tensors look equal
+
+    def _add(self, given: str, name: str, how: str, layout: Layout, correlation: float = 1.0) -> None:
+        ours, theirs = self.given[given], self.weights[name]
+        types = (ours.mil_dtype, ours.shape, theirs.mil_dtype, theirs.shape)
+        self.found[given].append(Match(given, name, how, *types, layout, _compression(theirs), correlation))
+        self.used.add(given)
+        self.taken.add(name)
+
+    def _tie(self, given: list[str], blobs: Iterable[str]) -> None:
+        names = self._names_of(blobs)
+        self.ties.append(Tie(given, names))
+        self.used.update(given)
+        self.taken.update(names)
+
+    def _names_of(self, blobs: Iterable[str]) -> list[str]:
+        """All weights of some blobs, called by their first."""
+        return [name for first in blobs for name in self.members[first]]
+
+    def _agreeing(self, given: list[str], blobs: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Which given name is which weight's, as their words say: by blob, weight -> given."""
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for old, new in agreeing(given, self._names_of(blobs), self.first_of):
+            found[self.first_of[new]][new] = old
+        return found
+
+    # ------------------------------------------------------------------------------------------------------------ exact
+
+    def match_exactly(self) -> None:
+        """Find those with the same elements after a cast, in whatever order."""
+        kinds: dict[int, set[DType]] = defaultdict(set)
+        groups: dict[Any, tuple[list[_Class], list[_Class]]] = {}
+        ours = {tensor.size for tensor in self.given.values()}
+        for name, tensor in self.names.items():
+            if tensor.size in ours:
+                kinds[tensor.size].add(tensor.mil_dtype)
+                self._classify(groups, 1, name, tensor, tensor.mil_dtype)
+        for name, given in self.given.items():
+            for dtype in kinds.get(given.size, ()):
+                if is_castable(given.mil_dtype, dtype):
+                    self._classify(groups, 0, name, given, dtype)
+            if self._progress is not None:
+                self._progress(name, given.nbytes)
+        edges = [edge for (_, dtype, _), (a, b) in groups.items() if a and b for edge in self._edges(a, b, dtype)]
+        self._settle(edges)
+
+    def _classify(self, groups: dict[Any, Any], side: int, name: str, tensor: Readable, dtype: DType) -> None:
+        """Put a tensor to those with the same elements, and there to those with the same order and shape."""
+        nbytes = dtype.numpy.itemsize
+        unordered, ordered = 0, []
+        try:
+            for piece in _pieces(Elements(tensor), dtype):
+                data = piece.view(np.uint8)
+                unordered += _codec.hash_elements(data, nbytes)
+                ordered.append(_codec.hash_bytes(_codec.Buffer(data), 0, data.nbytes, self._seed))
+        except OverflowError:  # an integer that does not fit
+            return
+        classes = groups.setdefault((tensor.size, dtype, unordered % (1 << 64)), ([], []))[side]
+        key = (tensor.shape, tuple(ordered))
+        for other in classes:
+            if other.key == key:
+                other.members.append(name)
+                return
+        classes.append(_Class(key, tensor.shape, tensor.mil_dtype, [name]))
+
+    def _edges(self, ours: list["_Class"], theirs: list["_Class"], dtype: DType) -> Iterator["_Edge"]:
+        """Which classes with the same elements are each other's, and in which layout."""
+        verified = 0
+        for new in theirs:
+            for old in ours:
+                verified += 1
+                if verified > _MAX_VERIFIED:
+                    return
+                if old.key == new.key:  # the hashes agree: look whether the elements do
+                    order: Iterable[Layout] = layouts(old.shape, new.shape)[:1]
+                else:
+                    order = layouts(old.shape, new.shape)
+                a, b = self.given[old.members[0]], self.names[new.members[0]]
+                for cost, layout in enumerate(order):
+                    if _are_equal(a, b, layout, dtype):
+                        yield _Edge(cost, old, new, layout)
+                        break
+
+    def _settle(self, edges: list["_Edge"]) -> None:
+        """Take the simplest layout of each weight; then tell equal tensors apart by their names, or leave them tied."""
+        best: dict[int, _Edge] = {}
+        for edge in edges:
+            if id(edge.new) not in best or edge.rank < best[id(edge.new)].rank:
+                best[id(edge.new)] = edge
+        by_given: dict[frozenset[str], list[_Edge]] = defaultdict(list)
+        for edge in best.values():
+            by_given[frozenset(edge.old.members)].append(edge)
+        for chosen in by_given.values():
+            given = chosen[0].old.members
+            layout_of = {name: edge.layout for edge in chosen for name in edge.new.members}
+            named = self._agreeing(given, layout_of)
+            owners = {old for pairs in named.values() for old in pairs.values()}
+            rest = [name for name in given if name not in owners]
+            left = [first for first in layout_of if first not in named]
+            # Where one blob is left, or there is but one, nothing hangs on which of its weights an equal tensor has.
+            shares = {first: self._shares(first, named[first], rest if len(layout_of) == 1 else []) for first in named}
+            if rest and len(left) == 1:
+                shares[left[0]] = self._shares(left[0], {}, rest)
+            for first, takers in shares.items():
+                for name, old in takers.items():
+                    is_choice = len(given) > 1 or len(layout_of) > 1
+                    is_named = name in named.get(first, ()) or (first in left and len(layout_of) > 1)
+                    self._add(old, name, "name" if is_choice and is_named else "exact", layout_of[first])
+            unsettled = [first for first in left if not shares.get(first)]
+            if unsettled:
+                self._tie(rest or given, unsettled)
+            self.equal.update(given)
+
+    def _shares(self, first: str, named: Mapping[str, str], rest: list[str]) -> dict[str, str]:
+        """Give each weight of a blob its training tensor: the one of its name, else one of the rest, else the first.
+
+        Returns:
+            weight -> given; nothing where there are more training tensors than weights, and no names to go by.
+        """
+        free = [name for name in self.members[first] if name not in named]
+        others = dict(zip(free, rest, strict=False)) if len(rest) <= len(free) else {}
+        default = next(iter((named or others).values()), None)
+        if default is None:
+            return {}
+        return {name: named.get(name) or others.get(name) or default for name in self.members[first]}
+
+    # ---------------------------------------------------------------------------------------------------------- similar
+
+    def match_similar(self, threshold: float) -> None:
+        """Find those whose values correlate, among what is left."""
+        given = [name for name in self.given if name not in self.used]
+        names = [name for name in self.names if name not in self.taken]
+        sizes: dict[int, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+        for number, (group, tensors) in enumerate(((given, self.given), (names, self.names))):
+            for name in group:
+                tensor = tensors[name]
+                if tensor.mil_dtype in _FLOATS and tensor.size >= _MIN_COUNT:
+                    sizes[tensor.size][number].append(name)
+        for size, (ours, theirs) in sizes.items():
+            if ours and theirs:
+                self._correlate(size, ours, theirs, threshold)
+
+    def _correlate(self, size: int, given: list[str], names: list[str], threshold: float) -> None:
+        """Correlate samples of all pairs; then the most promising pairs in full."""
+        ours, theirs = self._by_shape(given, self.given), self._by_shape(names, self.names)
+        random = np.random.default_rng(size)
+        positions = np.arange(size) if size <= _SAMPLE_COUNT else np.unique(random.integers(0, size, _SAMPLE_COUNT))
+        best: dict[str, list[tuple[float, str, Layout]]] = defaultdict(list)
+        for new_shape, new in theirs.items():
+            sketches = _sketches([self.names[name] for name in new], positions)
+            for old_shape, old in ours.items():
+                top = np.full((len(new), len(old)), -1.0)
+                which = np.zeros(top.shape, int)
+                order = layouts(old_shape, new_shape)
+                for number, layout in enumerate(order):
+                    samples = _sketches([self.given[name] for name in old], layout.sources(old_shape, positions))
+                    found = sketches @ samples.T
+                    is_better = found > top + 1e-9
+                    top[is_better], which[is_better] = found[is_better], number
+                for row, column in np.argwhere(top >= threshold - _SLACK):
+                    best[new[row]].append((float(top[row, column]), old[column], order[which[row, column]]))
+        self._confirm(best, threshold)
+
+    @staticmethod
+    def _by_shape(names: list[str], tensors: Mapping[str, Any]) -> dict[tuple[int, ...], list[str]]:
+        found: dict[tuple[int, ...], list[str]] = defaultdict(list)
+        for name in names:
+            found[tensors[name].shape].append(name)
+        return found
+
+    def _confirm(self, best: Mapping[str, list[tuple[float, str, Layout]]], threshold: float) -> None:
+        """Compare candidates in full, and give each weight the one that it correlates with best."""
+        confirmed = []
+        for name, candidates in best.items():
+            count = _MAX_CONFIRMED + len(self.members[name]) - 1
+            for _, given, layout in sorted(candidates, key=lambda row: -row[0])[:count]:
+                figures = measure(_Moved(self.given[given], layout), Elements(self.names[name]))
+                correlation = figures.correlation
+                if correlation is not None and correlation >= threshold and (figures.relative or 0) < 1:
+                    confirmed.append((correlation, name, given, layout))
+        confirmed.sort(key=lambda row: -row[0])
+        rows_of: dict[tuple[int, str], list[_Row]] = defaultdict(list)
+        for row in confirmed:
+            rows_of[1, row[1]].append(row)
+            rows_of[2, row[2]].append(row)
+        for row in confirmed:
+            if row[1] not in self.taken and row[2] not in self.used:
+                self._decide(row, rows_of[1, row[1]], rows_of[2, row[2]])
+
+    def _decide(self, best: "_Row", of_name: list["_Row"], of_given: list["_Row"]) -> None:
+        """Give a blob its training tensors, of which one correlates best of all that are left; or leave it tied."""
+        correlation, name, given, _ = best
+        of_name = [row for row in of_name if row[2] not in self.used]
+        rivals = [
+            row
+            for row in of_name + of_given
+            if row is not best and correlation - row[0] < _TIE and row[1] not in self.taken and row[2] not in self.used
+        ]
+        names = list(dict.fromkeys([name, *(row[1] for row in rivals)]))
+        givens = list(dict.fromkeys([given, *(row[2] for row in rivals)]))
+        # Of a blob that is several weights, each goes to what has its very name, even if that is less similar.
+        namesakes = [row[2] for row in of_name if row[2] in self.members[name]] if len(self.members[name]) > 1 else []
+        known = list(dict.fromkeys(givens + namesakes))
+        named = self._agreeing(known, names) if len(known) > 1 or rivals else {}
+        mine = named.get(name, {})
+        owners = {old for pairs in named.values() for old in pairs.values()}
+        rest = [old for old in givens if old not in owners] if len(names) == 1 else []
+        if rivals and not mine and (owners or len(names) > 1 or not self._are_same(rest)):
+            if given not in owners:  # else its turn comes
+                self._tie(givens, names)
+            return
+        if rivals and given not in mine.values() and not self._are_same([given, *mine.values()]):
+            return  # it is another's
+        takers = self._shares(name, mine, rest if self._are_same([given, *rest]) else [])
+        if not takers:
+            self._tie(givens, names)
+        if takers and self._are_same(givens):
+            self.equal.update(givens)
+        rows = {row[2]: row for row in of_name}
+        for new, old in takers.items():
+            self._add(old, new, "similar", rows[old][3], rows[old][0])
+
+    def _are_same(self, given: list[str]) -> bool:
+        """Whether training tensors equal each other to the bit."""
+        first, *others = (self.given[name] for name in dict.fromkeys(given))
+        return all(
+            (other.mil_dtype, other.shape) == (first.mil_dtype, first.shape)
+            and have_equal_bits(Elements(first), Elements(other))
+            for other in others
+        )
+
+
+_Row = tuple[float, str, str, Layout]  # correlation, first weight of a blob, given, layout
+
+
+class _Class(NamedTuple):
+    """Tensors with the same elements, order and shape, whose hashes are `key`."""
+
+    key: Any
+    shape: tuple[int, ...]
+    dtype: DType
+    members: list[str]
+
+
+class _Edge(NamedTuple):
+    """Training tensors, and weights that they are in a layout."""
+
+    cost: int
+    old: _Class
+    new: _Class
+    layout: Layout
+
+    @property
+    def rank(self) -> tuple[bool, int, bool]:
+        """Less is simpler: none but the own layout, then which, then the cast."""
+        return not self.layout.is_identity, self.cost, self.old.dtype is not self.new.dtype
+
+
+# --------------------------------------------------------------------------------------------------------------- values
+
+
+class _Moved(Elements):
+    """The elements of a tensor in another layout."""
+
+    def __init__(self, tensor: Readable, layout: Layout) -> None:
+        if layout.axes is None:
+            super().__init__(tensor)
+            return
+        view = layout.view(np.ascontiguousarray(tensor.read()).reshape(tensor.shape))
+        self.dtype, self.shape, self.count = tensor.mil_dtype, view.shape, prod(tensor.shape)
+        self._dense = self._packed = self._flat = None
+        self._view = view
+
+    def read(self, begin: int, count: int) -> np.ndarray[Any, Any]:
+        """See Elements."""
+        view = getattr(self, "_view", None)
+        if view is None:
+            return super().read(begin, count)
+        return np.ascontiguousarray(view.flat[begin : begin + count])
+
+
+def _pieces(elements: Elements, dtype: DType) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the elements, cast to a dtype; too large numbers become infinite.
+
+    Raises:
+        OverflowError: an integer that does not fit.
+    """
+    for begin in starts(elements.count):
+        values = elements.read(begin, min(PIECE_COUNT, elements.count - begin))
+        if elements.dtype is not dtype:
+            values = cast_array(values, dtype, overflow="inf")[0]
+        yield values
+
+
+def _are_equal(given: Readable, weight: Readable, layout: Layout, dtype: DType) -> bool:
+    """Whether a training tensor in a layout, cast, is a weight to the bit."""
+    pairs = zip(_pieces(_Moved(given, layout), dtype), _pieces(Elements(weight), dtype), strict=True)
+    return all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in pairs)
+
+
+def _sketches(tensors: list[Any], positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Elements of each tensor at some positions, as a vector of length 1 about its mean; zeros without spread."""
+    rows = np.empty((len(tensors), len(positions)))
+    for row, tensor in zip(rows, tensors, strict=True):
+        row[:] = _sample(Elements(tensor), positions)
+    rows[~np.isfinite(rows)] = 0
+    scale = np.abs(rows).max(axis=1, initial=0, keepdims=True)
+    rows /= np.where(scale > 0, scale, 1)
+    rows -= rows.mean(axis=1, keepdims=True)
+    norms = np.sqrt((rows * rows).sum(axis=1, keepdims=True))
+    return np.asarray(rows / np.where(norms > 1e-9, norms, np.inf))
+
+
+def _sample(elements: Elements, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Elements at positions, in any order, as float64."""
+    if elements._flat is not None:
+        return np.asarray(elements._flat[positions].astype(np.float64))
+    order = np.argsort(positions)
+    result = np.empty(len(positions))
+    for begin in starts(elements.count):
+        low, high = np.searchsorted(positions[order], (begin, begin + PIECE_COUNT))
+        if low < high:
+            piece = elements.read(begin, min(PIECE_COUNT, elements.count - begin))
+            result[order[low:high]] = piece[positions[order[low:high]] - begin]
+    return result
+
+
+# ---------------------------------------------------------------------------------------------------------------- names
+
+
+def agreeing(
+    given: Iterable[str], names: Iterable[str], first_of: Mapping[str, str] | None = None
+) -> list[tuple[str, str]]:
+    """Pair names where one is the other with something before or behind it ("fc.weight", "model_fc_weight_to_fp16").
+
+    The same name counts most, then the longest one; nothing is paired where that leaves a choice.
+
+    Args:
+        given: names in the weights that were given.
+        names: of weights in the model.
+        first_of: of each of `names`, the first weight that is the same blob: a given name may be several of these.
+    """
+    ours, theirs = {name: _words(name) for name in given}, {name: _words(name) for name in names}
+    choices: dict[str, list[str]] = defaultdict(list)
+    for name, text in theirs.items():
+        if name in ours:
+            choices[name].insert(0, name)
+            continue
+        fitting = [old for old, part in ours.items() if part in text or text in part]
+        longest = max((min(len(ours[old]), len(text)) for old in fitting), default=0)
+        fitting = [old for old in fitting if min(len(ours[old]), len(text)) == longest]
+        if len(fitting) == 1:
+            choices[fitting[0]].append(name)
+    pairs: list[tuple[str, str]] = []
+    for old, new in choices.items():
+        blobs = [name if first_of is None else first_of[name] for name in new]
+        if new[0] == old or len(set(blobs)) == 1:
+            pairs += [(old, name) for name, blob in zip(new, blobs, strict=True) if blob == blobs[0]]
+    return pairs
+
+
+def _words(name: str) -> str:
+    """A name as its words, with marks around them."""
+    return f"_{'_'.join(word for word in re.split(r'[^A-Za-z0-9]+', name.lower()) if word)}_"

@@ -1,0 +1,161 @@
+"""What `match` finds: Match, Tie, Matching; and how much that is, in words."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..dtypes import DType
+from ..values.cast import cast_array
+from .diff import printable
+from .layouts import Layout
+
+
+class Match(NamedTuple):
+    """A training tensor and the weight it became.
+
+    Attributes:
+        given: name in the weights that were given.
+        name: of the weight in the model.
+        how: "exact" (the same elements after a cast), "name" (likewise, one of several equal tensors, chosen by its
+            name) or "similar". A weight of a blob that is several, and that no name is for, is "exact" too.
+        given_dtype, given_shape, dtype, shape: of the two.
+        layout: what makes the one's order of elements the other's.
+        compression: scheme of the weight, "" if it is stored dense.
+        correlation: of the values; 1.0 if they are exact.
+        without: other weights that are the same blob, and for which there is nothing that `refit` can write: it
+            changes all weights of a blob, or none.
+    """
+
+    given: str
+    name: str
+    how: str
+    given_dtype: DType
+    given_shape: tuple[int, ...]
+    dtype: DType
+    shape: tuple[int, ...]
+    layout: Layout
+    compression: str
+    correlation: float
+    without: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> list[str]:
+        """What makes the given tensor the weight, such as ["transpose (1, 0)", "cast float32 to float16"]."""
+        steps = self.layout.words
+        if self.given_dtype is not self.dtype:
+            steps.append(f"cast {self.given_dtype} to {self.dtype}")
+        return [*steps, f"compress ({self.compression})"] if self.compression else steps
+
+    @property
+    def refit(self) -> str:
+        """How `refit` takes it: "as it is", "with a cast" (cast=True), or "" if it does not."""
+        if self.compression or not self.layout.is_identity or self.without:
+            return ""
+        return "as it is" if self.given_dtype is self.dtype else "with a cast"
+
+    def apply(self, array: Any) -> np.ndarray[Any, Any]:
+        """Return the given tensor in the layout and dtype of the weight; too large numbers become infinite.
+
+        Args:
+            array: of `given_shape`.
+
+        Raises:
+            TypeError: a cast between floats and integers.
+        """
+        moved = self.layout.apply(np.ascontiguousarray(np.asarray(array)).reshape(self.given_shape))
+        return cast_array(np.ascontiguousarray(moved).reshape(self.shape), self.dtype, overflow="inf")[0]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        row: dict[str, Any] = {"given": self.given, "name": self.name, "how": self.how}
+        row |= {"given_dtype": str(self.given_dtype), "given_shape": list(self.given_shape)}
+        row |= {"dtype": str(self.dtype), "shape": list(self.shape), "compression": str(self.compression)}
+        row |= {"needs": self.needs, "refit": self.refit, "correlation": self.correlation}
+        return {**row, "without": list(self.without)}
+
+
+class Tie(NamedTuple):
+    """Tensors that could be each other's: equal ones, or as good as equal.
+
+    Attributes:
+        given: names in the weights that were given.
+        names: of weights in the model.
+    """
+
+    given: list[str]
+    names: list[str]
+
+
+@dataclass(frozen=True)
+class Matching:
+    """What `match` found.
+
+    Attributes:
+        weights, model: what was matched: paths, or words for what has none.
+        matches: one for each weight that was found, in the order of the training tensors. A training tensor has several
+            where weights are one blob and have no training tensors of their own.
+        ties: what could not be told apart.
+        unmatched_given: training tensors that became no weight of the model.
+        unmatched_names: weights of the model that come from none.
+        equal_given: training tensors that equal one that was found, when no weight was left for them: such as two that
+            are tied in training, and one in the model.
+    """
+
+    weights: str
+    model: str
+    matches: list[Match]
+    ties: list[Tie]
+    unmatched_given: list[str]
+    unmatched_names: list[str]
+    equal_given: list[str] = field(default_factory=list)
+
+    @property
+    def mapping(self) -> dict[str, str]:
+        """Name in the weights -> name in the model, of all matches; of several weights that are one blob, the first."""
+        return {match.given: match.name for match in reversed(self.matches)}
+
+    @property
+    def refit_mapping(self) -> dict[str, str | list[str] | None]:
+        """What `refit(mapping=...)` takes: names of the tensors that it can write, and None for the others.
+
+        A list of names, where a training tensor is several weights (of one blob). Those with another dtype need
+        cast=True. What needs another layout is None too: see `Match.apply`.
+        """
+        names: dict[str, list[str]] = {match.given: [] for match in self.matches}
+        for match in self.matches:
+            if match.refit:
+                names[match.given].append(match.name)
+        found: dict[str, str | list[str] | None] = {
+            given: (some if len(some) > 1 else some[0]) if some else None for given, some in names.items()
+        }
+        rest = [*(name for tie in self.ties for name in tie.given), *self.equal_given, *self.unmatched_given]
+        return found | dict.fromkeys(name for name in rest if name not in found)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        document: dict[str, Any] = {"weights": self.weights, "model": self.model}
+        document["matches"] = [match.as_dict() for match in self.matches]
+        document["ties"] = [tie._asdict() for tie in self.ties]
+        document |= {"unmatched_given": self.unmatched_given, "unmatched_names": self.unmatched_names}
+        return {**document, "equal_given": self.equal_given}
+
+    def __str__(self) -> str:
+        lines = [f"{m.given} -> {m.name}" + (f" ({', '.join(m.needs)})" if m.needs else "") for m in self.matches]
+        lines += [f"{', '.join(tie.given)} -> one of {', '.join(tie.names)}" for tie in self.ties]
+        return "\n".join(map(printable, [*lines, summary(self)]))
+
+
+def summary(matching: Matching) -> str:
+    """Say in words how much was found, and what `refit` can take of it."""
+    ways = [match.refit for match in matching.matches]
+    words = f"{len(ways):,} matched"
+    if ways:
+        words += f": refit takes {ways.count('as it is'):,} as they are, {ways.count('with a cast'):,} with --cast"
+        words += f", not {ways.count(''):,}"
+    if matching.ties:
+        words += f"; {sum(len(tie.names) for tie in matching.ties):,} weights ambiguous"
+    if matching.equal_given:
+        words += f"; {len(matching.equal_given):,} given equal to others"
+    lost = (len(matching.unmatched_names), "of the model"), (len(matching.unmatched_given), "given")
+    return words + "".join(f"; {count:,} {whose} not matched" for count, whose in lost if count)

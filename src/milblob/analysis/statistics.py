@@ -1,0 +1,299 @@
+"""What can be said of the values of a tensor: counts, extremes, mean and spread, special and different values."""
+
+import math
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _codec
+from ..arguments import require, require_flags
+from ..dtypes import DType, as_dtype, dtype_of
+from ..model.elements import Readable
+from ..model.pieces import Piece, array_pieces, dense_pieces, in_order, split
+from ..threads import ordered
+from .histogram import Bin, Histogram
+
+_WIDE = {
+    DType.FLOAT32: _codec.WIDE_F32,
+    DType.FLOAT64: _codec.WIDE_F64,
+    DType.INT32: _codec.WIDE_I32,
+    DType.UINT32: _codec.WIDE_U32,
+    DType.INT64: _codec.WIDE_I64,
+    DType.UINT64: _codec.WIDE_U64,
+}
+_own = threading.local()  # a Tally for each thread: a megabyte that need not be cleared for each small tensor
+
+
+class Statistics(NamedTuple):
+    """What the values of a tensor, or of several together, are like.
+
+    Only finite elements count in `minimum` to `deviation`, and those are None where there is none. Counts and extremes
+    are exact. With 2^-50 for dtypes of up to 16 bits, and 2^-44 else: the error of `total` is at most that part of the
+    sum of magnitudes; the relative error of `deviation` at most that, times 1 + |mean| / deviation.
+
+    Attributes:
+        dtype: DType; None of several tensors of different ones.
+        shape: dimensions; None of several tensors.
+        count: elements.
+        minimum, maximum: int for integers and bools (0 and 1), else float.
+        mean, deviation: arithmetic mean; standard deviation of the population (as numpy.std).
+        total: sum, as float.
+        absmax: greatest magnitude.
+        smallest: least magnitude that is not zero; None if all are zero.
+        zeros: of either sign; `negative_zeros` of them are -0.0.
+        nans, positive_infinities, negative_infinities: how many.
+        subnormals: elements that are not zero and below the smallest normal number of the dtype.
+        float16_overflows: finite elements that float16 makes infinite: 65520 and more in magnitude.
+        distinct: how many different values; all NaNs are one, and so are 0.0 and -0.0. None of several tensors.
+        is_distinct_exact: whether `distinct` is exact, as it always is up to 65536; else an estimate with a standard
+            error of 0.8%.
+        histogram: Bins from minimum to maximum; None if it was not asked for.
+        spread: sum of the squared distances from the mean, which `merge` needs.
+    """
+
+    dtype: Any
+    shape: tuple[int, ...] | None
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    minimum: float | int | None
+    maximum: float | int | None
+    mean: float | None
+    deviation: float | None
+    total: float
+    absmax: float | int | None
+    smallest: float | int | None
+    zeros: int
+    negative_zeros: int
+    nans: int
+    positive_infinities: int
+    negative_infinities: int
+    subnormals: int
+    float16_overflows: int
+    distinct: int | None
+    is_distinct_exact: bool
+    histogram: tuple[Bin, ...] | None = None
+    spread: float = 0.0
+
+    @property
+    def infinities(self) -> int:
+        """How many are infinite, of either sign."""
+        return self.positive_infinities + self.negative_infinities
+
+    @property
+    def finite(self) -> int:
+        """How many are neither NaN nor infinite."""
+        return self.count - self.nans - self.infinities
+
+    @staticmethod
+    def merge(parts: Iterable["Statistics"]) -> "Statistics":
+        """Return the statistics of several tensors together: all but shape, distinct values and histogram.
+
+        Of the bytes of strings there are none, so they count as elements and nothing else.
+        """
+        given = list(parts)
+        for part in given:
+            require("parts", part, Statistics, "Statistics")
+        return _merge(given)
+
+
+def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, distinct: bool = True) -> Statistics:
+    """Look at every value of a tensor once, without the GIL and, if there are many, in several threads.
+
+    Args:
+        source: a Tensor (a compressed weight is decoded, a part at a time), an array of a file that is not yet read (a
+            StoredArray, a Parameter of TVM), or anything NumPy makes an array of, in any
+            memory order.
+        dtype: what the elements of an array are: a DType, a name or a NumPy dtype; default: the array's own. uint3 and
+            uint6 must be named, their arrays are uint8.
+        histogram: count into bins too. A second pass, by NumPy, for dtypes of 32 and 64 bits; at no cost for others.
+        distinct: count different values, which is most of the work for dtypes of 32 and 64 bits.
+
+    Returns:
+        Statistics. Of strings only count and shape are told.
+
+    Raises:
+        As `Tensor.read`; TypeError for an array of a dtype that MIL has not, or not
+            of `dtype` (integers may be narrowed).
+    """
+    require_flags(histogram=histogram, distinct=distinct)
+    if isinstance(source, Readable):
+        if source.mil_dtype is DType.STRING:
+            return _nothing(DType.STRING, source.shape, source.size)
+        return _of_pieces(dense_pieces(source), source.mil_dtype, source.shape, histogram, distinct, source)
+    array = np.asarray(source)
+    own = dtype_of(array)
+    element = own if dtype is None else as_dtype(dtype)
+    if element is not own and not (element.is_integer and (own.is_integer or own is DType.BOOL)):
+        raise TypeError(f"array: expected elements of {element}, got {own}; convert them first")
+    if element is DType.STRING:
+        return _nothing(element, array.shape, array.size)
+    return _of_pieces(array_pieces(array, element), element, array.shape, histogram, distinct, array)
+
+
+def statistics_of(tensors: Iterable[Readable], **options: Any) -> Iterator[Statistics]:
+    """Yield the statistics of each tensor, in order; small ones are looked at several at a time."""
+    yield from in_order(tensors, lambda tensor: statistics(tensor, **options))
+
+
+# ----------------------------------------------------------------------------------------------------- putting together
+
+
+def _of_pieces(
+    pieces: Iterable[Piece], dtype: Any, shape: tuple[int, ...], histogram: bool, distinct: bool, source: Any
+) -> Statistics:
+    narrow = dtype.nbits <= 16
+    moments, number, is_exact, bins = _narrow(pieces, dtype, histogram) if narrow else _wide(pieces, dtype, distinct)
+    found = _from_moments(moments, dtype, shape, number, is_exact)
+    if histogram and not narrow:
+        bins = ()
+        if found.minimum is not None:
+            second = Histogram(found.minimum, found.maximum)
+            again = dense_pieces(source) if isinstance(source, Readable) else array_pieces(source, dtype)
+            for piece in again:
+                second.add(np.ndarray((piece.count,), dtype.numpy, piece.buffer, piece.offset))  # type: ignore[arg-type]
+            bins = second.bins()
+    return found._replace(histogram=bins) if histogram else found
+
+
+def _narrow(pieces: Iterable[Piece], dtype: Any, histogram: bool) -> tuple[_codec.Moments, int, bool, Any]:
+    """Elements of up to 16 bits: how often each of the 65536 patterns occurs, from which everything follows."""
+    tally = _own.__dict__.pop("tally", None) or _codec.Tally()  # dropped if something goes wrong on the way
+
+    def count(part: Piece, into: _codec.Tally) -> _codec.Tally:
+        into.add(part.buffer, part.offset, part.count, dtype.nbits)
+        return into
+
+    for piece in pieces:
+        parts = split(piece)
+        if len(parts) == 1:
+            count(parts[0], tally)
+        else:
+            for other in ordered(lambda part: count(part, _codec.Tally()), parts):
+                tally.merge(other)
+    moments, distinct, patterns, counts = tally.gather(dtype.mil_code)
+    _own.tally = tally
+    bins: tuple[Bin, ...] | None = None
+    if histogram:
+        bits = np.frombuffer(patterns, "<u2" if dtype.nbits == 16 else np.uint16).astype(
+            f"<u{2 if dtype.nbits == 16 else 1}"
+        )
+        values = bits.view(dtype.numpy)
+        low, high = _ends(moments, dtype)
+        bins = ()
+        if low is not None:
+            whole = Histogram(low, high)
+            whole.add(values, np.frombuffer(counts, np.uint64))
+            bins = whole.bins()
+    return moments, distinct, True, bins
+
+
+def _wide(pieces: Iterable[Piece], dtype: Any, distinct: bool) -> tuple[_codec.Moments, int | None, bool, Any]:
+    """Elements of 32 and 64 bits. Parts are put together in order: the result does not depend on the threads."""
+    kind = _WIDE[dtype]
+    total, seen = _codec.Moments(), _codec.Distinct() if distinct else None
+
+    def look(part: Piece) -> tuple[_codec.Moments, _codec.Distinct | None]:
+        own = _codec.Distinct() if distinct else None
+        return _codec.wide_moments(kind, part.buffer, part.offset, part.count, own), own
+
+    for piece in pieces:
+        parts = split(piece)
+        if len(parts) == 1:
+            part = parts[0]
+            total.add(_codec.wide_moments(kind, part.buffer, part.offset, part.count, seen))
+            continue
+        for moments, own in ordered(look, parts):
+            total.add(moments)
+            if seen is not None and own is not None:
+                seen.merge(own)
+    return total, None if seen is None else seen.count, seen is None or not seen.is_estimated, None
+
+
+def _ends(moments: _codec.Moments, dtype: Any) -> tuple[Any, Any]:
+    """The least and the greatest finite element, as the numbers that they are; None where there are none."""
+    least, most, _, least_whole, most_whole, _ = moments.extremes
+    if least == math.inf:
+        return None, None
+    if dtype.nbits == 64 and dtype.is_integer:
+        bias = 1 << 63 if dtype is DType.UINT64 else 0
+        return least_whole + bias, most_whole + bias
+    if dtype.is_integer or dtype is DType.BOOL:
+        return int(least), int(most)
+    return least, most
+
+
+def _from_moments(
+    moments: _codec.Moments, dtype: Any, shape: tuple[int, ...], distinct: int | None, is_exact: bool
+) -> Statistics:
+    count, nans, positive, negative, zeros, negative_zeros, subnormals, overflows = moments.counts
+    total, low, spread, spread_low = moments.sums
+    minimum, maximum = _ends(moments, dtype)
+    smallest: Any = moments.extremes[2]
+    finite = count - nans - positive - negative
+    if smallest == math.inf or minimum is None:
+        smallest = None
+    elif isinstance(minimum, int):
+        smallest = moments.extremes[5] if dtype.nbits == 64 else int(smallest)
+    return Statistics(
+        dtype=dtype,
+        shape=tuple(shape),
+        count=count,
+        minimum=minimum,
+        maximum=maximum,
+        mean=(total + low) / finite if finite else None,
+        deviation=_root((spread + spread_low) / finite) if finite else None,
+        total=total + low,
+        absmax=None if minimum is None else max(abs(minimum), abs(maximum)),
+        smallest=smallest,
+        zeros=zeros,
+        negative_zeros=negative_zeros,
+        nans=nans,
+        positive_infinities=positive,
+        negative_infinities=negative,
+        subnormals=subnormals,
+        float16_overflows=overflows,
+        distinct=distinct,
+        is_distinct_exact=is_exact,
+        spread=spread + spread_low,
+    )
+
+
+def _root(variance: float) -> float:
+    return math.sqrt(variance) if variance >= 0 else math.nan  # NaN where sums have left the range of float64
+
+
+def _nothing(dtype: Any, shape: tuple[int, ...] | None, count: int) -> Statistics:
+    numbers = dict.fromkeys(Statistics._fields[10:17], 0)
+    none = dict.fromkeys(("minimum", "maximum", "mean", "deviation", "absmax", "smallest", "distinct"))
+    return Statistics(dtype=dtype, shape=shape, count=count, total=0.0, is_distinct_exact=True, **numbers, **none)  # type: ignore[arg-type]
+
+
+def _merge(parts: list[Statistics]) -> Statistics:
+    dtypes = {part.dtype for part in parts}
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+    if not parts:
+        return _nothing(None, None, 0)
+    counts = {name: sum(getattr(part, name) for part in parts) for name in Statistics._fields[10:17]}
+    numeric = [part for part in parts if part.mean is not None]
+    finite = sum(part.finite for part in numeric)
+    total = (
+        math.fsum(part.total for part in numeric)
+        if all(math.isfinite(p.total) for p in numeric)
+        else sum(p.total for p in numeric)
+    )
+    result = _nothing(dtype, None, sum(part.count for part in parts))._replace(**counts, total=total)
+    if not finite:
+        return result
+    mean = total / finite
+    spreads = [part.spread + part.finite * (part.mean - mean) ** 2 for part in numeric if part.mean is not None]
+    spread = math.fsum(spreads) if all(map(math.isfinite, spreads)) else sum(spreads)
+    return result._replace(
+        minimum=min(part.minimum for part in numeric if part.minimum is not None),
+        maximum=max(part.maximum for part in numeric if part.maximum is not None),
+        mean=mean,
+        deviation=_root(spread / finite),
+        absmax=max(part.absmax for part in numeric if part.absmax is not None),
+        smallest=min((part.smallest for part in numeric if part.smallest is not None), default=None),
+        spread=spread,
+    )

@@ -1,0 +1,1 @@
+"""Blob v2 weight files: reading, writing, finding equal records."""

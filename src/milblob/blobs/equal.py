@@ -1,0 +1,99 @@
+"""Which of many stretches of bytes are equal: exactly, and at the speed of reading them."""
+
+import os
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+from .. import _codec
+from ..values import parallel
+
+_FEW = 4  # different ones that each newcomer is compared with; with more, a key tells which of them it may equal
+_SAMPLE_NBYTES = 64
+
+
+class Stretch(NamedTuple):
+    """Bytes of a held buffer.
+
+    Attributes:
+        buffer: where they are.
+        offset, nbytes: which.
+        kind: only stretches of one kind can be equal (the dtype, say).
+    """
+
+    buffer: _codec.Buffer
+    offset: int
+    nbytes: int
+    kind: Hashable = None
+
+
+_Key = Callable[[Stretch], Hashable]
+
+
+def first_equal(stretches: Sequence[Stretch]) -> list[int]:
+    """Return, for each stretch, the index of the first one that it equals (its own, where there is none before it).
+
+    Equal means that the bytes were compared. That reads two equal stretches once each, as hashing them would, and two
+    that differ as far as they are the same. Only where more than a few that differ have one kind and size, keys choose
+    among them: samples, then a fast hash, then one that nobody can make collide. Each stretch is compared a few times
+    for each key, whatever is in the file. Bytes that only one stretch of its kind and size has are not read.
+
+    Raises:
+        FormatError: a stretch reaches past its buffer.
+    """
+    result = list(range(len(stretches)))
+    groups: dict[Hashable, list[int]] = {}
+    for index, stretch in enumerate(stretches):
+        groups.setdefault((stretch.kind, stretch.nbytes), []).append(index)
+    secret = os.urandom(8)
+    keys: list[_Key] = [_samples, _hash(secret), _strong_hash(secret)]
+    for group in groups.values():
+        _compare(stretches, group, result, keys)
+    return result
+
+
+def _compare(stretches: Sequence[Stretch], group: list[int], result: list[int], keys: list[_Key]) -> None:
+    """Find the equal ones in a group of one kind and size, in ascending order."""
+    different: list[int] = []
+    for position, index in enumerate(group):
+        if len(different) == _FEW and keys:
+            buckets: dict[Hashable, list[int]] = {}
+            for other in different + group[position:]:
+                buckets.setdefault(keys[0](stretches[other]), []).append(other)
+            for bucket in buckets.values():
+                _compare(stretches, bucket, result, keys[1:])
+            return
+        found = next((other for other in different if _equal(stretches[other], stretches[index])), None)
+        if found is None:
+            different.append(index)
+        else:
+            result[index] = found
+
+
+def _equal(a: Stretch, b: Stretch) -> bool:
+    same = a.buffer is b.buffer and a.offset == b.offset
+    return same or parallel.equal_bytes(a.buffer, a.offset, b.buffer, b.offset, a.nbytes)
+
+
+def _samples(stretch: Stretch) -> Hashable:
+    """The bytes at a few places: weights that differ nearly always differ there. All of them, if they are few."""
+    view, (_, offset, nbytes, _) = memoryview(stretch.buffer), stretch
+    if nbytes <= 3 * _SAMPLE_NBYTES:
+        return bytes(view[offset : offset + nbytes])
+    places = (offset, offset + nbytes // 2, offset + nbytes - _SAMPLE_NBYTES)
+    return b"".join(view[place : place + _SAMPLE_NBYTES] for place in places)
+
+
+def _hash(secret: bytes) -> _Key:
+    seed = int.from_bytes(secret, "little")
+    return lambda stretch: _codec.hash_bytes(stretch.buffer, stretch.offset, stretch.nbytes, seed)
+
+
+def _strong_hash(secret: bytes) -> _Key:
+    import hashlib  # only where somebody made stretches to collide
+
+    def digest(stretch: Stretch) -> Hashable:
+
+        view = memoryview(stretch.buffer)[stretch.offset : stretch.offset + stretch.nbytes]
+        return hashlib.blake2b(view, key=secret, digest_size=16).digest()
+
+    return digest

@@ -1,0 +1,222 @@
+"""Blob v2 storage files: records by walk and by offset, arrays over the mapped bytes."""
+
+import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from .. import _codec
+from ..arguments import as_integer, require_flags
+from ..dtypes import BY_BLOB_CODE, DType
+from ..errors import FormatError, MilblobError
+from ..storage import journal
+from ..storage.mapped import Mapping
+from ..values import parallel
+from ..values.arrays import copy_into, filled
+
+RECORD = np.dtype([(name, "<u4" if name.endswith("code") else "<u8") for name in _codec.RECORD_FIELDS])
+"""One row of an index: offset, data_offset, nbytes, count, padding_nbits (uint64), blob_code, mil_code (uint32)."""
+
+
+_RECORD_NBYTES = 64
+
+
+class BlobRecord(NamedTuple):
+    """One record of a blob file.
+
+    Attributes:
+        offset: byte offset of the metadata: what a Program's BlobFileValue holds.
+        dtype: DType of the elements.
+        nbytes: bytes of data.
+        data_offset: byte offset of the data.
+        count: elements.
+        padding_nbits: unused bits at the end of the last byte; 0 for byte-sized dtypes, whatever the file says there.
+    """
+
+    offset: int
+    dtype: DType
+    nbytes: int
+    data_offset: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
+    padding_nbits: int
+
+
+def array_over(
+    buffer: _codec.Buffer, record: BlobRecord, shape: tuple[int, ...], out: np.ndarray[Any, Any] | None = None
+) -> np.ndarray[Any, Any]:
+    """Return the values of a checked record in the given shape.
+
+    They are a read-only view, or for sub-byte dtypes a new read-only array. With `out`, they are written there.
+    """
+    dtype = record.dtype
+    if not dtype.is_sub_byte:
+        view = np.ndarray(shape, dtype.numpy, memoryview(buffer), record.data_offset)
+        return view if out is None else copy_into(out, view)
+
+    def unpack(values: np.ndarray[Any, Any]) -> None:
+        parallel.unpack_bits(buffer, record.data_offset, record.count, dtype.nbits, values)
+
+    values = filled(out, dtype.numpy, shape, unpack)
+    if out is not None:
+        return out
+    values.flags.writeable = False
+    return values.view()  # of a read-only array, so that it stays read-only
+
+
+class BlobReader:
+    """A blob v2 file ("weight.bin"), memory-mapped.
+
+    Args:
+        source: path, file object, or any C-contiguous buffer, which must not change while arrays are in use.
+        mmap: map the file. False reads it into memory instead, whole, which arrays then share and keep: for files that
+            another process may make shorter, where touching a mapped page that is gone kills this one.
+
+    Raises:
+        OSError: the file cannot be opened.
+        FormatError: no storage header, more records than fit, not a regular file, a Git LFS pointer; a change of the
+            file was interrupted (`milblob.open` completes it).
+        UnsupportedError: storage version 1 (Espresso) or unknown.
+
+    Iterating gives a BlobRecord each, in file order; `index` gives all of them as one structured array, built in C.
+    Offsets are those of record metadata, as a Program's BlobFileValue holds them. Safe to share between threads.
+
+    Spec: coremltools e0e2f42, mlmodel/src/MILBlob/Blob/StorageFormat.hpp.
+    """
+
+    def __init__(self, source: Any, *, mmap: bool = True) -> None:
+        require_flags(mmap=mmap)
+        if isinstance(source, str | os.PathLike):
+            journal.require_none(os.fsdecode(source))
+        self._mapping = source if isinstance(source, Mapping) else Mapping(source, is_mapped=mmap)
+        self._index: np.ndarray[Any, Any] | None = None
+        self._mapping.expect_random(True)  # before the header is touched: one page, not all that read-ahead would bring
+        try:
+            self._count: int = _codec.blob_count(self._mapping.live())
+            self._mapping.expect_random(False)
+        except BaseException:
+            self._mapping.close()
+            raise
+
+    @property
+    def name(self) -> str | None:
+        """The file's path as given, or None for a buffer."""
+        return self._mapping.name
+
+    @property
+    def index(self) -> np.ndarray[Any, Any]:
+        """Every record, as a read-only structured array of dtype `RECORD`, shape (len(self),).
+
+        Raises:
+            FormatError: a broken record; its offset and number are named.
+        """
+        if self._index is None:
+            buffer = self._mapping.check_size()
+            # Only what is there gets room: a sparse file can announce 2^32 - 1 records and have none.
+            rows = min(self._count, 1 << 16)
+            self._mapping.expect_random(True)
+            try:
+                while True:
+                    index = np.empty(rows, RECORD)
+                    _, error = _codec.blob_walk(buffer, index)
+                    if error is not None or rows == self._count:
+                        break
+                    rows = min(self._count, rows * 4)
+            finally:
+                self._mapping.expect_random(False)
+            if error is not None:
+                raise error
+            index.flags.writeable = False
+            self._index = index
+        return self._index
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[BlobRecord]:
+        for offset, data_offset, nbytes, count, padding, code, _ in self.index.tolist():
+            yield BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
+
+    def __getitem__(self, number: int) -> BlobRecord:
+        """Return the record with this number, counted from 0 in file order; negative numbers count from the end.
+
+        Raises:
+            IndexError: there is no such record.
+        """
+        number = as_integer("record", number, "the number of one")
+        if not -self._count <= number < self._count:
+            raise IndexError(f"record: expected the number of one of {self._count}, got {number}")
+        row = self.index[number]
+        offset, data_offset, nbytes, count, padding, code, _ = row.tolist()
+        return BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
+
+    def record(self, offset: int | BlobRecord) -> BlobRecord:
+        """Return the record whose metadata is at `offset`; nothing else in the file is read.
+
+        Raises:
+            FormatError: no sound record there.
+        """
+        return self._record(self._mapping.check_size(), offset)
+
+    def _record(self, buffer: _codec.Buffer, offset: int | BlobRecord) -> BlobRecord:
+        if isinstance(offset, BlobRecord):
+            offset = offset.offset
+        offset = as_integer("record", offset, "its offset or a BlobRecord")
+        if offset < 0 or offset >= 1 << 64:
+            raise FormatError(f"record offset: expected 0 to 2^64 - 1, got {offset}", file=self.name)
+        data_offset, nbytes, count, padding, code = _codec.blob_record(buffer, offset)
+        return BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
+
+    def _records_at(self, offsets: list[int]) -> tuple[np.ndarray[Any, Any], int, MilblobError | None]:
+        """Rows of dtype RECORD for many offsets, in their order; how many are good; what is wrong with the next."""
+        buffer = self._mapping.check_size()
+        records = np.empty(len(offsets), RECORD)
+        metadata = self._mapping.read_at(offsets, _RECORD_NBYTES)
+        good, error = _codec.blob_records_at(buffer, np.array(offsets, np.uint64), records, metadata)
+        return records, good, error
+
+    def read(self, offset: int | BlobRecord, *, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Return the values of the record at `offset`.
+
+        Args:
+            offset: byte offset of the record's metadata, or a BlobRecord.
+            out: array of the record's NumPy dtype and shape (count,) to fill instead. Sub-byte values are unpacked
+                straight into it if it is C-contiguous.
+
+        Returns:
+            ndarray, shape (count,), read-only, over the file's bytes (it stays valid after close). Sub-byte dtypes are
+            unpacked to a new array, one byte per element. With `out`, that array.
+
+        Raises:
+            FormatError: no sound record there, or the file has shrunk.
+            ValueError: `out` does not fit, or the reader is closed.
+        """
+        buffer = self._mapping.check_size()
+        record = self._record(buffer, offset)
+        return array_over(buffer, record, (record.count,), out)
+
+    def read_packed(self, offset: int | BlobRecord) -> np.ndarray[Any, Any]:
+        """Return the stored bytes of the record at `offset`: uint8, shape (nbytes,), a read-only view of the file."""
+        buffer = self._mapping.check_size()
+        record = self._record(buffer, offset)
+        return np.ndarray((record.nbytes,), np.uint8, memoryview(buffer), record.data_offset)
+
+    def close(self) -> None:
+        """Close the file. Arrays that were read stay valid; the mapping goes when the last of them does."""
+        self._mapping.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._mapping.buffer is None else f"{self._count} records"
+        return f"<BlobReader {self.name or 'buffer'}: {state}>"
+
+
+__all__ = ["RECORD", "BlobReader", "BlobRecord", "DType"]

@@ -1,0 +1,536 @@
+"""BlobWriter: new blob v2 files, and records appended to existing ones."""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from .. import _codec
+from ..arguments import as_integer, require_flags
+from ..dtypes import DType, as_dtype
+from ..errors import FormatError
+from ..storage.output import NewFile, lock, sync, unlock
+from ..storage.transfer import copy_range, write_at
+from ..storage.turns import Turn
+from ..values.tensorvalue import as_array, stored_bytes
+from .reader import BlobReader, BlobRecord
+
+_STAGING_NBYTES = 1 << 20  # small records are gathered here: one write for a megabyte of them
+_SMALL_NBYTES = _STAGING_NBYTES // 4  # larger ones are written from where they are
+_CHUNK_COUNT = 1 << 18  # elements of a strided or packed array that are copied at once; a multiple of 8
+_SENTINEL = 0xDEADBEEF.to_bytes(4, "little")
+_MARK_AT, _MARK = 56, b"appended"  # in a reserved field of the first new record, for as long as it does not count
+_CODES = {m.numpy: m.blob_code for m in DType if m.blob_code and m.nbits >= 8}
+ALIGNMENTS = (64, 4096, 16384)
+"""Multiples that the data of records may be placed at: the format's own, and pages of 4 and 16 KiB."""
+
+
+class BlobWriter:
+    """Writes a blob v2 file ("weight.bin"), byte for byte as coremltools writes the same arrays.
+
+    Args:
+        path: the file. With mode "w" it appears whole when the writer is closed without an exception (temporary name in
+            the same directory, sync, rename), and replaces a file of that name, whose open views stay valid. With mode
+            "a" records are added to an existing file, whoever wrote it; the record count is written last, so that a
+            crash at any byte leaves the old records readable. Nothing before the end of the last record changes but
+            the count; what an interrupted append left behind it is overwritten.
+        mode: "w" or "a".
+        align: the data of each record begins at a multiple of it: 64 (as coremltools does), 4096 or 16384.
+        sync: wait until everything is on disk before it counts as written.
+
+    Every method that writes returns the byte offset of a record's metadata, as a Program's BlobFileValue holds it.
+    Arrays are not kept. A failed write leaves the writer usable, without that record. A writer is for one thread at a
+    time, and for the process that made it. One that is never closed leaves everything as it was.
+
+    Raises:
+        OSError: the file cannot be made or opened; BlockingIOError: mode "a", and another writer has the file.
+        FormatError, UnsupportedError: mode "a", and the file is no sound blob v2 file, or has records that its header
+            does not count.
+        ValueError: another mode or alignment.
+
+    Spec: coremltools e0e2f42, mlmodel/src/MILBlob/Blob/StorageWriter.cpp.
+    """
+
+    _fd = -1
+
+    def __init__(self, path: str | os.PathLike[str], mode: str = "w", *, align: int = 64, sync: bool = True) -> None:
+        require_flags(sync=sync)
+        if mode not in ("w", "a"):
+            raise ValueError(f"mode: expected 'w' or 'a', got {mode!r}")
+        if align not in ALIGNMENTS:
+            raise ValueError(f"align: expected one of {', '.join(map(str, ALIGNMENTS))}, got {align!r}")
+        self.path = os.fsdecode(os.fspath(path))
+        self.mode = mode
+        self._align = align
+        self._sync = sync
+        self._pid = os.getpid()
+        self._turn = Turn(f"writer {self.path}")
+        self._reserved: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
+        self._staging = bytearray()  # the bytes of the file from _base to _end, not written yet
+        self._base = self._end = 64  # _end is behind the last data
+        self._count = self._count_before = self._nbytes_before = 0
+        self._marked = 0  # mode "a": offset of the first new record
+        self._is_counted = False  # mode "a": whether the new count may be in the file
+        self._new: NewFile | None = None
+        if mode == "w":
+            self._new = NewFile(self.path, sync=sync)
+            self._fd = self._new.fd
+        else:
+            self._fd = self._open_existing()
+
+    def _open_existing(self) -> int:
+        path = os.path.realpath(self.path)
+        fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+        try:
+            lock(fd, path)
+            with BlobReader(path) as reader:
+                count = len(reader)
+                if count:
+                    last = reader[-1]
+                    self._base = self._end = last.data_offset + last.nbytes
+                offset, _ = _codec.blob_place(self._end)
+                found = bytes(memoryview(reader._mapping.live())[offset : offset + 64])
+                if found.startswith(_SENTINEL) and found[_MARK_AT:] != _MARK:
+                    # Not from an interrupted append: somebody may refer to it, whatever the header says.
+                    words = f"records: expected {count} as the header says, got another behind them"
+                    raise FormatError(words, offset=offset, file=self.path)
+                self._nbytes_before = reader._mapping.nbytes
+            self._count = self._count_before = count
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _require_process(self) -> None:
+        if self._pid != os.getpid():
+            raise RuntimeError(f"writer {self.path}: expected the process that opened it, got a forked one")
+
+    def _require_open(self) -> None:
+        if self._fd < 0:
+            raise ValueError(f"I/O operation on closed writer {self.path}")
+
+    # ----------------------------------------------------------------------------------------------------------- write
+
+    def write(self, array: Any, dtype: Any = None) -> int:
+        """Write an array as one record.
+
+        Args:
+            array: anything NumPy makes an array of; its shape is not stored. Strided and byte-swapped arrays are copied
+                in chunks. Elements of sub-byte dtypes come one to a byte and are packed, each value checked.
+            dtype: DType, name or NumPy dtype to store; default: the array's own. Integers may be narrowed, every value
+                is checked; uint3 and uint6 must be named, their arrays are uint8. Floats are not converted, but for
+                Python numbers and lists of them.
+
+        Returns:
+            Byte offset of the record's metadata.
+
+        Raises:
+            TypeError: a dtype that blob files cannot hold (bool, int64, float64, ...), or that the array's elements do
+                not belong to.
+            OverflowError: an element outside the dtype; its index is named.
+            OSError: the file cannot be written. ValueError: the writer is closed.
+            RuntimeError: another thread is writing, or this is a forked process.
+        """
+        self._require_process()
+        with self._turn:
+            self._require_open()
+            return self._write(array, dtype)
+
+    def _write(self, array: Any, dtype: Any) -> int:
+        target = None if dtype is None else _require_blob(dtype)
+        if isinstance(array, int | float | list | tuple) and not isinstance(array, np.generic):
+            array = as_array(array, target)
+        array = np.asarray(array)
+        own = as_dtype(array.dtype)
+        target = _require_blob(own) if target is None else target
+        if target is not own and not (target.is_integer and (own.is_integer or own is DType.BOOL)):
+            raise TypeError(f"array: expected elements of {target}, got {own}; convert them first")
+        if array.dtype == target.numpy and target.nbits >= 8 and array.flags.c_contiguous:
+            return self._add(target, array.size, [memoryview(array.reshape(-1).view(np.uint8))], array.nbytes)
+        return self._add(target, array.size, _stored_parts(array, target), target.nbytes(array.size))
+
+    def write_packed(self, data: Any, dtype: Any, count: int | None = None) -> int:
+        """Write elements that are in their stored form already: little-endian, sub-byte elements packed.
+
+        Args:
+            data: any C-contiguous buffer.
+            dtype: what the elements are.
+            count: how many there are; default: as many as the bytes hold. The unused bits of the last byte are set to
+                zero.
+
+        Raises:
+            ValueError: the bytes are no whole number of elements, or not the number of them.
+            TypeError, OSError: as `write`. BufferError: a strided buffer.
+        """
+        self._require_process()
+        with self._turn:
+            self._require_open()
+            target = _require_blob(dtype)
+            view = memoryview(_codec.Buffer(data))
+            count = _require_count(view.nbytes, target, count, "data")
+            unused = view.nbytes * 8 - count * target.nbits
+            pieces = [view]
+            if unused and view[-1] >> (8 - unused):
+                pieces = [view[:-1], memoryview(bytes([view[-1] & (0xFF >> unused)]))]
+            return self._add(target, count, pieces, view.nbytes)
+
+    def write_many(self, arrays: Iterable[Any]) -> list[int]:
+        """Write several arrays, one record each; faster than one by one where they are small.
+
+        Args:
+            arrays: as `write` takes them. Those of an iterator are not held longer than it takes to write them.
+
+        Returns:
+            Byte offset of each record's metadata.
+
+        Raises:
+            As `write`, and whatever iterating raises; then none of them is written.
+        """
+        offsets: list[int] = []
+        self._require_process()
+        with self._turn:
+            self._require_open()
+            before = self._count, self._end
+            try:
+                for batch in _batches(arrays):
+                    self._write_batch(batch, offsets)
+            except BaseException:
+                self._count, self._end = before
+                self._base = min(self._base, self._end)
+                raise
+        return offsets
+
+    def _write_batch(self, arrays: list[Any], offsets: list[int]) -> None:
+        index = 0
+        while index < len(arrays):
+            before = index
+            if self.mode == "w" or self._count > self._count_before:
+                self._make_room(0)
+                index, self._end = _codec.blob_stage(
+                    arrays, index, self._staging, self._base, self._end, self._align, np.ndarray, _CODES, offsets
+                )
+                self._count += index - before
+            if index == before and self._end > self._base:
+                self._flush()  # no room, or an array that needs more than a copy: the latter comes back here
+            elif index == before:
+                offsets.append(self._write(arrays[index], None))
+                index += 1
+
+    def reserve(self, nbytes: int, dtype: Any, count: int | None = None) -> int:
+        """Make room for a record whose data comes later, by `fill`.
+
+        Args:
+            nbytes: bytes of data, in their stored form.
+            dtype: what the elements are.
+            count: how many there are; default: as many as the bytes hold.
+
+        Returns:
+            Byte offset of the record's metadata. All of it must be filled before the writer is closed.
+
+        Raises:
+            ValueError: the bytes are no whole number of elements, or not the number of them.
+            OverflowError: a file of 2^63 bytes or more. TypeError, OSError: as `write`.
+        """
+        self._require_process()
+        with self._turn:
+            self._require_open()
+            target = _require_blob(dtype)
+            nbytes = as_integer("nbytes", nbytes)
+            if nbytes < 0:
+                raise ValueError(f"nbytes: expected 0 or more, got {nbytes}")
+            offset = self._add(target, _require_count(nbytes, target, count, "nbytes"), None, nbytes)
+            self._reserved[offset] = (self._end - nbytes, nbytes, [])
+            return offset
+
+    def fill(self, offset: int, data: Any, start: int = 0) -> None:
+        """Write data of a reserved record, in its stored form.
+
+        Args:
+            offset: what `reserve` returned.
+            data: any C-contiguous buffer.
+            start: byte of the record's data at which it goes; pieces may come in any order.
+
+        Raises:
+            KeyError: nothing is reserved there. ValueError: it reaches past the record's data. OSError: as `write`.
+        """
+        self._require_process()
+        with self._turn:
+            self._require_open()
+            if as_integer("record", offset, "the offset of one") not in self._reserved:
+                raise KeyError(f"record: expected one that is reserved, got offset {offset}")
+            data_offset, nbytes, done = self._reserved[offset]
+            view = memoryview(_codec.Buffer(data))
+            start = as_integer("start", start)
+            stop = start + view.nbytes
+            if start < 0 or stop > nbytes:
+                raise ValueError(f"data: expected bytes inside the {nbytes} of the record, got {start} to {stop}")
+            write_at(self._fd, [view], data_offset + start)
+            if done and done[-1][1] == start:
+                start = done.pop()[0]
+            done.append((start, stop))
+
+    def copy(self, reader: BlobReader, record: BlobRecord | int) -> int:
+        """Copy a record of another file as it is stored.
+
+        Args:
+            reader: the other file. It may be the one that is being replaced, or appended to.
+            record: one of its records, or the offset of one.
+
+        Raises:
+            FormatError: no sound record there, or the file has shrunk. OSError, ValueError: as `write`.
+        """
+        self._require_process()
+        with self._turn:
+            self._require_open()
+            if not isinstance(reader, BlobReader):
+                raise TypeError(f"reader: expected a BlobReader, got {type(reader).__name__}")
+            mapping = reader._mapping
+            buffer = mapping.check_size()
+            found = reader._record(buffer, record)
+            if found.nbytes <= _SMALL_NBYTES:
+                data = memoryview(buffer)[found.data_offset : found.data_offset + found.nbytes]
+                return self._add(found.dtype, found.count, [data], found.nbytes)
+            _, data_offset = _codec.blob_place(self._end, self._align)
+            copy_range(mapping, found.data_offset, found.nbytes, self._fd, data_offset)
+            return self._add(found.dtype, found.count, None, found.nbytes)
+
+    # -------------------------------------------------------------------------------------------------- inside a record
+
+    def _add(self, dtype: DType, count: int, pieces: Iterable[Any] | None, nbytes: int) -> int:
+        """Put metadata and data behind what there is; with `pieces` None the data is written by somebody else.
+
+        Args:
+            pieces: byte buffers, `nbytes` in all; each is done with before the next is asked for.
+        """
+        offset, data_offset = _codec.blob_place(self._end, self._align)
+        if data_offset + nbytes >= 1 << 63:
+            raise OverflowError(f"size of the file: expected less than 2^63 bytes, got {data_offset + nbytes}")
+        padding_nbits = nbytes * 8 - count * dtype.nbits
+        metadata = _codec.blob_metadata(dtype.blob_code or 0, nbytes, data_offset, padding_nbits)
+        if self.mode == "a" and self._count == self._count_before:
+            self._marked, metadata = offset, metadata[:_MARK_AT] + _MARK
+            write_at(self._fd, [_MARK], offset + _MARK_AT)  # before the sentinel: a kill may come between two bytes
+        head = bytes(offset - self._end) + metadata + bytes(data_offset - offset - 64)
+        if pieces is not None and nbytes <= _SMALL_NBYTES:
+            at = self._make_room(len(head) + nbytes)
+            self._staging[at : at + len(head)] = head
+            at += len(head)
+            for piece in pieces:
+                self._staging[at : at + len(piece)] = piece
+                at += len(piece)
+        else:
+            self._flush()
+            at, first = self._end, [head]
+            for piece in (b"",) if pieces is None else pieces:
+                write_at(self._fd, [*first, piece], at)
+                at += sum(map(len, first)) + len(piece)
+                first = []
+            self._base = data_offset + nbytes
+        self._end = data_offset + nbytes
+        self._count += 1
+        return offset
+
+    def _make_room(self, nbytes: int) -> int:
+        """Have room for so many bytes in the staging buffer; return where they go."""
+        if not self._staging:
+            self._staging = bytearray(_STAGING_NBYTES)
+        if self._end - self._base + nbytes > _STAGING_NBYTES:
+            self._flush()
+        return self._end - self._base
+
+    def _flush(self) -> None:
+        """Write what is staged."""
+        if self._end > self._base:
+            write_at(self._fd, [memoryview(self._staging)[: self._end - self._base]], self._base)
+        self._base = self._end
+
+    # ----------------------------------------------------------------------------------------------------------- close
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes up to the end of the last record, with what has been written so far: the size of a new file."""
+        return self._end
+
+    def close(self) -> None:
+        """Complete the file. Does nothing the second time.
+
+        Raises:
+            ValueError: a reserved record was not filled; OSError: the file cannot be written. The file is then as it
+                was before, or not there.
+            RuntimeError: another thread is writing, or this is a forked process; then the writer stays open.
+        """
+        if self._fd < 0:
+            return
+        self._require_process()
+        with self._turn:
+            self._require_open()
+            try:
+                for offset, (_, nbytes, done) in self._reserved.items():
+                    _require_filled(offset, nbytes, done)
+                self._flush()
+                if self._new is not None:
+                    write_at(self._fd, [_codec.blob_header(self._count)], 0)
+                    os.ftruncate(self._fd, self._end)  # what a failed write has left behind the last record
+                    self._new.commit()
+                elif self._count > self._count_before:
+                    self._count_in()
+            except BaseException:
+                self._let_go(undo=True)
+                raise
+            self._let_go(undo=self._count == self._count_before)
+
+    def _count_in(self) -> None:
+        """Mode "a": make the new records count, all at once.
+
+        Until then the first is marked as what the next append may overwrite. (Only a power failure can mix up the two
+        writes at the end; the append that then finds a record without a mark does not overwrite it.)
+        """
+        nbytes = max(self._end, self._nbytes_before)  # never less: somebody may have it mapped
+        os.ftruncate(self._fd, nbytes)
+        # What is left of an interrupted append, or of a failed write, must not pass for a record behind the last.
+        write_at(self._fd, [bytes(min(nbytes - self._end, 128))], self._end)
+        self._to_disk()
+        self._is_counted = True
+        write_at(self._fd, [self._count.to_bytes(4, "little")], 0)
+        with contextlib.suppress(OSError):  # they count by now, with the mark or without
+            write_at(self._fd, [bytes(len(_MARK))], self._marked + _MARK_AT)
+        self._to_disk()
+
+    def _to_disk(self) -> None:
+        if self._sync:
+            sync(self._fd)
+
+    def _let_go(self, *, undo: bool) -> None:
+        """Close the file; with `undo`, leave it as it was before, or not there. Never raises."""
+        fd, self._fd = self._fd, -1
+        new, self._new = self._new, None
+        self._staging = bytearray()
+        self._reserved.clear()
+        is_ours = self._pid == os.getpid()  # a forked process has the same file, and nothing to say about it
+        if new is not None:
+            new.discard()  # does nothing after `commit`
+        elif fd >= 0:
+            with contextlib.suppress(OSError):
+                if is_ours and undo and self._marked:
+                    self._take_back(fd)
+            if is_ours:
+                unlock(fd)
+            os.close(fd)
+
+    def _take_back(self, fd: int) -> None:
+        """Mode "a": undo what was written. The old records are sound after each step, also if it fails."""
+        if self._is_counted:
+            write_at(fd, [self._count_before.to_bytes(4, "little")], 0)
+            if self._sync:
+                sync(fd)
+        os.ftruncate(fd, self._nbytes_before)
+        if self._marked < self._nbytes_before:
+            write_at(fd, [bytes(min(64, self._nbytes_before - self._marked))], self._marked)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif self._pid != os.getpid():
+            self._let_go(undo=True)
+        else:
+            with (
+                self._turn.lock
+            ):  # until a thread that is writing is done: it must not write to a descriptor that is closed
+                self._let_go(undo=True)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            if self._pid == os.getpid():
+                warnings.warn(f"{self!r} was never closed: nothing was written", ResourceWarning, 2, source=self)
+            self._let_go(undo=True)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._fd < 0 else f"{self._count} records"
+        return f"<BlobWriter {self.path}: {state}>"
+
+
+def _require_blob(dtype: Any) -> DType:
+    target = as_dtype(dtype)
+    if target.blob_code is None:
+        raise TypeError(f"dtype: expected one that blob files hold, got {target}")
+    return target
+
+
+def _require_count(nbytes: int, dtype: DType, count: int | None, what: str) -> int:
+    """Return the number of elements in so many bytes, `count` if it is given.
+
+    Raises:
+        ValueError: they are not in so many bytes.
+    """
+    found = nbytes * 8 // dtype.nbits if count is None else as_integer("count", count)
+    if found < 0 or dtype.nbytes(found) != nbytes:
+        raise ValueError(f"{what}: expected {dtype.nbytes(max(found, 0))} bytes for {found} x {dtype}, got {nbytes}")
+    return found
+
+
+def _batches(arrays: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield arrays in lists: all at once where they are in memory anyway, else a staging buffer's worth at a time."""
+    if isinstance(arrays, list | tuple):
+        yield list(arrays)
+        return
+    batch: list[Any] = []
+    nbytes = 0
+    for array in arrays:
+        batch.append(array)
+        nbytes += getattr(array, "nbytes", 0) + 128
+        if nbytes >= _STAGING_NBYTES:
+            yield batch
+            batch, nbytes = [], 0
+    yield batch
+
+
+def _stored_parts(array: np.ndarray[Any, Any], target: DType) -> Iterator[memoryview]:
+    """Yield the stored bytes of an array in C order, a part at a time; each is the reader's until the next one."""
+    first = 0
+    for part in _parts(array):
+        yield stored_bytes(part, target, first)
+        first += part.size
+
+
+def _parts(array: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the elements of an array in C order, _CHUNK_COUNT at a time: only the last part may end inside a byte."""
+    if array.flags.c_contiguous:
+        flat = array.reshape(-1)
+        for start in range(0, flat.size, _CHUNK_COUNT):
+            yield flat[start : start + _CHUNK_COUNT]
+        return
+    chunk = np.empty(_CHUNK_COUNT, array.dtype)
+    used = 0
+    runs: Any = np.nditer(array, ["external_loop", "buffered", "zerosize_ok"], order="C", buffersize=_CHUNK_COUNT)
+    for run in runs:  # of any length up to that
+        taken = min(run.size, _CHUNK_COUNT - used)
+        chunk[used : used + taken] = run[:taken]
+        used += taken
+        if used == _CHUNK_COUNT:
+            yield chunk
+            used = run.size - taken
+            chunk[:used] = run[taken:]
+    yield chunk[:used]
+
+
+def _require_filled(offset: int, nbytes: int, done: list[tuple[int, int]]) -> None:
+    end = 0
+    for start, stop in sorted(done):
+        if start > end:
+            break
+        end = max(end, stop)
+    if end < nbytes:
+        words = f"reserved record at byte {offset}: expected its {nbytes} bytes to be filled, got none for byte {end}"
+        raise ValueError(words)

@@ -1,0 +1,1 @@
+"""What a user opens: files of a model, names, tensors."""

@@ -1,0 +1,358 @@
+"""A model whose weights can be assigned to: values are checked and kept, then written together."""
+
+import os
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .. import _codec
+from ..dtypes import DType, as_dtype
+from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from ..program import wire_edits
+from ..program.scan import Program
+from ..program.splice import splice
+from ..storage import journal
+from ..storage.mapped import Mapping as MappedFile
+from ..storage.output import lock, sweep, unlock
+from ..storage.turns import Turn
+from ..values.cast import CastCounts, cast_array, is_castable
+from ..values.tensorvalue import pack_tensor, stored_bytes
+from .model import Model
+from .package import Source, resolve
+from .tensor import Tensor
+
+_ONE_BYTE = (DType.INT8, DType.UINT8)
+_FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
+
+
+class Assignment:
+    """New values of one tensor, in the form that is stored.
+
+    Attributes:
+        values: as `Tensor.read` gives them.
+        data: the bytes to write: elements, or a TensorValue.
+        mapping: the file they go to.
+        offset, nbytes: the bytes that they replace.
+    """
+
+    __slots__ = ("counts", "data", "given", "given_dtype", "mapping", "nbytes", "offset", "tensor", "values")
+
+    def __init__(self, tensor: Tensor, values: Any, given: str, can_cast: bool, overflow: str) -> None:
+        own, counts, dtype = _dtype_of(values), CastCounts(), tensor.mil_dtype
+        array = values.read() if hasattr(values, "mil_dtype") else np.asarray(values)
+        try:
+            if own is not dtype and can_cast:
+                array, counts = cast_array(array, dtype, overflow=overflow)
+            if tensor.is_blob:
+                reader, record = tensor._record()
+                self.mapping, self.offset, self.nbytes = reader._mapping, record.data_offset, record.nbytes
+                self.data: Any = stored_bytes(array, dtype)
+            else:
+                self.mapping = typing.cast(Source, tensor._source).mapping
+                self.offset, self.nbytes = tensor._constant.payload
+                self.data = memoryview(pack_tensor(array, dtype))
+        except MilblobError:
+            raise
+        except (OverflowError, TypeError, ValueError) as error:
+            kind = next(kind for kind in (OverflowError, TypeError, ValueError) if isinstance(error, kind))
+            raise kind(f"{tensor.name}: {error}") from None
+        self.tensor, self.given, self.given_dtype, self.counts = tensor, given, own, counts
+        self.values = (array if array.dtype == tensor.dtype else array.astype(tensor.dtype)).view()
+        self.values.flags.writeable = False
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the new bytes are as many as the old."""
+        return len(self.data) == self.nbytes
+
+
+def _dtype_of(values: Any) -> DType:
+    own = getattr(values, "mil_dtype", None)
+    return own if own is not None else as_dtype(np.asarray(values).dtype)
+
+
+def require_fit(tensor: Tensor, values: Any, can_cast: bool) -> None:
+    """Refuse values that cannot become those of a tensor; their elements are not looked at.
+
+    Raises:
+        UnsupportedError: a compressed weight, an immediate of MIL text.
+        TypeError: another dtype. ValueError: another shape.
+        As finding the record of the tensor.
+    """
+    name, dtype, source = tensor.name, tensor.mil_dtype, tensor._source
+    if tensor.compression:
+        words = f"{name}: expected a weight that is stored dense, got {tensor.op} (its parts can be set: stored=True)"
+        raise UnsupportedError(words)
+    own, shape = _dtype_of(values), tuple(np.shape(values) if not hasattr(values, "shape") else values.shape)
+    is_packed_later = dtype.is_sub_byte and own in _ONE_BYTE  # one element to a byte, every one checked
+    if own is not dtype and not is_packed_later and not (can_cast and is_castable(own, dtype)):
+        wanted = f"{dtype}, or that can become it" if can_cast else dtype
+        raise TypeError(f"{name}: expected elements of {wanted}, got {own}")
+    if shape != tensor.shape:
+        raise ValueError(f"{name}: expected shape {tensor.shape}, got {shape}")
+    if tensor.is_blob:
+        tensor._record()
+    elif source is not None and source.is_text:
+        words = f"{name}: expected a value in a weight file, got one in MIL text, which is not edited"
+        raise UnsupportedError(words, file=source.mapping.name)
+    else:
+        wire_edits.require_plain(typing.cast(Program, tensor._program), typing.cast(Source, source).mapping.live())
+
+
+class EditableModel(Model):
+    """A model whose weights can be assigned to: `model["w"] = array`. Made by `milblob.open(path, "r+")`.
+
+    Values must have the dtype and the shape of the weight. They are checked at once, kept (not copied: they must not
+    change meanwhile) and written together by `flush`, `close`, or the end of a `with` block: all of them or, after an
+    exception, none. A process that is killed meanwhile leaves the old values or the new ones, never some of each (see
+    docs/architecture.md).
+
+    In a weight file, and wherever as many bytes are needed as before, bytes are changed in place: views of them show
+    the new values, and the cost is that of the changed bytes. Otherwise the model file is written anew beside the old
+    one, and tensors that were looked up before show what they did.
+
+    There is one writer at a time: other processes are kept out by locks, and of several threads that assign, flush or
+    close at once all but the first get a RuntimeError, and nothing of the first is lost. Any number of threads may
+    read.
+    """
+
+    def __init__(self, source: Any, *, constants: bool = False, stored: bool = False, locked: bool = False) -> None:
+        """Open for reading and writing; as `milblob.open`. With `locked` the caller holds the lock of the directory."""
+        self._staged: dict[str, Assignment] = {}
+        self._fds: dict[str, int] = {}
+        self._lock_fd = -1
+        self._pid = os.getpid()
+        if not isinstance(source, str | os.PathLike):
+            raise TypeError(f"source for mode 'r+': expected a path, got {type(source).__name__}")
+        path = os.fsdecode(os.fspath(source))
+        self._turn = Turn(f"model {path} in mode 'r+'")
+        around = journal.enclosing(path)
+        if around is not None:  # one lock and one journal per model
+            raise ValueError(f"path for mode 'r+': expected the whole model {around}, got {path} in it")
+        super().__init__(path, constants=constants, stored=stored)
+        root, self._journal = journal.place(path)
+        self._root = os.path.realpath(root)
+        try:
+            self._lock(path, locked)
+        except BaseException:
+            self._release()
+            raise
+        sweep(self._root)
+
+    def _lock(self, path: str, locked: bool) -> None:
+        """Keep other writers out, and make sure that what is mapped is what is there."""
+        if not os.path.isdir(path):
+            self._writable(self._package._mappings[0])
+        elif (
+            not locked and os.name != "nt"
+        ):  # no lock of a directory there; the files are locked as they are assigned to
+            self._lock_fd = os.open(self._root, os.O_RDONLY)
+            lock(self._lock_fd, self._root)
+        for mapped in self._package._mappings:
+            _require_same(mapped.fd, typing.cast(str, mapped.name))
+            journal.sweep_staged(os.path.realpath(typing.cast(str, mapped.name)))
+        journal.require_none(path)  # of a writer that has died since the model was opened
+
+    def _writable(self, mapped: MappedFile) -> str:
+        """Open a file of the model for writing, locked; return its path from the root."""
+        real = os.path.realpath(typing.cast(str, mapped.name))
+        relative = os.path.relpath(real, self._root).replace(os.sep, "/")
+        if relative.split("/")[0] == "..":
+            raise ResolveError(f"file to change: expected one inside {self._root}, got {real}")
+        if relative not in self._fds:
+            fd = os.open(real, _FLAGS)
+            try:
+                lock(fd, real)
+                _require_same(mapped.fd, real)
+            except BaseException:
+                os.close(fd)
+                raise
+            self._fds[relative] = fd
+        return relative
+
+    # ------------------------------------------------------------------------------------------------------ assignment
+
+    def __setitem__(self, name: str, values: Any) -> None:
+        """Give a weight new values, to be written by `flush` or `close`.
+
+        Args:
+            name: as for reading.
+            values: array of the weight's dtype and shape. Of a sub-byte dtype also int8 or uint8, one element to a
+                byte; every element is checked.
+
+        Raises:
+            KeyError: no such tensor.
+            TypeError: another dtype. ValueError: another shape; the model is closed.
+            RuntimeError: another thread is assigning or writing.
+            OverflowError: an element outside a sub-byte dtype.
+            UnsupportedError: a compressed weight (its parts can be set: stored=True), an immediate of MIL text.
+            BlockingIOError: another writer has the file. OSError: it cannot be written to.
+            As `Tensor.read`.
+        """
+        with self._turn:
+            self._package.require_open()
+            tensor = self[name]
+            values = values if hasattr(values, "mil_dtype") else np.asarray(values)
+            require_fit(tensor, values, False)
+            self._stage(Assignment(tensor, values, tensor.name, False, "error"))
+
+    def _stage(self, assignment: Assignment) -> None:
+        self._writable(assignment.mapping)
+        self._staged[assignment.tensor.name] = assignment
+        self._package.staged[assignment.tensor.name] = assignment.values
+
+    def flush(self) -> None:
+        """Write everything that was assigned: all or nothing.
+
+        Raises:
+            ValueError: a weight was assigned to, but not another one that is the same blob. Nothing is written.
+            OSError: whatever the system says. If the journal was complete by then, the change is done when the model
+                is opened the next time; else nothing has changed.
+        """
+        with self._turn:
+            if self._write():
+                self._reopen()
+
+    def _write(self) -> set[str]:
+        """Write; return the files that are new ones now."""
+        if not self._staged:
+            return set()
+        if self._pid != os.getpid():  # its descriptors, and so the lock, are those of the process that opened the model
+            raise RuntimeError("model in mode 'r+': expected to be written by the process that opened it, got a fork")
+        require_unshared(self, self._staged)
+        patches, replacements = _plan(self._staged.values(), self._writable)
+        replaced = journal.commit(self._root, self._journal, patches, replacements, self._fds)
+        self._forget()
+        return replaced
+
+    def _reopen(self) -> None:
+        """Map what is there now; tensors that somebody holds keep what they have."""
+        path = typing.cast(str, self.path)
+        self._close_fds()
+        fresh = Model(path, constants=self._constants, stored=self._stored_view)
+        self.__dict__.update(vars(fresh))  # at once, for threads that read
+        if not os.path.isdir(path):
+            self._writable(self._package._mappings[0])
+
+    def discard(self) -> None:
+        """Forget everything that was assigned and not yet written."""
+        with self._turn:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._staged.clear()
+        self._package.staged.clear()
+
+    def close(self) -> None:
+        """Write what was assigned, as `flush` does, and close every file; while another thread writes, refuse to."""
+        with self._turn:
+            try:
+                if not self._package.closed:
+                    self._write()
+            finally:
+                self._release()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            with self._turn.lock:  # until a thread that is writing is done
+                self._release()
+
+    def _release(self) -> None:
+        self._forget()
+        super().close()
+        self.__del__()
+
+    def _close_fds(self) -> None:
+        fds, self._fds = self._fds, {}
+        for fd in fds.values():
+            self._give_back(fd)
+
+    def _give_back(self, fd: int) -> None:
+        if self._pid == os.getpid():
+            unlock(fd)
+        os.close(fd)
+
+    def __del__(self) -> None:
+        self._close_fds()
+        fd, self._lock_fd = self._lock_fd, -1
+        if fd >= 0:
+            self._give_back(fd)
+
+
+def _require_same(fd: int, path: str) -> None:
+    if not os.path.samestat(os.fstat(fd), os.stat(path)):
+        raise FormatError("file: expected the one that was opened, got another by that name", file=path)
+
+
+def _plan(
+    assignments: Iterable[Assignment], place: Callable[[MappedFile], str]
+) -> tuple[list[journal.Patch], list[journal.Replacement]]:
+    """Say what to change where: bytes in place, or a model file anew if one of its values needs another length."""
+    by_file: dict[str, list[Assignment]] = {}
+    for assignment in assignments:
+        by_file.setdefault(place(assignment.mapping), []).append(assignment)
+    patches, replacements = [], []
+    for path, group in by_file.items():
+        if all(a.is_in_place for a in group):
+            patches += [journal.Patch(path, a.offset, a.data) for a in group]
+            continue
+        mapped = group[0].mapping
+        buffer = mapped.check_size()
+        changes = [wire_edits.value_edit(buffer, a.tensor._constant, tensor=a.data) for a in group]
+        new = splice(mapped, (0, mapped.nbytes), wire_edits.combined(changes))
+        replacements.append(journal.Replacement(path, new.write_to))
+    return patches, replacements
+
+
+# --------------------------------------------------------------------------------------------------------- shared blobs
+
+
+def require_unshared(model: Model, staged: Mapping[str, Assignment]) -> None:
+    """Refuse to change a blob that something else is too, unless that gets the same values.
+
+    Raises:
+        ValueError: it does not; its name is in the message.
+    """
+    blobs = [a for a in staged.values() if a.tensor.is_blob and a.tensor._source is not None]
+    if not blobs:
+        return
+    users = blob_users(model)
+    places: dict[tuple[str | None, str], str] = {}
+    for a in blobs:
+        constant = a.tensor._constant
+        key = _place(places, typing.cast(Source, a.tensor._source), constant.text), constant.blob_offset
+        for other in users.get(key, ()):
+            if other not in staged:
+                words = f"{a.tensor.name}: expected new values for {other} too, which is the same blob, got none"
+                raise ValueError(words)
+            if staged[other].data != a.data:
+                words = f"{a.tensor.name}: expected equal values for {other}, which is the same blob, got others"
+                raise ValueError(words)
+
+
+def blob_users(model: Model) -> dict[tuple[str, int], list[str]]:
+    """Return the weights, and parts of compressed ones, of each blob: (real path, offset of the metadata) -> names."""
+    places: dict[tuple[str | None, str], str] = {}
+    names = {id(t._constant): t.name for t in model.values() if t._constant is not None}
+    users: dict[tuple[str, int], list[str]] = {}
+    for source, program in model._programs:
+        for c in program.scan.constants:
+            if c.storage == _codec.BLOB:
+                name = names.get(id(c)) or program.part_names.get(id(c)) or program.path(c.op, c)
+                users.setdefault((_place(places, source, c.text), c.blob_offset), []).append(name)
+    return users
+
+
+def _place(places: dict[tuple[str | None, str], str], source: Source, text: str) -> str:
+    """The real path of a weight file; a reference that leads nowhere is like no other."""
+    key = (source.directory, text)
+    if key not in places:
+        try:
+            places[key] = os.path.realpath(resolve(*key))
+        except ResolveError:
+            places[key] = text
+    return places[key]

@@ -1,0 +1,83 @@
+"""What a format stores for a tensor whose dtype it lacks: the raw elements, and a note that says what they are."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..dtypes import DType
+from ..formats.params import Parameter
+from .stored import StoredArray
+from .tensor import Tensor
+
+Progress = Callable[[str, int], None]
+"""Called with the name and the stored bytes of each tensor once it is written."""
+
+PLAIN = frozenset(
+    DType[name]
+    for name in (
+        "BOOL",
+        "FLOAT16",
+        "FLOAT32",
+        "FLOAT64",
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "UINT64",
+    )
+)
+"""Dtypes that NumPy itself has."""
+
+
+Readable = Tensor | StoredArray | Parameter
+"""What is written to a format: tensors of models, and arrays of other formats."""
+
+
+class Stored(NamedTuple):
+    """The array to store for a tensor.
+
+    Attributes:
+        array: of a dtype the format has; the tensor's own bytes wherever possible, not copied.
+        note: None if the array is the tensor; else what a reader must know: {"dtype": milblob's name of it, ...}.
+    """
+
+    array: np.ndarray[Any, Any]
+    note: dict[str, Any] | None
+
+
+def elements(tensor: Readable, native: frozenset[DType] = PLAIN, packed: bool = False) -> Stored:
+    """Read a tensor as something a format with the dtypes `native` can hold, without losing a bit.
+
+    Args:
+        tensor: to be read.
+        native: dtypes that the format has; UINT8 is one of them.
+        packed: store dtypes below 8 bits as a weight file does, not one element a byte.
+
+    A dtype that is not in `native` becomes unsigned integers of its own width: int4 and uint1 to uint6 as uint8, one
+    element a byte (int4 as its nibble: -1 is 15), fp8 as uint8, bfloat16 as uint16. With `packed`, those below 8 bits
+    become their bytes in a weight file: uint8, one-dimensional; so does, with or without it, what is wider than any
+    integer of the format. The note of these has "shape" and "packed". Strings become the bytes of a JSON list.
+
+    `arrays.restored` is the way back.
+
+    Raises:
+        As `Tensor.read`.
+    """
+    dtype = tensor.mil_dtype
+    if dtype in native:
+        return Stored(tensor.read(), None)
+    if dtype is DType.STRING:
+        import json
+
+        array = tensor.read()
+        text = json.dumps(array.reshape(-1).tolist(), ensure_ascii=False).encode()
+        return Stored(np.frombuffer(text, np.uint8), {"dtype": "string", "shape": list(array.shape)})
+    if (packed and dtype.is_sub_byte) or (dtype.nbits > 8 and DType[f"UINT{dtype.nbits}"] not in native):
+        note = {"dtype": str(dtype), "shape": list(tensor.shape), "packed": True}
+        return Stored(tensor.read_packed(), note)
+    array = tensor.read()
+    return Stored(array.view(np.uint8 if array.itemsize == 1 else f"<u{array.itemsize}"), {"dtype": str(dtype)})

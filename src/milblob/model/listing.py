@@ -1,0 +1,205 @@
+"""Listings of weight files: which tensor, of what name, dtype and shape, is the record at which offset.
+
+A bare weight file has records and no names. A listing beside it has them, as JSON, {"format": "milblob", "file": ...,
+"tensors": [{"name", "dtype", "shape", "offset", "nbytes"}]}, or as MIL text, one const operation for each tensor.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from ..dtypes import DType
+from ..errors import FormatError, ProgramError
+from ..jsontext import as_shape, parse_json
+
+MODEL_PATH = "@model_path/"
+FORMAT = "milblob"
+HEAD_NBYTES = 1024
+_MARK = re.compile(rb'"format"\s*:\s*"milblob"')
+_NOT_IN_IDENTIFIERS = re.compile(r"[^A-Za-z0-9_@]")
+_ESCAPES = str.maketrans({'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"})
+
+
+class Row(NamedTuple):
+    """One tensor of a listing.
+
+    Attributes:
+        name: unique in its listing.
+        dtype: of the record.
+        shape: of the tensor; the record has as many elements.
+        offset: byte offset of the record's metadata.
+        note: what the record stands for, where weight files lack the tensor's dtype: see `formats.elements`.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    offset: int
+    note: dict[str, Any] | None = None
+
+
+def is_listing(head: bytes) -> bool:
+    """Whether a file that begins with these `HEAD_NBYTES` bytes is meant as a listing in JSON."""
+    return head.lstrip()[:1] == b"{" and _MARK.search(head) is not None
+
+
+def parse_listing(data: Any, file: str | None) -> tuple[str, list[Row]]:
+    """Read a listing in JSON.
+
+    Args:
+        data: the document, bytes or str.
+        file: where it comes from, for messages.
+
+    Returns:
+        (name of the weight file, relative to the listing; the rows).
+
+    Raises:
+        FormatError: no listing; a row that lacks something, or does not add up; a name twice.
+    """
+    document = parse_json(data, "listing", file, unique=True)
+    tensors = document.get("tensors") if isinstance(document, dict) and document.get("format") == FORMAT else None
+    if not isinstance(tensors, list) or not isinstance(document.get("file"), str):
+        words = 'listing: expected {"format": "milblob", "file": name, "tensors": [...]}, got something else'
+        raise FormatError(words, file=file)
+    rows = [_row(entry, number, file) for number, entry in enumerate(tensors)]
+    names = set()
+    for row in rows:
+        if row.name in names:
+            raise FormatError(f"listing: expected every name once, got {row.name!r} twice", file=file)
+        names.add(row.name)
+    return document["file"], rows
+
+
+def _row(entry: Any, number: int, file: str | None) -> Row:
+    def refuse(what: str, expected: str, got: Any) -> FormatError:
+        return FormatError(f"{what} of tensor {number}: expected {expected}, got {got!r:.100}", file=file)
+
+    if not isinstance(entry, dict):
+        raise refuse("entry", "an object", entry)
+    name, offset, note = entry.get("name"), entry.get("offset"), entry.get("note")
+    if not isinstance(name, str) or not name or not _is_text(name):
+        raise refuse("name", "a string", name)
+    if type(offset) is not int or not 0 <= offset < 1 << 64:
+        raise refuse("offset", "a byte offset", offset)
+    dtype = _BY_NAME.get(str(entry.get("dtype")))
+    if dtype is None:
+        raise refuse("dtype", "one that weight files hold", entry.get("dtype"))
+    shape = as_shape(entry.get("shape"))
+    if shape is None:
+        raise refuse("shape", "a list of sizes", entry.get("shape"))
+    if "nbytes" in entry and entry["nbytes"] != dtype.nbytes(prod(shape)):
+        raise refuse("nbytes", f"{dtype.nbytes(prod(shape))} as dtype and shape say", entry["nbytes"])
+    if note is not None and not isinstance(note, dict):
+        raise refuse("note", "an object", note)
+    return Row(name, dtype, shape, offset, note)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair
+        return False
+    return True
+
+
+_BY_NAME = {str(dtype): dtype for dtype in DType if dtype.blob_code is not None}
+
+
+def to_json(file: str, rows: Sequence[Row]) -> str:
+    """Return a listing as JSON, one line for each tensor.
+
+    Args:
+        file: name of the weight file, relative to the listing, with slashes.
+        rows: the tensors.
+    """
+    import json
+
+    lines = []
+    for row in rows:
+        entry: dict[str, Any] = {
+            "name": row.name,
+            "dtype": str(row.dtype),
+            "shape": list(row.shape),
+            "offset": row.offset,
+            "nbytes": row.dtype.nbytes(prod(row.shape)),
+        }
+        if row.note is not None:
+            entry["note"] = row.note
+        lines.append(" " + json.dumps(entry, ensure_ascii=False))
+    head = f'{{"format": "{FORMAT}", "file": {json.dumps(file, ensure_ascii=False)}, "tensors": ['
+    body = ",\n".join(lines)
+    return f"{head}\n{body}\n]}}\n" if lines else f"{head}]}}\n"
+
+
+def to_mil(file: str, rows: Sequence[Row]) -> str:
+    """Return a listing as MIL text: a program whose one function holds a const operation for each tensor.
+
+    Args:
+        file: name of the weight file, relative to the listing, with slashes.
+        rows: the tensors. Names that are no identifiers of MIL become such ("layers.0.w" is layers_0_w); the attribute
+            `name` has them as they are.
+
+    Raises:
+        ProgramError: a row with a note, or a name with a NUL, which MIL text has no place for.
+    """
+    lines = []
+    path = _string(MODEL_PATH + file)
+    for row, identifier in zip(rows, identifiers([row.name for row in rows]), strict=True):
+        if row.note is not None:
+            words = f"tensor {row.name!r}: expected a dtype that weight files hold, got {row.note.get('dtype')}"
+            raise ProgramError(f"{words}; a listing in JSON has room for it")
+        kind = f"tensor<{row.dtype.mil_text}, [{', '.join(map(str, row.shape))}]>"
+        blob = f"BLOBFILE(path = {path}, offset = tensor<uint64, []>({row.offset}))"
+        lines.append(f"            {kind} {identifier} = const()[name = {_string(row.name)}, val = {kind}({blob})];\n")
+    return f"program(1.0)\n{{\n    func main<ios18>() {{\n{''.join(lines)}        }} -> ();\n}}\n"
+
+
+def _string(text: str) -> str:
+    if "\0" in text:
+        raise ProgramError(f"string: expected one without NUL, which MIL text cannot hold, got {text!r:.100}")
+    return f'tensor<string, []>("{text.translate(_ESCAPES)}")'
+
+
+def identifiers(names: Iterable[str]) -> list[str]:
+    """Return an identifier of MIL for each name, no two the same; a name that is one stays as it is."""
+    names = list(names)
+    wanted = [_identifier(name) for name in names]
+    taken = {name for name, identifier in zip(names, wanted, strict=True) if name == identifier}
+    following: dict[str, int] = {}
+    result = []
+    for name, identifier in zip(names, wanted, strict=True):
+        unique = identifier
+        if name != identifier:
+            number = following.get(identifier, 0)
+            while unique in taken:
+                number += 1
+                unique = f"{identifier}_{number}"
+            following[identifier] = number
+            taken.add(unique)
+        result.append(unique)
+    return result
+
+
+def _identifier(name: str) -> str:
+    text = _NOT_IN_IDENTIFIERS.sub("_", name)
+    return text if text and (text[0] == "_" or text[0].isalpha()) else f"_{text}"
+
+
+def to_program(file: str, rows: Iterable[Row]) -> bytes:
+    """Return the Program that a listing stands for: the same as of its MIL text, but with the names as they are."""
+    from ..program import schema
+
+    program = schema.Program(version=1)
+    block = program.functions["main"].block_specializations[""]
+    for row in rows:
+        op = block.operations.add(type="const")
+        output = op.outputs.add(name=row.name)
+        tensor = output.type.tensorType
+        tensor.dataType, tensor.rank = row.dtype.mil_code, len(row.shape)
+        for size in row.shape:
+            tensor.dimensions.add().constant.size = size
+        value = op.attributes["val"]
+        value.type.CopyFrom(output.type)
+        value.blobFileValue.fileName, value.blobFileValue.offset = MODEL_PATH + file, row.offset
+    return bytes(program.SerializeToString(deterministic=True))

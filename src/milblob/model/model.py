@@ -1,0 +1,348 @@
+"""A model as a mapping from names to tensors, and milblob.load."""
+
+import os
+from collections.abc import Iterator
+from collections.abc import Mapping as MappingABC
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import numpy as np
+
+from .. import _codec
+from ..arguments import require_flags
+from ..blobs.reader import BlobReader
+from ..dtypes import BY_BLOB_CODE
+from ..errors import MilblobError, UnsupportedError
+from ..program.scan import Program
+from ..values.tensorvalue import MAX_RANK
+from .package import Package, Source, contained, read_json
+from .tensor import Tensor, make_tensor
+
+if TYPE_CHECKING:
+    from .metadata import Metadata
+
+_MAX_TAILS = 32  # prefixes that a name may be asked for without; a foreign name of a million slashes has no more
+
+
+class Model(MappingABC[str, Tensor]):
+    """An open model: a mapping from names to `Tensor`. Made by `milblob.open`.
+
+    Attributes:
+        path: as given; None for a buffer.
+        kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" (of a weight file) or "blob".
+        functions: names of all functions, prefixed in a pipeline.
+
+    A name without its function or model prefix is accepted where only one tensor has it. Reading is safe from several
+    threads. Closing ends reading; arrays that were read stay valid.
+    """
+
+    def __init__(self, source: Any, *, constants: bool = False, stored: bool = False, mmap: bool = True) -> None:
+        require_flags(constants=constants, stored=stored, mmap=mmap)
+        self._constants = constants
+        self._stored_view = stored
+        self._package = Package(source, is_mapped=mmap)
+        self.path = self._package.path
+        self.kind = self._package.kind
+        self._tensors: MappingABC[str, Tensor] = {}
+        self._short: dict[str, list[str]] | None = None
+        self._metadata: Metadata | None = None
+        self._messages: dict[str, Any] | None = None
+        self._programs: list[tuple[Source, Program]] = []
+        try:
+            for part in self._package.sources:
+                buffer, offset, nbytes = part.program
+                part.mapping.expect_random(True)
+                program = Program(buffer, (offset, nbytes), part.prefix, constants, part.is_text)
+                part.mapping.expect_random(False)
+                held = part._replace(program=(_codec.Buffer(b""), 0, 0))  # now only the Program holds its bytes
+                self._programs.append((held, program))
+                self._add(held, program)
+            if self._package.blobs is not None:
+                self._tensors = _Records(self._package, self._package.blobs)
+        except BaseException:
+            self.close()
+            raise
+
+    def _add(self, source: Source, program: Program) -> None:
+        scan = program.scan
+        constants = scan.constants
+        ends, parts = program.compressed()
+        tensors: dict[str, Tensor] = self._tensors  # type: ignore[assignment]
+        package, stored = self._package, self._stored_view
+        listed = set(map(id, constants)) if parts else set()
+        small = [c for c in parts.values() if id(c) not in listed]  # below the threshold, but a part of a weight
+        names, op_names = program.names(small)
+        rows = constants + small if small else constants
+        if parts or ends:
+            program.part_names = {id(c): name for name, c in zip(names, rows, strict=True) if id(c) in parts}
+            program.part_names |= {id(group): op_names[id(group.op)] for group in program.groups}
+        waiting = {} if stored else {id(group.op): group for group in ends}
+        for name, c in zip(names, rows, strict=True):
+            if waiting and id(c.op) in waiting:  # a compressed weight stands where its operation does
+                group = waiting.pop(id(c.op))
+                tensors[op_names[id(group.op)]] = make_tensor(package, source, program, op_names[id(group.op)], group)
+            if c.storage != _codec.NAME and (stored or id(c) not in parts or id(c) in program.shared):
+                tensors[name] = make_tensor(package, source, program, name, c)
+        for group in waiting.values():  # one without any part
+            tensors[op_names[id(group.op)]] = make_tensor(package, source, program, op_names[id(group.op)], group)
+
+    # ---------------------------------------------------------------------------------------------------------- mapping
+
+    def __getitem__(self, name: str) -> Tensor:
+        found = self._tensors.get(name)
+        if found is not None:
+            return found
+        candidates = self._by_short_name().get(name, [])
+        if len(candidates) == 1:
+            return self._tensors[candidates[0]]
+        if candidates:
+            raise KeyError(f"tensor: expected one of {', '.join(candidates[:8])}, got the ambiguous {name!r}")
+        raise KeyError(name)
+
+    def _by_short_name(self) -> dict[str, list[str]]:
+        """Every tail of a prefixed name: "model0/main/w" can be asked for as "main/w" and "w"."""
+        if self._short is None:
+            short: dict[str, list[str]] = {}
+            for name in self._tensors:
+                tail = name
+                for _ in range(min(name.count("/"), _MAX_TAILS)):
+                    tail = tail.partition("/")[2]
+                    short.setdefault(tail, []).append(name)
+            self._short = short
+        return self._short
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __contains__(self, name: object) -> bool:
+        if name in self._tensors:
+            return True
+        return isinstance(name, str) and len(self._by_short_name().get(name, ())) == 1
+
+    def _unlisted(self) -> dict[str, Tensor]:
+        """Every constant that this listing leaves out for being small, a bool or a string; looked for at each call."""
+        found: dict[str, Tensor] = {}
+        if not self._programs:
+            return found
+        known = {tensor._constant.value for tensor in self.values() if tensor._constant is not None}
+        for source, program in self._programs:
+            self._package.require_open()
+            source.mapping.check_size()
+            here = known | {part.value for group in program.groups for part in group.stored()}
+            every = program._scan_again(_codec.SCAN_ALL)
+            program.add_defined(every.ops)
+            rows = [c for c in every.constants if c.storage != _codec.NAME and c.value not in here]
+            names, _ = program.names(rows)
+            for name, row in zip(names[len(program.scan.constants) :], rows, strict=True):
+                found[name] = make_tensor(self._package, source, program, name, row)
+        return found
+
+    # ------------------------------------------------------------------------------------------------- the model itself
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Names of all functions, in Program order; "model0/main" in a pipeline."""
+        return tuple(
+            source.prefix + name for source, program in self._programs for name, _, _ in program.scan.functions
+        )
+
+    @property
+    def program(self) -> Any:
+        """The Program as a protobuf message, parsed on first use and the same every time.
+
+        It is yours to change; the file and this model's tensors do not follow.
+
+        Raises:
+            UnsupportedError: a bare weight file, a pipeline (see `programs`), or more than protobuf's 2 GiB.
+        """
+        if len(self._programs) != 1:
+            what = f"a pipeline of {len(self._programs)}; see Model.programs" if self._programs else "a weight file"
+            raise UnsupportedError(f"program: expected a model with one Program, got {what}", file=self.path)
+        return next(iter(self.programs.values()))
+
+    @property
+    def programs(self) -> dict[str, Any]:
+        """Every Program as a protobuf message, by prefix: "" for the only one, "model0/" in a pipeline.
+
+        Parsed on first use; the same messages every time.
+        """
+        if self._messages is None:
+            from ..program import schema
+
+            self._package.require_open()
+            messages = {}
+            for source, program in self._programs:
+                offset, nbytes = program.span
+                source.mapping.check_size()
+                data = memoryview(program.buffer)[offset : offset + nbytes]
+                messages[source.prefix] = schema.parse("Program", data, file=source.mapping.name)
+            self._messages = messages
+        return self._messages
+
+    @property
+    def metadata(self) -> "Metadata":
+        """Author, description, inputs and outputs with types, specification version, opset, producer.
+
+        Of a pipeline: its own inputs and outputs. Of a weight file: empty.
+        """
+        if self._metadata is None:
+            self._package.require_open()
+            self._metadata = self._read_metadata()
+        return self._metadata
+
+    def _read_metadata(self) -> "Metadata":
+        from .metadata import Metadata, read_build_info
+
+        opsets = {
+            source.prefix + name: opset
+            for source, program in self._programs
+            for name, opset, _ in program.scan.functions
+        }
+        if not self._programs:
+            return Metadata()
+        source, _ = self._programs[0]
+        opset: Any = opsets if len(opsets) > 1 else next(iter(opsets.values()), "")
+        build_info = read_build_info(build) if (build := self._build_info()) is not None else None
+        if not source.is_text:
+            spec_version, description = self._package.describe()
+            return Metadata.from_model(description, spec_version, opset=opset, build_info=build_info)
+        document = None
+        if (
+            self.kind == "mlmodelc"
+            and self.path is not None
+            and os.path.lexists(os.path.join(self.path, "metadata.json"))
+        ):
+            document = read_json(contained(self.path, "metadata.json"))
+        if document is not None or len(opsets) != 1:
+            return Metadata.from_metadata_json(document, opset=opset, build_info=build_info)
+        function = next(iter(self.program.functions.values()))
+        return Metadata.from_function(function.inputs, opset=opset, build_info=build_info)
+
+    def _build_info(self) -> Any:
+        """The first Program's buildInfo attribute as a Value message, without parsing the Program."""
+        from ..program import schema
+
+        source, program = self._programs[0]
+        source.mapping.check_size()
+        for number, wire, _, offset, nbytes in _codec.wire_fields(program.buffer, *program.span):
+            if number == 4 and wire == 2:
+                pair = dict.fromkeys((1, 2), (offset, 0))
+                pair.update(
+                    {n: (o, size) for n, w, _, o, size in _codec.wire_fields(program.buffer, offset, nbytes) if w == 2}
+                )
+                view = memoryview(program.buffer)
+                if bytes(view[pair[1][0] : sum(pair[1])]) == b"buildInfo":
+                    return schema.parse("Value", view[pair[2][0] : sum(pair[2])], file=program.buffer.name)
+        return None
+
+    def close(self) -> None:
+        """Close every file. Arrays that were read stay valid; their mapping goes when the last of them does."""
+        for _, program in self._programs:
+            program.release()
+        self._package.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._package.closed else f"{len(self)} tensors"
+        return f"<Model {self.path or 'buffer'} ({self.kind}): {state}>"
+
+
+class _Records(MappingABC[str, Tensor]):
+    """The records of a bare blob file as tensors `#0`, `#1`, ...; made when asked for, since there may be very many."""
+
+    def __init__(self, package: Package, blobs: BlobReader) -> None:
+        self._package = package
+        self._index = blobs.index
+
+    def __getitem__(self, name: str) -> Tensor:
+        digits = name[1:] if isinstance(name, str) and name[:1] == "#" else ""
+        # Only the one spelling: no "#007", no "#+7", no digits of other scripts.
+        if not (
+            digits.isascii() and digits.isdigit() and str(int(digits[:20])) == digits and int(digits) < len(self._index)
+        ):
+            raise KeyError(name)
+        row = self._index[int(digits)]
+        dtype = BY_BLOB_CODE[int(row["blob_code"])]
+        return Tensor(self._package, name, dtype, (int(row["count"]),), offset=int(row["offset"]))
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"#{number}" for number in range(len(self._index)))
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+
+def load(
+    source: Any, *, constants: bool = False, stored: bool = False, mmap: bool = True
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Read every weight of a model: name -> ndarray.
+
+    Args:
+        source, constants, stored, mmap: as for `open`.
+
+    Returns:
+        dict in Program order. Arrays are read-only views of the mapped files wherever the stored bytes are the values
+        (nothing is read from disk before it is touched), else new arrays. They keep their files mapped; with
+        mmap=False, each keeps the memory that its file was read into.
+
+    Raises:
+        As `open` and `Tensor.read`; all or nothing.
+    """
+    with Model(source, constants=constants, stored=stored, mmap=mmap) as model:
+        return read_all(model)
+
+
+def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
+    """Read every tensor of an open model. Records are looked up file by file, in one C call each."""
+    result: dict[str, Any] = dict.fromkeys(model)  # keeps Program order while files are read one after another
+    by_file: dict[int, tuple[BlobReader, list[Tensor]]] = {}
+    readers: dict[tuple[int, str], BlobReader] = {}
+    for name, tensor in model._tensors.items():
+        constant = tensor._constant
+        if constant is None or constant.storage != _codec.BLOB or tensor._source is None:
+            result[name] = tensor.read()
+            continue
+        key = (id(tensor._source), constant.text)
+        reader = readers.get(key)
+        if reader is None:
+            try:
+                reader = readers[key] = model._package.reader(tensor._source, constant.text)
+            except MilblobError as error:
+                error.where = error.where or tensor.where
+                raise
+        by_file.setdefault(id(reader), (reader, []))[1].append(tensor)
+    for reader, tensors in by_file.values():
+        _read_blobs(reader, tensors, result)
+    return result
+
+
+def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any]) -> None:
+    view = memoryview(reader._mapping.check_size())
+    records, good, error = reader._records_at([cast(int, t.offset) for t in tensors])
+    if error is not None:
+        error.where = tensors[good].where
+        raise error
+    starts, counts, codes = (records[name].tolist() for name in ("data_offset", "count", "blob_code"))
+    for tensor, start, count, code in zip(tensors, starts, counts, codes, strict=True):
+        dtype = tensor.mil_dtype
+        # The common case, in one comparison each: what the record says is what the Program declares. A shape with
+        # as many elements as a file holds is one that NumPy takes, unless it is empty or has too many dimensions.
+        if (
+            code == dtype.blob_code
+            and 0 < count == tensor._constant.count
+            and dtype.nbits >= 8
+            and tensor.ndim <= MAX_RANK
+        ):
+            result[tensor.name] = np.ndarray(tensor._shape, dtype.numpy, view, start)  # type: ignore[arg-type]
+        else:
+            result[tensor.name] = tensor.read()

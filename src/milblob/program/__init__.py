@@ -1,0 +1,1 @@
+"""One MIL Program: its constants and names, its bytes, its text."""

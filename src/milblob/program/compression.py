@@ -1,0 +1,154 @@
+"""How a weight is compressed, as its Program declares it: no weight file is read."""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from .. import _codec
+from ..dtypes import BY_MIL_CODE, DType
+from .scan import Compressed
+
+Shape = tuple[int, ...]
+
+_ELEMENTS = {
+    "affine_dequantize": "quantized_data",
+    "blockwise_shift_scale": "data",
+    "cast": "source_val",
+    "lut_to_dense": "indices",
+    "lut_to_sparse": "indices_nonzero_data",
+    "sparse_blockwise_shift_scale": "nonzero_data",
+    "sparse_to_dense": "nonzero_data",
+}
+"""Operation -> the part that has an element for each of the weight's, or for each that is not zero."""
+
+_MASKS = {"lut_to_sparse": "indices_mask", "sparse_blockwise_shift_scale": "data_mask"}
+
+
+class Compression(str):
+    """The scheme of a compressed weight: its operation without "constexpr_", such as "lut_to_dense"; "" if it has none.
+
+    A str; the rest are attributes, each None where it does not apply or the declared types do not say.
+
+    Attributes:
+        operations: the whole chain without "constexpr_", from the dense end inwards.
+        bits_per_weight: stored bits of all parts, masks and scales and palettes included, for each dense element.
+        nbits: bits of an index or of a quantized element.
+        block_shape: how many elements along each axis share a scale.
+        group_shape: how many indices along each axis share a palette.
+        vector_size: elements of a palette's entry.
+        sparsity: the share of elements that are not stored but zero.
+    """
+
+    operations: tuple[str, ...] = ()
+    bits_per_weight: float | None = None
+    nbits: int | None = None
+    block_shape: Shape | None = None
+    group_shape: Shape | None = None
+    vector_size: int | None = None
+    sparsity: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the scheme and all attributes, as JSON takes them."""
+        names = (
+            "operations", "bits_per_weight", "nbits", "block_shape", "group_shape", "vector_size", "sparsity",
+        )  # fmt: skip
+        return {"scheme": str(self)} | {name: getattr(self, name) for name in names}
+
+
+def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compression:
+    """Describe what computes a weight; parts that are missing or do not fit are left out.
+
+    Args:
+        number: a function that returns the value of a stored part of one number (a `_codec.Constant`), or None.
+    """
+    result = Compression(_kind(weight))
+    chain = [weight]
+    seen = {id(weight.parts)}  # the outputs of one operation share their parts
+    for link in chain:  # grows on the way
+        for part in link.parts.values():
+            if isinstance(part, Compressed) and id(part.parts) not in seen:
+                seen.add(id(part.parts))
+                chain.append(part)
+    result.operations = tuple(_kind(link) for link in chain)
+    size = _size(weight)
+    nbytes = _stored_nbytes(weight)
+    if size and nbytes is not None:
+        result.bits_per_weight = 8 * nbytes / size
+    nonzero = _size(weight.parts.get("nonzero_data"))
+    if result == "sparse_to_dense" and size and nonzero is not None:
+        result.sparsity = 1 - nonzero / size
+    link = weight
+    for _ in chain:  # along the elements: what computes a palette or a scale says nothing of the weight
+        _describe(link, result, number)
+        inner = link.parts.get(_ELEMENTS.get(_kind(link), ""))
+        if not isinstance(inner, Compressed):
+            break
+        link = inner
+    return result
+
+
+def _describe(link: Compressed, result: Compression, number: Callable[[Any], int | None]) -> None:
+    """Add what one operation tells."""
+    parts, kind = link.parts, _kind(link)
+    elements, lut = parts.get(_ELEMENTS.get(kind, "")), parts.get("lut")
+    shape = _shape(parts.get(_MASKS.get(kind, "")) or elements)
+    is_packed = kind == "lut_to_dense" and "shape" in parts  # iOS16: indices in bytes, so the palette tells their bits
+    if is_packed:
+        shape, count = _shape(link), _size(lut)
+        result.nbits = count.bit_length() - 1 if count else None
+        result.group_shape, result.vector_size = shape, 1
+    elif elements is not None and kind != "cast":
+        dtype = BY_MIL_CODE.get(_op_or_constant(elements).mil_code)
+        if dtype is not None and dtype.is_integer:
+            result.nbits = dtype.nbits
+    if lut is not None and not is_packed:
+        sizes = _shape(lut)
+        if sizes and len(sizes) > 2:
+            result.group_shape, result.vector_size = _divide(shape, sizes[:-2]), sizes[-1]
+    elif kind.endswith("shift_scale"):
+        result.block_shape = _divide(shape, _shape(parts.get("scale")))
+    elif kind == "affine_dequantize" and shape:
+        counts = {_size(parts.get("scale")), _size(parts.get("zero_point"))}
+        axis = number(parts.get("axis")) if counts != {1} else 0
+        if axis is not None and -len(shape) <= axis < len(shape):
+            axis %= len(shape)
+            is_vector = any(_shape(parts.get(key)) for key in ("scale", "zero_point"))
+            result.block_shape = tuple(1 if i == axis and is_vector else n for i, n in enumerate(shape))
+
+
+def _kind(link: Compressed) -> str:
+    return str(link.op.type).removeprefix("constexpr_")
+
+
+def _op_or_constant(part: Any) -> Any:
+    return part.op if isinstance(part, Compressed) else part
+
+
+def _shape(part: Any) -> Shape | None:
+    """The declared shape of a part, or of what an operation computes; None if it is open or unknown."""
+    shape = None if part is None else _op_or_constant(part).shape
+    return None if shape is None or None in shape else tuple(shape)
+
+
+def _size(part: Any) -> int | None:
+    shape = _shape(part)
+    return None if shape is None else prod(shape)
+
+
+def _divide(shape: Shape | None, counts: Shape | None) -> Shape | None:
+    if shape is None or counts is None or len(shape) != len(counts) or 0 in counts:
+        return None
+    return tuple(size // count for size, count in zip(shape, counts, strict=True))
+
+
+def _stored_nbytes(weight: Compressed) -> int | None:
+    """Bytes of all stored parts; a blob that is two of them counts once."""
+    blobs: dict[Any, int] = {}
+    for part in weight.stored():
+        size = _size(part)
+        if size is None or BY_MIL_CODE[part.mil_code] is DType.STRING:
+            return None
+        blobs[(part.text, part.blob_offset) if part.storage == _codec.BLOB else id(part)] = BY_MIL_CODE[
+            part.mil_code
+        ].nbytes(size)
+    return sum(blobs.values())

@@ -1,0 +1,27 @@
+"""MIL text (`model.mil` of a compiled model) to the bytes of the Program that it describes."""
+
+from .. import _codec
+from ..errors import FormatError
+
+
+def parse_text(buffer: _codec.Buffer) -> bytes:
+    """Parse MIL text; docs/mil-text.md has the language.
+
+    Args:
+        buffer: the text, UTF-8. Not kept.
+
+    Returns:
+        bytes: the serialized Program. Owns its memory.
+
+    Raises:
+        FormatError: something else than the language; line and column (from 1, in bytes) stand in `where`.
+    """
+    try:
+        return _codec.text_to_program(buffer)
+    except FormatError as error:
+        if error.offset is not None:
+            before = bytes(memoryview(buffer)[: error.offset])
+            line = before.count(b"\n") + 1
+            column = error.offset - (before.rfind(b"\n") + 1) + 1
+            error.where = f"line {line} column {column}"
+        raise

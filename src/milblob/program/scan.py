@@ -1,0 +1,406 @@
+"""What the scan of a Program means: the names of its constants, and which of them make up a compressed weight."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from .. import _codec
+from ..errors import FormatError, UnsupportedError, program_path
+
+MAX_NAMES_NCHARS = 1 << 26
+"""Of all names together. They repeat text of the file (an operation's name in each of its constants), so a few
+megabytes could otherwise ask for terabytes; ten thousand constants take less than a hundredth of this."""
+
+_NOT_NAMED = -2  # in place of a function: a row that only reads a name. Tensors may have an empty name
+_NO_ROW = ("", _NOT_NAMED, -1)
+
+_STEP = ("[{}]", "[{}].key", "[{}].value")
+
+
+class Use(NamedTuple):
+    """One place where a constant is read.
+
+    Attributes:
+        op: type of the operation that reads it, or "return" for an output of a block.
+        name: the operation's first output; of a block's output: the constant itself.
+        parameter: the operation's input, "" for an output of a block.
+    """
+
+    op: str
+    name: str
+    parameter: str
+
+
+class Compressed:
+    """A chain of constexpr operations that ends in one tensor: a dense weight, or what another operation needs.
+
+    Attributes:
+        op: the `_codec.Op` at that end.
+        parts: parameter -> the `_codec.Constant` stored for it, or the Compressed that computes it. The outputs of one
+            operation share them.
+        output: which of the operation's outputs it is, counted from 0.
+    """
+
+    __slots__ = ("op", "output", "parts")
+
+    def __init__(self, op: _codec.Op, parts: dict[str, Any], output: int = 0) -> None:
+        self.op = op
+        self.parts = parts
+        self.output = output
+
+    def stored(self) -> Iterator[Any]:
+        """Yield every stored part, those of inner operations included, each once."""
+        seen: set[int] = set()
+        pending: list[Any] = list(self.parts.values())
+        for part in pending:  # grows on the way
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            if isinstance(part, Compressed):
+                pending += part.parts.values()
+            else:
+                yield part
+
+
+class Program:
+    """The scan of one serialized Program: what there is, what it is called.
+
+    Args:
+        buffer: held bytes.
+        span: (offset, nbytes) of the Program in them.
+        prefix: put before every name: "" or, in a pipeline, "model0/".
+        constants: also small immediates, bools and strings, not just weights.
+        is_text: parsed from MIL text, in which a name that is given twice is refused.
+
+    Attributes:
+        scan: `_codec.Scan`.
+        buffer, span: what the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
+        groups: every constexpr operation with its parts, once `compressed` was called.
+        part_names: names of parts and of constexpr operations, by id of the Constant or Compressed.
+        shared: ids of constants that are parts, and weights of their own because other operations read them too.
+        rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
+    """
+
+    def __init__(
+        self,
+        buffer: _codec.Buffer,
+        span: tuple[int, int],
+        prefix: str = "",
+        constants: bool = False,
+        is_text: bool = False,
+    ) -> None:
+        self.prefix = prefix
+        self.groups: list[Compressed] = []
+        self.part_names: dict[int, str] = {}
+        self.shared: set[int] = set()
+        self._uses: dict[tuple[int, str], list[Use]] | None = None
+        self._readers: dict[tuple[int, str], list[_codec.Constant]] | None = None
+        self._defined: set[tuple[int, str]] = set()  # (block, name), beside those of `scan`
+        self.buffer = buffer
+        self.span = span
+        self.rewritten = False
+        flags = _codec.SCAN_ALL if constants else 0
+        scan = _codec.scan_program(buffer, *span, flags)
+        if scan is None and is_text:  # protobuf would keep the last of two; whoever wrote the text meant both
+            raise FormatError("MIL text: expected every function and argument once, got a name twice", file=buffer.name)
+        if scan is None:
+            self.buffer, self.span = _rewrite(buffer, span)
+            self.rewritten = True
+            scan = _codec.scan_program(self.buffer, *self.span, flags | _codec.SCAN_PLAIN)
+        if scan is None:
+            words = "Program: expected messages in one piece after protobuf merged them, got pieces"
+            raise FormatError(words, file=buffer.name)
+        self.scan: _codec.Scan = scan
+        self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
+
+    def release(self) -> None:
+        """Let go of the bytes; names and paths stay."""
+        self.buffer, self.span = _codec.Buffer(b""), (0, 0)
+
+    # ------------------------------------------------------------------------------------------------------- names
+
+    def names(self, small: Sequence[Any] = ()) -> tuple[list[str], dict[int, str]]:
+        """Return unique, stable names: of scan.constants, then of `small`, and of constexpr operations, by id.
+
+        All of them share one namespace. Rows that only read a name have an empty name. Whether a name occurs twice is
+        asked of all constants, listed or not, so that a tensor is called the same in every listing. Inside one block
+        names differ (SSA): the others are looked at only where a function has nested blocks or specializations.
+        """
+        scan = self.scan
+        constants = [*scan.constants, *small]
+        ops = [op for op in scan.ops if op.type.startswith("constexpr_")]
+        if len(scan.blocks) > len(scan.functions) and not self.flags & _codec.SCAN_ALL:
+            every = self._scan_again(_codec.SCAN_ALL)
+            all_names = self._names(every.constants, [op for op in every.ops if op.type.startswith("constexpr_")])
+            by_value = {c.value: name for c, name in zip(every.constants, all_names, strict=False)}
+            names = [by_value[c.value] for c in constants] + all_names[len(every.constants) :]
+        else:
+            names = self._names(constants, ops)
+        count = len(constants)
+        return names[:count], {id(op): name for op, name in zip(ops, names[count:], strict=True)}
+
+    def _names(self, constants: Sequence[Any], ops: Sequence[Any]) -> list[str]:
+        scan = self.scan
+        nchars = sum(len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in constants)
+        self._require_nchars(nchars)
+        rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else _NO_ROW for c in constants]
+        rows += [(op.name, scan.blocks[op.block][1], op.block) for op in ops]
+        prefix = self.prefix
+        if len(scan.functions) > 1:
+            heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
+            self._require_nchars(nchars + sum(len(heads[function]) for _, function, _ in rows if function >= 0))
+            names = [
+                "" if function == _NOT_NAMED else (heads[function] if function >= 0 else prefix) + name
+                for name, function, _ in rows
+            ]
+        else:
+            names = ["" if row is _NO_ROW else prefix + row[0] for row in rows] if prefix else [row[0] for row in rows]
+        if len(set(names)) != len(names):
+            self._make_unique(names, rows)
+        return names
+
+    def _make_unique(self, names: list[str], rows: list[tuple[str, int, int]]) -> None:
+        counts = Counter(names)
+        scopes: dict[tuple[int, int], str] = {}
+        tops = Counter(row[1] for row in self.scan.blocks if row[2] < 0)
+        nchars = 0
+        for i, own in enumerate(names):
+            name, function, block = rows[i]
+            if function != _NOT_NAMED and counts[own] > 1:
+                if (function, block) not in scopes:
+                    scopes[function, block] = self._scope(function, block, tops[function] > 1)
+                names[i] = self.prefix + scopes[function, block] + name
+                nchars += len(names[i])
+                self._require_nchars(nchars)
+        # Not SSA, or a path that happens to equal another name: number them, in Program order.
+        taken = Counter(names)
+        seen: set[str] = set()
+        following: dict[str, int] = {}
+        for i, base in enumerate(names):
+            name = base
+            if rows[i] is _NO_ROW:
+                continue
+            if name in seen:
+                number = following.get(base, 2)
+                while (name := f"{base}#{number}") in seen or taken[name]:
+                    number += 1
+                following[base] = number + 1
+            names[i] = name
+            seen.add(name)
+
+    def _require_nchars(self, nchars: int) -> None:
+        if nchars > MAX_NAMES_NCHARS:
+            words = f"names of all constants: expected at most {MAX_NAMES_NCHARS} characters, got {nchars} or more"
+            raise FormatError(words, file=self.buffer.name)
+
+    def _scope(self, function: int, block: int, several: bool) -> str:
+        """The block path of DESIGN: ``main/cond_0[1]/``; ``main[CoreML7]/`` where a function has several blocks."""
+        steps = []
+        blocks = self.scan.blocks
+        while block >= 0 and blocks[block][2] >= 0:
+            steps.append(f"{blocks[block][0]}[{blocks[block][3]}]/")
+            block = blocks[block][2]
+        if function < 0:
+            return ""
+        name = self.scan.functions[function][0]
+        top = f"{name}[{blocks[block][0]}]/" if several and block >= 0 else f"{name}/"
+        return top + "".join(steps[::-1])
+
+    def path(self, op: Any, constant: Any = None) -> str:
+        """Return the path of an operation, or of a constant (then `op` may be None), as messages spell it."""
+        blocks = self.scan.blocks
+        block = constant.block if constant is not None else op.block
+        number = constant.function if constant is not None else blocks[block][1]
+        function = self.scan.functions[number][0] if number >= 0 else ""
+        nesting = []
+        while block >= 0 and blocks[block][2] >= 0:
+            nesting.append((blocks[block][4], blocks[block][0], blocks[block][3]))
+            block = blocks[block][2]
+        where = (op.index, op.name) if op is not None else None
+        spec = blocks[block][0] if block >= 0 else None
+        return self.prefix + program_path(
+            function, spec, nesting[::-1], where, constant.key if constant is not None else ""
+        )
+
+    # -------------------------------------------------------------------------------------------------- compression
+
+    def compressed(self) -> tuple[list[Compressed], dict[int, Any]]:
+        """Group the parts of constexpr operations.
+
+        Returns:
+            The dense weights, in Program order, and all constants that are parts of one, by id (a const operation that
+            a constexpr operation reads is a part too, and may be too small to be in scan.constants).
+        """
+        ops = [op for op in self.scan.ops if op.type.startswith("constexpr_")]
+        if not ops:
+            return [], {}
+        by_message: dict[tuple[int, int], dict[str, Any]] = {}
+        seen = Counter[tuple[int, int]]()
+        groups = {}
+        for op in ops:
+            groups[id(op)] = Compressed(op, by_message.setdefault(op.message, {}), seen[op.message])
+            seen[op.message] += 1
+        self.groups = list(groups.values())
+        outputs: dict[tuple[int, str], Any] = {(group.op.block, group.op.name): group for group in self.groups}
+        parts: dict[int, Any] = {}  # by id
+        readers = []
+        for c in self.scan.constants:
+            if c.op is not None and id(c.op) in groups:
+                if c.storage == _codec.NAME:
+                    readers.append(c)
+                elif c.key != "name" and c.mil_code != 2:
+                    groups[id(c.op)].parts[_part(c)] = c
+                    parts[id(c)] = c
+            elif c.op is not None and c.op.type == "const" and c.key == "val":
+                outputs.setdefault((c.block, c.op.name), c)
+        inner: set[tuple[int, int]] = set()  # messages of operations that another one reads
+        small = False
+        for c in readers:
+            source = self._visible(outputs, c.block, c.text)
+            if source is None and not small:
+                small = True
+                for key, value in self._small_constants().items():
+                    outputs.setdefault(key, value)
+                source = self._visible(outputs, c.block, c.text)
+            if source is None:
+                continue  # the name of something that is no constant: no part
+            groups[id(c.op)].parts[_part(c)] = source
+            if isinstance(source, Compressed):
+                inner.add(source.op.message)
+            else:
+                parts[id(source)] = source
+                uses = self.uses().get((source.block, source.op.name), ())
+                if any(not use.op.startswith("constexpr_") for use in uses):
+                    self.shared.add(id(source))
+        self._require_ends(inner)
+        # What only other constexprs read is a part, and so is what yields more than one tensor (a mask and its values).
+        ends = [
+            g
+            for g in groups.values()
+            if g.op.output_count == 1
+            and (
+                g.op.message not in inner
+                or any(not use.op.startswith("constexpr_") for use in self.uses().get((g.op.block, g.op.name), ()))
+            )
+        ]
+        return ends, parts
+
+    def _require_ends(self, inner: set[tuple[int, int]]) -> None:
+        """Refuse constexpr operations that read each other in a circle: they would be parts of nothing."""
+        seen = set()
+        pending = [group for group in self.groups if group.op.message not in inner]
+        while pending:
+            group = pending.pop()
+            if group.op.message not in seen:
+                seen.add(group.op.message)
+                pending += [part for part in group.parts.values() if isinstance(part, Compressed)]
+        lost = next((group for group in self.groups if group.op.message not in seen), None)
+        if lost is not None:
+            words = "constexpr operation: expected parts that are computed before it, got itself among them"
+            raise FormatError(words, file=self.buffer.name, where=self.path(lost.op))
+
+    def _small_constants(self) -> dict[tuple[int, str], Any]:
+        """Every const operation, those below the threshold for weights included: (block, name) -> Constant."""
+        scan = self._scan_again(_codec.SCAN_ALL)
+        return {
+            (c.block, c.op.name): c
+            for c in scan.constants
+            if c.key == "val" and c.op is not None and c.op.type == "const"
+        }
+
+    def _scan_again(self, flags: int) -> _codec.Scan:
+        """Scan for something else; the rows of functions and blocks are numbered as in `scan`."""
+        scan = _codec.scan_program(self.buffer, *self.span, self.flags | flags | _codec.SCAN_PLAIN)
+        if scan is None:  # where the first scan had no reason to look
+            raise UnsupportedError("Program: expected every message in one piece, got pieces", file=self.buffer.name)
+        return scan
+
+    def _visible(self, outputs: dict[tuple[int, str], Any], block: int, name: str) -> Any:
+        while block >= 0:
+            found = outputs.get((block, name))
+            if found is not None:
+                return found
+            block = self.scan.blocks[block][2]
+        return None
+
+    # -------------------------------------------------------------------------------------------------------- uses
+
+    def uses(self) -> dict[tuple[int, str], list[Use]]:
+        """Return who reads what: (block of the definition, name) -> uses. Names are resolved by scope.
+
+        Only names that an operation of this scan, or of `add_defined`, defines are kept; a nested block sees the blocks
+        around it. Found on the first call.
+        """
+        found = self._uses  # another thread may reset it
+        if found is None:
+            found = self._uses = {
+                (block, name): [
+                    Use("return", name, "") if (op := reading_op(row)) is None else Use(op.type, op.name, row.key)
+                    for row in rows
+                ]
+                for (block, name), rows in self._find_readers().items()
+            }
+        return found
+
+    def readers(self) -> dict[tuple[int, str], list[_codec.Constant]]:
+        """Return the rows behind `uses`: a Constant with storage NAME for every place where a name is read."""
+        found = self._readers
+        if found is None:
+            found = self._readers = self._find_readers()
+        return found
+
+    def add_defined(self, ops: Sequence[_codec.Op]) -> None:
+        """Have `uses` and `readers` know who reads these operations too: those of another scan of the Program."""
+        self._defined |= {(op.block, op.name) for op in ops}
+        self._uses = self._readers = None
+
+    def _find_readers(self) -> dict[tuple[int, str], list[_codec.Constant]]:
+        scan = self._scan_again(_codec.SCAN_USES)
+        defined = self._defined | {(op.block, op.name) for op in self.scan.ops}
+        found: dict[tuple[int, str], list[_codec.Constant]] = {}
+        for c in scan.constants:
+            block = c.block
+            while block >= 0 and (block, c.text) not in defined:
+                block = scan.blocks[block][2]
+            if block >= 0:
+                found.setdefault((block, c.text), []).append(c)
+        return found
+
+
+def reading_op(row: _codec.Constant) -> _codec.Op | None:
+    """Return the operation that a row of `Program.readers` belongs to; None for an output of a block."""
+    return None if row.owner == _codec.RETURN else row.op
+
+
+def _rewrite(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[_codec.Buffer, tuple[int, int]]:
+    """Have protobuf merge split messages and drop repeated map keys. Unknown fields are kept."""
+    from . import schema
+
+    offset, nbytes = span
+    if nbytes >= 1 << 31:
+        raise UnsupportedError(
+            f"Program in pieces: expected less than 2 GiB, which protobuf can merge, got {nbytes} bytes",
+            file=buffer.name,
+        )
+    data = schema.parse("Program", memoryview(buffer)[offset : offset + nbytes]).SerializeToString(deterministic=True)
+    return _codec.Buffer(data, buffer.name), (0, len(data))
+
+
+def _part(c: Any) -> str:
+    index, count = c.binding
+    return c.key if count == 1 else f"{c.key}[{index}]"
+
+
+def _name(c: Any) -> str:
+    """The name of a constant inside its scope."""
+    op = c.op
+    if op is None:
+        owner = {_codec.PROGRAM_ATTRIBUTE: "@program", _codec.FUNCTION_ATTRIBUTE: "@function"}.get(c.owner, "@block")
+        name = f"{owner}.{c.key}"
+    elif c.key == "val" and op.type == "const" and c.owner == _codec.ATTRIBUTE:
+        name = op.name
+    else:
+        name = f"{op.name}.{_part(c)}"
+    for index, kind in c.steps:
+        name += _STEP[kind].format(index)
+    return str(name)

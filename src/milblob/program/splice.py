@@ -1,0 +1,113 @@
+"""A serialized message with some ranges replaced: its old bytes, the new ones, and the lengths of what is around."""
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from .. import _codec
+from ..storage.mapped import Mapping
+from ..storage.transfer import copy_range, write_at
+
+
+class Edit(NamedTuple):
+    """Replace the bytes [offset, offset + nbytes) of a buffer.
+
+    Attributes:
+        offset: in the buffer.
+        nbytes: of the range, never 0. It is the whole payload of a length-delimited field, or a run of whole fields
+            with their tags; to insert a field, replace a neighbour by itself and the new one.
+        data: the new bytes, any C-contiguous buffer, also an empty one. Not copied: it must not change until the result
+            is written.
+    """
+
+    offset: int
+    nbytes: int
+    data: Any
+
+
+class Spliced:
+    """The result of `splice`: what to write, piece by piece. Nothing of the old bytes is in memory.
+
+    Attributes:
+        nbytes: of the new message.
+        pieces: in order, either (offset, nbytes) of old bytes that stay, or new bytes.
+    """
+
+    __slots__ = ("_buffer", "_source", "nbytes", "pieces")
+
+    def __init__(
+        self, source: Mapping | _codec.Buffer, nbytes: int, pieces: list[tuple[int, int] | memoryview]
+    ) -> None:
+        self._source = source
+        self._buffer = source.live() if isinstance(source, Mapping) else source
+        self.nbytes = nbytes
+        self.pieces = pieces
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Yield the bytes of each piece; those of old ones are views of the buffer."""
+        old = memoryview(self._buffer)
+        for piece in self.pieces:
+            yield old[piece[0] : piece[0] + piece[1]] if isinstance(piece, tuple) else piece
+
+    def tobytes(self) -> bytes:
+        """Return the new message as bytes."""
+        return b"".join(self)
+
+    def write_to(self, fd: int, offset: int = 0, *, sync: bool = False) -> int:
+        """Write the new message to a file, in a stream: memory does not grow with it.
+
+        Args:
+            fd: descriptor of a file that is open for writing, and is not the one that is read.
+            offset: where in the file.
+            sync: wait until the bytes are on the disk.
+
+        Returns:
+            Number of bytes written, which is `nbytes`.
+
+        Raises:
+            OSError: what the file system says. Some of the bytes may have been written.
+            FormatError: the old file has shrunk meanwhile.
+        """
+        for piece, data in zip(self.pieces, self, strict=True):
+            if isinstance(piece, tuple) and isinstance(self._source, Mapping):
+                copy_range(self._source, *piece, fd, offset)
+            else:
+                write_at(fd, [data], offset)
+            offset += data.nbytes
+        if sync:
+            os.fsync(fd)
+        return self.nbytes
+
+
+def splice(source: Mapping | _codec.Buffer, span: tuple[int, int], edits: Iterable[Edit]) -> Spliced:
+    """Replace ranges of a serialized message, and fix the length prefixes of every message around them.
+
+    All other bytes stay as they are: unknown fields, groups, the order of maps, and the prefixes of messages whose
+    length does not change, padded ones too. A prefix that changes becomes minimal.
+
+    Args:
+        source: holds the message; of a mapped file the old bytes are later copied by the kernel.
+        span: (offset, nbytes) of the outermost message: normally all of a model file, else a bare Program.
+        edits: in any order; none may lie on another.
+
+    Raises:
+        FormatError: an edit that is neither the payload of a field nor whole fields, edits that overlap, or a broken
+            message on the way to one; with the offset.
+    """
+    buffer = source.check_size() if isinstance(source, Mapping) else source
+    first, old_nbytes = span
+    ordered = sorted(edits, key=lambda edit: (edit.offset, edit.nbytes))
+    new = [(edit.offset, edit.nbytes, memoryview(_codec.Buffer(edit.data))) for edit in ordered]
+    nbytes, prefixes = _codec.splice_prefixes(buffer, first, old_nbytes, [(o, n, data.nbytes) for o, n, data in new])
+    new += [(offset, length, memoryview(data)) for offset, length, data in prefixes]
+    pieces: list[tuple[int, int] | memoryview] = []
+    at = first
+    for offset, length, data in sorted(new, key=lambda row: row[0]):
+        if offset > at:
+            pieces.append((at, offset - at))
+        if data.nbytes > 0:
+            pieces.append(data)
+        at = offset + length
+    if first + old_nbytes > at:
+        pieces.append((at, first + old_nbytes - at))
+    return Spliced(source, nbytes, pieces)

@@ -1,0 +1,458 @@
+"""Which bytes of a model file to replace to change a reference, a value, a type, an operation or the set of functions.
+
+Every function returns `Edit`s for `splice`, as small as they can be, and none where nothing changes. Edits of different
+parts of one Value (its type, what it holds) do not touch each other; `combined` puts edits together safely.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+from .. import _codec
+from ..dtypes import DType
+from ..errors import ProgramError, UnsupportedError
+from .scan import Program
+from .splice import Edit
+
+# Field numbers of MIL.proto and Model.proto; schema.py has their names.
+_VALUE_TYPE, _VALUE_IMMEDIATE, _VALUE_BLOB = 2, 3, 5
+_FILE_NAME, _OFFSET = 1, 2
+_PROGRAM_FUNCTIONS = 2
+_OPERATION_TYPE, _OPERATION_OUTPUTS = 1, 3
+_BLOCK_OPERATIONS = 3
+_DESCRIPTION_FUNCTIONS, _DESCRIPTION_DEFAULT = 20, 21
+_VARINT, _BYTES = 0, 2
+
+INPUTS, ATTRIBUTES = 2, 5
+"""Fields of an Operation that are maps of parameters."""
+
+Span = tuple[int, int]
+
+
+class Field(NamedTuple):
+    """One field of a message: see `_codec.wire_fields`.
+
+    Attributes:
+        number, wire: of its tag.
+        value: the number it holds, where wire is 0.
+        start: offset of its tag.
+        offset, nbytes: its payload.
+    """
+
+    number: int
+    wire: int
+    value: int
+    start: int
+    offset: int
+    nbytes: int
+
+    @property
+    def end(self) -> int:
+        """Offset of what follows."""
+        return self.offset + self.nbytes
+
+    @property
+    def span(self) -> Span:
+        """(offset, nbytes) of the payload."""
+        return self.offset, self.nbytes
+
+
+def fields_of(buffer: _codec.Buffer, span: Span) -> list[Field]:
+    """List the fields of one message, not looking inside them.
+
+    Raises:
+        FormatError: a broken message, or more than 100,000 fields.
+    """
+    fields, start = [], span[0]
+    for number, wire, value, offset, nbytes in _codec.wire_fields(buffer, *span):
+        fields.append(Field(number, wire, value, start, offset, nbytes))
+        start = offset + nbytes
+    return fields
+
+
+def require_plain(program: Program, buffer: _codec.Buffer) -> None:
+    """Refuse a Program whose offsets do not lead into the model file.
+
+    Args:
+        buffer: the model file.
+
+    Raises:
+        UnsupportedError: protobuf had to merge split messages or repeated map keys first, or it is from MIL text.
+    """
+    if program.buffer is not buffer:  # as in `rewritten`, and where the Model around the Program was in pieces
+        words = "Program: expected one that lies in the file in one piece, got one that was put together first"
+        raise UnsupportedError(words, file=buffer.name)
+
+
+# ------------------------------------------------------------------------------------------------------------ encoding
+
+
+def varint(value: int) -> bytes:
+    """Encode a number below 2^64 as a minimal varint; a negative one as its 64-bit two's complement.
+
+    Raises:
+        OverflowError: it does not fit 64 bits.
+    """
+    if not -(1 << 63) <= value < 1 << 64:
+        raise OverflowError(f"varint: expected a number of 64 bits, got {value}")
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field(number: int, value: Any) -> bytes:
+    """Encode one field: an int as varint, a str or a bytes-like object length-delimited."""
+    if isinstance(value, int):
+        return varint(number << 3 | _VARINT) + varint(value)
+    view = _view(value.encode() if isinstance(value, str) else value)
+    return b"".join((varint(number << 3 | _BYTES), varint(view.nbytes), view))
+
+
+def tensor_type(dtype: DType, shape: Collection[int | None]) -> bytes:
+    """Encode a ValueType of a tensor, as coremltools does; a dimension of None is open."""
+    dims = b"".join(field(3, field(2, b"") if n is None else field(1, field(1, n) if n else b"")) for n in shape)
+    rank = field(2, len(shape)) if shape else b""
+    return field(1, field(1, dtype.mil_code) + rank + dims)
+
+
+def blob_reference(file_name: str, offset: int) -> bytes:
+    """Encode a BlobFileValue; `offset` is that of the record's metadata."""
+    return field(_FILE_NAME, file_name) + field(_OFFSET, offset)
+
+
+def blob_value(type_bytes: bytes, file_name: str, offset: int) -> bytes:
+    """Encode a Value that refers to a record of a weight file; `type_bytes` is a ValueType."""
+    return field(_VALUE_TYPE, type_bytes) + field(_VALUE_BLOB, blob_reference(file_name, offset))
+
+
+def immediate_value(type_bytes: bytes, tensor_bytes: Any) -> bytes:
+    """Encode a Value that holds its elements; `tensor_bytes` is a TensorValue (pack_tensor)."""
+    return field(_VALUE_TYPE, type_bytes) + field(_VALUE_IMMEDIATE, field(1, tensor_bytes))
+
+
+# -------------------------------------------------------------------------------------------------------------- values
+
+
+def reference_edit(buffer: _codec.Buffer, constant: _codec.Constant, file_name: str, offset: int) -> Edit | None:
+    """Let a reference to a weight file lead elsewhere.
+
+    Only the fields of the BlobFileValue that change are written; its unknown fields stay.
+
+    Args:
+        buffer: what was scanned.
+        constant: with storage BLOB.
+        offset: of the record's metadata.
+
+    Returns:
+        None where the reference leads there already.
+
+    Raises:
+        ProgramError: a constant that is no reference.
+    """
+    if constant.storage != _codec.BLOB:
+        raise ProgramError(f"reference: expected a value in a weight file, got {_kind(constant)}")
+    if constant.text == file_name and constant.blob_offset == offset:
+        return None
+    message = _member(buffer, constant.value, _VALUE_BLOB)
+    data = bytes(memoryview(buffer)[message.offset : message.end])
+    if constant.blob_offset != offset:
+        data = _with_field(data, _OFFSET, field(_OFFSET, offset))
+    if constant.text != file_name:
+        data = _with_field(data, _FILE_NAME, field(_FILE_NAME, file_name))
+    return _payload_edit(message, data)
+
+
+def value_edit(
+    buffer: _codec.Buffer,
+    constant: _codec.Constant,
+    *,
+    reference: tuple[str, int] | None = None,
+    tensor: Any = None,
+) -> Edit | None:
+    """Replace what a Value holds: a reference by elements, elements by a reference, or one of them by another.
+
+    Its type, docString and unknown fields stay as they are.
+
+    Args:
+        buffer: what was scanned.
+        constant: a row of the scan.
+        reference: (file name, offset of the metadata).
+        tensor: a serialized TensorValue instead, any buffer.
+
+    Returns:
+        None where nothing changes.
+
+    Raises:
+        ProgramError: a row that only reads a name.
+        TypeError: not one of `reference` and `tensor`.
+    """
+    if (reference is None) == (tensor is None):
+        raise TypeError("value: expected either a reference or a tensor")
+    if reference is not None and constant.storage == _codec.BLOB:
+        return reference_edit(buffer, constant, *reference)
+    if constant.storage == _codec.BLOB:
+        member = _member(buffer, constant.value, _VALUE_BLOB)
+        return Edit(member.start, member.end - member.start, field(_VALUE_IMMEDIATE, field(1, tensor)))
+    if constant.storage != _codec.IMMEDIATE:
+        raise ProgramError(f"value: expected a constant, got {_kind(constant)}")
+    member = _member(buffer, constant.value, _VALUE_IMMEDIATE)
+    if reference is not None:
+        return Edit(member.start, member.end - member.start, field(_VALUE_BLOB, blob_reference(*reference)))
+    inner = _member(buffer, member.span, 1)
+    view = _view(tensor)
+    if memoryview(buffer)[inner.offset : inner.end] == view:
+        return None
+    return _payload_edit(inner, view)
+
+
+# --------------------------------------------------------------------------------------------------------------- types
+
+
+def type_edits(buffer: _codec.Buffer, target: _codec.Constant | _codec.Op, dtype: DType) -> list[Edit]:
+    """Declare another dtype: of a constant's Value, and of the output of the `const` operation that yields it.
+
+    Args:
+        buffer: what was scanned.
+        target: a constant; or an operation, for the output that its row is about.
+
+    Raises:
+        ProgramError: something that is no tensor, or whose type does not say so.
+    """
+    if isinstance(target, _codec.Op):
+        return _output_edits(buffer, target, dtype)
+    edits = _dtype_edits(buffer, _type_of(buffer, target.value, _VALUE_TYPE), dtype)
+    op = target.op
+    if op is not None and op.mil_code and op.type == "const" and target.key == "val" and not target.steps:
+        edits += _output_edits(buffer, op, dtype)
+    return edits
+
+
+def _output_edits(buffer: _codec.Buffer, op: _codec.Op, dtype: DType) -> list[Edit]:
+    """Of the output that a row of operations is about: NamedValueType {1 name, 2 type}."""
+    name = op.name.encode()
+    for output in fields_of(buffer, op.message):
+        if output.number == _OPERATION_OUTPUTS and output.wire == _BYTES:
+            names = [f for f in fields_of(buffer, output.span) if f.number == 1 and f.wire == _BYTES]
+            own = bytes(memoryview(buffer)[names[-1].offset : names[-1].end]) if names else b""
+            if own == name:
+                return _dtype_edits(buffer, _type_of(buffer, output.span, 2), dtype)
+    raise ProgramError(f"operation {op.name!r}: expected an output of that name, got none")
+
+
+def _type_of(buffer: _codec.Buffer, span: Span, number: int) -> Field:
+    """Return the ValueType.tensorType inside a message whose field `number` is a ValueType."""
+    outer = [f for f in fields_of(buffer, span) if f.number == number and f.wire == _BYTES]
+    inner = [f for o in outer for f in fields_of(buffer, o.span) if f.number == 1 and f.wire == _BYTES]
+    if len(inner) != 1:
+        words = f"type: expected one of a tensor, got {len(inner)}"
+        raise ProgramError(words, offset=span[0], file=buffer.name)
+    return inner[0]
+
+
+def _dtype_edits(buffer: _codec.Buffer, tensor: Field, dtype: DType) -> list[Edit]:
+    """TensorType {1 dataType}."""
+    fields = fields_of(buffer, tensor.span)
+    own = [f for f in fields if f.number == 1 and f.wire == _VARINT]
+    new = field(1, dtype.mil_code)
+    if own:  # of several the last one counts
+        return [] if own[-1].value == dtype.mil_code else [Edit(own[-1].start, own[-1].end - own[-1].start, new)]
+    if fields:  # beside what is there, so that an edit of a dimension does not meet it
+        first = fields[0]
+        return [Edit(first.start, first.end - first.start, new + _bytes(buffer, first))]
+    return [Edit(tensor.start, tensor.end - tensor.start, field(tensor.number, new))]
+
+
+# ----------------------------------------------------------------------------------------------- operations, functions
+
+
+def operation_edit(op: _codec.Op, data: Any) -> Edit:
+    """Replace a whole Operation by another, serialized one. Edits of values inside it are lost: do not combine them."""
+    return Edit(*op.message, data)
+
+
+def rewritten_operation(
+    buffer: _codec.Buffer, op: _codec.Op, op_type: str, gone: Collection[str], new: Collection[tuple[int, bytes]]
+) -> Edit:
+    """Give an operation another type and other parameters; its name, outputs and all else stay.
+
+    Args:
+        buffer: what was scanned.
+        op: a row of the scan.
+        gone: keys of inputs and attributes to leave out.
+        new: (INPUTS or ATTRIBUTES, map entry) of each to add.
+    """
+    rows: list[tuple[int, Any]] = [(_OPERATION_TYPE, field(_OPERATION_TYPE, op_type))]
+    for entry in fields_of(buffer, op.message):
+        is_parameter = entry.number in (INPUTS, ATTRIBUTES)
+        if entry.number != _OPERATION_TYPE and not (is_parameter and key_of(buffer, entry) in gone):
+            rows.append((entry.number, _bytes(buffer, entry)))
+    rows += [(number, field(number, entry)) for number, entry in new]
+    return operation_edit(op, b"".join(data for _, data in sorted(rows, key=lambda row: row[0])))
+
+
+def removed_operation(buffer: _codec.Buffer, op: _codec.Op) -> Edit:
+    """Take an operation out of its block.
+
+    Raises:
+        UnsupportedError: its field is not spelled as short as it can be, which no writer is known to do.
+    """
+    offset, nbytes = op.message
+    head = field(_BLOCK_OPERATIONS, b"")[:-1] + varint(nbytes)
+    start = offset - len(head)
+    if start < 0 or bytes(memoryview(buffer)[start:offset]) != head:
+        words = f"operation {op.name!r}: expected its length in {len(head) - 1} bytes behind its tag, got another form"
+        raise UnsupportedError(words, offset=offset, file=buffer.name)
+    return Edit(start, len(head) + nbytes, b"")
+
+
+def function_edits(
+    buffer: _codec.Buffer, program: Span, description: Span | None, keep: Collection[str], default: str | None = None
+) -> list[Edit]:
+    """Drop functions of a Program, and from the ModelDescription what it says of them.
+
+    Args:
+        buffer: the model file.
+        program: span of the Program.
+        description: span of the ModelDescription, where there is one.
+        keep: names of the functions that stay.
+        default: the new default function; needed where the old one goes and several stay.
+
+    Raises:
+        ProgramError: a name in `keep` that is no function, none at all, or no default function.
+    """
+    wanted, found = set(keep), []
+    edits = []
+    for entry in fields_of(buffer, program):
+        if entry.number == _PROGRAM_FUNCTIONS and entry.wire == _BYTES:
+            found.append(text_of(buffer, entry.span, 1))
+            if found[-1] not in wanted:
+                edits.append(_removal(entry))
+    missing = sorted(wanted - set(found))
+    if missing or not wanted:
+        words = f"functions to keep: expected some of {', '.join(found)}, got {', '.join(missing) or 'none'}"
+        raise ProgramError(words, file=buffer.name)
+    described = fields_of(buffer, description) if description is not None else []
+    listed = [f for f in described if f.number == _DESCRIPTION_FUNCTIONS and f.wire == _BYTES]
+    if not listed:  # a model of one function
+        return edits
+    edits += [_removal(f) for f in listed if text_of(buffer, f.span, 1) not in wanted]
+    defaults = [f for f in described if f.number == _DESCRIPTION_DEFAULT and f.wire == _BYTES]
+    old = text_of(buffer, description, _DESCRIPTION_DEFAULT) if description is not None else ""
+    new = default if default is not None else old if old in wanted else _only(wanted, old, buffer.name)
+    if new not in wanted:
+        raise ProgramError(f"default function: expected one that stays, got {new!r}", file=buffer.name)
+    if new != old and defaults:
+        edits.append(Edit(defaults[-1].start, defaults[-1].end - defaults[-1].start, field(_DESCRIPTION_DEFAULT, new)))
+    elif new != old:  # after the description of a function that stays
+        last = next(f for f in reversed(listed) if text_of(buffer, f.span, 1) in wanted)
+        data = _bytes(buffer, last) + field(_DESCRIPTION_DEFAULT, new)
+        edits.append(Edit(last.start, last.end - last.start, data))
+    return edits
+
+
+def _only(wanted: set[str], old: str, file: str | None) -> str:
+    """Return the one function that stays, which then is the default."""
+    if len(wanted) == 1:
+        return next(iter(wanted))
+    raise ProgramError(f"default function: expected a new one in place of {old!r}, got none", file=file)
+
+
+def combined(edits: Iterable[Edit | None]) -> list[Edit]:
+    """Put edits together: in order, the same one twice only once, and none inside what another one removes.
+
+    Raises:
+        ProgramError: two edits that cannot both be done.
+    """
+    result: list[Edit] = []
+    ordered = sorted(  # removals before others of the same range
+        (e for e in edits if e is not None), key=lambda e: (e.offset, -e.nbytes, _view(e.data).nbytes > 0)
+    )
+    for edit in ordered:
+        last = result[-1] if result else None
+        if last is None or edit.offset >= last.offset + last.nbytes:
+            result.append(edit)
+            continue
+        same = edit[:2] == last[:2] and _view(edit.data) == _view(last.data)
+        if not same and (_view(last.data).nbytes or edit.offset + edit.nbytes > last.offset + last.nbytes):
+            words = f"edits: expected one of bytes {last.offset} to {last.offset + last.nbytes}, got another inside"
+            raise ProgramError(words, offset=edit.offset)
+    return result
+
+
+def key_of(buffer: _codec.Buffer, entry: Field) -> str:
+    """Return the key of a map entry whose keys are strings."""
+    return text_of(buffer, entry.span, 1)
+
+
+def text_of(buffer: _codec.Buffer, span: Span, number: int) -> str:
+    """Return a string field of a message, "" where it is absent; of several the last one counts."""
+    fields = [f for f in fields_of(buffer, span) if f.number == number and f.wire == _BYTES]
+    return str(memoryview(buffer)[fields[-1].offset : fields[-1].end], "utf-8", "replace") if fields else ""
+
+
+def text_edit(buffer: _codec.Buffer, span: Span, number: int, text: str) -> Edit | None:
+    """Set a string field of a message, which may be absent if the message has another.
+
+    Returns:
+        None where it is set to that already.
+
+    Raises:
+        ProgramError: a message without any field: there is nothing to put it beside.
+    """
+    if text_of(buffer, span, number) == text:
+        return None
+    fields = fields_of(buffer, span)
+    own = [f for f in fields if f.number == number and f.wire == _BYTES]
+    if own:
+        return _payload_edit(own[-1], text.encode())
+    if not fields:
+        raise ProgramError(f"field {number}: expected a message with others, got an empty one", file=buffer.name)
+    return Edit(fields[0].start, fields[0].end - fields[0].start, field(number, text) + _bytes(buffer, fields[0]))
+
+
+# ------------------------------------------------------------------------------------------------------------- helpers
+
+
+def _member(buffer: _codec.Buffer, span: Span, number: int) -> Field:
+    """Return the one field of a message that holds a sub-message; the scan has found it before."""
+    fields = [f for f in fields_of(buffer, span) if f.number == number and f.wire == _BYTES]
+    if len(fields) != 1:
+        words = f"field {number}: expected one, got {len(fields)}"
+        raise ProgramError(words, offset=span[0], file=buffer.name)
+    return fields[0]
+
+
+def _with_field(data: bytes, number: int, new: bytes) -> bytes:
+    """Replace the last field of that number, which is the one that counts, or append it; all others stay."""
+    fields = [f for f in fields_of(_codec.Buffer(data), (0, len(data))) if f.number == number]
+    if not fields:
+        return new + data if number == 1 else data + new
+    return data[: fields[-1].start] + new + data[fields[-1].end :]
+
+
+def _payload_edit(message: Field, data: Any) -> Edit:
+    """Replace the payload of a length-delimited field, which may be empty: then the field, because no range is."""
+    if message.nbytes:
+        return Edit(message.offset, message.nbytes, data)
+    return Edit(message.start, message.end - message.start, field(message.number, data))
+
+
+def _removal(entry: Field) -> Edit:
+    return Edit(entry.start, entry.end - entry.start, b"")
+
+
+def _bytes(buffer: _codec.Buffer, entry: Field) -> bytes:
+    """A whole field, tag included."""
+    return bytes(memoryview(buffer)[entry.start : entry.end])
+
+
+def _view(data: Any) -> memoryview:
+    """Bytes-like of any kind as plain bytes."""
+    return memoryview(_codec.Buffer(data))
+
+
+def _kind(constant: _codec.Constant) -> str:
+    return {_codec.IMMEDIATE: "an immediate", _codec.NAME: "a name that is read"}.get(constant.storage, "another")

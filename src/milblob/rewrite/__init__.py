@@ -1,0 +1,1 @@
+"""Reads models and writes new ones: refit, repack, merge."""

@@ -1,0 +1,215 @@
+"""Where the result of rewriting a model may go, and how what stays the same gets there."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+
+from ..errors import FormatError
+from ..program.splice import Spliced
+from ..storage.journal import JOURNAL
+from ..storage.mapped import Mapping
+from ..storage.output import PREFIX, SUFFIX
+from ..storage.transfer import copy_range, write_at
+from .tasks import data_ranges
+
+_SUFFIXES = {
+    "mlpackage": (".mlpackage",),
+    "mlmodelc": (".mlmodelc",),
+    "mlmodel": (".mlmodel",),
+    "blob": (".bin", ".blob", ".weights", ".fmadapter"),
+}
+_MARKERS = {".mlpackage": ("Manifest.json",), ".mlmodelc": ("model.mil", "model0", "coremldata.bin")}
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_CHUNK_NBYTES = 64 << 20
+_STAGED = ".milblob-new"  # what journal.py prepares beside the file that it is for
+
+
+def is_in_place(sources: list[str], dst: str) -> bool:
+    """Whether a destination is one of the sources itself, by whatever name; not only another link to the same file."""
+    for source in sources:
+        with contextlib.suppress(OSError):
+            status = os.stat(source)
+            if not os.path.samestat(status, os.stat(dst)):
+                continue
+            # Directories have one name. A file may have several: another one is another file once it is replaced.
+            one_name = stat.S_ISDIR(status.st_mode) or status.st_nlink == 1
+            if one_name or os.path.realpath(source) == os.path.realpath(dst):
+                return True
+    return False
+
+
+def require_destination(sources: list[str], kind: str, dst: str, force: bool) -> None:
+    """Refuse a destination that may not be replaced, or that lies in a model, or has one of the sources in it.
+
+    Args:
+        sources: paths, all of `kind`.
+        kind: "mlpackage", "mlmodelc", "mlmodel" or "blob".
+        dst: the path that the result is to have.
+        force: what is there may be replaced: a file by a file, a model by a model. Nothing else ever is.
+
+    Raises:
+        ValueError: a place in the source, around it or in another model; the suffix of another kind.
+        FileExistsError: it exists, and is not to be replaced.
+    """
+    suffix = os.path.splitext(dst)[1]
+    wrong = [other for other, suffixes in _SUFFIXES.items() if suffix in suffixes and other != kind]
+    if wrong:
+        wanted = " or ".join(_SUFFIXES[kind][:2])
+        raise ValueError(f"output {dst}: expected a name for a {kind}, such as {wanted}, got one for a {wrong[0]}")
+    is_directory = kind in ("mlpackage", "mlmodelc")
+    real = os.path.realpath(dst)
+    for parent in _parents(real):
+        if any(os.path.isdir(source) and _is_same(source, parent) for source in sources) or _is_model(parent):
+            raise ValueError(f"output {dst}: expected a place outside of models, got one in {parent}")
+    if is_in_place(sources, dst):
+        return
+    for source in sources:
+        if os.path.isdir(real) and any(_is_same(parent, real) for parent in _parents(os.path.realpath(source))):
+            raise ValueError(f"output {dst}: expected a place outside of models, got one that holds {source}")
+    if not os.path.lexists(dst):
+        return
+    if not force:
+        raise FileExistsError(f"{dst}: expected no such file or directory, got one (--force replaces it)")
+    if is_directory and not _is_model(real):
+        raise FileExistsError(f"{dst}: expected a .mlpackage or .mlmodelc to replace, got something else")
+    if not is_directory and os.path.isdir(real):
+        raise FileExistsError(f"{dst}: expected a file to replace, got a directory")
+
+
+def _parents(path: str) -> Iterator[str]:
+    while (parent := os.path.dirname(path)) != path:
+        yield parent
+        path = parent
+
+
+def _is_same(a: str, b: str) -> bool:
+    try:
+        return os.path.samefile(a, b)
+    except OSError:
+        return False
+
+
+def _is_model(path: str) -> bool:
+    """Whether a directory is a model, by its name and its contents: one of them alone may be anybody's."""
+    markers = _MARKERS.get(os.path.splitext(path)[1], ())
+    return any(os.path.lexists(os.path.join(path, name)) for name in markers)
+
+
+# -------------------------------------------------------------------------------------------------------------- copying
+
+
+def walk(root: str, inside: str = "") -> Iterator[tuple[str, bool]]:
+    """Yield (path relative to root, is a directory) of everything below, directories before what is in them.
+
+    In order of names; links are not followed. What an interrupted writer of milblob has left is not yielded.
+    """
+    with os.scandir(os.path.join(root, inside)) as entries:
+        rows = sorted(entries, key=lambda entry: entry.name)
+    for entry in rows:
+        if (entry.name.startswith(PREFIX) and entry.name.endswith((SUFFIX, ".old"))) or entry.name.endswith(_STAGED):
+            continue
+        name = os.path.join(inside, entry.name) if inside else entry.name
+        if name == JOURNAL:  # it was there after the model had been opened, which completes one
+            raise FormatError("model: expected no change while it is read, got a journal", file=root)
+        is_directory = entry.is_dir(follow_symlinks=False)
+        yield name, is_directory
+        if is_directory:
+            yield from walk(root, name)
+
+
+def copy_entry(
+    root: str, name: str, target: str, written: Callable[[int], None] = lambda nbytes: None, held: Mapping | None = None
+) -> None:
+    """Copy a file with its permissions; a symbolic link as a link.
+
+    A link that names a place inside the model by an absolute path becomes a relative one, so that the copy does not
+    depend on the original. Holes of a sparse file stay holes.
+
+    Args:
+        root: real directory of the model.
+        name: of the file, relative to it.
+        target: path of the copy.
+        written: called with a number of bytes as they are done.
+        held: the file itself, where it is open already: its name might lead elsewhere by now.
+
+    Raises:
+        FormatError: no regular file; or it has changed meanwhile. OSError: it cannot be read or written.
+    """
+    origin = os.path.join(root, name)
+    if os.path.islink(origin):
+        os.symlink(_link(root, origin), target)
+        return
+    mapping = held if held is not None else Mapping(origin)
+    try:
+        before = os.fstat(mapping.fd)
+        with new_file(target) as fd:
+            os.ftruncate(fd, mapping.nbytes)
+            _copy(mapping, 0, mapping.nbytes, fd, 0, written)
+        after = os.fstat(mapping.fd)
+        if (after.st_size, after.st_mtime_ns) != (mapping.nbytes, before.st_mtime_ns):
+            raise FormatError("file: expected no change while it is copied, got one", file=origin)
+    finally:
+        if held is None:
+            mapping.close()
+    set_mode(target, before.st_mode)
+
+
+def write_spliced(spliced: Spliced, mapping: Mapping, fd: int, written: Callable[[int], None]) -> None:
+    """Write an edited message to a new file, in a stream; holes of the old one stay holes.
+
+    Args:
+        spliced: of `mapping`.
+        fd: of an empty file.
+        written: called with a number of bytes as they are done.
+
+    Raises:
+        OSError, FormatError: as copying.
+    """
+    os.ftruncate(fd, spliced.nbytes)
+    offset = 0
+    for piece in spliced.pieces:
+        if isinstance(piece, tuple):
+            _copy(mapping, piece[0], piece[1], fd, offset, written)
+            offset += piece[1]
+        else:
+            write_at(fd, [piece], offset)
+            written(piece.nbytes)
+            offset += piece.nbytes
+
+
+def _copy(mapping: Mapping, start: int, nbytes: int, fd: int, offset: int, written: Callable[[int], None]) -> None:
+    done = 0
+    for at, size in data_ranges(mapping, start, nbytes):
+        for part in range(at, at + size, _CHUNK_NBYTES):
+            count = min(_CHUNK_NBYTES, at + size - part)
+            copy_range(mapping, part, count, fd, offset + part - start)
+            done += count
+            written(count)
+    if done < nbytes:  # holes
+        written(nbytes - done)
+
+
+def _link(root: str, path: str) -> str:
+    link = os.readlink(path)
+    if not os.path.isabs(link):
+        return link
+    directory, place = os.path.realpath(os.path.dirname(path)), os.path.realpath(os.path.dirname(link))
+    if os.path.commonpath([root, place]) != root:
+        return link
+    return os.path.relpath(os.path.join(place, os.path.basename(link)), directory)
+
+
+def set_mode(path: str, mode: int, *, least: int = 0) -> None:
+    """Give a file or directory the permissions of another one, and those in `least`."""
+    os.chmod(path, stat.S_IMODE(mode) & 0o777 | least)
+
+
+@contextlib.contextmanager
+def new_file(path: str) -> Iterator[int]:
+    """Make a file that does not exist, and give a descriptor for reading and writing."""
+    fd = os.open(path, _FLAGS, 0o666)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,311 @@
+"""The records of a repacked model: which ones there are, which are equal, in which files they are, and where.
+
+Nothing is written here. `Records` is filled by `arrange.py`, which knows who refers to them.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+from .. import _codec
+from ..blobs.equal import Stretch, first_equal
+from ..blobs.reader import BlobReader, BlobRecord
+from ..dtypes import DType
+from ..errors import MilblobError
+from ..storage.mapped import Mapping
+from ..values.tensorvalue import stored_bytes, unpack_at
+from .tasks import COPY, DENSE, VALUE, Item, Origin, lay_out
+
+WEIGHTS = "weights"
+WEIGHT_FILE = "weight.bin"
+_MAX_NCHARS = 100  # of a function's name in a file name
+
+
+class WeightFile(NamedTuple):
+    """A weight file of the source.
+
+    Attributes:
+        name: relative to the root of the model, with "/", links resolved.
+        base: what @model_path stands for where it is referred to, relative to the root: "" or a directory.
+        reader: of it.
+        buffer: its bytes.
+        number: in order of first reference.
+    """
+
+    name: str
+    base: str
+    reader: BlobReader
+    buffer: _codec.Buffer
+    number: int
+
+    def record(self, offset: int) -> BlobRecord:
+        """Return the record whose metadata is at `offset`."""
+        return self.reader._record(self.buffer, offset)  # whether the file still has its size was asked once
+
+
+class Records:
+    """What the weight files of the result hold.
+
+    Args:
+        root: real directory of the model: what file names are relative to.
+        align: of data in the result.
+        canonical: order records as they are referred to; write every file anew.
+
+    Attributes:
+        weight_files: of the source, by name.
+        items: records of the result.
+        files: weight file of the result -> (its items in order, size in bytes); only those that are written anew.
+        gone: weight files of the source that the result does not have, or has anew.
+        used: (file, offset) of records in the source that something refers to, or did.
+    """
+
+    def __init__(self, root: str, align: int, canonical: bool) -> None:
+        self.root = root
+        self.weight_files: dict[str, WeightFile] = {}
+        self.items: list[Item] = []
+        self.files: dict[str, tuple[list[Item], int]] = {}
+        self.gone: set[str] = set()
+        self.used: set[tuple[str, int]] = set()
+        self._align = align
+        self._canonical = canonical
+        self._dense: dict[Any, Item] = {}
+        self._by_record: dict[tuple[str, int, DType], Item] = {}
+        self._origins: dict[int, Origin] = {}
+        self._held: dict[Origin, Mapping] = {}
+        self._others: set[str] | None = None
+
+    def origin(self, mapping: Mapping) -> Origin:
+        """Describe a file that bytes come from."""
+        origin = self._origins.get(id(mapping))
+        if origin is None:
+            origin = self._origins[id(mapping)] = Origin.of(mapping)
+            self._held[origin] = mapping
+        return origin
+
+    @property
+    def origins(self) -> dict[Origin, Mapping]:
+        """Every file that bytes come from, mapped."""
+        return self._held
+
+    def weight_file(self, name: str, base: str, reader: BlobReader) -> WeightFile:
+        """Return the weight file of that name, which is added if it is new."""
+        found = self.weight_files.get(name)
+        if found is None:
+            buffer = reader._mapping.check_size()
+            found = self.weight_files[name] = WeightFile(name, base, reader, buffer, len(self.weight_files))
+        return found
+
+    def add_record(self, weight_file: WeightFile, record: Any, target: DType | None, name: str) -> Item:
+        """Return the item for a record of the source as `target`; each pair has one.
+
+        Args:
+            name: of who refers to it; "" if nobody does, so that in a canonical layout it comes last.
+        """
+        key = weight_file.name, record.offset, target or record.dtype
+        item = self._by_record.get(key)
+        if item is None:
+            origin, span = self.origin(weight_file.reader._mapping), (record.data_offset, record.nbytes)
+            item = Item(origin, span, record.dtype, record.count, weight_file.base, weight_file.name)
+            item.order = (0, weight_file.number, record.offset)
+            if self._canonical:
+                item.order = (0 if name else 1, len(self.items), 0)
+            item.name = name
+            item.before = (weight_file.name, record.offset)
+            item.target = target or record.dtype
+            self._by_record[key] = item
+            self.items.append(item)
+        return item
+
+    def add_value(
+        self, mapping: Mapping, span: tuple[int, int], dtype: DType, shape: tuple[int, ...], base: str, how: str
+    ) -> Item:
+        """Return a new item for bytes of a model file."""
+        count = 1
+        for size in shape:
+            count *= size
+        item = Item(self.origin(mapping), span, dtype, count, base, self._default_file(base), how)
+        item.shape = shape
+        item.order = (0 if self._canonical else 1, len(self.items), 0)
+        self.items.append(item)
+        return item
+
+    def add_dense(
+        self, weight_file: WeightFile | None, offset: int, mapping: Mapping, dtype: DType, shape: tuple[int, ...],
+        base: str, key: Any,
+    ) -> Item:  # fmt: skip
+        """Return the item for the dense values of a compressed weight; each key has one.
+
+        Args:
+            weight_file: where its first part was, at `offset`: the values go there; None for the default.
+            mapping: of the model file.
+            base: what @model_path stands for.
+            key: what it is computed from.
+        """
+        item = self._dense.get(key)
+        if item is None:
+            file = weight_file.name if weight_file is not None else self._default_file(base)
+            item = Item(self.origin(mapping), (0, 0), dtype, prod(shape), base, file, DENSE)
+            item.shape = shape
+            item.order = (1, len(self.items), 0) if weight_file is None else (0, weight_file.number, offset)
+            if self._canonical:
+                item.order = (0, len(self.items), 0)
+            self._dense[key] = item
+            self.items.append(item)
+        return item
+
+    def unreferenced(self, is_dropped: bool) -> Iterator[tuple[WeightFile, int, Any]]:
+        """Yield (file, number, record) of what nothing in the source refers to.
+
+        Args:
+            is_dropped: a file whose records cannot all be listed has none then: what is referred to was read already.
+        """
+        for weight_file in list(self.weight_files.values()):
+            reader = weight_file.reader
+            try:
+                offsets = reader.index["offset"].tolist()
+            except MilblobError:
+                if is_dropped:
+                    continue
+                raise
+            for number, offset in enumerate(offsets):
+                if (weight_file.name, offset) not in self.used:
+                    yield weight_file, number, weight_file.record(offset)
+
+    # ------------------------------------------------------------------------------------------------------------ equal
+
+    def dedupe(self) -> None:
+        """Find the items that equal an earlier one of the same model directory; they are items no more."""
+        self.items.sort(key=lambda item: item.order)
+        kinds = [  # dense values are the same record where their parts are, and else not looked at
+            (item.base, item.dtype.mil_code, item.target.mil_code, item.count, id(item) if item.how == DENSE else 0)
+            for item in self.items
+        ]
+        alike = Counter(kinds)
+        stretches = [
+            Stretch(*self._bytes_of(item, alike[kind] > 1), kind) for item, kind in zip(self.items, kinds, strict=True)
+        ]
+        for item, index in zip(self.items, first_equal(stretches), strict=True):
+            item.first = self.items[index]
+            item.first.users |= item.users
+        self.items = [item for item in self.items if item.first is item]
+
+    def _bytes_of(self, item: Item, is_compared: bool) -> tuple[_codec.Buffer, int, int]:
+        buffer = self._held[item.origin].check_size()
+        if item.how != VALUE or not is_compared:
+            return buffer, item.start, item.nbytes
+        values = unpack_at(buffer, item.start, item.nbytes, item.dtype, item.shape)
+        stored = _codec.Buffer(stored_bytes(values, item.dtype))
+        return stored, 0, stored.nbytes
+
+    # ------------------------------------------------------------------------------------------------------------ files
+
+    def _default_file(self, base: str) -> str:
+        """Where a value goes that was in the Program: to the one weight file, if there is one."""
+        own = [name for name, weight_file in self.weight_files.items() if weight_file.base == base]
+        return own[0] if len(own) == 1 else self._free(_join(base, WEIGHTS), WEIGHT_FILE, set())
+
+    def merge(self) -> None:
+        """One file for each model directory."""
+        files = {base: self._default_file(base) for base in {item.base for item in self.items}}
+        for item in self.items:
+            item.file = files[item.base]
+
+    def split_by_function(self) -> None:
+        """What only one function uses goes to a file of its own, beside the one for everything else."""
+        files: dict[tuple[str, str], str] = {}
+        given: set[str] = set()
+        for item in self._ordered():
+            directory = item.file.rpartition("/")[0]
+            function = next(iter(item.users)) if len(item.users) == 1 else ""
+            key = directory, function
+            if key not in files:
+                stem = re.sub(r"[^A-Za-z0-9_@-]", "-", function[:_MAX_NCHARS])
+                files[key] = self._free(directory, f"{stem}-{WEIGHT_FILE}" if function else WEIGHT_FILE, given)
+            item.file = files[key]
+
+    def split_by_size(self, limit: int) -> None:
+        """Files of at most `limit` bytes; a larger record has one to itself. What is so already stays."""
+        by_directory: dict[str, list[Item]] = {}
+        for item in self._ordered():
+            by_directory.setdefault(item.file.rpartition("/")[0], []).append(item)
+        for directory, items in by_directory.items():
+            files = {item.file: (0, 64) for item in items}  # records, end
+            for item in items:
+                count, end = files[item.file]
+                files[item.file] = count + 1, self._end_behind(item, end)
+            if all(end <= limit or count == 1 for count, end in files.values()):
+                continue
+            given: set[str] = set()
+            file, end = "", limit
+            for item in items:
+                end = self._end_behind(item, end)
+                if end > limit or not file:
+                    file = self._free(directory, f"{len(given)}-{WEIGHT_FILE}", given)
+                    end = self._end_behind(item, 64)
+                item.file = file
+
+    def _ordered(self) -> list[Item]:
+        return sorted(self.items, key=lambda item: item.order)
+
+    def _end_behind(self, item: Item, end: int) -> int:
+        return int(_codec.blob_place(end, self._align)[1]) + item.target_nbytes
+
+    def _free(self, directory: str, name: str, given: set[str]) -> str:
+        """Return a name in a directory that is neither given to another file nor that of anything else in the model.
+
+        Names differ even where case does not count. Weight files of the source do not stand in the way: where their
+        records go is decided here.
+        """
+        if self._others is None:
+            self._others = {name.casefold() for name in _names(self.root) if name not in self.weight_files}
+        stem, dot, suffix = name.rpartition(".")
+        number = 1
+        while True:
+            path = _join(directory, name if number == 1 else f"{stem}-{number}{dot}{suffix}")
+            if path.casefold() not in self._others and path.casefold() not in given:
+                given.add(path.casefold())
+                return path
+            number += 1
+
+    def lay_out(self, required: Iterable[str] = ()) -> None:
+        """Give every record its place, and find the files that stay as they are.
+
+        Args:
+            required: names of files that there must be; a weight file among them stays, if without a record.
+        """
+        self.files = lay_out(self.items, self._align)
+        for name in required:
+            if name in self.weight_files and name not in self.files:
+                self.files[name] = ([], 64)
+        for name, weight_file in self.weight_files.items():
+            items, nbytes = self.files.get(name, ([], 0))
+            if name in self.files and not self._canonical and _is_same(weight_file, items, nbytes):
+                del self.files[name]
+            else:
+                self.gone.add(name)
+
+
+def _is_same(weight_file: WeightFile, items: list[Item], nbytes: int) -> bool:
+    """Whether a file would be laid out as it is: then it is copied whole, whatever is in its reserved bytes."""
+    reader = weight_file.reader
+    if reader._mapping.nbytes != nbytes or len(reader) != len(items):
+        return False
+    return all(
+        item.how == COPY and item.before == (weight_file.name, item.offset) and item.data_offset == item.start
+        for item in items
+    )
+
+
+def _join(directory: str, name: str) -> str:
+    return f"{directory}/{name}" if directory else name
+
+
+def _names(root: str) -> Iterator[str]:
+    """Every file and directory below a directory, relative to it, with "/"."""
+    for directory, folders, files in os.walk(root):
+        inside = os.path.relpath(directory, root).replace(os.sep, "/")
+        for name in [*folders, *files]:
+            yield _join("" if inside == "." else inside, name)

@@ -1,0 +1,406 @@
+"""One package with the functions of several, in which equal weights are stored once."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from .. import _codec
+from ..arguments import require, require_flags
+from ..blobs.equal import Stretch, first_equal
+from ..blobs.reader import BlobReader, BlobRecord
+from ..blobs.writer import BlobWriter
+from ..errors import ProgramError, UnsupportedError
+from ..model.package import ML_PROGRAM, MODEL_PATH, Package, Source, manifest
+from ..program.scan import Program
+from ..program.splice import Edit, Spliced, splice
+from ..program.wire_edits import (
+    combined,
+    field,
+    fields_of,
+    reference_edit,
+    require_plain,
+    text_edit,
+    text_of,
+    varint,
+)
+from ..storage.output import NewDirectory
+from ..storage.transfer import write_at
+from ..threads import beside
+
+_MODEL_NAME, _WEIGHTS_NAME = "model.mlmodel", "weights"
+_WEIGHT_FILE = "weight.bin"
+_MULTI_FUNCTION_SPEC_VERSION = 9  # iOS 18: the first whose models have several functions
+_MULTI_FUNCTION_OPSET = 8
+_OPSET = re.compile(r"CoreML([0-9]+)")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_@]*")
+_NO_IDENTIFIER = re.compile(r"[^A-Za-z0-9_@]")
+_KINDS = {"mlmodelc": "a compiled model", "mil": "MIL text", "blob": "a weight file"}
+
+# Program {1 version, 2 functions, 3 docString, 4 attributes}; Model {1 specificationVersion, 2 description}.
+_VERSION, _FUNCTIONS, _DOC_STRING, _ATTRIBUTES = 1, 2, 3, 4
+_SPEC_VERSION, _DESCRIPTION = 1, 2
+# ModelDescription -> FunctionDescription, where a model of one function describes it by itself: input, output, state,
+# predictedFeatureName, predictedProbabilitiesName.
+_OWN_DESCRIPTION = {1: 2, 10: 3, 13: 6, 11: 4, 12: 5}
+_DESCRIBED, _DEFAULT, _METADATA = 20, 21, 100
+
+_Path: TypeAlias = str | os.PathLike[str]
+_Chunk: TypeAlias = bytes | Spliced
+
+
+class MergedFunction(NamedTuple):
+    """Where a function of a merged package comes from.
+
+    Attributes:
+        name: in the new package.
+        source: path of the model, as given.
+        function: its name there.
+    """
+
+    name: str
+    source: str
+    function: str
+
+
+class Merged(NamedTuple):
+    """What `merge_functions` has made.
+
+    Attributes:
+        path: of the new package.
+        functions: in its order.
+        default: name of the function that Core ML takes where none is asked for.
+        blob_count: records of the new weight file.
+        nbytes: bytes of their data.
+        shared_nbytes: bytes that did not have to be stored again because an equal blob was there.
+    """
+
+    path: str
+    functions: tuple[MergedFunction, ...]
+    default: str
+    blob_count: int
+    nbytes: int
+    shared_nbytes: int
+
+
+def merge_functions(
+    sources: Sequence[_Path | tuple[_Path, str | Mapping[str, str]]],
+    dst: _Path,
+    *,
+    default: str | None = None,
+    force: bool = False,
+) -> Merged:
+    """Make one multi-function package of several models; equal weights are stored once.
+
+    The functions are taken over byte for byte, but for their names and for where their weights are. What the packages
+    hold beside their model and weights is not taken over; metadata, docString and attributes of the Program come from
+    the first model that has them.
+
+    Args:
+        sources: paths of .mlpackage (or .mlmodel) files with an ML Program of opset CoreML8 (iOS 18) or later, all of
+            the same opset; or (path, name) for a model of one function, or (path, {function: name}). Functions keep
+            their names unless a name occurs twice: those are then called by the name of their file, with
+            `_<function>` behind it where the model has several.
+        dst: the new .mlpackage. It appears whole, or not at all.
+        default: name (in the new package) of the default function; default: that of the first source.
+        force: replace a package that exists.
+
+    Raises:
+        UnsupportedError: a source that is a pipeline, a compiled model or no ML Program, that has an older opset or
+            another one than the first, or whose Program is in pieces.
+        ProgramError: a name twice, a name that MIL cannot have, or a default function that is not there.
+        ValueError: no sources; `dst` is no .mlpackage, or is (in) a source.
+        FileExistsError: `dst` exists, and `force` is False or it is no package.
+        FormatError, ResolveError, OSError: a source cannot be read; or the output not written.
+    """
+    target = os.fsdecode(os.fspath(dst))
+    require_flags(force=force)
+    if isinstance(sources, str) or not isinstance(sources, Iterable):
+        raise TypeError(f"sources: expected a list of models, got {type(sources).__name__}")
+    given = [item if isinstance(item, tuple) else (item, {}) for item in sources]
+    if not given:
+        raise ValueError("sources: expected at least one model, got none")
+    for _, names in given:
+        require("name", names, str | Mapping, "one, or a mapping from functions to names")
+    paths = [os.fsdecode(os.fspath(path)) for path, _ in given]
+    replaces = _check_target(target, paths, force)
+    parts: list[_Part] = []
+    try:
+        for path, (_, names) in zip(paths, given, strict=True):
+            parts.append(_Part(path, names))
+        _require_one_opset(parts)
+        functions = _name_functions(parts)
+        chosen = _choose_default(parts, functions, default)
+        blobs = _Blobs(parts)
+        with NewDirectory(target, replace=replaces) as directory:
+            folder = os.path.join(directory.name, "Data", "com.apple.CoreML")
+            os.makedirs(os.path.join(folder, _WEIGHTS_NAME))
+            blobs.write(os.path.join(folder, _WEIGHTS_NAME, _WEIGHT_FILE))
+            _write_file(os.path.join(folder, _MODEL_NAME), list(_model(parts, blobs, chosen)))
+            _write_file(os.path.join(directory.name, "Manifest.json"), [manifest()])
+        return Merged(target, functions, chosen, blobs.count, blobs.nbytes, blobs.shared_nbytes)
+    finally:
+        for part in parts:
+            part.package.close()
+
+
+def _check_target(target: str, sources: list[str], force: bool) -> bool:
+    """Refuse what may not be written to; return whether a package is there to be replaced."""
+    if not target.rstrip("/\\").endswith(".mlpackage"):
+        raise ValueError(f"output {target}: expected a name that ends in .mlpackage")
+    real = os.path.realpath(target)
+    for source in sources:
+        other = os.path.realpath(source)
+        if real == other or real.startswith(other + os.sep) or other.startswith(real + os.sep):
+            raise ValueError(f"output {target}: expected a place outside the models, got one that is (in) {source}")
+    if not os.path.lexists(target):
+        return False
+    if not os.path.isfile(os.path.join(target, "Manifest.json")):
+        raise FileExistsError(f"{target}: expected no such file, or a package, got another")
+    if not force:
+        raise FileExistsError(f"{target}: expected no such package, got one (--force replaces it)")
+    return True
+
+
+class _Part:
+    """One source: its files, its Program, and what its functions are to be called."""
+
+    def __init__(self, path: str, names: str | Mapping[str, str]) -> None:
+        self.path = path
+        self.package = Package(path)
+        try:
+            self.source = self._require_program()
+            self.buffer = self.source.mapping.live()
+            self.program = Program(self.source.program[0], self.source.program[1:])
+            require_plain(self.program, self.buffer)
+            self.functions = [name for name, _, _ in self.program.scan.functions]
+            self.described = fields_of(self.buffer, self.source.description) if self.source.description else []
+            self.descriptions = self._find_descriptions()
+            self.given = self._given_names(names)
+        except BaseException:
+            self.package.close()
+            raise
+        self.names: dict[str, str] = {}
+        self.edits: list[Edit | None] = []
+
+    def _require_program(self) -> Source:
+        package = self.package
+        if package.kind in _KINDS:
+            raise UnsupportedError(f"source: expected a .mlpackage, got {_KINDS[package.kind]}", file=self.path)
+        if len(package.sources) != 1 or package.sources[0].prefix:
+            raise UnsupportedError("source: expected a single ML Program, got a pipeline", file=self.path)
+        return package.sources[0]
+
+    def _given_names(self, names: str | Mapping[str, str]) -> dict[str, str]:
+        if isinstance(names, str):
+            if len(self.functions) != 1:
+                words = f"name {names!r}: expected a model of one function, got {', '.join(self.functions) or 'none'}"
+                raise ProgramError(words, file=self.path)
+            return {self.functions[0]: names}
+        for name in names:
+            if name not in self.functions:
+                words = f"function: expected one of {', '.join(self.functions) or 'none'}, got {name!r}"
+                raise ProgramError(words, file=self.path)
+        return dict(names)
+
+    def _find_descriptions(self) -> dict[str, bytes]:
+        """Function -> fields of its FunctionDescription, but for its name."""
+        view = memoryview(self.buffer)
+        listed = [f for f in self.described if f.number == _DESCRIBED and f.wire == 2]
+        found = {}
+        if not listed and len(self.functions) == 1:
+            own = [f for f in self.described if f.number in _OWN_DESCRIPTION]
+            found[self.functions[0]] = b"".join(field(_OWN_DESCRIPTION[f.number], view[f.offset : f.end]) for f in own)
+        for entry in listed:
+            inner = [f for f in fields_of(self.buffer, entry.span) if f.number != 1]
+            found[text_of(self.buffer, entry.span, 1)] = b"".join(view[f.start : f.end] for f in inner)
+        missing = [name for name in self.functions if name not in found]
+        if missing or not self.functions:
+            words = f"description: expected one of every function, got none of {', '.join(missing) or 'any'}"
+            raise ProgramError(words, file=self.path)
+        return found
+
+    @property
+    def default(self) -> str:
+        """The function that Core ML takes where none is asked for."""
+        named = text_of(self.buffer, self.source.description, _DEFAULT) if self.source.description else ""
+        return named if named in self.functions else self.functions[0]
+
+    def has(self, number: int) -> bool:
+        """Whether the ModelDescription has a field."""
+        return any(f.number == number for f in self.described)
+
+
+def _require_one_opset(parts: list[_Part]) -> None:
+    """Refuse opsets that cannot be together: coremltools rebuilds such Programs, which is no matter of bytes."""
+    first: tuple[str, str] | None = None
+    for part in parts:
+        for name, opset, _ in part.program.scan.functions:
+            number = _OPSET.fullmatch(opset)
+            if number is None or int(number[1]) < _MULTI_FUNCTION_OPSET:
+                words = f"opset of function {name!r}: expected CoreML{_MULTI_FUNCTION_OPSET} (iOS 18) or later, which"
+                words += f" models with several functions need, got {opset}; convert it for that target first"
+                raise UnsupportedError(words, file=part.path)
+            if first is None:
+                first = (opset, part.path)
+            if opset != first[0]:
+                words = f"opset of function {name!r}: expected {first[0]} as in {first[1]}, got {opset}"
+                raise UnsupportedError(words, file=part.path)
+    versions = {part.program.scan.version for part in parts}
+    if len(versions) != 1:
+        raise UnsupportedError(f"version of the Programs: expected one, got {', '.join(map(str, sorted(versions)))}")
+
+
+def _name_functions(parts: list[_Part]) -> tuple[MergedFunction, ...]:
+    """Decide what every function is called."""
+    own = [part.given.get(name, name) for part in parts for name in part.functions]
+    twice = {name for name in own if own.count(name) > 1}
+    result: list[MergedFunction] = []
+    seen: dict[str, str] = {}
+    for part in parts:
+        stem = _NO_IDENTIFIER.sub("_", os.path.splitext(os.path.basename(os.path.realpath(part.path)))[0])
+        stem = stem if _IDENTIFIER.fullmatch(stem) else f"_{stem}"
+        for function in part.functions:
+            name = part.given.get(function, function)
+            if name in twice and function not in part.given:
+                name = stem if len(part.functions) == 1 else f"{stem}_{function}"
+            if not _IDENTIFIER.fullmatch(name):
+                words = f"name of a function: expected letters, digits and _, got {name!r}"
+                raise ProgramError(words, file=part.path)
+            if name in seen:
+                words = (
+                    f"name of a function: expected another than {name!r}, which one of {seen[name]} has, got it again"
+                )
+                raise ProgramError(words, file=part.path)
+            seen[name] = part.path
+            part.names[function] = name
+            result.append(MergedFunction(name, part.path, function))
+    return tuple(result)
+
+
+def _choose_default(parts: list[_Part], functions: tuple[MergedFunction, ...], default: str | None) -> str:
+    if default is None:
+        return parts[0].names[parts[0].default]
+    names = [function.name for function in functions]
+    if default not in names:
+        raise ProgramError(f"default function: expected one of {', '.join(names)}, got {default!r}")
+    return default
+
+
+# -------------------------------------------------------------------------------------------------------------- weights
+
+
+class _Blobs:
+    """The records that the functions refer to, each distinct one once, in the order of their first reference."""
+
+    def __init__(self, parts: list[_Part]) -> None:
+        self._references: list[tuple[_Part, Any, int]] = []  # with the index of the record
+        self._records: list[tuple[BlobReader, BlobRecord]] = []
+        self._first_count = 0  # records of the first model
+        self.count = self.nbytes = self.shared_nbytes = 0
+        for part in parts:
+            known: dict[tuple[str, int], int] = {}
+            for constant in part.program.scan.constants:
+                if constant.storage == _codec.BLOB:
+                    key = (constant.text, constant.blob_offset)
+                    if key not in known:
+                        known[key] = len(self._records)
+                        reader = part.package.reader(part.source, constant.text)
+                        self._records.append((reader, reader.record(constant.blob_offset)))
+                    self._references.append((part, constant, known[key]))
+            self._first_count = self._first_count or len(self._records)
+
+    def write(self, path: str) -> None:
+        """Write the weight file, and have every reference lead into it."""
+        stretches = [
+            Stretch(reader._mapping.check_size(), record.data_offset, record.nbytes, (record.dtype, record.count))
+            for reader, record in self._records
+        ]
+        offsets: list[int] = []
+        # What the first model holds goes to the file whatever the others hold: meanwhile these are compared with it.
+        own = first_equal(stretches[: self._first_count])
+        # The directory that the file is in is synced as a whole.
+        with beside(lambda: first_equal(stretches)) as every, BlobWriter(path, sync=False) as writer:
+            for index, (reader, record) in enumerate(self._records):
+                first = own[index] if index < len(own) else every()[index]
+                if first == index:
+                    offsets.append(writer.copy(reader, record))
+                    self.nbytes += record.nbytes
+                else:
+                    offsets.append(offsets[first])
+                    self.shared_nbytes += record.nbytes
+            self.count = len(writer)
+        name = f"{MODEL_PATH}{_WEIGHTS_NAME}/{_WEIGHT_FILE}"
+        for part, constant, index in self._references:
+            part.edits.append(reference_edit(part.buffer, constant, name, offsets[index]))
+
+
+# ---------------------------------------------------------------------------------------------------------------- model
+
+
+def _model(parts: list[_Part], blobs: _Blobs, default: str) -> Iterator[_Chunk]:
+    """Yield the new Model in pieces."""
+    description = []
+    for part in parts:
+        for function, body in part.descriptions.items():
+            if function in part.names:
+                description.append(field(_DESCRIBED, field(1, part.names[function]) + body))
+    description.append(field(_DEFAULT, default))
+    described = next((part for part in parts if part.has(_METADATA)), None)
+    if described is not None:
+        view = memoryview(described.buffer)
+        description += [view[f.start : f.end].tobytes() for f in described.described if f.number == _METADATA]
+    spec_version = max(_MULTI_FUNCTION_SPEC_VERSION, *(part.source.spec_version for part in parts))
+    program = list(_program(parts))
+    nbytes = sum(_nbytes(chunk) for chunk in program)
+    yield field(_SPEC_VERSION, spec_version) + field(_DESCRIPTION, b"".join(description))
+    yield varint(ML_PROGRAM << 3 | 2) + varint(nbytes)
+    yield from program
+
+
+def _program(parts: list[_Part]) -> Iterator[_Chunk]:
+    """Yield the new Program in pieces: the functions of all, the rest of the first that has it."""
+    yield field(_VERSION, parts[0].program.scan.version)
+    texts: list[bytes] = []
+    attributes: dict[str, list[_Chunk]] = {}
+    for part in parts:
+        edits = combined(part.edits)
+        for entry in fields_of(part.buffer, part.program.span):
+            if entry.wire != 2 or entry.number not in (_FUNCTIONS, _DOC_STRING, _ATTRIBUTES):
+                continue
+            inside = [edit for edit in edits if entry.offset <= edit.offset < entry.end]
+            if entry.number == _DOC_STRING:
+                texts.append(memoryview(part.buffer)[entry.start : entry.end].tobytes())
+                continue
+            key = text_of(part.buffer, entry.span, 1)
+            if entry.number == _FUNCTIONS:
+                renamed = combined([*inside, text_edit(part.buffer, entry.span, 1, part.names[key])])
+                yield from _field(_FUNCTIONS, splice(part.source.mapping, entry.span, renamed))
+            else:
+                attribute = splice(part.source.mapping, entry.span, inside)
+                attributes.setdefault(key, _field(_ATTRIBUTES, attribute))
+    yield from texts[:1]
+    for chunks in attributes.values():
+        yield from chunks
+
+
+def _field(number: int, data: Spliced) -> list[_Chunk]:
+    return [varint(number << 3 | 2) + varint(data.nbytes), data]
+
+
+def _nbytes(chunk: _Chunk) -> int:
+    return chunk.nbytes if isinstance(chunk, Spliced) else len(chunk)
+
+
+def _write_file(path: str, chunks: Sequence[_Chunk]) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        offset = 0
+        for chunk in chunks:
+            if isinstance(chunk, Spliced):
+                chunk.write_to(fd, offset)
+            else:
+                write_at(fd, [chunk], offset)
+            offset += _nbytes(chunk)
+    finally:
+        os.close(fd)

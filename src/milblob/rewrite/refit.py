@@ -1,0 +1,318 @@
+"""milblob.refit: arrays of a file or a mapping become the values of the weights of a model."""
+
+import contextlib
+import os
+import stat
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from .. import _codec
+from ..arguments import Names, names_in, require, require_calls, require_flags
+from ..dtypes import DType
+from ..errors import MilblobError, UnsupportedError
+from ..formats.archive import is_archive, kind
+from ..model.editable import Assignment, EditableModel, require_fit, require_unshared
+from ..model.model import Model
+from ..model.tensor import Tensor
+from ..storage import journal
+from ..storage.mapped import Mapping as MappedFile
+from ..storage.output import PREFIX, NewDirectory, whole_file
+from ..storage.transfer import copy_range
+from ..values.cast import CastCounts
+
+_MAX_PROBLEMS = 20
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+class Refitted(NamedTuple):
+    """One weight that gets new values.
+
+    Attributes:
+        name: of the tensor in the model.
+        given: name in the weights that were given; of an assignment, the same name.
+        dtype, shape: of the tensor.
+        nbytes: as stored.
+        given_dtype: of the values that were given; another one than `dtype` if they were cast.
+        counts: what happened to elements of a cast.
+        file: path of the file that holds the values.
+        in_place: whether the bytes are changed where they are; else the model file is written anew.
+    """
+
+    name: str
+    given: str
+    dtype: DType
+    shape: tuple[int, ...]
+    nbytes: int
+    given_dtype: DType
+    counts: CastCounts
+    file: str
+    in_place: bool
+
+
+class RefitReport(NamedTuple):
+    """What a refit changes, or changed.
+
+    Attributes:
+        source, output: paths; the same for a change in place.
+        changes: one row per weight, in the order of the weights that were given.
+        done: False for a dry run.
+        unused: names in the weights that were given of which nothing was taken, as the mapping or `select` says.
+    """
+
+    source: str
+    output: str
+    changes: list[Refitted]
+    done: bool
+    unused: tuple[str, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights that change, as stored."""
+        return sum(change.nbytes for change in self.changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        rows = []
+        for c in self.changes:
+            row = {"name": c.name, "given": c.given, "dtype": str(c.dtype), "shape": list(c.shape), "nbytes": c.nbytes}
+            row |= {"file": c.file, "in_place": c.in_place, "cast_from": None}
+            if c.given_dtype is not c.dtype:
+                row |= {"cast_from": str(c.given_dtype), **c.counts._asdict()}
+            rows.append(row)
+        document = {"source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes}
+        return {**document, "tensors": rows, "unused": list(self.unused)}
+
+    def without(self, given: Mapping[str, Any]) -> "RefitReport":
+        """Note which of the weights that were given are not used."""
+        used = {change.given for change in self.changes}
+        return self._replace(unused=tuple(name for name in given if name not in used))
+
+
+def refit(
+    path: str | os.PathLike[str],
+    weights: Any,
+    *,
+    mapping: Mapping[str, Names] | None = None,
+    cast: bool = False,
+    overflow: str = "error",
+    select: Callable[[str], bool] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+) -> RefitReport:
+    """Give weights of a model new values, in place: all of them or none.
+
+    Args:
+        path: a .mlpackage, .mlmodelc, .mlmodel or weight file; or a Model Library Format archive of TVM, whose
+            parameters are the weights (docs/tvm.md).
+        weights: name -> array (a NumPy array, or a Tensor of another model), or the path of a .safetensors, .npz,
+            .npy or .params file, of a directory of .npy files, or of an archive. Every one of them must fit; weights
+            of the model that are not among them stay.
+        mapping: name in `weights` -> name in the model, where they differ; None leaves one out. A list of names gives
+            several weights the same values, as all weights of one blob need them.
+        cast: convert floats to floats (round to nearest even) and integers to integers (every element is checked).
+        overflow: what a cast does with a finite number that is too large: "error", "inf" or "clamp".
+        select: called with names in the model; weights that it answers False for are left out.
+        output: write a copy of the model with the new values there, whole or not at all; `path` stays as it is.
+        force: replace what is at `output`: a file, or a model.
+        dry_run: check everything, write nothing.
+
+    Returns:
+        RefitReport.
+
+    Raises:
+        KeyError, TypeError, ValueError, OverflowError, UnsupportedError: what does not fit, as for assignment in mode
+            "r+"; if there are several problems, one ValueError that lists them. Nothing is written.
+        BlockingIOError: another writer has the model. OSError: it cannot be written.
+        FileExistsError: `output` exists, and `force` is False or it is something else.
+    """
+    source = os.fsdecode(os.fspath(path))
+    require_flags(cast=cast, force=force, dry_run=dry_run)
+    require_calls(select=select)
+    require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
+    how = _How(mapping or {}, cast, overflow, select)
+    with contextlib.ExitStack() as stack:
+        given = _arrays(weights, stack)
+        if is_archive(source):
+            report = kind().refit(
+                source, given, mapping=how.mapping, cast=cast, overflow=overflow, select=select,
+                output=None if output is None else os.fsdecode(os.fspath(output)), force=force, dry_run=dry_run,
+            )  # fmt: skip
+            return typing.cast(RefitReport, report)
+        if output is None and not dry_run:
+            with EditableModel(source, constants=True, stored=True) as model:
+                return _write(model, given, how, source).without(given)
+        target = source if output is None else os.fsdecode(os.fspath(output))
+        with Model(source, constants=True, stored=True) as unchanged:
+            if output is not None:
+                _require_output(unchanged, source, target, force)
+            staged = _pair(unchanged, given, how, only_check=not dry_run)
+            if dry_run:
+                require_unshared(unchanged, staged)
+                return _report(staged, source, target, False).without(given)
+        with _copied(source, target, force) as copy:
+            with EditableModel(copy, constants=True, stored=True, locked=True) as model:
+                report = _write(model, given, how, source)
+            moved = [change._replace(file=target + change.file[len(copy) :]) for change in report.changes]
+        return report._replace(output=target, changes=moved).without(given)
+
+
+class _How(NamedTuple):
+    """The options of `refit` that say which array goes where, and how."""
+
+    mapping: Mapping[str, Names]
+    can_cast: bool
+    overflow: str
+    select: Callable[[str], bool] | None
+
+
+def _write(model: EditableModel, given: Mapping[str, Any], how: _How, source: str) -> RefitReport:
+    staged = _pair(model, given, how)
+    for assignment in staged.values():
+        model._stage(assignment)
+    report = _report(staged, source, source, True)
+    model._write()
+    return report
+
+
+def _report(staged: Mapping[str, Assignment], source: str, output: str, done: bool) -> RefitReport:
+    anew = {id(a.mapping) for a in staged.values() if not a.is_in_place}
+    changes = [
+        Refitted(
+            a.tensor.name, a.given, a.tensor.mil_dtype, a.values.shape, len(a.data), a.given_dtype, a.counts,
+            str(a.mapping.name), id(a.mapping) not in anew,
+        )
+        for a in staged.values()
+    ]  # fmt: skip
+    return RefitReport(source, output, changes, done)
+
+
+def _arrays(weights: Any, stack: contextlib.ExitStack) -> Mapping[str, Any]:
+    if isinstance(weights, str | os.PathLike):
+        from ..formats.read import open_arrays
+
+        return stack.enter_context(open_arrays(weights))
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"weights: expected a path or a mapping of arrays, got {type(weights).__name__}")
+    return weights
+
+
+def _pair(model: Model, given: Mapping[str, Any], how: _How, only_check: bool = False) -> dict[str, Assignment]:
+    """Find the tensor of every array, and check all of them before anything is said.
+
+    Raises:
+        The one problem; ValueError with all of them if there are several, or if there is nothing to do.
+    """
+    problems: list[Exception] = [
+        KeyError(f"mapping: expected names of the weights that are given, got {old!r}")
+        for old in how.mapping
+        if old not in given
+    ]
+    staged: dict[str, Assignment] = {}
+    takers: dict[str, str] = {}
+    pairs = [(old, new) for old in given for new in names_in(how.mapping.get(old, old))]
+    for old, new in pairs:
+        if how.select is not None and not how.select(new):
+            continue
+        try:
+            tensor, values = _find(model, new), given[old]
+            if tensor.name in takers:
+                if takers[tensor.name] == old:
+                    continue
+                raise ValueError(f"{tensor.name}: expected one array for it, got {takers[tensor.name]} and {old}")
+            takers[tensor.name] = old
+            require_fit(tensor, values, how.can_cast)
+            if not only_check:
+                staged[tensor.name] = Assignment(tensor, values, old, how.can_cast, how.overflow)
+        except (KeyError, TypeError, ValueError, OverflowError, MilblobError) as error:
+            problems.append(error)
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        words = [str(error.args[0]) if isinstance(error, KeyError) else str(error) for error in problems]
+        words[_MAX_PROBLEMS:] = [f"and {len(words) - _MAX_PROBLEMS} more"] if len(words) > _MAX_PROBLEMS else []
+        raise ValueError(f"weights: expected all to fit, got {len(problems)} problems: {'; '.join(words)}")
+    if not takers:
+        raise ValueError("weights: expected at least one, got none")
+    return staged
+
+
+def _find(model: Model, name: str) -> Tensor:
+    """Return a tensor of a model that lists what is stored.
+
+    Raises:
+        KeyError: there is none. UnsupportedError: a compressed weight.
+    """
+    try:
+        return model[name]
+    except KeyError as error:
+        if error.args[0] != name:  # ambiguous
+            raise
+    for _, program in model._programs:
+        for group in program.groups:
+            full = program.part_names[id(group)]
+            if full == name or full.endswith(f"/{name}"):
+                words = f"{name}: expected a weight that is stored dense, got {group.op.type} (its parts can be set)"
+                raise UnsupportedError(words, file=model.path)
+    raise KeyError(f"weight: expected a name in {model.path}, got {name!r}")
+
+
+# --------------------------------------------------------------------------------------------------------------- copies
+
+
+def _require_output(model: Model, source: str, target: str, force: bool) -> None:
+    """Refuse a place for a copy that is the model, lies in it or around it, or holds something else.
+
+    Raises:
+        ValueError, FileExistsError, UnsupportedError.
+    """
+    real, place = os.path.realpath(source), os.path.realpath(target)
+    if f"{place}{os.sep}".startswith(f"{real}{os.sep}") or f"{real}{os.sep}".startswith(f"{place}{os.sep}"):
+        raise ValueError(f"output {target}: expected a place outside the model {source}, got one inside or around it")
+    if os.path.isdir(source) and os.path.lexists(target):
+        is_model = any(os.path.lexists(os.path.join(target, name)) for name in ("Manifest.json", "model.mil", "model0"))
+        if not is_model:
+            raise FileExistsError(f"output {target}: expected nothing or a model, got something else")
+        if not force:
+            raise FileExistsError(f"output {target}: expected nothing, got a model (--force replaces it)")
+    constants = (c for _, program in model._programs for c in program.scan.constants)
+    if not os.path.isdir(source) and any(c.storage == _codec.BLOB for c in constants):
+        words = (
+            f"output {target}: expected a model whose weights can be copied with it, got a file that refers to others"
+        )
+        raise UnsupportedError(words, file=source)
+
+
+@contextlib.contextmanager
+def _copied(source: str, target: str, force: bool) -> Iterator[str]:
+    """Give the path of a copy, which becomes `target` on success."""
+    if not os.path.isdir(source):
+        with whole_file(target, force) as name:
+            _copy_file(source, name)
+            yield name
+        return
+    import shutil
+
+    with NewDirectory(target, replace=os.path.isdir(target)) as new:
+        shutil.copytree(
+            source, new.name, symlinks=True, ignore=_ours, copy_function=_copy_file, dirs_exist_ok=True
+        )  # fmt: skip
+        yield new.name
+
+
+def _ours(_: str, names: list[str]) -> list[str]:
+    return [name for name in names if name.startswith(PREFIX) or name.endswith((journal.JOURNAL, journal.STAGED))]
+
+
+def _copy_file(source: str, target: str) -> None:
+    mapped = MappedFile(source)
+    try:
+        mode = stat.S_IMODE(os.fstat(mapped.fd).st_mode) | stat.S_IWUSR  # the copy is about to be changed
+        fd = os.open(target, _FLAGS, mode)
+        try:
+            copy_range(mapped, 0, mapped.nbytes, fd, 0)
+        finally:
+            os.close(fd)
+    finally:
+        mapped.close()

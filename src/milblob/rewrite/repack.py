@@ -1,0 +1,494 @@
+"""milblob.repack: rewrite a model, or weight files, in bulk. Plan, then execute."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import _codec
+from ..arguments import as_integer, require, require_calls, require_flags
+from ..blobs.writer import ALIGNMENTS
+from ..dtypes import DType, as_dtype
+from ..errors import FormatError, UnsupportedError
+from ..model.manifest import listed_files, with_folders
+from ..model.model import Model
+from ..program.relocate import relocate
+from ..program.splice import splice
+from ..storage import journal
+from ..storage.mapped import Mapping as FileMapping
+from ..storage.output import NewDirectory, lock, whole_file
+from ..storage.transfer import write_at
+from ..values.cast import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
+from .arrange import WEIGHT_COUNT, Arrangement, Change, Options
+from .destination import (
+    copy_entry,
+    is_in_place,
+    new_file,
+    require_destination,
+    set_mode,
+    walk,
+    write_spliced,
+)
+from .tasks import DENSE, Item, Task, add_counts, make_tasks, run_tasks, write_dense
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of the tensor or file that was written last, the bytes written so far, and those of all."""
+
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+
+
+class Report(NamedTuple):
+    """What a repacking changes, or changed.
+
+    Attributes:
+        source, output: paths.
+        changes: one row per tensor, in Program order, then records that nothing refers to.
+        files: weight files of the result that are written anew: (name, records, bytes).
+        nbytes, nbytes_after: of all weights as stored: every record, and every immediate that is listed.
+        done: False for a dry run.
+    """
+
+    source: str
+    output: str
+    changes: list[Change]
+    files: list[tuple[str, int, int]]
+    nbytes: int
+    nbytes_after: int
+    done: bool
+
+    @property
+    def changed(self) -> list[Change]:
+        """The rows of tensors that are not just kept or moved."""
+        return [change for change in self.changes if change.actions]
+
+    def counts(self) -> dict[str, int]:
+        """How many tensors each action concerns."""
+        result: dict[str, int] = {}
+        for change in self.changes:
+            for action in change.actions:
+                result[action] = result.get(action, 0) + 1
+        return result
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        rows = []
+        for c in self.changes:
+            row: dict[str, Any] = {"name": c.name, "actions": c.actions}
+            for key in ("dtype", "nbytes", "file", "offset"):
+                before, after = getattr(c, key), getattr(c, f"{key}_after")
+                row[key] = str(before) if isinstance(before, DType) else before
+                row[f"{key}_after"] = str(after) if isinstance(after, DType) else after
+            if "cast" in c.actions and self.done:
+                row |= {"overflow": c.overflow, "nan": c.nan, "underflow": c.underflow}
+            rows.append(row)
+        return {
+            "source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes,
+            "nbytes_after": self.nbytes_after, "actions": self.counts(),
+            "files": [{"file": name, "records": count, "nbytes": nbytes} for name, count, nbytes in self.files],
+            "tensors": rows,
+        }  # fmt: skip
+
+
+def repack(
+    src: Any,
+    dst: str | os.PathLike[str],
+    *,
+    cast: Any = None,
+    dedupe: bool = False,
+    gc: bool = False,
+    externalize: int | bool | None = None,
+    inline: int | bool | None = None,
+    split: str | int | None = None,
+    merge: bool = False,
+    align: int = 64,
+    canonical: bool = False,
+    decompress: bool = False,
+    select: str | Sequence[str] | None = None,
+    functions: str | Sequence[str] | None = None,
+    overflow: str = "error",
+    nan: str = "keep",
+    force: bool = False,
+    dry_run: bool = False,
+    executor: "Executor | None" = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Rewrite a model with its weights stored in another way.
+
+    With nothing asked for, the result is a copy, byte for byte. What is asked for is done to all tensors, or to those
+    that `select` names; everything else stays: unknown fields of the Program, the order of its maps, other files of the
+    package, permissions, links. Everything is planned before a byte is written; what a cast meets is known when it is
+    done. The result appears whole or not at all. Memory grows with the number of tensors, not with their size, but for
+    values that are cast or inlined inside the Program.
+
+    Args:
+        src: a .mlpackage; a .mlmodelc (no cast, externalize, inline, decompress, functions); a .mlmodel without a
+            weight file; a blob file, or several, to be merged into one.
+        dst: where the result goes. May be `src` itself, which is then replaced.
+        cast: dtype -> dtype, among float32, float16 and bfloat16; or one dtype, for all of them. Round to nearest even.
+            float32 as float16 becomes a `constexpr_cast`, so that the type does not change for who reads it. Without
+            `select`, vectors that would become one, and values inside other operations, stay as they are.
+        dedupe: keep one of several equal records. Equal means dtype, count and bytes; nothing is decided by a hash.
+        gc: drop records that nothing refers to. (What loses its last reference here is always dropped.)
+        externalize: move immediates of so many elements or more to the weight file; True for 10. For systems before
+            iOS 18 only the dtypes that coremltools puts there.
+        inline: move records of fewer elements into the Program; True for 10.
+        split: "function": the records that only one function uses go to a weight file of their own; or a size in bytes
+            that weight files shall not pass (a larger record has a file to itself; where none does, nothing moves).
+        merge: one weight file for all.
+        align: data begins at multiples of 64, 4096 or 16384 bytes.
+        canonical: records in the order in which the Program refers to them, reserved bytes zero: the same model gives
+            the same bytes, wherever it was written.
+        decompress: make compressed weights (all, or those that `select` names) dense: the operation that yields one
+            becomes a `const` of the same name, output and type, its values those that `Tensor.read` gives. What was
+            only a part of it goes. Not together with `cast`: repack twice.
+        select: glob, or several: names of tensors that are cast, externalized, inlined or decompressed.
+        functions: name, or several: the functions that the result has.
+        overflow: what a cast does with a number that is too large: "error", "inf", "clamp" (largest finite number).
+        nan: "keep", or "error": a cast that meets a NaN refuses.
+        force: replace `dst` if it exists: a model by a model, a file by a file; nothing else is ever replaced.
+        dry_run: plan only.
+        executor: any concurrent.futures.Executor that runs the copying and casting; default: threads, for casts.
+        progress: called from this thread as tensors and files are done: (name, bytes so far, bytes in all).
+
+    Returns:
+        Report.
+
+    Raises:
+        ProgramError: after a cast an operation would not type-check; the consumer is named.
+        OverflowError, ValueError: values that `overflow` or `nan` does not allow; the tensor is named.
+        UnsupportedError: not possible with this kind of model.
+        KeyError: no such function. FileExistsError: `dst` exists. BlockingIOError: `dst` is `src`, and somebody else
+            writes to it. OSError: files that cannot be read or written.
+        FormatError, ResolveError: a broken source, or one that was changed meanwhile.
+        Whatever is raised, `dst` is as it was.
+    """
+    sources = _paths(src)
+    require_flags(
+        dedupe=dedupe, gc=gc, merge=merge, canonical=canonical, decompress=decompress, force=force, dry_run=dry_run
+    )
+    require_calls(progress=progress)
+    if executor is not None and not hasattr(executor, "submit"):
+        raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
+    options = Options(
+        _casts(cast), bool(dedupe), bool(gc), _threshold("externalize", externalize), _threshold("inline", inline),
+        _split(split), bool(merge), align, bool(canonical), _globs(select), _names("functions", functions),
+        overflow, nan, bool(decompress),
+    )  # fmt: skip
+    _require_options(options)
+    return _Repacking(sources, os.fsdecode(os.fspath(dst)), options, force, executor, progress).run(dry_run)
+
+
+def _paths(src: Any) -> list[str]:
+    paths = [src] if isinstance(src, str | os.PathLike) else list(src) if isinstance(src, list | tuple) else []
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"src: expected paths, got {type(path).__name__}")
+    if not isinstance(src, str | os.PathLike | list | tuple):
+        words = "a path, or a list of several, of what is to be rewritten (a buffer can be written to a file first)"
+        raise TypeError(f"src: expected {words}, got {type(src).__name__}")
+    if not paths:
+        raise ValueError("src: expected a path or several, got none")
+    return [os.fsdecode(os.fspath(path)).rstrip("/\\" if os.name == "nt" else "/") or "/" for path in paths]
+
+
+def _casts(asked: Any) -> dict[DType, DType]:
+    if asked is None:
+        return {}
+    if isinstance(asked, Mapping):
+        pairs = [(as_dtype(key), as_dtype(value)) for key, value in asked.items()]
+    else:
+        pairs = [(dtype, as_dtype(asked)) for dtype in _FLOATS]
+    for pair in pairs:
+        for dtype in pair:
+            if dtype not in _FLOATS:
+                raise TypeError(f"cast: expected float32, float16 or bfloat16, got {dtype}")
+    return {a: b for a, b in pairs if a is not b}
+
+
+def _threshold(name: str, value: int | bool | None) -> int | None:
+    if value is None or value is False:
+        return None
+    if value is True:
+        return WEIGHT_COUNT
+    count = as_integer(name, value, "a number of elements, True or False")
+    if count < 0:
+        raise ValueError(f"{name}: expected a number of elements, got {count}")
+    return count
+
+
+def _split(value: str | int | None) -> str | int | None:
+    return value if value is None or isinstance(value, str) else as_integer("split", value, "'function' or a size")
+
+
+def _names(what: str, value: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    require(what, value, Iterable, "a name or several")
+    names = (value,) if isinstance(value, str) else tuple(value)
+    for name in names:
+        require(what, name, str, "names")
+    return names
+
+
+def _globs(value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """What `select` names; () for everything, which an empty list does not mean."""
+    globs = _names("select", value)
+    if globs == ():
+        raise ValueError("select: expected a glob or several, got none; None selects everything")
+    return globs or ()
+
+
+def _require_options(options: Options) -> None:
+    def one_of(name: str, value: Any, choices: Iterable[Any]) -> None:
+        if value not in choices:
+            raise ValueError(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r}")
+
+    one_of("align", options.align, ALIGNMENTS)
+    one_of("overflow", options.overflow, OVERFLOW_POLICIES)
+    one_of("nan", options.nan, NAN_POLICIES)
+    if isinstance(options.split, str):
+        one_of("split", options.split, ("function",))
+    elif options.split is not None and options.split < 192:
+        raise ValueError(f"split: expected 'function' or a size of 192 bytes or more, got {options.split}")
+    if options.externalize is not None and options.inline is not None and options.externalize < options.inline:
+        words = f"expected at most the {options.externalize} elements from which on values are externalized"
+        raise ValueError(f"inline: {words}, got {options.inline}")
+    if options.decompress and options.cast:
+        raise ValueError("decompress: expected it without cast, got both; the result can be cast")
+    if options.merge and options.split is not None:
+        raise ValueError("merge: expected it without split, got both")
+
+
+class _Repacking:
+    """One call of `repack`."""
+
+    def __init__(
+        self,
+        sources: list[str],
+        dst: str,
+        options: Options,
+        force: bool,
+        executor: "Executor | None",
+        progress: Progress | None,
+    ) -> None:
+        self._sources = sources
+        self._dst = dst
+        self._options = options
+        self._force = force
+        self._executor = executor
+        self._progress = progress
+        self._in_place = self._has_lock = False
+        self._held: dict[str, FileMapping] = {}
+        self._models: list[Model] = []
+        self._done = self._total = 0  # bytes
+
+    def run(self, dry_run: bool) -> Report:
+        with contextlib.ExitStack() as stack:
+            before = [os.stat(path) for path in self._sources]
+            options = self._options
+            constants = options.decompress or (options.externalize is not None and options.externalize < WEIGHT_COUNT)
+            models = [stack.enter_context(Model(path, stored=True, constants=constants)) for path in self._sources]
+            model, self._models = models[0], models
+            for other in models[1:]:
+                if {model.kind, other.kind} != {"blob"}:
+                    words = "repack of several: expected weight files, got a model (merge-functions joins packages)"
+                    raise UnsupportedError(words, file=model.path)
+            if model.kind != "mil":
+                require_destination(self._sources, model.kind, self._dst, self._force)
+            self._in_place = is_in_place(self._sources, self._dst)
+            if self._in_place and not dry_run:
+                self._lock(models, stack)
+            required = listed_files(self._sources[0]) if model.kind == "mlpackage" else []
+            arrangement = Arrangement(models, self._options, required)
+            for opened in models:
+                self._held |= {os.path.realpath(str(mapped.name)): mapped for mapped in opened._package._mappings}
+            for mapped in self._held.values():
+                arrangement.records.origin(mapped)
+            if not dry_run:
+                write = self._write_directory if model.kind in ("mlpackage", "mlmodelc") else self._write_file
+                write(model, arrangement, before)
+            rows = arrangement.records.files.items()
+            files = [(name, len(items), nbytes) for name, (items, nbytes) in rows]
+            return self._report(arrangement.changes, files, not dry_run)
+
+    def _report(self, changes: list[Change], files: list[tuple[str, int, int]], done: bool) -> Report:
+        counted: set[tuple[str | None, int | None]] = set()
+        before = 0
+        for change in changes:  # a record that two tensors share counts once
+            if change.file is None or (change.file, change.offset) not in counted:
+                before += change.nbytes
+                counted.add((change.file, change.offset))
+        after = sum(change.nbytes_after for change in changes)
+        return Report(", ".join(self._sources), self._dst, changes, files, before, after, done)
+
+    # --------------------------------------------------------------------------------------------- others that write
+
+    def _lock(self, models: list[Model], stack: contextlib.ExitStack) -> None:
+        """Keep other writers out of a model that is to be replaced, so that no change of theirs is lost."""
+        real = os.path.realpath(self._dst)
+        if os.name != "nt":  # an open file cannot be replaced there, and directories have no locks
+            fd = os.open(real, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            stack.callback(os.close, fd)
+            try:
+                lock(fd, real)
+                self._has_lock = True
+            except (BlockingIOError, FileNotFoundError):
+                raise
+            except OSError:
+                pass  # a file system without locks
+        for model in models:  # opened before the lock was held, because opening may have to complete a change
+            for mapped in model._package._mappings:
+                if not os.path.samestat(os.fstat(mapped.fd), os.stat(str(mapped.name))):
+                    raise FormatError("file: expected the one that was opened, got another", file=mapped.name)
+            journal.require_none(str(model.path))
+
+    def _leave_source(self, arrangement: Arrangement, before: list[os.stat_result]) -> None:
+        """Close the source, or refuse one that somebody has written to meanwhile: the result might be a mixture."""
+        for path, status in zip(self._sources, before, strict=True):
+            if not os.path.samestat(os.stat(path), status):
+                raise FormatError("model: expected no change while it is read, got another in its place", file=path)
+        for origin, mapped in arrangement.records.origins.items():
+            origin.require_same(mapped.fd)
+        for model in self._models:  # all is written; and Windows does not let go of what is open, here or elsewhere
+            model.close()
+
+    # --------------------------------------------------------------------------------------------------------- writing
+
+    def _write_directory(self, model: Model, arrangement: Arrangement, before: list[os.stat_result]) -> None:
+        records = arrangement.records
+        root, gone = records.root, {name for name in records.gone if name not in records.files}
+        changed = self._changed_files(model, arrangement)
+        entries = list(walk(root))
+        new = {*records.gone, *changed}
+        whole = [name for name, is_directory in entries if not is_directory and _plain(name) not in new]
+        self._total += sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
+        self._total += sum(item.target_nbytes for items, _ in records.files.values() for item in items)
+        with NewDirectory(self._dst, replace=os.path.isdir(self._dst), locked=self._has_lock) as directory:
+            for name, is_directory in entries:
+                origin, target = os.path.join(root, name), os.path.join(directory.name, name)
+                if is_directory:
+                    os.mkdir(target)
+                elif _plain(name) in changed:
+                    with new_file(target) as fd:
+                        if isinstance(changed[_plain(name)], list):
+                            write_at(fd, changed[_plain(name)], 0)
+                        else:
+                            held = self._held[os.path.realpath(origin)]
+                            write_spliced(changed[_plain(name)], held, fd, self._counter(_plain(name)))
+                    set_mode(target, os.stat(origin).st_mode)
+                elif os.path.islink(origin) and _plain(os.path.relpath(os.path.realpath(origin), root)) in gone:
+                    continue  # a second name of a file that there is no more
+                elif _plain(name) not in records.gone:
+                    written = self._counter(_plain(name))
+                    copy_entry(root, name, target, written, self._held.get(os.path.realpath(origin)))
+            self._write_weights(model, arrangement, directory.name)
+            for name, is_directory in reversed(entries):
+                if is_directory:  # its owner may go on writing to it: it must be possible to replace this model again
+                    set_mode(os.path.join(directory.name, name), os.stat(os.path.join(root, name)).st_mode, least=0o700)
+            set_mode(directory.name, os.stat(root).st_mode, least=0o700)
+            changed.clear()  # which holds bytes of the source
+            self._leave_source(arrangement, before)
+
+    def _changed_files(self, model: Model, arrangement: Arrangement) -> dict[str, Any]:
+        """Name of a file that is neither a weight file nor copied -> what it becomes: bytes in a list, or a Spliced."""
+        records = arrangement.records
+        changed: dict[str, Any] = {}
+        moves: dict[str, dict[Any, Any]] = {}
+        for prefix, old, new in arrangement.moves():
+            moves.setdefault(prefix, {})[old] = new
+        for part, _ in model._programs:
+            mapped, name = part.mapping, _inside(records.root, str(part.mapping.name))
+            if part.is_text and moves.get(part.prefix):
+                text = relocate(bytes(mapped.live()), moves[part.prefix], mapped.name)
+                changed[name] = [text]
+            elif not part.is_text and arrangement.edits:
+                changed[name] = splice(mapped, (0, mapped.nbytes), arrangement.edits)
+                self._total += changed[name].nbytes
+        if model.kind == "mlpackage":
+            have = {name.rpartition("/")[0] for name in records.weight_files}
+            new_places = sorted({name.rpartition("/")[0] for name in records.files} - have)
+            data = with_folders(self._sources[0], new_places)
+            if data is not None:
+                changed["Manifest.json"] = [data]
+        return changed
+
+    def _write_file(self, model: Model, arrangement: Arrangement, before: list[os.stat_result]) -> None:
+        """A bare weight file, or a model file without one."""
+        with whole_file(self._dst, force=self._force or self._in_place, locked=self._has_lock) as name:
+            if model.kind == "blob" and arrangement.records.files:
+                ((items, nbytes),) = arrangement.records.files.values()
+                self._total = sum(item.target_nbytes for item in items)
+                self._fill([(name, items, nbytes)], arrangement.changes)
+            elif arrangement.edits:
+                mapped = model._programs[0][0].mapping
+                spliced = splice(mapped, (0, mapped.nbytes), arrangement.edits)
+                self._total = spliced.nbytes
+                with new_file(name) as fd:
+                    write_spliced(spliced, mapped, fd, self._counter(os.path.basename(str(mapped.name))))
+            else:
+                real = os.path.realpath(self._sources[0])
+                self._total = os.stat(real).st_size
+                written = self._counter(os.path.basename(real))
+                copy_entry(os.path.dirname(real), os.path.basename(real), name, written, self._held.get(real))
+            self._leave_source(arrangement, before)
+
+    def _write_weights(self, model: Model, arrangement: Arrangement, directory: str) -> None:
+        records = arrangement.records
+        files = []
+        for name, (items, nbytes) in records.files.items():
+            path = os.path.join(directory, *name.split("/"))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            files.append((path, items, nbytes))
+        self._fill(files, arrangement.changes)
+        for (path, items, _), name in zip(files, records.files, strict=True):
+            like = records.weight_files.get(name)
+            if like is None:  # as private as what is in it was
+                like = next((f for i in items for f in records.weight_files.values() if f.base == i.base), None)
+            mapped = like.reader._mapping if like is not None else model._programs[0][0].mapping
+            set_mode(path, os.fstat(mapped.fd).st_mode)
+
+    def _fill(self, files: list[tuple[str, list[Item], int]], changes: list[Change]) -> None:
+        """Write weight files: headers here, records by the workers."""
+        tasks: list[Task] = []
+        numbered: list[Item] = []
+        dense: list[tuple[str, Item]] = []
+        for path, items, nbytes in files:
+            with new_file(path) as fd:
+                os.ftruncate(fd, nbytes)
+                write_at(fd, [_codec.blob_header(len(items))], 0)
+            tasks += make_tasks(path, items, len(numbered), self._options.overflow, self._options.nan)
+            numbered += items
+            dense += [(path, item) for item in items if item.how == DENSE]
+        first = {id(change.item.first): change for change in reversed(changes) if change.item is not None}
+
+        def done(task: Task, counts: Any) -> None:
+            for number, found in counts:
+                change = first[id(numbered[number])]
+                total = add_counts(CastCounts(change.overflow, change.nan, change.underflow), found)
+                change.overflow, change.nan, change.underflow = total
+            for step in task.steps:
+                self._advance(step.name, step.written_nbytes)
+
+        run_tasks(self._executor, tasks, done)
+        for path, item in dense:  # behind the tasks, which may write zeros between the records that are theirs
+            write_dense(path, item, self._counter(item.name))
+
+    def _advance(self, name: str, nbytes: int) -> None:
+        self._done += nbytes
+        if self._progress is not None:
+            self._progress(name, self._done, max(self._total, self._done))
+
+    def _counter(self, name: str) -> Callable[[int], None]:
+        return lambda nbytes: self._advance(name, nbytes)
+
+
+def _plain(name: str) -> str:
+    return name.replace(os.sep, "/")
+
+
+def _inside(root: str, path: str) -> str:
+    return _plain(os.path.relpath(os.path.realpath(path), root))

@@ -1,0 +1,234 @@
+"""Files and buffers as one thing: held, mapped read-only or read, checked for shrinking."""
+
+import contextlib
+import io
+import mmap
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .._codec import Buffer
+from ..errors import FormatError
+
+_KINDS = (
+    (stat.S_ISDIR, "directory"),
+    (stat.S_ISFIFO, "FIFO"),
+    (stat.S_ISCHR, "character device"),
+    (stat.S_ISBLK, "block device"),
+    (stat.S_ISSOCK, "socket"),
+)
+LFS_PREFIX = b"version https://git-lfs.github.com/spec/"
+# O_NONBLOCK so that opening a FIFO returns at once and can be refused; it does nothing on regular files.
+_OPEN_FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NONBLOCK", "O_BINARY", "O_NOCTTY"))
+
+
+class Mapping:
+    """The bytes of one file or buffer, read-only, for as long as this object or an array over it lives.
+
+    A file is memory-mapped: nothing is read before it is touched. If another process truncates the file, touching the
+    lost pages of an array that was handed out before kills the process with SIGBUS; no library can promise otherwise.
+    `check_size` notices it before anything new is handed out. With `is_mapped=False` the file is read into memory,
+    once and whole: nothing that happens to it later matters, and each array over it keeps all of that memory.
+
+    Threads may share it, and one may close it while others read: these then have what they asked for, or a ValueError
+    that says that the file is closed.
+
+    Attributes:
+        buffer: what `_codec` reads from and arrays are made over; None after close.
+        name: the path as given, or None for memory.
+        fd: an own descriptor of the file, for positioned reads; -1 for memory, for what was read, and after close.
+            Where another thread may close, it is only to be used inside `held`: the system gives the number to the next
+            file that is opened.
+    """
+
+    __slots__ = ("_lock", "_mmap", "_users", "buffer", "fd", "name")
+
+    def __init__(self, source: Any, name: str | None = None, *, is_mapped: bool = True) -> None:
+        """Map, or read, a path, a file object or a buffer.
+
+        Args:
+            source: str or PathLike; an open binary file, or any object with `read` and `seek`; or any C-contiguous
+                buffer, which is used where it lies and must not change. A file object that is no plain file is read
+                whole.
+            name: what messages call it.
+            is_mapped: map files; else read them into memory of this object's own. A buffer is used where it lies.
+
+        Raises:
+            OSError: the file cannot be opened or read.
+            FormatError: not a regular file, a Git LFS pointer, or it became shorter while it was read.
+            BufferError: a strided buffer. TypeError: nothing of all that.
+        """
+        self._mmap: mmap.mmap | None = None
+        self._lock = threading.Lock()
+        self._users = 0
+        self.fd = -1
+        self.name = name
+        take = self._map if is_mapped else self._read
+        if isinstance(source, str | os.PathLike):
+            path = os.fspath(source)
+            self.name = name or os.fsdecode(path)
+            self.fd = os.open(path, _OPEN_FLAGS)  # closed by `close`, or when this object goes
+            data = take()
+        elif hasattr(source, "read") and not isinstance(source, mmap.mmap):
+            data = self._of_file_object(source, take)
+        else:
+            data = source
+        try:
+            buffer = Buffer(data, self.name)
+        except TypeError:
+            words = f"source: expected a path, a buffer or a file object, got {type(source).__name__}"
+            raise TypeError(words) from None
+        self.buffer: Buffer | None = buffer
+        if buffer.nbytes < 1024 and bytes(memoryview(data)[: len(LFS_PREFIX)]) == LFS_PREFIX:
+            raise FormatError(self._lfs_words(bytes(data)), offset=0, file=self.name)
+
+    def _of_file_object(self, source: Any, take: Callable[[], Any]) -> Any:
+        # Only a plain file may be mapped in its place: gzip's also have a descriptor, of the compressed file.
+        plain = getattr(source, "file", source)  # what tempfile wraps
+        if not isinstance(getattr(plain, "raw", plain), io.FileIO):
+            source.seek(0)
+            return source.read()
+        self.fd = os.dup(source.fileno())
+        name = getattr(source, "name", None)
+        self.name = self.name or (name if isinstance(name, str) else None)
+        return take()
+
+    def _file_nbytes(self) -> int:
+        status = os.fstat(self.fd)
+        if not stat.S_ISREG(status.st_mode):
+            kind = next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "special file")
+            raise FormatError(f"file: expected a regular file, got a {kind}", file=self.name)
+        return status.st_size
+
+    def _map(self) -> Any:
+        if self._file_nbytes() == 0:
+            return b""
+        self._mmap = mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ)
+        return self._mmap
+
+    def _read(self) -> Any:
+        nbytes, done = self._file_nbytes(), 0
+        # Memory of its own mapping: not zeroed by hand, given back as soon as the last array is gone, and in huge pages
+        # where the kernel has them, since touching it first costs more than reading.
+        memory: Any = mmap.mmap(-1, nbytes) if nbytes > 0 else b""
+        if nbytes > 0 and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        with io.FileIO(self.fd, closefd=False) as file, memoryview(memory) as view:
+            position = file.tell()  # a descriptor that was copied from a file object shares its position
+            file.seek(0)
+            while done < nbytes and (some := file.readinto(view[done:])):
+                done += some
+            file.seek(position)
+        self.__del__()  # what is read later must come from here, and not from a file that may have changed
+        if done < nbytes:
+            words = f"size: expected {nbytes} bytes as when it was opened, got {done}"
+            raise FormatError(words, offset=done, file=self.name)
+        return memory
+
+    @staticmethod
+    def _lfs_words(data: bytes) -> str:
+        sizes = [line[5:].decode("ascii", "replace") for line in data.splitlines() if line.startswith(b"size ")]
+        size = f" of {sizes[0]} bytes" if sizes else ""
+        return f"content: expected the file itself{size}, got a Git LFS pointer (run `git lfs pull`)"
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes when it was mapped."""
+        return self.live().nbytes
+
+    def live(self) -> Buffer:
+        """Return the buffer, or raise ValueError after close."""
+        if self.buffer is None:
+            raise ValueError("I/O operation on closed file" + (f" {self.name}" if self.name else ""))
+        return self.buffer
+
+    def check_size(self) -> Buffer:
+        """Return the buffer if the file still has all the bytes that were mapped.
+
+        Raises:
+            FormatError: the file has shrunk since it was opened.
+        """
+        buffer = self.live()
+        mapped = self._mmap  # another thread may close
+        if mapped is not None:
+            try:
+                now = mapped.size()
+            except (ValueError, OSError):
+                self.live()  # says so, if it was closed meanwhile
+                raise
+            if now < buffer.nbytes:
+                self.live()
+                raise FormatError(
+                    f"size: expected {buffer.nbytes} bytes as when it was opened, got {now}", offset=now, file=self.name
+                )
+        return buffer
+
+    def read_at(self, offsets: list[int], nbytes: int) -> bytes | None:
+        """Read `nbytes` at each of the offsets from the file itself, one run after another.
+
+        Through the mapping each of them would be a page fault that maps the cached pages around it; a positioned read
+        maps nothing (bench/bench_load.py shows what stays resident).
+
+        Returns:
+            The bytes; None where they can only be had through the mapping: a buffer, a platform without positioned
+            reads, an offset outside the file, a file that has shrunk.
+        """
+        last = self.live().nbytes - nbytes
+        with self.held() as fd:
+            if fd < 0 or not hasattr(os, "pread") or not all(0 <= offset <= last for offset in offsets):
+                return None
+            data = b"".join([os.pread(fd, nbytes, offset) for offset in offsets])
+        return data if len(data) == nbytes * len(offsets) else None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[int]:
+        """Yield `fd`, which stays open until this ends, whoever closes; -1 if there is none.
+
+        Raises:
+            ValueError: it is closed.
+        """
+        with self._lock:
+            self.live()
+            self._users += 1
+        try:
+            yield self.fd
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._drop()
+
+    def expect_random(self, random: bool) -> None:
+        """Advise the kernel of the reads to come: a little here and there, or (False) whole arrays.
+
+        Listing touches 64 bytes per record; with default read-ahead a cold file is mostly read for nothing.
+        """
+        mapped = self._mmap
+        if mapped is not None and hasattr(mapped, "madvise"):
+            try:
+                mapped.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
+            except ValueError:
+                self.live()  # says so, if it was closed meanwhile
+                raise
+
+    def close(self) -> None:
+        """Let go of the bytes. Arrays over them stay valid and keep the mapping until the last of them is gone."""
+        with self._lock:
+            self.buffer = None
+            mapped, self._mmap = self._mmap, None
+            self._drop()
+        if mapped is not None:
+            with contextlib.suppress(BufferError):  # arrays are alive: unmapped when they are gone
+                mapped.close()
+
+    def _drop(self) -> None:
+        """Close the descriptor, if nobody uses it or will."""
+        if self.buffer is None and not self._users:
+            self.__del__()
+
+    def __del__(self) -> None:
+        fd, self.fd = getattr(self, "fd", -1), -1
+        if fd >= 0:
+            os.close(fd)

@@ -1,0 +1,1 @@
+"""Bytes to arrays and back: tensor values, casts, dense values of compressed weights."""

@@ -1,0 +1,74 @@
+"""Arrays that callers give to be filled (`out=`): refused where they do not fit, written straight where they can be."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def require_fit(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Refuse an output array of another dtype or shape, or that cannot hold as many values.
+
+    Raises:
+        TypeError: no array.
+        ValueError: another dtype or shape, a read-only array, or one whose elements share memory.
+    """
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out: expected a NumPy array, got {type(out).__name__}")
+    if out.dtype != dtype:
+        raise ValueError(f"out: expected dtype {dtype}, got {out.dtype}")
+    if out.shape != shape:
+        raise ValueError(f"out: expected shape {shape}, got {out.shape}")
+    if not out.flags.writeable:
+        raise ValueError("out: expected a writable array, got a read-only one")
+    if not out.flags.forc and _has_overlap(out):
+        raise ValueError(f"out: expected memory of its own for each element, got strides {out.strides} for {shape}")
+
+
+def _has_overlap(array: np.ndarray[Any, Any]) -> bool:
+    """Whether elements share memory, or lie in an order that only as_strided makes, where it takes long to say."""
+    nbytes = array.itemsize  # that all dimensions with smaller strides span
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True)):
+        if size > 1:
+            if stride < nbytes:
+                return array.size > 0
+            nbytes += stride * (size - 1)
+    return False
+
+
+def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Copy `values` to `out`, which must have their dtype and as many elements; return `out`.
+
+    Raises:
+        TypeError: no array.
+        ValueError: as `require_fit`.
+    """
+    require_fit(out, values.dtype, values.shape)
+    np.copyto(out, values)
+    return out
+
+
+def filled(
+    out: np.ndarray[Any, Any] | None,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    fill: Callable[[np.ndarray[Any, Any]], object],
+) -> np.ndarray[Any, Any]:
+    """Return an array of `dtype` and `shape` that `fill` has written: a new one, or `out`.
+
+    Args:
+        out: array of that dtype and shape, or None. It is written to directly if its memory is one aligned piece, else
+            copied to. What it holds after an exception is unspecified.
+        fill: takes a C-contiguous, aligned array and writes every element.
+
+    Raises:
+        As `copy_into`, and whatever `fill` raises.
+    """
+    if out is not None:
+        require_fit(out, dtype, shape)
+        if out.flags.carray:
+            fill(out)
+            return out
+    values = np.empty(shape, dtype)
+    fill(values)
+    return values if out is None else copy_into(out, values)

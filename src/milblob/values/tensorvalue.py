@@ -1,0 +1,355 @@
+"""TensorValue <-> ndarray: which field holds the data, and whether it is what the declared type says."""
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any, cast
+
+import numpy as np
+
+from .. import _codec
+from ..arguments import as_integer, require
+from ..dtypes import DType, as_dtype
+from ..errors import FormatError, UnsupportedError
+from . import parallel
+from .arrays import copy_into, filled
+
+FLOATS, INTS, BOOLS, STRINGS, LONGINTS, DOUBLES, BYTES = range(1, 8)
+_VARINTS = (INTS, BOOLS, LONGINTS)
+FIELD_NAMES = ("nothing", "floats", "ints", "bools", "strings", "longInts", "doubles", "bytes")
+
+MAX_RANK = 64
+Shape = Sequence[int | None]
+
+
+def accepts(dtype: DType, field: int) -> bool:
+    """Whether values of `dtype` follow without loss from a TensorValue field.
+
+    Integers from ints and longInts (each value is checked against the dtype), float64 also from floats, and anything of
+    fixed size from bytes, little-endian and packed as in a blob file.
+    """
+    if field == BYTES:
+        return dtype is not DType.STRING
+    if field in (INTS, LONGINTS):
+        return dtype.is_integer
+    if field == FLOATS:
+        return dtype is DType.FLOAT32 or dtype is DType.FLOAT64
+    return field == dtype.field
+
+
+def unpack_tensor(
+    value: Any, dtype: Any, shape: int | Shape, *, out: np.ndarray[Any, Any] | None = None
+) -> np.ndarray[Any, Any]:
+    """Return the values of a TensorValue.
+
+    Args:
+        value: a serialized TensorValue (any C-contiguous buffer), or a TensorValue message of any protobuf binding,
+            milblob's or coremltools'. A buffer must not change while the array is in use.
+        dtype: DType, name or NumPy dtype that the enclosing Value declares.
+        shape: declared dimensions, or one number; one may be None (open), and then follows from the count.
+        out: array of dtype.numpy and that shape to fill instead; straight, without a copy in between, if it is
+            C-contiguous. What it holds after an exception is unspecified.
+
+    Returns:
+        ndarray of dtype.numpy and the given shape. From bytes, floats, doubles and byte-sized values of the bytes field
+        are a read-only view of `value`, possibly unaligned; everything else is a new array. Sub-byte values take one
+        byte each. Strings are an object array of str. With `out`, that array.
+
+    Raises:
+        FormatError: broken bytes; a field that does not hold this dtype; too many or too few elements; an element
+            outside the dtype. The message names the field and the element.
+        UnsupportedError: a shape that NumPy does not hold (more than 64 dimensions).
+        TypeError: `value` is neither bytes nor a TensorValue message.
+        ValueError: a negative dimension, or more than one that is open; `out` does not fit.
+
+    Spec: FORMATS of coremltools e0e2f42, mlmodel/format/MIL.proto, message TensorValue.
+    """
+    if hasattr(value, "SerializeToString"):
+        name = getattr(getattr(value, "DESCRIPTOR", None), "full_name", type(value).__name__)
+        if not name.endswith("MILSpec.TensorValue"):
+            raise TypeError(f"value: expected a TensorValue message, got {name}")
+        value = value.SerializeToString()
+    given: Any = (shape,) if hasattr(shape, "__index__") else shape  # a number, as NumPy takes it too
+    require("shape", given, Iterable, "a number or several")
+    sizes = tuple(None if size is None else as_integer("shape", size, "integers") for size in given)
+    if sizes.count(None) > 1:
+        raise ValueError(f"shape: expected at most one open dimension, got {sizes}")
+    if any(size is not None and size < 0 for size in sizes):
+        raise ValueError(f"shape: expected sizes of 0 or more, or None for an open one, got {sizes}")
+    try:
+        buffer = value if isinstance(value, _codec.Buffer) else _codec.Buffer(value)
+    except TypeError:
+        words = f"value: expected a buffer or a TensorValue message, got {type(value).__name__}"
+        raise TypeError(words) from None
+    return unpack_at(buffer, 0, buffer.nbytes, as_dtype(dtype), sizes, out)
+
+
+def unpack_at(
+    buffer: _codec.Buffer,
+    offset: int,
+    nbytes: int,
+    dtype: DType,
+    shape: tuple[int | None, ...],
+    out: np.ndarray[Any, Any] | None = None,
+) -> np.ndarray[Any, Any]:
+    """As unpack_tensor, for the TensorValue at [offset, offset + nbytes) of a held buffer."""
+    field, start, at, payload, chunk_count, string_count = _codec.tensor_locate(buffer, offset, nbytes)
+    require_shape(shape, offset, buffer.name)
+    open_count = shape.count(None)
+    if open_count > 1:
+        raise FormatError(f"shape: expected at most one open dimension, got {shape}", offset=offset, file=buffer.name)
+    known = prod([size for size in shape if size is not None])
+    if field == 0 or not accepts(dtype, field):
+        if field == 0 and known == 0:
+            nothing = np.empty([size or 0 for size in shape], dtype.numpy)
+            return nothing if out is None else copy_into(out, nothing)
+        expected = FIELD_NAMES[dtype.field]
+        raise FormatError(
+            f"tensor value of {dtype}: expected field {expected}, got {FIELD_NAMES[field]}",
+            offset=offset,
+            file=buffer.name,
+        )
+    if chunk_count > 1 and field != STRINGS:
+        buffer = _codec.Buffer(_codec.tensor_gather(buffer, offset + nbytes, field, start, payload), buffer.name)
+        at = 0
+    if field in _VARINTS and not open_count and known <= payload:
+        # Counted as they are decoded; a varint is a byte at least.
+        return _varints(buffer, field, dtype, at, payload, shape, out)
+    count = _count(buffer, field, dtype, at, payload, string_count, None if open_count else known)
+    if open_count:
+        shape = _close(shape, known, count)
+        known = prod(shape)  # type: ignore[arg-type]
+    if count != known:
+        raise _wrong_count(buffer, field, at, known, shape, count)
+    if field == STRINGS:
+        texts = np.empty(count, object)
+        texts[:] = _codec.tensor_strings(buffer, offset + nbytes, start, count)
+        texts = texts.reshape(cast("tuple[int, ...]", shape))
+        return texts if out is None else copy_into(out, texts)
+    if field in _VARINTS:
+        return _varints(buffer, field, dtype, at, payload, shape, out)
+    return _fixed(buffer, field, dtype, at, payload, count, shape, out)
+
+
+def _wrong_count(buffer: _codec.Buffer, field: int, at: int, known: int, shape: Any, count: int) -> FormatError:
+    words = f"elements of {FIELD_NAMES[field]}: expected {known} for shape {shape}, got {count}"
+    return FormatError(words, offset=at, file=buffer.name)
+
+
+def require_shape(shape: Shape, offset: int, file: str | None) -> None:
+    """Refuse a shape that no ndarray can have, even an empty one.
+
+    Raises:
+        UnsupportedError: more than 64 dimensions; or a zero (or an open dimension) among others that multiply to too
+            much, which no payload can be too short for.
+    """
+    if len(shape) > MAX_RANK:
+        raise UnsupportedError(
+            f"rank: expected at most {MAX_RANK}, which NumPy holds, got {len(shape)}", offset=offset, file=file
+        )
+    if not all(shape) and prod([size for size in shape if size]) >= 1 << 59:
+        words = f"shape: expected fewer than 2^59 elements, zeros left out, got {tuple(shape)}"
+        raise UnsupportedError(words, offset=offset, file=file)
+
+
+def _count(
+    buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, string_count: int, expected: int | None
+) -> int:
+    """The number of elements in a payload; bytes that make no whole element are refused."""
+    if field == STRINGS:
+        return string_count
+    if field in _VARINTS:
+        return _codec.varint_count(buffer, at, nbytes)
+    nbits = {FLOATS: 32, DOUBLES: 64}.get(field, dtype.nbits)
+    count = nbytes * 8 // nbits
+    if expected is not None and (expected * nbits + 7) // 8 == nbytes:
+        count = expected  # the padding bits of the last byte are not elements
+    if (count * nbits + 7) // 8 != nbytes:
+        words = f"bytes of {FIELD_NAMES[field]}: expected a multiple of {nbits // 8}, got {nbytes}"
+        raise FormatError(words, offset=at, file=buffer.name)
+    return int(count)
+
+
+def _close(shape: tuple[int | None, ...], known: int, count: int) -> tuple[int | None, ...]:
+    """Fill in the one open dimension; left at 0 where the count does not divide, which the caller then refuses."""
+    size = count // known if known else 0
+    return tuple(size if n is None else n for n in shape)
+
+
+def _fixed(
+    buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, count: int, shape: Any, out: Any
+) -> np.ndarray[Any, Any]:
+    """The values of floats, doubles or bytes: a view, unless they have to be unpacked or widened."""
+
+    def unpack(values: np.ndarray[Any, Any]) -> None:
+        if dtype is DType.BOOL:
+            _codec.varint_decode(buffer, at, nbytes, values, 1, 0, 1, True)
+        else:
+            parallel.unpack_bits(buffer, at, count, dtype.nbits, values)
+
+    if field == BYTES and (dtype is DType.BOOL or dtype.is_sub_byte):
+        return filled(out, dtype.numpy, shape, unpack)
+    stored: Any = dtype.numpy if field == BYTES else "<f4" if field == FLOATS else "<f8"
+    values: np.ndarray[Any, Any] = np.ndarray(shape, stored, memoryview(buffer), at)
+    if dtype.numpy != values.dtype:
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+            values = values.astype(dtype.numpy)
+    return values if out is None else copy_into(out, values)
+
+
+def _varints(
+    buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, shape: Any, out: Any
+) -> np.ndarray[Any, Any]:
+    """The values of ints, longInts or bools: a new array or `out`, every element checked against the dtype."""
+    low, high = dtype.range
+    # A field of signed numbers holds an unsigned dtype of its own width as the same bits.
+    if dtype is DType.UINT64 and field == LONGINTS:
+        low, high = -(1 << 63), (1 << 63) - 1
+    elif dtype.nbits == 32 and field == INTS:
+        low, high = -(1 << 31), (1 << 32) - 1  # some encoders write a negative int32 in five bytes
+    itemsize = max(dtype.nbits // 8, 1)
+
+    def decode(values: np.ndarray[Any, Any]) -> None:
+        try:
+            bounds = low, min(high, (1 << 63) - 1)
+            _codec.varint_decode(buffer, at, nbytes, values, itemsize, *bounds, field == BOOLS)
+        except FormatError:
+            count = _codec.varint_count(buffer, at, nbytes)
+            if count != values.size:
+                raise _wrong_count(buffer, field, at, values.size, shape, count) from None
+            raise
+        if dtype is DType.INT4:
+            nibbles = values.view(np.uint8)
+            nibbles &= 0x0F  # ml_dtypes keeps int4 zero-extended
+
+    return filled(out, dtype.numpy.newbyteorder("="), shape, decode)
+
+
+_VARINT_KINDS = {
+    DType.INT16: _codec.PACK_I16,
+    DType.UINT16: _codec.PACK_U16,
+    DType.INT32: _codec.PACK_I32,
+    DType.INT64: _codec.PACK_I64,
+    DType.UINT64: _codec.PACK_I64,
+}
+
+
+_CHOSEN = [np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64)]
+"""What NumPy makes of Python's own numbers."""
+
+
+def pack_tensor(array: Any, dtype: Any = None) -> bytes:
+    """Serialize an array as a TensorValue, byte for byte as protobuf writes what coremltools puts there.
+
+    Args:
+        array: anything NumPy makes an array of. Its shape is not stored; a strided array is copied.
+        dtype: DType, name or NumPy dtype to store; default: the array's own. Integers may be narrowed, every value is
+            checked; uint3 and uint6 must be named, their arrays are uint8. Floats are not converted on the way.
+
+    Returns:
+        bytes: the message TensorValue, ready for `TensorValue.FromString` or the value of a Program.
+
+    Raises:
+        TypeError: a dtype that MIL has not, or that the array's values do not belong to.
+        OverflowError: an element outside the dtype; its index is named.
+    """
+    if not isinstance(array, np.ndarray | np.generic) or isinstance(array, str | bytes):
+        array = as_array(array, None if dtype is None else as_dtype(dtype))
+    array = np.asarray(array)
+    own = as_dtype(array.dtype)
+    target = own if dtype is None else as_dtype(dtype)
+    if target is DType.STRING and own is DType.STRING:
+        return _codec.tensor_pack_strings([_utf8(text) for text in array.reshape(-1).tolist()])
+    if target is not own and not (target.is_integer and own.is_integer):
+        raise TypeError(f"array: expected elements of {target}, got {own}; convert them first")
+    if target.is_sub_byte:
+        elements, low, high = _one_byte_elements(array, own, target)
+        return _codec.tensor_pack(target.field, elements, target.nbits, low, high)
+    if target is not own:
+        array = narrow(array, target)
+    kind = _VARINT_KINDS.get(target, _codec.PACK_RAW)
+    array = np.require(array, array.dtype.newbyteorder("=" if kind != _codec.PACK_RAW else "<"), ["C", "A"])
+    if target is DType.BOOL and array.size and array.view(np.uint8).max() > 1:
+        array = array.view(np.uint8) != 0  # a view of foreign bytes: NumPy does not promise 0 and 1
+    return _codec.tensor_pack(target.field, array.reshape(-1).view(np.uint8), kind)
+
+
+def as_array(values: Any, wanted: Any) -> np.ndarray[Any, Any]:
+    """Make an array of a number or of lists, of `wanted` where NumPy would choose a dtype that is not meant.
+
+    Raises:
+        OverflowError: a number that is finite, and in `wanted` is not; its index is named.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind in "US":  # NumPy's fixed-width text loses NULs at the end, and takes numbers for text
+        return np.asarray(values, object)
+    is_chosen = array.dtype in _CHOSEN and wanted is not DType.STRING
+    if wanted is None or not (array.size == 0 or (is_chosen and not wanted.is_integer)):
+        return array
+    with np.errstate(over="ignore"):
+        converted = array.astype(wanted.numpy)
+    if array.size and wanted is not DType.BOOL and wanted is not DType.FLOAT64:
+        outside = np.isfinite(array) & ~np.isfinite(converted)
+        if outside.any():
+            index = int(outside.reshape(-1).argmax())
+            raise OverflowError(f"element {index}: expected a finite {wanted}, got {array.reshape(-1)[index]}")
+    return converted
+
+
+def _utf8(text: Any) -> bytes:
+    if isinstance(text, str):
+        return text.encode()
+    if isinstance(text, bytes):
+        return text.decode().encode()
+    raise TypeError(f"array: expected elements of str, got {type(text).__name__}")
+
+
+def narrow(array: np.ndarray[Any, Any], target: DType, first: int = 0) -> np.ndarray[Any, Any]:
+    """Convert integers to another integer dtype, every value checked; OverflowError names the first outside.
+
+    `first` is the index of the array's first element in a larger one, for that message.
+    """
+    low, high = target.range
+    wide = array.astype(np.int64) if array.dtype.kind not in "iu" else array
+    outside = (wide < low) | (wide > high)
+    if outside.any():
+        index = int(outside.reshape(-1).argmax())
+        raise OverflowError(f"element {first + index}: expected {low} to {high}, got {int(wide.reshape(-1)[index])}")
+    return wide.astype(target.numpy)
+
+
+def _one_byte_elements(
+    array: np.ndarray[Any, Any], own: DType, target: DType, first: int = 0
+) -> tuple[np.ndarray[Any, Any], int, int]:
+    """The elements of a sub-byte array as a vector of bytes, and the range that the packing kernel is to check."""
+    low, high = target.range
+    direct = array.dtype == np.int8 if target is DType.INT4 else array.dtype == np.uint8
+    if not direct:
+        array = array if own is target else narrow(array, target, first)
+        if target is DType.INT4:
+            low, high = -8, 15  # ml_dtypes keeps -1 as 0x0F; 0xFF would mean the same
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8), low, high
+
+
+def stored_bytes(array: np.ndarray[Any, Any], target: DType, first: int = 0) -> memoryview:
+    """Return the bytes that a blob file holds for an array: little-endian, sub-byte elements packed.
+
+    Args:
+        array: elements of `target`, or of another integer dtype or bools, then checked.
+        first: index of the first element in a larger array, for messages.
+
+    Returns:
+        memoryview of the array itself if it holds them as they are, else of new bytes.
+
+    Raises:
+        OverflowError: an element outside the dtype; its index is named.
+    """
+    own = as_dtype(array.dtype)
+    if target.is_sub_byte:
+        elements, low, high = _one_byte_elements(array, own, target, first)
+        out = np.empty(target.nbytes(elements.size), np.uint8)
+        parallel.pack_bits(elements, out, target.nbits, low, high, first)
+        return memoryview(out)  # type: ignore[arg-type,unused-ignore]
+    if target is not own:
+        array = narrow(array, target, first)
+    array = np.ascontiguousarray(array, target.numpy)
+    return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type,unused-ignore]
