@@ -86,7 +86,10 @@ def test_others(given, name, option, value, words, tmp_path):
 
 @pytest.mark.parametrize("source", [None, 3, 1.5, object(), [1], {"a": 1}], ids=lambda value: type(value).__name__)
 def test_sources(source):
-    for function in (milblob.open, milblob.load, milblob.BlobReader, milblob.check, milblob.content_hash):
+    functions = [milblob.open, milblob.load, milblob.BlobReader, milblob.check]
+    if not isinstance(source, dict):  # arrays by name have a hash
+        functions.append(milblob.content_hash)
+    for function in functions:
         words = f"^source: expected a path, a buffer or a file object, got {type(source).__name__}$"
         with pytest.raises(TypeError, match=words):
             function(source)

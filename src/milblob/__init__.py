@@ -20,6 +20,7 @@ from .errors import (
     ResolveError,
     UnsupportedError,
 )
+from .formats import archive as _archive
 from .model.model import Model, load
 from .model.open import open
 from .model.tensor import Tensor
@@ -121,6 +122,15 @@ _LATER = {
     "repack": "rewrite.repack",
     "BlobWriter": "blobs.writer",
 }
+
+
+def _archives() -> Any:
+    from importlib import import_module
+
+    return import_module(f"{__name__}.tvm.offers")
+
+
+_archive.register(_archives)  # formats lie below tvm, and import nothing of it
 
 
 def __getattr__(name: str) -> Any:

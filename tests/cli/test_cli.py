@@ -17,6 +17,7 @@ import pytest
 
 import milblob
 import paths
+import tvm_archives as made
 from milblob.analysis import check_blob as blobcheck
 from milblob.cli import output, patterns
 from paths import DATA, ROOT
@@ -544,6 +545,7 @@ def test_examples_of_the_page(cli, example, tmp_path, monkeypatch):
     data = bytearray(broken.read_bytes())
     struct.pack_into("<I", data, 9344, 0)
     broken.write_bytes(bytes(data[:-100]))
+    made.make(tmp_path / "model.tar", made.files_of())
     for step in example.split("\n$ milblob "):
         command, _, shown = step.partition("\n")
         _, out, err = cli(*shlex.split(command))

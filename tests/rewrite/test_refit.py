@@ -295,12 +295,12 @@ def test_command(cli, tmp_path, package):
     )  # fmt: skip
     assert number_of(package) == 0
     assert cli("refit", package, tmp_path / "w.npz", "-k", "floats", "-k", "byt*") == (
-        0, "", "milblob: 2 weights, 1.2 KiB, in place\n",
+        0, "", "milblob: 2 weights, 1.2 KiB, in place\nmilblob: not used: ints\n",
     )  # fmt: skip
     status, out, err = cli("refit", package, tmp_path / "w.npz", "--json", "-v")
     document = json.loads(out)
     assert status == 0 and number_of(package) == 1
-    assert list(document) == ["source", "output", "done", "nbytes", "tensors"] and document["done"] is True
+    assert list(document) == ["source", "output", "done", "nbytes", "tensors", "unused"] and document["done"] is True
     assert [row["name"] for row in document["tensors"]] == ["floats", "bytes", "ints"]
     assert document["tensors"][0] == {
         "name": "floats", "given": "floats", "dtype": "float32", "shape": [3, 100], "nbytes": 1200,
@@ -324,7 +324,7 @@ def test_command_maps_names(cli, tmp_path, package):
         milblob.refit(package, arrays(number))
     target = tmp_path / "new.mlpackage"
     argv = ["refit", package, tmp_path / "w.npz", "--map", "a=floats", "-k", "floats", "-o", target]
-    assert cli(*argv) == (0, "", f"milblob: 1 weight, 1.2 KiB, to {target}\n")
+    assert cli(*argv) == (0, "", f"milblob: 1 weight, 1.2 KiB, to {target}\nmilblob: not used: b, c\n")
     status, _, err = cli(*argv)
     assert status == 2 and "--force replaces it" in err
     assert cli(*argv, "--force", "-q") == (0, "", "")

@@ -4,7 +4,9 @@ import os
 import re
 import runpy
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 import milblob
 import tvm_archives as made
@@ -21,8 +23,24 @@ def test_the_findings_of_the_page():
     assert rows == CODES
 
 
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+
+
+def test_the_other_example_runs(tmp_path, monkeypatch):
+    assert len(EXAMPLES) == 2
+    made.make(tmp_path / "model.tar", made.files_of())
+    (tmp_path / "model.params").write_bytes(made.params_of({"p0": made.C}))
+    safetensors.numpy.save_file({"p0": made.C}, tmp_path / "checkpoint.safetensors")
+    np.savez(tmp_path / "compiled.npz", weight=made.C)
+    np.savez(tmp_path / "retrained.npz", weight=made.C * 3)
+    (tmp_path / "example.py").write_text(EXAMPLES[1], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(os.fspath(tmp_path / "example.py"))
+    assert tvm.open("retrained.tar").modules["default"].params["p0"].read().tolist() == [[6, 12]]
+
+
 def test_the_worked_example_runs(tmp_path, monkeypatch, capsys):
-    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    code = EXAMPLES[0]
     made.make(tmp_path / "model.tar", made.files_of())
     (tmp_path / "model.params").write_bytes(made.params_of({"p0": made.C}))
     (tmp_path / "example.py").write_text(code, encoding="utf-8")
@@ -55,7 +73,7 @@ def test_it_is_imported_when_it_is_first_used():
         import milblob
         print([name for name in sys.modules if name.startswith("milblob.tvm")])
         milblob.tvm.read_params
-        print("milblob.tvm.params" in sys.modules, "coremltools" in sys.modules, "google.protobuf" in sys.modules)
+        print("milblob.tvm.library" in sys.modules, "coremltools" in sys.modules, "google.protobuf" in sys.modules)
     """
     assert run_child(code).splitlines() == ["[]", "True False False"]
 
@@ -68,7 +86,15 @@ def test_everything_public_is_documented():
         assert getattr(tvm, name).__doc__
     for kind in (tvm.Library, tvm.Module, tvm.Parameter):
         for name in vars(kind):
-            if not name.startswith("_") and name not in ("info", "archive", "codes", "reload", "path"):
+            if not name.startswith("_") and name not in (
+                "info",
+                "archive",
+                "budget",
+                "codes",
+                "place",
+                "reload",
+                "path",
+            ):
                 assert re.search(rf"`{name}\b", section), f"{kind.__name__}.{name}"
 
 

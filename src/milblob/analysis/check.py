@@ -10,6 +10,8 @@ from .. import _codec
 from ..arguments import require_flags
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, ResolveError
+from ..formats.archive import kind
+from ..formats.read import array_kind
 from ..model.listing import Stamp
 from ..model.model import Model
 from ..model.package import Package, Source, read_json, resolve
@@ -42,6 +44,8 @@ def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> 
             masks with more or fewer ones than there are nonzero values, bits that are set behind the last element.
         max_nbytes: as for `open`; of values beyond it the check of values says that they were not looked at.
 
+    A `.params` file and an archive of TVM, given by path, are checked by milblob.tvm: docs/tvm.md has the codes.
+
     Returns:
         list of Finding; without errors and warnings the model is sound.
 
@@ -52,6 +56,10 @@ def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> 
     checker = _Checker()
     if isinstance(path, str | os.PathLike):
         name = os.fsdecode(os.fspath(path))
+        if array_kind(name) in ("archive", "params"):
+            if values:
+                raise ValueError(f"{name}: expected a model, whose values can be looked at, got a file of TVM")
+            return kind().check(name, max_nbytes)
         if stat.S_ISDIR(os.stat(name).st_mode):
             checker.check_directory(name)
         else:

@@ -3,7 +3,8 @@
 docs/hash.md defines, byte for byte, what is hashed.
 """
 
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .. import _codec
@@ -11,9 +12,11 @@ from ..arguments import require_flags
 from ..dtypes import DType
 from ..model.digest import digest
 from ..model.elements import Piece, dense_pieces, in_order, stored_piece
+from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..program.scan import Program
+from .pairing import Side, is_arrays
 
 
 class ContentHash(NamedTuple):
@@ -35,7 +38,8 @@ def content_hash(source: Any, *, dense: bool = False, max_nbytes: int | None = N
     compilers note about themselves do not count; neither does whether a value lies in a weight file or in the Program.
 
     Args:
-        source: what `open` takes, or an open Model.
+        source: what `open` takes, or an open Model; a file of arrays, such as .npz, .safetensors or .params, or an
+            archive of TVM; or a mapping from names to arrays. Arrays have the hash of a weight file with their names.
         dense: hash compressed weights by their decoded values, so that they equal those of the decompressed model; else
             by their scheme and stored parts.
         max_nbytes: as for `open`; default: that of an open Model.
@@ -47,16 +51,24 @@ def content_hash(source: Any, *, dense: bool = False, max_nbytes: int | None = N
         As `open` and `Tensor.read`: all or nothing.
     """
     require_flags(dense=dense)
+    if is_arrays(source):
+        with contextlib.ExitStack() as stack:
+            arrays = Side.open(source, False, stack, max_nbytes).tensors
+            digests = dict(zip(arrays, tensor_hashes(arrays.values(), dense=dense), strict=True))
+            return ContentHash(_whole(digests, []), digests)
     with _with_constants(source, max_nbytes) as model:
         tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
         hashes = dict(zip(tensors, tensor_hashes(tensors.values(), dense=dense), strict=True))
-        lines = [b"tensor %b %b\n" % (digest.encode(), _text(name)) for name, digest in hashes.items()]
-        for _, program in model.scans:
-            lines += _uses(program, dense)
-        return ContentHash(_message(b"milblob model 1\n" + b"".join(sorted(lines))), hashes)
+        uses = [line for _, program in model.scans for line in _uses(program, dense)]
+        return ContentHash(_whole(hashes, uses), hashes)
 
 
-def tensor_hashes(tensors: Iterable[Tensor], *, dense: bool = False) -> Iterator[str]:
+def _whole(hashes: Mapping[str, str], uses: list[bytes]) -> str:
+    lines = [b"tensor %b %b\n" % (digest.encode(), _text(name)) for name, digest in hashes.items()]
+    return _message(b"milblob model 1\n" + b"".join(sorted(lines + uses)))
+
+
+def tensor_hashes(tensors: Iterable[LazyTensor], *, dense: bool = False) -> Iterator[str]:
     """Yield the hash of each tensor, in order; small ones are worked on several at a time."""
     known: dict[Any, bytes] = {}
     yield from in_order(tensors, lambda tensor: _tensor(tensor, dense, known).hex())
@@ -91,9 +103,9 @@ def _with_constants(source: Any, max_nbytes: int | None) -> Model:
 # ----------------------------------------------------------------------------------------------------------- one tensor
 
 
-def _tensor(tensor: Tensor, dense: bool, known: dict[Any, bytes]) -> bytes:
+def _tensor(tensor: LazyTensor, dense: bool, known: dict[Any, bytes]) -> bytes:
     """The hash of a tensor. `known` keeps those of what several tensors share."""
-    if tensor.chain is not None and not dense:
+    if isinstance(tensor, Tensor) and tensor.chain is not None and not dense:
         key = id(tensor.chain)  # alive as long as the model is
         if key not in known:
             parts = {key.encode(): _tensor(part, False, known) for key, part in tensor.parts.items()}
@@ -108,15 +120,15 @@ def _tensor(tensor: Tensor, dense: bool, known: dict[Any, bytes]) -> bytes:
     return bytes.fromhex(_message(b"milblob tensor 1\n%b\n%b\n" % (_type(tensor), data.hex().encode())))
 
 
-def _type(tensor: Tensor) -> bytes:
+def _type(tensor: LazyTensor) -> bytes:
     return f"{tensor.mil_dtype} [{', '.join(map(str, tensor.shape))}]".encode()
 
 
-def _data(tensor: Tensor, known: dict[Any, bytes]) -> bytes:
+def _data(tensor: LazyTensor, known: dict[Any, bytes]) -> bytes:
     if tensor.place.is_computed:
         return digest(dense_pieces(tensor))
     piece = stored_piece(tensor)
-    if not tensor.is_blob:
+    if not isinstance(tensor, Tensor) or not tensor.is_blob:
         tensor.place.account()
         return digest([piece])
     key = (tensor.file, tensor.offset, piece.dtype)
@@ -127,7 +139,7 @@ def _data(tensor: Tensor, known: dict[Any, bytes]) -> bytes:
     return found
 
 
-def _strings(tensor: Tensor) -> bytes:
+def _strings(tensor: LazyTensor) -> bytes:
     return b"".join(_text(text) for text in tensor.read().reshape(-1).tolist())
 
 

@@ -25,7 +25,7 @@ from .diff import measure
 from .diff_program import WEIGHT_COUNT
 from .layouts import Layout, layouts
 from .matches import Match, Matching, Tie
-from .pairing import Side
+from .pairing import Side, is_arrays
 
 MIN_CORRELATION = 0.7
 _MIN_COUNT = 16  # of elements; fewer are alike by accident
@@ -62,7 +62,8 @@ def match(
     Args:
         weights: path of a .safetensors, .npz or .npy file, of a directory of .npy files, or of a model; or a mapping
             from names to arrays.
-        model: what `open` takes, or an open Model. Where weights are one blob, as those of two functions, each is
+        model: what `open` takes, or an open Model; or a Model Library Format archive of TVM, or another file of arrays.
+            Where weights are one blob, as those of two functions, each is
             matched: with the training tensor that its name says, else with one that the blob is.
         threshold: correlation (the cosine once the means are taken off) from which values count as similar.
         select: called with names of weights in the model; others are left out.
@@ -81,12 +82,9 @@ def match(
         raise ValueError(f"threshold: expected a number above 0, up to 1, got {threshold}")
     with contextlib.ExitStack() as stack:
         side = Side.open(weights, False, stack, max_nbytes)
-        if isinstance(model, Model):
-            whole = model
-        else:
-            whole = stack.enter_context(Model(model, constants=True, max_nbytes=max_nbytes))
+        whole = _target(model, stack, max_nbytes)
         given = {name: tensor for name, tensor in side.tensors.items() if _is_numeric(tensor)}
-        weights_of = {n: t for n, t in whole.items() if _is_candidate(t) and (select is None or select(n))}
+        weights_of = {n: t for n, t in whole.tensors.items() if _is_candidate(t) and (select is None or select(n))}
         work = _Work(given, weights_of, progress)
         work.match_exactly()
         work.match_similar(threshold)
@@ -94,15 +92,26 @@ def match(
         equal = [name for name in given if name in work.equal and name not in work.used]
         rest = [name for name in side.tensors if name not in work.used and name not in work.equal]
         lost = [name for name, tensor in weights_of.items() if name not in work.taken and _is_weight(tensor)]
-        found = _with_what_lacks(whole, ordered)
-        return Matching(side.words, whole.path or "model in memory", found, work.ties, rest, lost, equal)
+        found = ordered if whole.model is None else _with_what_lacks(whole.model, ordered)
+        return Matching(side.words, whole.words, found, work.ties, rest, lost, equal)
 
 
-def _by_blob(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
+def _target(model: Any, stack: contextlib.ExitStack, max_nbytes: int | None) -> Side:
+    """What is to be refitted: a model with every constant, or the parameters of an archive."""
+    if isinstance(model, Model) or is_arrays(model):
+        return Side.open(model, False, stack, max_nbytes)
+    whole = stack.enter_context(Model(model, constants=True, max_nbytes=max_nbytes))
+    return Side(dict(whole), whole, whole.path or "model in memory")
+
+
+def _by_blob(tensors: Mapping[str, LazyTensor]) -> dict[str, list[str]]:
     """Put weights together that are stored as the same records, such as those of two functions, by the first's name."""
     found: dict[Any, list[str]] = {}
     real: dict[str | None, str | None] = {}
     for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            found[name] = [name]
+            continue
         stored = list(tensor.parts.values()) if tensor.chain is not None else [tensor]
         places = []
         for part in stored:
@@ -130,15 +139,23 @@ def _is_numeric(tensor: LazyTensor) -> bool:
     return tensor.mil_dtype not in (DType.STRING, DType.BOOL) and tensor.size > 0
 
 
-def _is_weight(tensor: Tensor) -> bool:
+def _is_weight(tensor: LazyTensor) -> bool:
+    if not isinstance(tensor, Tensor):
+        return True
     return tensor.chain is not None or tensor.is_blob or tensor.size >= WEIGHT_COUNT
 
 
-def _is_candidate(tensor: Tensor) -> bool:
+def _is_candidate(tensor: LazyTensor) -> bool:
     """Weights, and those small constants that may be a bias; not what operations are told in numbers."""
+    if not isinstance(tensor, Tensor):
+        return _is_numeric(tensor)
     if tensor.chain is None and not _is_numeric(tensor):
         return False
     return _is_weight(tensor) or (tensor.op == "const" and tensor.mil_dtype in _FLOATS and tensor.ndim > 0)
+
+
+def _compression(tensor: LazyTensor) -> Any:
+    return tensor.compression if isinstance(tensor, Tensor) else ""
 
 
 class _Work:
@@ -147,7 +164,7 @@ class _Work:
     def __init__(
         self,
         given: Mapping[str, LazyTensor],
-        weights: Mapping[str, Tensor],
+        weights: Mapping[str, LazyTensor],
         progress: Callable[[str, int], None] | None,
     ) -> None:
         self.given, self.weights = given, weights
@@ -178,7 +195,7 @@ class _Work:
     def _add(self, given: str, name: str, how: str, layout: Layout, correlation: float = 1.0) -> None:
         ours, theirs = self.given[given], self.weights[name]
         types = (ours.mil_dtype, ours.shape, theirs.mil_dtype, theirs.shape)
-        self.found[given].append(Match(given, name, how, *types, layout, theirs.compression, correlation))
+        self.found[given].append(Match(given, name, how, *types, layout, _compression(theirs), correlation))
         self.used.add(given)
         self.taken.add(name)
 
@@ -505,7 +522,7 @@ def _pieces(elements: Elements, dtype: DType) -> Iterator[np.ndarray[Any, Any]]:
         yield values
 
 
-def _are_equal(given: LazyTensor, weight: Tensor, layout: Layout, dtype: DType) -> bool:
+def _are_equal(given: LazyTensor, weight: LazyTensor, layout: Layout, dtype: DType) -> bool:
     """Whether a training tensor in a layout, cast, is a weight to the bit."""
     pairs = zip(_pieces(_Moved(given, layout), dtype), _pieces(Elements(weight), dtype), strict=True)
     return all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in pairs)

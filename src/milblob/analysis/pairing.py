@@ -18,6 +18,13 @@ from ..model.stored import StoredArray
 from ..model.tensor import Tensor
 
 
+def is_arrays(source: Any) -> bool:
+    """Whether what a caller gave is arrays, in a file or in memory, and no model."""
+    if isinstance(source, str | os.PathLike):
+        return is_array_file(os.fsdecode(source))
+    return isinstance(source, Mapping) and not isinstance(source, Model)
+
+
 class Side(NamedTuple):
     """One of what is compared.
 
@@ -40,7 +47,7 @@ class Side(NamedTuple):
             for name in source:
                 require("names of arrays", name, str, "str")
             return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays")
-        if isinstance(source, str | os.PathLike) and is_array_file(os.fsdecode(source)):
+        if is_arrays(source):
             arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes))
             return cls({name: arrays[name] for name in arrays}, None, os.fsdecode(source))
         model = stack.enter_context(Model(source, stored=stored, max_nbytes=max_nbytes))
@@ -95,7 +102,7 @@ class _Spare:
 
 
 def _array(name: str, value: Any) -> LazyTensor:
-    if isinstance(value, Tensor | StoredArray):
+    if isinstance(value, LazyTensor):
         return value
     array = np.asarray(value)
     return StoredArray(name, dtype_of(array, f"array {name!r}"), array.shape, lambda: array)

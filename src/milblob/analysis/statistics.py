@@ -11,6 +11,7 @@ from .. import _codec
 from ..arguments import require, require_flags
 from ..dtypes import DType, as_dtype, dtype_of
 from ..model.elements import Piece, array_pieces, dense_pieces, in_order, split
+from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..threads import ordered
 from .histogram import Bin, Histogram
@@ -101,7 +102,8 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
     """Look at every value of a tensor once, without the GIL and, if there are many, in several threads.
 
     Args:
-        source: a Tensor (a compressed weight is decoded, a part at a time), or anything NumPy makes an array of, in any
+        source: a Tensor (a compressed weight is decoded, a part at a time), an array of a file that is not yet read (a
+            StoredArray, a Parameter of TVM), or anything NumPy makes an array of, in any
             memory order.
         dtype: what the elements of an array are: a DType, a name or a NumPy dtype; default: the array's own. uint3 and
             uint6 must be named, their arrays are uint8.
@@ -116,7 +118,7 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
             of `dtype` (integers may be narrowed).
     """
     require_flags(histogram=histogram, distinct=distinct)
-    if isinstance(source, Tensor):
+    if isinstance(source, LazyTensor):
         if source.mil_dtype is DType.STRING:
             return _nothing(DType.STRING, source.shape, source.size)
         return _of_pieces(dense_pieces(source), source.mil_dtype, source.shape, histogram, distinct, source)
@@ -130,15 +132,15 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
     return _of_pieces(array_pieces(array, element), element, array.shape, histogram, distinct, array)
 
 
-def statistics_of(tensors: Iterable[Tensor], **options: Any) -> Iterator[Statistics]:
+def statistics_of(tensors: Iterable[LazyTensor], **options: Any) -> Iterator[Statistics]:
     """Yield the statistics of each tensor, in order; small ones are looked at several at a time.
 
     A record that is several tensors is looked at once (by several threads at the same time, perhaps a few times).
     """
     known: dict[Any, Statistics] = {}
 
-    def work(tensor: Tensor) -> Statistics:
-        if not tensor.is_blob:
+    def work(tensor: LazyTensor) -> Statistics:
+        if not isinstance(tensor, Tensor) or not tensor.is_blob:
             return statistics(tensor, **options)
         key = (tensor.place.key(), tensor.mil_dtype, tensor.size)
         found = known.get(key)
@@ -162,7 +164,7 @@ def _of_pieces(
         bins = ()
         if found.minimum is not None:
             second = Histogram(found.minimum, found.maximum)
-            again = dense_pieces(source) if isinstance(source, Tensor) else array_pieces(source, dtype)
+            again = dense_pieces(source) if isinstance(source, LazyTensor) else array_pieces(source, dtype)
             for piece in again:
                 second.add(np.ndarray((piece.count,), dtype.numpy, piece.buffer, piece.offset))  # type: ignore[arg-type]
             bins = second.bins()

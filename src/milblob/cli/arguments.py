@@ -4,6 +4,10 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from . import tvm_arguments
+
+_MODEL = ".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
+_ANY = f"{_MODEL}; .params, .safetensors or .npz file, archive of TVM (.tar, .tar.gz, directory)"
 _ORDERS = ("file", "name", "size", "dtype", "offset")
 _FIGURES = ("file", "name", "dtype", "count", "minimum", "maximum", "mean", "deviation", "absmax", "zeros", "distinct")
 
@@ -21,7 +25,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     Raises:
         SystemExit: --help, --version or wrong usage.
     """
-    parser = _Parser(prog="milblob", description="Look into Core ML models and weight files.", allow_abbrev=False)
+    parser = _Parser(
+        prog="milblob", description="Look into Core ML models, weight files and what TVM wrote.", allow_abbrev=False
+    )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     _add_ls(commands)
@@ -37,6 +43,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_refit(commands)
     _add_repack(commands)
     _add_merge_functions(commands)
+    tvm_arguments.add_tvm(commands, _command, _add_limit)
     _add_info(commands)
     return parser.parse_args(argv)
 
@@ -65,11 +72,17 @@ def _lazily(name: str) -> Callable[[argparse.Namespace], int]:
 
 
 def _command(
-    commands: Any, name: str, summary: str, volume_help: tuple[str, str], *, selects: bool = True
+    commands: Any,
+    name: str,
+    summary: str,
+    volume_help: tuple[str, str],
+    *,
+    selects: bool = True,
+    runs: str | None = None,
 ) -> argparse.ArgumentParser:
     sentence = f"{summary[0].upper()}{summary[1:]}."
     parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=sentence, allow_abbrev=False)
-    parser.set_defaults(run=_lazily(name))
+    parser.set_defaults(run=_lazily(runs or name))
     if selects:
         _add_keep(parser)
         parser.add_argument("-f", "--function", metavar="NAME", help="only tensors of this function")
@@ -109,7 +122,7 @@ def _add_ls(commands: Any) -> None:
         "list the tensors of a model or weight file",
         ("no totals", "function, operation, offset and file too"),
     )
-    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
+    parser.add_argument("model", metavar="MODEL", help=_ANY)
     _add_views(parser)
     parser.add_argument(
         "-p", "--pattern", action="store_true", help="fold names that differ in counted numbers into one row"
@@ -123,6 +136,7 @@ def _add_ls(commands: Any) -> None:
         help=f"{', '.join(_ORDERS)}; default: file, the model's own order",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    _add_limit(parser)
 
 
 def _add_show(commands: Any) -> None:
@@ -133,7 +147,7 @@ def _add_show(commands: Any) -> None:
         ("no values are read; no user-defined metadata", "more first values; the inputs and outputs of every function"),
         selects=False,
     )
-    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
+    parser.add_argument("model", metavar="MODEL", help=_ANY)
     parser.add_argument("name", metavar="NAME", nargs="?", help="a tensor; default: the model itself")
     parser.add_argument("-f", "--function", metavar="FUNCTION", help="the function whose tensor is meant")
     _add_limit(parser)
@@ -156,7 +170,7 @@ def _add_stats(commands: Any) -> None:
         "count, extremes, mean, spread and special values of every tensor",
         ("no totals, no progress", "more columns"),
     )
-    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
+    parser.add_argument("model", metavar="MODEL", help=_ANY)
     _add_views(parser)
     overflow = "list only tensors with finite values that float16 makes infinite; exit status 1 if there are any"
     parser.add_argument("--would-overflow", metavar="DTYPE", choices=("float16",), help=overflow)
@@ -174,7 +188,7 @@ def _add_hash(commands: Any) -> None:
         "hashes of contents: equal for equal models, whoever wrote them",
         ("the model's hash only", "every tensor constant, not only the weights"),
     )
-    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
+    parser.add_argument("model", metavar="MODEL", help=_ANY)
     parser.add_argument("--dense", action="store_true", help="compressed weights by their decoded values")
     _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -212,7 +226,7 @@ def _add_diff(commands: Any) -> None:
             "tensors that are the same, all changes, and which tools made the models",
         ),
     )
-    what = "a model, weight file or its listing; .safetensors, .npz, .npy or a directory of .npy files"
+    what = "a model, weight file or listing; .safetensors, .npz, .npy, .params, directory of .npy, archive of TVM"
     parser.add_argument("a", metavar="A", help=what)
     parser.add_argument("b", metavar="B", help="likewise, to be measured by A")
     _add_mapping(parser, "the tensor OLD of A is NEW of B; may be repeated")
@@ -238,9 +252,11 @@ def _add_match(commands: Any) -> None:
         selects=False,
     )
     parser.add_argument(
-        "weights", metavar="WEIGHTS", help=".safetensors, .npz or .npy file, directory of .npy files, or a model"
+        "weights",
+        metavar="WEIGHTS",
+        help=".safetensors, .npz, .npy or .params file, directory of .npy files, archive of TVM, or a model",
     )
-    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
+    parser.add_argument("model", metavar="MODEL", help=_ANY)
     _add_keep(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="write the mapping that refit takes: a .json object")
     parser.add_argument("--force", action="store_true", help="replace FILE")
@@ -254,11 +270,13 @@ def _add_extract(commands: Any) -> None:
     parser = _command(
         commands,
         "extract",
-        "write tensors to .npz, .safetensors or a directory of .npy files",
+        "write tensors to .npz, .safetensors, .params or a directory of .npy files",
         ("no message, no progress", "name each tensor that was written"),
     )
-    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file")
-    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="file.npz, file.safetensors or directory/")
+    parser.add_argument("model", metavar="MODEL", help=_ANY)
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", required=True, help="file.npz, file.safetensors, file.params or directory/"
+    )
     _add_views(parser)
     parser.add_argument("--force", action="store_true", help="replace what is there")
     _add_limit(parser)
@@ -269,19 +287,23 @@ def _add_convert(commands: Any) -> None:
     parser = _command(
         commands,
         "convert",
-        "convert between models, weight files, .safetensors, .npz and .npy, without losing a bit",
+        "convert between models, weight files, .safetensors, .npz, .npy and .params, without losing a bit",
         ("no message, no progress", "name each tensor that was written"),
     )
     parser.add_argument(
         "source",
         metavar="SRC",
-        help="a model, weight file or its listing; .safetensors, .npz, .npy or a directory of .npy files",
+        help="a model, weight file or listing; .safetensors, .npz, .npy, .params, directory of .npy, archive of TVM",
     )
     parser.add_argument(
-        "target", metavar="DST", help="file.safetensors, file.npz, directory/ or weight.bin, with weight.json"
+        "target",
+        metavar="DST",
+        help="file.safetensors, file.npz, file.params, directory/ or weight.bin, with weight.json",
     )
     _add_views(parser)
     _add_weight_file(parser)
+    tvm = "version of TVM that wrote, or is to read, a .params file, such as 0.14; default: 0.23 or later"
+    parser.add_argument("--tvm", metavar="VERSION", help=tvm)
     parser.add_argument("--force", action="store_true", help="replace what is there")
     _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="say what was written as one JSON object")
@@ -296,7 +318,10 @@ def _add_pack(commands: Any) -> None:
         selects=False,
     )
     parser.add_argument(
-        "sources", metavar="FILE", nargs="+", help=".npy, .npz or .safetensors files, directories of .npy files"
+        "sources",
+        metavar="FILE",
+        nargs="+",
+        help=".npy, .npz, .safetensors or .params files, directories of .npy files",
     )
     _add_keep(parser)
     parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the weight file, such as weight.bin")
@@ -336,9 +361,7 @@ def _add_check(commands: Any) -> None:
         ("no notes, no summaries", "count the findings by code"),
         selects=False,
     )
-    parser.add_argument(
-        "models", metavar="MODEL", nargs="+", help=".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
-    )
+    parser.add_argument("models", metavar="MODEL", nargs="+", help=f"{_MODEL}; .params file or archive of TVM")
     parser.add_argument("--values", action="store_true", help="look at values too: all weights are read")
     _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -352,9 +375,9 @@ def _add_refit(commands: Any) -> None:
         ("no message", "name each weight that is changed"),
         selects=False,
     )
-    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel or weight file")
+    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel or weight file; archive of TVM")
     parser.add_argument(
-        "weights", metavar="WEIGHTS", help=".safetensors, .npz or .npy file, or a directory of .npy files"
+        "weights", metavar="WEIGHTS", help=".safetensors, .npz, .npy or .params file, or a directory of .npy files"
     )
     _add_mapping(parser, "the array OLD of WEIGHTS is the weight NEW of the model; may be repeated")
     parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")

@@ -2,19 +2,15 @@
 
 import os
 from argparse import Namespace
-from collections.abc import Mapping
 from contextlib import ExitStack
 
 from ..errors import UnsupportedError
 from ..formats import weights
-from ..formats.read import is_array_file, open_arrays
 from ..formats.write import save
-from ..model import open as opening
-from ..model.lazy import LazyTensor
 from ..model.package import BLOB_SUFFIXES
 from ..storage import paths
-from .saving import check_target, report, shown, with_hint
-from .selection import describe_filter, matches, select
+from .saving import check_target, report, say_widened, shown, with_hint
+from .selection import describe_filter, open_chosen
 
 
 def run(arguments: Namespace) -> int:
@@ -27,9 +23,19 @@ def run(arguments: Namespace) -> int:
         check_target(source, listing)
     elif arguments.listing or arguments.align != 64:
         raise ValueError(f"output {target}: expected a weight file (.bin), which --listing and --align are about")
+    if arguments.tvm is not None and not {".params"} & {os.path.splitext(path)[1].lower() for path in (source, target)}:
+        raise ValueError(f"{source}, {target}: expected a .params file, which --tvm is about")
     check_target(source, target)
     with ExitStack() as stack:
-        chosen = _open(stack, source, arguments)
+        chosen = open_chosen(
+            stack,
+            source,
+            arguments,
+            constants=arguments.constants,
+            stored=arguments.stored,
+            noted=True,
+            tvm=arguments.tvm,
+        ).tensors
         if not chosen:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to convert: expected at least one, got none{' for ' if wanted else ''}{wanted}")
@@ -40,23 +46,9 @@ def run(arguments: Namespace) -> int:
                     chosen, target, listing=listing, align=arguments.align, force=arguments.force, progress=progress
                 )
             else:
-                save(chosen, target, force=arguments.force, progress=progress, packed=True)
+                save(chosen, target, force=arguments.force, progress=progress, packed=True, tvm=arguments.tvm)
         except UnsupportedError as error:
             raise with_hint(error, chosen, arguments) from None
+        say_widened(arguments, target, chosen)
         report(arguments, source, target, chosen, **({"listing": listing} if to_weights else {}))
     return 0
-
-
-def _open(stack: ExitStack, source: str, arguments: Namespace) -> Mapping[str, LazyTensor]:
-    """Open the source and choose from it."""
-    if not is_array_file(source):
-        model = stack.enter_context(
-            opening.open(
-                source, constants=arguments.constants, stored=arguments.stored, max_nbytes=arguments.max_nbytes
-            )
-        )
-        return weights.with_notes(select(model, arguments), model)
-    if arguments.function is not None or arguments.constants or arguments.stored:
-        raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
-    arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes))
-    return {name: arrays[name] for name in arrays if matches(name, arguments.keep)}

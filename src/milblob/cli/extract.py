@@ -1,23 +1,22 @@
 """milblob extract: tensors to another format."""
 
 from argparse import Namespace
+from contextlib import ExitStack
 
 from ..errors import UnsupportedError
-from ..formats.weights import with_notes
 from ..formats.write import save
-from ..model import open as opening
-from .saving import check_target, report, shown, with_hint
-from .selection import describe_filter, select
+from .saving import check_target, report, say_widened, shown, with_hint
+from .selection import describe_filter, open_chosen
 
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
     target = arguments.output
     check_target(arguments.model, target)
-    with opening.open(
-        arguments.model, constants=arguments.constants, stored=arguments.stored, max_nbytes=arguments.max_nbytes
-    ) as model:
-        chosen = with_notes(select(model, arguments), model)
+    with ExitStack() as stack:
+        chosen = open_chosen(
+            stack, arguments.model, arguments, constants=arguments.constants, stored=arguments.stored, noted=True
+        ).tensors
         if not chosen:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to extract: expected at least one, got none{' for ' if wanted else ''}{wanted}")
@@ -26,5 +25,6 @@ def run(arguments: Namespace) -> int:
                 save(chosen, target, force=arguments.force, progress=progress)
         except UnsupportedError as error:
             raise with_hint(error, chosen, arguments) from None
-        report(arguments, model.path, target, chosen)
+        say_widened(arguments, target, chosen)
+        report(arguments, arguments.model, target, chosen)
     return 0

@@ -1,30 +1,33 @@
 """milblob hash: hashes of contents, of every tensor and of the model."""
 
 from argparse import Namespace
+from contextlib import ExitStack
 from typing import Any
 
 from ..analysis.hash import content_hash, tensor_hashes
-from ..model import open as opening
+from ..formats.read import array_kind
 from . import output
-from .selection import describe_filter, select
+from .selection import describe_filter, open_chosen
 
 
 def run(arguments: Namespace) -> int:
     """Run the command. With -k or -f there is no hash of the model: what it covers is not read."""
     filtered = bool(describe_filter(arguments))
-    with opening.open(arguments.model, constants=arguments.verbose, max_nbytes=arguments.max_nbytes) as model:
-        chosen = select(model, arguments)
+    with ExitStack() as stack:
+        is_model = array_kind(arguments.model) is None
+        opened = open_chosen(stack, arguments.model, arguments, constants=arguments.verbose and is_model)
+        chosen = opened.tensors
         if not chosen and filtered and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
         if filtered:
             whole, hashes = None, dict(zip(chosen, tensor_hashes(chosen.values(), dense=arguments.dense), strict=True))
         else:
-            whole, every = content_hash(model, dense=arguments.dense)
+            whole, every = content_hash(chosen if opened.model is None else opened.model, dense=arguments.dense)
             hashes = {name: every[name] for name in chosen if name in every}
         if arguments.json:
             document: dict[str, Any] = {
-                "path": model.path,
-                "kind": model.kind,
+                "path": opened.path,
+                "kind": opened.kind,
                 "dense": arguments.dense,
                 "model": whole,
             }

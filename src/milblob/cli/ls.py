@@ -3,21 +3,23 @@
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from math import prod
 from typing import Any, NamedTuple
 
-from ..errors import MilblobError
-from ..model import open as opening
-from ..model.model import Model
+from ..errors import MilblobError, UnsupportedError
+from ..formats.params import Parameter
+from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from . import output
 from .patterns import fold, scopes
-from .selection import describe_filter, select
+from .saving import dtype_text
+from .selection import Chosen, describe_filter, open_chosen
 
 _MAX_SCOPES = 12
 
 
-class _Listed(NamedTuple):
+class Row(NamedTuple):
     """What is listed of one tensor. Nothing here reads values, so weight files may be absent.
 
     Attributes:
@@ -45,25 +47,30 @@ class _Listed(NamedTuple):
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    with opening.open(arguments.model, constants=arguments.constants, stored=arguments.stored) as model:
-        chosen = select(model, arguments)
-        rows = _sorted([_row(tensor) for tensor in chosen.values()], arguments.sort)
-        unique = _unique_nbytes(chosen.values())
+    with ExitStack() as stack:
+        opened = open_chosen(stack, arguments.model, arguments, constants=arguments.constants, stored=arguments.stored)
+        chosen = opened.tensors
+        rows = [
+            _row(tensor) if isinstance(tensor, Tensor) else array_row(name, tensor, opened.path)
+            for name, tensor in chosen.items()
+        ]
+        unique = sum(row.nbytes or 0 for row in rows) if opened.model is None else _unique_nbytes(chosen.values())
+        rows = _sorted(rows, arguments.sort)
         if not chosen and describe_filter(arguments) and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
         if arguments.json:
-            _print_json(model, rows, unique, arguments)
+            _print_json(opened, rows, unique, arguments)
             return 0
         if arguments.pattern:
             _print_patterns(rows, arguments.sort)
         elif rows:
             _print_rows(rows, arguments.verbose)
         if not arguments.quiet:
-            _print_totals(rows, unique, model.kind == "blob")
+            _print_totals(rows, unique, opened.kind == "blob")
     return 0
 
 
-def _row(tensor: Tensor) -> _Listed:
+def _row(tensor: Tensor) -> Row:
     shape = tensor.declared_shape
     count = None if None in shape else prod(shape)  # type: ignore[arg-type]
     nbytes = None
@@ -72,7 +79,7 @@ def _row(tensor: Tensor) -> _Listed:
             nbytes = tensor.nbytes
         except MilblobError:  # a part whose shape is open
             nbytes = None
-    return _Listed(
+    return Row(
         tensor.name,
         str(tensor.mil_dtype),
         shape,
@@ -86,13 +93,26 @@ def _row(tensor: Tensor) -> _Listed:
     )
 
 
-def _unique_nbytes(tensors: Iterable[Tensor]) -> int:
+def array_row(name: str, array: LazyTensor, path: str) -> Row:
+    """What is listed of an array; also of one whose dtype or shape no array can have."""
+    shape: tuple[int | None, ...] = (None,)
+    with suppress(UnsupportedError):
+        shape = array.shape
+    count = None if None in shape else prod(shape)  # type: ignore[arg-type]
+    if not isinstance(array, Parameter):
+        return Row(name, str(array.mil_dtype), shape, count, array.nbytes, "", "", path, None, "")
+    return Row(name, dtype_text(array), shape, count, array.stored_nbytes, "", "", array.file or path, array.offset, "")
+
+
+def _unique_nbytes(tensors: Iterable[LazyTensor]) -> int:
     """Stored bytes, with each blob counted once however many tensors refer to it."""
     seen: set[Any] = set()
     total = 0
     pending = list(tensors)
     while pending:
         tensor = pending.pop()
+        if not isinstance(tensor, Tensor):
+            continue
         parts = tensor.parts
         if parts:
             if tensor.name not in seen:  # operations that share what they read lead to it in more ways than can be gone
@@ -107,7 +127,7 @@ def _unique_nbytes(tensors: Iterable[Tensor]) -> int:
     return total
 
 
-def _sorted(rows: list[_Listed], order: str) -> list[_Listed]:
+def _sorted(rows: list[Row], order: str) -> list[Row]:
     if order == "name":
         return sorted(rows, key=lambda row: row.name)
     if order == "size":
@@ -119,7 +139,7 @@ def _sorted(rows: list[_Listed], order: str) -> list[_Listed]:
     return rows
 
 
-def _totals(rows: list[_Listed], unique: int) -> dict[str, Any]:
+def _totals(rows: list[Row], unique: int) -> dict[str, Any]:
     by_dtype: dict[str, dict[str, int]] = {}
     by_scope: dict[str, dict[str, int]] = {}
     for row, scope in zip(rows, scopes([row.name for row in rows]), strict=True):
@@ -138,10 +158,10 @@ def _totals(rows: list[_Listed], unique: int) -> dict[str, Any]:
     }
 
 
-def _print_json(model: Model, rows: list[_Listed], unique: int, arguments: Namespace) -> None:
+def _print_json(opened: Chosen, rows: list[Row], unique: int, arguments: Namespace) -> None:
     document: dict[str, Any] = {
-        "path": model.path,
-        "kind": model.kind,
+        "path": opened.path,
+        "kind": opened.kind,
         "tensors": [{key: value for key, value in row._asdict().items() if key != "element_count"} for row in rows],
         "totals": _totals(rows, unique),
     }
@@ -159,7 +179,7 @@ def _print_json(model: Model, rows: list[_Listed], unique: int, arguments: Names
     output.print_json(document)
 
 
-def _folded(rows: list[_Listed], order: str) -> list[tuple[str, list[_Listed]]]:
+def _folded(rows: list[Row], order: str) -> list[tuple[str, list[Row]]]:
     """Fold sorted rows. Groups stand where their first members do; ordered by size, by the sum of their members."""
     groups = fold([row.name for row in rows], [(row.dtype, row.shape, row.compression) for row in rows])
     folded = [(group.pattern, [rows[i] for i in group.members]) for group in groups]
@@ -168,11 +188,11 @@ def _folded(rows: list[_Listed], order: str) -> list[tuple[str, list[_Listed]]]:
     return folded
 
 
-def _dtype(row: _Listed) -> str:
+def _dtype(row: Row) -> str:
     return f"{row.dtype} ({row.compression})" if row.compression else row.dtype
 
 
-def _print_rows(rows: list[_Listed], verbose: bool) -> None:
+def _print_rows(rows: list[Row], verbose: bool) -> None:
     total = sum(row.nbytes or 0 for row in rows)
     heads = ["name", "dtype", "shape", "size", "bits", "share"]
     cells = [
@@ -193,7 +213,7 @@ def _print_rows(rows: list[_Listed], verbose: bool) -> None:
     output.print_table(heads, cells, right=(3, 4, 5, 8))
 
 
-def _print_patterns(rows: list[_Listed], order: str) -> None:
+def _print_patterns(rows: list[Row], order: str) -> None:
     total = sum(row.nbytes or 0 for row in rows)
     cells = []
     for pattern, members in _folded(rows, order):
@@ -215,7 +235,7 @@ def _print_patterns(rows: list[_Listed], order: str) -> None:
         output.print_table(["name", "count", "dtype", "shape", "size", "bits", "share"], cells, right=(1, 4, 5, 6))
 
 
-def _print_totals(rows: list[_Listed], unique: int, is_blob: bool) -> None:
+def _print_totals(rows: list[Row], unique: int, is_blob: bool) -> None:
     totals = _totals(rows, unique)
     tables = [("by dtype", totals["by_dtype"])]
     if not is_blob and len(totals["by_scope"]) < len(rows):

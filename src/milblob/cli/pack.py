@@ -10,7 +10,7 @@ from ..dtypes import DType, as_dtype
 from ..errors import UnsupportedError
 from ..formats.read import open_arrays
 from ..formats.weights import write_weights
-from ..model.stored import StoredArray
+from ..model.lazy import LazyTensor
 from . import output
 from .saving import check_target, report, shown
 from .selection import describe_filter, matches
@@ -53,13 +53,13 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _open(stack: ExitStack, arguments: Namespace) -> tuple[dict[str, StoredArray], dict[str, str]]:
+def _open(stack: ExitStack, arguments: Namespace) -> tuple[dict[str, LazyTensor], dict[str, str]]:
     """Open all sources: the arrays, and the dtypes of those that are left out, by name.
 
     Raises:
         ValueError: a name in two of them.
     """
-    chosen: dict[str, StoredArray] = {}
+    chosen: dict[str, LazyTensor] = {}
     skipped: dict[str, str] = {}
     for source in arguments.sources:
         arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes))
@@ -77,7 +77,7 @@ def _open(stack: ExitStack, arguments: Namespace) -> tuple[dict[str, StoredArray
     return chosen, skipped
 
 
-def _dtypes(arrays: dict[str, StoredArray], options: list[str]) -> dict[str, DType]:
+def _dtypes(arrays: dict[str, LazyTensor], options: list[str]) -> dict[str, DType]:
     """Read --dtype NAME=DTYPE; NAME may be a pattern. The last one that matches counts.
 
     Raises:

@@ -7,6 +7,8 @@ from fnmatch import fnmatchcase
 from ..rewrite.refit import RefitReport, refit
 from . import names, output
 
+_MAX_UNUSED = 20
+
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
@@ -22,6 +24,12 @@ def run(arguments: Namespace) -> int:
         dry_run=arguments.dry_run,
         max_nbytes=arguments.max_nbytes,
     )
+    say_refit(report, arguments)
+    return 0
+
+
+def say_refit(report: RefitReport, arguments: Namespace) -> None:
+    """Say what was changed, as -v, -q and --json ask; what is not used of the input too."""
     if arguments.verbose:
         for change in report.changes:
             cast = "" if change.given_dtype is change.dtype else f" from {change.given_dtype}"
@@ -31,7 +39,9 @@ def run(arguments: Namespace) -> int:
         output.print_json(report.to_dict())
     elif not arguments.quiet:
         output.say(_summary(report))
-    return 0
+    if report.unused and not arguments.json and not arguments.quiet:
+        more = f" and {len(report.unused) - _MAX_UNUSED:,} more" if len(report.unused) > _MAX_UNUSED else ""
+        output.say(f"not used: {', '.join(report.unused[:_MAX_UNUSED])}{more}")
 
 
 def _matcher(globs: list[str]) -> Callable[[str], bool]:

@@ -8,10 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UnsupportedError
+from ..formats.params import Parameter
 from ..model.lazy import LazyTensor
 from ..storage import paths
 from . import output
 from .progress import Progress
+
+_WIDENED = ("int4", "uint1", "uint2", "uint3", "uint4", "uint6")
+_MAX_NAMES = 20
 
 
 def check_target(source: str, target: str) -> None:
@@ -48,11 +52,31 @@ def report(arguments: Namespace, source: Any, target: str, tensors: Mapping[str,
     nbytes = sum(tensor.nbytes for tensor in tensors.values())
     if arguments.verbose:
         for name, tensor in tensors.items():
-            output.say(f"{name} {tensor.mil_dtype} {output.shape_text(tensor.shape)}")
+            output.say(f"{name} {dtype_text(tensor)} {output.shape_text(tensor.shape)}")
     if arguments.json:
         output.print_json({"path": source, "output": target, "tensors": list(tensors), "nbytes": nbytes, **more})
     elif not arguments.quiet:
         output.say(f"{output.plural(len(tensors), 'tensor')}, {output.size(nbytes)}, to {target}")
+
+
+def say_widened(arguments: Namespace, target: str, tensors: Mapping[str, LazyTensor]) -> None:
+    """Say which tensors a .params file, which has no integers below a byte, holds as int8 and uint8."""
+    if arguments.quiet or not target.lower().endswith(".params"):
+        return
+    names = [name for name, tensor in tensors.items() if dtype_text(tensor) in _WIDENED]
+    if names:
+        more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+        output.say(f"as int8 or uint8, one element to a byte: {', '.join(names[:_MAX_NAMES])}{more}")
+
+
+def dtype_text(tensor: LazyTensor) -> str:
+    """Return the name of a dtype; of one that only TVM has, TVM's."""
+    try:
+        return str(tensor.mil_dtype)
+    except UnsupportedError:
+        if isinstance(tensor, Parameter):
+            return tensor.dtype_text
+        raise
 
 
 def shown(tensors: Mapping[str, LazyTensor], arguments: Namespace) -> contextlib.closing[Progress]:

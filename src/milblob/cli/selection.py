@@ -2,11 +2,15 @@
 
 import difflib
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..formats.read import array_kind, open_arrays
+from ..formats.weights import with_notes
 from ..model import open as opening
+from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
 
@@ -14,6 +18,70 @@ from ..model.tensor import Tensor
 def _is_in(tensor: Tensor, function: str) -> bool:
     """Whether a tensor belongs to a function; in a pipeline, also one named without its model."""
     return tensor.function == function or tensor.function.rpartition("/")[2] == function
+
+
+class Chosen(NamedTuple):
+    """What a command is about.
+
+    Attributes:
+        path: as given.
+        kind: of a model `Model.kind`; of arrays see `array_kind`.
+        tensors: those that -k and -f leave, in the order of the file.
+        model: that has them; None for arrays.
+    """
+
+    path: str
+    kind: str
+    tensors: Mapping[str, LazyTensor]
+    model: Model | None
+
+
+def open_chosen(
+    stack: ExitStack,
+    source: str,
+    arguments: Namespace,
+    *,
+    constants: bool = False,
+    stored: bool = False,
+    noted: bool = False,
+    tvm: str | None = None,
+) -> Chosen:
+    """Open a model or a file of arrays, and choose from it.
+
+    Args:
+        stack: that closes it.
+        source: a path.
+        arguments: of the command: `max_nbytes`, and see `select`.
+        constants, stored: see `milblob.open`.
+        tvm: see `open_arrays`.
+        noted: give what the notes of a listing say that records stand for.
+
+    Raises:
+        ValueError: options that arrays have no use for. KeyError: no function is called that. As opening it does.
+    """
+    kind = array_kind(source)
+    if kind is None:
+        model = stack.enter_context(
+            opening.open(source, constants=constants, stored=stored, max_nbytes=arguments.max_nbytes)
+        )
+        tensors = select(model, arguments)
+        return Chosen(source, model.kind, with_notes(tensors, model) if noted else tensors, model)
+    if arguments.function is not None or constants or stored:
+        raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
+    arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes, tvm=tvm))
+    return Chosen(source, kind, {name: arrays[name] for name in arrays if matches(name, arguments.keep)}, None)
+
+
+def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None = None) -> LazyTensor:
+    """Open a file of arrays, and return the one of this name.
+
+    Raises:
+        KeyError: there is none. As opening it does.
+    """
+    arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes))
+    if name not in arrays:
+        raise KeyError(f"array: expected a name in {source}, got {name!r}{_hint(name, arrays)}")
+    return arrays[name]
 
 
 def select(model: Model, arguments: Namespace) -> dict[str, Tensor]:

@@ -4,24 +4,31 @@ from argparse import Namespace
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
-from ..analysis.statistics import Statistics, statistics
-from ..dtypes import DType
+from ..analysis.statistics import statistics
 from ..errors import MilblobError
+from ..formats.read import array_kind
 from ..model import open as opening
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..program.compression import Compression
 from . import output
-from .figures import histogram_json, number, plain, print_histogram
 from .selection import find
-
-_FIRST_COUNT, _FIRST_COUNT_VERBOSE = 8, 64
+from .values import (
+    FIRST_COUNT,
+    FIRST_COUNT_VERBOSE,
+    first_values,
+    print_statistics,
+    values_json,
+)
 
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    kind = array_kind(arguments.model)
+    if kind is not None:
+        from . import show_arrays
+
+        return show_arrays.run(arguments, kind)
     if arguments.name is None:
         with opening.open(arguments.model) as model:
             document = _describe_model(model)
@@ -44,18 +51,18 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
     if arguments.quiet and not arguments.json:
         output.print_table(["", ""], _place_rows(tensor, place))
         return
-    first_count = _FIRST_COUNT_VERBOSE if arguments.verbose else _FIRST_COUNT
+    first_count = FIRST_COUNT_VERBOSE if arguments.verbose else FIRST_COUNT
     first: list[Any] = []
     summary, failure = None, None
     try:
-        first = _first_values(tensor, first_count)
+        first = first_values(tensor, first_count)
         summary = statistics(tensor, histogram=True)
     except MilblobError as error:
         failure = error
     if arguments.json:
         place["parts"] = {key: part.name for key, part in tensor.parts.items()}
         place["compressed"] = tensor.compression.to_dict() if tensor.compression else None
-        place["values"] = None if summary is None else _values_json(summary, first)
+        place["values"] = None if summary is None else values_json(summary, first)
         output.print_json(place)
         if failure is not None:  # where it lives is known all the same; exit code 2 says that there are no values
             raise failure
@@ -68,7 +75,7 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
         raise failure
     if summary is not None:
         print()
-        _print_statistics(summary, first)
+        print_statistics(summary, first)
 
 
 def _place(tensor: Tensor) -> dict[str, Any]:
@@ -155,39 +162,6 @@ def _print_parts(tensor: Tensor) -> None:
         stored = output.size(None if None in part.declared_shape else part.nbytes)
         cells.append([key, part.name, str(part.mil_dtype), output.shape_text(part.declared_shape), stored])
     output.print_table(["part", "name", "dtype", "shape", "size"], cells, right=(4,))
-
-
-def _first_values(tensor: Tensor, count: int) -> list[Any]:
-    """The first elements, as int, float, bool or str."""
-    first = tensor.read().reshape(-1)[:count]
-    if tensor.mil_dtype is DType.STRING:
-        return [str(text) for text in first]
-    is_whole = tensor.mil_dtype.is_integer or tensor.mil_dtype is DType.BOOL
-    with np.errstate(all="ignore"):  # signalling NaNs
-        return (first if first.dtype.itemsize == 8 else first.astype(np.int64 if is_whole else np.float64)).tolist()  # type: ignore[no-any-return]
-
-
-def _values_json(summary: Statistics, first: list[Any]) -> dict[str, Any]:
-    keys = ("minimum", "maximum", "mean", "deviation", "zeros", "nans", "infinities")
-    document: dict[str, Any] = {"count": summary.count, "first": [plain(value) for value in first]}
-    document |= {key: plain(getattr(summary, key)) for key in keys}
-    document["histogram"] = histogram_json(summary)
-    return document
-
-
-def _print_statistics(summary: Statistics, first: list[Any]) -> None:
-    shown = ", ".join(map(number, first)) + (", ..." if summary.count > len(first) else "")
-    rows = [["first values", shown]]
-    if summary.minimum is not None:
-        rows.append(["min, max", f"{number(summary.minimum)}, {number(summary.maximum)}"])
-        rows.append(["mean, deviation", f"{number(summary.mean)}, {number(summary.deviation)}"])
-    for words, count in (("zeros", summary.zeros), ("NaN", summary.nans), ("infinite", summary.infinities)):
-        if count:
-            rows.append([words, f"{count} of {summary.count}"])
-    output.print_table(["", ""], rows)
-    if summary.histogram:
-        print()
-        print_histogram(summary)
 
 
 # ----------------------------------------------------------------------------------------------------------- the model

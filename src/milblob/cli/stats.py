@@ -2,17 +2,18 @@
 
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ..analysis.statistics import Statistics, statistics_of
-from ..model import open as opening
-from ..model.model import Model
+from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from . import output
 from .figures import histogram_json, print_histogram, short, to_dict, totals_by
 from .patterns import scopes
 from .progress import Progress
-from .selection import describe_filter, select
+from .selection import Chosen, describe_filter, open_chosen
 
 _EXIT_FINDINGS = 1
 _MAX_SCOPES = 12
@@ -21,13 +22,16 @@ _MORE_HEADS = ["smallest", "subnormal", "NaN", "+inf", "-inf", "-0", "float16 ov
 
 
 class _Row(NamedTuple):
-    tensor: Tensor
+    name: str
+    tensor: LazyTensor
     figures: Statistics
 
     @property
     def scheme(self) -> str:
         """How it is compressed, "" if it is not."""
-        return self.tensor.op.removeprefix("constexpr_") if self.tensor.parts else ""
+        if not isinstance(self.tensor, Tensor) or not self.tensor.parts:
+            return ""
+        return self.tensor.op.removeprefix("constexpr_")
 
     @property
     def dtype(self) -> str:
@@ -36,10 +40,9 @@ class _Row(NamedTuple):
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    with opening.open(
-        arguments.model, constants=arguments.constants, stored=arguments.stored, max_nbytes=arguments.max_nbytes
-    ) as model:
-        chosen = select(model, arguments)
+    with ExitStack() as stack:
+        opened = open_chosen(stack, arguments.model, arguments, constants=arguments.constants, stored=arguments.stored)
+        chosen = opened.tensors
         if not chosen and describe_filter(arguments) and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
         rows = _rows(chosen, arguments)
@@ -47,19 +50,19 @@ def run(arguments: Namespace) -> int:
         shown = overflowing if arguments.would_overflow else rows
         shown = _sorted(shown, arguments.sort)
         if arguments.json:
-            output.print_json(_document(model, shown, rows, arguments))
+            output.print_json(_document(opened, shown, rows, arguments))
         else:
             _print(shown, rows, arguments)
     return _EXIT_FINDINGS if arguments.would_overflow and overflowing else 0
 
 
-def _rows(chosen: dict[str, Tensor], arguments: Namespace) -> list[_Row]:
+def _rows(chosen: Mapping[str, LazyTensor], arguments: Namespace) -> list[_Row]:
     progress = Progress(chosen.values(), enabled=not arguments.quiet and sys.stderr.isatty())
     rows = []
     try:
         found = statistics_of(chosen.values(), histogram=arguments.histogram)
         for (name, tensor), figures in zip(chosen.items(), found, strict=True):
-            rows.append(_Row(tensor, figures))
+            rows.append(_Row(name, tensor, figures))
             progress(name, tensor.nbytes)
     finally:
         progress.close()
@@ -70,7 +73,7 @@ def _sorted(rows: list[_Row], key: str) -> list[_Row]:
     if key == "file":
         return rows
     if key in ("name", "dtype"):
-        return sorted(rows, key=lambda row: row.tensor.name if key == "name" else row.dtype)
+        return sorted(rows, key=lambda row: row.name if key == "name" else row.dtype)
     # What has no such figure comes last.
     return sorted(rows, key=lambda row: (getattr(row.figures, key) is None, -(getattr(row.figures, key) or 0)))
 
@@ -79,7 +82,7 @@ def _totals(rows: list[_Row]) -> dict[str, dict[str, tuple[int, Statistics]]]:
     figures = [row.figures for row in rows]
     return {
         "by_dtype": totals_by([str(row.tensor.mil_dtype) for row in rows], figures),
-        "by_scope": totals_by(scopes([row.tensor.name for row in rows]), figures),
+        "by_scope": totals_by(scopes([row.name for row in rows]), figures),
         "by_scheme": totals_by([row.scheme or "none" for row in rows], figures),
     }
 
@@ -87,10 +90,10 @@ def _totals(rows: list[_Row]) -> dict[str, dict[str, tuple[int, Statistics]]]:
 # ---------------------------------------------------------------------------------------------------------------- JSON
 
 
-def _document(model: Model, shown: list[_Row], rows: list[_Row], arguments: Namespace) -> dict[str, Any]:
+def _document(opened: Chosen, shown: list[_Row], rows: list[_Row], arguments: Namespace) -> dict[str, Any]:
     tensors = []
     for row in shown:
-        entry = {"name": row.tensor.name, "dtype": str(row.tensor.mil_dtype), "shape": list(row.figures.shape or ())}
+        entry = {"name": row.name, "dtype": str(row.tensor.mil_dtype), "shape": list(row.figures.shape or ())}
         entry |= {"compression": row.scheme, **to_dict(row.figures)}
         if arguments.histogram:
             entry["histogram"] = histogram_json(row.figures)
@@ -98,7 +101,7 @@ def _document(model: Model, shown: list[_Row], rows: list[_Row], arguments: Name
     totals: dict[str, Any] = _total_json(len(rows), Statistics.merge(row.figures for row in rows))
     for key, table in _totals(rows).items():
         totals[key] = {name: _total_json(*entry) for name, entry in table.items()}
-    return {"path": model.path, "kind": model.kind, "tensors": tensors, "totals": totals}
+    return {"path": opened.path, "kind": opened.kind, "tensors": tensors, "totals": totals}
 
 
 def _total_json(count: int, figures: Statistics) -> dict[str, Any]:
@@ -113,14 +116,12 @@ def _total_json(count: int, figures: Statistics) -> dict[str, Any]:
 def _print(shown: list[_Row], rows: list[_Row], arguments: Namespace) -> None:
     if shown:
         heads = _HEADS + (_MORE_HEADS if arguments.verbose or arguments.would_overflow else [])
-        cells = [
-            [row.tensor.name, row.dtype, output.shape_text(row.figures.shape), *_cells(row.figures)] for row in shown
-        ]
+        cells = [[row.name, row.dtype, output.shape_text(row.figures.shape), *_cells(row.figures)] for row in shown]
         output.print_table(heads, [line[: len(heads)] for line in cells], right=range(3, len(heads)))
     if arguments.histogram:
         for row in shown:
             if row.figures.histogram:
-                print(f"\n{output.escape(row.tensor.name)}")
+                print(f"\n{output.escape(row.name)}")
                 print_histogram(row.figures)
     if arguments.would_overflow:
         if not arguments.quiet:

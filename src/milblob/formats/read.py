@@ -1,34 +1,64 @@
 """Files of arrays: which format a path is of."""
 
 import os
+from functools import partial
 
 from ..errors import UnsupportedError
 from ..model.package import BLOB_SUFFIXES
 from ..model.stored import Arrays
 from ..storage import paths
+from . import archive
+from .params import Parameters, open_params
 
-SUFFIXES = (".npz", ".safetensors", ".npy")
+SUFFIXES = (".npz", ".safetensors", ".npy", ".params")
+CACHES = ("tensor-cache.json", "ndarray-cache.json")
 LISTINGS = (".json", ".mil")
 
 
 def is_array_file(path: str) -> bool:
     """Whether a path is one that `open_arrays` takes: by its suffix; of a directory, by what is in it."""
+    return array_kind(path) is not None
+
+
+def array_kind(path: str) -> str | None:
+    """Return what a path is that `open_arrays` takes, such as "npz", "params" or "archive"; None of others."""
+    if archive.is_archive(path):
+        return "archive"
+    if is_cache(path):
+        return "tensor-cache"
     if paths.is_directory(path):
-        names = os.listdir(path)
-        return any(name.endswith(".npy") for name in names) and not {"Manifest.json", "model.mil", "model0"} & {*names}
-    return os.path.splitext(path)[1].lower() in SUFFIXES
+        return "npy" if _holds_npy(path) else None
+    suffix = os.path.splitext(path)[1].lower()
+    return suffix[1:] if suffix in SUFFIXES else None
 
 
-def open_arrays(path: str | os.PathLike[str], *, max_nbytes: int | None = None) -> Arrays:
-    """Open a .safetensors, .npz or .npy file, a directory of .npy files, a weight file or a listing of one.
+def is_cache(path: str) -> bool:
+    """Whether a path is a tensor cache of TVM, or a directory with one."""
+    if paths.is_directory(path):
+        return any(paths.is_there(os.path.join(path, name)) for name in CACHES)
+    return os.path.basename(path) in CACHES
+
+
+def _holds_npy(path: str) -> bool:
+    names = os.listdir(path)
+    return any(name.endswith(".npy") for name in names) and not {"Manifest.json", "model.mil", "model0"} & {*names}
+
+
+def open_arrays(path: str | os.PathLike[str], *, max_nbytes: int | None = None, tvm: str | None = None) -> Arrays:
+    """Open a .safetensors, .npz, .npy or .params file, a directory of .npy files, a weight file or a listing of one.
+
+    Also a tensor cache of TVM, or the parameters of a Model Library Format archive: as they are called in their file;
+    of an archive with several modules, "module/parameter".
 
     Args:
         path: what to open.
         max_nbytes: as for `milblob.open`.
+        tvm: version of TVM that wrote a .params file; see `milblob.tvm.read_params`. Of other files it says nothing.
 
     Returns:
-        Mapping from names to `StoredArray`; a context manager. Arrays lie over the mapped file wherever it holds their
-        elements, and stay valid after closing. What milblob noted about dtypes that the format lacks is heeded.
+        Mapping from names to `LazyTensor`: `StoredArray`, or `Parameter` for TVM's files; a context manager. Arrays
+        lie over the mapped file wherever it holds their elements, and stay valid after closing. What milblob noted
+        about dtypes that the format lacks is heeded.
 
     Raises:
         OSError: it cannot be opened.
@@ -37,6 +67,12 @@ def open_arrays(path: str | os.PathLike[str], *, max_nbytes: int | None = None) 
     """
     path = os.fsdecode(os.fspath(path))
     suffix = os.path.splitext(path)[1].lower()
+    if archive.is_archive(path):
+        return _as_arrays(archive.kind().open_arrays(path, max_nbytes))
+    if is_cache(path):
+        from . import tensor_cache
+
+        return _as_arrays(tensor_cache.open_cache(path, max_nbytes))
     if paths.is_directory(path):
         from . import npy_dir
 
@@ -49,6 +85,8 @@ def open_arrays(path: str | os.PathLike[str], *, max_nbytes: int | None = None) 
         from . import safetensors
 
         return safetensors.open_arrays(path, max_nbytes)
+    if suffix == ".params":
+        return _as_arrays(open_params(path, tvm=tvm, max_nbytes=max_nbytes))
     if suffix == ".npy":
         from . import npy_dir
 
@@ -57,6 +95,9 @@ def open_arrays(path: str | os.PathLike[str], *, max_nbytes: int | None = None) 
         from . import weights
 
         return weights.open_arrays(path, max_nbytes)
-    raise UnsupportedError(
-        f"arrays: expected .safetensors, .npz, .npy, a directory of .npy, a weight file or a listing of one, got {path}"
-    )
+    words = "arrays: expected .safetensors, .npz, .npy, .params, a directory, an archive, a weight file or a listing"
+    raise UnsupportedError(f"{words}, got {path}")
+
+
+def _as_arrays(parameters: Parameters) -> Arrays:
+    return Arrays({name: partial(parameters.__getitem__, name) for name in parameters}, parameters.close)

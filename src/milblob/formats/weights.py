@@ -43,8 +43,8 @@ def write_weights(
     """Write arrays to a new weight file, one record for each, in their order.
 
     Args:
-        tensors: name -> anything NumPy makes an array of, a Tensor of a model, or a StoredArray of another file. Read
-            one at a time, and written from the mapped file where it holds the values.
+        tensors: name -> anything NumPy makes an array of, a Tensor of a model, or a StoredArray or Parameter of another
+            file. Read one at a time, and written from the mapped file where it holds the values.
         path: the weight file; appears whole or not at all.
         listing: a file beside it, or above, that says which record is which: .json, or .mil for MIL text. Either of
             them is what `open` takes to find the tensors by name.

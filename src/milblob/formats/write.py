@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from ..model.lazy import LazyTensor
 from ..storage import paths
+from .archive import is_archive
 from .encoding import Progress
 
 
@@ -15,15 +16,19 @@ def save(
     force: bool = False,
     progress: Progress | None = None,
     packed: bool = False,
+    tvm: str | None = None,
 ) -> None:
-    """Write tensors to an .npz or .safetensors file, or to a directory of .npy files.
+    """Write tensors to an .npz, .safetensors or .params file, or to a directory of .npy files.
 
     Args:
-        tensors: name -> Tensor or StoredArray.
-        path: ends in .npz or .safetensors; a directory that exists, or ends in a slash, or has no suffix, is one.
+        tensors: name -> LazyTensor: a Tensor, StoredArray or Parameter.
+        path: ends in .npz, .safetensors or .params; a directory that exists, or ends in a slash, or has no suffix,
+            is one.
         force: replace what is there: a file, or a directory that an earlier call has made.
         progress: told of each tensor.
-        packed: see `elements.elements`.
+        packed: see `encoding.elements`. A .params file has no notes, and so the values themselves: int4, uint1,
+            uint2 and uint4 as int8 and uint8 (see `params.write_params`).
+        tvm: version of TVM that is to read a .params file; see `params.write_params`.
 
     Raises:
         ValueError: another suffix. Otherwise as the format's own `save`.
@@ -41,5 +46,12 @@ def save(
         from . import safetensors
 
         safetensors.save(tensors, path, force=force, progress=progress, packed=packed)
+    elif suffix == ".params":
+        from . import params
+
+        params.write_params(tensors, path, tvm=tvm, force=force, progress=progress)
     else:
-        raise ValueError(f"output {path}: expected .npz, .safetensors or a directory (ending in /), got {suffix}")
+        words = f"output {path}: expected .npz, .safetensors, .params or a directory (ending in /), got {suffix}"
+        if is_archive(path):
+            words += " (no archive is made anew: milblob tvm params --with and milblob refit change one)"
+        raise ValueError(words)

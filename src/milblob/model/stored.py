@@ -157,17 +157,17 @@ class StoredArray(LazyTensor):
         return f"<StoredArray {self.name!r}: {self.mil_dtype} [{', '.join(map(str, self.shape))}]>"
 
 
-class Arrays(Mapping[str, StoredArray]):
+class Arrays(Mapping[str, LazyTensor]):
     """The arrays of a file by name, in its order; what each is, is found out when it is asked for.
 
     A context manager. Closing ends reading; arrays that were read stay valid.
     """
 
-    def __init__(self, find: Mapping[str, Callable[[], StoredArray]], close: Callable[[], None]) -> None:
+    def __init__(self, find: Mapping[str, Callable[[], LazyTensor]], close: Callable[[], None]) -> None:
         self._find = find
         self._close = close
 
-    def __getitem__(self, name: str) -> StoredArray:
+    def __getitem__(self, name: str) -> LazyTensor:
         return self._find[name]()
 
     def __iter__(self) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import stat
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from .. import _codec
 from ..arguments import Names, names_in, require, require_calls, require_flags
 from ..dtypes import DType
 from ..errors import MilblobError, UnsupportedError
+from ..formats.archive import is_archive, kind
 from ..model.editable import Assignment, EditableModel, assignment_of, require_fit, require_unshared
 from ..model.model import Model
 from ..model.replaceable import require_replaceable
@@ -54,12 +56,14 @@ class RefitReport(NamedTuple):
         source, output: paths; the same for a change in place.
         changes: one row per weight, in the order of the weights that were given.
         done: False for a dry run.
+        unused: names in the weights that were given of which nothing was taken, as the mapping or `select` says.
     """
 
     source: str
     output: str
     changes: list[Refitted]
     done: bool
+    unused: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -75,7 +79,13 @@ class RefitReport(NamedTuple):
             if c.given_dtype is not c.dtype:
                 row |= {"cast_from": str(c.given_dtype), **c.counts._asdict()}
             rows.append(row)
-        return {"source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes, "tensors": rows}
+        document = {"source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes}
+        return {**document, "tensors": rows, "unused": list(self.unused)}
+
+    def without(self, given: Mapping[str, Any]) -> "RefitReport":
+        """Note which of the weights that were given are not used."""
+        used = {change.given for change in self.changes}
+        return self._replace(unused=tuple(name for name in given if name not in used))
 
 
 def refit(
@@ -94,10 +104,11 @@ def refit(
     """Give weights of a model new values, in place: all of them or none.
 
     Args:
-        path: a .mlpackage, .mlmodelc, .mlmodel or weight file.
-        weights: name -> array (a NumPy array, or a Tensor of another model), or the path of a .safetensors, .npz or
-            .npy file or of a directory of .npy files. Every one of them must fit; weights of the model that are not
-            among them stay.
+        path: a .mlpackage, .mlmodelc, .mlmodel or weight file; or a Model Library Format archive of TVM, whose
+            parameters are the weights (docs/tvm.md).
+        weights: name -> array (a NumPy array, or a Tensor of another model), or the path of a .safetensors, .npz,
+            .npy or .params file, of a directory of .npy files, or of an archive. Every one of them must fit; weights
+            of the model that are not among them stay.
         mapping: name in `weights` -> name in the model, where they differ; None leaves one out. A list of names gives
             several weights the same values, as all weights of one blob need them.
         cast: convert floats to floats (round to nearest even) and integers to integers (every element is checked).
@@ -124,9 +135,16 @@ def refit(
     how = _How(mapping or {}, cast, overflow, select)
     with contextlib.ExitStack() as stack:
         given = _arrays(weights, stack, max_nbytes)
+        if is_archive(source):
+            report = kind().refit(
+                source, given, mapping=how.mapping, cast=cast, overflow=overflow, select=select,
+                output=None if output is None else os.fsdecode(os.fspath(output)), force=force, dry_run=dry_run,
+                max_nbytes=max_nbytes,
+            )  # fmt: skip
+            return typing.cast(RefitReport, report)
         if output is None and not dry_run:
             with EditableModel(source, constants=True, stored=True) as model:
-                return _write(model, given, how, source)
+                return _write(model, given, how, source).without(given)
         target = source if output is None else os.fsdecode(os.fspath(output))
         with Model(source, constants=True, stored=True) as unchanged:
             if output is not None:
@@ -134,12 +152,12 @@ def refit(
             staged = _pair(unchanged, given, how, only_check=not dry_run)
             if dry_run:
                 require_unshared(unchanged, staged)
-                return _report(staged, source, target, False)
+                return _report(staged, source, target, False).without(given)
         with _copied(source, target, force) as copy:
             with EditableModel(copy, constants=True, stored=True, locked=True) as model:
                 report = _write(model, given, how, source)
             moved = [change._replace(file=target + change.file[len(copy) :]) for change in report.changes]
-        return report._replace(output=target, changes=moved)
+        return report._replace(output=target, changes=moved).without(given)
 
 
 class _How(NamedTuple):

@@ -8,10 +8,10 @@ It reads and changes what TVM wrote. It does not compile, and makes no archive f
 formats.
 """
 
-from .cache import read_cache
+from ..formats.params import Parameter, Parameters, Views, open_params, read_params, write_params
+from ..formats.tensor_cache import read_cache
 from .check import check_archive, check_params
 from .library import Library, Module, open
-from .params import Parameter, Parameters, Views, open_params, read_params, write_params
 
 __all__ = [
     "Library",

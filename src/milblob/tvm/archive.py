@@ -5,11 +5,11 @@ import stat
 from typing import Any
 
 from ..errors import FormatError, UnsupportedError
+from ..formats.params import MAGIC as PARAMS_MAGIC
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from ..storage.output import PREFIX
-from .params import MAGIC as PARAMS_MAGIC
 from .report import Report
 from .tar import BLOCK, MAX_MEMBERS, Member, walk_tar
 from .unzip import MAGIC, decompress, header_of, most_nbytes

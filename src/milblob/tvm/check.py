@@ -6,13 +6,13 @@ from typing import Any
 
 from ..analysis.check_blob import Finding, Findings
 from ..errors import MilblobError
+from ..formats.params import Scan, scan
+from ..formats.params_codes import ARCHIVED, CURRENT, PACKED, Codes, codes_of, dtype_text, numpy_dtype
 from ..storage.mapped import MappedFile
 from .archive import METADATA, Archive
-from .codes import ARCHIVED, CURRENT, PACKED, Codes, codes_of, dtype_text, numpy_dtype
 from .graph import Graph, parse_graph
 from .layout import expected, graph_names, parameters_name, role_of
 from .metadata import OPERATOR, Info, ModuleInfo, parse_metadata
-from .params import Scan, scan
 from .report import Report
 
 _MAX_NAME_NBYTES, _MAX_NDIM = 80, 6  # TVM_CRT_MAX_STRLEN_PARAM_NAME, TVM_CRT_MAX_NDIM

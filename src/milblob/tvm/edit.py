@@ -10,6 +10,8 @@ import numpy as np
 
 from ..arguments import require, require_flags
 from ..errors import FormatError, MilblobError, UnsupportedError
+from ..formats.params import Parameter, element_bytes, is_lazy
+from ..formats.params_codes import PACKED
 from ..jsontext import parse_json
 from ..model.replaceable import IsPart, require_replaceable
 from ..rewrite.destination import is_in_place, new_file, set_mode
@@ -19,8 +21,6 @@ from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, NewFile, lock, unlock
 from ..storage.transfer import copy_range, write_at
 from .archive import METADATA
-from .codes import PACKED
-from .params import Parameter, element_bytes, is_lazy
 from .unzip import compress
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _pair(library: "Library", arrays: Mapping[str, Any]) -> list[_Edit]:
             known = ", ".join(repr(other) for other in list(library.modules)[:8])
             problems.append(KeyError(f"module: expected one of {known}, got {name!r:.100}"))
             continue
-        _require_parameters(library, module)
+        require_parameters(library, module)
         member = module.params_file or ""
         parameters = module.params
         for key, value in given.items():
@@ -126,13 +126,18 @@ def _pair(library: "Library", arrays: Mapping[str, Any]) -> list[_Edit]:
                 edits.append(_fit(parameters, member, key, value))
             except (KeyError, TypeError, ValueError, MilblobError) as error:
                 problems.append(error)
-    if len(problems) == 1:
-        raise problems[0]
     if problems:
-        words = [str(error.args[0]) if isinstance(error, KeyError) else str(error) for error in problems]
-        words[_MAX_PROBLEMS:] = [f"and {len(words) - _MAX_PROBLEMS} more"] if len(words) > _MAX_PROBLEMS else []
-        raise ValueError(f"arrays: expected all to fit, got {len(problems)} problems: {'; '.join(words)}")
+        raise listed(problems, "arrays")
     return sorted(edits, key=lambda edit: (edit.member, edit.parameter.offset))
+
+
+def listed(problems: list[Exception], what: str) -> Exception:
+    """Return the one problem, or a ValueError that lists several."""
+    if len(problems) == 1:
+        return problems[0]
+    words = [str(error.args[0]) if isinstance(error, KeyError) else str(error) for error in problems]
+    words[_MAX_PROBLEMS:] = [f"and {len(words) - _MAX_PROBLEMS} more"] if len(words) > _MAX_PROBLEMS else []
+    return ValueError(f"{what}: expected all to fit, got {len(problems)} problems: {'; '.join(words)}")
 
 
 def _by_module(library: "Library", arrays: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -147,7 +152,12 @@ def _by_module(library: "Library", arrays: Mapping[str, Any]) -> dict[str, Mappi
     return {next(iter(library.modules)): arrays}
 
 
-def _require_parameters(library: "Library", module: "Module") -> None:
+def require_parameters(library: "Library", module: "Module") -> None:
+    """Refuse a module whose parameters are not in a file: AOT, where they are in code, and operator style.
+
+    Raises:
+        UnsupportedError: it is one.
+    """
     if "graph" in module.executors and module.params_file is not None:
         return
     kind = (

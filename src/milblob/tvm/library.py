@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from ..analysis.check_blob import Finding
-from ..arguments import as_integer
+from ..budget import Budget
 from ..errors import FormatError
+from ..formats.params import Parameters, parameters_in
+from ..formats.params_codes import ARCHIVED, Codes, codes_of
 from .archive import METADATA, Archive
-from .codes import ARCHIVED, Codes, codes_of
 from .graph import Graph, parse_graph
 from .layout import File, graph_names, module_of, parameters_name, role_of
 from .metadata import FULL_MODEL, Memory, ModuleInfo, Target, parse_metadata
-from .params import Parameters, parameters_in
 from .report import Report
 
 
@@ -122,7 +122,9 @@ class Module:
                 return Parameters({}, lambda: None)
             try:
                 mapping, offset, nbytes = self._library.archive.place(name)
-                self._params = parameters_in(mapping, offset, nbytes, self._library.codes)
+                budget = self._library.budget
+                budget.add_file(mapping.name, mapping.nbytes)
+                self._params = parameters_in(mapping, offset, nbytes, self._library.codes, budget=budget)
             except FormatError as error:
                 error.where = error.where if error.where.startswith(name) else f"{name}: {error.where}".rstrip(": ")
                 raise
@@ -160,14 +162,14 @@ class Library:
         modules: name -> Module.
         codes: what its numbers for dtypes mean.
         archive: its files.
+        budget: of the values of parameters.
     """
 
     def __init__(self, source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) -> None:
         """See `open`."""
         self.path = os.fsdecode(os.fspath(source)) if isinstance(source, str | os.PathLike) else None
         self.codes: Codes = codes_of(tvm, ARCHIVED)
-        if max_nbytes is not None:
-            max_nbytes = as_integer("max_nbytes", max_nbytes)
+        self.budget = Budget(max_nbytes, self.path)
         self._max_nbytes = max_nbytes
         report = Report(self.path)
         self.archive = Archive(source, report, max_nbytes)
@@ -258,7 +260,8 @@ def open(source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) 
             into a temporary file first.
         tvm: version of TVM that wrote it, which says what its numbers for fp8 and bool mean. Default: as all versions
             mean them that could write an archive.
-        max_nbytes: what a .tar.gz may decompress to; default: 64 times its size, at least 256 MiB.
+        max_nbytes: what a .tar.gz may decompress to, default: 64 times its size, at least 256 MiB; and what may be made
+            of the parameters, as for `milblob.open`.
 
     Raises:
         OSError: it cannot be opened.

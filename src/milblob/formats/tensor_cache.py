@@ -6,12 +6,13 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from ..budget import Budget
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
 from ..storage import paths
 from ..storage.mapped import MappedFile
-from .codes import numpy_dtype
 from .params import Parameter, Parameters, Views
+from .params_codes import numpy_dtype
 
 NAMES = ("tensor-cache.json", "ndarray-cache.json")
 _SHARD, _BF16 = "raw-shard", "f32-to-bf16"
@@ -23,17 +24,19 @@ def read_cache(path: str | os.PathLike[str]) -> Views:
     return Views(open_cache(os.fsdecode(os.fspath(path))))
 
 
-def open_cache(path: str) -> Parameters:
+def open_cache(path: str, max_nbytes: int | None = None) -> Parameters:
     """Open a tensor cache: a mapping from names to tensors that are read when asked to.
 
     Args:
         path: of the JSON file, or of the directory that holds it.
+        max_nbytes: as for `milblob.open`.
 
     Raises:
         OSError: the file, or a shard, cannot be opened.
         FormatError: it is broken, or names a shard outside its directory.
         UnsupportedError: shards or encodings of another kind.
     """
+    budget = Budget(max_nbytes, path)
     path = _json_path(path)
     document = MappedFile(path, is_mapped=False)
     try:
@@ -54,8 +57,9 @@ def open_cache(path: str) -> Parameters:
         for shard in shards:
             mapping = _open_shard(shard, path)
             mappings.append(mapping)
+            budget.add_file(mapping.name, mapping.nbytes)
             for record in _list(shard, "records", path):
-                parameter = _parameter(record, mapping, path)
+                parameter = _parameter(record, mapping, path, budget)
                 if parameter.name in tensors:
                     words = f"names of tensors: expected each once, got {parameter.name!r:.100} twice"
                     raise FormatError(words, file=path)
@@ -97,7 +101,7 @@ def _open_shard(shard: Any, path: str) -> MappedFile:
     return mapping
 
 
-def _parameter(record: Any, mapping: MappedFile, path: str) -> Parameter:
+def _parameter(record: Any, mapping: MappedFile, path: str, budget: Budget) -> Parameter:
     name, text = _field(record, "name", str, path), _field(record, "dtype", str, path)
     form, offset = _field(record, "format", str, path), _field(record, "byteOffset", int, path)
     nbytes, shape = _field(record, "nbytes", int, path), as_shape(record.get("shape"))
@@ -116,9 +120,8 @@ def _parameter(record: Any, mapping: MappedFile, path: str) -> Parameter:
     if offset < 0 or nbytes < 0 or nbytes > mapping.nbytes - offset:
         words = f"place of {name!r:.100}: expected one inside the {mapping.nbytes} bytes of its shard, got {offset}"
         raise FormatError(words, file=path)
-    return Parameter(
-        name, text, shape if len(shape) <= 64 else None, mapping, (offset, nbytes), "bf16" if is_short else "values"
-    )
+    form = "bf16" if is_short else "values"
+    return Parameter(name, text, shape if len(shape) <= 64 else None, mapping, (offset, nbytes), form, budget)
 
 
 def _field(record: Any, key: str, kind: type, path: str) -> Any:

@@ -2,7 +2,7 @@
 
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from math import prod
 from typing import Any, NamedTuple, Self
 
@@ -10,14 +10,17 @@ import numpy as np
 
 from .. import _codec
 from ..arguments import require, require_calls, require_flags
-from ..dtypes import as_dtype
+from ..budget import Budget
+from ..dtypes import DType, as_dtype
 from ..errors import FormatError, MilblobError, UnsupportedError
+from ..model.lazy import LazyTensor
+from ..model.places import Place
 from ..storage import paths
 from ..storage.mapped import MappedFile
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
-from ..values.tensorvalue import stored_bytes
-from .codes import PACKED, Codes, codes_of, dtype_text, numpy_dtype, written_dtype
+from ..values.arrays import copy_into
+from .params_codes import PACKED, Codes, codes_of, dtype_text, numpy_dtype, written_dtype
 
 SUFFIX = ".params"
 LIST_MAGIC, TENSOR_MAGIC = 0xF7E58D4F05049CB7, 0xDD5E40F096B4A13F
@@ -29,18 +32,70 @@ _WINDOW_NBYTES = 128  # a record of up to 11 dimensions
 _BATCH_COUNT, _BATCH_NBYTES = 500, 1 << 20  # of one call: larger ones are slower here
 
 
-class Parameter:
+class ParameterPlace(Place):
+    """Elements of a `.params` file, or of a shard of a tensor cache: a view of it wherever that is possible.
+
+    DType and shape are found out when they are asked for: TVM has element types that MIL lacks.
+    """
+
+    __slots__ = ("_budget", "_parameter")
+
+    def __init__(self, parameter: "Parameter", budget: Budget | None) -> None:
+        self._parameter = parameter
+        self._budget = budget
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        """See Place.
+
+        Raises:
+            UnsupportedError: MIL has no such element type.
+        """
+        return self._parameter.mil_dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """See Place."""
+        return self._parameter.shape
+
+    @property
+    def where(self) -> str:
+        """See Place."""
+        return self._parameter.name
+
+    @property
+    def file(self) -> str | None:
+        """See Place."""
+        return self._parameter.file
+
+    def key(self) -> Hashable:
+        """See Place."""
+        return self._parameter.file, self._parameter.offset
+
+    def account(self) -> None:
+        """See Place."""
+        if self._budget is not None:
+            self._budget.spend((self._parameter.file, self._parameter.name), self._parameter.nbytes)
+
+    def read(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """See Place."""
+        with self.naming():
+            return self._parameter.read(out=out)
+
+
+class Parameter(LazyTensor):
     """One tensor of a `.params` file or of a tensor cache, not yet read.
 
     Attributes:
         name: as the file has it; bytes that are no UTF-8 come as lone surrogates (see `str.decode`, "surrogateescape").
         dtype_text: TVM's name of the element type, such as "float32".
+        shape: dimensions; UnsupportedError where there are more than NumPy can have.
         file: path of the file, or None for a buffer.
         offset: of the first element in that file (of a .tar.gz: in the archive that it holds).
         stored_nbytes: bytes that the file has for it.
     """
 
-    __slots__ = ("_form", "_mapping", "_shape", "dtype_text", "file", "name", "offset", "stored_nbytes")
+    __slots__ = ("_budget", "_declared", "_form", "_mapping", "dtype_text", "file", "offset", "stored_nbytes")
 
     def __init__(
         self,
@@ -50,6 +105,7 @@ class Parameter:
         mapping: MappedFile,
         place: tuple[int, int],
         form: str = "values",
+        budget: Budget | None = None,
     ) -> None:
         """Describe a tensor.
 
@@ -59,21 +115,24 @@ class Parameter:
             mapping: the file.
             place: offset and nbytes of its elements, which lie inside the file.
             form: how they are stored: "values", or "bf16", the upper half of each float32.
+            budget: of the file.
         """
-        self.name, self.dtype_text, self._shape, self._mapping, self._form = name, dtype_text, shape, mapping, form
+        # Not LazyTensor's: DType and shape are there to be asked for, and may be none that MIL and NumPy have.
+        self.name, self.dtype_text, self._declared, self._mapping, self._form = name, dtype_text, shape, mapping, form
+        self._budget = budget
         self.offset, self.stored_nbytes = place
         self.file = mapping.name
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Dimensions.
-
-        Raises:
-            UnsupportedError: more than NumPy can have.
-        """
-        if self._shape is None:
+    def _shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        if self._declared is None:
             raise self._unsupported(f"at most {_MAX_RANK} dimensions", "more")
-        return self._shape
+        return self._declared
+
+    @property
+    def place(self) -> ParameterPlace:
+        """Where the values come from; for milblob's own modules."""
+        return ParameterPlace(self, self._budget)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -88,7 +147,7 @@ class Parameter:
         return dtype
 
     @property
-    def mil_dtype(self) -> Any:
+    def mil_dtype(self) -> DType:  # type: ignore[override]
         """DType of the values.
 
         Raises:
@@ -98,11 +157,6 @@ class Parameter:
             return as_dtype(self.dtype)
         except TypeError:
             raise self._unsupported("an element type that MIL has", self.dtype_text) from None
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -118,8 +172,11 @@ class Parameter:
         buffer: Any = self._mapping.check_size() if self.stored_nbytes else b""
         return np.frombuffer(buffer, np.uint8, self.stored_nbytes, self.offset if self.stored_nbytes else 0)
 
-    def read(self) -> np.ndarray[Any, Any]:
+    def read(self, *, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Return the values, of `dtype` and `shape`.
+
+        Args:
+            out: array of the same dtype and shape to fill instead.
 
         Returns:
             A read-only view of the mapped file, not aligned unless by chance (`flags.aligned` says so). Of int4,
@@ -127,8 +184,12 @@ class Parameter:
 
         Raises:
             UnsupportedError: see `dtype`, `shape`. FormatError: the file has shrunk; a bool that is neither 0 nor 1.
-            ValueError: it is closed.
+            ValueError: it is closed; `out` does not fit.
         """
+        values = self._values()
+        return values if out is None else copy_into(out, values)
+
+    def _values(self) -> np.ndarray[Any, Any]:
         dtype, shape = self.dtype, self.shape
         if not self.stored_nbytes:
             return np.empty(shape, dtype)
@@ -152,22 +213,8 @@ class Parameter:
         out[1::2] = stored[: stored.size // 2] & 15
         return out.view(dtype).reshape(shape)
 
-    def read_packed(self) -> np.ndarray[Any, Any]:
-        """Return the elements as a Core ML weight file stores them: uint8, one-dimensional.
-
-        Raises:
-            As `read`, and as `mil_dtype`.
-        """
-        return np.asarray(stored_bytes(self.read(), self.mil_dtype))
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        values = self.read()
-        if dtype is not None and np.dtype(dtype) != values.dtype:
-            return values.astype(dtype)
-        return values.copy() if copy else values
-
     def __repr__(self) -> str:
-        shape = "?" if self._shape is None else ", ".join(map(str, self._shape))
+        shape = "?" if self._declared is None else ", ".join(map(str, self._declared))
         return f"<Parameter {self.name!r}: {self.dtype_text} [{shape}]>"
 
     def _unsupported(self, expected: str, got: object) -> UnsupportedError:
@@ -283,7 +330,12 @@ class Views(Mapping[str, np.ndarray[Any, Any]]):
 
 
 def parameters_in(
-    mapping: MappedFile, offset: int, nbytes: int, codes: Codes, close: Callable[[], None] = lambda: None
+    mapping: MappedFile,
+    offset: int,
+    nbytes: int,
+    codes: Codes,
+    close: Callable[[], None] = lambda: None,
+    budget: Budget | None = None,
 ) -> Parameters:
     """Return the tensors of a `.params` file that lies at [offset, offset + nbytes) of a mapped file.
 
@@ -303,18 +355,18 @@ def parameters_in(
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         words = f"names of tensors: expected each once, got {twice!r:.100} twice"
         raise FormatError(words, offset=offset + _HEAD.size, file=mapping.name)
-    return Parameters(_Rows(found, mapping, codes), close)
+    return Parameters(_Rows(found, mapping, codes, budget), close)
 
 
 class _Rows(Mapping[str, Callable[[], Parameter]]):
     """Makes a Parameter of a row when it is asked for."""
 
-    def __init__(self, rows: dict[str, Any], mapping: MappedFile, codes: Codes) -> None:
-        self._rows, self._mapping, self._codes = rows, mapping, codes
+    def __init__(self, rows: dict[str, Any], mapping: MappedFile, codes: Codes, budget: Budget | None) -> None:
+        self._rows, self._mapping, self._codes, self._budget = rows, mapping, codes, budget
 
     def __getitem__(self, name: str) -> Callable[[], Parameter]:
         row = self._rows[name]
-        return lambda: parameter_of(name, row, self._mapping, self._codes)
+        return lambda: parameter_of(name, row, self._mapping, self._codes, self._budget)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
@@ -323,27 +375,31 @@ class _Rows(Mapping[str, Callable[[], Parameter]]):
         return len(self._rows)
 
 
-def parameter_of(name: str, row: Any, mapping: MappedFile, codes: Codes) -> Parameter:
+def parameter_of(name: str, row: Any, mapping: MappedFile, codes: Codes, budget: Budget | None = None) -> Parameter:
     """Return the tensor of a row of `Scan`."""
     _, data_offset, nbytes, code, bits, lanes, shape, _, _ = row
-    return Parameter(name, dtype_text(codes, code, bits, lanes), shape, mapping, (data_offset, nbytes))
+    return Parameter(name, dtype_text(codes, code, bits, lanes), shape, mapping, (data_offset, nbytes), budget=budget)
 
 
-def open_params(source: Any, *, tvm: str | None = None, mmap: bool = True) -> Parameters:
+def open_params(source: Any, *, tvm: str | None = None, mmap: bool = True, max_nbytes: int | None = None) -> Parameters:
     """Open a `.params` file: a mapping from names to tensors that are read when asked to.
 
     Args:
         source: path, buffer or file object of a `.params` file.
         tvm: see `read_params`.
         mmap: map the file; else it is read whole.
+        max_nbytes: as for `milblob.open`.
 
     Raises:
         As `read_params`.
     """
     codes = codes_of(tvm)
+    budget = Budget(max_nbytes)
     mapping = MappedFile(source, is_mapped=mmap)
     try:
-        return parameters_in(mapping, 0, mapping.nbytes, codes, mapping.close)
+        budget.file = mapping.name
+        budget.add_file(mapping.name, mapping.nbytes)
+        return parameters_in(mapping, 0, mapping.nbytes, codes, mapping.close, budget)
     except BaseException:
         mapping.close()
         raise
@@ -369,7 +425,7 @@ def read_params(source: Any, *, tvm: str | None = None) -> Views:
     if isinstance(source, str | os.PathLike):
         path = os.fsdecode(os.fspath(source))
         if path.endswith(".json") or paths.is_directory(path):
-            from .cache import open_cache
+            from .tensor_cache import open_cache
 
             codes_of(tvm)
             return Views(open_cache(path))

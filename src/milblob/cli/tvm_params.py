@@ -1,0 +1,92 @@
+"""milblob tvm params: parameters of a Model Library Format archive, out and in."""
+
+from argparse import Namespace
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from ..arguments import Names
+from ..formats.archive import is_archive
+from ..formats.read import open_arrays
+from ..formats.write import save
+from ..model.lazy import LazyTensor
+from ..rewrite.refit import refit
+from ..tvm import Library
+from ..tvm import open as open_library
+from ..tvm.arrays import named_parameters
+from .refit import say_refit
+from .saving import check_target, report, shown
+from .selection import matches
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command."""
+    if not is_archive(arguments.model):
+        raise ValueError(f"{arguments.model}: expected an archive (.tar, .tar.gz or its directory), got something else")
+    return _write_out(arguments) if arguments.new is None else _take_in(arguments)
+
+
+def _write_out(arguments: Namespace) -> int:
+    target = arguments.output
+    if target is None:
+        raise ValueError("output: expected -o OUT, or --with NEW and the archive to change, got neither")
+    if arguments.cast or arguments.dry_run:
+        raise ValueError(f"output {target}: expected --with NEW, which --cast and --dry-run are about")
+    check_target(arguments.model, target)
+    with ExitStack() as stack:
+        library = stack.enter_context(open_library(arguments.model, max_nbytes=arguments.max_nbytes))
+        chosen = {name: array for name, array in _named(library, arguments.module).items() if _is_kept(name, arguments)}
+        if not chosen:
+            raise ValueError(f"parameters of {arguments.model}: expected at least one, got none")
+        progress = stack.enter_context(shown(chosen, arguments))
+        save(chosen, target, force=arguments.force, progress=progress)
+        report(arguments, arguments.model, target, chosen)
+    return 0
+
+
+def _is_kept(name: str, arguments: Namespace) -> bool:
+    return matches(name, arguments.keep)
+
+
+def _named(library: Library, module: str | None) -> dict[str, LazyTensor]:
+    """The parameters: of one module by their own names, of all as `named_parameters` calls them.
+
+    Raises:
+        KeyError: no module is called that.
+    """
+    if module is None:
+        return {name: owner.params[key] for name, (owner, key) in named_parameters(library).items()}
+    _require_module(library, module)
+    return dict(library.modules[module].params)
+
+
+def _require_module(library: Library, module: str) -> None:
+    if module not in library.modules:
+        raise KeyError(f"module: expected one of {', '.join(library.modules)}, got {module!r}")
+
+
+def _take_in(arguments: Namespace) -> int:
+    done = refit(
+        arguments.model,
+        arguments.new,
+        mapping=_mapping(arguments),
+        cast=arguments.cast,
+        select=(lambda name: matches(name, arguments.keep)) if arguments.keep else None,
+        output=arguments.output,
+        force=arguments.force,
+        dry_run=arguments.dry_run,
+        max_nbytes=arguments.max_nbytes,
+    )
+    say_refit(done, arguments)
+    return 0
+
+
+def _mapping(arguments: Namespace) -> Mapping[str, Names]:
+    """Where the arrays go: with -m to that module, if there are several."""
+    if arguments.module is None:
+        return {}
+    with open_library(arguments.model, max_nbytes=arguments.max_nbytes) as library:
+        _require_module(library, arguments.module)
+        if len(library.modules) == 1:
+            return {}
+    with open_arrays(arguments.new, max_nbytes=arguments.max_nbytes) as arrays:
+        return {name: f"{arguments.module}/{name}" for name in arrays}
