@@ -12,6 +12,7 @@ import pytest
 
 import hostile_bytes
 import milblob
+import tvm_archives
 from children import run_child
 from constexpr_bytes import code, constexpr
 from hostile_bytes import blob_value, const, function, immediate, model, program, write_package
@@ -170,6 +171,7 @@ READERS = {
     "npz": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x.npz"), *flags(how)]),
     "safetensors": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x.safetensors"), *flags(how)]),
     "npy": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x") + "/", *flags(how)]),
+    "params": lambda path, out, **how: main(["extract", str(path), "-o", str(out / "x.params"), *flags(how)]),
     "weights": lambda path, out, **how: main(["convert", str(path), str(out / "x.bin"), *flags(how)]),
     "show": lambda path, out, **how: main(["show", str(path), "w0", *flags(how)]),
 }  # fmt: skip
@@ -179,7 +181,7 @@ def flags(how):
     return [word for key, text in how.items() for word in (f"--{key.replace('_', '-')}", str(text))]
 
 
-WRITERS = ("diff", "npz", "safetensors", "npy", "weights")
+WRITERS = ("diff", "npz", "safetensors", "npy", "params", "weights")
 
 
 @pytest.mark.parametrize("call", READERS)
@@ -291,14 +293,20 @@ def test_records_that_overlap_are_not_written_apart(tmp_path, how):
     assert len(milblob.load(new)) == 400
 
 
-@pytest.mark.parametrize("kind", ["directory", "listing"])
+@pytest.mark.parametrize("kind", ["directory", "listing", "tensor cache"])
 def test_one_array_under_many_names(tmp_path, capsys, kind):
-    """An index or a listing that has many names for one file or record."""
+    """An index, a listing or a tensor cache that has many names for one file or record."""
     rows = [{"dtype": "float16", "shape": [1 << 13], "name": f"w{i}"} for i in range(300)]
     if kind == "directory":
         np.save(tmp_path / "a.npy", np.zeros(1 << 13, "<f2"))
         document = {"format": "milblob", "tensors": {row["name"]: {"file": "a.npy", **row} for row in rows}}
         source, target = tmp_path, tmp_path / "index.json"
+    elif kind == "tensor cache":
+        (tmp_path / "shard.bin").write_bytes(bytes(1 << 14))
+        rows = [row | {"format": "raw", "byteOffset": 0, "nbytes": 1 << 14} for row in rows]
+        shard = {"dataPath": "shard.bin", "format": "raw-shard", "nbytes": 1 << 14, "records": rows}
+        document = {"metadata": {}, "records": [shard]}
+        source = target = tmp_path / "tensor-cache.json"
     else:
         (offset,) = weight_file(tmp_path / "a.bin", [np.zeros(1 << 13, "<f2")])
         document = {"format": "milblob", "file": "a.bin", "tensors": [row | {"offset": offset} for row in rows]}
@@ -308,6 +316,24 @@ def test_one_array_under_many_names(tmp_path, capsys, kind):
     assert main(["convert", str(source), str(out)]) == 2
     assert "values in all" in capsys.readouterr().err
     assert main(["convert", str(source), str(out), "--max-nbytes", "100M", "-q"]) == 0
+
+
+@pytest.mark.parametrize("kind", ["params", "tar", "directory"])
+@pytest.mark.parametrize("call", [call for call in READERS if call != "check"])
+def test_files_of_tvm_have_the_limit_of_all_others(tmp_path, capsys, kind, call):
+    """Parameters that are looked through, or written elsewhere, count; a list of them does not."""
+    path = tmp_path / ("m" if kind == "directory" else f"m.{kind}")
+    arrays = {f"w{i}": np.arange(1 << 12, dtype=np.float32) + i for i in range(2)}
+    if kind == "params":
+        milblob.tvm.write_params(arrays, path)
+    else:
+        files = tvm_archives.files_of() | {"parameters/default.params": tvm_archives.params_of(arrays)}
+        tvm_archives.make(path, files, kind)
+    np.savez(tmp_path / "other.npz", **arrays)
+    assert READERS[call](path, tmp_path, max_nbytes="8K") == 2
+    assert "expected at most 8192 bytes" in capsys.readouterr().err
+    assert READERS[call](path, tmp_path, max_nbytes="1M") == 0
+    assert main(["ls", str(path), "--max-nbytes", "8K"]) == 0
 
 
 METHODS = {"deflate": zipfile.ZIP_DEFLATED, "bzip2": zipfile.ZIP_BZIP2, "lzma": zipfile.ZIP_LZMA}

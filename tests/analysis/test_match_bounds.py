@@ -11,6 +11,7 @@ import milblob
 from children import run_child
 from milblob.analysis import match as matching
 from milblob.analysis.agreeing import _words, agreeing
+from paths import DATA
 
 
 def pairwise(given, names):
@@ -124,3 +125,15 @@ def test_trained_weights_do_not_reach_the_end(monkeypatch, tmp_path):
     monkeypatch.setattr(matching._Work, "match_similar", lambda self, r: whole(self, r) or left.append(self._work_left))
     assert len(milblob.match(given, tmp_path / "w.json").matches) == 300
     assert left[0] > 0.9 * matching._MIN_WORK
+
+
+def test_work_counts_what_has_to_be_decoded(tmp_path):
+    """Elements of compressed weights and of packed ones are had by decoding others too; that is reckoned as work."""
+    milblob.tvm.write_params({"p": np.ones((2, 2), np.float32)}, tmp_path / "p.params")
+    with milblob.tvm.open_params(tmp_path / "p.params") as found:
+        assert not matching._is_decoded(found["p"])
+    with milblob.open(DATA / "palette_4bit/model.mlpackage") as model:
+        compressed = [tensor for tensor in model.values() if tensor.parts]
+        assert compressed and all(matching._is_decoded(tensor) for tensor in compressed)
+        plain = [tensor for tensor in model.values() if not tensor.parts and not tensor.mil_dtype.is_sub_byte]
+        assert not any(matching._is_decoded(tensor) for tensor in plain)

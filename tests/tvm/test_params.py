@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 import milblob
 import tvm_archives as made
 from milblob import FormatError, UnsupportedError, tvm
+from milblob.formats.read import open_arrays
+from milblob.model.lazy import LazyTensor
 from paths import DATA
 
 ORACLE = json.loads((DATA / "tvm" / "oracle.json").read_text(encoding="utf-8"))
@@ -480,3 +482,34 @@ def test_a_name_twice_in_a_cache(tmp_path):
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(FormatError, match="got 'w' twice"):
         tvm.read_params(path)
+
+
+@pytest.mark.parametrize("text", ["float32", "int4", "float8_e4m3fnuz"])
+def test_a_parameter_reads_as_every_lazy_tensor(tmp_path, text):
+    """Whole, in part, into an array, as an array: also where MIL lacks the element type, which only `mil_dtype` needs."""
+    values = np.arange(6).reshape(2, 3).astype(getattr(ml_dtypes, text, text))
+    record = {"name": "p", "dtype": text, "shape": [2, 3], "format": "raw", "byteOffset": 0, "nbytes": values.nbytes}
+    (tmp_path / "shard.bin").write_bytes(values.tobytes())
+    shard = {"dataPath": "shard.bin", "format": "raw-shard", "nbytes": values.nbytes, "records": [record]}
+    (tmp_path / "tensor-cache.json").write_text(json.dumps({"metadata": {}, "records": [shard]}))
+    with open_arrays(tmp_path) as found:
+        tensor = found["p"]
+        assert isinstance(tensor, LazyTensor) and isinstance(tensor, tvm.Parameter)
+        want = tensor.read()
+        assert (tensor.shape, tensor.declared_shape, tensor.ndim, tensor.size, len(tensor)) == ((2, 3), (2, 3), 2, 6, 2)
+        assert tensor.place.file == tensor.file and tensor.place.where == "p" and tensor.place.shape == (2, 3)
+        got = np.zeros((3, 2), tensor.dtype).T
+        assert tensor.read(out=got) is got
+        for array in (got, np.asarray(tensor), np.stack(list(tensor)), tensor[:], tensor.place.read()):
+            assert array.dtype == want.dtype and array.tobytes() == want.tobytes()
+        assert tensor[1, 2] == want[1, 2]
+        with pytest.raises((TypeError, ValueError)):
+            tensor.read(out=np.zeros((2, 2), tensor.dtype))
+        with pytest.raises(ValueError, match="expected a copy to be allowed"):
+            np.asarray(tensor, np.float64, copy=False)
+        if text == "float8_e4m3fnuz":
+            for call in (lambda: tensor.mil_dtype, lambda: tensor.place.dtype, tensor.read_packed):
+                with pytest.raises(UnsupportedError, match="an element type that MIL has"):
+                    call()
+        else:
+            assert tensor.place.dtype is tensor.mil_dtype

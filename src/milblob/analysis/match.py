@@ -528,9 +528,9 @@ def _are_equal(given: LazyTensor, weight: LazyTensor, layout: Layout, dtype: DTy
     return all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in pairs)
 
 
-def _is_decoded(tensor: Any) -> bool:
+def _is_decoded(tensor: LazyTensor) -> bool:
     """Whether elements of a tensor can only be had by decoding others too."""
-    return bool(tensor.mil_dtype.is_sub_byte or getattr(tensor, "_compressed", None) is not None)
+    return tensor.mil_dtype.is_sub_byte or tensor.place.is_computed
 
 
 def _sketches(tensors: list[Any], positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

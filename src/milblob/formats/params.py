@@ -75,7 +75,7 @@ class ParameterPlace(Place):
     def account(self) -> None:
         """See Place."""
         if self._budget is not None:
-            self._budget.spend((self._parameter.file, self._parameter.name), self._parameter.nbytes)
+            self._budget.spend((self.key(), self._parameter.name), self._parameter.nbytes)
 
     def read(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """See Place."""
@@ -534,6 +534,8 @@ def is_lazy(value: Any) -> bool:
 
 
 def _elements(row: _Planned) -> Any:
+    if isinstance(row.source, LazyTensor):
+        row.source.place.account()
     array = row.source.read() if is_lazy(row.source) else row.source
     data = element_bytes(array, row.text, row.dtype)
     if data.nbytes != row.nbytes:
