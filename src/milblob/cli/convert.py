@@ -1,4 +1,4 @@
-"""milblob convert: between models, weight files and other formats, without losing a bit."""
+"""milblob convert: between models, weight files and other formats, lossless."""
 
 import os
 from argparse import Namespace
@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _open(stack: ExitStack, source: str, arguments: Namespace) -> Mapping[str, Readable]:
-    """Open the source and choose from it."""
+    """Open the source and select tensors."""
     if not is_array_file(source):
         model = stack.enter_context(opening.open(source, constants=arguments.constants, stored=arguments.stored))
         return weights.with_notes(select(model, arguments), model)

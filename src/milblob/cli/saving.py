@@ -1,4 +1,4 @@
-"""What the commands that write tensors elsewhere share: where to, how far, and what was done."""
+"""Shared by the commands that write tensors to another file: check the output, show progress, report."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from .progress import Progress
 
 
 def check_target(source: str, target: str) -> None:
-    """Refuse an output that is what is read, lies in it, or holds it.
+    """Refuse an output that is the source, lies inside it, or contains it.
 
     Raises:
         ValueError: it does.
@@ -28,14 +28,14 @@ def check_target(source: str, target: str) -> None:
 
 
 def with_hint(error: UnsupportedError, tensors: Mapping[str, Readable], arguments: Namespace) -> UnsupportedError:
-    """Say of a compressed weight how its parts can be had."""
+    """Add to an error about a compressed weight how to extract its parts."""
     if not arguments.stored and any(getattr(tensor, "compression", "") for tensor in tensors.values()):
         return UnsupportedError(f"{error} (--stored extracts the parts)")
     return error
 
 
 def report(arguments: Namespace, source: Any, target: str, tensors: Mapping[str, Readable], **more: Any) -> None:
-    """Say what was written, as -v, -q and --json ask.
+    """Report what was written, as -v, -q and --json request.
 
     Args:
         arguments: of the command.
@@ -55,5 +55,5 @@ def report(arguments: Namespace, source: Any, target: str, tensors: Mapping[str,
 
 
 def shown(tensors: Mapping[str, Readable], arguments: Namespace) -> contextlib.closing[Progress]:
-    """Show on a terminal how far the writing of these tensors is, while in the context."""
+    """Show the progress of writing these tensors on a terminal, within the context."""
     return contextlib.closing(Progress(tensors.values(), enabled=not arguments.quiet and sys.stderr.isatty()))
