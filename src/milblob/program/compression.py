@@ -92,7 +92,8 @@ def _describe(link: Compressed, result: Compression, number: Callable[[Any], int
     parts, kind = link.parts, _kind(link)
     elements, lut = parts.get(_ELEMENTS.get(kind, "")), parts.get("lut")
     shape = _shape(parts.get(_MASKS.get(kind, "")) or elements)
-    is_packed = kind == "lut_to_dense" and "shape" in parts  # iOS16: indices are packed in bytes; the palette gives nbits
+    # iOS16: indices are packed in bytes, so the size of the palette gives their bits.
+    is_packed = kind == "lut_to_dense" and "shape" in parts
     if is_packed:
         shape, count = _shape(link), _size(lut)
         result.nbits = count.bit_length() - 1 if count else None
