@@ -47,7 +47,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _open(stack: ExitStack, source: str, arguments: Namespace) -> Mapping[str, Readable]:
-    """Open the source and select tensors."""
+    """Open the source and choose from it."""
     if not is_array_file(source):
         model = stack.enter_context(opening.open(source, constants=arguments.constants, stored=arguments.stored))
         return weights.with_notes(select(model, arguments), model)

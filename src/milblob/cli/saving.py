@@ -28,14 +28,14 @@ def check_target(source: str, target: str) -> None:
 
 
 def with_hint(error: UnsupportedError, tensors: Mapping[str, Readable], arguments: Namespace) -> UnsupportedError:
-    """Add to an error about a compressed weight how to extract its parts."""
+    """Say of a compressed weight how its parts can be had."""
     if not arguments.stored and any(getattr(tensor, "compression", "") for tensor in tensors.values()):
         return UnsupportedError(f"{error} (--stored extracts the parts)")
     return error
 
 
 def report(arguments: Namespace, source: Any, target: str, tensors: Mapping[str, Readable], **more: Any) -> None:
-    """Report what was written, as -v, -q and --json request.
+    """Say what was written, as -v, -q and --json ask.
 
     Args:
         arguments: of the command.
@@ -55,5 +55,5 @@ def report(arguments: Namespace, source: Any, target: str, tensors: Mapping[str,
 
 
 def shown(tensors: Mapping[str, Readable], arguments: Namespace) -> contextlib.closing[Progress]:
-    """Show the progress of writing these tensors on a terminal, within the context."""
+    """Show on a terminal how far the writing of these tensors is, while in the context."""
     return contextlib.closing(Progress(tensors.values(), enabled=not arguments.quiet and sys.stderr.isatty()))

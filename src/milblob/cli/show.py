@@ -72,7 +72,7 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
 
 
 def _place(tensor: Tensor) -> dict[str, Any]:
-    """Where a tensor is stored and which operations use it."""
+    """Where a tensor lives and who uses it."""
     shape = tensor._shape
     if None in shape:
         with suppress(MilblobError):

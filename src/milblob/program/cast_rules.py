@@ -226,5 +226,5 @@ def _value(program: Program, constant: _codec.Constant, dtype: DType, value: Any
 
 
 def _op(constant: _codec.Constant) -> _codec.Op:
-    assert constant.op is not None  # `refusal` has checked that
+    assert constant.op is not None  # `refusal` has seen to it
     return constant.op

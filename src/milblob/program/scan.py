@@ -194,7 +194,7 @@ class Program:
             raise FormatError(words, file=self.buffer.name)
 
     def _scope(self, function: int, block: int, several: bool) -> str:
-        """The path of a block: ``main/cond_0[1]/``; ``main[CoreML7]/`` where a function has several blocks."""
+        """The block path of DESIGN: ``main/cond_0[1]/``; ``main[CoreML7]/`` where a function has several blocks."""
         steps = []
         blocks = self.scan.blocks
         while block >= 0 and blocks[block][2] >= 0:
@@ -309,7 +309,7 @@ class Program:
         }
 
     def _scan_again(self, flags: int) -> _codec.Scan:
-        """Scan again with other flags; the rows of functions and blocks have the same numbers as in `scan`."""
+        """Scan for something else; the rows of functions and blocks are numbered as in `scan`."""
         scan = _codec.scan_program(self.buffer, *self.span, self.flags | flags | _codec.SCAN_PLAIN)
         if scan is None:  # pieces in messages that the first scan skipped
             raise UnsupportedError("Program: expected every message in one piece, got pieces", file=self.buffer.name)
