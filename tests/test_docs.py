@@ -55,7 +55,7 @@ def test_links_lead_to_files_and_headings(page):
 def test_cited_files_exist(page):
     """A path in backticks exists, from the root or inside one of the source folders; a test's file anywhere in tests/."""
     text = page.read_text("utf-8")
-    bases = [ROOT, ROOT / "src" / "milblob", ROOT / "include" / "milblob"]
+    bases = [ROOT, ROOT / "src" / "milblob", ROOT / "include" / "milblob", ROOT / "tests"]
     tests = {path.name for path in ROOT.glob("tests/**/*.py")}
     for cited in re.findall(r"`([\w./-]+\.(?:py|pyx|pxi|pxd|pyi|h|c|md|json))(?:::\w+)?`", text):
         if re.match(r"(test|reference)_\w+\.py$", cited):
