@@ -1,4 +1,4 @@
-"""milblob hash: hashes of contents, of every tensor and of the model."""
+"""milblob hash: hashes of the contents of every tensor and of the model."""
 
 from argparse import Namespace
 from typing import Any
@@ -10,7 +10,7 @@ from .selection import describe_filter, select
 
 
 def run(arguments: Namespace) -> int:
-    """Run the command. With -k or -f there is no hash of the model: what it covers is not read."""
+    """Run the command. With -k or -f there is no hash of the model, because not everything that it covers is read."""
     filtered = bool(describe_filter(arguments))
     with opening.open(arguments.model, constants=arguments.verbose, max_nbytes=arguments.max_nbytes) as model:
         chosen = select(model, arguments)

@@ -1,4 +1,4 @@
-"""milblob ls: what tensors there are."""
+"""milblob ls: list the tensors of a model."""
 
 from argparse import Namespace
 from collections import Counter
@@ -18,11 +18,11 @@ _MAX_SCOPES = 12
 
 
 class _Listed(NamedTuple):
-    """What is listed of one tensor. Nothing here reads values, so weight files may be absent.
+    """The row of one tensor. Nothing here reads values, so weight files may be missing.
 
     Attributes:
         element_count: elements; None where the shape is open.
-        nbytes: stored bytes; None where they cannot be told.
+        nbytes: stored bytes; None where they are unknown.
         offset: in `file`; see `Tensor.offset`.
     """
 
@@ -39,7 +39,7 @@ class _Listed(NamedTuple):
 
     @property
     def nbits(self) -> str:
-        """Stored bits per element, for people."""
+        """Stored bits per element, as text."""
         return f"{8 * self.nbytes / self.element_count:.4g}" if self.element_count and self.nbytes is not None else "-"
 
 
@@ -114,7 +114,7 @@ def _sorted(rows: list[_Listed], order: str) -> list[_Listed]:
         return sorted(rows, key=lambda row: -(row.nbytes or 0))
     if order == "dtype":
         return sorted(rows, key=lambda row: row.dtype)
-    if order == "offset":  # what has no offset of its own comes last
+    if order == "offset":  # tensors without an offset of their own come last
         return sorted(rows, key=lambda row: (row.offset is None, row.file or "", row.offset or 0))
     return rows
 
@@ -160,7 +160,7 @@ def _print_json(model: Model, rows: list[_Listed], unique: int, arguments: Names
 
 
 def _folded(rows: list[_Listed], order: str) -> list[tuple[str, list[_Listed]]]:
-    """Fold sorted rows. Groups stand where their first members do; ordered by size, by the sum of their members."""
+    """Fold sorted rows. A group takes the place of its first member; ordered by size, by the sum of its members."""
     groups = fold([row.name for row in rows], [(row.dtype, row.shape, row.compression) for row in rows])
     folded = [(group.pattern, [rows[i] for i in group.members]) for group in groups]
     if order == "size":

@@ -1,4 +1,4 @@
-"""milblob match: which training tensor became which weight."""
+"""milblob match: find which training tensor became which weight."""
 
 import json
 from argparse import Namespace
