@@ -212,6 +212,37 @@ def test_hard_links_made_before_recovery_are_not_changed(faults, tmp_path):
     assert number_of(root) == 1 and (tmp_path / "a").read_bytes() == old and left(root) == []
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="gives files to other users")
+@pytest.mark.parametrize("how", ["patched", "one of them", "recovered"])
+def test_files_stay_those_of_their_owner(faults, tmp_path, how):
+    """Root edits somebody's model, or only reads it after an edit was interrupted; what is private stays readable."""
+    root = tmp_path / "model"
+    for number in range(1, 100):
+        shutil.rmtree(root, ignore_errors=True)
+        make(root)
+        for name in SIZES:
+            os.chown(root / name, 4321, 4322)
+            (root / name).chmod(0o600)
+        if how != "recovered":
+            break
+        faults.run("test_journal:change", [str(root), 1], root=root, number=number, mode="kill after")
+        if (root / JOURNAL).exists():
+            break
+    for name in ("a", "in/b"):
+        os.link(root / name, tmp_path / os.path.basename(name))
+    if how == "recovered":
+        recover_all(str(root))
+    elif how == "patched":
+        change(str(root), 1)
+    else:
+        with held(root):
+            commit(str(root), "", [Patch("a", 0, np.zeros(3, "u1"))])
+    assert left(root) == [] and (root / "a").stat().st_nlink == 1
+    for name in SIZES:
+        status = (root / name).stat()
+        assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (4321, 4322, 0o600), name
+
+
 def test_patches_stay_inside(tmp_path):
     make(tmp_path)
     for offset, data in ((29_999, b"12"), (-1, b"1"), (30_001, b"1")):

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from . import paths
 from .beneath import Place
 from .errors import FormatError
-from .files import PREFIX, SUFFIX
+from .files import is_ours
 from .mapping import Mapping
-from .pending import JOURNAL, STAGED
+from .pending import JOURNAL, is_left
 from .plan import data_ranges
 from .replacing import require_replaceable
 from .splice import Spliced
@@ -108,7 +108,7 @@ def walk(root: str, inside: str = "") -> Iterator[tuple[str, bool]]:
         FormatError: a journal. ResolveError: a directory has become a link that leads out.
     """
     for base, is_directory in Place(root).entry(inside).names():
-        if (base.startswith(PREFIX) and base.endswith((SUFFIX, ".old"))) or base.endswith(STAGED):
+        if is_ours(base) or (is_left(base) and not is_directory):
             continue
         name = os.path.join(inside, base) if inside else base
         if base.endswith(JOURNAL):  # it was there after the model had been opened, which completes one

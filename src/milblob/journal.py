@@ -138,7 +138,7 @@ def commit(
             if status.st_nlink > 1:
                 new.append(Replacement(path, _copier(join(root, path), by_path.pop(path))))
         if not by_path and len(new) == 1:  # one rename is whole by itself
-            _replace(join(root, new[0].path), new[0].write, progress)
+            _replace(join(root, new[0].path), held[new[0].path], new[0].write, progress)
             return {new[0].path}
         entries = []
         for path, group in by_path.items():
@@ -174,10 +174,12 @@ def _finish(found: Pending, held: Mapping[str, int]) -> None:
         raise OSError(error.errno, words, found.path) from error
 
 
-def _replace(target: str, write: Callable[[int], object], progress: Progress) -> None:
+def _replace(target: str, old: int, write: Callable[[int], object], progress: Progress) -> None:
     """Give one file new contents."""
     new = NewFile(target, locked=True)
     try:
+        if hasattr(os, "fchmod"):
+            os.fchmod(new.fd, _mode_like(new.fd, os.fstat(old)))
         write(new.fd)
         inode = os.fstat(new.fd).st_ino
     except BaseException:
@@ -229,10 +231,14 @@ def _stage(replacement: Replacement, target: str, old: int) -> Entry:
 
 
 def _mode_like(fd: int, old: os.stat_result) -> int:
-    """Return the permissions for what replaces a file: its own, but nothing for the group if that is another one."""
-    if os.fstat(fd).st_gid != old.st_gid:
+    """Give what replaces a file its owner and group as far as this process may; return the permissions for it.
+
+    Root may, and who only reads a model as root must not take its files from their owner. Permissions are those of the
+    file, but nothing for the group if that is another one.
+    """
+    for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
         with contextlib.suppress(OSError):
-            os.fchown(fd, -1, old.st_gid)
+            os.fchown(fd, owner, group)
     is_same = os.fstat(fd).st_gid == old.st_gid
     return stat.S_IMODE(old.st_mode) & (~0 if is_same else ~stat.S_IWGRP)
 
@@ -406,6 +412,8 @@ def _redo(stack: contextlib.ExitStack, found: Pending, journal: Journal, held: M
     for copied, patches in copies.items():
         real = paths.real(join(found.root, copied))
         with NewFile(real, locked=True) as new:
+            if hasattr(os, "fchmod"):
+                os.fchmod(new.fd, _mode_like(new.fd, os.fstat(fds[copied])))
             _copier(real, patches)(new.fd)
     _apply(found.root, todo, fds)
 

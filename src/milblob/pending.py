@@ -324,6 +324,11 @@ def is_staged(name: str, base: str) -> bool:
     return name == f".{base}.{middle}{STAGED}" and len(middle) == 16 and not set(middle) - set("0123456789abcdef")
 
 
+def is_left(name: str) -> bool:
+    """Whether a name is that of a replacement of any file."""
+    return is_staged(name, name[1 : -len(STAGED) - 17])
+
+
 def sweep_staged(path: str) -> None:
     """Remove what a killed commit prepared for a file and never used, unless a journal needs it.
 
