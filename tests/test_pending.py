@@ -512,7 +512,9 @@ def test_half_a_change_is_not_copied(trees, monkeypatch, tmp_path, name, form):
     monkeypatch.setattr(refitting, "Model", lambda *args, **kwargs: opened)
     (root / DATA / "weights" / name).touch()
     key = "bytes" if form == "package" else "#1"
-    with pytest.raises(milblob.FormatError, match="journal: expected none|expected no change while it is (copied|read)"):
+    with pytest.raises(
+        milblob.FormatError, match="journal: expected none|expected no change while it is (copied|read)"
+    ):
         milblob.refit(
             source, {key: np.zeros(70, "u1")}, output=tmp_path / ("copy" if form == "package" else "copy.bin")
         )

@@ -54,7 +54,7 @@ def real(path: str) -> str:
         OSError: a part cannot be looked at, which `os.path.realpath` takes for "no link"; links that go round.
     """
     try:
-        return _asked(path) or os.path.realpath(path, strict=True)
+        return asked(path) or os.path.realpath(path, strict=True)
     except (FileNotFoundError, NotADirectoryError):
         pass
     if is_link(path):
@@ -63,7 +63,7 @@ def real(path: str) -> str:
     return os.path.join(real(parent), name) if name else parent
 
 
-def _asked(path: str) -> str:
+def asked(path: str) -> str:
     """Ask Linux for the real path, in a sixth of the time: 5 us instead of 30. "" where it does not say."""
     if not hasattr(os, "O_PATH"):
         return ""
