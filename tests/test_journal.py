@@ -241,6 +241,42 @@ def test_files_stay_those_of_their_owner(faults, tmp_path, how):
     for name in SIZES:
         status = (root / name).stat()
         assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (4321, 4322, 0o600), name
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("moment", ["_redo", "_locked", "_is_to_do", "_stage", "_apply"])
+def test_a_recovery_is_not_led_outside(faults, tmp_path, monkeypatch, moment, linked):
+    """The folder of the files becomes a link to another one while a change is completed: that one stays as it was."""
+    root, outside = tmp_path / "model", tmp_path / "outside"
+    for number in range(1, 100):
+        shutil.rmtree(root, ignore_errors=True)
+        make(root)
+        faults.run("test_journal:change", [str(root), 1], root=root, number=number, mode="kill after")
+        if (root / JOURNAL).exists():
+            break
+    shutil.copytree(root, outside)  # with what is staged, so that nothing is missing there
+    if linked:  # patched as a copy
+        os.link(root / "in/b", tmp_path / "b")
+    before = {path: (path.read_bytes(), path.stat().st_ino) for path in outside.rglob("*") if path.is_file()}
+    met = []
+
+    def exchange_first(*args, **kwargs):
+        if not met:
+            (root / "in").rename(tmp_path / "aside")
+            (root / "in").symlink_to(outside / "in")
+            met.append(moment)
+        return real(*args, **kwargs)
+
+    real = getattr(journal, moment)
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, moment, exchange_first)
+        with contextlib.suppress(milblob.FormatError, OSError):
+            recover_all(str(root))
+    assert {path: (path.read_bytes(), path.stat().st_ino) for path in outside.rglob("*") if path.is_file()} == before
+    if met:
+        (root / "in").unlink()
+        (tmp_path / "aside").rename(root / "in")
+    assert bool(met) == (moment in ("_redo", "_locked", "_is_to_do", "_apply") or (moment == "_stage" and linked))
+    recover_all(str(root))
+    assert number_of(root) == 1 and left(root) == []
 
 
 def test_patches_stay_inside(tmp_path):

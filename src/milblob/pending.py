@@ -100,7 +100,7 @@ def pending(path: str) -> Pending | None:
             return beside
     while True:
         try:  # paths.status, in half the time: this is most of what opening a small file costs
-            status = os.lstat(os.path.join(directory, JOURNAL))
+            status = os.lstat(f"{directory}{'' if directory.endswith(os.sep) else os.sep}{JOURNAL}")
         except (FileNotFoundError, NotADirectoryError):
             pass
         else:

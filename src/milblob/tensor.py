@@ -148,9 +148,12 @@ class Tensor:
     @property
     def _place(self) -> Any:
         """What two tensors of an open model that are one record have in common; None of what is in no weight file."""
-        if not self.is_blob or self._package.staged:
+        constant = self._constant
+        if not (constant.storage == _codec.BLOB if constant is not None else self._compressed is None):
             return None
-        return (self._constant.text if self._source is not None else None), id(self._source), self.offset
+        if self._package.staged:
+            return None
+        return (constant.text if constant is not None else None), id(self._source), self.offset
 
     @property
     def data_offset(self) -> int | None:
