@@ -1,10 +1,10 @@
-"""Write docs/performance.md and docs/growth.svg from results: python bench/report.py RESULTS.json.
+"""Write docs/performance.md, docs/growth.svg and bench/results/VERSION.md from results: python bench/report.py RESULTS.json.
 
-Every sentence with a figure in it is made from the results, so that the page cannot say what was not measured.
+Every sentence with a figure is made from the results, so the pages cannot say anything that was not measured.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import plot
@@ -26,33 +26,49 @@ ROOT = Path(__file__).parent.parent
 PAGE, PLOT = ROOT / "docs" / "performance.md", ROOT / "docs" / "growth.svg"
 KEPT = ROOT / "bench" / "results"
 
+GLANCE = (
+    "bench_list",
+    "bench_load",
+    "bench_program",
+    "bench_start",
+    "bench_decode",
+    "bench_cast",
+    "bench_write",
+    "bench_refit",
+    "bench_merge",
+    "bench_stats",
+)
+"""The files whose first job is shown at a glance."""
+
 METHOD = """\
 ## How it is measured
 
 `make bench` makes `.venv`, installs the rivals into it, makes the data with the rivals' own writers, runs every file
-`bench/bench_*.py` in a process of its own and prints the table that this page is made from. `make bench JOB=list` runs one
-file, `MILBLOB_BENCH_SCALE=0.02 make bench` a smoke run. `make performance` writes this page and its plot from the results of
-the last `make bench`, and keeps them in `bench/results/`; `make bench AGAINST=bench/results/NAME.json` also prints what has
-changed since then. [bench/README.md](../bench/README.md) says what is needed.
+`bench/bench_*.py` in a process of its own and prints a table of all rows. `make bench JOB=list` runs one file,
+`MILBLOB_BENCH_SCALE=0.02 make bench` a smoke run. `make performance` writes these pages and the plot from the results of the last
+`make bench`, and keeps the results in `bench/results/`; `make bench AGAINST=bench/results/NAME.json` also prints what changed since
+then. [bench/README.md](../bench/README.md) lists the requirements.
 
 - **Right before fast.** Each row runs once and its result is checked, value by value where it gives values, before it is
-  timed. A row that is wrong has no time and is listed as absent.
+  timed. A row with a wrong result has no time and is listed as absent.
 - **Same run, same data.** Every rival reads the same tensors from its own format. The rows of a job take turns, forwards and
-  backwards, so that a slow minute of the machine hits all of them. Only ratios within one run are worth comparing.
+  backwards, so that a slow minute of the machine hits all of them. Only ratios within one run can be compared.
 - **Median and spread.** The median of all rounds; the spread is half the interquartile range, in percent of the median.
   Rows under 50 microseconds are repeated within a round.
-- **Open to close.** A row opens its file, makes its result and lets go of it; nothing is cached between rounds but the pages
-  of the file. The garbage collector is on.
-- **Limits** (in italics) are what cannot be beaten: a memcpy or memset of as many bytes, a bare read or write by the system's
-  own call, a walk in C (`bench/cwalk.c`) that visits the same bytes and makes nothing of them. They share no code with
-  milblob. Rows marked "for orientation" do less or other work; no ratio is taken to them.
-- **Memory** is measured in a forked child: how much the most that was resident grew while the row ran once, pages of mapped
-  files included; in parentheses what of the process' own memory was still held at the end, with the result alive. Imports and
-  input do not count. Pages of a mapped file are the system's to take back.
-- **Cold** rows drop the pages of their files before each round; `mincore` says whether that worked, and where it did not the
-  row says INVALID. How far the kernel reads ahead is a setting of the disk, so these times differ much between machines.
-- **Disk.** Jobs that write and sync are measured on the file system of the temporary directory (`TMPDIR`); their times say as
-  much of the disk as of the code. Compare them with their limit."""
+- **Open to close.** A row opens its file, makes its result and releases it; only the pages of the file stay cached between
+  rounds. The garbage collector is on.
+- **Limits** (in italics) cannot be beaten: a memcpy or memset of the same number of bytes, a bare read or write system call, a
+  walk in C (`bench/cwalk.c`) that visits the same bytes and builds nothing. They share no code with milblob. Rows marked "for
+  orientation" do less or other work; no ratio is taken to them.
+- **Memory** is measured in a forked child: by how much the peak of resident memory grew while the row ran once, pages of mapped
+  files included; in parentheses how much of the process's own memory was still held at the end, with the result alive. Imports
+  and input do not count. The system can reclaim the pages of a mapped file at any time.
+- **Cold** rows drop the pages of their files before each round; `mincore` checks that this worked, and where it did not the row
+  says INVALID. How far the kernel reads ahead is a setting of the disk, so these times differ much between machines.
+- **Disk.** Jobs that write and sync are measured on the file system of the temporary directory (`TMPDIR`); their times depend as
+  much on the disk as on the code. Compare them with their limit.
+
+There are no times for arm64; [neon.md](neon.md) counts instructions instead."""
 
 
 def page(found: Results, source: str) -> str:
@@ -62,28 +78,59 @@ def page(found: Results, source: str) -> str:
         found: what was measured.
         source: path of the results in the repository, for the reader.
     """
-    count = found.header.get("runs", 1)  # more where a run was cut short and jobs were measured behind it
+    count = found.header.get("runs", 1)  # more where a run was cut short and other jobs were measured later
     runs = "one run of `make bench`" if count == 1 else f"{count} runs of `bench/run.py`, each of other jobs,"
+    rows = source.removesuffix(".json") + ".md"
     lines = [
         "# Performance",
         "",
-        f"<!-- Written by bench/report.py from {source}; `make performance` writes it anew. Do not edit. -->",
+        f"<!-- Written by bench/report.py from {source}; `make performance` rewrites it. Do not edit. -->",
         "",
-        f"Every figure on this page is from {runs} on the machine below; the page is written from its",
-        f"[results]({'../' + source}) by a script. Times are medians; how each was made, and the command that repeats it, stands beside it.",
+        f"Every figure on this page is from {runs} on the machine below. A script writes the page from the",
+        f"[results](../{source}); [every row](../{rows}) has a page of its own. Times are medians.",
         "",
+        *machine(found),
     ]
-    lines += [
-        f"- **{line.partition(': ')[0]}**: {line.partition(': ')[2]}" for line in results.header_lines(found.header)
-    ]
-    if found.scale != 1:
-        lines += ["", "**This is a smoke run: the sizes are small and the targets mean nothing.**"]
-    for part in (glance(found), behind(found), targets(found), growth(found), absent(found)):
+    for part in (behind(found), glance(found, rows), targets(found), growth(found), absent(found)):
         lines += ["", *part]
-    lines += ["", METHOD, "", "## Every figure"]
+    return "\n".join([*lines, "", METHOD]) + "\n"
+
+
+def rows_page(found: Results, source: str) -> str:
+    """Return the text of the page with every row: each job, with the command that repeats it.
+
+    Args:
+        found: what was measured.
+        source: path of the results in the repository; the page lies beside them.
+    """
+    name = Path(source).name
+    lines = [
+        f"# Every benchmark row of milblob {found.header['milblob']['version']}",
+        "",
+        f"<!-- Written by bench/report.py from {source}; `make performance` rewrites it. Do not edit. -->",
+        "",
+        f"All rows of the [results]({name}). [docs/performance.md](../../docs/performance.md) is written from the same file and says how they are",
+        "measured. Times are medians; each section names the command that repeats it.",
+        "",
+        *machine(found),
+        "",
+        "## Every job",
+        "",
+        *summary(found.jobs.values()),
+    ]
     for file in dict.fromkeys(job.file for job in found.jobs.values()):
         lines += ["", *section(found, file)]
     return "\n".join(lines) + "\n"
+
+
+def machine(found: Results) -> Iterator[str]:
+    """Where, when and with what."""
+    for line in results.header_lines(found.header):
+        title, _, fact = line.partition(": ")
+        yield f"- **{title}**: {fact}"
+    if found.scale != 1:
+        yield ""
+        yield "**This is a smoke run: the sizes are small and the targets mean nothing.**"
 
 
 def cell(text: str) -> str:
@@ -92,7 +139,7 @@ def cell(text: str) -> str:
 
 
 def rows_of(headings: list[str], lines: list[list[str]]) -> Iterator[str]:
-    """A table of Markdown without the columns that are empty; the first column is words, the others are figures."""
+    """A Markdown table without its empty columns; the first column is text, the others are figures."""
     used = [i for i in range(len(headings)) if i == 0 or any(line[i] for line in lines)]
     yield f"| {' | '.join(headings[i] for i in used)} |"
     yield "|" + "".join("---|" if i == 0 else "--:|" for i in used)
@@ -100,12 +147,23 @@ def rows_of(headings: list[str], lines: list[list[str]]) -> Iterator[str]:
         yield f"| {' | '.join(cell(line[i]) for i in used)} |"
 
 
-def glance(found: Results) -> Iterator[str]:
-    """The row of milblob of each job beside the best rival and the limit."""
+def glance(found: Results, rows: str) -> Iterator[str]:
+    """The first job of ten files."""
+    first: dict[str, Job] = {}
+    for job in found.jobs.values():
+        if job.own is not None:
+            first.setdefault(job.file, job)
     yield "## At a glance"
     yield ""
+    yield from summary(first[file] for file in GLANCE if file in first)
+    yield ""
+    yield f"[All {len(found.jobs)} jobs](../{rows})."
+
+
+def summary(jobs: Iterable[Job]) -> Iterator[str]:
+    """A table with milblob's row of each job beside the best rival and the limit."""
     lines = []
-    for job in found.jobs.values():
+    for job in jobs:
         if job.own is None:
             continue
         own = spell_time(job.own.median)
@@ -119,15 +177,15 @@ def glance(found: Results) -> Iterator[str]:
 
 
 def behind(found: Results) -> Iterator[str]:
-    """The jobs that somebody else does faster."""
+    """The jobs that a rival does faster."""
     yield "## Where a rival is ahead"
     yield ""
     jobs = [job for job in found.jobs.values() if job.is_behind]
     compared = sum(job.own is not None and job.best is not None for job in found.jobs.values())
     if not jobs:
-        yield f"In none of the {compared} jobs that a rival does too."
+        yield f"In none of the {compared} jobs that a rival can do."
         return
-    yield f"In {len(jobs)} of the {compared} jobs that a rival does too:"
+    yield f"In {len(jobs)} of the {compared} jobs that a rival can do:"
     yield ""
     for job in jobs:
         for rival in job.rows.values():
@@ -139,7 +197,7 @@ def behind(found: Results) -> Iterator[str]:
 
 
 def targets(found: Results) -> Iterator[str]:
-    """How many are met, and which are not."""
+    """How many targets are met, and which are missed."""
     missed = [(row, target) for row, target in found.targets if not target.met]
     yield "## Targets"
     yield ""
@@ -153,12 +211,12 @@ def targets(found: Results) -> Iterator[str]:
 
 
 def growth_words(series: Series) -> str:
-    """What an exponent means."""
+    """Describe an exponent."""
     if series.exponent < 0.15:
         return "does not depend on the work"
     if series.exponent < 0.9:
         return "grows more slowly than the work"
-    return "grows as the work does" if series.exponent <= 1.1 else "grows faster than the work"
+    return "grows in proportion to the work" if series.exponent <= 1.1 else "grows faster than the work"
 
 
 def growth(found: Results) -> Iterator[str]:
@@ -170,8 +228,8 @@ def growth(found: Results) -> Iterator[str]:
         return
     yield f"![time at 1, 10 and 100 times the work, logarithmic]({PLOT.name})"
     yield ""
-    yield "The same work 1, 10 and 100 times over. In parentheses, and in the table, the slope from the first point to the last:"
-    yield "1 is a cost that grows as the work does, like the dotted lines; 0 one that does not depend on it."
+    yield "The same work 1, 10 and 100 times over. The exponent (in parentheses in the plot) is the slope from the first point to the"
+    yield "last: 1 for a cost that grows in proportion to the work, like the dotted lines, 0 for one that does not depend on it."
     yield f"Repeat it with `{command(found.growth_file)}`."
     yield ""
     lines = []
@@ -183,36 +241,36 @@ def growth(found: Results) -> Iterator[str]:
 
 
 def absent(found: Results) -> Iterator[str]:
-    """Who could not take part."""
+    """The rows that could not be measured."""
     yield "## Absent"
     yield ""
     if not found.absent:
-        yield "Nobody: every row was measured."
+        yield "None: every row was measured."
     for row in found.absent:
         yield f"- {row['job'] + ': ' if row['job'] else ''}{row['row']} (`bench/{row['file']}.py`): {row['reason']}"
 
 
 def command(file: str) -> str:
-    """What repeats a file."""
+    """Return the command that repeats a file."""
     return f"make bench JOB={file.removeprefix('bench_')}"
 
 
 def section(found: Results, file: str) -> Iterator[str]:
-    """The jobs of one file, with what it says of itself."""
+    """The jobs of one file, after its docstring."""
     about = found.abouts.get(file, "")
     title, _, rest = about.partition("\n")
-    yield f"### {file.removeprefix('bench_')}"
+    yield f"## {file.removeprefix('bench_')}"
     yield ""
     yield title
     if rest.strip():
         yield ""
         yield rest.strip()
     yield ""
-    yield f"`{command(file)}`, made by [bench/{file}.py](../bench/{file}.py)."
+    yield f"`{command(file)}`, made by [bench/{file}.py](../{file}.py)."
     for job in found.jobs.values():
         if job.file == file:
             yield ""
-            yield f"#### {job.name}"
+            yield f"### {job.name}"
             yield ""
             yield from job_table(job)
 
@@ -243,12 +301,12 @@ def job_table(job: Job) -> Iterator[str]:
 
 
 def styled(row: Row) -> str:
-    """The name as its role wants it."""
+    """Return the name in the type of its role: milblob bold, limits italic."""
     return {"milblob": f"**{row.name}**", "limit": f"_{row.name}_"}.get(row.role, row.name)
 
 
 def words(row: Row) -> str:
-    """The note; before it, that a row is for orientation."""
+    """Return the note, after "for orientation" where that applies."""
     found = ["for orientation"] if row.role == "aside" else []
     return "; ".join([*found, row.note] if row.note else found)
 
@@ -259,7 +317,7 @@ def image(found: Results) -> str:
 
 
 def main() -> int:
-    """Keep the results, and write the page and the plot."""
+    """Keep the results, and write the pages and the plot."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("path", type=Path, help="what run.py wrote; kept as bench/results/VERSION.json")
     path = parser.parse_args().path
@@ -268,9 +326,12 @@ def main() -> int:
     if path.resolve() != kept:
         kept.parent.mkdir(exist_ok=True)
         kept.write_bytes(path.read_bytes())
-    PAGE.write_text(page(found, kept.relative_to(ROOT).as_posix()), encoding="utf-8")
+    source = kept.relative_to(ROOT).as_posix()
+    rows = kept.with_suffix(".md")
+    PAGE.write_text(page(found, source), encoding="utf-8")
+    rows.write_text(rows_page(found, source), encoding="utf-8")
     PLOT.write_text(image(found), encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)} and {PLOT.relative_to(ROOT)} are those of {kept.relative_to(ROOT)}")
+    print(f"wrote {', '.join(str(path.relative_to(ROOT)) for path in (PAGE, rows, PLOT))} from {source}")
     return 0
 
 

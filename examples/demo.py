@@ -1,4 +1,4 @@
-"""Open a Core ML model, list its weights, load them all, and say what happened: `make demo`, `make demo MODEL=path`.
+"""Open a Core ML model, list its weights, load them and print what happened: `make demo`, `make demo MODEL=path`.
 
 Usage: python examples/demo.py [MODEL]        (MODEL: .mlpackage, .mlmodelc, .mlmodel, model.mil or a weight file)
 """
@@ -17,7 +17,7 @@ MAX_ROWS = 24
 
 
 def size(nbytes: int) -> str:
-    """Spell a number of bytes."""
+    """Format a number of bytes."""
     value, unit = float(nbytes), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:
@@ -27,7 +27,7 @@ def size(nbytes: int) -> str:
 
 
 def describe(console: Console, model: milblob.Model) -> None:
-    """Print what the model says about itself."""
+    """Print the model's metadata."""
     about = model.metadata
     rows = {
         "description": about.description,
@@ -63,7 +63,7 @@ def print_weights(console: Console, model: milblob.Model) -> None:
 
 
 def demo(console: Console, path: str) -> None:
-    """Do it: open, list, load, look."""
+    """Open a model, list its weights, load them and look at the largest."""
     start = time.perf_counter()
     model = milblob.open(path)
     opened = time.perf_counter() - start
@@ -80,20 +80,18 @@ def demo(console: Console, path: str) -> None:
         for key, part in tensor.parts.items():
             console.print(f"  {key:16}{part!r}", markup=False, highlight=False)
 
-    # A compressed weight cannot be decoded yet, its parts can be read: stored=True lists those instead.
-    stored = bool(packed)
     start = time.perf_counter()
-    weights = milblob.load(path, stored=stored)
+    weights = milblob.load(path)  # compressed weights are decoded; stored=True reads their parts instead
     loaded = time.perf_counter() - start
     nbytes = sum(array.nbytes for array in weights.values())
-    console.print(f"\nmilblob.load({path!r}{', stored=True' if stored else ''})", style="bold", markup=False)
+    console.print(f"\nmilblob.load({path!r})", style="bold", markup=False)
     console.print(f"  {len(weights)} arrays, {size(nbytes)}, in {loaded * 1000:.1f} ms", highlight=False)
-    # Two reads of one tensor lie at the same address only if neither copied it.
-    with milblob.open(path, stored=stored) as model:
+    # Two reads of one tensor are at the same address only if neither was a copy.
+    with milblob.open(path) as model:
         views = sum(np.may_share_memory(t.read(), t.read()) for t in model.values() if t.size)
         empty = sum(1 for t in model.values() if not t.size)
-    unpacked = len(weights) - views - empty
-    console.print(f"  {views} are views of the stored bytes, {unpacked} had to be unpacked, {empty} are empty")
+    decoded = len(weights) - views - empty
+    console.print(f"  {views} are views of the stored bytes, {decoded} had to be decoded, {empty} are empty")
     if weights:
         name, array = max(weights.items(), key=lambda item: item[1].nbytes)
         console.print(f"\nThe largest, {name}: {array.dtype} {array.shape}", markup=False)

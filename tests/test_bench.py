@@ -254,26 +254,38 @@ def made_up():
     }
 
 
-def test_page_says_where_a_rival_is_ahead(bench, made_up):
-    page = bench["report"].page(bench["results"].Results(made_up), "bench/results/x.json")
+def test_page_says_where_a_rival_is_ahead(bench, made_up, monkeypatch):
+    report = bench["report"]
+    monkeypatch.setattr(report, "GLANCE", ("bench_carry",))
+    found = bench["results"].Results(made_up)
+    page, rows = report.page(found, "bench/results/x.json"), report.rows_page(found, "bench/results/x.json")
+    summary = "| carry | 30 ms | quick, 20 ms | 1.5x slower | 3x of 10 ms | 5.0 MiB (1.0 MiB) |"
     for line in (
-        "| carry | 30 ms | quick, 20 ms | 1.5x slower | 3x of 10 ms | 5.0 MiB (1.0 MiB) |",
-        "In 1 of the 1 jobs that a rival does too:",
+        "In 1 of the 1 jobs that a rival can do:",
         "- carry: quick is 1.5x faster, 20 ms against 30 ms (drops a stone).",
+        summary,
+        "[All 1 jobs](../bench/results/x.md).",
         "0 of 1 targets are met; missed:",
         "- carry: milblob: <= 2x of bare (is 3x)",
         "- carry: lame (`bench/bench_carry.py`): lame is not installed",
-        "Stones.\n\nMany of them.\n\n`make bench JOB=carry`, made by [bench/bench_carry.py](../bench/bench_carry.py).",
-        "| slow\\|er | 3 s | ±10% |  | 300x |  |  |  |",
-        "| half | 1 ms | ±10% |  | 1/10 |  |  | for orientation |",
-        "| lift | 100 stones | 1 ms / 10 ms / 100 ms | 1.00 | grows as the work does |",
+        "| lift | 100 stones | 1 ms / 10 ms / 100 ms | 1.00 | grows in proportion to the work |",
         "| look | 100 stones | 500 ms / 500 ms / 500 ms | 0.00 | does not depend on the work |",
         "- **CPU**: abacus, 3 cores, 1 GiB of memory",
         "bench/results/x.json",
     ):
         assert line in page, line
+    assert page.index("## Where a rival is ahead") < page.index("## At a glance") < page.index("## Targets")
+    for line in (
+        summary,
+        "Stones.\n\nMany of them.\n\n`make bench JOB=carry`, made by [bench/bench_carry.py](../bench_carry.py).",
+        "| slow\\|er | 3 s | ±10% |  | 300x |  |  |  |",
+        "| half | 1 ms | ±10% |  | 1/10 |  |  | for orientation |",
+        "- **CPU**: abacus, 3 cores, 1 GiB of memory",
+        "(x.json)",
+    ):
+        assert line in rows, line
     made_up["rows"][0] |= {"median": 0.015, "q1": 0.015, "q3": 0.015}
-    page = bench["report"].page(bench["results"].Results(made_up), "x")
+    page = report.page(bench["results"].Results(made_up), "x")
     assert "In none of the 1 jobs" in page and "1 of 1 targets are met." in page
 
 
@@ -302,11 +314,15 @@ def test_other_formats_are_refused(bench, made_up):
         bench["results"].Results(made_up)
 
 
-def test_the_page_in_docs_is_that_of_its_results(bench):
+def test_committed_pages_are_those_of_their_results(bench):
     page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     source = re.search(r"Written by bench/report\.py from (bench/results/\S+\.json)", page)[1]
     found = bench["results"].load(ROOT / source)
     assert bench["report"].page(found, source) == page
+    rows = (ROOT / source).with_suffix(".md").read_text(encoding="utf-8")
+    assert bench["report"].rows_page(found, source) == rows
+    glance = page[page.index("## At a glance") : page.index("## Targets")]
+    assert glance.count("\n| ") == 1 + 10  # the headings and ten jobs
     assert bench["report"].image(found) == (ROOT / "docs" / "growth.svg").read_text(encoding="utf-8")
 
 

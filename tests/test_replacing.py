@@ -75,10 +75,12 @@ WRITERS = {
 ALL = [(kind, writer) for kind, writers in WRITERS.items() for writer in writers]
 NAMES = {"npy": "out", "mlpackage": "out.mlpackage", "mlmodelc": "out.mlmodelc"}
 FOREIGN = {
-    "npy": ["thesis.txt", ".hidden", ".git/config", "more/w.npy", "photo.npy", "._index.json", ".milblob-mine.txt"],
+    "npy": ["thesis.txt", ".hidden", ".git/config", "more/w.npy", "photo.npy", "._index.json", ".milblob-mine.txt",
+        ".milblob-mine.old", ".milblob-0123456789abcdef.old/w.npy", ".milblob-mine.tmp", ".w.npy.0123456789abcdef.milblob-new"],
     "mlpackage": [
         "thesis.txt", ".hidden", ".git/config", "Data/thesis.txt", f"{INNER}/thesis.txt", f"{INNER}/weights/thesis.bin",
         f"{INNER}/weights/.hidden", f"{INNER}/weights/deep/thesis.txt", "Data/weight.bin", f"{INNER}/._weights",
+        ".milblob-mine.old", f"{INNER}/.milblob-0123456789abcdef.old/weight.bin", ".milblob-mine.tmp",
     ],
     "mlmodelc": ["thesis.txt", ".hidden", "weights/thesis.bin", "model0/thesis.txt", "analytics/thesis.txt", "._x"],
 }  # fmt: skip

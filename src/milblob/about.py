@@ -1,4 +1,4 @@
-"""milblob.info: what is at work here: versions, build, kernels, threads, and the variables that change them."""
+"""milblob.info: versions, build, kernels, threads, and the environment variables that change them."""
 
 import os
 import sys
@@ -17,21 +17,21 @@ _VARIABLES = {
 
 @dataclass(frozen=True)
 class Info:
-    """What is at work here. `print` shows it in lines, `to_dict` gives what JSON can hold.
+    """This installation of milblob. `print` shows one fact per line, `to_dict` is JSON-able.
 
     Attributes:
         version: of milblob; "unknown" if it is not installed.
         python: version of Python.
-        packages: name -> version of what milblob works with; None for what is not installed.
-        platform: operating system and processor, as wheels are named.
-        compiler: that made the extension.
-        abi: "abi3 from 3.11 on" if the extension serves every later Python, else the one that it is for.
-        is_free_threaded: whether this Python can run threads side by side.
-        has_gil: whether it has the global lock nevertheless, or because it always does.
-        tier: the kernels in use. tiers: all that this processor runs, the fastest last.
-        threads: how many work on something large that is begun in the thread that asks.
+        packages: name -> version of the packages that milblob uses; None if one is not installed.
+        platform: operating system and processor, as in the names of wheels.
+        compiler: the one that built the extension.
+        abi: "abi3 from 3.11 on" if the extension works with every later Python, else the ABI that it was built for.
+        is_free_threaded: whether this is a free-threaded build of Python.
+        has_gil: whether the global interpreter lock is on; always true unless the build is free-threaded.
+        tier: the kernels in use. tiers: all that this processor supports, the fastest last.
+        threads: how many share large work that starts in the calling thread.
         processors: how many this process may use.
-        variables: MILBLOB_* variables of the environment that are set; unknown ones too, which may be mistyped.
+        variables: MILBLOB_* environment variables that are set, including unknown ones, which may be typos.
     """
 
     version: str
@@ -49,11 +49,11 @@ class Info:
     variables: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
+        """Return all fields, JSON-able."""
         return {**asdict(self), "tiers": list(self.tiers)}
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield (what, words) for people."""
+        """Yield (title, text) for printing."""
         yield "milblob", self.version
         yield (
             "python",
@@ -76,10 +76,10 @@ class Info:
 
 
 def info() -> Info:
-    """Say what is at work here.
+    """Return versions, build, kernels and threads of this installation.
 
     Raises:
-        ValueError: MILBLOB_THREADS is no number.
+        ValueError: MILBLOB_THREADS is not a number.
     """
     compiler, stable = _codec.build()
     tiers, tier = _codec.tiers()

@@ -1,4 +1,4 @@
-"""What callers give to public functions: refused in our words where it is of another kind."""
+"""Checks of the arguments of public functions, with milblob's own messages."""
 
 import operator
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ _FLAGS = (bool, np.bool_)
 
 
 def require(what: str, value: object, kind: Any, words: str) -> None:
-    """Refuse an argument that is no `kind`; `words` say what is expected.
+    """Refuse an argument that is not a `kind`; `words` describe what is expected.
 
     Raises:
         TypeError: it is something else.
@@ -31,7 +31,7 @@ def require_flags(**flags: object) -> None:
 
 
 def require_calls(**functions: object) -> None:
-    """Refuse what is to be called later and can not; None stands for nothing to call.
+    """Refuse callbacks that are not callable; None stands for no callback.
 
     Raises:
         TypeError: one is something else.
@@ -45,7 +45,7 @@ def as_integer(what: str, value: Any, words: str = "an integer") -> int:
     """Return a number of any integer type as an int.
 
     Raises:
-        TypeError: it is something else; floats are too, even whole ones.
+        TypeError: it is something else, for example a float, even a whole one.
     """
     try:
         return operator.index(value)
@@ -57,7 +57,7 @@ Names = str | Sequence[str] | None
 
 
 def names_in(value: object) -> list[str]:
-    """Return the names that a mapping has for one: of a name that, of several all, of None none.
+    """Return the names in an entry of a mapping: a name, a sequence of names, or None for no name.
 
     Raises:
         TypeError: it is something else.

@@ -29,13 +29,14 @@ class Budget:
     Attributes:
         stored_nbytes: of the files that were opened so far.
         given_nbytes: the `max_nbytes` that was asked for, or None.
+        max_nbytes: the most that may be made, as these files allow.
         file: what messages call them.
 
     Raises:
         TypeError, ValueError: `max_nbytes` is no number of bytes.
     """
 
-    __slots__ = ("_files", "_known", "_lock", "_spent", "file", "given_nbytes", "stored_nbytes")
+    __slots__ = ("_files", "_known", "_lock", "_spent", "file", "given_nbytes", "max_nbytes", "stored_nbytes")
 
     def __init__(self, max_nbytes: int | None = None, file: str | None = None) -> None:
         if max_nbytes is not None:
@@ -43,17 +44,13 @@ class Budget:
             if max_nbytes < 0:
                 raise ValueError(f"max_nbytes: expected 0 or more, got {max_nbytes}")
         self.given_nbytes = max_nbytes
+        self.max_nbytes = MIN_NBYTES if max_nbytes is None else max_nbytes
         self.file = file
         self.stored_nbytes = 0
         self._files: set[Hashable] = set()
         self._spent = 0
         self._known: set[Hashable] = set()
         self._lock = threading.Lock()
-
-    @property
-    def max_nbytes(self) -> int:
-        """The most that may be made, as the files that were opened so far allow."""
-        return max(MIN_NBYTES, MAX_GROWTH * self.stored_nbytes) if self.given_nbytes is None else self.given_nbytes
 
     def add_file(self, name: str | None, nbytes: int) -> None:
         """Count the bytes of a file once, whatever names and links lead to it; without a name, of a buffer."""
@@ -66,6 +63,8 @@ class Budget:
             if key is None or key not in self._files:
                 self._files.add(key)
                 self.stored_nbytes += nbytes
+                if self.given_nbytes is None:
+                    self.max_nbytes = max(MIN_NBYTES, MAX_GROWTH * self.stored_nbytes)
 
     def require(self, nbytes: int) -> None:
         """Refuse so many bytes more, before memory or time goes into them.
@@ -91,6 +90,7 @@ class Budget:
             return
         with self._lock:
             if key not in self._known:
-                self.require(nbytes)
+                if self._spent + nbytes > self.max_nbytes:  # before the call, of which most tensors need none
+                    self.require(nbytes)
                 self._known.add(key)
                 self._spent += nbytes

@@ -24,7 +24,7 @@ _UNNAMED = {
 
 
 class _DTypeBase(enum.Enum):
-    """What every member of DType carries; see DType."""
+    """The attributes of every member of DType; see DType."""
 
     mil_code: int
     blob_code: int | None
@@ -96,7 +96,7 @@ Attributes:
 BY_MIL_CODE: dict[int, Any] = {member.mil_code: member for member in DType}
 BY_BLOB_CODE: dict[int, Any] = {member.blob_code: member for member in DType if member.blob_code}
 _BY_NAME: dict[str, Any] = {name: m for m in DType for name in (m.name, m.name.lower(), m.mil_text)}
-# uint8 arrays are UINT8: the first member with a NumPy dtype in this order is the one it stands for.
+# uint8 arrays are UINT8: a NumPy dtype stands for the first member in this order that has it.
 _BY_NUMPY: dict[Any, Any] = {m.numpy: m for m in reversed(DType) if m.name not in ("UINT3", "UINT6", "STRING")}
 _BY_NUMPY[np.dtype(np.uint8)] = DType.UINT8
 
@@ -126,10 +126,10 @@ def as_dtype(value: Any) -> Any:
 
 
 def dtype_of(array: np.ndarray[Any, Any], what: str = "array") -> Any:
-    """Return the DType of the elements of an array; of objects, every one is looked at.
+    """Return the DType of the elements of an array; every element of an object array is checked.
 
     Raises:
-        TypeError: nothing in the table corresponds, or objects that are no text.
+        TypeError: nothing in the table corresponds, or an object is not text.
     """
     if array.dtype.kind == "O":
         for element in array.flat:

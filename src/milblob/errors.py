@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 
 class MilblobError(Exception):
-    """The base of everything milblob raises about data.
+    """The base of all errors that milblob raises about data.
 
     Attributes:
         offset: byte offset at which the problem was found, counted from the start of ``file`` (or of the buffer), or
-            None where no single byte is to blame.
+            None where the problem is not at a single byte.
         where: path inside the Program, such as ``main.block['CoreML7'].op[12] 'conv_3'.weight``, or "".
         file: the file that holds the bytes, or None for a buffer.
         code: stable short name of the kind of problem, for programs: one of the codes of `milblob.check` (docs/cli.md)
@@ -38,7 +38,7 @@ class MilblobError(Exception):
         file = "" if self.file is None else f" in {self.file}"
         where = f" - at {self.where}" if self.where else ""
         text = f"{self.what}{at}{file}{where}"
-        # Names come from the file: nothing in them may start a new line or talk to the terminal.
+        # Names come from the file: nothing in them may start a new line or reach the terminal as a control sequence.
         return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -52,7 +52,7 @@ class FormatError(MilblobError, ValueError):
 
 
 class UnsupportedError(MilblobError, NotImplementedError):
-    """The bytes may be sound, but they are not ours: another model type, another version, a draft."""
+    """The bytes may be sound, but are not supported: another model type, another version, a draft."""
 
     code = "unsupported"
 
@@ -70,7 +70,7 @@ class ResolveError(MilblobError, LookupError):
 
 
 class ProgramError(MilblobError, ValueError):
-    """Asked to write something that MIL cannot hold."""
+    """A request to write something that MIL cannot hold."""
 
     code = "program"
 
@@ -88,16 +88,16 @@ def program_path(
     op: tuple[int, str] | None = None,
     key: str = "",
 ) -> str:
-    """Spell a path inside a Program, the way every error does.
+    """Format a path inside a Program, as in every error.
 
     Args:
         function: name of the function, "" for the Program itself.
-        specialization: key of the function's block, or None outside of it.
+        specialization: key of the function's block, or None outside it.
         nesting: (operation index, operation name, block number) from the outermost operation that holds a block.
         op: (index, name) of the operation, or None.
         key: parameter or attribute.
 
-    Names longer than 120 characters and the middle of more than 8 levels are left out.
+    Names longer than 120 characters, and the middle of more than 8 levels, are abbreviated.
     """
     parts = [_short(function) or "program"]
     if specialization is not None:
@@ -114,5 +114,5 @@ def program_path(
 
 
 def _short(name: str) -> str:
-    """A name as a message has room for it; foreign ones may be of any length."""
+    """Abbreviate a name for a message; names from files may have any length."""
     return name if len(name) <= 120 else name[:100] + "..." + name[-17:]

@@ -1,10 +1,10 @@
-"""JSON that comes from outside: bounded, and every failure a FormatError."""
+"""Parsing of untrusted JSON: bounded, and every failure is a FormatError."""
 
 from typing import Any
 
 from .errors import FormatError
 
-MAX_NBYTES = 16 << 20  # `{}` times a third of it is 400 MB of objects
+MAX_NBYTES = 16 << 20  # a list of `{}` of this size already makes 400 MB of objects
 _MAX_SIZE = (1 << 63) - 1
 
 
@@ -15,13 +15,13 @@ def parse_json(
 
     Args:
         data: the document.
-        what: what messages call it.
+        what: its name in messages.
         file: where it comes from, for messages.
         code: of errors.
-        unique: refuse an object that has a key twice; else the last one counts, as is usual.
+        unique: refuse an object with a repeated key; otherwise the last one counts, as usual.
 
     Raises:
-        FormatError: too large, not JSON, nested too deep, a key twice.
+        FormatError: too large, not JSON, nested too deep, a repeated key.
     """
     import json
 
@@ -42,7 +42,7 @@ def parse_json(
 
 
 class _RepeatedKeyError(Exception):
-    """A key that an object has twice."""
+    """An object has a key twice."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def as_shape(value: Any) -> tuple[int, ...] | None:
-    """Return a shape from a document as a tuple; None if it is none."""
+    """Return a shape from a document as a tuple; None if it is not a shape."""
     if not isinstance(value, list) or not all(type(size) is int and 0 <= size <= _MAX_SIZE for size in value):
         return None
     return tuple(value)

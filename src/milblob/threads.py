@@ -1,7 +1,7 @@
-"""Threads for large tensors: how many, and the one way in which work is shared out among them.
+"""Threads for large tensors: how many to use, and the one way to share out work among them.
 
-Results never depend on how many there are: work is divided in the same way for any number, results come in order, and
-the error that is raised is the one that doing one item after the other would have met first.
+Results never depend on the number of threads: work is divided in the same way for any number, results come in order,
+and the error raised is the one that processing the items one by one would have met first.
 """
 
 import contextlib
@@ -14,27 +14,27 @@ from functools import cache
 from typing import Any, Generic, TypeVar, cast
 
 PIECE_NBYTES = 1 << 22
-"""What one thread does in one go: long enough (about a millisecond) that starting a thread is worth while."""
+"""Bytes that one thread processes at a time: enough (about a millisecond) to be worth starting a thread."""
 
 VARIABLE = "MILBLOB_THREADS"
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-_inside = threading.local()  # whether this thread is doing an item of work that is shared out already
+_inside = threading.local()  # whether this thread is processing an item of shared work
 
 
 # ------------------------------------------------------------------------------------------------------------- how many
 
 
 def count() -> int:
-    """Return how many threads may work on something large that is begun here and now, this one included.
+    """Return how many threads, this one included, may share large work that starts now in this thread.
 
-    $MILBLOB_THREADS, if it is 1 or more. Else one for each processor that this process may use, but only in the main
-    thread of a process that is no worker of `multiprocessing`: whoever works in threads or processes of their own has
-    the processors busy already. Always 1 inside of work that is shared out, and while the interpreter shuts down.
+    $MILBLOB_THREADS, if it is 1 or more. Otherwise one per processor that this process may use, but only in the main
+    thread of a process that is not a worker of `multiprocessing`: a caller with threads or processes of its own keeps
+    the processors busy already. Always 1 inside shared work, and while the interpreter shuts down.
 
     Raises:
-        ValueError: $MILBLOB_THREADS is no number.
+        ValueError: $MILBLOB_THREADS is not a number.
     """
     given = chosen()
     if getattr(_inside, "depth", 0) or sys.is_finalizing():
@@ -43,10 +43,10 @@ def count() -> int:
 
 
 def chosen() -> int:
-    """Return the number in $MILBLOB_THREADS; 0 if it is 0, empty or not there: as many as there are processors.
+    """Return the number in $MILBLOB_THREADS; 0 if it is 0, empty or not set: one per processor.
 
     Raises:
-        ValueError: it is no such number.
+        ValueError: it is not such a number.
     """
     text = os.environ.get(VARIABLE, "")
     if not text:
@@ -57,10 +57,10 @@ def chosen() -> int:
 
 
 def is_in_pool() -> bool:
-    """Whether somebody seems to have shared out work already: not the main thread, or a worker process."""
+    """Whether the caller seems to share out work itself: this is not the main thread, or it is a worker process."""
     if threading.get_ident() != threading.main_thread().ident:
         return True
-    processes: Any = sys.modules.get("multiprocessing.process")  # not imported: no worker
+    processes: Any = sys.modules.get("multiprocessing.process")  # not imported: not a worker
     return processes is not None and processes.parent_process() is not None
 
 
@@ -76,7 +76,7 @@ def processors() -> int:
 
 @cache
 def _quota(groups: str, root: str) -> int:
-    """The quota of a control group and of those around it, in whole processors; many if there is none. Read once."""
+    """The least quota of a control group and its parents, in whole processors; many if there is none. Read once."""
     least = sys.maxsize
     try:
         with open(groups, encoding="utf-8") as file:  # noqa: PTH123  # pathlib takes long to import
@@ -88,9 +88,9 @@ def _quota(groups: str, root: str) -> int:
         names, _, path = rest.partition(":")
         if names and "cpu" not in names.split(","):
             continue
-        folder = f"{root}/cpu" if names else root  # version 1 has a hierarchy for each controller, version 2 one
+        folder = f"{root}/cpu" if names else root  # version 1 has one hierarchy per controller, version 2 a single one
         parts = [part for part in path.split("/") if part and part != ".."]
-        for depth in range(len(parts), -1, -1):  # in a container, the path may be that outside of it
+        for depth in range(len(parts), -1, -1):  # in a container, the path may be the one outside it
             least = min(least, _quota_of("/".join([folder, *parts[:depth]])))
     return least
 
@@ -113,21 +113,20 @@ def _quota_of(folder: str) -> int:
 
 
 def ordered(work: Callable[[_T], _R], items: Iterable[_T], is_much: bool = True) -> Iterator[_R]:
-    """Yield work(item) for each item, in order; several at a time, in this thread and others.
+    """Yield work(item) for each item, in order, processing several at a time in this thread and others.
 
-    Threads are started when there are items for them, and end when there are none: none is left, or waits, when this
-    returns, is closed, or raises. A few items are taken ahead of the one that is yielded; they are taken, and results
-    are yielded, in the caller's thread. Where no thread can be started, and in a process that was forked meanwhile, the
-    caller's does everything.
+    Threads start when there are items for them and end when there are none: none is left running or waiting when this
+    returns, is closed, or raises. Items are taken a few ahead of the result that is yielded. The caller's thread takes
+    them and yields results. If no thread can start, and in a process that was forked meanwhile, it does all the work.
 
     Args:
         work: called in any thread; must not depend on what other items do.
-        items: taken one at a time.
-        is_much: whether it is worth the threads; if not, this is `map`.
+        items: taken one at a time, in the caller's thread.
+        is_much: whether the work is worth threads; if not, this is `map`.
 
     Raises:
-        What `work` or `items` raise, in the place of the result. Nothing is begun afterwards, and what has been begun
-            is waited for (also after KeyboardInterrupt, which comes in the caller's thread).
+        What `work` or `items` raise, in place of the result. No item is started afterwards, and items in progress are
+            waited for (also after KeyboardInterrupt, which is raised in the caller's thread).
         ValueError: as `count`.
     """
     workers = count() if is_much else 1
@@ -175,7 +174,7 @@ def each(work: Callable[[_T], Any], items: Iterable[_T]) -> None:
 
 @contextlib.contextmanager
 def beside(work: Callable[[], _R]) -> Iterator[Callable[[], _R]]:
-    """Have something done beside what a block does, if there may be a second thread; else when it is asked for.
+    """Run `work` beside the block, if a second thread is allowed; otherwise when its result is requested.
 
     Yields:
         A function that waits for the result and returns it, or raises what `work` raised. The end of the block waits
@@ -184,10 +183,10 @@ def beside(work: Callable[[], _R]) -> Iterator[Callable[[], _R]]:
     slot: _Slot[Callable[[], _R], _R] = _Slot()
     slot.item = work
     if count() > 1:
-        slot.is_helped = True  # before it begins: whatever happens here, `settle` waits for it
+        slot.is_helped = True  # before it starts: whatever happens here, `settle` waits for it
         try:
             threading.Thread(target=slot.help, args=(_call,), name="milblob").start()
-        except RuntimeError:  # no more threads
+        except RuntimeError:  # the system allows no more threads
             slot.is_helped = False
 
     def result() -> _R:
@@ -209,10 +208,10 @@ def _call(work: Callable[[], _R]) -> _R:
 
 
 def parts(total: int, nbytes: float, piece_nbytes: int) -> Iterator[tuple[int, int]]:
-    """Divide `total` elements that take so many bytes each: (first, count) of equal parts of at most `piece_nbytes`.
+    """Divide `total` elements of that size into equal parts of at most `piece_nbytes`: (first, count) of each.
 
-    All but the last are multiples of 64 elements, so that those of any number of bits begin at whole bytes. Nothing is
-    in one part.
+    All but the last are multiples of 64 elements, so that parts begin at whole bytes for any number of bits. Zero
+    elements are one part.
     """
     most = max(int(piece_nbytes / nbytes) // 64, 1)
     units = -(-total // 64)
@@ -222,7 +221,7 @@ def parts(total: int, nbytes: float, piece_nbytes: int) -> Iterator[tuple[int, i
 
 
 class _Slot(Generic[_T, _R]):
-    """One item and what becomes of it."""
+    """One item and its result."""
 
     __slots__ = ("done", "error", "is_done", "is_helped", "item", "value")
     item: _T
@@ -230,12 +229,12 @@ class _Slot(Generic[_T, _R]):
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
-        self.is_done = self.is_helped = False  # is_helped: another thread has begun it, and will end it
+        self.is_done = self.is_helped = False  # is_helped: another thread has started it, and will finish it
         self.done = threading.Lock()
-        self.done.acquire()  # released once the result is there
+        self.done.acquire()  # released once there is a result
 
     def run(self, work: Callable[[_T], _R]) -> None:
-        """Do it. Only an exception that is meant for this thread alone (KeyboardInterrupt) comes out."""
+        """Process the item. Only an exception for this thread alone (KeyboardInterrupt) propagates."""
         _inside.depth = getattr(_inside, "depth", 0) + 1
         try:
             self.value = work(self.item)
@@ -247,12 +246,12 @@ class _Slot(Generic[_T, _R]):
             _inside.depth -= 1
 
     def fail(self, error: BaseException) -> None:
-        """Have `error` for a result."""
+        """Store `error` as the result."""
         self.error, self.is_done = error, True
         self.done.release()
 
     def help(self, work: Callable[[_T], _R]) -> None:
-        """Do it in another thread than the caller's, to whom everything goes that is raised."""
+        """Process the item in a thread other than the caller's; the caller gets whatever is raised."""
         try:
             self.run(work)
         except BaseException as error:  # SystemExit and the like
@@ -265,22 +264,22 @@ class _Slot(Generic[_T, _R]):
             self.done.release()
 
     def settle(self) -> None:
-        """Wait for another thread that has begun it, whatever happens, and forget an error."""
+        """Wait for the thread that has started it, whatever happens, and drop an error."""
         while self.is_helped and not self.is_done:
             try:
                 self.wait()
-            except KeyboardInterrupt:  # what the thread writes to must not go away; and one is on its way already
+            except KeyboardInterrupt:  # the memory that the thread writes to must stay
                 continue
         self.error = None
 
     def take_error(self) -> BaseException:
-        """Hand over the error: kept here, it would be a cycle with its traceback, and keep files mapped for long."""
+        """Return the error and forget it: kept here, it would form a cycle with its traceback and keep files mapped."""
         error, self.error = self.error, None
         return cast(BaseException, error)
 
 
 def _result(slot: _Slot[_T, _R], work: Callable[[_T], _R]) -> _R:
-    """What a slot holds, in a forked process: there, the thread that was at work on it is no more."""
+    """The result of a slot in a forked process, where the thread that was processing it does not exist."""
     if not slot.is_done:
         return work(slot.item)
     if slot.error is not None:
@@ -289,11 +288,11 @@ def _result(slot: _Slot[_T, _R], work: Callable[[_T], _R]) -> _R:
 
 
 class _Team(Generic[_T, _R]):
-    """The items that are waiting, and the threads that take them; the caller's own takes part when it has to wait."""
+    """The waiting items, and the threads that take them; the caller's thread takes part when it would have to wait."""
 
     def __init__(self, work: Callable[[_T], _R], helpers: int) -> None:
         self._work = work
-        self._helpers = helpers  # as many as may be started
+        self._helpers = helpers  # how many may be started
         self._alive = 0
         self._lock = threading.Lock()
         self._waiting: deque[_Slot[_T, _R]] = deque()
@@ -301,11 +300,11 @@ class _Team(Generic[_T, _R]):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether this is a forked process, which has none of the threads (and maybe a lock that nobody gives back)."""
+        """Whether this is a forked process, which has no threads (and perhaps a lock that is never released)."""
         return self._pid != os.getpid()
 
     def offer(self, slot: _Slot[_T, _R]) -> None:
-        """Have an item done. The first one that waits is left to the caller."""
+        """Queue an item. The first waiting item is left to the caller."""
         with self._lock:
             self._waiting.append(slot)
             if len(self._waiting) < 2 or self._alive >= self._helpers:
@@ -313,7 +312,7 @@ class _Team(Generic[_T, _R]):
             self._alive += 1
         try:
             threading.Thread(target=self._help, name="milblob").start()
-        except RuntimeError:  # as many as the system allows, or the interpreter is shutting down
+        except RuntimeError:  # the system allows no more, or the interpreter is shutting down
             with self._lock:
                 self._alive, self._helpers = self._alive - 1, 0
 
@@ -328,7 +327,7 @@ class _Team(Generic[_T, _R]):
             slot.help(self._work)
 
     def finish(self, head: _Slot[_T, _R]) -> None:
-        """Return when the result of `head`, the oldest item, is there."""
+        """Wait for the result of `head`, the oldest item, and process items meanwhile."""
         while not head.is_done:
             with self._lock:
                 slot = self._waiting.popleft() if self._waiting else None
@@ -338,7 +337,7 @@ class _Team(Generic[_T, _R]):
                 slot.run(self._work)
 
     def end(self, pending: Iterable[_Slot[_T, _R]]) -> None:
-        """Begin nothing more, and wait for what other threads have begun."""
+        """Start nothing more, and wait for what other threads have started."""
         if self.is_foreign:
             return
         with self._lock:

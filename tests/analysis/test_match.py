@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -258,6 +259,22 @@ def files(tmp_path):
     np.savez(tmp_path / "w.npz", **w)
     model = listed(tmp_path, "m", w=w["fc.weight"].T.copy(), b=w["fc.bias"].astype("f2"))
     return tmp_path / "w.npz", model
+
+
+def test_match_command_does_not_write_over_what_it_reads(files, cli, tmp_path):
+    (tmp_path / "link.json").symlink_to(files[1])
+    package = tmp_path / "m.mlpackage"
+    shutil.copytree(DATA / "opset_ios16_fp32" / "model.mlpackage", package)
+    folder = tmp_path / "arrays"
+    assert cli("convert", files[0], folder, "-q")[0] == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for weights, model, target in [
+        (*files, files[1]), (*files, tmp_path / "link.json"), (files[0], package, package / "Manifest.json"),
+        (files[0], package, package / "new.json"), (folder, files[1], folder / "index.json"), (files[1], package, files[1]),
+    ]:  # fmt: skip
+        status, _, err = cli("match", weights, model, "-o", target, "--force")
+        assert status == 2 and "expected a place outside the model" in err, target
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before, target
 
 
 def test_match_command(files, cli, tmp_path):

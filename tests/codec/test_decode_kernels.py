@@ -94,6 +94,7 @@ def test_what_decode_scale_refuses(options, words):
     ("options", "words"),
     [
         ({"entries": 15}, "^palette: expected indices of at most 8 bits, entries for all of them"),
+        ({"elements": _codec.PackedElements(BYTES, 0, 32, 4, True)}, "^palette: expected indices without a sign"),
         ({"entries": 257}, "^palette: expected"),
         ({"nbytes": 3}, "^palette: expected"),
         ({"elements": _codec.PackedElements(BYTES, 0, 32, 16)}, "^palette: expected"),

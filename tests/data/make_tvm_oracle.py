@@ -1,11 +1,12 @@
 """What TVM itself makes of `.params` files and tensor caches: `make tvm-oracle` runs this where apache-tvm is installed.
 
-    python make_tvm_oracle.py record FOLDER     writes FOLDER/oracle.json and FOLDER/cache, which tests compare with
+    python make_tvm_oracle.py record FOLDER     writes FOLDER/oracle.json and FOLDER/cache, which tests compare with, and FOLDER/sha256.json
     python make_tvm_oracle.py serve             answers lines of JSON (tests/tvm/live.py asks)
 
 It imports nothing of milblob.
 """
 
+import hashlib
 import importlib.metadata
 import json
 import pathlib
@@ -140,6 +141,14 @@ def record(folder):
                 tensor.pop("hex", None)  # partly what was in memory
     text = json.dumps(document, indent=0, ensure_ascii=True)
     (folder / "oracle.json").write_text(text + "\n", encoding="utf-8")
+    record_sums(folder)
+
+
+def record_sums(folder):
+    """Write sha256.json: the sha256 of every other file in the folder, as versions.json has them for the other fixtures."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / "sha256.json")
+    sums = {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    (folder / "sha256.json").write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
 
 
 def cache(folder):

@@ -271,6 +271,37 @@ def test_places_of_listings(tmp_path):
     assert not (tmp_path / "v.bin").exists()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="POSIX names and links")
+@pytest.mark.parametrize("suffix", [".json", ".mil"])
+def test_listings_that_would_not_lead_to_their_weights(tmp_path, monkeypatch, suffix):
+    """Refused before anything is written: one file for both, links that lead out, names that listings cannot spell."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    (tmp_path / "way").symlink_to("elsewhere/deep")
+    (tmp_path / "out").symlink_to("elsewhere/w.bin")
+    (tmp_path / f"is{suffix}").write_bytes(b"mine")
+    (tmp_path / "is.bin").symlink_to(f"is{suffix}")
+    (tmp_path / f"none{suffix}").symlink_to("none.bin")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "out.bin").symlink_to("../elsewhere/w.bin")
+    before = sorted(tmp_path.rglob("*"))
+    for weights, listing in [
+        (f"l{suffix}", "l"), (f"./l{suffix}", "l"), ("is.bin", "is"), ("none.bin", "none"), ("w.bin", "way/../l"), ("w.bin", "way/l"),
+        ("here/out.bin", "here/l"), ("a\\b.bin", "l"), ("c:d.bin", "l"), ("here/c:/../w\\.bin", "l"), ("\udcff.bin", "l"),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=r"^listing .*: expected (another file|a place beside)"):
+            write_weights({"a": np.int8([1])}, weights, listing=f"{listing}{suffix}", force=True)
+        assert sorted(tmp_path.rglob("*")) == before and (tmp_path / f"is{suffix}").read_bytes() == b"mine"
+    for weights, listing in [
+        ("..w.bin", "l"),
+        ("way/../w.bin", "way/../l"),
+        ("here/../w.bin", "here/../l"),
+        ("x\n.bin", "x\n"),
+    ]:
+        write_weights({"a": np.int8([1])}, weights, listing=f"{listing}{suffix}", force=True)
+        assert milblob.load(f"{listing}{suffix}")["a"].tolist() == [1]
+
+
 # ------------------------------------------------------------------------------------------------------------- listings
 
 

@@ -447,6 +447,20 @@ def test_what_an_interrupted_writer_has_left(tmp_path, source):
         list(destination.walk(str(source)))
 
 
+def test_names_that_are_like_those_of_an_interrupted_writer_are_copied(tmp_path, source):
+    """Also into the model's own place, where what is not copied is lost."""
+    names = [
+        ".milblob-mine.tmp", ".milblob-0123456789ABCDEF.tmp", ".milblob-mine.old", ".milblob-0123456789abcdef.old/whole",
+        "mine.milblob-new", ".x.0123456789abcdeg.milblob-new", ".x.0123456789abcdef.milblob-new/y",
+    ]  # fmt: skip
+    for name in names:
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text(name)
+    for target in (tmp_path / "out.mlpackage", source):
+        milblob.repack(source, target, force=True)
+        assert [(target / name).read_text() for name in names] == names
+
+
 def test_two_at_once(tmp_path, source):
     """Both write the same place: one of them wins, whole; the other one says so or has been replaced."""
     target, results = tmp_path / "out.mlpackage", []

@@ -210,6 +210,75 @@ def test_hard_links_made_before_recovery_are_not_changed(faults, tmp_path):
     assert number_of(root) == 1 and (tmp_path / "a").read_bytes() == old and left(root) == []
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="gives files to other users")
+@pytest.mark.parametrize("how", ["patched", "one of them", "recovered"])
+def test_files_stay_those_of_their_owner(faults, tmp_path, how):
+    """Root edits somebody's model, or only reads it after an edit was interrupted; what is private stays readable."""
+    root = tmp_path / "model"
+    for number in range(1, 100):
+        shutil.rmtree(root, ignore_errors=True)
+        make(root)
+        for name in SIZES:
+            os.chown(root / name, 4321, 4322)
+            (root / name).chmod(0o600)
+        if how != "recovered":
+            break
+        faults.run(change, [str(root), 1], root=root, number=number, mode="kill after")
+        if (root / JOURNAL).exists():
+            break
+    for name in ("a", "in/b"):
+        os.link(root / name, tmp_path / os.path.basename(name))
+    if how == "recovered":
+        recover_all(str(root))
+    elif how == "patched":
+        change(str(root), 1)
+    else:
+        with held(root):
+            commit(str(root), "", [Patch("a", 0, np.zeros(3, "u1"))])
+    assert left(root) == [] and (root / "a").stat().st_nlink == 1
+    for name in SIZES:
+        status = (root / name).stat()
+        assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (4321, 4322, 0o600), name
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("moment", ["_redo", "_locked", "_is_to_do", "_stage", "_apply"])
+def test_a_recovery_is_not_led_outside(faults, tmp_path, monkeypatch, moment, linked):
+    """The folder of the files becomes a link to another one while a change is completed: that one stays as it was."""
+    root, outside = tmp_path / "model", tmp_path / "outside"
+    for number in range(1, 100):
+        shutil.rmtree(root, ignore_errors=True)
+        make(root)
+        faults.run(change, [str(root), 1], root=root, number=number, mode="kill after")
+        if (root / JOURNAL).exists():
+            break
+    shutil.copytree(root, outside)  # with what is staged, so that nothing is missing there
+    if linked:  # patched as a copy
+        os.link(root / "in/b", tmp_path / "b")
+    before = {path: (path.read_bytes(), path.stat().st_ino) for path in outside.rglob("*") if path.is_file()}
+    met = []
+
+    def exchange_first(*args, **kwargs):
+        if not met:
+            (root / "in").rename(tmp_path / "aside")
+            (root / "in").symlink_to(outside / "in")
+            met.append(moment)
+        return real(*args, **kwargs)
+
+    real = getattr(journal, moment)
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, moment, exchange_first)
+        with contextlib.suppress(milblob.FormatError, OSError):
+            recover_all(str(root))
+    assert {path: (path.read_bytes(), path.stat().st_ino) for path in outside.rglob("*") if path.is_file()} == before
+    if met:
+        (root / "in").unlink()
+        (tmp_path / "aside").rename(root / "in")
+    assert bool(met) == (moment in ("_redo", "_locked", "_is_to_do", "_apply") or (moment == "_stage" and linked))
+    recover_all(str(root))
+    assert number_of(root) == 1 and left(root) == []
+
+
 def test_patches_stay_inside(tmp_path):
     make(tmp_path)
     for offset, data in ((29_999, b"12"), (-1, b"1"), (30_001, b"1")):

@@ -146,7 +146,7 @@ def statistics_of(tensors: Iterable[LazyTensor], **options: Any) -> Iterator[Sta
         found = known.get(key)
         if found is None:
             found = known[key] = statistics(tensor, **options)
-        return found._replace(shape=tensor.shape)
+        return found if found.shape == tensor.shape else found._replace(shape=tensor.shape)
 
     yield from in_order(tensors, work)
 

@@ -1,6 +1,6 @@
 """The command line: one subcommand per module of this package, such as `milblob ls` and `milblob repack`.
 
-Data goes to stdout, messages go to stderr. Exit status: 0 good, 1 findings, 2 an error, said in one line.
+Data goes to stdout, messages go to stderr. Exit status: 0 good, 1 findings, 2 an error, reported in one line.
 """
 
 import os
@@ -62,7 +62,7 @@ def _fail(message: str) -> int:
 
 
 def _discard_stdout() -> None:
-    """Keep the interpreter from writing, at exit, to a pipe that nobody reads."""
+    """Keep the interpreter from writing at exit to a closed pipe."""
     with suppress(OSError, ValueError, AttributeError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

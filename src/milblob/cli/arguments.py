@@ -1,4 +1,4 @@
-"""Which commands and options there are."""
+"""The commands and their options."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ _FIGURES = ("file", "name", "dtype", "count", "minimum", "maximum", "mean", "dev
 
 
 class _Parser(argparse.ArgumentParser):
-    """Wrong usage is one line, as every other error."""
+    """A parser that reports wrong usage in one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"milblob: {message}; see {self.prog} --help\n")
@@ -26,7 +26,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         SystemExit: --help, --version or wrong usage.
     """
     parser = _Parser(
-        prog="milblob", description="Look into Core ML models, weight files and what TVM wrote.", allow_abbrev=False
+        prog="milblob",
+        description="Inspect and change Core ML models, weight files and TVM's files of parameters.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
@@ -85,7 +87,7 @@ def _command(
     parser.set_defaults(run=_lazily(runs or name))
     if selects:
         _add_keep(parser)
-        parser.add_argument("-f", "--function", metavar="NAME", help="only tensors of this function")
+        parser.add_argument("-f", "--function", metavar="NAME", help="select tensors of this function")
     volume = parser.add_mutually_exclusive_group()
     volume.add_argument("-q", "--quiet", action="store_true", help=volume_help[0])
     volume.add_argument("-v", "--verbose", action="store_true", help=volume_help[1])
@@ -120,12 +122,12 @@ def _add_ls(commands: Any) -> None:
         commands,
         "ls",
         "list the tensors of a model or weight file",
-        ("no totals", "function, operation, offset and file too"),
+        ("no totals", "also show function, operation, offset and file"),
     )
     parser.add_argument("model", metavar="MODEL", help=_ANY)
     _add_views(parser)
     parser.add_argument(
-        "-p", "--pattern", action="store_true", help="fold names that differ in counted numbers into one row"
+        "-p", "--pattern", action="store_true", help="fold names that differ only in numbers into one row"
     )
     parser.add_argument(
         "-s",
@@ -144,18 +146,18 @@ def _add_show(commands: Any) -> None:
         commands,
         "show",
         "show a model, or one of its tensors",
-        ("no values are read; no user-defined metadata", "more first values; the inputs and outputs of every function"),
+        ("read no values; omit user-defined metadata", "show more values; the inputs and outputs of every function"),
         selects=False,
     )
     parser.add_argument("model", metavar="MODEL", help=_ANY)
     parser.add_argument("name", metavar="NAME", nargs="?", help="a tensor; default: the model itself")
-    parser.add_argument("-f", "--function", metavar="FUNCTION", help="the function whose tensor is meant")
+    parser.add_argument("-f", "--function", metavar="FUNCTION", help="the function that the tensor belongs to")
     _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
 
 def _add_info(commands: Any) -> None:
-    summary = "versions, build, kernels and threads of this milblob"
+    summary = "print versions, build, kernels and threads"
     parser: argparse.ArgumentParser = commands.add_parser(
         "info", help=summary, description=f"{summary[0].upper()}{summary[1:]}.", allow_abbrev=False
     )
@@ -167,14 +169,14 @@ def _add_stats(commands: Any) -> None:
     parser = _command(
         commands,
         "stats",
-        "count, extremes, mean, spread and special values of every tensor",
+        "print statistics of every tensor: count, extremes, mean, spread, special values",
         ("no totals, no progress", "more columns"),
     )
     parser.add_argument("model", metavar="MODEL", help=_ANY)
     _add_views(parser)
-    overflow = "list only tensors with finite values that float16 makes infinite; exit status 1 if there are any"
+    overflow = "list only tensors with finite values that overflow float16; exit status 1 if there are any"
     parser.add_argument("--would-overflow", metavar="DTYPE", choices=("float16",), help=overflow)
-    parser.add_argument("--histogram", action="store_true", help="how the values of each tensor are distributed")
+    parser.add_argument("--histogram", action="store_true", help="also print a histogram of each tensor")
     keys = f"{', '.join(_FIGURES)}; default: file, the model's own order; figures with the largest first"
     parser.add_argument("-s", "--sort", metavar="KEY", choices=_FIGURES, default="file", help=keys)
     _add_limit(parser)
@@ -185,11 +187,11 @@ def _add_hash(commands: Any) -> None:
     parser = _command(
         commands,
         "hash",
-        "hashes of contents: equal for equal models, whoever wrote them",
-        ("the model's hash only", "every tensor constant, not only the weights"),
+        "print hashes of the contents: equal for equal models, whichever tool wrote them",
+        ("print only the model's hash", "every tensor constant, not only the weights"),
     )
     parser.add_argument("model", metavar="MODEL", help=_ANY)
-    parser.add_argument("--dense", action="store_true", help="compressed weights by their decoded values")
+    parser.add_argument("--dense", action="store_true", help="hash compressed weights by their decoded values")
     _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
@@ -222,20 +224,20 @@ def _add_diff(commands: Any) -> None:
         "diff",
         "compare two models, or a model and a file of arrays, through any compression",
         (
-            "say nothing; the exit status tells",
-            "tensors that are the same, all changes, and which tools made the models",
+            "print nothing; the exit status has the result",
+            "also list equal tensors, all changes, and which tools made the models",
         ),
     )
     what = "a model, weight file or listing; .safetensors, .npz, .npy, .params, directory of .npy, archive of TVM"
     parser.add_argument("a", metavar="A", help=what)
-    parser.add_argument("b", metavar="B", help="likewise, to be measured by A")
+    parser.add_argument("b", metavar="B", help="likewise, compared with A")
     _add_mapping(parser, "the tensor OLD of A is NEW of B; may be repeated")
     tolerance = "elements may differ by X; default: 0"
     parser.add_argument("--atol", metavar="X", type=_at_least_0, default=0.0, help=tolerance)
-    relative = "elements may differ by X times the size of A's; default: 0"
+    relative = "elements may differ by X times the magnitude of A's; default: 0"
     parser.add_argument("--rtol", metavar="X", type=_at_least_0, default=0.0, help=relative)
-    parser.add_argument("--names-only", action="store_true", help="compare only which tensors there are")
-    parser.add_argument("--top", metavar="N", type=_count, help="only the N tensors that differ most, worst first")
+    parser.add_argument("--names-only", action="store_true", help="compare only the names of tensors")
+    parser.add_argument("--top", metavar="N", type=_count, help="list only the N tensors that differ most, worst first")
     parser.add_argument(
         "--stored", action="store_true", help="the stored parts of compressed weights instead of the weights"
     )
@@ -248,7 +250,7 @@ def _add_match(commands: Any) -> None:
         commands,
         "match",
         "find which training tensor became which weight",
-        ("no table, no progress", "every name that was not matched"),
+        ("no table, no progress", "list every name that was not matched"),
         selects=False,
     )
     parser.add_argument(
@@ -260,7 +262,7 @@ def _add_match(commands: Any) -> None:
     _add_keep(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="write the mapping that refit takes: a .json object")
     parser.add_argument("--force", action="store_true", help="replace FILE")
-    similar = "correlation from which values count as similar, up to 1; default: 0.7"
+    similar = "least correlation of similar values, up to 1; default: 0.7"
     parser.add_argument("--threshold", metavar="R", type=float, default=0.7, help=similar)
     _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -287,7 +289,7 @@ def _add_convert(commands: Any) -> None:
     parser = _command(
         commands,
         "convert",
-        "convert between models, weight files, .safetensors, .npz, .npy and .params, without losing a bit",
+        "convert between models, weight files, .safetensors, .npz, .npy and .params, lossless",
         ("no message, no progress", "name each tensor that was written"),
     )
     parser.add_argument(
@@ -347,7 +349,7 @@ def _add_weight_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listing",
         metavar="FILE",
-        help="names and places of what is in a weight file: .json, or .mil for MIL text; default: as it, with .json",
+        help="listing of names and offsets: .json, or .mil for MIL text; default: named as the weight file",
     )
     align = "begin data at multiples of 64, 4096 or 16384"
     parser.add_argument("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=align)
@@ -362,7 +364,7 @@ def _add_check(commands: Any) -> None:
         selects=False,
     )
     parser.add_argument("models", metavar="MODEL", nargs="+", help=f"{_MODEL}; .params file or archive of TVM")
-    parser.add_argument("--values", action="store_true", help="look at values too: all weights are read")
+    parser.add_argument("--values", action="store_true", help="also check values, which reads all weights")
     _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
@@ -371,7 +373,7 @@ def _add_refit(commands: Any) -> None:
     parser = _command(
         commands,
         "refit",
-        "give weights new values, in place: all of them or none",
+        "give weights new values, in place, all or nothing",
         ("no message", "name each weight that is changed"),
         selects=False,
     )
@@ -386,7 +388,7 @@ def _add_refit(commands: Any) -> None:
         metavar="HOW",
         choices=("error", "inf", "clamp"),
         default="error",
-        help="numbers that a cast makes too large: error, inf, clamp; default: error",
+        help="what a cast does with too large numbers: error, inf, clamp; default: error",
     )
     parser.add_argument(
         "-k",
@@ -397,10 +399,10 @@ def _add_refit(commands: Any) -> None:
         help="only weights of the model whose name matches; may be repeated",
     )
     parser.add_argument("-o", "--output", metavar="OUT", help="write a copy of the model there instead")
-    parser.add_argument("--force", action="store_true", help="replace the model or file that OUT is")
+    parser.add_argument("--force", action="store_true", help="replace an existing OUT")
     parser.add_argument("--dry-run", action="store_true", help="check everything, write nothing")
     _add_limit(parser)
-    parser.add_argument("--json", action="store_true", help="say what was changed as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the changes as one JSON object")
 
 
 def _size(text: str) -> int:
@@ -441,15 +443,15 @@ def _add_repack(commands: Any) -> None:
     count: dict[str, Any] = {"metavar": "N", "nargs": "?", "type": int, "const": True}
     add("--externalize", **count, help="move values of N (10) or more elements to the weight file")
     add("--inline", **count, help="move values of fewer than N (10) elements into the Program")
-    what = "'function': a weight file for each; or the most bytes of one, such as 1G"
+    what = "'function': one weight file per function; or the largest size of a file, such as 1G"
     add("--split", metavar="WHAT", type=_split, help=what)
-    add("--merge", action="store_true", help="one weight file for everything")
+    add("--merge", action="store_true", help="merge everything into one weight file")
     align = "begin data at multiples of 64, 4096 or 16384"
     add("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=align)
-    add("--canonical", action="store_true", help="a layout that depends on the contents alone")
+    add("--canonical", action="store_true", help="use a layout that depends only on the contents")
     globs = "cast, externalize and inline only tensors whose name matches; may be repeated"
     add("-k", "--keep", metavar="GLOB", action="append", default=[], help=globs)
-    functions = "the result has only this function; may be repeated"
+    functions = "keep only this function; may be repeated"
     add("-f", "--function", metavar="NAME", action="append", help=functions)
     add("-n", "--dry-run", action="store_true", help="say what would be done")
     add("--force", action="store_true", help="replace what is there")
@@ -461,8 +463,8 @@ def _add_merge_functions(commands: Any) -> None:
     parser = _command(
         commands,
         "merge-functions",
-        "make one package with the functions of several, equal weights stored once",
-        ("no message", "say where each function comes from"),
+        "merge the functions of several packages into one, equal weights stored once",
+        ("no message", "print where each function comes from"),
         selects=False,
     )
     parser.add_argument("models", metavar="MODEL", nargs="+", help=".mlpackage with an ML Program for iOS 18 or later")
@@ -473,9 +475,9 @@ def _add_merge_functions(commands: Any) -> None:
         dest="names",
         action="append",
         default=[],
-        help="call a function NAME; MODEL=NAME where it has only one; may be repeated",
+        help="rename a function; MODEL=NAME where it has only one; may be repeated",
     )
     parser.add_argument("--default", metavar="NAME", help="the default function; default: that of the first model")
-    parser.add_argument("--force", action="store_true", help="replace a package that exists")
+    parser.add_argument("--force", action="store_true", help="replace an existing package")
     _add_limit(parser)
-    parser.add_argument("--json", action="store_true", help="say what was made as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")

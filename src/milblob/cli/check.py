@@ -15,7 +15,7 @@ def run(arguments: Namespace) -> int:
     """Run the command; the status is the worst of all paths: 2 cannot be opened, 1 errors or warnings, 0 good."""
     status = 0
     results: list[dict[str, Any]] = []
-    prefixed = arguments.quiet and len(arguments.models) > 1  # no summary tells whose findings these are
+    prefixed = arguments.quiet and len(arguments.models) > 1  # without a summary, each line names the model
     for path in arguments.models:
         try:
             findings = check(path, values=arguments.values, max_nbytes=arguments.max_nbytes)
@@ -45,7 +45,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _shorter(text: str, path: str) -> str:
-    """Leave the model's own path out of what is said about files inside it."""
+    """Shorten the paths of files inside the model to be relative to it."""
     inside = path.rstrip("/\\") + os.sep
     return text.replace(f" in {inside}", " in ")
 

@@ -1,4 +1,4 @@
-"""milblob convert: between models, weight files and other formats, without losing a bit."""
+"""milblob convert: between models, weight files and other formats, lossless."""
 
 import os
 from argparse import Namespace

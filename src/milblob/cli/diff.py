@@ -1,4 +1,4 @@
-"""milblob diff: what differs between two models, or a model and a file of arrays."""
+"""milblob diff: compare two models, or a model and a file of arrays."""
 
 from argparse import Namespace
 

@@ -1,4 +1,4 @@
-"""milblob extract: tensors to another format."""
+"""milblob extract: write tensors to another format."""
 
 from argparse import Namespace
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Statistics for people and as JSON."""
+"""Statistics as text and as JSON."""
 
 import math
 from collections.abc import Iterable
@@ -11,22 +11,22 @@ _BAR_NCHARS = 40
 
 
 def number(value: Any) -> str:
-    """Return a value of a tensor, or a figure about it, for people."""
+    """Format a value of a tensor, or a figure about it."""
     return f"{value:.6g}" if isinstance(value, float) else str(value) if isinstance(value, int) else repr(value)
 
 
 def short(value: Any) -> str:
-    """Return a figure in few characters; "-" for None."""
+    """Format a figure in few characters; "-" for None."""
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON knows it: numbers that are not finite become strings."""
+    """Return a JSON-able value: numbers that are not finite become strings."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def histogram_json(statistics: Statistics) -> list[dict[str, Any]]:
-    """Return the bins as JSON has them."""
+    """Return the bins, JSON-able."""
     return [{"low": low, "high": high, "count": count} for low, high, count in statistics.histogram or ()]
 
 
@@ -56,7 +56,7 @@ def print_histogram(statistics: Statistics) -> None:
 
 
 def totals_by(keys: Iterable[str], all_statistics: Iterable[Statistics]) -> dict[str, tuple[int, Statistics]]:
-    """Put statistics together by key: key -> (how many tensors, their statistics)."""
+    """Merge statistics by key: key -> (number of tensors, their statistics)."""
     groups: dict[str, list[Statistics]] = {}
     for key, statistics in zip(keys, all_statistics, strict=True):
         groups.setdefault(key, []).append(statistics)

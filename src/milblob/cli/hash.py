@@ -1,4 +1,4 @@
-"""milblob hash: hashes of contents, of every tensor and of the model."""
+"""milblob hash: hashes of the contents of every tensor and of the model."""
 
 from argparse import Namespace
 from contextlib import ExitStack
@@ -11,7 +11,7 @@ from .selection import describe_filter, open_chosen
 
 
 def run(arguments: Namespace) -> int:
-    """Run the command. With -k or -f there is no hash of the model: what it covers is not read."""
+    """Run the command. With -k or -f there is no hash of the model, because not everything that it covers is read."""
     filtered = bool(describe_filter(arguments))
     with ExitStack() as stack:
         is_model = array_kind(arguments.model) is None

@@ -1,4 +1,4 @@
-"""milblob ls: what tensors there are."""
+"""milblob ls: list the tensors of a model."""
 
 from argparse import Namespace
 from collections import Counter
@@ -19,12 +19,12 @@ from .selection import Chosen, describe_filter, open_chosen
 _MAX_SCOPES = 12
 
 
-class Row(NamedTuple):
-    """What is listed of one tensor. Nothing here reads values, so weight files may be absent.
+class Listed(NamedTuple):
+    """The row of one tensor. Nothing here reads values, so weight files may be missing.
 
     Attributes:
         element_count: elements; None where the shape is open.
-        nbytes: stored bytes; None where they cannot be told.
+        nbytes: stored bytes; None where they are unknown.
         offset: in `file`; see `Tensor.offset`.
     """
 
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
     @property
     def nbits(self) -> str:
-        """Stored bits per element, for people."""
+        """Stored bits per element, as text."""
         return f"{8 * self.nbytes / self.element_count:.4g}" if self.element_count and self.nbytes is not None else "-"
 
 
@@ -70,7 +70,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _row(tensor: Tensor) -> Row:
+def _row(tensor: Tensor) -> Listed:
     shape = tensor.declared_shape
     count = None if None in shape else prod(shape)  # type: ignore[arg-type]
     nbytes = None
@@ -79,7 +79,7 @@ def _row(tensor: Tensor) -> Row:
             nbytes = tensor.nbytes
         except MilblobError:  # a part whose shape is open
             nbytes = None
-    return Row(
+    return Listed(
         tensor.name,
         str(tensor.mil_dtype),
         shape,
@@ -93,15 +93,17 @@ def _row(tensor: Tensor) -> Row:
     )
 
 
-def array_row(name: str, array: LazyTensor, path: str) -> Row:
+def array_row(name: str, array: LazyTensor, path: str) -> Listed:
     """What is listed of an array; also of one whose dtype or shape no array can have."""
     shape: tuple[int | None, ...] = (None,)
     with suppress(UnsupportedError):
         shape = array.shape
     count = None if None in shape else prod(shape)  # type: ignore[arg-type]
     if not isinstance(array, Parameter):
-        return Row(name, str(array.mil_dtype), shape, count, array.nbytes, "", "", path, None, "")
-    return Row(name, dtype_text(array), shape, count, array.stored_nbytes, "", "", array.file or path, array.offset, "")
+        return Listed(name, str(array.mil_dtype), shape, count, array.nbytes, "", "", path, None, "")
+    return Listed(
+        name, dtype_text(array), shape, count, array.stored_nbytes, "", "", array.file or path, array.offset, ""
+    )
 
 
 def _unique_nbytes(tensors: Iterable[LazyTensor]) -> int:
@@ -127,19 +129,19 @@ def _unique_nbytes(tensors: Iterable[LazyTensor]) -> int:
     return total
 
 
-def _sorted(rows: list[Row], order: str) -> list[Row]:
+def _sorted(rows: list[Listed], order: str) -> list[Listed]:
     if order == "name":
         return sorted(rows, key=lambda row: row.name)
     if order == "size":
         return sorted(rows, key=lambda row: -(row.nbytes or 0))
     if order == "dtype":
         return sorted(rows, key=lambda row: row.dtype)
-    if order == "offset":  # what has no offset of its own comes last
+    if order == "offset":  # tensors without an offset of their own come last
         return sorted(rows, key=lambda row: (row.offset is None, row.file or "", row.offset or 0))
     return rows
 
 
-def _totals(rows: list[Row], unique: int) -> dict[str, Any]:
+def _totals(rows: list[Listed], unique: int) -> dict[str, Any]:
     by_dtype: dict[str, dict[str, int]] = {}
     by_scope: dict[str, dict[str, int]] = {}
     for row, scope in zip(rows, scopes([row.name for row in rows]), strict=True):
@@ -158,7 +160,7 @@ def _totals(rows: list[Row], unique: int) -> dict[str, Any]:
     }
 
 
-def _print_json(opened: Chosen, rows: list[Row], unique: int, arguments: Namespace) -> None:
+def _print_json(opened: Chosen, rows: list[Listed], unique: int, arguments: Namespace) -> None:
     document: dict[str, Any] = {
         "path": opened.path,
         "kind": opened.kind,
@@ -179,8 +181,8 @@ def _print_json(opened: Chosen, rows: list[Row], unique: int, arguments: Namespa
     output.print_json(document)
 
 
-def _folded(rows: list[Row], order: str) -> list[tuple[str, list[Row]]]:
-    """Fold sorted rows. Groups stand where their first members do; ordered by size, by the sum of their members."""
+def _folded(rows: list[Listed], order: str) -> list[tuple[str, list[Listed]]]:
+    """Fold sorted rows. A group takes the place of its first member; ordered by size, by the sum of its members."""
     groups = fold([row.name for row in rows], [(row.dtype, row.shape, row.compression) for row in rows])
     folded = [(group.pattern, [rows[i] for i in group.members]) for group in groups]
     if order == "size":
@@ -188,11 +190,11 @@ def _folded(rows: list[Row], order: str) -> list[tuple[str, list[Row]]]:
     return folded
 
 
-def _dtype(row: Row) -> str:
+def _dtype(row: Listed) -> str:
     return f"{row.dtype} ({row.compression})" if row.compression else row.dtype
 
 
-def _print_rows(rows: list[Row], verbose: bool) -> None:
+def _print_rows(rows: list[Listed], verbose: bool) -> None:
     total = sum(row.nbytes or 0 for row in rows)
     heads = ["name", "dtype", "shape", "size", "bits", "share"]
     cells = [
@@ -213,7 +215,7 @@ def _print_rows(rows: list[Row], verbose: bool) -> None:
     output.print_table(heads, cells, right=(3, 4, 5, 8))
 
 
-def _print_patterns(rows: list[Row], order: str) -> None:
+def _print_patterns(rows: list[Listed], order: str) -> None:
     total = sum(row.nbytes or 0 for row in rows)
     cells = []
     for pattern, members in _folded(rows, order):
@@ -235,7 +237,7 @@ def _print_patterns(rows: list[Row], order: str) -> None:
         output.print_table(["name", "count", "dtype", "shape", "size", "bits", "share"], cells, right=(1, 4, 5, 6))
 
 
-def _print_totals(rows: list[Row], unique: int, is_blob: bool) -> None:
+def _print_totals(rows: list[Listed], unique: int, is_blob: bool) -> None:
     totals = _totals(rows, unique)
     tables = [("by dtype", totals["by_dtype"])]
     if not is_blob and len(totals["by_scope"]) < len(rows):

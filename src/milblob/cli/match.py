@@ -1,4 +1,4 @@
-"""milblob match: which training tensor became which weight."""
+"""milblob match: find which training tensor became which weight."""
 
 import json
 from argparse import Namespace
@@ -8,6 +8,7 @@ from ..analysis.matches import Matching, summary
 from ..storage.output import NewFile
 from . import output
 from .progress import progress_of
+from .saving import check_target
 from .selection import matches
 
 _EXIT_LEFT = 1
@@ -16,6 +17,9 @@ _MAX_LEFT = 20
 
 def run(arguments: Namespace) -> int:
     """Run the command: 0 if every weight of the model was found, 1 if not."""
+    if arguments.output is not None:
+        for source in (arguments.weights, arguments.model):
+            check_target(source, arguments.output)
     progress = progress_of(arguments.weights, False, arguments.quiet)
     try:
         found = match(

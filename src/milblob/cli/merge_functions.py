@@ -1,4 +1,4 @@
-"""milblob merge-functions: several packages to one with all their functions."""
+"""milblob merge-functions: merge several packages into one with all their functions."""
 
 import os
 from argparse import Namespace
@@ -71,6 +71,6 @@ def _names(models: list[str], given: list[str]) -> list[str | dict[str, str]]:
 
 
 def _places(models: list[str], path: str) -> list[int]:
-    """Which of the models a path means: as it was given, else the same place."""
+    """Find the models that a path names: as given, else by real path."""
     exact = [index for index, model in enumerate(models) if model == path]
     return exact or [i for i, model in enumerate(models) if os.path.realpath(model) == os.path.realpath(path)]

@@ -1,4 +1,4 @@
-"""Which name stands for which: --map OLD=NEW and --mapping FILE."""
+"""Renames given by the user: --map OLD=NEW and --mapping FILE."""
 
 import json
 import os
@@ -9,10 +9,10 @@ from ..errors import FormatError
 
 
 def mapping(arguments: Namespace) -> dict[str, Names]:
-    """Put --mapping and --map together; the latter wins. None: the array is left out.
+    """Combine --mapping and --map; the latter wins. None leaves the array out.
 
     Raises:
-        ValueError: not OLD=NEW. FormatError: the file is no such mapping.
+        ValueError: not OLD=NEW. FormatError: the file is not such a mapping.
     """
     found: dict[str, Names] = {}
     path = arguments.mapping

@@ -1,4 +1,4 @@
-"""How results look: tables, sizes, JSON, and text that cannot harm a terminal."""
+"""Formatting of results: tables, sizes, JSON, and text that is safe for a terminal."""
 
 import json
 import os
@@ -7,18 +7,18 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-MAX_RICH_ROWS = 1000  # laying out more takes rich seconds; plain text has the same columns
+MAX_RICH_ROWS = 1000  # rich takes seconds to lay out more; plain text has the same columns
 
 
 def escape(text: str) -> str:
-    """Return `text` in one line: control and other unprintable characters, which come from files, are spelled out."""
+    """Return `text` in one line, with control and other unprintable characters, which come from files, escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def size(nbytes: int | None) -> str:
-    """Return a number of bytes for people: "96 B", "4.5 KiB"."""
+    """Format a number of bytes: "96 B", "4.5 KiB"."""
     if nbytes is None:
         return "?"
     if nbytes < 1024:
@@ -33,12 +33,12 @@ def size(nbytes: int | None) -> str:
 
 
 def share(nbytes: int | None, total: int) -> str:
-    """Return a part of the whole in per cent."""
+    """Format a share of the whole in percent."""
     return f"{100 * nbytes / total:.1f}%" if nbytes is not None and total else "-"
 
 
 def shape_text(shape: Iterable[int | None] | None) -> str:
-    """Return a shape as "[512, ?]"; "" if there is none."""
+    """Format a shape as "[512, ?]"; "" if there is none."""
     return "" if shape is None else f"[{', '.join('?' if n is None else str(n) for n in shape)}]"
 
 
@@ -59,7 +59,7 @@ def say(message: str) -> None:
 
 
 def can_draw(text: str) -> bool:
-    """Whether stdout's encoding has these characters."""
+    """Whether stdout can encode these characters."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -1,4 +1,4 @@
-"""milblob pack: arrays to a bare weight file, with a listing that has their names."""
+"""milblob pack: write arrays to a bare weight file, with a listing of their names."""
 
 import os
 from argparse import Namespace
@@ -54,10 +54,10 @@ def run(arguments: Namespace) -> int:
 
 
 def _open(stack: ExitStack, arguments: Namespace) -> tuple[dict[str, LazyTensor], dict[str, str]]:
-    """Open all sources: the arrays, and the dtypes of those that are left out, by name.
+    """Open all sources; return the arrays, and the dtypes of those left out, by name.
 
     Raises:
-        ValueError: a name in two of them.
+        ValueError: a name occurs in two of them.
     """
     chosen: dict[str, LazyTensor] = {}
     skipped: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Names that differ in counted numbers, folded into one row; and names by their first part."""
+"""Folding of names that differ only in numbers, and grouping of names by their first component."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -21,11 +21,11 @@ class Group(NamedTuple):
 
 
 def fold(names: Sequence[str], kinds: Sequence[object]) -> list[Group]:
-    """Fold names that differ only in numbers between separators, and are of the same kind.
+    """Fold names that differ only in numbers between separators, and have the same kind.
 
     Args:
         names: any.
-        kinds: for each name, what it has to have in common with another one to be folded: dtype and shape.
+        kinds: for each name a key, such as dtype and shape; only names with equal keys are folded.
 
     Returns:
         Groups, in the order of their first members.
@@ -48,7 +48,7 @@ def _pattern(names: list[str]) -> str:
 
 
 def _range(column: Sequence[str]) -> str:
-    """Spell the numbers at one place: "7", "{0..31}", "{1,5,9}", or "{1..90: 12 of them}"."""
+    """Format the numbers at one position: "7", "{0..31}", "{1,5,9}", or "{1..90: 12 of them}"."""
     numbers = sorted({int(text) for text in column})
     if len(numbers) == 1:
         return column[0]
@@ -60,7 +60,7 @@ def _range(column: Sequence[str]) -> str:
 
 
 def scopes(names: Iterable[str]) -> list[str]:
-    """Return the top-level scope of each name: its first component, behind those that all names share.
+    """Return the top-level scope of each name: its first component after those that all names share.
 
     "encoder_layers_0_weight" and "decoder_bias" are in "encoder" and "decoder"; if all names begin with "model_", that
     is passed over: "model_encoder", "model_decoder".

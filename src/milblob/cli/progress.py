@@ -1,4 +1,4 @@
-"""How far a long command is."""
+"""The progress line of a long command."""
 
 import contextlib
 import sys
@@ -13,15 +13,15 @@ _PROGRESS_EVERY_S = 0.1
 
 
 class Sized(Protocol):
-    """What has a size."""
+    """Anything with a size in bytes."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes as stored."""
+        """Bytes, as stored."""
 
 
 def progress_of(source: str, stored: bool, quiet: bool) -> "Progress":
-    """Return the Progress of what goes through the tensors of a model or file of arrays, as `diff` and `match` do.
+    """Return a Progress for work on every tensor of a model or file of arrays, as in `diff` and `match`.
 
     Raises:
         As opening it does.
@@ -34,11 +34,11 @@ def progress_of(source: str, stored: bool, quiet: bool) -> "Progress":
 
 
 class Progress:
-    """A line on a terminal, from the second second on.
+    """A line on a terminal, shown after the first second.
 
     Args:
-        tensors: what there is to do.
-        enabled: whether anything is shown; never where stderr is no terminal.
+        tensors: the tensors to process.
+        enabled: whether to show anything; never if stderr is not a terminal.
 
     Called with the name and the bytes of each tensor that is done.
     """
@@ -52,7 +52,7 @@ class Progress:
         self._shown = False
 
     def __call__(self, name: str, nbytes: int) -> None:
-        """Count one more tensor as done."""
+        """Count a tensor as done."""
         if not self._enabled:
             return
         self._done += 1
@@ -60,7 +60,7 @@ class Progress:
         self.show(self._done_nbytes, self._total, f"{self._done} of {self._count}")
 
     def show(self, done_nbytes: int, total_nbytes: int, words: str) -> None:
-        """Say how much is done, unless it has been said a moment ago."""
+        """Print how much is done, at most a few times per second."""
         now = time.monotonic()
         if not self._enabled or now - self._started < _PROGRESS_AFTER_S or now - self._last < _PROGRESS_EVERY_S:
             return
@@ -71,6 +71,6 @@ class Progress:
         print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

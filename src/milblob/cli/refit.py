@@ -1,4 +1,4 @@
-"""milblob refit: new values for weights of a model."""
+"""milblob refit: give weights of a model new values."""
 
 from argparse import Namespace
 from collections.abc import Callable

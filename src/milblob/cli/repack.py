@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _casts(texts: list[str]) -> Any:
-    """What --cast says: {from: to}, or one dtype for all."""
+    """Parse --cast: {from: to}, or one dtype for all."""
     if not texts:
         return None
     if len(texts) == 1 and "=" not in texts[0]:

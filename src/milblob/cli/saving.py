@@ -1,4 +1,4 @@
-"""What the commands that write tensors elsewhere share: where to, how far, and what was done."""
+"""Shared by the commands that write tensors to another file: check the output, show progress, report."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ _MAX_NAMES = 20
 
 
 def check_target(source: str, target: str) -> None:
-    """Refuse an output that is what is read, lies in it, or holds it.
+    """Refuse an output that is the source, lies inside it, or contains it.
 
     Raises:
         ValueError: it does.

@@ -1,4 +1,4 @@
-"""Which tensors a command is about: -k, -f, and names with close matches."""
+"""Selection of tensors: -k, -f, and names with close matches."""
 
 import difflib
 from argparse import Namespace
@@ -16,7 +16,7 @@ from ..model.tensor import Tensor
 
 
 def _is_in(tensor: Tensor, function: str) -> bool:
-    """Whether a tensor belongs to a function; in a pipeline, also one named without its model."""
+    """Whether a tensor belongs to a function; in a pipeline the function may be named without its model."""
     return tensor.function == function or tensor.function.rpartition("/")[2] == function
 
 
@@ -85,10 +85,10 @@ def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None 
 
 
 def select(model: Model, arguments: Namespace) -> dict[str, Tensor]:
-    """Return the tensors that -k and -f leave, in the model's order.
+    """Return the tensors that -k and -f select, in the model's order.
 
     Raises:
-        KeyError: no function is called that.
+        KeyError: no function has that name.
     """
     wanted = arguments.function
     if wanted is not None:
@@ -104,12 +104,12 @@ def select(model: Model, arguments: Namespace) -> dict[str, Tensor]:
 
 
 def matches(name: str, globs: list[str]) -> bool:
-    """Whether a name is one that -k keeps; without any -k it is."""
+    """Whether -k keeps a name; without any -k it does."""
     return not globs or any(name == glob or fnmatchcase(name, glob) for glob in globs)
 
 
 def check_function(model: Model, wanted: str) -> None:
-    """Raise KeyError, with close matches, if no function of the model is called `wanted`."""
+    """Raise KeyError, with close matches, if no function of the model has the name `wanted`."""
     known = {*model.functions, *(name.rpartition("/")[2] for name in model.functions)}
     if wanted not in known:
         names = ", ".join(model.functions[:8]) + (", ..." if len(model.functions) > 8 else "")
@@ -118,7 +118,7 @@ def check_function(model: Model, wanted: str) -> None:
 
 
 def describe_filter(arguments: Namespace) -> str:
-    """Spell -k and -f, for a message that nothing was found."""
+    """Describe -k and -f, for the message that nothing was found."""
     words = [f"-k {glob}" for glob in arguments.keep]
     if getattr(arguments, "function", None) is not None:
         words.append(f"-f {arguments.function}")

@@ -1,4 +1,4 @@
-"""milblob show: one tensor, or the model itself."""
+"""milblob show: describe one tensor, or the model itself."""
 
 from argparse import Namespace
 from contextlib import suppress
@@ -64,7 +64,7 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
         place["compressed"] = tensor.compression.to_dict() if tensor.compression else None
         place["values"] = None if summary is None else values_json(summary, first)
         output.print_json(place)
-        if failure is not None:  # where it lives is known all the same; exit code 2 says that there are no values
+        if failure is not None:  # its location is known all the same; exit status 2 says that there are no values
             raise failure
         return
     output.print_table(["", ""], _place_rows(tensor, place))
@@ -101,7 +101,7 @@ def _place(tensor: Tensor) -> dict[str, Any]:
 
 
 def _data_offset(tensor: Tensor) -> int | None:
-    """Where the values of a blob-file value begin; None if the file cannot be read."""
+    """Offset of the first value of a blob-file value; None if the file cannot be read."""
     if not tensor.is_blob or tensor.offset is None:
         return None
     try:

@@ -10,7 +10,7 @@ from ..formats.params import Parameter
 from ..formats.read import open_arrays
 from ..model.lazy import LazyTensor
 from . import output
-from .ls import Row, array_row
+from .ls import Listed, array_row
 from .selection import find_array
 from .tvm_words import library_document, library_rows
 from .values import (
@@ -85,7 +85,7 @@ def _show_array(array: LazyTensor, arguments: Namespace) -> None:
 _KEYS = ("name", "dtype", "shape", "nbytes", "file", "offset")
 
 
-def _place_rows(row: Row) -> list[list[str]]:
+def _place_rows(row: Listed) -> list[list[str]]:
     rows = [["name", row.name], ["type", f"{row.dtype} {output.shape_text(row.shape)}"]]
     if row.nbytes is not None:
         rows.append(["stored", output.plural(row.nbytes, "byte")])

@@ -1,4 +1,4 @@
-"""milblob stats: figures about the values of every tensor, and about all of them together."""
+"""milblob stats: statistics of every tensor, and totals."""
 
 import sys
 from argparse import Namespace
@@ -28,7 +28,7 @@ class _Row(NamedTuple):
 
     @property
     def scheme(self) -> str:
-        """How it is compressed, "" if it is not."""
+        """Its compression scheme, "" if it is not compressed."""
         if not isinstance(self.tensor, Tensor) or not self.tensor.parts:
             return ""
         return self.tensor.op.removeprefix("constexpr_")
@@ -74,7 +74,7 @@ def _sorted(rows: list[_Row], key: str) -> list[_Row]:
         return rows
     if key in ("name", "dtype"):
         return sorted(rows, key=lambda row: row.name if key == "name" else row.dtype)
-    # What has no such figure comes last.
+    # Rows without the figure come last.
     return sorted(rows, key=lambda row: (getattr(row.figures, key) is None, -(getattr(row.figures, key) or 0)))
 
 
@@ -132,7 +132,7 @@ def _print(shown: list[_Row], rows: list[_Row], arguments: Namespace) -> None:
 
 
 def _cells(figures: Statistics) -> list[str]:
-    """The columns of both tables behind name, dtype and shape."""
+    """The columns of both tables after name, dtype and shape."""
     special = figures.nans + figures.infinities
     distinct = short(figures.distinct) if figures.is_distinct_exact else f"~{figures.distinct}"
     return [

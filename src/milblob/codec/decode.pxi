@@ -197,7 +197,7 @@ def decode_palette(out, uint64_t begin, uint64_t count, PackedElements elements 
 
     Args:
         out: writable buffer of exactly `count` * `vector` elements of `nbytes`.
-        elements: the indices, of at most 8 bits.
+        elements: the indices, of at most 8 bits, without a sign.
         rank: as for decode_sparse.
         grid: which palette belongs to an index.
         palette: palettes of `entry_count` entries, 2^nbits of the indices or more, of `vector` elements of `nbytes`
@@ -215,6 +215,8 @@ def decode_palette(out, uint64_t begin, uint64_t count, PackedElements elements 
     cdef C.mb_grid walk = grid.grid
     cdef C.mb_palette table
     cdef C.mb_source source = elements.range(begin, count, rank)
+    if source.is_signed:
+        raise ValueError("palette: expected indices without a sign, got elements that have one")
     if source.nbits > 8 or not (<unsigned int>1 << source.nbits) <= entry_count <= 256 or nbytes not in (1, 2, 4, 8):
         words = f"palette: expected indices of at most 8 bits, entries for all of them, of 1, 2, 4 or 8 bytes, got {source.nbits}"
         raise ValueError(f"{words} bits, {entry_count} entries of {nbytes}")

@@ -1,1 +1,1 @@
-"""milblob in the place of parts of other libraries, one module for each; nothing here is imported unless asked for."""
+"""milblob in place of parts of other libraries, one module per library; nothing here is imported by default."""

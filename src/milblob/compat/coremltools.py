@@ -1,13 +1,13 @@
-"""milblob inside of coremltools: its reader and writer of weight files, and quick ways where coremltools is slow.
+"""milblob inside coremltools: its reader and writer of weight files, and fast paths where coremltools is slow.
 
     import milblob.compat.coremltools as compat
     compat.install()            # before or after `import coremltools`; undone by compat.uninstall()
-    with compat.install():      # or for a while
+    with compat.install():      # or for the length of a block
         ct.convert(...)
 
-What is replaced is listed by `Installation.places`; nothing of coremltools' files is changed, and what it computes and
-writes stays the same, byte for byte. Where its native modules are missing (Windows, a Python that it has no wheel for),
-what fails with "BlobWriter not loaded" works with `install()`.
+`Installation.places` lists what is replaced. coremltools' files are not changed, and what it computes and writes stays
+the same, byte for byte. Where its native modules are missing (Windows, a Python that it has no wheel for), calls that
+fail with "BlobWriter not loaded" work after `install()`.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from .modelpackage import ModelPackage
 from .storage import _BlobStorageReader, _BlobStorageWriter
 
 TESTED_VERSIONS = ("8.2", "8.3.0", "9.0")
-"""Versions of coremltools that this was tested with. With others `install` leaves the fast paths out unless asked."""
+"""Tested versions of coremltools. With others `install` omits the fast paths unless asked for them."""
 
 NATIVE = "coremltools.libmilstoragepython"
 _PACKAGES = "coremltools.libmodelpackage"
@@ -43,10 +43,10 @@ class Replaced(NamedTuple):
     """A name that is replaced.
 
     Attributes:
-        owner: the module or class whose attribute it is, or `sys.modules`.
+        owner: the module or class that has the attribute, or `sys.modules`.
         name: of the attribute, or of the module.
-        old: what was there, or a mark that nothing was.
-        new: what is there instead.
+        old: the previous value, or a mark that there was none.
+        new: the replacement.
     """
 
     owner: Any
@@ -61,11 +61,11 @@ class Replaced(NamedTuple):
         return f"{prefix}{self.owner.__name__}.{self.name}"
 
     def found(self) -> Any:
-        """What is there now."""
+        """Return the current value."""
         return (self.owner if self.owner is sys.modules else vars(self.owner)).get(self.name, _NOTHING)
 
     def put(self, value: Any) -> None:
-        """Put something there, or nothing."""
+        """Set the value, or remove it."""
         if self.owner is sys.modules and value is _NOTHING:
             del sys.modules[self.name]
         elif self.owner is sys.modules:
@@ -77,12 +77,12 @@ class Replaced(NamedTuple):
 
 
 class Installation:
-    """What is installed. As a context manager it is undone at the end, if it was not there before.
+    """An installation. As a context manager it is undone at the end, unless it existed before.
 
     Attributes:
         version: of coremltools.
-        places: the names that are replaced, a `Replaced` each; `str` of one says where it is.
-        has_fast_paths: whether functions are replaced too, and not only the two classes.
+        places: the replaced names, a `Replaced` each; `str` of one is its dotted name.
+        has_fast_paths: whether functions are replaced too, not only the two classes.
     """
 
     def __init__(self, version: str, places: tuple[Replaced, ...], has_fast_paths: bool, is_first: bool = True) -> None:
@@ -109,17 +109,17 @@ def install(*, fast_paths: bool | None = None) -> Installation:
     """Put milblob's reader, writer and fast paths where coremltools looks for its own; import coremltools if need be.
 
     Args:
-        fast_paths: whether to replace slow functions too, see docs/compat.md; default: if the version of coremltools
-            is one of TESTED_VERSIONS.
+        fast_paths: whether to replace slow functions too, see docs/compat.md; default: if the version of coremltools is
+            one of TESTED_VERSIONS.
 
     Returns:
-        Installation: what was replaced; also a context manager. If it is installed already, nothing is done.
+        Installation: what was replaced; also a context manager. A second call does nothing.
 
     Raises:
-        ImportError: there is no coremltools.
-        UnsupportedError: this coremltools lacks something that would be replaced or used; every such thing is named,
+        ImportError: coremltools is not installed.
+        UnsupportedError: this coremltools lacks names that would be replaced or used; the message lists all of them,
             and nothing has been replaced.
-        ValueError: it is installed, and was asked for with other `fast_paths`.
+        ValueError: it is already installed with other `fast_paths`.
     """
     global _current
     with _lock:
@@ -150,9 +150,9 @@ def install(*, fast_paths: bool | None = None) -> Installation:
 
 
 def uninstall() -> None:
-    """Put back everything that `install` has replaced. Does nothing if it is not installed.
+    """Restore everything that `install` has replaced. Does nothing if it is not installed.
 
-    A name that somebody else has replaced since is left alone, with a RuntimeWarning.
+    A name that other code has replaced since is left alone, with a RuntimeWarning.
     """
     global _current
     with _lock:
@@ -168,7 +168,7 @@ def uninstall() -> None:
 
 
 def installed() -> Installation | None:
-    """Return what is installed now, or None."""
+    """Return the current installation, or None."""
     return _current
 
 
@@ -176,7 +176,7 @@ def installed() -> Installation | None:
 
 
 def _classes(package: ModuleType, missing: list[str]) -> list[Replaced]:
-    """Where the two classes are looked for. What is not there is added to `missing`."""
+    """The places of the two classes. Names that do not exist are added to `missing`."""
     native = _native(NATIVE)
     if native is None:
         places = _instead(package, NATIVE, _CLASSES)
@@ -186,7 +186,7 @@ def _classes(package: ModuleType, missing: list[str]) -> list[Replaced]:
         module = _module(module_name, missing)
         if module is not None:
             places.append(Replaced(module, name, _named(module, name, missing), new))
-    if _native(_PACKAGES) is None:  # the native one is left alone: it is not slow
+    if _native(_PACKAGES) is None:  # the native one is kept: it is not slow
         places += _instead(package, _PACKAGES, {"ModelPackage": ModelPackage})
         for module_name in ("coremltools.models.model", "coremltools.models.utils"):
             module = _module(module_name, missing)
@@ -198,12 +198,12 @@ def _classes(package: ModuleType, missing: list[str]) -> list[Replaced]:
 def _native(name: str) -> ModuleType | None:
     try:
         return importlib.import_module(name)
-    except Exception:  # no such file, or one for another platform: coremltools asks no further either
+    except Exception:  # no such file, or one for another platform: coremltools does not distinguish either
         return None
 
 
 def _instead(package: ModuleType, full_name: str, contents: dict[str, Any]) -> list[Replaced]:
-    """A module of our own where the native one is missing."""
+    """Make a module in place of a missing native one."""
     module = ModuleType(full_name, "milblob's classes in the place of coremltools' native module, which is missing.")
     vars(module).update(contents)
     name = full_name.rpartition(".")[2]
@@ -214,7 +214,7 @@ def _instead(package: ModuleType, full_name: str, contents: dict[str, Any]) -> l
 
 
 def _function(path: FastPath, missing: list[str]) -> list[Replaced]:
-    """Where a function is. If it, or something that its replacement uses, is not there, that is added to `missing`."""
+    """The place of a function. It, and names that its replacement uses, are added to `missing` if they do not exist."""
     module = _module(path.module, missing)
     if module is None:
         return []
@@ -246,7 +246,7 @@ def _module(name: str, missing: list[str]) -> ModuleType | None:
 
 
 def _named(module: ModuleType, name: str, missing: list[str]) -> Any:
-    """What a module calls by a name; None, which is also what coremltools puts there, and is not missing."""
+    """The value of a name in a module; None if coremltools has set it to None, which does not count as missing."""
     if name not in vars(module):
         missing.append(f"{module.__name__}.{name}")
     return vars(module).get(name)

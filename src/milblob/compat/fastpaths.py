@@ -1,8 +1,8 @@
-"""Functions of coremltools that take long for large arrays, and what does the same in less time.
+"""Functions of coremltools that are slow for large arrays, and faster equivalents.
 
-Each of them does the case that is slow, and calls the function that it replaces for everything else: small arrays, odd
-dtypes, and whatever ends in an error there. What it returns is equal in dtype, shape and every bit
-(tests/compat/test_fastpaths.py). Nothing here imports coremltools: the modules are handed in.
+Each of them handles the slow case, and calls the function that it replaces for everything else: small arrays, odd
+dtypes, and whatever raises an error there. What it returns is equal in dtype, shape and every bit
+(tests/compat/test_fastpaths.py). Nothing here imports coremltools: the modules are passed in.
 """
 
 import functools
@@ -26,23 +26,23 @@ _Function = Callable[..., Any]
 _FP16_MAX = 65504.0  # the same number as in coremltools' fp16_overflow
 _SUB_BYTE = {"int4": DType.INT4} | {f"uint{n}": DType[f"UINT{n}"] for n in (1, 2, 3, 4, 6)}
 _UNSIGNED = {n: DType[f"UINT{n}"] for n in (1, 2, 3, 4, 6, 8)}
-# Dtypes of arrays that the method for them in the writer takes as they are; what it writes follows from kind and size.
+# Dtypes of arrays that the writer's method takes as they are; kind and size decide what it writes.
 _PLAIN = {
     ("f", 4): DType.FLOAT32, ("f", 2): DType.FLOAT16, ("u", 1): DType.UINT8, ("i", 1): DType.INT8,
     ("u", 2): DType.UINT16, ("i", 2): DType.INT16, ("i", 4): DType.INT32, ("u", 4): DType.UINT32,
 }  # fmt: skip
-# Of immediates that coremltools takes element by element, for which protobuf's field holds the same numbers.
+# Dtypes of immediates that coremltools converts element by element although protobuf's field holds the same numbers.
 _IMMEDIATE = {np.bool_, np.int16, np.uint16, np.int32, np.int64, np.float32, np.float64}
 
 
 class FastPath(NamedTuple):
-    """A function that is replaced.
+    """A function to replace.
 
     Attributes:
-        module: where it is.
-        name: of it in the module; "Class.method" for a static method.
+        module: the one that has it.
+        name: its name in the module; "Class.method" for a static method.
         parameters: names of its parameters, as they must be for the replacement to fit.
-        make: a function of the function that is replaced and its module, which returns the replacement.
+        make: called with the replaced function and its module; returns the replacement.
         needs: names in the module, some of them with dots, that the replacement uses.
     """
 
@@ -58,7 +58,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _has_nan(array: np.ndarray[Any, Any]) -> bool:
-    """Whether a Python float on the way would have changed the bits of an element."""
+    """Whether an intermediate Python float would have changed the bits of an element."""
     return bool(array.dtype == np.float32 and np.isnan(array).any())
 
 
@@ -66,7 +66,7 @@ def _has_nan(array: np.ndarray[Any, Any]) -> bool:
 
 
 def _create_tensor_value(original: _Function, helper: Any) -> _Function:
-    """The serialized form in one go, where coremltools appends every element, and protobuf takes it apart again."""
+    """Serialize all elements at once, where coremltools appends each one and protobuf parses them again."""
 
     def create_tensor_value(np_tensor: Any) -> Any:
         if not _is_array(np_tensor) or np_tensor.dtype.type not in _IMMEDIATE or _has_nan(np_tensor):
@@ -80,7 +80,7 @@ def _create_tensor_value(original: _Function, helper: Any) -> _Function:
 
 
 def _get_offset_by_writing_data(original: _Function, helper: Any) -> _Function:
-    """Without the copies: coremltools flattens, makes bytes of float16, and an array of these."""
+    """Write without copies: coremltools flattens, converts float16 to bytes, and these to an array."""
 
     def _get_offset_by_writing_data(output_var: Any, blob_writer: Any) -> Any:
         array = output_var.val
@@ -101,7 +101,7 @@ def _get_offset_by_writing_data(original: _Function, helper: Any) -> _Function:
 
 
 def _load_file_value(original: _Function, load: Any) -> _Function:
-    """A float16 weight read once, where coremltools makes bytes of what it has read, and an array of these."""
+    """Read a float16 weight once, where coremltools converts it to bytes, and these to an array."""
 
     def _load_file_value(context: Any, filevalue_spec: Any, dtype: Any) -> Any:
         if dtype != load.types.fp16 or load.BlobReader is not _BlobStorageReader:
@@ -118,7 +118,7 @@ def _load_file_value(original: _Function, load: Any) -> _Function:
 
 
 def _load_value(original: _Function, load: Any) -> _Function:
-    """The array that was read, or a large immediate unpacked at once, where coremltools copies it two times more."""
+    """Return the array as read, or unpack a large immediate at once, where coremltools makes two more copies."""
 
     def _load_value(context: Any, value_spec: Any) -> Any:
         value = quick(context, value_spec)
@@ -151,7 +151,7 @@ def _load_value(original: _Function, load: Any) -> _Function:
         try:
             array = unpack_tensor(spec.immediateValue.tensor.SerializeToString(), own, shape)
         except MilblobError:
-            return None  # coremltools has its own words for it, or lets it pass
+            return None  # coremltools has its own message for it, or accepts it
         return None if _has_nan(array) else np.array(array, load.types.nptype_from_builtin(dtype))
 
     def is_large(value: Any) -> bool:
@@ -172,7 +172,7 @@ def _load_value(original: _Function, load: Any) -> _Function:
 
 
 def _fp16_overflow(original: _Function, _module: Any) -> _Function:
-    """Largest and smallest value in two passes, where coremltools makes four arrays of the size of the weight."""
+    """Find the largest and smallest value in two passes, where coremltools makes four arrays of the weight's size."""
 
     def fp16_overflow(op: Any) -> Any:
         for inputs in op.inputs.values():
@@ -198,7 +198,7 @@ def _pack_elements_into_bits(original: _Function, _module: Any) -> _Function:
                 try:
                     return np.asarray(stored_bytes(elements, dtype))
                 except OverflowError:
-                    pass  # coremltools names the largest or the smallest
+                    pass  # coremltools' message names the largest or the smallest
         return original(elements, nbits)
 
     return pack_elements_into_bits
@@ -233,7 +233,7 @@ def _restore_elements_from_packed_bits(original: _Function, _module: Any) -> _Fu
 
 
 def _lut_to_dense(original: _Function, _module: Any) -> _Function:
-    """Entries looked up in the palette, where coremltools repeats the palette for every element."""
+    """Look entries up in the palette, where coremltools repeats the palette for every element."""
 
     def lut_to_dense(indices: Any, lut: Any, vector_axis: int | None = None) -> Any:
         if (
@@ -294,5 +294,5 @@ FAST_PATHS = (
 
 
 def replacement(path: FastPath, original: _Function, module: Any) -> _Function:
-    """Return the function that takes the place of `original`; it is called, and looks, like that."""
+    """Return the replacement of `original`, with its signature, name and documentation."""
     return functools.update_wrapper(path.make(original, module), original)

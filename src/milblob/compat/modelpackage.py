@@ -1,7 +1,7 @@
-"""`ModelPackage` of coremltools' native module `libmodelpackage`, for where that is missing.
+"""`ModelPackage` in place of coremltools' native module `libmodelpackage`, where that is missing.
 
-As much as coremltools uses to save and open packages. Unlike the native one it writes a manifest only when something
-has changed, not each time that a package was opened, and no entry leads out of the package.
+It has what coremltools uses to save and open packages. Unlike the native one it writes a manifest only when something
+has changed, not each time that a package is opened, and no entry escapes the package.
 
 Spec: coremltools e0e2f42, modelpackage/src/ModelPackage.cpp and ModelPackagePython.cpp.
 """
@@ -31,7 +31,7 @@ class ModelPackageItemInfo:
         return self._fields[0]
 
     def path(self) -> str:
-        """Where it is: the path of the package, "Data", author and name."""
+        """Its path: that of the package, "Data", author and name."""
         return self._fields[1]
 
     def name(self) -> str:
@@ -39,22 +39,22 @@ class ModelPackageItemInfo:
         return self._fields[2]
 
     def author(self) -> str:
-        """Who put it there, such as "com.apple.CoreML"."""
+        """The author of the item, such as "com.apple.CoreML"."""
         return self._fields[3]
 
     def description(self) -> str:
-        """What it is."""
+        """Its description."""
         return self._fields[4]
 
 
 class ModelPackage:
-    """A directory with a manifest; it is made if it is not there.
+    """A directory with a manifest; created if it does not exist.
 
     Args:
-        path: of the directory.
+        path: the directory.
 
     Raises:
-        RuntimeError: there is something else, or its manifest is broken or names what is not there.
+        RuntimeError: the path is something else, or its manifest is broken or names a missing item.
     """
 
     def __init__(self, path: str) -> None:
@@ -91,7 +91,7 @@ class ModelPackage:
         return manifest
 
     def _write(self) -> None:
-        """Replace the manifest, so that it is the old or the new one whatever happens."""
+        """Replace the manifest atomically."""
         path = os.path.join(self._path, "Manifest.json")
         unfinished = f"{path}.{uuid.uuid4()}"
         try:
@@ -116,7 +116,7 @@ class ModelPackage:
         return ModelPackageItemInfo(identifier, self._inside(entry["path"]), name, author, description)
 
     def path(self) -> str:
-        """The path it was opened with."""
+        """The path that it was opened with."""
         return self._path
 
     def findItemByNameAuthor(self, name: str, author: str) -> ModelPackageItemInfo | None:  # noqa: N802  # their name
@@ -165,7 +165,7 @@ class ModelPackage:
         return identifier
 
     def setRootModel(self, path: str, name: str, author: str, description: str) -> str:  # noqa: N802
-        """Add the item that is the model; there may be none yet."""
+        """Add the item that is the model; fails if there is one already."""
         if "rootModelIdentifier" in self._manifest:
             raise RuntimeError("A root model already exists in this package")
         return self._add(path, name, author, description, "")

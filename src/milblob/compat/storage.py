@@ -1,15 +1,15 @@
 """The two classes of coremltools' native module `libmilstoragepython`, over milblob's reader and building blocks.
 
-Methods, arguments, results and error classes are those of coremltools 9.0 (tests/compat/test_storage.py calls both with
-the same arguments and compares); RuntimeError, ValueError and TypeError are what pybind11 makes of its C++ exceptions.
+Methods, arguments, results and error classes are those of coremltools 9.0 (test_storage.py calls both with the
+same arguments and compares); pybind11 turns its C++ exceptions into RuntimeError, ValueError and TypeError.
 Different on purpose:
 
 - Strided and Fortran-ordered arrays are written element by element in C order. The native writer writes as many bytes
-  as the array has from where its first element is: other values, and beyond the array's memory for negative strides.
+  as the array has from its first element on: wrong values, and memory outside the array for negative strides.
 - Records that the native reader would read beyond their end, or round down, are refused with a RuntimeError, and so is
   a file that has shrunk, where the native reader's process is killed.
-- A file is complete after every write. The native writer's last count reaches it when the object goes.
-- Methods of one writer may be called from several threads, one waits for the other.
+- A file is complete after every write. The native writer writes its last count when the object is destroyed.
+- Several threads may call methods of one writer; each waits for the other.
 
 Spec: coremltools e0e2f42, milstoragepython/MilStorage.cpp and mlmodel/src/MILBlob/Blob/Storage{Writer,Reader}.cpp.
 """
@@ -36,9 +36,9 @@ _METADATA = struct.Struct("<IIQQQ")  # sentinel, dtype, nbytes, data offset, pad
 _METADATA_NBYTES = _HEADER_NBYTES = 64
 _SENTINEL = 0xDEADBEEF
 _BAD_HEADER = "[MIL StorageWriter]: Incorrect file header, please use truncateFile=true"
-_CHUNK_COUNT = 1 << 18  # elements of int4 that are unpacked and then get their sign while they are in the cache
+_CHUNK_COUNT = 1 << 18  # elements of int4 that are unpacked and then sign-extended while they are in the cache
 
-# What the arrays of a dtype are in Python: there is no float16 in the native module, and no NumPy dtype below 8 bits.
+# NumPy dtype of the arrays of a dtype: the native module has no float16, and NumPy nothing below 8 bits.
 _ELEMENTS: dict[DType, np.dtype[Any]] = {DType.FLOAT16: np.dtype(np.uint16), DType.INT4: np.dtype(np.int8)}
 
 
@@ -47,12 +47,12 @@ def _elements(dtype: DType) -> np.dtype[Any]:
     return _ELEMENTS.get(dtype, own)
 
 
-# What a record of a dtype is in the file, and what becomes of it.
+# The stored elements of a dtype's records, and their NumPy dtype.
 _STORED = {d: (_elements(d).newbyteorder("<"), _elements(d)) for d in DType if d.blob_code and not d.is_sub_byte}
 
 
 def _path(value: Any, what: str) -> bytes:
-    """A file name as pybind11 takes it for a std::string: text, or bytes."""
+    """Convert a file name as pybind11 does for a std::string: str or bytes."""
     if isinstance(value, str):
         with contextlib.suppress(UnicodeEncodeError):
             return value.encode()
@@ -86,10 +86,10 @@ def _writes(name: str, dtype: DType) -> Callable[["_BlobStorageWriter", Any], in
 
 
 def write_array(writer: "_BlobStorageWriter", dtype: DType, array: np.ndarray[Any, Any]) -> int:
-    """Write a record; what the methods of the writer do with an array that has the right elements.
+    """Write a record: the body of the writer's methods, once the array has the right elements.
 
     Args:
-        writer: an own one.
+        writer: a `_BlobStorageWriter`.
         dtype: of the record.
         array: of its elements, or of another NumPy dtype of the same size (float16 for uint16); any shape and strides.
 
@@ -113,14 +113,14 @@ def write_array(writer: "_BlobStorageWriter", dtype: DType, array: np.ndarray[An
 
 
 class _BlobStorageWriter:
-    """Writes a blob v2 file in place, whole after every call: see the module.
+    """Writes a blob v2 file in place, complete after every call: see the module.
 
     Args:
         file_name: str or bytes.
-        truncate_file: begin anew; else append to the records that are there.
+        truncate_file: start an empty file; else append to the existing records.
 
     Raises:
-        RuntimeError: the file cannot be opened, or is no blob v2 file. TypeError: other arguments.
+        RuntimeError: the file cannot be opened, or is not a blob v2 file. TypeError: other arguments.
     """
 
     __slots__ = ("__weakref__", "_count", "_fd", "_path", "_turn")
@@ -177,7 +177,7 @@ class _BlobStorageWriter:
                 raise RuntimeError(f"{os.fsdecode(self._path)}: expected less than 2^32 - 1 records, got as many")
             end = -1
             try:
-                end = os.lseek(self._fd, 0, os.SEEK_END)  # where the file ends now, whoever wrote to it
+                end = os.lseek(self._fd, 0, os.SEEK_END)  # the current end of the file, whoever wrote to it
                 offset, data_offset = _codec.blob_place(end)
                 padding_nbits = data.nbytes * 8 - count * dtype.nbits
                 metadata = _codec.blob_metadata(dtype.blob_code or 0, data.nbytes, data_offset, padding_nbits)
@@ -186,7 +186,7 @@ class _BlobStorageWriter:
             except OSError as error:
                 if end >= 0:
                     with contextlib.suppress(OSError):
-                        os.ftruncate(self._fd, end)  # what is there counts, and nothing else is behind it
+                        os.ftruncate(self._fd, end)  # the records that were there still count, and nothing follows them
                 words = f"[MIL FileWriter]: Unknown error occurred while writing data to the file. ({error})"
                 raise RuntimeError(words) from error
             self._count += 1
@@ -215,7 +215,7 @@ def _reads(name: str, dtype: DType) -> Callable[["_BlobStorageReader", Any], np.
 
 
 def _offset(value: Any, name: str) -> int:
-    """An offset as pybind11 takes it for a uint64: whatever Python makes an integer of, but for floats."""
+    """Convert an offset as pybind11 does for a uint64: anything that Python converts to an integer, except floats."""
     if type(value) is int and 0 <= value < 1 << 64:
         return value
     try:
@@ -231,13 +231,13 @@ def _offset(value: Any, name: str) -> int:
 
 
 def read_array(reader: "_BlobStorageReader", dtype: DType, offset: int) -> np.ndarray[Any, Any]:
-    """Read a record; what the methods of the reader do.
+    """Read a record: the body of the reader's methods.
 
     Returns:
         ndarray, shape (count,), newly allocated and writable; uint16 for FLOAT16, one byte for each sub-byte element.
 
     Raises:
-        RuntimeError: the file cannot be opened, or no sound record of that dtype is there.
+        RuntimeError: the file cannot be opened, or there is no sound record of that dtype.
         ValueError: the record is not inside the file, or empty.
     """
     blob = reader._opened()
@@ -261,13 +261,13 @@ def read_array(reader: "_BlobStorageReader", dtype: DType, offset: int) -> np.nd
     for start in range(0, count, _CHUNK_COUNT):
         part = out[start : start + _CHUNK_COUNT]
         _codec.unpack_bits(buffer, data_offset + start // 2, part.size, 4, part)
-        part ^= 8  # nibbles 0..7 become 8..15, nibbles 8..15 become 0..7: less 8, both are what they mean
+        part ^= 8  # nibbles 0..7 become 8..15, nibbles 8..15 become 0..7: minus 8, both have their signed value
         part -= 8
     return out.view(np.int8)
 
 
 def _refusal(blob: BlobReader, buffer: _codec.Buffer, dtype: DType, offset: int, words: str) -> Exception:
-    """The native reader's error for a record, the first in its order; else what milblob finds wrong, in `words`."""
+    """The first error that the native reader would raise for a record; else milblob's own message, in `words`."""
     at = f" at byte {offset} in {blob.name}" if blob.name else f" at byte {offset}"
     if offset + _METADATA_NBYTES > buffer.nbytes:
         return ValueError("index out of bounds" + at)
@@ -282,7 +282,7 @@ def _refusal(blob: BlobReader, buffer: _codec.Buffer, dtype: DType, offset: int,
 
 
 class _BlobStorageReader:
-    """Reads a blob v2 file, which is mapped when something is read first: see the module.
+    """Reads a blob v2 file, which is mapped at the first read: see the module.
 
     Args:
         file_name: str or bytes.
@@ -298,7 +298,7 @@ class _BlobStorageReader:
         self._blob: BlobReader | None = None
 
     def _opened(self) -> BlobReader:
-        blob = self._blob  # two threads may both open it; either mapping will do
+        blob = self._blob  # two threads may both open it; either mapping works
         if blob is None:
             name = os.fsdecode(self._path)
             try:

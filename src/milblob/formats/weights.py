@@ -11,7 +11,7 @@ import numpy as np
 from ..arguments import require, require_calls, require_flags
 from ..blobs.writer import BlobWriter
 from ..dtypes import DType, as_dtype
-from ..errors import MilblobError
+from ..errors import MilblobError, ResolveError
 from ..model.digest import hash_bytes
 from ..model.lazy import LazyTensor
 from ..model.listing import HASH_AT, Row, Stamp, parse_listing, to_json, to_mil
@@ -20,6 +20,7 @@ from ..model.package import Package
 from ..model.stored import Arrays, StoredArray, restored
 from ..model.tensor import Tensor
 from ..storage import journal, paths, pending
+from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from ..storage.output import NewFile, whole_file
 from ..storage.transfer import write_at
@@ -308,12 +309,20 @@ def _file_in_listing(path: str, listing: str) -> str:
     """Return the weight file's name as its listing spells it."""
     if os.path.splitext(listing)[1] not in LISTINGS:
         raise ValueError(f"listing {listing}: expected a name that ends in .json or .mil, got another")
-    directory = os.path.dirname(os.path.abspath(listing))
-    weights = os.path.join(paths.real(os.path.dirname(path)), os.path.basename(path))
-    file = os.path.relpath(weights, paths.real(directory))
-    if file.startswith("..") or os.path.isabs(file):
-        raise ValueError(f"listing {listing}: expected a place beside {path} or above it, got another")
-    return file.replace(os.sep, "/")
+    if paths.real(listing) == paths.real(path):
+        raise ValueError(f"listing {listing}: expected another file than {path}, got the same one")
+    directory = Location(os.path.dirname(listing) or ".")
+    weights = os.path.join(paths.real(os.path.dirname(path) or "."), os.path.basename(path))
+    file = os.path.relpath(weights, paths.real(directory.path)).replace(os.sep, "/")
+    try:  # as whoever reads the listing will
+        is_found = directory.beneath(file.encode().decode()).real() == paths.real(path)
+    except (ResolveError, UnicodeEncodeError):
+        is_found = False
+    if not is_found:
+        words = "expected a place beside it or above it, where no link leads out, and a name without a backslash, "
+        words += "drive or bytes that are no UTF-8"
+        raise ValueError(f"listing {listing}: {words}, for {path!r}")
+    return file
 
 
 # -------------------------------------------------------------------------------------------------------------- reading

@@ -1,4 +1,4 @@
-"""Casts in a Program: what has to be written so that it still type-checks, and who would not accept it.
+"""Casts in a Program: the edits after which it still type-checks, and the operations that would not accept one.
 
 docs/casts.md has the rules with their sources. In short: a float32 constant becomes a `constexpr_cast` of a float16
 value, which its consumers read as float32 as before. Any other cast changes the type that they read.
@@ -34,8 +34,8 @@ _ANY = 15
 _CAST = "constexpr_cast"
 _CAST_PARTS = ("source_val", "output_dtype")
 
-# Parameters whose value coremltools' type inference looks at, which a constexpr operation does not have before the
-# model is compiled. Everything else takes a constexpr output wherever it takes a const.
+# Parameters whose value coremltools' type inference needs, but which a constexpr operation only has once the model is
+# compiled. Everything else accepts a constexpr output wherever it accepts a const.
 _NEEDS_VALUE = frozenset(
     {
         ("conv_transpose", "bias"),
@@ -74,13 +74,13 @@ def cast_edits(program: Program, constant: _codec.Constant, dtype: Any, value: A
     Args:
         program: the scan. Edits are of `program.buffer`.
         constant: a row of program.scan: the `val` of a const operation, or the `source_val` of a constexpr_cast.
-        dtype: what it is to be stored as.
+        dtype: the dtype to store it as.
         value: the new value: (file name, metadata offset) of a record, or a serialized TensorValue.
 
     Raises:
-        ProgramError: it would not type-check; or the value is not of a kind that can be cast: written in another
-            operation, an attribute, an element of a list, a part of a compressed weight, a scalar. The message names
-            the operation and parameter in the way.
+        ProgramError: it would not type-check, or the value cannot be cast: it is inside another operation, an
+            attribute, an element of a list, a part of a compressed weight, or a scalar. The message names the operation
+            and parameter that prevent it.
     """
     target = as_dtype(dtype)
     words = refusal(program, constant, target)
@@ -95,7 +95,7 @@ def cast_edits(program: Program, constant: _codec.Constant, dtype: Any, value: A
 
 
 def refusal(program: Program, constant: _codec.Constant, dtype: Any) -> str | None:
-    """Say why a constant cannot be cast, in the words of the ProgramError that `cast_edits` raises; None if it can."""
+    """Return why a constant cannot be cast, as the message of `cast_edits`' ProgramError; None if it can."""
     target = as_dtype(dtype)
     own = BY_MIL_CODE.get(constant.mil_code)
     op = constant.op
@@ -128,10 +128,10 @@ def refusal(program: Program, constant: _codec.Constant, dtype: Any) -> str | No
 
 
 def is_vector(constant: _codec.Constant) -> bool:
-    """Whether a constant is one that coremltools leaves alone when it makes constexpr operations.
+    """Whether a constant is one that coremltools skips when it makes constexpr operations.
 
-    Its compression skips tensors of rank 1 because of a bug of Core ML (docs/casts.md). They type-check; who casts all
-    weights of a model does well to leave them, they are a few bytes.
+    Its compression skips tensors of rank 1 because of a bug of Core ML (docs/casts.md). They type-check, but a cast of
+    all weights of a model should leave them out: they are a few bytes.
     """
     return constant.shape is not None and len(constant.shape) < 2
 
@@ -145,7 +145,7 @@ def _becomes_constexpr(program: Program, constant: _codec.Constant, target: DTyp
 
 
 def _opset(program: Program, constant: _codec.Constant) -> int:
-    """The iOS version of the opset that a constant's block is written in: 15 for CoreML5; 15 if there is no telling."""
+    """The iOS version of the opset that a constant's block is written in: 15 for CoreML5; 15 if unknown."""
     blocks = program.scan.blocks
     block = constant.block
     while block >= 0 and blocks[block][2] >= 0:
@@ -161,10 +161,10 @@ def _opset(program: Program, constant: _codec.Constant) -> int:
 def _objection(
     program: Program, constant: _codec.Constant, row: _codec.Constant, own: Any, target: DType
 ) -> str | None:
-    """Why one place that reads the constant does not accept its new form."""
+    """Return why one use of the constant does not accept its new form; None if it does."""
     op = reading_op(row)
     if _becomes_constexpr(program, constant, target):
-        if op is None:  # the type stays, and who reads the block's output sees nothing else
+        if op is None:  # the type stays, which is all that readers of the block's output see
             return None
         reader = f"{op.type} {op.name!r} reads it as {row.key}"
         if op.type.startswith("constexpr_"):
@@ -213,7 +213,7 @@ def _as_const(program: Program, constant: _codec.Constant, value: Any) -> Edit:
 
 
 def _value(program: Program, constant: _codec.Constant, dtype: DType, value: Any) -> bytes:
-    """The constant's Value with another type and content; its docString and fields that are not known stay."""
+    """The constant's Value with another type and content; its docString and unknown fields stay."""
     buffer = program.buffer
     type_bytes = tensor_type(dtype, constant.shape or ())
     new = blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)

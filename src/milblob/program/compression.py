@@ -1,4 +1,4 @@
-"""How a weight is compressed, as its Program declares it: no weight file is read."""
+"""How a weight is compressed, as its Program declares it; no weight file is read."""
 
 from collections.abc import Callable
 from math import prod
@@ -19,7 +19,7 @@ _ELEMENTS = {
     "sparse_blockwise_shift_scale": "nonzero_data",
     "sparse_to_dense": "nonzero_data",
 }
-"""Operation -> the part that has an element for each of the weight's, or for each that is not zero."""
+"""Operation -> the part with one element per element of the weight, or per nonzero element."""
 
 _MASKS = {"lut_to_sparse": "indices_mask", "sparse_blockwise_shift_scale": "data_mask"}
 
@@ -36,7 +36,7 @@ class Compression(str):
         block_shape: how many elements along each axis share a scale.
         group_shape: how many indices along each axis share a palette.
         vector_size: elements of a palette's entry.
-        sparsity: the share of elements that are not stored but zero.
+        sparsity: the share of elements that are zero and not stored.
     """
 
     operations: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Compression(str):
     sparsity: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scheme and all attributes, as JSON takes them."""
+        """Return the scheme and all attributes, JSON-able."""
         names = (
             "operations", "bits_per_weight", "nbits", "block_shape", "group_shape", "vector_size", "sparsity",
         )  # fmt: skip
@@ -56,10 +56,10 @@ class Compression(str):
 
 
 def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compression:
-    """Describe what computes a weight; parts that are missing or do not fit are left out.
+    """Describe the operations that compute a weight; parts that are missing or do not fit are left out.
 
     Args:
-        number: a function that returns the value of a stored part of one number (a `_codec.Constant`), or None.
+        number: returns the value of a stored part that is a single number (a `_codec.Constant`), or None.
     """
     result = Compression(_kind(weight))
     chain = [weight]
@@ -78,7 +78,7 @@ def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compres
     if result == "sparse_to_dense" and size and nonzero is not None:
         result.sparsity = 1 - nonzero / size
     link = weight
-    for _ in chain:  # along the elements: what computes a palette or a scale says nothing of the weight
+    for _ in chain:  # follow the elements: the compression of a palette or a scale says nothing about the weight
         _describe(link, result, number)
         inner = link.parts.get(_ELEMENTS.get(_kind(link), ""))
         if not isinstance(inner, Compressed):
@@ -88,11 +88,12 @@ def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compres
 
 
 def _describe(link: Compressed, result: Compression, number: Callable[[Any], int | None]) -> None:
-    """Add what one operation tells."""
+    """Add the attributes that one operation determines."""
     parts, kind = link.parts, _kind(link)
     elements, lut = parts.get(_ELEMENTS.get(kind, "")), parts.get("lut")
     shape = _shape(parts.get(_MASKS.get(kind, "")) or elements)
-    is_packed = kind == "lut_to_dense" and "shape" in parts  # iOS16: indices in bytes, so the palette tells their bits
+    # iOS16: indices are packed in bytes, so the size of the palette gives their bits.
+    is_packed = kind == "lut_to_dense" and "shape" in parts
     if is_packed:
         shape, count = _shape(link), _size(lut)
         result.nbits = count.bit_length() - 1 if count else None
@@ -125,7 +126,7 @@ def _op_or_constant(part: Any) -> Any:
 
 
 def _shape(part: Any) -> Shape | None:
-    """The declared shape of a part, or of what an operation computes; None if it is open or unknown."""
+    """The declared shape of a part, or of an operation's result; None if it is open or unknown."""
     shape = None if part is None else _op_or_constant(part).shape
     return None if shape is None or None in shape else tuple(shape)
 
@@ -142,7 +143,7 @@ def _divide(shape: Shape | None, counts: Shape | None) -> Shape | None:
 
 
 def _stored_nbytes(weight: Compressed) -> int | None:
-    """Bytes of all stored parts; a blob that is two of them counts once."""
+    """Bytes of all stored parts; a blob that two parts share counts once."""
     blobs: dict[Any, int] = {}
     for part in weight.stored():
         size = _size(part)

@@ -5,7 +5,7 @@ from ..errors import FormatError
 
 
 def parse_text(buffer: _codec.Buffer) -> bytes:
-    """Parse MIL text; docs/mil-text.md has the language.
+    """Parse MIL text; docs/mil-text.md describes the language.
 
     Args:
         buffer: the text, UTF-8. Not kept.
@@ -14,7 +14,7 @@ def parse_text(buffer: _codec.Buffer) -> bytes:
         bytes: the serialized Program. Owns its memory.
 
     Raises:
-        FormatError: something else than the language; line and column (from 1, in bytes) stand in `where`.
+        FormatError: not MIL text; `where` has line and column (from 1, in bytes).
     """
     try:
         return _codec.text_to_program(buffer)

@@ -9,12 +9,12 @@ from .mil_text import parse_text
 Place = tuple[str, int]
 """(fileName, offset) of a BlobFileValue."""
 
-# docs/mil-text.md has the language: white space anywhere between tokens, no comments, five escapes in strings.
+# docs/mil-text.md describes the language: white space between any tokens, no comments, five escapes in strings.
 _ONE = rb"string|tensor\s*<\s*string\s*,\s*\[\s*\]\s*>"
 _NUMBER = rb"uint64|tensor\s*<\s*uint64\s*,\s*\[\s*\]\s*>"
 _STRING = rb'"((?:[^"\\]|\\.)*)"'
 _REFERENCE = re.compile(
-    # A string that is not part of a reference comes second, so that nothing inside one is taken for a reference.
+    # A string that is not part of a reference comes second, so that its contents are not taken for a reference.
     rb"\bBLOBFILE\s*\(\s*path\s*=\s*(?:%s)\s*\(\s*%s\s*\)\s*,\s*offset\s*=\s*(?:%s)\s*\(\s*([0-9]+)\s*\)\s*\)|%s"
     % (_ONE, _STRING, _NUMBER, _STRING),
     re.S,
@@ -23,15 +23,15 @@ _ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r"}
 
 
 def relocate(text: bytes, moves: dict[Place, Place], name: str | None = None) -> bytes:
-    """Return MIL text whose references lead to other places.
+    """Return MIL text with moved references.
 
     Args:
         text: a whole model.mil.
-        moves: place before -> place after; others stay.
-        name: of the file, for messages.
+        moves: (file name, offset) before -> after; others stay.
+        name: name of the file, for messages.
 
     Raises:
-        UnsupportedError: the text spells a reference that should move in a way that is not recognised.
+        UnsupportedError: the text writes a reference that should move in an unknown form.
         FormatError: text that cannot be parsed.
     """
     pieces: list[bytes] = []

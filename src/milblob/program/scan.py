@@ -1,4 +1,4 @@
-"""What the scan of a Program means: the names of its constants, and which of them make up a compressed weight."""
+"""The scan of a Program: the names of its constants, and which of them form a compressed weight."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,8 +8,8 @@ from .. import _codec
 from ..errors import FormatError, UnsupportedError, program_path
 
 MAX_NAMES_NCHARS = 1 << 26
-"""Of all names together. They repeat text of the file (an operation's name in each of its constants), so a few
-megabytes could otherwise ask for terabytes; ten thousand constants take less than a hundredth of this."""
+"""Limit for all names together. Names repeat text of the file (an operation's name in each of its constants), so a few
+megabytes could otherwise need terabytes; ten thousand constants take less than a hundredth of this."""
 
 MAX_CHAIN = 32
 """Constexpr operations that compute one weight. coremltools makes chains of three."""
@@ -19,14 +19,14 @@ MAX_PARTS = 128
 
 _MAX_REPEATED = 64  # characters that are made of each byte of a Program, where names are put together
 
-_NOT_NAMED = -2  # in place of a function: a row that only reads a name. Tensors may have an empty name
+_NOT_NAMED = -2  # in place of a function: a row that only reads a name; a tensor's name may be empty
 _NO_ROW = ("", _NOT_NAMED, -1)
 
 _STEP = ("[{}]", "[{}].key", "[{}].value")
 
 
 class Use(NamedTuple):
-    """One place where a constant is read.
+    """One use of a constant.
 
     Attributes:
         op: type of the operation that reads it, or "return" for an output of a block.
@@ -40,7 +40,7 @@ class Use(NamedTuple):
 
 
 class Compressed:
-    """A chain of constexpr operations that ends in one tensor: a dense weight, or what another operation needs.
+    """A chain of constexpr operations that ends in one tensor: a dense weight, or a part of another chain.
 
     Attributes:
         op: the `_codec.Op` at that end.
@@ -71,21 +71,21 @@ class Compressed:
 
 
 class Program:
-    """The scan of one serialized Program: what there is, what it is called.
+    """The scan of one serialized Program: its constants and their names.
 
     Args:
         buffer: held bytes.
         span: (offset, nbytes) of the Program in them.
         prefix: put before every name: "" or, in a pipeline, "model0/".
         constants: also small immediates, bools and strings, not just weights.
-        is_text: parsed from MIL text, in which a name that is given twice is refused.
+        is_text: parsed from MIL text, in which a repeated name is refused.
 
     Attributes:
         scan: `_codec.Scan`.
         buffer, span: what the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
         groups: every constexpr operation with its parts, once `compressed` was called.
         part_names: names of parts and of constexpr operations, by id of the Constant or Compressed.
-        shared: ids of constants that are parts, and weights of their own because other operations read them too.
+        shared: ids of constants that are parts, and also weights because other operations read them.
         rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
     """
 
@@ -109,7 +109,7 @@ class Program:
         self.rewritten = False
         flags = _codec.SCAN_ALL if constants else 0
         scan = _codec.scan_program(buffer, *span, flags)
-        if scan is None and is_text:  # protobuf would keep the last of two; whoever wrote the text meant both
+        if scan is None and is_text:  # protobuf would keep only the last of two; the text has both
             raise FormatError("MIL text: expected every function and argument once, got a name twice", file=buffer.name)
         if scan is None:
             self.buffer, self.span = _rewrite(buffer, span)
@@ -122,7 +122,7 @@ class Program:
         self.flags = flags | (_codec.SCAN_PLAIN if self.rewritten else 0)
 
     def release(self) -> None:
-        """Let go of the bytes; names and paths stay."""
+        """Release the bytes; names and paths stay."""
         self.buffer, self.span = _codec.Buffer(b""), (0, 0)
 
     # ------------------------------------------------------------------------------------------------------- names
@@ -131,8 +131,8 @@ class Program:
         """Return unique, stable names: of scan.constants, then of `small`, and of constexpr operations, by id.
 
         All of them share one namespace. Rows that only read a name have an empty name. Whether a name occurs twice is
-        asked of all constants, listed or not, so that a tensor is called the same in every listing. Inside one block
-        names differ (SSA): the others are looked at only where a function has nested blocks or specializations.
+        decided over all constants, listed or not, so that a tensor has the same name in every listing. Names in one
+        block differ (SSA): other blocks matter only where a function has nested blocks or specializations.
         """
         scan = self.scan
         constants = [*scan.constants, *small]
@@ -222,7 +222,7 @@ class Program:
         return top + "".join(steps[::-1])
 
     def path(self, op: Any, constant: Any = None) -> str:
-        """Return the path of an operation, or of a constant (then `op` may be None), as messages spell it."""
+        """Return the path of an operation, or of a constant (then `op` may be None), for messages."""
         blocks = self.scan.blocks
         block = constant.block if constant is not None else op.block
         number = constant.function if constant is not None else blocks[block][1]
@@ -279,7 +279,7 @@ class Program:
                     outputs.setdefault(key, value)
                 source = self._visible(outputs, c.block, c.text)
             if source is None:
-                continue  # the name of something that is no constant: no part
+                continue  # the name of something that is not a constant, so not a part
             groups[id(c.op)].parts[_part(c)] = source
             if isinstance(source, Compressed):
                 inner.add(source.op.message)
@@ -288,7 +288,7 @@ class Program:
                 if self._is_read_outside(source.block, source.op.name, outside):
                     self.shared.add(id(source))
         self._require_chains()
-        # What only other constexprs read is a part, and so is what yields more than one tensor (a mask and its values).
+        # A chain that only other constexprs read is a part, and so is one with several outputs (a mask and values).
         ends = [
             g
             for g in groups.values()
@@ -365,7 +365,7 @@ class Program:
     def scan_again(self, flags: int) -> _codec.Scan:
         """Scan for something else; the rows of functions and blocks are numbered as in `scan`."""
         scan = _codec.scan_program(self.buffer, *self.span, self.flags | flags | _codec.SCAN_PLAIN)
-        if scan is None:  # where the first scan had no reason to look
+        if scan is None:  # pieces in messages that the first scan skipped
             raise UnsupportedError("Program: expected every message in one piece, got pieces", file=self.buffer.name)
         return scan
 
@@ -380,7 +380,7 @@ class Program:
     # -------------------------------------------------------------------------------------------------------- uses
 
     def uses(self) -> dict[tuple[int, str], list[Use]]:
-        """Return who reads what: (block of the definition, name) -> uses. Names are resolved by scope.
+        """Return the uses of each definition: (its block, its name) -> uses. Names are resolved by scope.
 
         Only names that an operation of this scan, or of `add_defined`, defines are kept; a nested block sees the blocks
         around it. Found on the first call.
@@ -397,14 +397,14 @@ class Program:
         return found
 
     def readers(self) -> dict[tuple[int, str], list[_codec.Constant]]:
-        """Return the rows behind `uses`: a Constant with storage NAME for every place where a name is read."""
+        """Return the rows of `uses`: a Constant with storage NAME for every place where a name is read."""
         found = self._readers
         if found is None:
             found = self._readers = self._find_readers()
         return found
 
     def add_defined(self, ops: Sequence[_codec.Op]) -> None:
-        """Have `uses` and `readers` know who reads these operations too: those of another scan of the Program."""
+        """Make `uses` and `readers` cover these operations too, which come from another scan of the Program."""
         self._defined |= {(op.block, op.name) for op in ops}
         self._uses = self._readers = None
 
@@ -436,7 +436,7 @@ def _on_circle(inner: dict[int, set[int]], waiting: dict[int, int]) -> int:
 
 
 def _rewrite(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[_codec.Buffer, tuple[int, int]]:
-    """Have protobuf merge split messages and drop repeated map keys. Unknown fields are kept."""
+    """Let protobuf merge split messages and drop repeated map keys. Unknown fields are kept."""
     from . import schema
 
     offset, nbytes = span
@@ -455,7 +455,7 @@ def _part(c: Any) -> str:
 
 
 def _name(c: Any) -> str:
-    """The name of a constant inside its scope."""
+    """The name of a constant within its scope."""
     op = c.op
     if op is None:
         owner = {_codec.PROGRAM_ATTRIBUTE: "@program", _codec.FUNCTION_ATTRIBUTE: "@function"}.get(c.owner, "@block")

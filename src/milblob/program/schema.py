@@ -4,11 +4,11 @@
 ones are reached by their dotted name: `message_class("Value.BlobFileValue")`. `schema.DataType` is the MIL enum.
 
 The tables below state names, numbers and types, which are the interface; they are not a copy of Core ML's .proto files.
-tests/program/test_schema.py compares them with the descriptors of the installed coremltools field by field.
+test_schema.py compares them with the descriptors of the installed coremltools field by field.
 
 protobuf (4.25 or later) is imported when the first class is asked for, never by importing this module. The classes live
 in a private DescriptorPool, because the default one refuses a second set of the same full names: with it, whichever of
-milblob and coremltools came second would fail to import.
+milblob and coremltools is imported second would fail.
 """
 
 import functools
@@ -128,8 +128,8 @@ _MIL: Final[Mapping[str, _Fields]] = {
     "DictionaryValue.KeyValuePair": (("key", 1, "Value", ""), ("value", 2, "Value", "")),
 }
 
-# What a Model may be. All are known by name and number, so that `WhichOneof("Type")` names a model that is not ours;
-# the messages of those we do not read have no fields here, and keep their content as unknown fields.
+# The types of a Model. All have name and number, so that `WhichOneof("Type")` names unsupported models too; the
+# messages of types that milblob does not read have no fields here, and keep their content as unknown fields.
 _MODEL_TYPES: Final = (
     (200, "pipelineClassifier", "PipelineClassifier"),
     (201, "pipelineRegressor", "PipelineRegressor"),
@@ -276,7 +276,7 @@ _ENUMS: Final[Mapping[str, Mapping[str, int]]] = {
 }  # fmt: skip
 
 OPAQUE: Final = frozenset({t.rpartition(".")[2] for _, _, t in _MODEL_TYPES} - set(_MIL) - set(_MODEL))
-"""Names of messages without fields of their own here: they hold what is in the file, and write it back as it was."""
+"""Messages without fields here: they keep the bytes of the file as unknown fields, and write them back unchanged."""
 
 _ROOT: Final = "CoreML.Specification"
 # Package below the root -> its messages, in the order the files depend on one another.
@@ -342,7 +342,7 @@ def parse(name: str, data: Any, *, file: str | None = None) -> Any:
     try:
         message.ParseFromString(contents)
     except (DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # The last two are the pure-Python implementation's; text that is not UTF-8 and deep nesting end there.
+        # The pure-Python implementation raises the last two, for text that is not UTF-8 and for deep nesting.
         raise FormatError(
             f"{name} message: expected protobuf wire format, got {len(contents)} bytes that do not parse ({error})",
             file=file,
@@ -351,7 +351,7 @@ def parse(name: str, data: Any, *, file: str | None = None) -> Any:
 
 
 def _built() -> Mapping[str, Any]:
-    # The lock makes two threads that come first agree on one pool; classes of two pools would not be each other's.
+    # With the lock, two threads that come first agree on one pool; classes of two pools would be incompatible.
     with _LOCK:
         return _build()
 
@@ -434,7 +434,7 @@ def _set_type(field: "FieldDescriptorProto", package: str, type_name: str) -> No
 
 
 def __getattr__(name: str) -> Any:
-    """Return `schema.Program` and the like; protobuf is loaded by the first one that exists."""
+    """Return `schema.Program` and the like; the first access to one imports protobuf."""
     if name in MESSAGES or name == "DataType":
         return _built()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""A serialized message with some ranges replaced: its old bytes, the new ones, and the lengths of what is around."""
+"""Splicing: replace ranges of a serialized message, and fix the lengths of the messages around them."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ class Edit(NamedTuple):
 
 
 class Spliced:
-    """The result of `splice`: what to write, piece by piece. Nothing of the old bytes is in memory.
+    """The result of `splice`: what to write, piece by piece. No old bytes are copied to memory.
 
     Attributes:
         nbytes: of the new message.
@@ -44,7 +44,7 @@ class Spliced:
         self.pieces = pieces
 
     def __iter__(self) -> Iterator[memoryview]:
-        """Yield the bytes of each piece; those of old ones are views of the buffer."""
+        """Yield the bytes of each piece; old ones are views of the buffer."""
         old = memoryview(self._buffer)
         for piece in self.pieces:
             yield old[piece[0] : piece[0] + piece[1]] if isinstance(piece, tuple) else piece
@@ -54,19 +54,19 @@ class Spliced:
         return b"".join(self)
 
     def write_to(self, fd: int, offset: int = 0, *, sync: bool = False) -> int:
-        """Write the new message to a file, in a stream: memory does not grow with it.
+        """Stream the new message to a file: memory does not grow with its size.
 
         Args:
-            fd: descriptor of a file that is open for writing, and is not the one that is read.
-            offset: where in the file.
+            fd: descriptor of a file that is open for writing; must not be the source.
+            offset: where in the file to write.
             sync: wait until the bytes are on the disk.
 
         Returns:
             Number of bytes written, which is `nbytes`.
 
         Raises:
-            OSError: what the file system says. Some of the bytes may have been written.
-            FormatError: the old file has shrunk meanwhile.
+            OSError: the write failed. Some of the bytes may have been written.
+            FormatError: the old file shrank meanwhile.
         """
         for piece, data in zip(self.pieces, self, strict=True):
             if isinstance(piece, tuple) and isinstance(self._source, MappedFile):
@@ -86,9 +86,9 @@ def splice(source: MappedFile | _codec.Buffer, span: tuple[int, int], edits: Ite
     length does not change, padded ones too. A prefix that changes becomes minimal.
 
     Args:
-        source: holds the message; of a mapped file the old bytes are later copied by the kernel.
+        source: holds the message; the operating system copies the old bytes of a mapped file later.
         span: (offset, nbytes) of the outermost message: normally all of a model file, else a bare Program.
-        edits: in any order; none may lie on another.
+        edits: in any order; must not overlap.
 
     Raises:
         FormatError: an edit that is neither the payload of a field nor whole fields, edits that overlap, or a broken

@@ -1,7 +1,7 @@
-"""Which bytes of a model file to replace to change a reference, a value, a type, an operation or the set of functions.
+"""Edits of a model file that change a reference, a value, a type, an operation or the set of functions.
 
 Every function returns `Edit`s for `splice`, as small as they can be, and none where nothing changes. Edits of different
-parts of one Value (its type, what it holds) do not touch each other; `combined` puts edits together safely.
+parts of one Value (its type, its content) do not overlap; `combined` merges edits safely.
 """
 
 from collections.abc import Collection, Iterable
@@ -57,7 +57,7 @@ class Field(NamedTuple):
 
 
 def fields_of(buffer: _codec.Buffer, span: Span) -> list[Field]:
-    """List the fields of one message, not looking inside them.
+    """List the fields of one message, without looking inside them.
 
     Raises:
         FormatError: a broken message, or more than 100,000 fields.
@@ -70,7 +70,7 @@ def fields_of(buffer: _codec.Buffer, span: Span) -> list[Field]:
 
 
 def require_plain(program: Program, buffer: _codec.Buffer) -> None:
-    """Refuse a Program whose offsets do not lead into the model file.
+    """Refuse a Program whose offsets are not offsets of the model file.
 
     Args:
         buffer: the model file.
@@ -137,7 +137,7 @@ def immediate_value(type_bytes: bytes, tensor_bytes: Any) -> bytes:
 
 
 def reference_edit(buffer: _codec.Buffer, constant: _codec.Constant, file_name: str, offset: int) -> Edit | None:
-    """Let a reference to a weight file lead elsewhere.
+    """Point a reference to a weight file elsewhere.
 
     Only the fields of the BlobFileValue that change are written; its unknown fields stay.
 
@@ -147,10 +147,10 @@ def reference_edit(buffer: _codec.Buffer, constant: _codec.Constant, file_name: 
         offset: of the record's metadata.
 
     Returns:
-        None where the reference leads there already.
+        None if the reference already points there.
 
     Raises:
-        ProgramError: a constant that is no reference.
+        ProgramError: the constant is not a reference.
     """
     if constant.storage != _codec.BLOB:
         raise ProgramError(f"reference: expected a value in a weight file, got {_kind(constant)}")
@@ -172,7 +172,7 @@ def value_edit(
     reference: tuple[str, int] | None = None,
     tensor: Any = None,
 ) -> Edit | None:
-    """Replace what a Value holds: a reference by elements, elements by a reference, or one of them by another.
+    """Replace the content of a Value: a reference by elements, elements by a reference, or one of them by another.
 
     Its type, docString and unknown fields stay as they are.
 
@@ -219,7 +219,7 @@ def type_edits(buffer: _codec.Buffer, target: _codec.Constant | _codec.Op, dtype
         target: a constant; or an operation, for the output that its row is about.
 
     Raises:
-        ProgramError: something that is no tensor, or whose type does not say so.
+        ProgramError: it is not a tensor, or its type does not say so.
     """
     if isinstance(target, _codec.Op):
         return _output_edits(buffer, target, dtype)
@@ -257,9 +257,9 @@ def _dtype_edits(buffer: _codec.Buffer, tensor: Field, dtype: DType) -> list[Edi
     fields = fields_of(buffer, tensor.span)
     own = [f for f in fields if f.number == 1 and f.wire == _VARINT]
     new = field(1, dtype.mil_code)
-    if own:  # of several the last one counts
+    if own:  # the last one of several counts
         return [] if own[-1].value == dtype.mil_code else [Edit(own[-1].start, own[-1].end - own[-1].start, new)]
-    if fields:  # beside what is there, so that an edit of a dimension does not meet it
+    if fields:  # beside the existing field, so that it does not overlap an edit of a dimension
         first = fields[0]
         return [Edit(first.start, first.end - first.start, new + _bytes(buffer, first))]
     return [Edit(tensor.start, tensor.end - tensor.start, field(tensor.number, new))]
@@ -269,19 +269,19 @@ def _dtype_edits(buffer: _codec.Buffer, tensor: Field, dtype: DType) -> list[Edi
 
 
 def operation_edit(op: _codec.Op, data: Any) -> Edit:
-    """Replace a whole Operation by another, serialized one. Edits of values inside it are lost: do not combine them."""
+    """Replace a whole Operation by another, serialized one. Do not combine it with edits inside: they would be lost."""
     return Edit(*op.message, data)
 
 
 def rewritten_operation(
     buffer: _codec.Buffer, op: _codec.Op, op_type: str, gone: Collection[str], new: Collection[tuple[int, bytes]]
 ) -> Edit:
-    """Give an operation another type and other parameters; its name, outputs and all else stay.
+    """Give an operation another type and other parameters; its name, its outputs and everything else stay.
 
     Args:
         buffer: what was scanned.
         op: a row of the scan.
-        gone: keys of inputs and attributes to leave out.
+        gone: keys of inputs and attributes to remove.
         new: (INPUTS or ATTRIBUTES, map entry) of each to add.
     """
     rows: list[tuple[int, Any]] = [(_OPERATION_TYPE, field(_OPERATION_TYPE, op_type))]
@@ -294,10 +294,10 @@ def rewritten_operation(
 
 
 def removed_operation(buffer: _codec.Buffer, op: _codec.Op) -> Edit:
-    """Take an operation out of its block.
+    """Remove an operation from its block.
 
     Raises:
-        UnsupportedError: its field is not spelled as short as it can be, which no writer is known to do.
+        UnsupportedError: its field is not encoded minimally, which no known writer does.
     """
     offset, nbytes = op.message
     head = field(_BLOCK_OPERATIONS, b"")[:-1] + varint(nbytes)
@@ -311,17 +311,17 @@ def removed_operation(buffer: _codec.Buffer, op: _codec.Op) -> Edit:
 def function_edits(
     buffer: _codec.Buffer, program: Span, description: Span | None, keep: Collection[str], default: str | None = None
 ) -> list[Edit]:
-    """Drop functions of a Program, and from the ModelDescription what it says of them.
+    """Drop functions of a Program, and their entries in the ModelDescription.
 
     Args:
         buffer: the model file.
         program: span of the Program.
         description: span of the ModelDescription, where there is one.
         keep: names of the functions that stay.
-        default: the new default function; needed where the old one goes and several stay.
+        default: the new default function; required if the old one is dropped and several stay.
 
     Raises:
-        ProgramError: a name in `keep` that is no function, none at all, or no default function.
+        ProgramError: a name in `keep` is not a function, `keep` is empty, or there is no default function.
     """
     wanted, found = set(keep), []
     edits = []
@@ -354,17 +354,17 @@ def function_edits(
 
 
 def _only(wanted: set[str], old: str, file: str | None) -> str:
-    """Return the one function that stays, which then is the default."""
+    """Return the one function that stays, which becomes the default."""
     if len(wanted) == 1:
         return next(iter(wanted))
     raise ProgramError(f"default function: expected a new one in place of {old!r}, got none", file=file)
 
 
 def combined(edits: Iterable[Edit | None]) -> list[Edit]:
-    """Put edits together: in order, the same one twice only once, and none inside what another one removes.
+    """Merge edits: in order, without repetitions, and without those inside a range that another one removes.
 
     Raises:
-        ProgramError: two edits that cannot both be done.
+        ProgramError: two edits conflict.
     """
     result: list[Edit] = []
     ordered = sorted(  # removals before others of the same range
@@ -388,7 +388,7 @@ def key_of(buffer: _codec.Buffer, entry: Field) -> str:
 
 
 def text_of(buffer: _codec.Buffer, span: Span, number: int) -> str:
-    """Return a string field of a message, "" where it is absent; of several the last one counts."""
+    """Return a string field of a message, "" if it is absent; the last one of several counts."""
     fields = [f for f in fields_of(buffer, span) if f.number == number and f.wire == _BYTES]
     return str(memoryview(buffer)[fields[-1].offset : fields[-1].end], "utf-8", "replace") if fields else ""
 
@@ -397,10 +397,10 @@ def text_edit(buffer: _codec.Buffer, span: Span, number: int, text: str) -> Edit
     """Set a string field of a message, which may be absent if the message has another.
 
     Returns:
-        None where it is set to that already.
+        None if it already has that value.
 
     Raises:
-        ProgramError: a message without any field: there is nothing to put it beside.
+        ProgramError: the message has no fields, so there is nothing to put the new one beside.
     """
     if text_of(buffer, span, number) == text:
         return None
@@ -434,7 +434,7 @@ def _with_field(data: bytes, number: int, new: bytes) -> bytes:
 
 
 def _payload_edit(message: Field, data: Any) -> Edit:
-    """Replace the payload of a length-delimited field, which may be empty: then the field, because no range is."""
+    """Replace the payload of a length-delimited field; if that is empty, the whole field, as no range is empty."""
     if message.nbytes:
         return Edit(message.offset, message.nbytes, data)
     return Edit(message.start, message.end - message.start, field(message.number, data))
@@ -450,7 +450,7 @@ def _bytes(buffer: _codec.Buffer, entry: Field) -> bytes:
 
 
 def _view(data: Any) -> memoryview:
-    """Bytes-like of any kind as plain bytes."""
+    """A bytes-like object as a memoryview of bytes."""
     return memoryview(_codec.Buffer(data))
 
 

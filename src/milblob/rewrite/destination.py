@@ -11,8 +11,8 @@ from ..program.splice import Spliced
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
-from ..storage.output import PREFIX, SUFFIX
-from ..storage.pending import JOURNAL, STAGED
+from ..storage.output import is_ours
+from ..storage.pending import JOURNAL, is_left
 from ..storage.transfer import copy_range, write_at
 from .tasks import data_ranges
 
@@ -108,7 +108,7 @@ def walk(root: str, inside: str = "") -> Iterator[tuple[str, bool]]:
         FormatError: a journal. ResolveError: a directory has become a link that leads out.
     """
     for base, is_directory in Location(root).entry(inside).names():
-        if (base.startswith(PREFIX) and base.endswith((SUFFIX, ".old"))) or base.endswith(STAGED):
+        if is_ours(base) or (is_left(base) and not is_directory):
             continue
         name = os.path.join(inside, base) if inside else base
         if base.endswith(JOURNAL):  # it was there after the model had been opened, which completes one

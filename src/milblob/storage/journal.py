@@ -10,14 +10,17 @@ somebody may have written it who may not write to the files. pending.py says whe
 """
 
 import contextlib
+import errno
+import io
 import os
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..errors import FormatError, MilblobError
+from ..errors import FormatError, MilblobError, ResolveError
 from . import mapped, paths
+from .beneath import Directory, Location
 from .output import NewFile, is_named, lock, sweep, sync, sync_directory
 from .pending import (
     DIGEST_NBYTES,
@@ -126,7 +129,7 @@ def commit(
         for path in {*by_path, *(replacement.path for replacement in new)}:
             full = join(root, path)
             if path not in held:
-                held[path] = stack.enter_context(_locked(full))
+                held[path] = stack.enter_context(_locked(full, root))
             elif not is_named(held[path], full):
                 words = "file: expected the one that was opened, got another by that name"
                 raise FormatError(words, file=full)
@@ -136,9 +139,9 @@ def commit(
             for patch in by_path[path]:
                 _require_inside(path, patch.offset, memoryview(patch.data).nbytes, status.st_size)
             if status.st_nlink > 1:
-                new.append(Replacement(path, _copier(join(root, path), by_path.pop(path))))
+                new.append(Replacement(path, _copier(held[path], by_path.pop(path))))
         if not by_path and len(new) == 1:  # one rename is whole by itself
-            _replace(join(root, new[0].path), new[0].write, progress)
+            _replace(join(root, new[0].path), held[new[0].path], new[0].write, progress)
             return {new[0].path}
         entries = []
         for path, group in by_path.items():
@@ -146,7 +149,7 @@ def commit(
         found = Pending(root, journal_name(base, [*by_path, *(r.path for r in new)]))
         try:
             for replacement in new:
-                entries.append(_stage(replacement, join(root, replacement.path), held[replacement.path]))
+                entries.append(_stage(root, replacement, held[replacement.path]))
             if entries:
                 _write_journal(found, base, entries, held, progress)
         except BaseException:
@@ -174,10 +177,12 @@ def _finish(found: Pending, held: Mapping[str, int]) -> None:
         raise OSError(error.errno, words, found.path) from error
 
 
-def _replace(target: str, write: Callable[[int], object], progress: CommitProgress) -> None:
+def _replace(target: str, old: int, write: Callable[[int], object], progress: CommitProgress) -> None:
     """Give one file new contents."""
     new = NewFile(target, locked=True)
     try:
+        if hasattr(os, "fchmod"):
+            os.fchmod(new.fd, _mode_like(new.fd, os.fstat(old)))
         write(new.fd)
         inode = os.fstat(new.fd).st_ino
     except BaseException:
@@ -202,37 +207,55 @@ def _may_be(path: str, inode: int) -> bool:
 def _remove_staged(root: str, entries: list[Entry]) -> None:
     for entry in entries:
         if entry.kind == REPLACEMENT:
-            with contextlib.suppress(OSError):
-                os.unlink(_staged(root, entry))
+            with contextlib.suppress(OSError, ResolveError), _directory_of(root, entry.path) as directory:
+                directory.unlink(_staged(entry))
 
 
-def _stage(replacement: Replacement, target: str, old: int) -> Entry:
+def _stage(root: str, replacement: Replacement, old: int) -> Entry:
     """Write the new contents of a file beside it."""
     status = os.fstat(old)
-    base = staged_name(os.path.basename(target))
-    name = os.path.join(os.path.dirname(target), base)
-    fd = os.open(name, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        if hasattr(os, "fchmod"):
-            os.fchmod(fd, _mode_like(fd, status))
-        replacement.write(fd)
-        sync(fd)
-        nbytes, digest = os.fstat(fd).st_size, _digest(fd)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-    finally:
-        os.close(fd)
-    sync_directory(os.path.dirname(target))
-    return Entry(REPLACEMENT, replacement.path, nbytes, 0, digest + base.encode())
+    name = staged_name(os.path.basename(replacement.path))
+    with _directory_of(root, replacement.path) as directory:
+        fd = directory.open(name, _FLAGS | os.O_CREAT | os.O_EXCL)
+        try:
+            if hasattr(os, "fchmod"):
+                os.fchmod(fd, _mode_like(fd, status))
+            replacement.write(fd)
+            sync(fd)
+            nbytes, digest = os.fstat(fd).st_size, _digest(fd)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                directory.unlink(name)
+            raise
+        finally:
+            os.close(fd)
+        _sync_names(directory)
+    return Entry(REPLACEMENT, replacement.path, nbytes, 0, digest + name.encode())
+
+
+def _directory_of(root: str, path: str) -> Directory:
+    """Hold the directory of a file that is given relative to the root: it is below the root, whatever links there are.
+
+    Raises:
+        ResolveError: it is not. OSError: it cannot be opened.
+    """
+    return Directory(Location(root).entry(os.path.dirname(path)))
+
+
+def _sync_names(directory: Directory) -> None:
+    if directory.fd >= 0:
+        sync(directory.fd)
 
 
 def _mode_like(fd: int, old: os.stat_result) -> int:
-    """Return the permissions for what replaces a file: its own, but nothing for the group if that is another one."""
-    if os.fstat(fd).st_gid != old.st_gid:
+    """Give what replaces a file its owner and group as far as this process may; return the permissions for it.
+
+    Root may, and who only reads a model as root must not take its files from their owner. Permissions are those of the
+    file, but nothing for the group if that is another one.
+    """
+    for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
         with contextlib.suppress(OSError):
-            os.fchown(fd, -1, old.st_gid)
+            os.fchown(fd, owner, group)
     is_same = os.fstat(fd).st_gid == old.st_gid
     return stat.S_IMODE(old.st_mode) & (~0 if is_same else ~stat.S_IWGRP)
 
@@ -286,20 +309,23 @@ def _apply(root: str, entries: list[Entry], fds: Mapping[str, int]) -> None:
             changed.add(entry.path)
     for path in changed:
         sync(fds[path])
-    directories = set()
+    groups: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.kind == REPLACEMENT:
-            os.replace(_staged(root, entry), join(root, entry.path))
-            directories.add(os.path.dirname(join(root, entry.path)))
-    for directory in directories:
-        sync_directory(directory)
+            groups.setdefault(os.path.dirname(entry.path), []).append(entry)
+    for group in groups.values():
+        with _directory_of(root, group[0].path) as directory:
+            for entry in group:
+                directory.replace(_staged(entry), os.path.basename(entry.path))
+            _sync_names(directory)
 
 
-def _copier(path: str, patches: list[Patch]) -> Callable[[int], None]:
-    """Return what writes the contents of a file, patched."""
+def _copier(old: int, patches: list[Patch]) -> Callable[[int], None]:
+    """Return what writes the contents of an open file, patched."""
 
     def write(fd: int) -> None:
-        source = mapped.MappedFile(path)
+        with io.FileIO(old, closefd=False) as file:
+            source = mapped.MappedFile(file)
         try:
             copy_range(source, 0, source.nbytes, fd, 0)
         finally:
@@ -350,6 +376,9 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Non
             _redo(stack, found, journal, fds)
             os.unlink(found.path)
             sync_directory(found.root)
+    except ResolveError as error:  # since it was looked at
+        words = f"journal: expected changes of files below {found.root} only, got one that is led out ({error.what})"
+        raise FormatError(words, file=found.path) from error
     except FormatError:
         raise
     except OSError as error:
@@ -368,7 +397,7 @@ def _wait(stack: contextlib.ExitStack, model: str, path: str, fds: dict[str, int
     while paths.is_there(path):
         try:
             if not paths.is_directory(model):
-                fds[model] = stack.enter_context(_locked(model))
+                fds[model] = stack.enter_context(_locked(model, os.path.dirname(model)))
             elif os.name != "nt":  # no lock of a directory there; the files themselves are locked below
                 fd = os.open(model, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
                 stack.callback(os.close, fd)
@@ -384,12 +413,14 @@ def _wait(stack: contextlib.ExitStack, model: str, path: str, fds: dict[str, int
 
 def _redo(stack: contextlib.ExitStack, found: Pending, journal: Journal, held: Mapping[str, int]) -> None:
     fds: dict[str, int] = {}
+    reals: dict[str, str] = {}
     todo: list[Entry] = []
     copies: dict[str, list[Patch]] = {}
     for entry in journal.entries:
         if entry.path not in fds:
             real = paths.real(join(found.root, entry.path))
-            fds[entry.path] = held[real] if real in held else stack.enter_context(_locked(real))
+            fds[entry.path] = held[real] if real in held else stack.enter_context(_locked(real, found.root))
+            reals[entry.path] = os.path.relpath(real, found.root).replace(os.sep, "/")
         status = os.fstat(fds[entry.path])
         _require_trusted(journal.status, status, found, "it", entry.path)
         if entry.kind == REPLACEMENT:
@@ -403,11 +434,20 @@ def _redo(stack: contextlib.ExitStack, found: Pending, journal: Journal, held: M
             copies.setdefault(entry.path, []).append(Patch(entry.path, entry.offset, entry.data))
         else:
             todo.append(entry)
-    for copied, patches in copies.items():
-        real = paths.real(join(found.root, copied))
-        with NewFile(real, locked=True) as new:
-            _copier(real, patches)(new.fd)
-    _apply(found.root, todo, fds)
+    made: list[Entry] = []
+    try:
+        for copied, patches in copies.items():
+            replacement = Replacement(reals[copied], _copier(fds[copied], patches))
+            made.append(_stage(found.root, replacement, fds[copied]))
+        _apply(found.root, todo + made, fds)
+    except BaseException:
+        _remove_staged(found.root, made)
+        raise
+    for entry in made:  # also of a recovery that was killed: no staged file of these is needed by now
+        with contextlib.suppress(OSError), _directory_of(found.root, entry.path) as directory:
+            for name in directory.names():
+                if is_staged(name, os.path.basename(entry.path)):
+                    directory.unlink(name)
 
 
 def _is_to_do(found: Pending, entry: Entry, target: int) -> bool:
@@ -416,12 +456,10 @@ def _is_to_do(found: Pending, entry: Entry, target: int) -> bool:
     Raises:
         FormatError: what it is to be replaced by is missing or another, or may be somebody else's.
     """
-    staged, digest = _staged(found.root, entry), bytes(entry.data[:DIGEST_NBYTES])
-    name = os.path.basename(staged)
-    if paths.is_link(staged):
-        raise FormatError(f"journal: expected {name} to be a regular file, got a symbolic link", file=found.path)
+    name, digest = _staged(entry), bytes(entry.data[:DIGEST_NBYTES])
     try:
-        fd = os.open(staged, _READ_FLAGS)
+        with _directory_of(found.root, entry.path) as directory:
+            fd = directory.open(name, _READ_FLAGS)
     except FileNotFoundError:
         if os.fstat(target).st_size == entry.file_nbytes and _digest(target) == digest:
             return False
@@ -430,6 +468,11 @@ def _is_to_do(found: Pending, entry: Entry, target: int) -> bool:
             "neither; restore the model, and remove the journal"
         )
         raise FormatError(words, file=found.path) from None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            words = f"journal: expected {name} to be a regular file, got a symbolic link"
+            raise FormatError(words, file=found.path) from None
+        raise
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_size != entry.file_nbytes:
@@ -487,9 +530,9 @@ def _require_sound(found: Pending, entry: Entry, changeable: Collection[str]) ->
         raise FormatError(f"journal: expected a patch or a replacement, got kind {entry.kind}", file=found.path)
 
 
-def _staged(root: str, entry: Entry) -> str:
-    name = bytes(memoryview(entry.data)[DIGEST_NBYTES:]).decode()
-    return os.path.join(os.path.dirname(join(root, entry.path)), name)
+def _staged(entry: Entry) -> str:
+    """Return the name of what a replacement puts in place, in the same directory."""
+    return bytes(memoryview(entry.data)[DIGEST_NBYTES:]).decode()
 
 
 def _require_inside(path: str, offset: int, nbytes: int, file_nbytes: int) -> None:
@@ -500,8 +543,9 @@ def _require_inside(path: str, offset: int, nbytes: int, file_nbytes: int) -> No
 
 
 @contextlib.contextmanager
-def _locked(path: str) -> Iterator[int]:
-    fd = os.open(path, _FLAGS)
+def _locked(path: str, root: str) -> Iterator[int]:
+    """Open a file below the root of a model for writing, and lock it; `path` has no links, or has come to have some."""
+    fd = Location(root).entry(os.path.relpath(path, root)).open(_FLAGS)
     try:
         lock(fd, path)
         yield fd

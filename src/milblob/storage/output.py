@@ -367,18 +367,17 @@ def sweep(directory: str) -> None:
     """
     names: list[str] = []
     with contextlib.suppress(OSError), os.scandir(directory or ".") as entries:
-        names = [entry.path for entry in entries if _is_temporary(entry.name)]
+        names = [entry.path for entry in entries if is_ours(entry.name)]
     for name in names:
         with contextlib.suppress(OSError):
             _sweep(name)
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file has a name that only an interrupted writer of milblob gives."""
-    return name.startswith(PREFIX) and (_is_temporary(name) or name.endswith(".old"))
+    """Whether a name is a temporary one of a writer of milblob: `sweep` removes what has it when its writer is gone.
 
-
-def _is_temporary(name: str) -> bool:
+    `.milblob-*.old` is none: it is a directory that was replaced, whole, and may be the only copy of it.
+    """
     middle = name[len(PREFIX) : -len(SUFFIX)]
     return (
         name.startswith(PREFIX)

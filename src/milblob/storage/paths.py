@@ -56,7 +56,7 @@ def real(path: str) -> str:
     missing: list[str] = []  # the last one first
     while True:
         try:
-            found = _asked(path) or os.path.realpath(path, strict=True)
+            found = asked(path) or os.path.realpath(path, strict=True)
             break
         except (FileNotFoundError, NotADirectoryError):
             pass
@@ -78,7 +78,7 @@ def real(path: str) -> str:
     return found
 
 
-def _asked(path: str) -> str:
+def asked(path: str) -> str:
     """Ask Linux for the real path, in a sixth of the time: 5 us instead of 30. "" where it does not say."""
     if not hasattr(os, "O_PATH"):
         return ""

@@ -100,7 +100,7 @@ def pending(path: str) -> Pending | None:
             return beside
     while True:
         try:  # paths.status, in half the time: this is most of what opening a small file costs
-            status = os.lstat(os.path.join(directory, JOURNAL))
+            status = os.lstat(f"{directory}{'' if directory.endswith(os.sep) else os.sep}{JOURNAL}")
         except (FileNotFoundError, NotADirectoryError):
             pass
         else:
@@ -322,6 +322,11 @@ def is_staged(name: str, base: str) -> bool:
     """Whether a name is that of a replacement of a file `base`."""
     middle = name.removeprefix(f".{base}.").removesuffix(STAGED)
     return name == f".{base}.{middle}{STAGED}" and len(middle) == 16 and not set(middle) - set("0123456789abcdef")
+
+
+def is_left(name: str) -> bool:
+    """Whether a name is that of a replacement of any file."""
+    return is_staged(name, name[1 : -len(STAGED) - 17])
 
 
 def sweep_staged(path: str) -> None:

@@ -1,1 +1,1 @@
-"""Bytes to arrays and back: tensor values, casts, dense values of compressed weights."""
+"""Bytes to arrays and back: TensorValues, casts, dense values of compressed weights."""

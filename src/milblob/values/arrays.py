@@ -1,4 +1,4 @@
-"""Arrays that callers give to be filled (`out=`): refused where they do not fit, written straight where they can be."""
+"""Output arrays (`out=`): refused if they do not fit, written directly if possible."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +7,10 @@ import numpy as np
 
 
 def require_fit(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    """Refuse an output array of another dtype or shape, or that cannot hold as many values.
+    """Refuse an output array of another dtype or shape, or whose elements share memory.
 
     Raises:
-        TypeError: no array.
+        TypeError: not an array.
         ValueError: another dtype or shape, a read-only array, or one whose elements share memory.
     """
     if not isinstance(out, np.ndarray):
@@ -26,7 +26,7 @@ def require_fit(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
 
 
 def _has_overlap(array: np.ndarray[Any, Any]) -> bool:
-    """Whether elements share memory, or lie in an order that only as_strided makes, where it takes long to say."""
+    """Whether elements share memory, or have strides that only as_strided makes, for which the answer is expensive."""
     nbytes = array.itemsize  # that all dimensions with smaller strides span
     for stride, size in sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True)):
         if size > 1:
@@ -40,7 +40,7 @@ def copy_into(out: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.nda
     """Copy `values` to `out`, which must have their dtype and as many elements; return `out`.
 
     Raises:
-        TypeError: no array.
+        TypeError: not an array.
         ValueError: as `require_fit`.
     """
     require_fit(out, values.dtype, values.shape)
@@ -54,11 +54,11 @@ def filled(
     shape: tuple[int, ...],
     fill: Callable[[np.ndarray[Any, Any]], object],
 ) -> np.ndarray[Any, Any]:
-    """Return an array of `dtype` and `shape` that `fill` has written: a new one, or `out`.
+    """Return an array of `dtype` and `shape`, a new one or `out`, that `fill` has written.
 
     Args:
-        out: array of that dtype and shape, or None. It is written to directly if its memory is one aligned piece, else
-            copied to. What it holds after an exception is unspecified.
+        out: array of that dtype and shape, or None. It is written directly if it is aligned and contiguous, else by a
+            copy. Its contents after an exception are unspecified.
         fill: takes a C-contiguous, aligned array and writes every element.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Casts of values: which kernel, what happens to numbers that do not fit, and what is reported."""
+"""Casts of values: the choice of the kernel, the policies for numbers that do not fit, and the counts."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from .tensorvalue import narrow
 OVERFLOW_POLICIES = ("error", "inf", "clamp")
 NAN_POLICIES = ("keep", "error")
 CHUNK_COUNT = 1 << 16
-"""Elements that NumPy casts at a time where there is no kernel: temporaries stay in the processor's cache."""
+"""Elements that NumPy casts at a time where there is no kernel, so that temporaries stay in the CPU cache."""
 
 _KERNELS = {
     (DType.FLOAT32, DType.FLOAT16): _codec.CAST_F32_F16,
@@ -31,9 +31,9 @@ class CastCounts(NamedTuple):
     """What happened to the elements of a cast.
 
     Attributes:
-        overflow: finite, and too large for the target: infinite afterwards (NaN where it has no infinity), or clamped.
-        nan: not a number before, and after.
-        underflow: not zero before, zero afterwards.
+        overflow: finite values too large for the target: now infinite (NaN where it has no infinity), or clamped.
+        nan: NaN before and after.
+        underflow: nonzero before, zero afterwards.
     """
 
     overflow: int = 0
@@ -42,7 +42,7 @@ class CastCounts(NamedTuple):
 
 
 def is_castable(src_dtype: Any, dst_dtype: Any) -> bool:
-    """Whether convert_into and cast_array take a pair of dtypes: two floats, two integers, or twice the same."""
+    """Whether convert_into and cast_array accept a pair of dtypes: two floats, two integers, or one dtype twice."""
     src, dst = as_dtype(src_dtype), as_dtype(dst_dtype)
     return src is dst or (src in _FLOATS and dst in _FLOATS) or (src.is_integer and dst.is_integer)
 
@@ -59,21 +59,21 @@ def convert_into(
     nan: str = "keep",
     first_index: int = 0,
 ) -> CastCounts:
-    """Cast stored floats, round to nearest even; without the GIL among float32, float16 and bfloat16.
+    """Cast stored floats, rounding to nearest even; without the GIL between float32, float16 and bfloat16.
 
-    Values equal those of NumPy's and ml_dtypes' astype bit for bit, NaNs included (include/milblob/float.h lists what
-    becomes of them).
+    Values equal those of NumPy's and ml_dtypes' astype bit for bit, NaNs included (include/milblob/kernels/float.h
+    lists the results).
 
     Args:
-        dst: writable buffer of exactly `count` elements of `dst_dtype`, any alignment; not a part of `source`.
+        dst: writable buffer of exactly `count` elements of `dst_dtype`, any alignment; must not overlap `source`.
         source: held bytes, for instance a mapped file; little-endian elements at any alignment.
         offset: byte offset of the first element.
         count: number of elements.
         src_dtype, dst_dtype: float dtypes: a DType, a name or a NumPy dtype.
-        overflow: what a finite number that is too large for `dst_dtype` does: "error" raises, "inf" makes it infinite
+        overflow: what happens to a finite number too large for `dst_dtype`: "error" raises, "inf" makes it infinite
             (NaN in float8_e4m3fn, which has no infinity), "clamp" makes it the largest finite number. Infinities stay.
         nan: "keep" keeps NaNs, "error" raises.
-        first_index: what messages call the first element, where this is a part of a tensor.
+        first_index: index of the first element in messages, where this is a part of a tensor.
 
     Returns:
         CastCounts.
@@ -99,17 +99,17 @@ def cast_array(
     """Cast an array to another dtype of its kind: floats as convert_into does, integers with every value checked.
 
     Args:
-        array: anything NumPy makes an array of, in any memory order.
+        array: anything that NumPy makes an array of, in any memory order.
         dtype: DType, name or NumPy dtype. uint3 and uint6 give uint8 arrays.
         overflow, nan: as for convert_into; integers that do not fit are always an error.
 
     Returns:
-        (array, counts): C-contiguous, of dtype.numpy and the same shape; the array itself if it has that dtype already
+        (array, counts): C-contiguous, of dtype.numpy and the same shape; the array itself if it already has that dtype
         (then nothing is counted).
 
     Raises:
         OverflowError, ValueError: as convert_into; the index is that of the flattened array.
-        TypeError: a float for an integer, an integer for a float, and what MIL has no dtype for.
+        TypeError: a float for an integer, an integer for a float, or a dtype that MIL lacks.
     """
     array = np.asarray(array)
     target = as_dtype(dtype)
@@ -126,7 +126,7 @@ def cast_array(
     counts = CastCounts()
     chunk_count = array.size if array.flags.c_contiguous and array.dtype == own.numpy else CHUNK_COUNT
     for start in range(0, array.size, max(chunk_count, 1)):
-        # A chunk of a strided array is a copy, so that the whole is never copied.
+        # Each chunk of a strided array is copied, so the whole array never is.
         part = array.reshape(-1) if chunk_count == array.size else array.flat[start : start + chunk_count]
         source = _codec.Buffer(np.ascontiguousarray(part, own.numpy).view(np.uint8))
         into = flat[start : start + part.size].view(np.uint8)

@@ -1,4 +1,4 @@
-"""Tensors that are computed from packed elements, whole or any range of them: sparse, scaled, looked up."""
+"""Tensors computed from packed elements, whole or any range of them: sparse, scaled, looked up."""
 
 from math import prod
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from ..threads import PIECE_NBYTES, each
 from . import parallel
 from .tensorvalue import stored_bytes
 
-_RANK_COUNT = 1 << 20  # bits of a mask that are counted at once
+_RANK_COUNT = 1 << 20  # bits of a mask that are counted at a time
 
 QUANTIZED = {
     **dict.fromkeys((DType.UINT1, DType.UINT2, DType.UINT3, DType.UINT4, DType.UINT6, DType.UINT8), _codec.FROM_U8),
@@ -19,11 +19,11 @@ QUANTIZED = {
 }
 FLOATS = {DType.FLOAT16: _codec.FROM_F16, DType.FLOAT32: _codec.FROM_F32}
 KINDS = QUANTIZED | FLOATS
-"""What a kernel of the codec takes the elements of a dtype for."""
+"""The kind of element that the codec's kernels see for a dtype."""
 
 
 class Packed(NamedTuple):
-    """The elements of a tensor as they are stored, packed and little-endian, in held bytes from `offset` on."""
+    """The stored elements of a tensor, packed and little-endian, in held bytes from `offset` on."""
 
     buffer: _codec.Buffer
     offset: int
@@ -44,7 +44,7 @@ class Packed(NamedTuple):
         return out.view(self.dtype.numpy)
 
     def elements(self, mask: "Mask | None" = None, is_signed: bool = False) -> _codec.PackedElements:
-        """Return them for the decoding kernels. `is_signed`: whether to extend the sign of sub-byte ones."""
+        """Return the elements for the decoding kernels. `is_signed`: whether to sign-extend sub-byte elements."""
         bits = () if mask is None else (mask.packed.buffer, mask.packed.offset, mask.packed.size)
         return _codec.PackedElements(self.buffer, self.offset, self.size, self.dtype.nbits, is_signed, *bits)
 
@@ -55,7 +55,7 @@ def pack(array: np.ndarray[Any, Any], dtype: Any) -> Packed:
 
 
 class Mask(NamedTuple):
-    """Which elements are stored: one bit each, and how many are set before every 2^20th."""
+    """The mask of stored elements, one bit each, with the count of set bits before every 2^20th."""
 
     packed: Packed
     ranks: list[int]
@@ -84,7 +84,7 @@ class Dense:
     Attributes:
         dtype: DType of the elements.
         shape: its dimensions, all known.
-        unit: ranges that begin and end at multiples of it are computed without waste.
+        unit: ranges that begin and end at multiples of it need no extra work.
     """
 
     def __init__(self, dtype: Any, shape: tuple[int, ...], unit: int = 1) -> None:
@@ -98,7 +98,7 @@ class Dense:
 
 
 class Computed(Dense):
-    """One that has been computed already."""
+    """A tensor that has been computed already."""
 
     def __init__(self, array: np.ndarray[Any, Any], dtype: Any) -> None:
         super().__init__(dtype, array.shape)
@@ -165,7 +165,7 @@ class Scaled(Dense):
 
 
 class Palette(Dense):
-    """Entries of palettes, by index: scalars, or vectors that are laid along an axis."""
+    """Entries of palettes, by index: scalars, or vectors along an axis."""
 
     def __init__(
         self, indices: Packed, shape: tuple[int, ...], lut: Packed, vector: int, axis: int, mask: Mask | None = None
@@ -186,7 +186,7 @@ class Palette(Dense):
         nbytes, unit = self.dtype.numpy.itemsize, max(self.unit, 1)
         first = begin - begin % unit
         last = -(-(begin + count) // unit) * unit
-        if (first, last) != (begin, begin + count):  # vectors across the range: compute whole ones, keep the range
+        if (first, last) != (begin, begin + count):  # vectors cross the range: compute whole ones, keep the range
             whole = np.empty((last - first) * nbytes, np.uint8)
             self.fill(whole, first, last - first)
             out[:] = whole[(begin - first) * nbytes : (begin - first + count) * nbytes]
@@ -197,7 +197,7 @@ class Palette(Dense):
 
 
 def make_grid(shape: tuple[int, ...], counts: tuple[int, ...]) -> _codec.Grid:
-    """Which of `counts` parameters along each axis an element has: blocks of shape / counts share one."""
+    """The parameter of each element: along each axis, blocks of shape / counts share one of `counts` parameters."""
     if not prod(shape):
         return _codec.Grid((1,), (0,))
     dims: list[tuple[int, int]] = []  # (size, stride), innermost first
@@ -206,7 +206,7 @@ def make_grid(shape: tuple[int, ...], counts: tuple[int, ...]) -> _codec.Grid:
         for dim in ((size // count, 0), (count, stride)):
             if dim[0] == 1:
                 continue
-            if dims and dim[1] == dims[-1][0] * dims[-1][1]:  # goes on where the last one ends
+            if dims and dim[1] == dims[-1][0] * dims[-1][1]:  # continues where the last one ends
                 dims[-1] = (dims[-1][0] * dim[0], dims[-1][1])
             else:
                 dims.append(dim)
@@ -221,10 +221,10 @@ def make_grid(shape: tuple[int, ...], counts: tuple[int, ...]) -> _codec.Grid:
 def read(
     dense: Dense, out: np.ndarray[Any, Any] | None = None, begin: int = 0, shape: tuple[int, ...] | None = None
 ) -> np.ndarray[Any, Any]:
-    """Compute the whole of `dense`, or the part of `shape` that begins at element `begin`, in row-major order.
+    """Compute all of `dense`, or the part of `shape` that begins at element `begin`, in row-major order.
 
     Args:
-        out: C-contiguous array of its dtype and the shape asked for, to fill; default: a new one.
+        out: C-contiguous array of its dtype and the requested shape to fill; default: a new one.
 
     Large results are computed by several threads (see threads.py).
     """
@@ -250,7 +250,7 @@ def read(
 
 
 def read_key(dense: Dense, key: Any) -> Any:
-    """Return `array[key]` without computing more of the array than leading numbers and one slice leave.
+    """Return `array[key]`, computing only the part that leading integers and one slice select.
 
     Raises:
         IndexError: as NumPy.
@@ -271,7 +271,7 @@ def read_key(dense: Dense, key: Any) -> Any:
         low, high = (min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1) if rows else (0, 0)
         begin = begin * left[0] + low
         left[0] = high - low
-        rest[0] = slice(None, None, rows.step)  # the ends of a covering range are rows themselves
+        rest[0] = slice(None, None, rows.step)  # the ends of the covering range are selected rows
         begin *= prod(left[1:])
     else:
         begin *= prod(left)

@@ -1,4 +1,4 @@
-"""Kernels of the codec over arrays of any size: large ones in parts, in several threads."""
+"""The codec's kernels over arrays of any size: large ones in parts, in several threads."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from .. import _codec
 from ..threads import each, ordered, parts
 
 PIECE_NBYTES = 1 << 24
-"""What one thread does in one go: these kernels run at the speed of memory, and a thread takes time to begin."""
+"""Bytes that one thread processes at a time: these kernels run at memory speed, and starting a thread takes time."""
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +31,7 @@ def pack_bits(array: Array, out: Array, nbits: int, low: int, high: int, first: 
     """As _codec.pack_bits; `array` is a vector of bytes, `out` one of the packed size.
 
     Raises:
-        OverflowError: an element is outside low..high: the first that is, by index.
+        OverflowError: an element is outside low..high; the message has the index of the first one.
     """
     if array.size <= PIECE_NBYTES:
         _codec.pack_bits(array, out, nbits, low, high, first)
@@ -47,7 +47,7 @@ def pack_bits(array: Array, out: Array, nbits: int, low: int, high: int, first: 
 
 def cast(kind: int, source: _codec.Buffer, offset: int, count: int, dst: Any, clamp: bool) -> tuple[int, int, int]:
     """As _codec.cast, for a writable buffer `dst` of any format."""
-    if 4 * count <= PIECE_NBYTES:  # by the wider side, at most
+    if 4 * count <= PIECE_NBYTES:  # limited by the wider side
         return _codec.cast(kind, source, offset, count, dst, clamp)
 
     def work(part: tuple[int, int]) -> tuple[int, int, int]:

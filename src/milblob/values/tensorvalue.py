@@ -1,4 +1,4 @@
-"""TensorValue <-> ndarray: which field holds the data, and whether it is what the declared type says."""
+"""TensorValue <-> ndarray: which field holds the data, and whether it matches the declared type."""
 
 from collections.abc import Iterable, Sequence
 from math import prod
@@ -22,10 +22,10 @@ Shape = Sequence[int | None]
 
 
 def accepts(dtype: DType, field: int) -> bool:
-    """Whether values of `dtype` follow without loss from a TensorValue field.
+    """Whether a TensorValue field can hold values of `dtype` without loss.
 
-    Integers from ints and longInts (each value is checked against the dtype), float64 also from floats, and anything of
-    fixed size from bytes, little-endian and packed as in a blob file.
+    ints and longInts hold integers (each value is checked against the dtype), floats also float64, and bytes anything
+    of fixed size, little-endian and packed as in a blob file.
     """
     if field == BYTES:
         return dtype is not DType.STRING
@@ -46,8 +46,8 @@ def unpack_tensor(
             milblob's or coremltools'. A buffer must not change while the array is in use.
         dtype: DType, name or NumPy dtype that the enclosing Value declares.
         shape: declared dimensions, or one number; one may be None (open), and then follows from the count.
-        out: array of dtype.numpy and that shape to fill instead; straight, without a copy in between, if it is
-            C-contiguous. What it holds after an exception is unspecified.
+        out: array of dtype.numpy and that shape to fill instead; directly, without an intermediate copy, if it is
+            C-contiguous. Its contents after an exception are unspecified.
 
     Returns:
         ndarray of dtype.numpy and the given shape. From bytes, floats, doubles and byte-sized values of the bytes field
@@ -57,18 +57,18 @@ def unpack_tensor(
     Raises:
         FormatError: broken bytes; a field that does not hold this dtype; too many or too few elements; an element
             outside the dtype. The message names the field and the element.
-        UnsupportedError: a shape that NumPy does not hold (more than 64 dimensions).
+        UnsupportedError: a shape that NumPy cannot hold (more than 64 dimensions).
         TypeError: `value` is neither bytes nor a TensorValue message.
         ValueError: a negative dimension, or more than one that is open; `out` does not fit.
 
-    Spec: FORMATS of coremltools e0e2f42, mlmodel/format/MIL.proto, message TensorValue.
+    Spec: coremltools e0e2f42, mlmodel/format/MIL.proto, message TensorValue.
     """
     if hasattr(value, "SerializeToString"):
         name = getattr(getattr(value, "DESCRIPTOR", None), "full_name", type(value).__name__)
         if not name.endswith("MILSpec.TensorValue"):
             raise TypeError(f"value: expected a TensorValue message, got {name}")
         value = value.SerializeToString()
-    given: Any = (shape,) if hasattr(shape, "__index__") else shape  # a number, as NumPy takes it too
+    given: Any = (shape,) if hasattr(shape, "__index__") else shape  # a single number, as in NumPy
     require("shape", given, Iterable, "a number or several")
     sizes = tuple(None if size is None else as_integer("shape", size, "integers") for size in given)
     if sizes.count(None) > 1:
@@ -112,7 +112,7 @@ def unpack_at(
         buffer = _codec.Buffer(_codec.tensor_gather(buffer, offset + nbytes, field, start, payload), buffer.name)
         at = 0
     if field in _VARINTS and not open_count and known <= payload:
-        # Counted as they are decoded; a varint is a byte at least.
+        # Counted while they are decoded; a varint is at least a byte.
         return _varints(buffer, field, dtype, at, payload, shape, out)
     count = _count(buffer, field, dtype, at, payload, string_count, None if open_count else known)
     if open_count:
@@ -139,8 +139,8 @@ def require_shape(shape: Shape, offset: int, file: str | None) -> None:
     """Refuse a shape that no ndarray can have, even an empty one.
 
     Raises:
-        UnsupportedError: more than 64 dimensions; or a zero (or an open dimension) among others that multiply to too
-            much, which no payload can be too short for.
+        UnsupportedError: more than 64 dimensions; or a zero (or an open dimension) among others whose product is too
+            large, which the length of the payload cannot rule out.
     """
     if len(shape) > MAX_RANK:
         raise UnsupportedError(
@@ -154,7 +154,7 @@ def require_shape(shape: Shape, offset: int, file: str | None) -> None:
 def _count(
     buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, string_count: int, expected: int | None
 ) -> int:
-    """The number of elements in a payload; bytes that make no whole element are refused."""
+    """The number of elements in a payload; a remainder that is not a whole element is refused."""
     if field == STRINGS:
         return string_count
     if field in _VARINTS:
@@ -170,7 +170,7 @@ def _count(
 
 
 def _close(shape: tuple[int | None, ...], known: int, count: int) -> tuple[int | None, ...]:
-    """Fill in the one open dimension; left at 0 where the count does not divide, which the caller then refuses."""
+    """Fill in the one open dimension; 0 where the count does not divide, which the caller then refuses."""
     size = count // known if known else 0
     return tuple(size if n is None else n for n in shape)
 
@@ -237,22 +237,22 @@ _NARROWED = 1 << 15
 """Elements whose range is checked at a time."""
 
 _CHOSEN = [np.dtype(bool), np.dtype(np.int64), np.dtype(np.float64)]
-"""What NumPy makes of Python's own numbers."""
+"""The dtypes that NumPy gives to Python's own numbers."""
 
 
 def pack_tensor(array: Any, dtype: Any = None) -> bytes:
-    """Serialize an array as a TensorValue, byte for byte as protobuf writes what coremltools puts there.
+    """Serialize an array as a TensorValue, byte for byte as coremltools and protobuf do.
 
     Args:
-        array: anything NumPy makes an array of. Its shape is not stored; a strided array is copied.
+        array: anything that NumPy makes an array of. Its shape is not stored; a strided array is copied.
         dtype: DType, name or NumPy dtype to store; default: the array's own. Integers may be narrowed, every value is
-            checked; uint3 and uint6 must be named, their arrays are uint8. Floats are not converted on the way.
+            checked; uint3 and uint6 must be named, their arrays are uint8. Floats are not converted.
 
     Returns:
         bytes: the message TensorValue, ready for `TensorValue.FromString` or the value of a Program.
 
     Raises:
-        TypeError: a dtype that MIL has not, or that the array's values do not belong to.
+        TypeError: a dtype that MIL lacks, or that does not fit the kind of the array's values.
         OverflowError: an element outside the dtype; its index is named.
         FormatError: the array changed while it was read (by another thread, or as a file that is mapped).
     """
@@ -277,13 +277,13 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
 
 
 def as_array(values: Any, wanted: Any) -> np.ndarray[Any, Any]:
-    """Make an array of a number or of lists, of `wanted` where NumPy would choose a dtype that is not meant.
+    """Make an array of a number or of lists, of dtype `wanted` where NumPy would choose another one.
 
     Raises:
-        OverflowError: a number that is finite, and in `wanted` is not; its index is named.
+        OverflowError: a finite number that `wanted` makes infinite; its index is named.
     """
     array = np.asarray(values)
-    if array.dtype.kind in "US":  # NumPy's fixed-width text loses NULs at the end, and takes numbers for text
+    if array.dtype.kind in "US":  # NumPy's fixed-width text drops trailing NULs, and converts numbers to text
         return np.asarray(values, object)
     is_chosen = array.dtype in _CHOSEN and wanted is not DType.STRING
     if wanted is None or not (array.size == 0 or (is_chosen and not wanted.is_integer)):
@@ -330,7 +330,7 @@ def narrow(array: np.ndarray[Any, Any], target: DType, first: int = 0) -> np.nda
 def _one_byte_elements(
     array: np.ndarray[Any, Any], own: DType, target: DType, first: int = 0
 ) -> tuple[np.ndarray[Any, Any], int, int]:
-    """The elements of a sub-byte array as a vector of bytes, and the range that the packing kernel is to check."""
+    """The elements of a sub-byte array as a vector of bytes, and the range for the packing kernel to check."""
     low, high = target.range
     direct = array.dtype == np.int8 if target is DType.INT4 else array.dtype == np.uint8
     if not direct:
@@ -348,7 +348,7 @@ def stored_bytes(array: np.ndarray[Any, Any], target: DType, first: int = 0) -> 
         first: index of the first element in a larger array, for messages.
 
     Returns:
-        memoryview of the array itself if it holds them as they are, else of new bytes.
+        memoryview of the array itself if its memory is already in that form, else of new bytes.
 
     Raises:
         OverflowError: an element outside the dtype; its index is named.

@@ -1,0 +1,77 @@
+"""What the documents promise: the README's Python runs and prints what it shows, links lead somewhere, cited files exist."""
+
+import contextlib
+import io
+import pathlib
+import re
+import shutil
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+FOLDERS = ("src", "include", "tests", "docs", "bench", "examples")
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "bench" / "README.md"])
+
+
+def test_python_of_the_readme_prints_what_it_shows(tmp_path, monkeypatch):
+    """Every Python block runs, in order, in a directory that has the examples; a block after it without a language is its output."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "README.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```\n(?:\n^```\n(.*?)^```)?", text, re.M | re.S)
+    assert len(blocks) >= 2 and all(shown for _, shown in blocks)
+    names = {}
+    for code, shown in blocks:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(code, names)
+        assert out.getvalue() == shown
+
+
+def anchors(page):
+    """The anchors that GitHub gives the headings of a page; the second heading of one name gets "-1" and so on."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.M | re.S)
+    found = {}
+    for heading in re.findall(r"^#+ (.*)", text, re.M):
+        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        found[anchor] = found.get(anchor, -1) + 1
+    return {anchor + (f"-{i}" if i else "") for anchor, count in found.items() for i in range(count + 1)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_files_and_headings(page):
+    text = page.read_text("utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors(file), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_cited_files_exist(page):
+    """A path in backticks exists, from the root or inside one of the source folders; a test's file anywhere in tests/."""
+    text = page.read_text("utf-8")
+    bases = [ROOT, ROOT / "src" / "milblob", ROOT / "include" / "milblob", ROOT / "tests"]
+    tests = {path.name for path in ROOT.glob("tests/**/*.py")}
+    for cited in re.findall(r"`([\w./-]+\.(?:py|pyx|pxi|pxd|pyi|h|c|md|json))(?:::\w+)?`", text):
+        if re.match(r"(test|reference)_\w+\.py$", cited):
+            assert cited in tests, cited
+        elif cited.split("/")[0] in {"models", "backend", "frontend", "passes", "optimize", "mlmodel", "ops"}:
+            continue  # of coremltools
+        elif "/" in cited:
+            assert any((base / cited).exists() for base in bases), cited
+
+
+def test_the_tree_names_every_folder_and_only_modules_that_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    tree = text[text.index("src/milblob/        the ground") :].partition("```")[0]
+    package = ROOT / "src" / "milblob"
+    folders = re.findall(r"^  (\w+)/ ", tree, re.M)
+    assert set(folders) == {path.parent.name for path in package.glob("*/__init__.py")}
+    for folder, modules in re.findall(r"^  (\w+)/ .*\n    (.+)$", tree, re.M):
+        for module in modules.split():
+            assert (package / folder / f"{module}.py").exists(), f"{folder}/{module}"
