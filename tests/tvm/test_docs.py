@@ -80,7 +80,7 @@ def test_it_is_imported_when_it_is_first_used():
 
 def test_everything_public_is_documented():
     api = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    section = api[api.index("# TVM") : api.index("# Inside of coremltools")]
+    section = api[api.index("# TVM") : api.index("# Inside coremltools")]
     for name in tvm.__all__:
         assert f"`{name}" in section, name
         assert getattr(tvm, name).__doc__
