@@ -7,7 +7,7 @@ from ..errors import FormatError, MilblobError
 
 CODES = {
     "not-an-archive": "neither a tar, nor a gzipped one, nor a directory with a metadata.json",
-    "tar": "a tar that no reader can follow, or that readers follow in different ways: checksums, sizes, PAX records, its end",
+    "tar": "a tar that readers cannot follow, or follow in different ways: checksums, sizes, PAX records, its end",
     "tar-end": "no end, or something after it",
     "gzip": "a gzip stream that is broken, or becomes far larger than it should",
     "journal": "a broken journal, or one of a change that cannot be completed here",
