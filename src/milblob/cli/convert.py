@@ -12,9 +12,11 @@ from ..formats.write import save
 from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.package import BLOB_SUFFIXES
+from ..selection import selector
 from ..storage import paths
-from .saving import check_target, report, shown, with_hint
-from .selection import describe_filter, matches, select
+from .progress import shown
+from .saving import check_target, report, with_hint
+from .selection import describe_filter, select
 
 
 def run(arguments: Namespace) -> int:
@@ -33,7 +35,7 @@ def run(arguments: Namespace) -> int:
         if not chosen:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to convert: expected at least one, got none{' for ' if wanted else ''}{wanted}")
-        progress = stack.enter_context(shown(chosen, arguments))
+        progress = stack.enter_context(shown(arguments))
         try:
             if to_weights:
                 weights.save(
@@ -59,4 +61,4 @@ def _open(stack: ExitStack, source: str, arguments: Namespace) -> Mapping[str, L
     if arguments.function is not None or arguments.constants or arguments.stored:
         raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
     arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes))
-    return {name: arrays[name] for name in arrays if matches(name, arguments.keep)}
+    return {name: arrays[name] for name in filter(selector(arguments.keep or None), arrays)}

@@ -6,7 +6,8 @@ from ..errors import UnsupportedError
 from ..formats.weights import with_notes
 from ..formats.write import save
 from ..model import open as opening
-from .saving import check_target, report, shown, with_hint
+from .progress import shown
+from .saving import check_target, report, with_hint
 from .selection import describe_filter, select
 
 
@@ -22,7 +23,7 @@ def run(arguments: Namespace) -> int:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to extract: expected at least one, got none{' for ' if wanted else ''}{wanted}")
         try:
-            with shown(chosen, arguments) as progress:
+            with shown(arguments) as progress:
                 save(chosen, target, force=arguments.force, progress=progress)
         except UnsupportedError as error:
             raise with_hint(error, chosen, arguments) from None

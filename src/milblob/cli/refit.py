@@ -1,27 +1,28 @@
 """milblob refit: give weights of a model new values."""
 
 from argparse import Namespace
-from collections.abc import Callable
-from fnmatch import fnmatchcase
 
 from ..rewrite.refit import RefitReport, refit
 from . import names, output
+from .progress import shown
 
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    report = refit(
-        arguments.model,
-        arguments.weights,
-        mapping=names.mapping(arguments),
-        cast=arguments.cast,
-        overflow=arguments.overflow,
-        select=_matcher(arguments.keep) if arguments.keep else None,
-        output=arguments.output,
-        force=arguments.force,
-        dry_run=arguments.dry_run,
-        max_nbytes=arguments.max_nbytes,
-    )
+    with shown(arguments) as progress:
+        report = refit(
+            arguments.model,
+            arguments.weights,
+            mapping=names.mapping(arguments),
+            cast=arguments.cast,
+            overflow=arguments.overflow,
+            select=arguments.keep or None,
+            output=arguments.output,
+            force=arguments.force,
+            dry_run=arguments.dry_run,
+            progress=progress,
+            max_nbytes=arguments.max_nbytes,
+        )
     if arguments.verbose:
         for change in report.changes:
             cast = "" if change.given_dtype is change.dtype else f" from {change.given_dtype}"
@@ -32,10 +33,6 @@ def run(arguments: Namespace) -> int:
     elif not arguments.quiet:
         output.say(_summary(report))
     return 0
-
-
-def _matcher(globs: list[str]) -> Callable[[str], bool]:
-    return lambda name: any(name == glob or fnmatchcase(name, glob) for glob in globs)
 
 
 def _summary(report: RefitReport) -> str:

@@ -1,8 +1,6 @@
-"""Shared by the commands that write tensors to another file: check the output, show progress, report."""
+"""Shared by the commands that write tensors to another file: check the output, report."""
 
-import contextlib
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +9,6 @@ from ..errors import UnsupportedError
 from ..model.lazy import LazyTensor
 from ..storage import paths
 from . import output
-from .progress import Progress
 
 
 def check_target(source: str, target: str) -> None:
@@ -53,8 +50,3 @@ def report(arguments: Namespace, source: Any, target: str, tensors: Mapping[str,
         output.print_json({"path": source, "output": target, "tensors": list(tensors), "nbytes": nbytes, **more})
     elif not arguments.quiet:
         output.say(f"{output.plural(len(tensors), 'tensor')}, {output.size(nbytes)}, to {target}")
-
-
-def shown(tensors: Mapping[str, LazyTensor], arguments: Namespace) -> contextlib.closing[Progress]:
-    """Show on a terminal how far the writing of these tensors is, while in the context."""
-    return contextlib.closing(Progress(tensors.values(), enabled=not arguments.quiet and sys.stderr.isatty()))

@@ -3,12 +3,12 @@
 import difflib
 from argparse import Namespace
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 from typing import Any
 
 from ..model import open as opening
 from ..model.model import Model
 from ..model.tensor import Tensor
+from ..selection import selector
 
 
 def _is_in(tensor: Tensor, function: str) -> bool:
@@ -25,19 +25,15 @@ def select(model: Model, arguments: Namespace) -> dict[str, Tensor]:
     wanted = arguments.function
     if wanted is not None:
         check_function(model, wanted)
+    is_kept = selector(arguments.keep or None)
     chosen = {}
     for name, tensor in model.items():
         if wanted is not None and not _is_in(tensor, wanted):
             continue
-        if not matches(name, arguments.keep):
+        if not is_kept(name):
             continue
         chosen[name] = tensor
     return chosen
-
-
-def matches(name: str, globs: list[str]) -> bool:
-    """Whether -k keeps a name; without any -k it does."""
-    return not globs or any(name == glob or fnmatchcase(name, glob) for glob in globs)
 
 
 def check_function(model: Model, wanted: str) -> None:

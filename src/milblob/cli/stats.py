@@ -1,6 +1,5 @@
 """milblob stats: statistics of every tensor, and totals."""
 
-import sys
 from argparse import Namespace
 from typing import Any, NamedTuple
 
@@ -8,10 +7,11 @@ from ..analysis.statistics import Statistics, statistics_of
 from ..model import open as opening
 from ..model.model import Model
 from ..model.tensor import Tensor
+from ..progress import Counter
 from . import output
 from .figures import histogram_json, print_histogram, short, to_dict, totals_by
 from .patterns import scopes
-from .progress import Progress
+from .progress import shown
 from .selection import describe_filter, select
 
 _EXIT_FINDINGS = 1
@@ -54,15 +54,13 @@ def run(arguments: Namespace) -> int:
 
 
 def _rows(chosen: dict[str, Tensor], arguments: Namespace) -> list[_Row]:
-    progress = Progress(chosen.values(), enabled=not arguments.quiet and sys.stderr.isatty())
     rows = []
-    try:
+    with shown(arguments) as progress:
+        counter = Counter(progress, chosen.values())
         found = statistics_of(chosen.values(), histogram=arguments.histogram)
         for (name, tensor), figures in zip(chosen.items(), found, strict=True):
             rows.append(_Row(tensor, figures))
-            progress(name, tensor.nbytes)
-    finally:
-        progress.close()
+            counter.add_tensor(name, tensor)
     return rows
 
 

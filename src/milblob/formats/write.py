@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 
 from ..model.lazy import LazyTensor
+from ..progress import Progress
 from ..storage import paths
-from .encoding import Progress
 
 
 def save(
@@ -22,7 +22,7 @@ def save(
         tensors: name -> Tensor or StoredArray.
         path: ends in .npz or .safetensors; a directory that exists, or ends in a slash, or has no suffix, is one.
         force: replace what is there: a file, or a directory that an earlier call has made.
-        progress: told of each tensor.
+        progress: called as each tensor is written (see `Progress`).
         packed: see `elements.elements`.
 
     Raises:

@@ -14,12 +14,15 @@ from ..model.editable import Assignment, EditableModel, assignment_of, require_f
 from ..model.model import Model
 from ..model.replaceable import require_replaceable
 from ..model.tensor import Tensor
+from ..progress import Counter, Progress
+from ..selection import Select, selector
 from ..storage import paths, pending
 from ..storage.output import NewDirectory, whole_file
 from ..values.cast import CastCounts
 from .destination import copy_entry, copy_tree
 
 _MAX_PROBLEMS = 20
+_PROBLEMS = (KeyError, TypeError, ValueError, OverflowError, MilblobError)
 
 
 class Refitted(NamedTuple):
@@ -85,10 +88,11 @@ def refit(
     mapping: Mapping[str, Names] | None = None,
     cast: bool = False,
     overflow: str = "error",
-    select: Callable[[str], bool] | None = None,
+    select: Select = None,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
     dry_run: bool = False,
+    progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> RefitReport:
     """Give weights of a model new values, in place: all of them or none.
@@ -102,10 +106,12 @@ def refit(
             several weights the same values, as all weights of one blob need them.
         cast: convert floats to floats (round to nearest even) and integers to integers (every element is checked).
         overflow: what a cast does with a finite number that is too large: "error", "inf" or "clamp".
-        select: called with names in the model; weights that it answers False for are left out.
+        select: glob, several, or a function of a name in the model: the weights that change; others are left out.
         output: write a copy of the model with the new values there, whole or not at all; `path` stays as it is.
         force: replace what is at `output`: a file, or a model.
         dry_run: check everything, write nothing.
+        progress: called as the new values of each weight are read, checked and cast (see `Progress`). All of them are
+            written together after the last call: what it raises leaves the model as it was.
         max_nbytes: as for `open`, of the file or directory of weights.
 
     Returns:
@@ -119,9 +125,9 @@ def refit(
     """
     source = os.fsdecode(os.fspath(path))
     require_flags(cast=cast, force=force, dry_run=dry_run)
-    require_calls(select=select)
+    require_calls(progress=progress)
     require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
-    how = _How(mapping or {}, cast, overflow, select)
+    how = _How(mapping or {}, cast, overflow, selector(select), progress)
     with contextlib.ExitStack() as stack:
         given = _arrays(weights, stack, max_nbytes)
         if output is None and not dry_run:
@@ -148,7 +154,8 @@ class _How(NamedTuple):
     mapping: Mapping[str, Names]
     can_cast: bool
     overflow: str
-    select: Callable[[str], bool] | None
+    is_selected: Callable[[str], bool]
+    progress: Progress | None
 
 
 def _write(model: EditableModel, given: Mapping[str, Any], how: _How, source: str) -> RefitReport:
@@ -188,35 +195,48 @@ def _pair(model: Model, given: Mapping[str, Any], how: _How, only_check: bool = 
     Raises:
         The one problem; ValueError with all of them if there are several, or if there is nothing to do.
     """
-    problems: list[Exception] = [
-        KeyError(f"mapping: expected names of the weights that are given, got {old!r}")
+    problems: list[tuple[int, Exception]] = [
+        (-1, KeyError(f"mapping: expected names of the weights that are given, got {old!r}"))
         for old in how.mapping
         if old not in given
     ]
-    staged: dict[str, Assignment] = {}
+    found: list[tuple[int, str, Tensor]] = []
     takers: dict[str, str] = {}
     pairs = [(old, new) for old in given for new in names_in(how.mapping.get(old, old))]
-    for old, new in pairs:
-        if how.select is not None and not how.select(new):
+    for at, (old, new) in enumerate(pairs):
+        if not how.is_selected(new):
             continue
         try:
-            tensor, values = _find(model, new), given[old]
+            tensor = _find(model, new)
             if tensor.name in takers:
                 if takers[tensor.name] == old:
                     continue
                 raise ValueError(f"{tensor.name}: expected one array for it, got {takers[tensor.name]} and {old}")
-            takers[tensor.name] = old
+        except _PROBLEMS as error:
+            problems.append((at, error))
+            continue
+        takers[tensor.name] = old
+        found.append((at, old, tensor))
+    staged: dict[str, Assignment] = {}
+    counter = Counter(None if only_check else how.progress, (tensor for _, _, tensor in found))
+    for at, old, tensor in found:
+        try:
+            values = given[old]
             require_fit(tensor, values, how.can_cast)
             if not only_check:
                 staged[tensor.name] = assignment_of(tensor, values, old, how.can_cast, how.overflow)
-        except (KeyError, TypeError, ValueError, OverflowError, MilblobError) as error:
-            problems.append(error)
-    if len(problems) == 1:
-        raise problems[0]
-    if problems:
-        words = [str(error.args[0]) if isinstance(error, KeyError) else str(error) for error in problems]
+        except _PROBLEMS as error:
+            problems.append((at, error))
+            continue
+        counter.add_tensor(tensor.name, tensor)
+    problems.sort(key=lambda problem: problem[0])
+    errors = [error for _, error in problems]
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        words = [str(error.args[0]) if isinstance(error, KeyError) else str(error) for error in errors]
         words[_MAX_PROBLEMS:] = [f"and {len(words) - _MAX_PROBLEMS} more"] if len(words) > _MAX_PROBLEMS else []
-        raise ValueError(f"weights: expected all to fit, got {len(problems)} problems: {'; '.join(words)}")
+        raise ValueError(f"weights: expected all to fit, got {len(errors)} problems: {'; '.join(words)}")
     if not takers:
         raise ValueError("weights: expected at least one, got none")
     return staged
