@@ -35,14 +35,14 @@ def run(arguments: Namespace) -> int:
         if not chosen:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to convert: expected at least one, got none{' for ' if wanted else ''}{wanted}")
-        progress = stack.enter_context(shown(arguments))
         try:
-            if to_weights:
-                weights.save(
-                    chosen, target, listing=listing, align=arguments.align, force=arguments.force, progress=progress
-                )
-            else:
-                save(chosen, target, force=arguments.force, progress=progress, packed=True)
+            with shown(arguments) as progress:
+                if to_weights:
+                    weights.save(
+                        chosen, target, listing=listing, align=arguments.align, force=arguments.force, progress=progress
+                    )
+                else:
+                    save(chosen, target, force=arguments.force, progress=progress, packed=True)
         except UnsupportedError as error:
             raise with_hint(error, chosen, arguments) from None
         report(arguments, source, target, chosen, **({"listing": listing} if to_weights else {}))
