@@ -22,7 +22,6 @@ from ..values.cast import CastCounts
 from .destination import copy_entry, copy_tree
 
 _MAX_PROBLEMS = 20
-_PROBLEMS = (KeyError, TypeError, ValueError, OverflowError, MilblobError)
 
 
 class Refitted(NamedTuple):
@@ -110,8 +109,8 @@ def refit(
         output: write a copy of the model with the new values there, whole or not at all; `path` stays as it is.
         force: replace what is at `output`: a file, or a model.
         dry_run: check everything, write nothing.
-        progress: called as the new values of each weight are read, checked and cast (see `Progress`). All of them are
-            written together after the last call: what it raises leaves the model as it was.
+        progress: called as the new values of each weight are written to the journal or a new file (see `Progress`),
+            before the model changes: what it raises leaves the model as it was. A dry run does not call it.
         max_nbytes: as for `open`, of the file or directory of weights.
 
     Returns:
@@ -163,7 +162,7 @@ def _write(model: EditableModel, given: Mapping[str, Any], how: _How, source: st
     for assignment in staged.values():
         model.stage(assignment)
     report = _report(staged, source, source, True)
-    model.write_assigned()
+    model.write_assigned(Counter(how.progress, (assignment.tensor for assignment in staged.values())))
     return report
 
 
@@ -195,48 +194,35 @@ def _pair(model: Model, given: Mapping[str, Any], how: _How, only_check: bool = 
     Raises:
         The one problem; ValueError with all of them if there are several, or if there is nothing to do.
     """
-    problems: list[tuple[int, Exception]] = [
-        (-1, KeyError(f"mapping: expected names of the weights that are given, got {old!r}"))
+    problems: list[Exception] = [
+        KeyError(f"mapping: expected names of the weights that are given, got {old!r}")
         for old in how.mapping
         if old not in given
     ]
-    found: list[tuple[int, str, Tensor]] = []
+    staged: dict[str, Assignment] = {}
     takers: dict[str, str] = {}
     pairs = [(old, new) for old in given for new in names_in(how.mapping.get(old, old))]
-    for at, (old, new) in enumerate(pairs):
+    for old, new in pairs:
         if not how.is_selected(new):
             continue
         try:
-            tensor = _find(model, new)
+            tensor, values = _find(model, new), given[old]
             if tensor.name in takers:
                 if takers[tensor.name] == old:
                     continue
                 raise ValueError(f"{tensor.name}: expected one array for it, got {takers[tensor.name]} and {old}")
-        except _PROBLEMS as error:
-            problems.append((at, error))
-            continue
-        takers[tensor.name] = old
-        found.append((at, old, tensor))
-    staged: dict[str, Assignment] = {}
-    counter = Counter(None if only_check else how.progress, (tensor for _, _, tensor in found))
-    for at, old, tensor in found:
-        try:
-            values = given[old]
+            takers[tensor.name] = old
             require_fit(tensor, values, how.can_cast)
             if not only_check:
                 staged[tensor.name] = assignment_of(tensor, values, old, how.can_cast, how.overflow)
-        except _PROBLEMS as error:
-            problems.append((at, error))
-            continue
-        counter.add_tensor(tensor.name, tensor)
-    problems.sort(key=lambda problem: problem[0])
-    errors = [error for _, error in problems]
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        words = [str(error.args[0]) if isinstance(error, KeyError) else str(error) for error in errors]
+        except (KeyError, TypeError, ValueError, OverflowError, MilblobError) as error:
+            problems.append(error)
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        words = [str(error.args[0]) if isinstance(error, KeyError) else str(error) for error in problems]
         words[_MAX_PROBLEMS:] = [f"and {len(words) - _MAX_PROBLEMS} more"] if len(words) > _MAX_PROBLEMS else []
-        raise ValueError(f"weights: expected all to fit, got {len(errors)} problems: {'; '.join(words)}")
+        raise ValueError(f"weights: expected all to fit, got {len(problems)} problems: {'; '.join(words)}")
     if not takers:
         raise ValueError("weights: expected at least one, got none")
     return staged
