@@ -17,8 +17,8 @@ FLAGS = {
     "repack": ("dedupe", "gc", "merge", "canonical", "decompress", "force", "dry_run"), "write_weights": ("force",),
     "BlobWriter": ("sync",),
 }  # fmt: skip
-FUNCTIONS = {"diff": ("select", "progress"), "match": ("select", "progress"), "refit": ("select",),
-             "repack": ("progress",), "write_weights": ("progress",)}  # fmt: skip
+FUNCTIONS = dict.fromkeys(("diff", "match", "refit", "repack", "write_weights"), ("progress",))
+SELECTING = ("diff", "match", "refit", "repack")
 OTHERS = [
     ("diff", "function", ["main"], "a name, got list"),
     ("diff", "mapping", "x", "a mapping of names, got str"),
@@ -27,8 +27,8 @@ OTHERS = [
     ("repack", "externalize", "x", "a number of elements, True or False, got str"),
     ("repack", "inline", 1.5, "a number of elements, True or False, got float"),
     ("repack", "split", 1e6, "'function' or a size, got float"),
-    ("repack", "select", 3, "a name or several, got int"),
-    ("repack", "select", ["w", 3], "names, got int"),
+    *[(name, "select", 3, "a glob, several globs or a function, got int") for name in SELECTING],
+    *[(name, "select", ["w", 3], "a glob, several globs or a function, got int among the globs") for name in SELECTING],
     ("repack", "functions", [None], "names, got NoneType"),
     ("repack", "executor", 4, "a concurrent.futures.Executor, got int"),
 ]

@@ -56,6 +56,18 @@ def editing(path: str) -> None:
     report = milblob.refit(path, {"w": np.zeros(3)}, mapping={"w": "v"}, cast=True, output="copy", dry_run=True)
     assert_type(report, milblob.RefitReport)
     assert_type(report.changes[0].name, str)
+    milblob.refit(path, {}, select=["a", "b*"], progress=print_progress)
+
+
+def print_progress(name: str, done_nbytes: int, total_nbytes: int) -> None:
+    print(name, done_nbytes, total_nbytes)
+
+
+def selected(path: str) -> None:
+    assert_type(milblob.diff(path, path, select="*.weight", progress=print_progress), milblob.Diff)
+    assert_type(milblob.match(path, path, select=lambda name: name != "w", progress=print_progress), milblob.Matching)
+    assert_type(milblob.repack(path, "out", select=str.isidentifier, progress=print_progress), milblob.RepackReport)
+    assert_type(milblob.write_weights({}, "w.bin", progress=print_progress), dict[str, int])
 
 
 def values() -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import struct
 import tracemalloc
+from itertools import accumulate
 
 import ml_dtypes
 import numpy as np
@@ -210,8 +211,10 @@ def test_progress_and_open_models():
     path = DATA / "opset_ios18_fp16" / "model.mlpackage"
     told = []
     with milblob.open(path) as model:
-        found = milblob.diff(model, path, progress=lambda name, nbytes: told.append((name, nbytes)))
-        assert told == [(tensor.name, tensor.nbytes) for tensor in model.values()]
+        found = milblob.diff(model, path, progress=lambda *row: told.append(row))
+        total = sum(tensor.nbytes for tensor in model.values())
+        done = accumulate(tensor.nbytes for tensor in model.values())
+        assert told == [(name, nbytes, total) for name, nbytes in zip(model, done, strict=True)]
         assert found.same and found.a == found.b == str(path)
         assert len(model) == len(found.rows)  # still open
         next(iter(model.values())).read()

@@ -206,7 +206,7 @@ def test_select_and_progress(matched):
         w, {"a": w["x"], "b": w["y"]}, select=lambda name: name == "b", progress=lambda *row: told.append(row)
     )
     assert found.mapping == {"y": "b"} and found.unmatched_names == []
-    assert told == [("x", 80), ("y", 80)]
+    assert told == [("x", 80, 160), ("y", 160, 160)]
 
 
 # -------------------------------------------------------------------------------------------------------------- layouts

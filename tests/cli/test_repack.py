@@ -1,15 +1,11 @@
 """milblob repack on the command line: the same as milblob.repack, its plan, its JSON, its one line for what goes wrong."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import milblob
-from children import child_environment
 from milblob.cli import main
 from repacking import (
     blobs_of,
@@ -158,35 +154,6 @@ def test_several_weight_files(cli, tmp_path):
         (tmp_path / name).write_bytes(blobs_of((3, name.encode() * 5), (3, b"same"))[0])
     status, _, _ = cli(tmp_path / "a", tmp_path / "b", "-o", tmp_path / "out.bin", "--dedupe")
     assert status == 0 and [row[2] for row in record_values(tmp_path / "out.bin")] == [b"aaaaa", b"same", b"bbbbb"]
-
-
-def test_progress_on_a_terminal(tmp_path):
-    """A bar where stderr is a terminal and it takes longer than a second, which time.monotonic says here; else none."""
-    pty = pytest.importorskip("pty")
-    source = simple_package(tmp_path, [b"abcd" * 100, b"efgh" * 100])
-    code = (
-        "import sys, itertools, time; ticks = itertools.count(); time.monotonic = lambda: next(ticks) * 2.0\n"
-        "from milblob.cli import main; sys.exit(main(sys.argv[1:]))"
-    )
-    for quiet, shown in (([], True), (["-q"], False)):
-        master, slave = pty.openpty()
-        arguments = ["repack", str(source), "-o", str(tmp_path / "out.mlpackage"), "--force", "--align", "4096", *quiet]
-        with subprocess.Popen(
-            [sys.executable, "-c", code, *arguments], stderr=slave, stdout=subprocess.DEVNULL, env=child_environment()
-        ) as child:
-            os.close(slave)
-            data = b""
-            while True:
-                try:
-                    chunk = os.read(master, 1 << 16)
-                except OSError:
-                    break
-                if not chunk:
-                    break
-                data += chunk
-        os.close(master)
-        assert child.returncode == 0, data
-        assert (b"100%" in data and b"\x1b[K" in data) == shown, data
 
 
 def test_output_has_no_escapes_of_files(cli, tmp_path):

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, NamedTuple, cast
@@ -16,6 +16,8 @@ from ..model.elements import PIECE_COUNT, Elements, have_equal_bits, starts
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
+from ..progress import Counter, Progress
+from ..selection import Select, selector
 from ..threads import ordered
 from .diff_program import Change, Key, compare_metadata, compare_programs, key_of
 from .pairing import Pairs, Side, of_function, pair
@@ -190,14 +192,14 @@ def diff(
     a: Any,
     b: Any,
     *,
-    select: Callable[[str], bool] | None = None,
+    select: Select = None,
     function: str | None = None,
     mapping: Mapping[str, Names] | None = None,
     atol: float = 0.0,
     rtol: float = 0.0,
     names_only: bool = False,
     stored: bool = False,
-    progress: Callable[[str, int], None] | None = None,
+    progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> Diff:
     """Compare two models, or a model and a file of arrays, seeing through compression.
@@ -210,14 +212,14 @@ def diff(
     Args:
         a, b: each a path (a model, weight file or listing; .safetensors, .npz, .npy or a directory of .npy), an open
             Model, or a mapping from names to arrays. A is what B is measured by.
-        select: called with names; tensors that it answers False for on both sides are left out, and so are Programs and
-            metadata.
+        select: glob, several, or a function of a name: only tensors that it selects by the name of either side are
+            compared, and no Programs and metadata.
         function: likewise only tensors of this function.
         mapping: name in `a` -> name in `b`, or a list of names; None leaves the tensor of `a` out.
         atol, rtol: elements may differ by atol + rtol * |a|.
         names_only: compare only which names there are.
         stored: compare the stored parts of compressed weights instead of the weights.
-        progress: told of the name and stored bytes of each tensor of `a` that was compared.
+        progress: called as each tensor of `a` has been compared (see `Progress`).
         max_nbytes: as for `open`, of each side that is opened here.
 
     Returns:
@@ -229,7 +231,8 @@ def diff(
         As `open`, `formats.read.open_arrays` and `Tensor.read`.
     """
     require_flags(names_only=names_only, stored=stored)
-    require_calls(select=select, progress=progress)
+    require_calls(progress=progress)
+    is_selected = selector(select)
     require("function", function, str | None, "a name")
     require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
     for what, tolerance in (("atol", atol), ("rtol", rtol)):
@@ -241,15 +244,15 @@ def diff(
         pairs = pair(first, second, mapping or {})
         if function is not None:
             pairs = of_function(pairs, first, second, function)
-        if select is not None:
-            pairs = [both for both in pairs if any(name is not None and select(name) for name in both)]
+        pairs = [both for both in pairs if any(name is not None and is_selected(name) for name in both)]
         rows = []
         parts = _Parts()
+        counter = Counter(progress, (first.tensors[old] for old, _ in pairs if old is not None))
         for old, new in pairs:
             ours, theirs = (s.tensors[n] if n is not None else None for s, n in ((first, old), (second, new)))
             rows.append(_compare(old, ours, new, theirs, atol, rtol, names_only, parts))
-            if progress is not None and ours is not None:
-                progress(str(old), ours.nbytes)
+            if ours is not None:
+                counter.add_tensor(str(old), ours)
         result = Diff(first.words, second.words, rows, atol=atol, rtol=rtol, names_only=names_only)
         is_whole = select is None and function is None and not names_only
         if is_whole and first.has_program and second.has_program:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from math import prod
 from numbers import Real
@@ -19,6 +19,8 @@ from ..model.elements import PIECE_COUNT, Elements, have_equal_bits, starts
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
+from ..progress import Counter, Progress
+from ..selection import Select, selector
 from ..values.cast import cast_array, is_castable
 from .agreeing import agreeing
 from .diff import measure
@@ -49,8 +51,8 @@ def match(
     model: Any,
     *,
     threshold: float = MIN_CORRELATION,
-    select: Callable[[str], bool] | None = None,
-    progress: Callable[[str, int], None] | None = None,
+    select: Select = None,
+    progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> Matching:
     """Find which training tensor became which weight of a model.
@@ -66,8 +68,8 @@ def match(
             Where weights are one blob, as those of two functions, each is
             matched: with the training tensor that its name says, else with one that the blob is.
         threshold: correlation (the cosine once the means are taken off) from which values count as similar.
-        select: called with names of weights in the model; others are left out.
-        progress: told of the name and stored bytes of each training tensor that was looked at.
+        select: glob, several, or a function of a name: the weights of the model to look for.
+        progress: called as each training tensor has been looked at (see `Progress`).
         max_nbytes: as for `open`, of each side that is opened here.
 
     Returns:
@@ -76,7 +78,8 @@ def match(
     Raises:
         ValueError: a threshold outside (0, 1]. As `diff`.
     """
-    require_calls(select=select, progress=progress)
+    require_calls(progress=progress)
+    is_selected = selector(select)
     require("threshold", threshold, Real, "a number")
     if not 0 < threshold <= 1:
         raise ValueError(f"threshold: expected a number above 0, up to 1, got {threshold}")
@@ -84,7 +87,7 @@ def match(
         side = Side.open(weights, False, stack, max_nbytes)
         whole = _target(model, stack, max_nbytes)
         given = {name: tensor for name, tensor in side.tensors.items() if _is_numeric(tensor)}
-        weights_of = {n: t for n, t in whole.tensors.items() if _is_candidate(t) and (select is None or select(n))}
+        weights_of = {n: t for n, t in whole.tensors.items() if _is_candidate(t) and is_selected(n)}
         work = _Work(given, weights_of, progress)
         work.match_exactly()
         work.match_similar(threshold)
@@ -165,7 +168,7 @@ class _Work:
         self,
         given: Mapping[str, LazyTensor],
         weights: Mapping[str, LazyTensor],
-        progress: Callable[[str, int], None] | None,
+        progress: Progress | None,
     ) -> None:
         self.given, self.weights = given, weights
         self.members = _by_blob(weights)  # of each blob: its first weight stands for all of them
@@ -176,7 +179,7 @@ class _Work:
         self.used: set[str] = set()  # of those given: found, or tied
         self.taken: set[str] = set()  # of the model's
         self.equal: set[str] = set()  # of those given: equal to one that was found
-        self._progress = progress
+        self._counter = Counter(progress, given.values())
         self._seed = int.from_bytes(os.urandom(8), "little")  # nobody can make tensors look equal
         count = sum(tensor.size for tensors in (given, weights) for tensor in tensors.values())
         self._work_left = _MIN_WORK + _WORK_PER_ELEMENT * count
@@ -231,8 +234,7 @@ class _Work:
             for dtype in kinds.get(given.size, ()):
                 if is_castable(given.mil_dtype, dtype):
                     self._classify(groups, 0, name, given, dtype)
-            if self._progress is not None:
-                self._progress(name, given.nbytes)
+            self._counter.add_tensor(name, given)
         edges = [
             edge
             for (_, dtype, _), (a, b) in groups.items()

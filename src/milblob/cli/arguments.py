@@ -374,7 +374,7 @@ def _add_refit(commands: Any) -> None:
         commands,
         "refit",
         "give weights new values, in place, all or nothing",
-        ("no message", "name each weight that is changed"),
+        ("no message, no progress", "name each weight that is changed"),
         selects=False,
     )
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel or weight file; archive of TVM")

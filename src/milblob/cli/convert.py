@@ -9,7 +9,8 @@ from ..formats import weights
 from ..formats.write import save
 from ..model.package import BLOB_SUFFIXES
 from ..storage import paths
-from .saving import check_target, report, say_widened, shown, with_hint
+from .progress import shown
+from .saving import check_target, report, say_widened, with_hint
 from .selection import describe_filter, open_chosen
 
 
@@ -39,14 +40,14 @@ def run(arguments: Namespace) -> int:
         if not chosen:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to convert: expected at least one, got none{' for ' if wanted else ''}{wanted}")
-        progress = stack.enter_context(shown(chosen, arguments))
         try:
-            if to_weights:
-                weights.save(
-                    chosen, target, listing=listing, align=arguments.align, force=arguments.force, progress=progress
-                )
-            else:
-                save(chosen, target, force=arguments.force, progress=progress, packed=True, tvm=arguments.tvm)
+            with shown(arguments) as progress:
+                if to_weights:
+                    weights.save(
+                        chosen, target, listing=listing, align=arguments.align, force=arguments.force, progress=progress
+                    )
+                else:
+                    save(chosen, target, force=arguments.force, progress=progress, packed=True, tvm=arguments.tvm)
         except UnsupportedError as error:
             raise with_hint(error, chosen, arguments) from None
         say_widened(arguments, target, chosen)

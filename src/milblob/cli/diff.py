@@ -4,8 +4,8 @@ from argparse import Namespace
 
 from ..analysis.diff import Diff, TensorDiff, diff, summary
 from . import names, output
-from .progress import progress_of
-from .selection import describe_filter, matches
+from .progress import shown
+from .selection import describe_filter
 
 _EXIT_DIFFERENT = 1
 _MAX_CHANGES = 20
@@ -19,12 +19,11 @@ _WHAT = {
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    progress = progress_of(arguments.a, arguments.stored, arguments.quiet)
-    try:
+    with shown(arguments) as progress:
         found = diff(
             arguments.a,
             arguments.b,
-            select=(lambda name: matches(name, arguments.keep)) if arguments.keep else None,
+            select=arguments.keep or None,
             function=arguments.function,
             mapping=names.mapping(arguments),
             atol=arguments.atol,
@@ -34,8 +33,6 @@ def run(arguments: Namespace) -> int:
             progress=progress,
             max_nbytes=arguments.max_nbytes,
         )
-    finally:
-        progress.close()
     if not found.rows and describe_filter(arguments) and not arguments.quiet:
         output.say(f"no tensor matches {describe_filter(arguments)}")
     if arguments.json:

@@ -5,7 +5,8 @@ from contextlib import ExitStack
 
 from ..errors import UnsupportedError
 from ..formats.write import save
-from .saving import check_target, report, say_widened, shown, with_hint
+from .progress import shown
+from .saving import check_target, report, say_widened, with_hint
 from .selection import describe_filter, open_chosen
 
 
@@ -21,7 +22,7 @@ def run(arguments: Namespace) -> int:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to extract: expected at least one, got none{' for ' if wanted else ''}{wanted}")
         try:
-            with shown(chosen, arguments) as progress:
+            with shown(arguments) as progress:
                 save(chosen, target, force=arguments.force, progress=progress)
         except UnsupportedError as error:
             raise with_hint(error, chosen, arguments) from None

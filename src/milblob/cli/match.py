@@ -7,9 +7,8 @@ from ..analysis.match import match
 from ..analysis.matches import Matching, summary
 from ..storage.output import NewFile
 from . import output
-from .progress import progress_of
+from .progress import shown
 from .saving import check_target
-from .selection import matches
 
 _EXIT_LEFT = 1
 _MAX_LEFT = 20
@@ -20,18 +19,15 @@ def run(arguments: Namespace) -> int:
     if arguments.output is not None:
         for source in (arguments.weights, arguments.model):
             check_target(source, arguments.output)
-    progress = progress_of(arguments.weights, False, arguments.quiet)
-    try:
+    with shown(arguments) as progress:
         found = match(
             arguments.weights,
             arguments.model,
             threshold=arguments.threshold,
-            select=(lambda name: matches(name, arguments.keep)) if arguments.keep else None,
+            select=arguments.keep or None,
             progress=progress,
             max_nbytes=arguments.max_nbytes,
         )
-    finally:
-        progress.close()
     if arguments.output is not None:
         _write(found, arguments.output, arguments.force)
     if arguments.json:

@@ -3,7 +3,6 @@
 import os
 from argparse import Namespace
 from contextlib import ExitStack
-from fnmatch import fnmatchcase
 from typing import Any
 
 from ..dtypes import DType, as_dtype
@@ -11,9 +10,11 @@ from ..errors import UnsupportedError
 from ..formats.read import open_arrays
 from ..formats.weights import write_weights
 from ..model.lazy import LazyTensor
+from ..selection import selector
 from . import output
-from .saving import check_target, report, shown
-from .selection import describe_filter, matches
+from .progress import shown
+from .saving import check_target, report
+from .selection import describe_filter
 
 
 def run(arguments: Namespace) -> int:
@@ -32,7 +33,7 @@ def run(arguments: Namespace) -> int:
         if not chosen:
             wanted = describe_filter(arguments)
             raise ValueError(f"tensors to pack: expected at least one, got none{' for ' if wanted else ''}{wanted}")
-        with shown(chosen, arguments) as progress:
+        with shown(arguments) as progress:
             try:
                 write_weights(
                     chosen,
@@ -63,9 +64,7 @@ def _open(stack: ExitStack, arguments: Namespace) -> tuple[dict[str, LazyTensor]
     skipped: dict[str, str] = {}
     for source in arguments.sources:
         arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes))
-        for name in arrays:
-            if not matches(name, arguments.keep):
-                continue
+        for name in filter(selector(arguments.keep or None), arrays):
             if name in chosen or name in skipped:
                 raise ValueError(f"names of tensors: expected each once, got {name} again in {source}")
             try:
@@ -89,7 +88,7 @@ def _dtypes(arrays: dict[str, LazyTensor], options: list[str]) -> dict[str, DTyp
         if not equals:
             raise ValueError(f"--dtype: expected NAME=DTYPE, such as w=uint4, got {option}")
         dtype = as_dtype(text)
-        found = [name for name in arrays if name == glob or fnmatchcase(name, glob)]
+        found = list(filter(selector(glob), arrays))
         if not found:
             raise ValueError(f"--dtype {option}: expected the name of a tensor, got none that matches {glob}")
         result.update(dict.fromkeys(found, dtype))

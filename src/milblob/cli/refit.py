@@ -1,29 +1,30 @@
 """milblob refit: give weights of a model new values."""
 
 from argparse import Namespace
-from collections.abc import Callable
-from fnmatch import fnmatchcase
 
 from ..rewrite.refit import RefitReport, refit
 from . import names, output
+from .progress import shown
 
 _MAX_UNUSED = 20
 
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    report = refit(
-        arguments.model,
-        arguments.weights,
-        mapping=names.mapping(arguments),
-        cast=arguments.cast,
-        overflow=arguments.overflow,
-        select=_matcher(arguments.keep) if arguments.keep else None,
-        output=arguments.output,
-        force=arguments.force,
-        dry_run=arguments.dry_run,
-        max_nbytes=arguments.max_nbytes,
-    )
+    with shown(arguments) as progress:
+        report = refit(
+            arguments.model,
+            arguments.weights,
+            mapping=names.mapping(arguments),
+            cast=arguments.cast,
+            overflow=arguments.overflow,
+            select=arguments.keep or None,
+            output=arguments.output,
+            force=arguments.force,
+            dry_run=arguments.dry_run,
+            progress=progress,
+            max_nbytes=arguments.max_nbytes,
+        )
     say_refit(report, arguments)
     return 0
 
@@ -42,10 +43,6 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
     if report.unused and not arguments.json and not arguments.quiet:
         more = f" and {len(report.unused) - _MAX_UNUSED:,} more" if len(report.unused) > _MAX_UNUSED else ""
         output.say(f"not used: {', '.join(report.unused[:_MAX_UNUSED])}{more}")
-
-
-def _matcher(globs: list[str]) -> Callable[[str], bool]:
-    return lambda name: any(name == glob or fnmatchcase(name, glob) for glob in globs)
 
 
 def _summary(report: RefitReport) -> str:

@@ -1,13 +1,12 @@
 """milblob repack: rewrite a model or weight files."""
 
-import sys
 from argparse import Namespace
 from typing import Any
 
 from ..rewrite.arrange import TensorChange
 from ..rewrite.repack import RepackReport, repack
 from . import output
-from .progress import Progress
+from .progress import shown
 
 
 def run(arguments: Namespace) -> int:
@@ -20,15 +19,8 @@ def run(arguments: Namespace) -> int:
         "nan": arguments.nan, "force": arguments.force, "decompress": arguments.decompress,
         "max_nbytes": arguments.max_nbytes,
     }  # fmt: skip
-    bar = Progress((), enabled=not arguments.quiet and sys.stderr.isatty())
-
-    def progress(name: str, done_nbytes: int, total_nbytes: int) -> None:
-        bar.show(done_nbytes, total_nbytes, output.escape(name))
-
-    try:
+    with shown(arguments) as progress:
         report = repack(arguments.models, arguments.output, dry_run=arguments.dry_run, progress=progress, **options)
-    finally:
-        bar.close()
     if arguments.json:
         output.print_json(report.to_dict())
         return 0

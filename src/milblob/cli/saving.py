@@ -1,8 +1,6 @@
-"""Shared by the commands that write tensors to another file: check the output, show progress, report."""
+"""Shared by the commands that write tensors to another file: check the output, report."""
 
-import contextlib
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +10,6 @@ from ..formats.params import Parameter
 from ..model.lazy import LazyTensor
 from ..storage import paths
 from . import output
-from .progress import Progress
 
 _WIDENED = ("int4", "uint1", "uint2", "uint3", "uint4", "uint6")
 _MAX_NAMES = 20
@@ -77,8 +74,3 @@ def dtype_text(tensor: LazyTensor) -> str:
         if isinstance(tensor, Parameter):
             return tensor.dtype_text
         raise
-
-
-def shown(tensors: Mapping[str, LazyTensor], arguments: Namespace) -> contextlib.closing[Progress]:
-    """Show on a terminal how far the writing of these tensors is, while in the context."""
-    return contextlib.closing(Progress(tensors.values(), enabled=not arguments.quiet and sys.stderr.isatty()))

@@ -4,7 +4,6 @@ import difflib
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from ..formats.read import array_kind, open_arrays
@@ -13,6 +12,7 @@ from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
+from ..selection import selector
 
 
 def _is_in(tensor: Tensor, function: str) -> bool:
@@ -69,7 +69,7 @@ def open_chosen(
     if arguments.function is not None or constants or stored:
         raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
     arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes, tvm=tvm))
-    return Chosen(source, kind, {name: arrays[name] for name in arrays if matches(name, arguments.keep)}, None)
+    return Chosen(source, kind, {name: arrays[name] for name in filter(selector(arguments.keep or None), arrays)}, None)
 
 
 def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None = None) -> LazyTensor:
@@ -93,19 +93,15 @@ def select(model: Model, arguments: Namespace) -> dict[str, Tensor]:
     wanted = arguments.function
     if wanted is not None:
         check_function(model, wanted)
+    is_kept = selector(arguments.keep or None)
     chosen = {}
     for name, tensor in model.items():
         if wanted is not None and not _is_in(tensor, wanted):
             continue
-        if not matches(name, arguments.keep):
+        if not is_kept(name):
             continue
         chosen[name] = tensor
     return chosen
-
-
-def matches(name: str, globs: list[str]) -> bool:
-    """Whether -k keeps a name; without any -k it does."""
-    return not globs or any(name == glob or fnmatchcase(name, glob) for glob in globs)
 
 
 def check_function(model: Model, wanted: str) -> None:

@@ -1,6 +1,5 @@
 """milblob stats: statistics of every tensor, and totals."""
 
-import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -9,10 +8,11 @@ from typing import Any, NamedTuple
 from ..analysis.statistics import Statistics, statistics_of
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
+from ..progress import Counter
 from . import output
 from .figures import histogram_json, print_histogram, short, to_dict, totals_by
 from .patterns import scopes
-from .progress import Progress
+from .progress import shown
 from .selection import Chosen, describe_filter, open_chosen
 
 _EXIT_FINDINGS = 1
@@ -57,15 +57,13 @@ def run(arguments: Namespace) -> int:
 
 
 def _rows(chosen: Mapping[str, LazyTensor], arguments: Namespace) -> list[_Row]:
-    progress = Progress(chosen.values(), enabled=not arguments.quiet and sys.stderr.isatty())
     rows = []
-    try:
+    with shown(arguments) as progress:
+        counter = Counter(progress, chosen.values())
         found = statistics_of(chosen.values(), histogram=arguments.histogram)
         for (name, tensor), figures in zip(chosen.items(), found, strict=True):
             rows.append(_Row(name, tensor, figures))
-            progress(name, tensor.nbytes)
-    finally:
-        progress.close()
+            counter.add_tensor(name, tensor)
     return rows
 
 

@@ -10,12 +10,13 @@ from ..formats.read import open_arrays
 from ..formats.write import save
 from ..model.lazy import LazyTensor
 from ..rewrite.refit import refit
+from ..selection import selector
 from ..tvm import Library
 from ..tvm import open as open_library
 from ..tvm.arrays import named_parameters
+from .progress import shown
 from .refit import say_refit
-from .saving import check_target, report, shown
-from .selection import matches
+from .saving import check_target, report
 
 
 def run(arguments: Namespace) -> int:
@@ -34,17 +35,14 @@ def _write_out(arguments: Namespace) -> int:
     check_target(arguments.model, target)
     with ExitStack() as stack:
         library = stack.enter_context(open_library(arguments.model, max_nbytes=arguments.max_nbytes))
-        chosen = {name: array for name, array in _named(library, arguments.module).items() if _is_kept(name, arguments)}
+        named = _named(library, arguments.module)
+        chosen = {name: named[name] for name in filter(selector(arguments.keep or None), named)}
         if not chosen:
             raise ValueError(f"parameters of {arguments.model}: expected at least one, got none")
-        progress = stack.enter_context(shown(chosen, arguments))
+        progress = stack.enter_context(shown(arguments))
         save(chosen, target, force=arguments.force, progress=progress)
         report(arguments, arguments.model, target, chosen)
     return 0
-
-
-def _is_kept(name: str, arguments: Namespace) -> bool:
-    return matches(name, arguments.keep)
 
 
 def _named(library: Library, module: str | None) -> dict[str, LazyTensor]:
@@ -70,7 +68,7 @@ def _take_in(arguments: Namespace) -> int:
         arguments.new,
         mapping=_mapping(arguments),
         cast=arguments.cast,
-        select=(lambda name: matches(name, arguments.keep)) if arguments.keep else None,
+        select=arguments.keep or None,
         output=arguments.output,
         force=arguments.force,
         dry_run=arguments.dry_run,

@@ -1,15 +1,11 @@
 """What a format stores for a tensor whose dtype it lacks: the raw elements, and a note that says what they are."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
-
-Progress = Callable[[str, int], None]
-"""Called with the name and the stored bytes of each tensor once it is written."""
 
 PLAIN = frozenset(
     DType[name]

@@ -15,11 +15,12 @@ from ..jsontext import parse_json
 from ..model.lazy import LazyTensor
 from ..model.replaceable import IsPart, require_replaceable
 from ..model.stored import Arrays, StoredArray, restored
+from ..progress import Counter, Progress
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory
-from .encoding import PLAIN, Progress, elements
+from .encoding import PLAIN, elements
 from .filenames import file_names
 from .npy import open_array
 
@@ -41,7 +42,7 @@ def save(
             values.
         path: appears whole or not at all.
         force: replace a directory that an earlier call has made, with nothing else in it. No other is ever replaced.
-        progress: told of each tensor.
+        progress: called as each tensor is written (see `Progress`).
         packed: see `elements`.
 
     index.json is {"format": "milblob", "tensors": {name: {"file", "dtype", "shape", "stored"}}}: `dtype` is milblob's
@@ -52,6 +53,7 @@ def save(
         As `Tensor.read`; FileExistsError: the directory exists.
     """
     index: dict[str, dict[str, Any]] = {}
+    counter = Counter(progress, tensors.values())
     path = path.rstrip("/\\") or path
     require_replaceable(path, "a directory that milblob extract made", force, understand=_understand)
     with NewDirectory(path, replace=paths.is_directory(path)) as directory:
@@ -70,8 +72,7 @@ def save(
             }
             if note is not None and "packed" in note:
                 index[name]["packed"] = True
-            if progress is not None:
-                progress(name, tensor.nbytes)
+            counter.add_tensor(name, tensor)
         target = os.path.join(temporary, INDEX)
         with open(target, "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump({"format": "milblob", "tensors": index}, file, ensure_ascii=False, indent=1)

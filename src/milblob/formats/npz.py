@@ -16,9 +16,10 @@ from ..errors import FormatError, MilblobError, UnsupportedError
 from ..jsontext import MAX_NBYTES
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
+from ..progress import Counter, Progress
 from ..storage.mapped import MappedFile
 from ..storage.output import NewFile
-from .encoding import PLAIN, Progress, elements
+from .encoding import PLAIN, elements
 from .filenames import escaped
 from .npy import HEAD_NBYTES, Header, read_header
 from .unpacking import unpacker
@@ -47,7 +48,7 @@ def save(
             values.
         path: appears whole or not at all.
         force: replace a file that exists.
-        progress: told of each tensor.
+        progress: called as each tensor is written (see `Progress`).
         packed: see `elements`.
 
     Names that a zip cannot hold as they are, or that would lead out of a directory where it is unpacked, are escaped;
@@ -57,6 +58,7 @@ def save(
         As `Tensor.read`; FileExistsError: without `force`.
     """
     notes: dict[str, dict[str, Any]] = {}
+    counter = Counter(progress, tensors.values())
     with (
         NewFile(path, force=force) as new,
         open(new.fd, "w+b", closefd=False) as file,
@@ -70,8 +72,7 @@ def save(
             if note is not None:
                 notes[key] = note
             _write(archive, key, array)
-            if progress is not None:
-                progress(name, tensor.nbytes)
+            counter.add_tensor(name, tensor)
         if notes:
             _write(archive, NOTES, np.array(json.dumps(notes)))
 

@@ -15,6 +15,7 @@ from ..dtypes import DType, as_dtype
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..model.lazy import LazyTensor
 from ..model.places import Place
+from ..progress import Counter, Progress
 from ..storage import paths
 from ..storage.mapped import MappedFile
 from ..storage.output import NewFile
@@ -453,7 +454,7 @@ def write_params(
     tvm: str | None = None,
     force: bool = False,
     sync: bool = True,
-    progress: Callable[[str, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Write tensors to a new `.params` file, in the order given, byte for byte as TVM's `save_param_dict` does.
 
@@ -465,7 +466,7 @@ def write_params(
             (7, 8). Default: as TVM 0.23 and later.
         force: replace a file that exists.
         sync: have it on the disk when this returns; without it a power failure may lose the old file and the new one.
-        progress: told of the name and the bytes of each tensor.
+        progress: called as each tensor is written (see `milblob.progress.Progress`).
 
     Integers of less than a byte become int8 or uint8: TVM does not take them from NumPy. float4_e2m1fn is stored two to
     a byte, and zeros follow where TVM leaves whatever was in memory.
@@ -482,13 +483,13 @@ def write_params(
     names = b"".join(struct.pack("<Q", len(name)) + name for name in (_encoded(row.name) for row in planned))
     count = struct.pack("<Q", len(planned))
     pieces: list[Any] = [_HEAD.pack(LIST_MAGIC, 0, len(planned)) + names + count]
+    counter = Counter(progress, planned)
     with NewFile(os.fsdecode(os.fspath(path)), force=force, sync=sync) as new:
         at, held = 0, len(pieces[0])
         for row in planned:
             pieces += [row.head, _elements(row)]
             held += len(row.head) + row.nbytes
-            if progress is not None:
-                progress(row.name, row.nbytes)
+            counter.add(row.name, row.nbytes)
             if held >= _BATCH_NBYTES or len(pieces) >= _BATCH_COUNT:
                 write_at(new.fd, pieces, at)
                 at, held, pieces = at + held, 0, []

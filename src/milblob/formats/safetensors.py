@@ -14,9 +14,10 @@ from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
+from ..progress import Counter, Progress
 from ..storage.mapped import MappedFile
 from ..storage.output import whole_file
-from .encoding import PLAIN, Progress, elements
+from .encoding import PLAIN, elements
 
 NOTES = "milblob"
 """Key of the notes in the file's metadata: JSON, {name: {"dtype": ...}}; only of tensors that need a note."""
@@ -58,7 +59,7 @@ def save(
             the mapped file where that holds the values.
         path: appears whole or not at all.
         force: replace a file that exists.
-        progress: told of each tensor.
+        progress: called as each tensor is read (see `Progress`); the library writes all of them at the end.
         packed: see `elements`.
 
     bfloat16 and fp8 are stored as such; for dtypes that safetensors lacks see `elements`.
@@ -70,6 +71,7 @@ def save(
     safetensors = _library()
     notes: dict[str, dict[str, Any]] = {}
     arrays: dict[str, np.ndarray[Any, Any]] = {}
+    counter = Counter(progress, tensors.values())
     for name, tensor in tensors.items():
         array, note = elements(tensor, _NATIVE, packed)
         key = f"%{name}" if name.lstrip("%") == "__metadata__" else name  # that key is the format's own
@@ -78,8 +80,7 @@ def save(
         if note is not None:
             notes[key] = note
         arrays[key] = np.require(array, requirements="C")
-        if progress is not None:
-            progress(name, tensor.nbytes)
+        counter.add_tensor(name, tensor)
     metadata = {NOTES: json.dumps(notes)} if notes else None
     with whole_file(path, force) as temporary:
         try:

@@ -19,12 +19,13 @@ from ..model.model import Model
 from ..model.package import Package
 from ..model.stored import Arrays, StoredArray, restored
 from ..model.tensor import Tensor
+from ..progress import Counter, Progress
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from ..storage.output import NewFile, whole_file
 from ..storage.transfer import write_at
-from .encoding import Progress, elements
+from .encoding import elements
 
 LISTINGS = (".json", ".mil")
 
@@ -53,7 +54,7 @@ def write_weights(
             are uint8, or a narrower integer. Every value is checked; floats are not converted.
         align: the data of each record begins at a multiple of it: 64, 4096 or 16384.
         force: replace files that exist.
-        progress: told of each tensor.
+        progress: called as each tensor is written (see `Progress`).
 
     Returns:
         name -> byte offset of the record's metadata, as a Program's BlobFileValue holds it.
@@ -113,14 +114,14 @@ def save(
     listing = None if listing is None else os.fsdecode(os.fspath(listing))
     file = "" if listing is None else _file_in_listing(path, listing)
     rows: list[Row] = []
+    counter = Counter(progress, tensors.values())
 
     def write_records(blobs: BlobWriter) -> None:
         with blobs:
             for name, tensor in tensors.items():
                 with _naming(name):
                     rows.append(_write(blobs, name, tensor, (dtypes or {}).get(name)))
-                if progress is not None:
-                    progress(name, tensor.nbytes)
+                counter.add_tensor(name, tensor)
 
     def write_listing(fd: int, stamp: Stamp) -> None:
         text = to_mil(file, rows, stamp) if str(listing).endswith(".mil") else to_json(file, rows, stamp)

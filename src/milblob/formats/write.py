@@ -4,9 +4,9 @@ import os
 from collections.abc import Mapping
 
 from ..model.lazy import LazyTensor
+from ..progress import Progress
 from ..storage import paths
 from .archive import is_archive
-from .encoding import Progress
 
 
 def save(
@@ -25,7 +25,7 @@ def save(
         path: ends in .npz, .safetensors or .params; a directory that exists, or ends in a slash, or has no suffix,
             is one.
         force: replace what is there: a file, or a directory that an earlier call has made.
-        progress: told of each tensor.
+        progress: called as each tensor is written (see `Progress`).
         packed: see `encoding.elements`. A .params file has no notes, and so the values themselves: int4, uint1,
             uint2 and uint4 as int8 and uint8 (see `params.write_params`).
         tvm: version of TVM that is to read a .params file; see `params.write_params`.

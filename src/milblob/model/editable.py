@@ -12,7 +12,8 @@ from ..dtypes import DType, as_dtype
 from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
 from ..program import wire_edits
 from ..program.scan import Program
-from ..program.splice import splice
+from ..program.splice import Spliced, splice
+from ..progress import Counter
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
@@ -257,14 +258,17 @@ class EditableModel(Model):
             if self.write_assigned():
                 self._reopen()
 
-    def write_assigned(self) -> set[str]:
-        """Write what was assigned; return the files that are new ones now. For milblob's own modules."""
+    def write_assigned(self, counter: Counter | None = None) -> set[str]:
+        """Write what was assigned; return the files that are new ones now. For milblob's own modules.
+
+        `counter` counts each tensor once its new bytes are written, before they count: what it raises changes nothing.
+        """
         if not self._staged:
             return set()
         if self._pid != os.getpid():  # its descriptors, and so the lock, are those of the process that opened the model
             raise RuntimeError("model in mode 'r+': expected to be written by the process that opened it, got a fork")
         require_unshared(self, self._staged)
-        patches, replacements = _plan(self._staged.values(), self._writable)
+        patches, replacements = _plan(self._staged.values(), self._writable, counter or Counter(None))
         progress = journal.CommitProgress()
         try:
             replaced = journal.commit(self._root, self._base, patches, replacements, self._fds, progress)
@@ -368,7 +372,7 @@ def _require_same(fd: int, path: str) -> None:
 
 
 def _plan(
-    assignments: Iterable[Assignment], place: Callable[[MappedFile], str]
+    assignments: Iterable[Assignment], place: Callable[[MappedFile], str], counter: Counter
 ) -> tuple[list[journal.Patch], list[journal.Replacement]]:
     """Say what to change where: bytes in place, or a model file anew if one of its values needs another length."""
     by_file: dict[str, list[Assignment]] = {}
@@ -377,14 +381,30 @@ def _plan(
     patches, replacements = [], []
     for path, group in by_file.items():
         if all(a.is_in_place for a in group):
-            patches += [journal.Patch(path, a.offset, a.data) for a in group]
+            patches += [journal.Patch(path, a.offset, a.data, _counting(counter, [a])) for a in group]
             continue
         mapped = group[0].mapping
         buffer = mapped.check_size()
         changes = [wire_edits.value_edit(buffer, a.tensor.constant, tensor=a.data) for a in group]
         new = splice(mapped, (0, mapped.nbytes), wire_edits.combined(changes))
-        replacements.append(journal.Replacement(path, new.write_to))
+        replacements.append(journal.Replacement(path, _writing(new, _counting(counter, group))))
     return patches, replacements
+
+
+def _counting(counter: Counter, group: list[Assignment]) -> Callable[[], None]:
+    def written() -> None:
+        for a in group:
+            counter.add_tensor(a.tensor.name, a.tensor)
+
+    return written
+
+
+def _writing(new: Spliced, written: Callable[[], None]) -> Callable[[int], None]:
+    def write(fd: int) -> None:
+        new.write_to(fd)
+        written()
+
+    return write
 
 
 # --------------------------------------------------------------------------------------------------------- shared blobs

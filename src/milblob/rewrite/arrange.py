@@ -4,7 +4,7 @@ Nothing is written here. `Arrangement` is made from an open model and `Options`;
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from .. import _codec
@@ -48,7 +48,7 @@ class Options(NamedTuple):
     merge: bool = False
     align: int = 64
     canonical: bool = False
-    select: tuple[str, ...] = ()
+    select: Callable[[str], bool] | None = None
     functions: tuple[str, ...] | None = None
     overflow: str = "error"
     nan: str = "keep"
@@ -213,12 +213,8 @@ class Arrangement:
 
     def _is_selected(self, name: str, constant: Any = None) -> bool:
         """Whether a tensor, or the weight that it is a part of, is one of those that are asked for."""
-        if not self.options.select:
-            return True
-        from fnmatch import fnmatchcase  # not brought by `import milblob`
-
-        names = [name, *self._groups.get(id(constant), ())]
-        return any(n == glob or fnmatchcase(n, glob) for n in names for glob in self.options.select)
+        select = self.options.select
+        return select is None or any(select(n) for n in (name, *self._groups.get(id(constant), ())))
 
     def _add_tensor(self, tensor: Tensor) -> None:
         constant, program, name = tensor.constant, cast(Program, tensor.program), tensor.name
@@ -280,7 +276,7 @@ class Arrangement:
         """
         if is_part:
             return bool(constant.op.type == "constexpr_cast")
-        if self.options.select:
+        if self.options.select is not None:
             return True
         becomes_constexpr = constant.mil_code == DType.FLOAT32.mil_code and target is DType.FLOAT16
         return _is_value(constant) and not (becomes_constexpr and cast_rules.is_vector(constant))

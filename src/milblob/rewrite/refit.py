@@ -16,6 +16,8 @@ from ..model.editable import Assignment, EditableModel, assignment_of, require_f
 from ..model.model import Model
 from ..model.replaceable import require_replaceable
 from ..model.tensor import Tensor
+from ..progress import Counter, Progress
+from ..selection import Select, selector
 from ..storage import paths, pending
 from ..storage.output import NewDirectory, whole_file
 from ..values.cast import CastCounts
@@ -95,10 +97,11 @@ def refit(
     mapping: Mapping[str, Names] | None = None,
     cast: bool = False,
     overflow: str = "error",
-    select: Callable[[str], bool] | None = None,
+    select: Select = None,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
     dry_run: bool = False,
+    progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> RefitReport:
     """Give weights of a model new values, in place: all of them or none.
@@ -113,10 +116,12 @@ def refit(
             several weights the same values, as all weights of one blob need them.
         cast: convert floats to floats (round to nearest even) and integers to integers (every element is checked).
         overflow: what a cast does with a finite number that is too large: "error", "inf" or "clamp".
-        select: called with names in the model; weights that it answers False for are left out.
+        select: glob, several, or a function of a name in the model: the weights that change; others are left out.
         output: write a copy of the model with the new values there, whole or not at all; `path` stays as it is.
         force: replace what is at `output`: a file, or a model.
         dry_run: check everything, write nothing.
+        progress: called as the new values of each weight are written to the journal or a new file (see `Progress`),
+            before the model changes: what it raises leaves the model as it was. A dry run does not call it.
         max_nbytes: as for `open`, of the file or directory of weights.
 
     Returns:
@@ -130,14 +135,14 @@ def refit(
     """
     source = os.fsdecode(os.fspath(path))
     require_flags(cast=cast, force=force, dry_run=dry_run)
-    require_calls(select=select)
+    require_calls(progress=progress)
     require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
-    how = _How(mapping or {}, cast, overflow, select)
+    how = _How(mapping or {}, cast, overflow, selector(select), progress)
     with contextlib.ExitStack() as stack:
         given = _arrays(weights, stack, max_nbytes)
         if is_archive(source):
             report = kind().refit(
-                source, given, mapping=how.mapping, cast=cast, overflow=overflow, select=select,
+                source, given, mapping=how.mapping, cast=cast, overflow=overflow, select=how.is_selected, progress=progress,
                 output=None if output is None else os.fsdecode(os.fspath(output)), force=force, dry_run=dry_run,
                 max_nbytes=max_nbytes,
             )  # fmt: skip
@@ -166,7 +171,8 @@ class _How(NamedTuple):
     mapping: Mapping[str, Names]
     can_cast: bool
     overflow: str
-    select: Callable[[str], bool] | None
+    is_selected: Callable[[str], bool]
+    progress: Progress | None
 
 
 def _write(model: EditableModel, given: Mapping[str, Any], how: _How, source: str) -> RefitReport:
@@ -174,7 +180,7 @@ def _write(model: EditableModel, given: Mapping[str, Any], how: _How, source: st
     for assignment in staged.values():
         model.stage(assignment)
     report = _report(staged, source, source, True)
-    model.write_assigned()
+    model.write_assigned(Counter(how.progress, (assignment.tensor for assignment in staged.values())))
     return report
 
 
@@ -215,7 +221,7 @@ def _pair(model: Model, given: Mapping[str, Any], how: _How, only_check: bool = 
     takers: dict[str, str] = {}
     pairs = [(old, new) for old in given for new in names_in(how.mapping.get(old, old))]
     for old, new in pairs:
-        if how.select is not None and not how.select(new):
+        if not how.is_selected(new):
             continue
         try:
             tensor, values = _find(model, new), given[old]

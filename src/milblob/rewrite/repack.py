@@ -14,6 +14,8 @@ from ..model.manifest import listed_files, with_folders
 from ..model.model import Model
 from ..program.relocate import relocate
 from ..program.splice import splice
+from ..progress import Counter, Progress
+from ..selection import Select, selector
 from ..storage import paths, pending
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, lock, whole_file
@@ -33,10 +35,6 @@ from .tasks import DENSE, Item, Task, add_counts, make_tasks, run_tasks, write_d
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-
-Progress = Callable[[str, int, int], None]
-"""Called with the name of the tensor or file that was written last, the bytes written so far, and those of all."""
-
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
@@ -107,7 +105,7 @@ def repack(
     align: int = 64,
     canonical: bool = False,
     decompress: bool = False,
-    select: str | Sequence[str] | None = None,
+    select: Select = None,
     functions: str | Sequence[str] | None = None,
     overflow: str = "error",
     nan: str = "keep",
@@ -146,14 +144,15 @@ def repack(
         decompress: make compressed weights (all, or those that `select` names) dense: the operation that yields one
             becomes a `const` of the same name, output and type, its values those that `Tensor.read` gives. What was
             only a part of it goes. Not together with `cast`: repack twice.
-        select: glob, or several: names of tensors that are cast, externalized, inlined or decompressed.
+        select: glob, several, or a function of a name: the tensors that are cast, externalized, inlined or
+            decompressed. A stored part is selected by the name of its weight too.
         functions: name, or several: the functions that the result has.
         overflow: what a cast does with a number that is too large: "error", "inf", "clamp" (largest finite number).
         nan: "keep", or "error": a cast that meets a NaN refuses.
         force: replace `dst` if it exists: a model by a model, a file by a file; nothing else is ever replaced.
         dry_run: plan only.
         executor: any concurrent.futures.Executor that runs the copying and casting; default: threads, for casts.
-        progress: called from this thread as tensors and files are done: (name, bytes so far, bytes in all).
+        progress: called as tensors and files are written (see `Progress`).
         max_nbytes: as for `open`.
 
     Returns:
@@ -175,9 +174,10 @@ def repack(
     require_calls(progress=progress)
     if executor is not None and not hasattr(executor, "submit"):
         raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
+    is_selected = None if select is None else selector(select)
     options = Options(
         _casts(cast), bool(dedupe), bool(gc), _threshold("externalize", externalize), _threshold("inline", inline),
-        _split(split), bool(merge), align, bool(canonical), _globs(select), _names("functions", functions),
+        _split(split), bool(merge), align, bool(canonical), is_selected, _names("functions", functions),
         overflow, nan, bool(decompress),
     )  # fmt: skip
     _require_options(options)
@@ -236,14 +236,6 @@ def _names(what: str, value: str | Sequence[str] | None) -> tuple[str, ...] | No
     return names
 
 
-def _globs(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """What `select` names; () for everything, which an empty list does not mean."""
-    globs = _names("select", value)
-    if globs == ():
-        raise ValueError("select: expected a glob or several, got none; None selects everything")
-    return globs or ()
-
-
 def _require_options(options: Options) -> None:
     def one_of(name: str, value: Any, choices: Iterable[Any]) -> None:
         if value not in choices:
@@ -283,12 +275,11 @@ class _Repacking:
         self._options = options
         self._force = force
         self._executor = executor
-        self._progress = progress
+        self._counter = Counter(progress)
         self._max_nbytes = max_nbytes
         self._in_place = self._has_lock = False
         self._held: dict[str, MappedFile] = {}
         self._models: list[Model] = []
-        self._done = self._total = 0  # bytes
 
     def run(self, dry_run: bool) -> RepackReport:
         with contextlib.ExitStack() as stack:
@@ -373,8 +364,8 @@ class _Repacking:
         entries = list(walk(root))
         new = {*records.gone, *changed}
         whole = [name for name, is_directory in entries if not is_directory and _plain(name) not in new]
-        self._total += sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
-        self._total += sum(item.target_nbytes for items, _ in records.files.values() for item in items)
+        self._counter.total_nbytes += sum(os.lstat(os.path.join(root, name)).st_size for name in whole)
+        self._counter.total_nbytes += sum(item.target_nbytes for items, _ in records.files.values() for item in items)
         with NewDirectory(self._dst, replace=paths.is_directory(self._dst), locked=self._has_lock) as directory:
             for name, is_directory in entries:
                 origin, target = os.path.join(root, name), os.path.join(directory.name, name)
@@ -386,12 +377,12 @@ class _Repacking:
                             write_at(fd, changed[_plain(name)], 0)
                         else:
                             held = self._held[os.path.realpath(origin)]
-                            write_spliced(changed[_plain(name)], held, fd, self._counter(_plain(name)))
+                            write_spliced(changed[_plain(name)], held, fd, self._written(_plain(name)))
                     set_mode(target, os.stat(origin).st_mode)
                 elif paths.is_link(origin) and _plain(os.path.relpath(os.path.realpath(origin), root)) in gone:
                     continue  # a second name of a file that there is no more
                 elif _plain(name) not in records.gone:
-                    written = self._counter(_plain(name))
+                    written = self._written(_plain(name))
                     copy_entry(root, name, target, written, self._held.get(os.path.realpath(origin)))
             self._write_weights(model, arrangement, directory.name)
             for name, is_directory in reversed(entries):
@@ -415,7 +406,7 @@ class _Repacking:
                 changed[name] = [text]
             elif not part.is_text and arrangement.edits:
                 changed[name] = splice(mapped, (0, mapped.nbytes), arrangement.edits)
-                self._total += changed[name].nbytes
+                self._counter.total_nbytes += changed[name].nbytes
         if model.kind == "mlpackage":
             have = {name.rpartition("/")[0] for name in records.weight_files}
             new_places = sorted({name.rpartition("/")[0] for name in records.files} - have)
@@ -429,18 +420,18 @@ class _Repacking:
         with whole_file(self._dst, force=self._force or self._in_place, locked=self._has_lock) as name:
             if model.kind == "blob" and arrangement.records.files:
                 ((items, nbytes),) = arrangement.records.files.values()
-                self._total = sum(item.target_nbytes for item in items)
+                self._counter.total_nbytes = sum(item.target_nbytes for item in items)
                 self._fill([(name, items, nbytes)], arrangement.changes)
             elif arrangement.edits:
                 mapped = model.scans[0][0].mapping
                 spliced = splice(mapped, (0, mapped.nbytes), arrangement.edits)
-                self._total = spliced.nbytes
+                self._counter.total_nbytes = spliced.nbytes
                 with new_file(name) as fd:
-                    write_spliced(spliced, mapped, fd, self._counter(os.path.basename(str(mapped.name))))
+                    write_spliced(spliced, mapped, fd, self._written(os.path.basename(str(mapped.name))))
             else:
                 real = os.path.realpath(self._sources[0])
-                self._total = os.stat(real).st_size
-                written = self._counter(os.path.basename(real))
+                self._counter.total_nbytes = os.stat(real).st_size
+                written = self._written(os.path.basename(real))
                 copy_entry(os.path.dirname(real), os.path.basename(real), name, written, self._held.get(real))
             self._leave_source(arrangement, before)
 
@@ -479,19 +470,14 @@ class _Repacking:
                 total = add_counts(CastCounts(change.overflow, change.nan, change.underflow), found)
                 change.overflow, change.nan, change.underflow = total
             for step in task.steps:
-                self._advance(step.name, step.written_nbytes)
+                self._counter.add(step.name, step.written_nbytes)
 
         run_tasks(self._executor, tasks, done)
         for path, item in dense:  # behind the tasks, which may write zeros between the records that are theirs
-            write_dense(path, item, self._counter(item.name))
+            write_dense(path, item, self._written(item.name))
 
-    def _advance(self, name: str, nbytes: int) -> None:
-        self._done += nbytes
-        if self._progress is not None:
-            self._progress(name, self._done, max(self._total, self._done))
-
-    def _counter(self, name: str) -> Callable[[int], None]:
-        return lambda nbytes: self._advance(name, nbytes)
+    def _written(self, name: str) -> Callable[[int], None]:
+        return lambda nbytes: self._counter.add(name, nbytes)
 
 
 def _plain(name: str) -> str:

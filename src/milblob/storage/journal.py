@@ -47,6 +47,10 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 
 
+def _nothing() -> None:
+    pass
+
+
 class Patch(NamedTuple):
     """Bytes to put inside a file, which keeps its size.
 
@@ -54,11 +58,14 @@ class Patch(NamedTuple):
         path: of the file, relative to the root of the model, with "/".
         offset: of the first byte.
         data: C-contiguous buffer; held until the commit is done, never copied.
+        written: called once the bytes are in the journal or in a changed copy; what it raises ends the commit, and
+            nothing has changed.
     """
 
     path: str
     offset: int
     data: Any
+    written: Callable[[], object] = _nothing
 
 
 class Replacement(NamedTuple):
@@ -144,6 +151,7 @@ def commit(
             _replace(join(root, new[0].path), held[new[0].path], new[0].write, progress)
             return {new[0].path}
         entries = []
+        written = [patch.written for group in by_path.values() for patch in group]  # of the first entries
         for path, group in by_path.items():
             entries += [Entry(PATCH, path, os.fstat(held[path]).st_size, p.offset, p.data) for p in group]
         found = Pending(root, journal_name(base, [*by_path, *(r.path for r in new)]))
@@ -151,7 +159,7 @@ def commit(
             for replacement in new:
                 entries.append(_stage(root, replacement, held[replacement.path]))
             if entries:
-                _write_journal(found, base, entries, held, progress)
+                _write_journal(found, base, entries, held, progress, written)
         except BaseException:
             if not progress.is_published:
                 _remove_staged(root, entries)
@@ -270,7 +278,12 @@ def _digest(fd: int) -> bytes:
 
 
 def _write_journal(
-    found: Pending, base: str, entries: list[Entry], held: Mapping[str, int], progress: CommitProgress
+    found: Pending,
+    base: str,
+    entries: list[Entry],
+    held: Mapping[str, int],
+    progress: CommitProgress,
+    written: list[Callable[[], object]],
 ) -> None:
     new = NewFile(found.path, force=False, locked=True)
     try:
@@ -280,9 +293,12 @@ def _write_journal(
                 readers &= os.fstat(held[entry.path]).st_mode
             os.fchmod(new.fd, stat.S_IRUSR | stat.S_IWUSR | readers)
         at = 0
-        for part in pieces(base, entries):
+        for number, part in enumerate(pieces(base, entries)):
             write_at(new.fd, [part], at)
             at += len(part)
+            index, is_data = divmod(number - 2, 2)  # behind the two of the header: the head and the data of each entry
+            if is_data and 0 <= index < len(written):
+                written[index]()
         inode = os.fstat(new.fd).st_ino
     except BaseException:
         new.discard()
@@ -332,6 +348,7 @@ def _copier(old: int, patches: list[Patch]) -> Callable[[int], None]:
             source.close()
         for patch in patches:
             write_at(fd, [patch.data], patch.offset)
+            patch.written()
 
     return write
 

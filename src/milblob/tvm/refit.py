@@ -9,6 +9,7 @@ from ..arguments import Names, names_in
 from ..dtypes import as_dtype
 from ..errors import MilblobError
 from ..formats.params import Parameter, is_lazy
+from ..progress import Counter, Progress
 from ..rewrite.destination import is_in_place
 from ..rewrite.refit import RefitReport, Refitted
 from ..values.cast import CastCounts, cast_array, is_castable
@@ -83,6 +84,7 @@ def refit(
     output: str | None,
     force: bool,
     dry_run: bool,
+    progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> RefitReport:
     """Give parameters of an archive new values: all of them or none. Arguments and result as of `milblob.refit`.
@@ -101,7 +103,10 @@ def refit(
             arrays: dict[str, dict[str, _Values]] = {}
             for row in targets:
                 arrays.setdefault(row.module.name, {})[row.key] = row.values
+            counter = Counter(progress, (row.module.params[row.key] for row in targets))
             library.with_params(arrays, target, force=force)
+            for row in targets:
+                counter.add_tensor(row.name, row.module.params[row.key])
         return report.without(given)
 
 

@@ -1,0 +1,37 @@
+"""Selection of tensors by name, for every function that has `select`: a glob, several, or a predicate."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import cast
+
+Select = str | Sequence[str] | Callable[[str], bool] | None
+"""A glob or exact name, several of them, or a function that is called with a name; None selects everything."""
+
+_WORDS = "a glob, several globs or a function"
+
+
+def selector(select: Select) -> Callable[[str], bool]:
+    """Return the function that says of a name whether it is selected.
+
+    A glob matches the whole name, case-sensitive: `*` any characters, also `/`; `?` one; `[ab]` one of several. Every
+    text also matches itself, so that a name with `[` in it needs no escape.
+
+    Raises:
+        TypeError: `select` is of another kind. ValueError: it has no glob at all.
+    """
+    if select is None:
+        return lambda _: True
+    if callable(select):
+        return select
+    if isinstance(select, bytes | bytearray) or not isinstance(select, Iterable):
+        raise TypeError(f"select: expected {_WORDS}, got {type(select).__name__}")
+    globs = (select,) if isinstance(select, str) else tuple(select)
+    for glob in cast("tuple[object, ...]", globs):
+        if not isinstance(glob, str):
+            raise TypeError(f"select: expected {_WORDS}, got {type(glob).__name__} among the globs")
+    if not globs:
+        raise ValueError("select: expected a glob or several, got none; None selects everything")
+    from fnmatch import fnmatchcase  # not brought by `import milblob`
+
+    exact = frozenset(globs)
+    patterns = [glob for glob in exact if any(sign in glob for sign in "*?[")]
+    return lambda name: name in exact or any(fnmatchcase(name, glob) for glob in patterns)

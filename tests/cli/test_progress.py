@@ -1,0 +1,91 @@
+"""The progress bar of every command that has one: on a terminal, after a second, gone at the end; never with -q."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import milblob
+from children import child_environment
+from editable_packages import make_package
+from milblob.cli import main
+
+# A second has passed whenever somebody looks at the clock.
+CODE = """
+import itertools, sys, time
+ticks = itertools.count()
+time.monotonic = lambda: next(ticks) * 2.0
+from milblob.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+COMMANDS = {
+    "stats": ["{model}"],
+    "diff": ["{model}", "{weights}"],
+    "match": ["{weights}", "{model}"],
+    "extract": ["{model}", "-o", "{out}.npz"],
+    "convert": ["{weights}", "{out}.bin"],
+    "pack": ["{weights}", "-o", "{out}.bin"],
+    "refit": ["{model}", "{weights}"],
+    "repack": ["{model}", "-o", "{out}.mlpackage", "--align", "4096"],
+}
+WRITING = ("extract", "convert", "pack", "repack")
+
+
+@pytest.fixture
+def places(tmp_path):
+    """Of a model, of a file with as many arrays of other values, and of what is written."""
+    model, weights = make_package(tmp_path, 1), tmp_path / "w.npz"
+    np.savez(weights, **{name: array + array.dtype.type(1) for name, array in milblob.load(model).items()})
+    return {"model": model, "weights": weights, "out": tmp_path / "out"}
+
+
+def on_a_terminal(arguments):
+    """Run a command; return what it has written to stderr, a terminal."""
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    command = [sys.executable, "-c", CODE, *arguments]
+    with subprocess.Popen(command, stderr=slave, stdout=subprocess.DEVNULL, env=child_environment()) as child:
+        os.close(slave)
+        data = b""
+        while True:
+            try:
+                chunk = os.read(master, 1 << 16)
+            except OSError:  # the other end is closed
+                break
+            if not chunk:
+                break
+            data += chunk
+    os.close(master)
+    assert child.returncode in (0, 1), data
+    return data.decode()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_bar(places, command):
+    arguments = [command, *(argument.format(**places) for argument in COMMANDS[command])]
+    force = ["--force"] if command in WRITING else []
+    assert "\x1b" not in on_a_terminal([*arguments, "-q"])
+    text = on_a_terminal([*arguments, *force])
+    lines = [part.removesuffix("\x1b[K") for part in text.split("\r") if part.endswith("\x1b[K")]
+    bars = [line for line in lines if line.startswith("[")]
+    assert bars and bars[-1].startswith(f"[{'#' * 30}] 100%") and all(len(bar) < 80 for bar in bars), text
+    assert any(name in bar for name in ("floats", "bytes", "ints") for bar in bars)
+    assert text[text.rindex("100%") :].partition("\r")[2].startswith("\x1b[K")  # taken back before anything is said
+
+
+def test_no_bar_without_a_terminal(places, capsys):
+    for command, arguments in COMMANDS.items():
+        force = ["--force"] if command in WRITING else []
+        assert main([command, *(argument.format(**places) for argument in arguments), *force]) in (0, 1)
+        assert "\r" not in capsys.readouterr().err
+
+
+def test_a_bar_fits_the_line(tmp_path, monkeypatch):
+    """A line that wraps could not be taken back."""
+    monkeypatch.setenv("COLUMNS", "60")
+    np.savez(tmp_path / "w.npz", **{"n" * 500: np.ones(8, np.float32)})
+    text = on_a_terminal(["pack", str(tmp_path / "w.npz"), "-o", str(tmp_path / "w.bin")])
+    bars = [part for part in text.split("\r") if part.startswith("[")]
+    assert bars and all(len(bar.removesuffix("\x1b[K")) == 59 for bar in bars), text

@@ -1,0 +1,160 @@
+"""`progress` of every function that has it: one signature, from the thread of the caller, and what an exception leaves."""
+
+import shutil
+import threading
+from itertools import accumulate
+
+import numpy as np
+import pytest
+
+import milblob
+from editable_packages import files_of, make_package
+from milblob.formats import npy_dir, npz, safetensors, weights
+from milblob.progress import Counter
+
+NAMES = ["floats", "bytes", "ints"]  # of make_package
+NBYTES = {"floats": 1200, "bytes": 70, "ints": 160}
+
+
+@pytest.fixture
+def package(tmp_path, request):
+    folder = tmp_path / "s"
+    folder.mkdir()
+    found = make_package(folder, 1)
+    if "two names" in request.node.name:  # a changed copy takes the place of such a file
+        (tmp_path / "other name").hardlink_to(next(found.rglob("weight.bin")))
+    return found
+
+
+def others():
+    """New values for every weight of the package, among them one that makes the model file longer."""
+    return {
+        "floats": np.full((3, 100), 7, "<f4"), "bytes": np.full(70, 7, "u1"), "ints": np.full(40, 7000, "<i4"),
+    }  # fmt: skip
+
+
+def saving(save, name, **options):
+    def run(package, progress):
+        with milblob.open(package, constants=True) as model:
+            save(model, str(package.parent / name), progress=progress, **options)
+
+    return run
+
+
+def write_listed(package, progress):
+    path = package.parent / "w.bin"
+    with milblob.open(package, constants=True) as model:
+        milblob.write_weights(model, path, listing=path.with_suffix(".json"), force=True, progress=progress)
+
+
+WORK = {
+    "diff": lambda package, progress: milblob.diff(milblob.load(package), others(), progress=progress),
+    "diff of models": lambda package, progress: milblob.diff(package, package, progress=progress),
+    "match": lambda package, progress: milblob.match(milblob.load(package), package, progress=progress),
+    "refit": lambda package, progress: milblob.refit(package, others(), progress=progress),
+    "refit to a copy": lambda package, progress: milblob.refit(
+        package, others(), output=package.parent / "copy.mlpackage", progress=progress
+    ),
+    "refit of a file of two names": lambda package, progress: milblob.refit(package, others(), progress=progress),
+    "repack": lambda package, progress: milblob.repack(
+        package, package.parent / "out.mlpackage", align=4096, progress=progress
+    ),
+    "repack in place": lambda package, progress: milblob.repack(package, package, align=4096, progress=progress),
+    "write_weights": saving(milblob.write_weights, "w.bin"),
+    "write_weights with a listing": write_listed,
+    "weights": saving(weights.save, "s.bin"),
+    "npz": saving(npz.save, "w.npz"),
+    "npy": saving(npy_dir.save, "folder"),
+    "safetensors": saving(safetensors.save, "w.safetensors"),
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_done_grows_to_the_total(package, name):
+    rows, threads = [], set()
+
+    def progress(*row):
+        threads.add(threading.get_ident())
+        rows.append(row)
+
+    WORK[name](package, progress)
+    assert threads == {threading.get_ident()}
+    names, done, totals = (list(column) for column in zip(*rows, strict=True))
+    assert all(type(name) is str and name for name in names) and all(type(n) is int for n in done + totals)
+    assert len(set(totals)) == 1 and done == sorted(done) and done[0] > 0 and done[-1] == totals[0]
+    if not name.startswith("repack"):  # which counts files as well
+        assert sorted(names) == sorted(NAMES)
+        assert names == NAMES or name.startswith(("diff", "refit"))  # which has an order of its own
+        assert done == list(accumulate(NBYTES[name] for name in names))
+    else:
+        assert set(NAMES) & set(names)
+
+
+class OwnError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("error", [OwnError, KeyError, ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("name", WORK)
+def test_an_exception_leaves_the_old_state(package, name, error):
+    if name == "write_weights with a listing":  # replaces a pair with other values
+        WORK[name](package, None)
+        milblob.refit(package, {"floats": np.full((3, 100), 3, "<f4")})
+    copy, count = shutil.copytree(package.parent, package.parent.parent / "copy") / package.name, []
+    WORK[name](copy, lambda *_: count.append(True))
+    before = files_of(package.parent)
+    for at in (1, len(count)):
+        calls = []
+
+        def progress(*_, calls=calls, at=at):
+            calls.append(True)
+            if len(calls) == at:
+                raise error("stop")
+
+        with pytest.raises(error) as caught:
+            WORK[name](package, progress)
+        assert caught.value.args == ("stop",) and files_of(package.parent) == before
+
+
+def test_nothing_is_asked_where_nobody_listens():
+    class Costly:
+        @property
+        def nbytes(self):
+            raise AssertionError("a size was asked for")
+
+    counter = Counter(None, [Costly()])
+    counter.add_tensor("a", Costly())
+    counter.add("a", 3)
+    assert counter.total_nbytes == 0
+
+
+def test_done_is_never_above_the_total():
+    """Of a file that grows meanwhile, too."""
+    rows = []
+    counter = Counter(lambda *row: rows.append(row))
+    counter.total_nbytes = 5
+    for _ in range(3):
+        counter.add("a", 3)
+    assert rows == [("a", 3, 5), ("a", 6, 6), ("a", 9, 9)]
+
+
+def test_refit_reports_no_weight_that_is_left_out(package):
+    rows = []
+    milblob.refit(package, others(), select="*s", mapping={"bytes": None}, progress=lambda *row: rows.append(row))
+    assert sorted(name for name, _, _ in rows) == ["floats", "ints"] and rows[-1][1:] == (1360, 1360)
+    rows.clear()
+    milblob.refit(package, others(), dry_run=True, progress=lambda *row: rows.append(row))
+    assert not rows  # nothing is written
+
+
+def test_refit_of_the_model_file_alone(package):
+    """Replaced by one renaming, without a journal."""
+    before, rows = files_of(package.parent), []
+
+    def progress(*row):
+        rows.append(row)
+        raise OwnError
+
+    with pytest.raises(OwnError):
+        milblob.refit(package, others(), select="ints", progress=progress)
+    assert rows == [("ints", 160, 160)] and files_of(package.parent) == before
