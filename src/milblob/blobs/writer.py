@@ -451,9 +451,7 @@ class BlobWriter:
         elif self._pid != os.getpid():
             self._let_go(undo=True)
         else:
-            with (
-                self._turn.lock
-            ):  # wait for a writing thread: it must not write to a closed descriptor
+            with self._turn.lock:  # wait for a writing thread: it must not write to a closed descriptor
                 self._let_go(undo=True)
 
     def __del__(self) -> None:
