@@ -1,4 +1,4 @@
-"""Files of arrays: which format a path is of."""
+"""Opening files of arrays: which format a path has."""
 
 import os
 
@@ -12,7 +12,7 @@ LISTINGS = (".json", ".mil")
 
 
 def is_array_file(path: str) -> bool:
-    """Whether a path is one that `open_arrays` takes: by its suffix; of a directory, by what is in it."""
+    """Whether `open_arrays` takes a path: judged by its suffix; for a directory, by its contents."""
     if paths.is_directory(path):
         names = os.listdir(path)
         return any(name.endswith(".npy") for name in names) and not {"Manifest.json", "model.mil", "model0"} & {*names}
@@ -27,13 +27,13 @@ def open_arrays(path: str | os.PathLike[str], *, max_nbytes: int | None = None) 
         max_nbytes: as for `milblob.open`.
 
     Returns:
-        Mapping from names to `StoredArray`; a context manager. Arrays lie over the mapped file wherever it holds their
-        elements, and stay valid after closing. What milblob noted about dtypes that the format lacks is heeded.
+        Mapping from names to `StoredArray`; a context manager. Arrays are zero-copy over the mapped file wherever it
+        holds their elements, and stay valid after closing. milblob's notes restore dtypes that the format lacks.
 
     Raises:
         OSError: it cannot be opened.
         FormatError: it is broken. UnsupportedError: another format; safetensors without its library.
-        What an array is is looked at when it is asked for, and raises the same errors.
+        An array is examined when it is accessed, which raises the same errors.
     """
     path = os.fsdecode(os.fspath(path))
     suffix = os.path.splitext(path)[1].lower()

@@ -1,4 +1,4 @@
-"""Writing tensors to a format that follows from the name of the output."""
+"""Writing tensors in a format chosen by the output's name."""
 
 import os
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def save(
 
     Args:
         tensors: name -> Tensor or StoredArray.
-        path: ends in .npz or .safetensors; a directory that exists, or ends in a slash, or has no suffix, is one.
+        path: ends in .npz or .safetensors; an existing directory, a final slash or no suffix means a directory.
         force: replace what is there: a file, or a directory that an earlier call has made.
         progress: told of each tensor.
         packed: see `elements.elements`.
