@@ -1,7 +1,7 @@
-/* base.h: what every header shares: status codes, the error report, little-endian access, checked arithmetic.
+/* base.h: shared by every header: status codes, the error report, little-endian access, checked arithmetic.
  *
  * No header here includes Python.h, allocates or prints. A function that can fail returns an mb_status and, where it
- * takes an mb_error, fills it; words are made one layer up (_codec.pyx), where file names and paths are known. */
+ * takes an mb_error, fills it; messages are made one layer up (_codec.pyx), where file names and paths are known. */
 #ifndef MILBLOB_BASE_H
 #define MILBLOB_BASE_H
 
@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* a * b + c rounds twice, everywhere: a compiler that makes it one fused operation where a tier has that would give each
- * tier bits of its own. gcc does so only without -std=c11 or c17 (then -ffp-contract=off is needed). */
+/* a * b + c rounds twice in every tier: fusing the two operations where a CPU can would give each tier different bits. gcc
+ * does not fuse with -std=c11 or c17; otherwise -ffp-contract=off is needed. */
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #elif defined(_MSC_VER)
@@ -28,9 +28,9 @@
 #define MB_KERNEL static __attribute__((noinline, unused))
 #endif
 
-/* Somebody may change a source while it is read: another thread, or another process through a mapped file. What was copied
- * from it before MB_ONCE() is not read from it again after: without that, a compiler may look twice, and what was checked
- * need not be what is used. Costs no instruction. */
+/* The source may change while it is read: by another thread, or by another process through a mapped file. Values copied
+ * from it before MB_ONCE() are not read from it again afterwards. Without it, a compiler may read twice, and the value used
+ * may differ from the one checked. Costs no instruction. */
 #if defined(_MSC_VER)
 #include <intrin.h>
 #define MB_ONCE() _ReadWriteBarrier()
@@ -62,7 +62,7 @@ typedef enum mb_status {
     MB_RANK,        /* a tensor type whose rank is `expected` lists `got` dimensions */
     MB_TYPE,        /* a value with no type, or whose type cannot hold it */
     MB_EDGE,        /* an edit of `got` bytes that does not begin and end where fields do */
-    MB_CHANGED      /* a source that somebody changed between two readings: the first one counted `expected` */
+    MB_CHANGED      /* a source changed between two readings: the first one counted `expected` */
 } mb_status;
 
 /* Filled when a function returns anything but MB_OK. The meaning of `expected` and `got` stands beside each code. */
@@ -84,7 +84,7 @@ static inline mb_status mb_fail(mb_error *error, mb_status status, uint64_t offs
     return status;
 }
 
-/* Little-endian loads and stores at any alignment. Bytes are put together by shifts, so the host's order and alignment
+/* Little-endian loads and stores at any alignment. Bytes are combined by shifts, so the host's order and alignment
  * rules do not matter; compilers turn each into one move where they can. */
 MB_STEP uint32_t mb_load_u32(const uint8_t *src) {
     return (uint32_t)src[0] | (uint32_t)src[1] << 8 | (uint32_t)src[2] << 16 | (uint32_t)src[3] << 24;

@@ -1,4 +1,4 @@
-/* build.h: how this was compiled, in words. */
+/* build.h: how this was compiled, as text. */
 #ifndef MILBLOB_BUILD_H
 #define MILBLOB_BUILD_H
 

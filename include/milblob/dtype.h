@@ -1,7 +1,7 @@
-/* dtype.h: the one table of element types. Python's DType enum is built from it when milblob is imported.
+/* dtype.h: the only table of element types. Python's DType enum is built from it when milblob is imported.
  *
  * A row: X(NAME, MIL text, MIL code, blob code, bits per element, TensorValue field that coremltools writes).
- * The two numberings differ (FLOAT16 is 10 in a Program and 1 in a blob file) and are never mixed: a variable is called
+ * The two numberings differ (FLOAT16 is 10 in a Program and 1 in a blob file) and must not be mixed: variables are named
  * mil_code or blob_code. Blob code 0 means that blob files cannot hold the type. STRING has no size: its bits are 0. */
 #ifndef MILBLOB_DTYPE_H
 #define MILBLOB_DTYPE_H
@@ -73,7 +73,7 @@ static const mb_dtype mb_dtypes[] = {
 
 enum { MB_DTYPE_COUNT = sizeof(mb_dtypes) / sizeof(mb_dtypes[0]) };
 
-/* The row of a code, or NULL. Twenty-two rows: a switch or index table would save nothing that can be measured. */
+/* The row of a code, or NULL. Twenty-two rows: a switch or an index table would not be measurably faster. */
 static inline const mb_dtype *mb_dtype_of_blob_code(uint32_t blob_code) {
     if (blob_code == 0) return NULL;
     for (size_t i = 0; i < MB_DTYPE_COUNT; i++)

@@ -7,7 +7,7 @@ from _typeshed import ReadableBuffer, WriteableBuffer
 
 from .errors import FormatError, UnsupportedError
 
-# NumPy's arrays are no Buffer to a type checker before Python 3.12.
+# Before Python 3.12, type checkers do not accept NumPy's arrays as Buffer.
 _In: TypeAlias = ReadableBuffer | np.ndarray[Any, Any]
 _Out: TypeAlias = WriteableBuffer | np.ndarray[Any, Any]
 

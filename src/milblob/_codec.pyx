@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # cython: embedsignature=True, freethreading_compatible=True, auto_pickle=False
-"""The compiled core: owns buffers, drops the GIL around work that grows with the data, turns a C status into an exception.
+"""The compiled core: owns buffers, drops the GIL for work that grows with the data, turns C statuses into exceptions.
 
-C knows bytes and counts (include/milblob), Python owns names and files. Offsets and sizes are in bytes unless a name says
-otherwise. Only `Buffer` keeps a reference to a buffer, until the last array made from it is gone.
+C knows bytes and counts (include/milblob); Python owns names and files. Offsets and sizes are in bytes unless a name says
+otherwise. Only `Buffer` holds a reference to a buffer, until the last array over it is gone.
 """
 
 cimport cython
@@ -43,15 +43,15 @@ def dtype_table():
                  for i in range(C.MB_DTYPE_COUNT))
 
 
-@cython.no_gc  # a cycle through it would let the collector break the exporter (a memoryview) while it is still held
+@cython.no_gc  # in a cycle, the collector could release the exporter (a memoryview) while it is still held
 cdef class Buffer:
     """A held read-only view of any C-contiguous buffer, and an exporter of it.
 
-    NumPy arrays made over a Buffer keep it alive, and it keeps the exporter (an mmap, bytes, ...) locked: a mapping with
-    live arrays cannot be unmapped under them. The view is released when the Buffer and all arrays over it are gone.
+    NumPy arrays over a Buffer keep it alive, and it keeps the exporter (an mmap, bytes, ...) locked: a mapping cannot be
+    unmapped under live arrays. The view is released when the Buffer and all arrays over it are gone.
 
     Args:
-        source: any object with the buffer protocol; strided ones are refused with BufferError.
+        source: any object with the buffer protocol; strided ones raise BufferError.
         name: what messages call these bytes, usually the file's path; None for memory.
     """
     cdef Py_buffer view
@@ -63,7 +63,7 @@ cdef class Buffer:
     def __cinit__(self, source, name=None):
         try:
             PyObject_GetBuffer(source, &self.view, PyBUF_SIMPLE)
-        except ValueError as error:  # NumPy's word for a strided array
+        except ValueError as error:  # NumPy raises this for a strided array
             raise BufferError(str(error)) from None
         self.held = True
         self.data = <const uint8_t *>self.view.buf
@@ -87,7 +87,7 @@ cdef _span_check(Buffer buffer, uint64_t offset, uint64_t nbytes):
         raise FormatError(words, offset=offset, file=buffer.name)
 
 
-# The one table from a status to words. MB_VERSION and a range error of one element have classes or values of their own.
+# The only table from a status to a message. MB_VERSION and a range error of one element have their own classes or values.
 _WORDS = {
     <int>C.MB_TRUNCATED: "{what}: expected {expected} more bytes, got {got}",
     <int>C.MB_SENTINEL: "{what}: expected 0x{expected:08x}, got 0x{got:08x}",
@@ -122,7 +122,7 @@ cdef _error(C.mb_error *e, name, str where=""):
     return FormatError(message, offset=e.offset, file=name, where=where)
 
 
-# One module, its functions by subject. What they share stands above.
+# One module; its functions are grouped by subject in .pxi files. What they share is above.
 include "codec/blobs.pxi"
 include "codec/casts.pxi"
 include "codec/differences.pxi"

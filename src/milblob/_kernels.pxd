@@ -1,4 +1,4 @@
-# Every C function and type that _codec.pyx may use. The headers hold the documentation.
+# Every C function and type that _codec.pyx may use. The headers document them.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from "milblob/base.h" nogil:

@@ -1,4 +1,4 @@
-/* blob.h: blob v2 storage files ("weight.bin"): the header, one record, and the walk over all of them.
+/* blob/blob.h: blob v2 storage files ("weight.bin"): the header, one record, and the walk over all of them.
  *
  *   0    storage header, 64 bytes: count u32, version u32 (2), reserved
  *   64   record metadata, 64 bytes: sentinel u32, dtype u32, sizeInBytes u64, offset u64, padding_size_in_bits u64, reserved
@@ -39,7 +39,7 @@ static inline mb_status mb_blob_header(const uint8_t *file, uint64_t file_nbytes
     return MB_OK;
 }
 
-/* Whether 64 bytes of metadata at `offset` lie inside the file and behind its header. */
+/* Whether 64 bytes of metadata at `offset` lie inside the file and after its header. */
 static inline mb_status mb_blob_record_bounds(uint64_t file_nbytes, uint64_t offset, mb_error *error) {
     if (offset < MB_BLOB_HEADER_NBYTES || offset > file_nbytes || file_nbytes - offset < MB_BLOB_RECORD_NBYTES)
         return mb_fail(error, MB_BOUNDS, offset, MB_BLOB_RECORD_NBYTES, file_nbytes, "record metadata");

@@ -1,4 +1,4 @@
-/* store.h: the metadata of blob v2 records, written. blob.h has the layout and reads it. */
+/* blob/store.h: writes the header and record metadata of blob v2 files. blob.h has the layout and reads them. */
 #ifndef MILBLOB_STORE_H
 #define MILBLOB_STORE_H
 
@@ -23,8 +23,8 @@ static inline void mb_blob_record_store(uint8_t *dst, uint32_t blob_code, uint64
     memset(dst + 32, 0, MB_BLOB_RECORD_NBYTES - 32);
 }
 
-/* Where the next record goes in a file whose last data ends at `end`: its metadata at the next multiple of 64, which is
- * where a walk looks for it, and its data at the next multiple of `align` behind that.
+/* Where the next record goes in a file whose last data ends at `end`: its metadata at the next multiple of 64, where a walk
+ * looks for it, and its data at the next multiple of `align` after that.
  * in   align: a power of two, 64 or more      out  *offset, *data_offset      false: past 64 bits                      */
 static inline bool mb_blob_place(uint64_t end, uint64_t align, uint64_t *offset, uint64_t *data_offset) {
     uint64_t at, data;

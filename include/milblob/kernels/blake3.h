@@ -1,15 +1,16 @@
-/* blake3.h: the hash function BLAKE3, 32 bytes, without key or context.
+/* kernels/blake3.h: the hash function BLAKE3, 32 bytes, without key or context.
  *
  * Chosen because it is a cryptographic hash that keeps up with memory: chunks of 1024 bytes are leaves of a binary tree,
  * so eight or sixteen of them fit into the lanes of vectors, and stretches of one array can go to several threads. Other
  * programs compute the same (b3sum), so a hash can be checked without milblob.
  *
  * A compression mixes a block of 64 bytes into a chaining value of eight words: seven rounds of eight quarter-rounds G,
- * between which the block's words change places. A chunk is up to sixteen compressions in a row; a parent is one, over the
- * chaining values of its two children. In the tree each left subtree is complete and as large as can be: which is to pair
- * neighbours level by level, an odd last one going up as it is. So the chaining values of equal stretches of a power of
- * two chunks can be computed apart (mb_blake3_stretch) and joined by the same rule (mb_blake3_join). The last compression
- * of all is marked ROOT.
+ * A compression mixes a block of 64 bytes into a chaining value of eight words: seven rounds of eight quarter-rounds G,
+ * between which the block's words are permuted. A chunk is up to sixteen compressions in a row; a parent is one, over the
+ * chaining values of its two children. In the tree each left subtree is complete and as large as possible: pairing
+ * neighbours level by level, with an odd last one promoted unchanged, gives that tree. So the chaining values of equal
+ * stretches of a power of two chunks can be computed separately (mb_blake3_stretch) and joined by the same rule
+ * (mb_blake3_join). The last compression of all is marked ROOT.
  *
  * Spec: "BLAKE3: one function, fast everywhere", O'Connor, Aumasson, Neves, Wilcox-O'Hearn, version of 2021-11-18. */
 #ifndef MILBLOB_BLAKE3_H
@@ -58,7 +59,7 @@ MB_KERNEL void mb_blake3_compress(uint32_t cv[8], const uint8_t *block, uint32_t
     for (unsigned i = 0; i < 8; i++) cv[i] = v[i] ^ v[i + 8];
 }
 
-/* Chaining values of count inputs that lie one behind the other: whole chunks (block_count 16), numbered from `chunk`
+/* Chaining values of count consecutive inputs: whole chunks (block_count 16), numbered from `chunk`
  * on, or pairs of children (block_count 1, chunk 0). dst may be where src is.
  * in   src: 64 * block_count * count bytes, any alignment      out  dst: 32 * count bytes
  * over-reads: none      fails: never                                                                                   */

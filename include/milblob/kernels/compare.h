@@ -1,14 +1,14 @@
-/* compare.h: how far two arrays of any dtypes are from each other: counts, the largest difference, and six sums.
+/* kernels/compare.h: differences between two arrays of any dtypes: counts, the largest difference, and six sums.
  *
  * Elements become numbers in blocks of MB_COMPARE_BLOCK that stay in the first cache: float32 where it holds every value of
- * the dtype, else float64. Differences and sums are float64. A kernel does a block in which everything is finite; the few
- * others, and integers of 64 bits, which float64 does not hold, are done element by element.
+ * the dtype, else float64. Differences and sums are float64. A kernel handles a block in which everything is finite; the few
+ * other blocks, and 64-bit integers, which float64 cannot hold, are handled element by element.
  *
- * What a difference is: equal numbers differ by nothing, 0 and -0 among them. NaNs are equal if their bits agree
- * (those of different dtypes, if they agree as float64), infinities if they have the same sign. Anything else that is not
- * finite on either side is `mismatched`: unequal, outside any tolerance, and no part of the sums, like the equal ones.
+ * Equal numbers do not differ; 0 equals -0. NaNs are equal if their bits agree (for different dtypes, if they agree as
+ * float64), infinities if they have the same sign. Any other pair that is not finite on either side is `mismatched`:
+ * unequal, outside any tolerance, and not part of the sums; nor are equal non-finite pairs.
  *
- * Four lanes in a fixed order: every tier gives the same bits. Sums of a block are added to those of the whole, so that the
+ * Four lanes in a fixed order: every tier gives the same bits. The sums of each block are added to the total, so the
  * relative error of a sum of positive terms is at most about (MB_COMPARE_BLOCK / 4 + blocks) * 2^-53. */
 #ifndef MILBLOB_COMPARE_H
 #define MILBLOB_COMPARE_H
@@ -133,7 +133,7 @@ static inline void mb_wide_numbers(double *dst, uint32_t mil_code, const uint8_t
 typedef bool (*mb_compare_f32_kernel)(const float *a, const float *b, uint32_t count, mb_tolerance tolerance, mb_comparison *part);
 typedef bool (*mb_compare_f64_kernel)(const double *a, const double *b, uint32_t count, mb_tolerance tolerance, mb_comparison *part);
 
-/* The lanes of a block, put together. */
+/* The lanes of a block, combined. */
 static inline bool mb_compare_finish(const double sums[MB_COMPARE_SUMS][4], const double *most, const uint64_t *unequal, const uint64_t *outside, mb_comparison *part) {
     memset(part, 0, sizeof *part);
     for (int s = 0; s < MB_COMPARE_SUMS; s++) part->sums[s] = (sums[s][0] + sums[s][1]) + (sums[s][2] + sums[s][3]);

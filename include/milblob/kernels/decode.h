@@ -1,8 +1,8 @@
-/* decode.h: dense values of compressed weights, any range of them, in one pass.
+/* kernels/decode.h: dense values of compressed weights: any range of them, in one pass.
  *
- * A chunk of elements that stays in the cache is unpacked to bytes, spread by a mask if there is one, and turned into
- * results run by run, a run being the elements that share a scale or a palette. All functions take the range
- * [begin, begin + count) of the result, so that slices cost what they hold and threads share the work. */
+ * A cache-sized chunk of elements is unpacked to bytes, expanded by a mask if there is one, and converted run by run; the
+ * elements of a run share a scale or a palette. All functions take the range [begin, begin + count) of the result, so the
+ * cost of a slice depends on its size, and threads can share the work. */
 #ifndef MILBLOB_DECODE_H
 #define MILBLOB_DECODE_H
 
@@ -10,7 +10,7 @@
 
 enum { MB_CHUNK = 2048, MB_GRID_NDIM = 160, MB_PARAMETERS = 256 };
 
-/* Elements as they are stored. With a mask, they are those of its set bits. */
+/* Elements in their stored form. With a mask, they are those of its set bits. */
 typedef struct mb_source {
     const uint8_t *data;
     uint64_t count;      /* elements in data */

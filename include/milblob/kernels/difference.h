@@ -1,4 +1,4 @@
-/* difference.h: two whole arrays, compared with the kernels of a tier; and a hash that no order of elements changes. */
+/* kernels/difference.h: compares two whole arrays with a tier's kernels; and an order-independent hash of elements. */
 #ifndef MILBLOB_DIFFERENCE_H
 #define MILBLOB_DIFFERENCE_H
 

@@ -1,9 +1,9 @@
-/* distinct.h: how many different values a stream of 64-bit keys has: exactly up to MB_DISTINCT_EXACT, then estimated.
+/* kernels/distinct.h: counts the distinct values in a stream of 64-bit keys: exactly up to MB_DISTINCT_EXACT, then estimated.
  *
  * The exact part is a hash set. When it is full its members go into a HyperLogLog sketch of 2^14 registers, and everything
  * after them too: a register holds the longest run of zeros that a hash began with, and the estimate (Ertl 2017, "New
  * cardinality estimation algorithms for HyperLogLog sketches", equation for the improved raw estimator) has a standard
- * error of 0.8%. Neither depends on the order of the keys, so parts of an array may be counted apart and put together. */
+ * error of 0.8%. Neither depends on the order of the keys, so parts of an array can be counted separately and merged. */
 #ifndef MILBLOB_DISTINCT_H
 #define MILBLOB_DISTINCT_H
 
@@ -14,7 +14,7 @@
 #define MB_DISTINCT_NBITS 14u
 #define MB_DISTINCT_REGISTERS (1u << MB_DISTINCT_NBITS)
 
-/* 2 MiB, from the caller; what is not needed is not touched. All zero is an empty one. */
+/* 2 MiB, from the caller; only the part in use is touched. All zero is an empty one. */
 typedef struct mb_distinct {
     uint64_t slots[MB_DISTINCT_SLOTS]; /* 0: free */
     uint8_t registers[MB_DISTINCT_REGISTERS];

@@ -1,8 +1,8 @@
-/* expand.h: sparse elements to dense ones, by a mask of one bit each, least significant bit first.
+/* kernels/expand.h: expands sparse elements to dense ones, by a mask of one bit each, least significant bit first.
  *
- * A set bit takes the next of the nonzero elements, a clear one is a zero. Without branches: read the next element, keep
- * it or not, step on or not. That reads one element too many where no bit is left to be set, so the quick loop stops
- * while a whole byte of the mask can still be served, and the careful one does the rest. */
+ * A set bit takes the next nonzero element, a clear one gives a zero. Without branches: read the next element, keep it or
+ * not, advance or not. That reads one element too many if no set bit is left, so the fast loop stops while a whole byte of
+ * the mask can still be served, and the careful one finishes. */
 #ifndef MILBLOB_EXPAND_H
 #define MILBLOB_EXPAND_H
 

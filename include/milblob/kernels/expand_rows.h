@@ -1,7 +1,7 @@
-/* expand_rows.h: the table with which a shuffle of bytes expands elements by a mask.
+/* kernels/expand_rows.h: the table with which a byte shuffle expands elements by a mask.
  *
- * For every byte of a mask: twice the number of the one of the next eight elements that stands at each of its bits, which
- * is how many are set below; where the bit is clear 0x80, for which a shuffle gives zero. */
+ * For every byte of a mask and each of its eight bits: if the bit is set, twice the index of the element that goes there,
+ * which is the number of set bits below; if it is clear, 0x80, for which a shuffle gives zero. */
 #ifndef MILBLOB_EXPAND_ROWS_H
 #define MILBLOB_EXPAND_ROWS_H
 

@@ -1,8 +1,8 @@
-/* float.h: float32, float16 and bfloat16 into each other, in all six directions.
+/* kernels/float.h: casts between float32, float16 and bfloat16, in all six directions.
  *
  * All three have a sign, an exponent and a fraction: 1+8+23, 1+5+10, 1+8+7 bits. Widening is exact. Narrowing rounds to
- * nearest, ties to even: adding half of the last kept place less one, plus the last kept bit, carries exactly when IEEE
- * 754 rounds up, and a carry out of the fraction is the next exponent, as it should be. float16 <-> bfloat16 goes through
+ * nearest, ties to even: adding half of the last kept place minus one, plus the last kept bit, carries exactly when IEEE
+ * 754 rounds up, and a carry out of the fraction correctly increments the exponent. float16 <-> bfloat16 goes through
  * float32, which holds both exactly, so it rounds once.
  *
  * NaNs are what NumPy (float16) and ml_dtypes (bfloat16) make of them, bit for bit, on every machine:
@@ -12,7 +12,7 @@
  * This is why the steps work on bit patterns: conversion instructions would quiet signalling NaNs.
  *
  * A step takes and gives bits in the low end of a uint32_t. Conditions are masks, not branches or ?:, because gcc's
- * vectoriser takes those only as long as nothing costly stands behind them. */
+ * vectoriser takes those only as long as nothing costly follows them. */
 #ifndef MILBLOB_FLOAT_H
 #define MILBLOB_FLOAT_H
 

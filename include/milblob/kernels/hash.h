@@ -1,6 +1,5 @@
-/* hash.h: a fast 64-bit hash that tells candidates for equality from the rest. It is no checksum and proves nothing:
- * who acts on equality compares the bytes. The value depends on the seed and may change between versions; it is never
- * stored. */
+/* kernels/hash.h: a fast 64-bit hash that selects candidates for equality. It proves nothing: compare the bytes before
+ * relying on equality. The value depends on the seed and may change between versions; it is never stored. */
 #ifndef MILBLOB_HASH_H
 #define MILBLOB_HASH_H
 
@@ -13,8 +12,7 @@ MB_STEP uint64_t mb_hash_mix(uint64_t lane, uint64_t word) {
     return lane ^ lane >> 29;
 }
 
-/* Hash nbytes bytes at any alignment. Four lanes, so that four multiplications are under way at once: the speed is that
- * of memory.
+/* Hash nbytes bytes at any alignment. Four lanes keep four multiplications in flight, so the speed is that of memory.
  * over-reads: none      fails: never                                                                                  */
 MB_KERNEL uint64_t mb_hash(const uint8_t *src, uint64_t nbytes, uint64_t seed) {
     uint64_t lanes[4] = {seed, ~seed, seed ^ MB_HASH_K, ~seed ^ MB_HASH_K};

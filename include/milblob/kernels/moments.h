@@ -1,17 +1,17 @@
-/* moments.h: count, extremes, sum, spread and special values of an array.
+/* kernels/moments.h: count, extremes, sum, spread and special values of an array.
  *
  * Elements become float64 first. Those of 32 and 64 bits do so in blocks of MB_MOMENTS_BLOCK that stay in the first
  * cache: one loop over a block counts and sums, a second adds up the squared distances from the block's own mean, and
- * blocks are put together by the rule of Chan, Golub and LeVeque (1979), with compensated sums (Neumaier 1974). Nothing is
- * ever computed as the difference of two large sums, so a spread that is small beside the mean is right too. Elements of
- * fewer bits come as (value, how often) from a tally; then the mean is known before distances are taken.
+ * blocks are merged by the rule of Chan, Golub and LeVeque (1979), with compensated sums (Neumaier 1974). Nothing is ever
+ * computed as the difference of two large sums, so a spread that is small compared with the mean is accurate too. Elements
+ * of fewer bits come from a tally as (value, count); then the mean is known before distances are taken.
  *
- * What the results are good for, with u = 2^-53 and only finite elements counted: |error of sum| <= 2^-45 * (sum of |x|);
+ * Precision, with u = 2^-53 and only finite elements counted: |error of sum| <= 2^-45 * (sum of |x|);
  * relative error of the standard deviation <= 2^-44 * (1 + |mean| / deviation). From a tally both are 2^-50. Counts,
  * extremes and everything else are exact; int64 and uint64 keep their extremes as integers. A sum or spread that leaves
  * the range of float64 is infinite, as with NumPy.
  *
- * The loops are plain C in eight lanes, whose order is fixed: every tier gives the same bits. */
+ * The loops are plain C in eight lanes with a fixed order: every tier gives the same bits. */
 #ifndef MILBLOB_MOMENTS_H
 #define MILBLOB_MOMENTS_H
 

@@ -1,4 +1,4 @@
-/* palette.h: indices, one byte each, to the entries of a palette. */
+/* kernels/palette.h: looks up palette entries by indices of one byte each. */
 #ifndef MILBLOB_PALETTE_H
 #define MILBLOB_PALETTE_H
 

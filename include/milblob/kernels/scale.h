@@ -1,8 +1,8 @@
-/* scale.h: scale * (element - offset), rounded as coremltools rounds.
+/* kernels/scale.h: scale * (element - offset), rounded as coremltools rounds.
  *
- * Everything is computed in float32, which is the same as computing in float16 and rounding after each step, provided that
- * each result is rounded to float16: 24 bits of fraction are more than twice 11 and two, so rounding twice does no harm.
- * What has to be rounded in between depends on the dtypes, hence three kinds of output:
+ * Everything is computed in float32, which equals computing in float16 and rounding after each step, provided that each
+ * result is rounded to float16: 24 bits of fraction are more than twice 11 plus two, so double rounding is harmless. What
+ * is rounded in between depends on the dtypes, hence three kinds of output:
  *   MB_TO_F32          nothing
  *   MB_TO_F16          the element (if it was a float32) and the result, the difference not: offsets that are integers
  *                      (differences of bytes are exact) or float32 (NumPy then computes in float32)

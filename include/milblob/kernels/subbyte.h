@@ -1,9 +1,9 @@
-/* subbyte.h: packed 1, 2, 3, 4 and 6-bit integers <-> one byte per element.
+/* kernels/subbyte.h: packed 1, 2, 3, 4 and 6-bit integers <-> one byte per element.
  *
  * A packed array is one bit stream, least significant bit first: element i is bits [i*n, i*n + n), counted from bit 0 of
- * byte 0. Eight elements are exactly n bytes, so whole groups of eight are done in one 64-bit word and never straddle;
- * the tail is a group that is filled up with zeros. One byte per element in memory is zero-extended, for int4 too: that
- * is how ml_dtypes keeps it (-1 is 0x0F). */
+ * byte 0. Eight elements are exactly n bytes, so whole groups of eight fit one 64-bit word and never straddle; the tail is a
+ * group padded with zeros. One byte per element in memory is zero-extended, also for int4: ml_dtypes stores it that way
+ * (-1 is 0x0F). */
 #ifndef MILBLOB_SUBBYTE_H
 #define MILBLOB_SUBBYTE_H
 
@@ -56,7 +56,7 @@ MB_STEP void mb_pack_groups(uint8_t *dst, const uint8_t *src, uint64_t groups, c
 /* Pack count elements, one per input byte, to nbits (1, 2, 3, 4 or 6) each.
  * in   src: count bytes; lo..hi: the range as int8 where is_signed, else as uint8      out  dst: mb_packed_nbytes bytes
  * over-reads: none      fails: MB_RANGE (index in error->expected, value in error->got); dst is then unspecified
- * Every element is read once, into a block: src may change, and what was checked is what is packed, and what is told.
+ * Every element is read once, into a block: src may change; the values checked are those packed and reported.
  * spec: MILBlob/SubByteTypes.cpp (unused high bits of the last byte are 0)                                             */
 MB_KERNEL mb_status mb_pack_bits(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
     const uint8_t mask = (uint8_t)((1u << nbits) - 1), shift = (uint8_t)(0 - lo), span = (uint8_t)(hi - lo);

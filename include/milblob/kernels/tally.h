@@ -1,13 +1,13 @@
-/* tally.h: how often each pattern of 16 bits occurs in an array.
+/* kernels/tally.h: counts how often each pattern of 16 bits occurs in an array.
  *
- * Whatever one can ask of an array of elements of 1, 2, 4, 8 or 16 bits follows from these 65536 numbers, exactly and
- * without looking at the array again: two bytes, four nibbles or sixteen bits are one pattern, which is taken apart when
- * counting is over. So one short loop is the whole pass for every such dtype. Its cost is that of the table: the low 16
- * bits of each number stand alone in 128 KiB, of which real weights use a part that the first cache holds; a number that
- * wraps there, once in 65536 times, carries into `high`.
+ * All statistics of an array of elements of 1, 2, 4, 8 or 16 bits follow from these 65536 counts, exactly and without
+ * reading the array again: two bytes, four nibbles or sixteen bits form one pattern, which is split when counting is
+ * over. So one short loop is the whole pass for every such dtype. Its cost is that of the table: the low 16 bits of each
+ * count are stored separately in 128 KiB; the part that real weights use fits the first cache. A count that wraps there,
+ * once in 65536 times, carries into `high`.
  *
- * An array of few elements must not pay for 65536 numbers: as long as at most MB_TALLY_LIST elements are counted, the
- * patterns that occurred are also listed, and only those are looked at and cleared afterwards. */
+ * A small array must not pay for 65536 counts: up to MB_TALLY_LIST elements, the patterns that occurred are also listed,
+ * and only those are read and cleared afterwards. */
 #ifndef MILBLOB_TALLY_H
 #define MILBLOB_TALLY_H
 
@@ -59,7 +59,7 @@ MB_KERNEL void mb_tally_patterns(mb_tally *tally, const uint8_t *src, uint64_t c
 static inline bool mb_tally_unpacks(unsigned nbits) { return nbits == 3 || nbits == 6; }
 
 /* Count `count` elements of nbits (1, 2, 3, 4, 6, 8 or 16), packed as blob files hold them; all calls between two
- * mb_tally_gather with the same nbits. Bits behind the last element are not looked at.
+ * mb_tally_gather with the same nbits. Bits after the last element are ignored.
  * in   src: mb_packed_nbytes(count, nbits) bytes (2 * count for 16), any alignment
  * over-reads: none      fails: never                                                                                   */
 MB_KERNEL void mb_tally_elements(mb_tally *tally, const uint8_t *src, uint64_t count, unsigned nbits) {

@@ -1,4 +1,4 @@
-/* varint.h: arrays of protobuf varints, the payload of TensorValue's ints, longInts and bools.
+/* kernels/varint.h: arrays of protobuf varints, the payload of TensorValue's ints, longInts and bools.
  *
  * A varint holds seven bits a byte, lowest first; the top bit of a byte says that another follows. A negative int32 or
  * int64 is its 64-bit two's complement, ten bytes. The kernels below look at eight bytes at a time: `~word & HIGH` has
@@ -156,7 +156,7 @@ static inline const uint8_t *mb_varint_boundary(const uint8_t *src, uint64_t nby
          * is why the last part stops early. Each part ends at a boundary, so its elements are exactly its own. */ \
         const uint8_t *last = src + nbytes - 10; \
         const uint8_t *stop[2] = {end[0] < last ? end[0] : last, last}; \
-        /* The bounds on what is written do not rest on the counts alone: somebody may change the bytes meanwhile. */ \
+        /* The bounds of writing do not rest on the counts alone: another thread may change the bytes meanwhile. */ \
         type *limit[2] = {dst + first, dst + count}; \
         uint64_t left = first < count - first ? first : count - first; \
         while (bad == 0 && left >= 8 && at[0] < stop[0] && at[1] < stop[1]) { \

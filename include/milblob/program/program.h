@@ -1,16 +1,16 @@
-/* program.h: the one-pass scan of a serialized Program (MIL.proto): where every tensor constant is.
+/* program/program.h: the one-pass scan of a serialized Program (MIL.proto) that finds every tensor constant.
  *
- * The scan looks at the head of each message once and steps over payloads by their length, so its cost is the number of
- * messages, not the bytes of the weights, and a mapped file of any size is touched only where messages begin. It finds
+ * The scan reads the head of each message once and skips payloads by their length, so its cost is the number of messages,
+ * not the bytes of the weights, and a mapped file of any size is touched only where messages begin. It finds
  * constants in `const` attributes, other operations' attributes and inputs, lists, tuples and dictionaries, nested
  * blocks, every function and specialization, and in attributes of the Program, its functions and blocks.
  *
  * Results are rows in five tables that the caller owns. Rows refer to each other by index and to names and payloads by
- * (offset, nbytes) in the scanned buffer: nothing is copied. When a table is too small the scan goes on counting and
+ * (offset, nbytes) in the scanned buffer: nothing is copied. If a table is too small, the scan continues counting and
  * returns MB_FULL; the caller makes room for the counts and scans again.
  *
- * protobuf lets a singular sub-message come in pieces and a map key come twice. No producer does it; the scan notices
- * it, returns MB_SPLIT, and the caller has protobuf rewrite the Program in plain form first. */
+ * protobuf allows a singular sub-message in pieces and a repeated map key. No known producer writes either; the scan detects
+ * it, returns MB_SPLIT, and the caller lets protobuf rewrite the Program in plain form first. */
 #ifndef MILBLOB_PROGRAM_H
 #define MILBLOB_PROGRAM_H
 

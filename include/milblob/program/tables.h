@@ -1,4 +1,4 @@
-/* tables.h: the five tables that a scan of a Program fills, the scan's own state, and its first steps.
+/* program/tables.h: the five tables that a scan of a Program fills, the scan's own state, and its first steps.
  *
  * See program.h for what is scanned. Rows are plain numbers, a multiple of eight bytes each, so that _codec.pyx can hand
  * a table to NumPy as a structured array. */

@@ -1,4 +1,4 @@
-/* exchange.h: swap two names of one file system in one step, so that nobody ever finds one of them missing. */
+/* system/exchange.h: exchanges two names of one file system in one step, so that neither is ever missing. */
 #ifndef MILBLOB_EXCHANGE_H
 #define MILBLOB_EXCHANGE_H
 

@@ -1,7 +1,7 @@
-/* pages.h: ask the kernel for huge pages under a large fresh allocation.
+/* system/pages.h: requests huge pages from the kernel for a large fresh allocation.
  *
  * First-touch page faults cost more than the arithmetic of these kernels (1.5 GB/s with 4 KiB pages against 7.8 GB/s
- * with huge ones, measured); NumPy asks for its own arrays, this is for the bytes objects that are made here. */
+ * with huge ones, measured); NumPy requests them for its own arrays, this does so for the bytes objects made here. */
 #ifndef MILBLOB_PAGES_H
 #define MILBLOB_PAGES_H
 
@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #endif
 
-/* Advise on the whole huge pages inside [start, start + nbytes). A wish: failure changes nothing but speed. */
+/* Advise on the whole huge pages inside [start, start + nbytes). Only a hint: failure affects nothing but speed. */
 static inline void mb_advise_huge(void *start, uint64_t nbytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     const uintptr_t huge = (uintptr_t)1 << 21;

@@ -1,12 +1,12 @@
-/* emit.h: writes protobuf forward into memory that the caller gives.
+/* text/emit.h: writes protobuf forward into the caller's memory.
  *
- * Nothing here allocates: when the room runs out the writer sets `full` and goes on without writing, so callers look at
- * `full` once per statement and not after each byte. `at` never passes `capacity` and all of [0, at) has been written.
+ * Nothing here allocates: if room runs out, the writer sets `full` and continues without writing, so callers check `full`
+ * once per statement and not after each byte. `at` never passes `capacity` and all of [0, at) has been written.
  *
  * A length-delimited message has its length before its content, and the length is known last. begin() leaves one byte
  * for it; end() moves the content up when it needs more, so prefixes are minimal, as protobuf's own are. A byte is
- * moved at most once per level of nesting. Source text that comes in another order than the fields of its message is
- * written as it comes; swap() then exchanges two neighbours. */
+ * moved at most once per level of nesting. Source text whose order differs from the message's fields is written as it
+ * comes; swap() then exchanges two neighbours. */
 #ifndef MILBLOB_EMIT_H
 #define MILBLOB_EMIT_H
 
@@ -140,7 +140,7 @@ static inline void mb_emit_swap(mb_emit *emit, uint64_t start, uint64_t middle) 
     if (first == 0 || second == 0) return;
     if (!mb_emit_room(emit, first < second ? first : second)) return;
     uint8_t *out = emit->out;
-    if (first <= second) { /* park the first behind the end, then everything moves down */
+    if (first <= second) { /* park the first after the end, then everything moves down */
         memcpy(out + end, out + start, (size_t)first);
         memmove(out + start, out + middle, (size_t)(second + first));
     } else { /* everything moves up, then the second is fetched from where it landed */

@@ -1,8 +1,8 @@
-/* text_number.h: the numbers of MIL text, exactly.
+/* text/number.h: parses the numbers of MIL text exactly.
  *
  * A real is read into mantissa * 2^exponent plus a "something is left" bit and rounded once (half to even) into the
- * format that is wanted, so an fp16 is right even where going through a double would round twice. strtod is not used:
- * it follows the locale, wants a NUL and on some systems reads no hexadecimal.
+ * required format, so an fp16 is correct even where going through a double would round twice. strtod is not used:
+ * it follows the locale, needs a NUL and on some systems does not read hexadecimal.
  *
  * Hexadecimal (Apple's compiler writes nothing else): digits go into 64 bits, later ones only into the rest bit.
  * Decimal (hand-written files): the value is digits * 10^e = digits * 5^e * 2^e. A big integer holds the digits and is

@@ -1,16 +1,16 @@
-/* text.h: MIL text (the model.mil of a compiled model) to the bytes of a Program message, in one pass.
+/* text/parse.h: parses MIL text (the model.mil of a compiled model) to the bytes of a Program message, in one pass.
  *
- * The language, what of it was seen in which file, and what is refused: docs/mil-text.md. The parser is a recursive
- * descent over bytes; it builds no tree. What the text has in another order than the message (attributes before
- * functions, results before operations) is written as it comes and exchanged by mb_emit_swap(). */
+ * docs/mil-text.md describes the language, which files showed what, and what is refused. The parser is a recursive
+ * descent over bytes; it builds no tree. Where the order of the text differs from the message's (attributes before
+ * functions, results before operations), it is written as it comes and exchanged by mb_emit_swap(). */
 #ifndef MILBLOB_TEXT_H
 #define MILBLOB_TEXT_H
 
 #include "milblob/text/value.h"
 
 enum {
-    /* One text may unfold into at most 64 times its size and a little: elements of lists carry their types, so a long
-     * type and many empty elements would otherwise give the product of the two. Real files give less than 1 time;
+    /* One text may expand to at most 64 times its size and a little: elements of lists carry their types, so a long
+     * type and many empty elements would otherwise give the product of the two. Real files stay below 1;
      * `list<int32, ?>([1, 2, ...])` without spaces gives 9. */
     MB_TEXT_MAX_UNFOLD = 64
 };

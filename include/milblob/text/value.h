@@ -1,4 +1,4 @@
-/* text_value.h: types and values of MIL text.
+/* text/value.h: parses types and values of MIL text.
  *
  * A type is written once, as the ValueType of the value that it belongs to. The payload is then read as that type says,
  * and the type is read back from the bytes just written: elements of lists, tuples and dicts get theirs as a copy of

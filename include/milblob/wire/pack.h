@@ -1,4 +1,4 @@
-/* pack.h: the payload of a TensorValue from an array and back, whichever way its field stores the elements.
+/* wire/pack.h: converts an array to the payload of a TensorValue and back, whichever way its field stores the elements.
  *
  * One number says how: 0 copies the bytes; 1, 2, 3, 4, 6 packs one-byte elements to so many bits; 8 makes 1 of every byte
  * that is not 0; the rest encode elements of that width as varints. */
@@ -30,8 +30,8 @@ static inline uint64_t mb_pack_nbytes(const mb_tier *tier, int kind, const void 
 /* Write the payload: all of it and no more, or an error.
  * in   src: as above; lo..hi: range of packed elements, as int8 where lo < 0; unused by other kinds
  * out  dst: nbytes bytes, as mb_pack_nbytes gave; after an error it is of no use
- * fails: MB_RANGE (packed elements only); MB_CHANGED: src does not take the nbytes that were counted, so somebody has
- *        changed it since. Where only values changed, and not what they take, each is what it was at some moment         */
+ * fails: MB_RANGE (packed elements only); MB_CHANGED: src does not take the nbytes that were counted, so it has
+ *        changed since. If only values changed, and not their sizes, each is a value that it had at some moment          */
 static inline mb_status mb_pack(const mb_tier *tier, int kind, uint8_t *dst, uint64_t nbytes, const void *src, uint64_t count, int lo, int hi, mb_error *error) {
     if (kind >= MB_PACK_I16) {
         if (tier->varint_encode[mb_integer_index(kind)](dst, nbytes, src, count) == nbytes) return MB_OK;

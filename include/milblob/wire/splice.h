@@ -1,13 +1,13 @@
-/* splice.h: which length prefixes change when ranges of a serialized message are replaced.
+/* wire/splice.h: finds the length prefixes that change when ranges of a serialized message are replaced.
  *
  * An edit replaces the bytes [offset, offset + nbytes) by new_nbytes others: the whole payload of a length-delimited
  * field, or a run of whole fields with their tags. Every length prefix around it counts these bytes, and a prefix that
  * grows by a byte changes the next one out. The walk goes from the outermost message down, and only into fields whose
- * payload holds an edit: no schema is needed, and siblings cost the reading of their heads. All other bytes, unknown
- * fields, padded varints, groups and the order of maps included, are none of its business.
+ * payload holds an edit: no schema is needed, and siblings cost only the reading of their heads. All other bytes are left
+ * alone, including unknown fields, padded varints, groups and the order of maps.
  *
- * Results are rows in a table that the caller owns; when it is too small the walk goes on counting and returns MB_FULL.
- * A payload that equals an edit is the edit itself; that its bytes may mean a message or a string makes no difference. */
+ * Results are rows in a table that the caller owns; if it is too small, the walk continues counting and returns MB_FULL. A
+ * payload that equals an edit is the edit itself, whether its bytes mean a message or a string. */
 #ifndef MILBLOB_SPLICE_H
 #define MILBLOB_SPLICE_H
 

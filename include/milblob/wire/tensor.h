@@ -1,7 +1,7 @@
-/* tensor.h: one serialized TensorValue: which of its seven fields holds the data, and where.
+/* wire/tensor.h: locates the data of one serialized TensorValue: which of its seven fields holds it, and where.
  *
  * TensorValue is a oneof of seven messages, each with one repeated field (or, for bytes, one string of bytes). Nearly
- * always the data is one packed run, and then it is used where it lies. protobuf allows more: a run in several chunks,
+ * always the data is one packed run, used zero-copy. protobuf allows more: a run in several chunks,
  * elements one by one ("unpacked"), the inner message split in two (the pieces add up), or a oneof member that a later,
  * different one replaces. mb_tensor_locate sees all of it; mb_tensor_gather copies the chunks to one packed run. */
 #ifndef MILBLOB_TENSOR_H

@@ -1,6 +1,6 @@
-/* wire.h: the one checked cursor over protobuf wire bytes. Every read of a foreign Program or TensorValue goes through it.
+/* wire/wire.h: the only cursor over protobuf wire bytes, checked. All foreign Programs and TensorValues are read through it.
  *
- * A cursor walks one message: [at, end) is what is left, `base` is where offsets in errors count from. Nothing is
+ * A cursor walks one message: [at, end) is what is left, `base` is the origin of offsets in errors. Nothing is
  * copied; field payloads point into the buffer, which the caller keeps alive. On failure the cursor does not move. */
 #ifndef MILBLOB_WIRE_H
 #define MILBLOB_WIRE_H
@@ -26,7 +26,7 @@ typedef struct mb_wire {
     uint32_t type;        /* enum mb_wire_type, never MB_WIRE_END */
     uint64_t value;       /* MB_WIRE_VARINT: the number as 64 bits; else 0 */
     const uint8_t *tag;   /* first byte of the field, its tag */
-    const uint8_t *prefix; /* MB_WIRE_BYTES: first byte of the length, behind the tag; else not set */
+    const uint8_t *prefix; /* MB_WIRE_BYTES: first byte of the length, after the tag; else not set */
     const uint8_t *data;  /* first byte of the payload (of a group: after its start tag) */
     uint64_t nbytes;      /* bytes of payload, length prefix not counted */
 } mb_wire;

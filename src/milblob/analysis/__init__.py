@@ -1,1 +1,1 @@
-"""Reads models and judges: findings, statistics, hashes, differences, matches."""
+"""Reading and judging models: findings, statistics, hashes, differences, matches."""

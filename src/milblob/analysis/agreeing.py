@@ -1,23 +1,23 @@
-"""Which of many names mean the same: those where the words of the one are among the words of the other."""
+"""Matching names by their words: two names agree if the words of one are among the words of the other."""
 
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-_MAX_WORDS, _MAX_NCHARS = 32, 1024  # of a name, for it to be like another one
+_MAX_WORDS, _MAX_NCHARS = 32, 1024  # limits for a name to agree with a different one
 
 
 def agreeing(
     given: Iterable[str], names: Iterable[str], first_of: Mapping[str, str] | None = None
 ) -> list[tuple[str, str]]:
-    """Pair names where one is the other with something before or behind it ("fc.weight", "model_fc_weight_to_fp16").
+    """Pair names where one is the other with a prefix or suffix ("fc.weight", "model_fc_weight_to_fp16").
 
-    The same name counts most, then the longest one; nothing is paired where that leaves a choice.
+    An identical name takes precedence, then the longest one; ambiguous names are not paired.
 
     Args:
-        given: names in the weights that were given.
-        names: of weights in the model.
-        first_of: of each of `names`, the first weight that is the same blob: a given name may be several of these.
+        given: names of the given weights.
+        names: names of weights in the model.
+        first_of: for each of `names`, the first weight that is the same blob: one given name may match several.
     """
     ours, theirs = {name: _words(name) for name in given}, {name: _words(name) for name in names}
     alike = _Alike(ours, theirs.values())
@@ -36,14 +36,14 @@ def agreeing(
 
 
 class _Alike:
-    """Which of some names has the words of another one among its own, or has its own among those.
+    """Finds names that contain all words of another name, or whose words it contains.
 
-    Runs of words are looked up in tables, so that the time grows with the number of names, not with that of pairs.
-    Names of more than _MAX_WORDS words, or more than _MAX_NCHARS characters, are like the same ones only.
+    Runs of words are looked up in tables, so the time grows with the number of names, not of pairs. A name of more than
+    _MAX_WORDS words or _MAX_NCHARS characters agrees only with an identical one.
 
     Args:
         ours: name -> its words, as `_words` gives them.
-        theirs: words of all that will be asked for.
+        theirs: words of all names that will be looked up.
     """
 
     def __init__(self, ours: Mapping[str, str], theirs: Iterable[str]) -> None:
@@ -53,13 +53,13 @@ class _Alike:
         self._lengths = {text.count("_") for text in self._ours}
         asked = set(theirs)
         lengths = {text.count("_") for text in asked}
-        self._around: dict[str, list[str]] = defaultdict(list)  # words -> two of those that have them among their own
+        self._around: dict[str, list[str]] = defaultdict(list)  # words -> up to two names that contain them
         for text, names in self._ours.items():
             for run in {text, *_runs(text, lengths)} & asked:
                 self._around[run] += names[: 2 - len(self._around[run])]
 
     def find(self, text: str) -> str | None:
-        """Return the name with the longest words that are among those of `text`, or have them; None if several do."""
+        """Return the longest name that `text` contains, or that contains `text`, by words; None if several do."""
         fitting = self._around.get(text)
         if not fitting:
             runs = [run for run in _runs(text, self._lengths) if run in self._ours]
@@ -69,7 +69,7 @@ class _Alike:
 
 
 def _runs(text: str, lengths: Collection[int]) -> Iterator[str]:
-    """Yield every run of a name's words, with marks around it, that has one of some numbers of marks."""
+    """Yield every run of a name's words, with separators around it, that has one of the given numbers of separators."""
     if len(text) > _MAX_NCHARS or text.count("_") > _MAX_WORDS:
         return
     marks = [place for place, letter in enumerate(text) if letter == "_"]
@@ -79,5 +79,5 @@ def _runs(text: str, lengths: Collection[int]) -> Iterator[str]:
 
 
 def _words(name: str) -> str:
-    """A name as its words, with marks around them."""
+    """Return a name as its words, with separators around them."""
     return f"_{'_'.join(word for word in re.split(r'[^A-Za-z0-9]+', name.lower()) if word)}_"

@@ -1,4 +1,4 @@
-"""milblob.check: every problem of a model in one pass."""
+"""milblob.check: report every problem of a model in one pass."""
 
 import os
 import stat
@@ -26,31 +26,30 @@ __all__ = ["Finding", "check"]
 
 _SMALL_NBYTES = 1024
 _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
-# What a hostile tree of files can raise where it is looked into: ValueError for names no file system takes.
+# What examining a hostile file tree can raise; ValueError is for names that no file system accepts.
 _REFUSALS = (MilblobError, OSError, ValueError)
 
 
 def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> list[Finding]:
     """Check a model, or a bare weight file, and report every problem in one pass.
 
-    Broken parts are reported and the rest is still checked: a manifest that leads nowhere hides no wrong record, and
-    one wrong record hides no other. Bytes 24..63 of records with byte-sized dtypes, in which real files hold noise, are
-    not looked at.
+    A broken part is reported and the rest is still checked: a bad manifest hides no bad record, and one bad record
+    hides no other. Bytes 24..63 of records with byte-sized dtypes are ignored, since real files hold noise there.
 
     Args:
         path: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or listing of one; or a buffer or file
             object that holds one of the latter four (references to weight files cannot be followed from there).
-        values: look at values too, which reads all weights: NaNs, infinities, indices that lead out of their palette,
-            masks with more or fewer ones than there are nonzero values, bits that are set behind the last element.
-        max_nbytes: as for `open`; of values beyond it the check of values says that they were not looked at.
+        values: check values too, which reads all weights: NaNs, infinities, indices outside their palette, masks whose
+            number of ones differs from that of the nonzero values, bits set after the last element.
+        max_nbytes: as for `open`; the check of values reports those beyond it as not examined.
 
     A `.params` file and an archive of TVM, given by path, are checked by milblob.tvm: docs/tvm.md has the codes.
 
     Returns:
-        list of Finding; without errors and warnings the model is sound.
+        list of Finding; without errors and warnings the model is valid.
 
     Raises:
-        OSError: the path itself does not exist or cannot be opened. Whatever is inside is reported, not raised.
+        OSError: the path itself does not exist or cannot be opened. Problems inside are reported, not raised.
     """
     require_flags(values=values)
     checker = _Checker()
@@ -67,14 +66,14 @@ def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> 
     else:
         checker.check_file(path, None)
     if values:
-        from .check_values import check_values  # reads, which looking at the structure does not
+        from .check_values import check_values  # reads values, which checking the structure does not
 
         check_values(checker.found, path, max_nbytes)
     return checker.found.close()
 
 
 class _Lenient(Package):
-    """A Package that reports what it cannot open and takes in the rest."""
+    """A Package that reports what it cannot open and continues with the rest."""
 
     def __init__(self, source: Any, report: Callable[[Exception, str], None]) -> None:
         self._report = report
@@ -91,7 +90,7 @@ class _Lenient(Package):
         try:
             super()._open_file(mapping)
         except _REFUSALS as error:
-            if self.kind != "blob":  # its header is for check_blob to judge
+            if self.kind != "blob":  # check_blob checks its header
                 self._report(error, "")
 
     def _add_model(
@@ -111,7 +110,7 @@ class _Lenient(Package):
 
 
 class _Reference:
-    """One blob-file value of a Program: what it names, and what it declares to find there."""
+    """One blob-file value of a Program: the record that it names and the dtype and shape that it declares."""
 
     __slots__ = ("constant", "dtype", "offset", "program", "shape")
 
@@ -128,23 +127,23 @@ class _Reference:
 
     @property
     def declared(self) -> str:
-        """Dtype and shape in one line."""
+        """Dtype and shape on one line."""
         sizes = ", ".join("?" if size is None else str(size) for size in self.shape or ())
         return f"{self.dtype} [{sizes}]"
 
     @property
     def count(self) -> int | None:
-        """Elements; None where a dimension is open."""
+        """Number of elements; None if a dimension is open."""
         return None if self.shape is None or None in self.shape else prod(self.shape)  # type: ignore[arg-type]
 
 
 class _Checker:
     def __init__(self) -> None:
         self.found = Findings()
-        self._pointers: set[str] = set()  # files that are LFS pointers: said once, not looked at again
+        self._pointers: set[str] = set()  # files that are LFS pointers: reported once, not examined again
         self._references: dict[str, list[_Reference]] = {}  # by path
         self._places: dict[str, Location] = {}
-        self._stamps: dict[str, Stamp] = {}  # what listings say of them
+        self._stamps: dict[str, Stamp] = {}  # as listings state them
         self._unresolved: set[tuple[Location | None, str]] = set()
         self._checked: set[str] = set()  # real paths
         self._is_sound = True
@@ -204,7 +203,7 @@ class _Checker:
         return kind
 
     def _report(self, error: Exception, prefix: str = "") -> None:
-        """Take an exception in as a finding."""
+        """Record an exception as a finding."""
         self._is_sound = False
         if not isinstance(error, MilblobError):
             name = getattr(error, "filename", None)
@@ -253,12 +252,12 @@ class _Checker:
         return True
 
     def _check_manifest(self, root: str) -> None:
-        """Report what is wrong with a manifest. That its root item cannot be opened is for the Package to say."""
+        """Report what is wrong with a manifest. The Package itself reports that its root item cannot be opened."""
         path = os.path.join(root, "Manifest.json")
         try:
             manifest = read_json(Location(root).beneath("Manifest.json"))
         except _REFUSALS:
-            return  # the Package says so
+            return  # the Package reports that
         if not isinstance(manifest, dict):
             return
         entries = manifest.get("itemInfoEntries")
@@ -294,7 +293,7 @@ class _Checker:
             self._report(error)
 
     def _check_metadata(self, source: Any) -> None:
-        """Report a description that cannot be read; weights can be, all the same."""
+        """Report a description that cannot be read; the weights still can."""
         try:
             with Model(source) as model:
                 _ = model.metadata
@@ -407,7 +406,7 @@ class _Checker:
             mapping.close()
 
     def _check_stamp(self, path: str, mapping: MappedFile) -> None:
-        """Report a weight file that is not the one that its listing was written with."""
+        """Report a weight file that differs from the one that its listing was written with."""
         if path in self._stamps:
             try:
                 self._stamps[path].require(mapping)

@@ -12,7 +12,7 @@ from ..blobs.reader import RECORD
 from ..dtypes import BY_BLOB_CODE
 from ..errors import FormatError
 
-MAX_ALIKE = 1000  # findings of one code in one file; the rest is counted in a last one
+MAX_ALIKE = 1000  # findings of one code per file; a last finding counts the rest
 
 _HEADER_NBYTES = _RECORD_NBYTES = _ALIGNMENT = 64
 _SENTINEL = 0xDEADBEEF
@@ -68,12 +68,12 @@ class Finding(NamedTuple):
     """One thing that `milblob.check` noticed.
 
     Attributes:
-        severity: "error": a reader fails or gives wrong values; "warning": readers differ on it; "note": sound, but
+        severity: "error": a reader fails or returns wrong values; "warning": readers differ on it; "note": valid, but
             worth knowing.
         code: stable short name of the kind of problem, such as "sentinel"; docs/cli.md lists all.
         message: one line: what, expected, got.
         file: path of the file it is in; None in a buffer.
-        offset: byte offset in that file; None where no single byte is to blame.
+        offset: byte offset in that file; None if no single byte is at fault.
         where: path inside the Program, or "".
     """
 
@@ -92,7 +92,7 @@ class Finding(NamedTuple):
 
 
 class Findings:
-    """A growing list of findings that counts what is alike instead of filling memory with it.
+    """A growing list of findings that counts similar ones instead of filling memory with them.
 
     Attributes:
         items: the findings so far, in the order in which they were made.
@@ -113,7 +113,7 @@ class Findings:
         offset: int | None = None,
         where: str = "",
     ) -> None:
-        """Append a finding, unless there are `MAX_ALIKE` of its code in its file already."""
+        """Append a finding, unless its file already has `MAX_ALIKE` of its code."""
         key = (code, file)
         self._counts[key] += 1
         self._severities.setdefault(key, severity)
@@ -130,11 +130,11 @@ class Findings:
 
 
 class BlobFile(NamedTuple):
-    """What is known of a blob file once it has been checked.
+    """The contents of a blob file, as found by a check.
 
     Attributes:
-        records: rows of dtype RECORD: the sound ones, by offset.
-        places: metadata offsets of all records of the walk, sound or not.
+        records: rows of dtype RECORD: the valid ones, by offset.
+        places: metadata offsets of all records of the walk, valid or not.
     """
 
     records: np.ndarray[Any, Any]
@@ -142,7 +142,7 @@ class BlobFile(NamedTuple):
 
 
 def check_blob(found: Findings, buffer: _codec.Buffer, references: Sequence[int] = ()) -> BlobFile | None:
-    """Check a storage file: header, records, what lies between them, and what a Program refers to.
+    """Check a storage file: header, records, the bytes between them, and the records that a Program refers to.
 
     Args:
         found: takes the findings.
@@ -150,7 +150,7 @@ def check_blob(found: Findings, buffer: _codec.Buffer, references: Sequence[int]
         references: metadata offsets that Programs refer to.
 
     Returns:
-        What is in it, or None if it is no storage file at all.
+        Its contents, or None if it is not a storage file at all.
     """
     file = buffer.name
     if buffer.nbytes == 0:
@@ -181,7 +181,7 @@ def check_blob(found: Findings, buffer: _codec.Buffer, references: Sequence[int]
 
 
 class _Walk:
-    """The walk over a file's records, which goes on behind a broken one."""
+    """The walk over a file's records, which continues after a broken one."""
 
     def __init__(self, found: Findings, buffer: _codec.Buffer, data: memoryview, announced: int) -> None:
         self.found = found
@@ -204,7 +204,7 @@ class _Walk:
         at = _next(self.bulk[-1]["data_offset"], self.bulk[-1]["nbytes"]) if good else _HEADER_NBYTES
         count = good
         self.broken = error is not None
-        if error is not None or good == announced:  # in the second case: are there more than the header says?
+        if error is not None or good == announced:  # in the second case, look for more records than the header counts
             extra = good == announced
             for place, row in self._rest(at, announced - count, extra):
                 count += 1
@@ -227,10 +227,10 @@ class _Walk:
                 expected -= 1
                 continue
             if expected <= 0:
-                extra = True  # what the header announced has been found: the rest need not be records
+                extra = True  # all counted records were found: the rest need not be records
             sentinel, code, size, data_offset, _ = _METADATA.unpack_from(self.data, at)
             is_marked = sentinel == _SENTINEL
-            # Enough of it makes sense to trust it about where the next one is.
+            # It is plausible enough to trust its position of the next record.
             likely = data_offset == at + _RECORD_NBYTES and data_offset + size <= self.buffer.nbytes
             likely = likely and (is_marked or code in BY_BLOB_CODE)
             if extra and not is_marked:
@@ -248,7 +248,7 @@ class _Walk:
             following = self._next_candidate(at)
             if following is None:
                 return
-            if not is_marked:  # there was a record, or the next one would not be here
+            if not is_marked:  # a record was here, or the next one would not follow
                 yield at, None
                 expected -= 1
             at = following
@@ -258,7 +258,7 @@ class _Walk:
         self.found.add("error", code, message, file=self.buffer.name, offset=offset, where=number)
 
     def _next_candidate(self, at: int) -> int | None:
-        """The next place after `at` that looks like a record: a sentinel, and a dtype or an offset that make sense."""
+        """Return the next offset after `at` with a plausible record: a sentinel, and a plausible dtype or offset."""
         if self._candidates is None:
             words = np.ndarray((self.buffer.nbytes // _ALIGNMENT,), "<u4", memoryview(self.buffer), 0, (_ALIGNMENT,))
             self._candidates = np.flatnonzero(words == _SENTINEL) * _ALIGNMENT
@@ -270,7 +270,7 @@ class _Walk:
         return None
 
     def add_references(self, references: Sequence[int]) -> list[int]:
-        """Report references to places where no record is; return the offsets of sound records off the walk."""
+        """Report references to offsets without a record; return the offsets of valid records outside the walk."""
         outside = []
         file = self.buffer.name
         for offset in references:
@@ -287,7 +287,7 @@ class _Walk:
 
 
 def record_row(buffer: _codec.Buffer, offset: int) -> tuple[int, ...] | None:
-    """Return the index row of the record at `offset` (see RECORD), or None if there is no sound one."""
+    """Return the index row of the record at `offset` (see RECORD), or None if there is no valid one."""
     if not 0 <= offset < 1 << 64:
         return None
     try:
@@ -298,9 +298,9 @@ def record_row(buffer: _codec.Buffer, offset: int) -> tuple[int, ...] | None:
 
 
 def record_problems(data: memoryview, at: int) -> list[tuple[str, int, str]]:
-    """Say everything that is wrong with the record at `at`: (code, offset, message) each.
+    """Return every problem of the record at `at`: (code, offset, message) each.
 
-    `_codec` decides whether a record is sound, and stops at the first reason; this lists all of them.
+    `_codec` decides whether a record is valid and stops at the first problem; this lists all of them.
     """
     if at < _HEADER_NBYTES or at + _RECORD_NBYTES > len(data):
         words = f"record metadata: expected {_RECORD_NBYTES} bytes, got a file that ends at {len(data)}"
@@ -335,7 +335,7 @@ def _next(data_offset: Any, nbytes: Any) -> int:
 
 
 def _check_overlaps(found: Findings, file: str | None, records: np.ndarray[Any, Any]) -> None:
-    """Report records whose metadata or data lies on those of another one."""
+    """Report records whose metadata or data overlaps that of another record."""
     if len(records) < 2:
         return
     filled = records[records["nbytes"] > 0]
@@ -345,7 +345,7 @@ def _check_overlaps(found: Findings, file: str | None, records: np.ndarray[Any, 
     order = np.argsort(starts, kind="stable")
     starts, ends, owners = starts[order], ends[order], owners[order]
     reach = np.maximum.accumulate(ends)
-    # Index of the block that reaches furthest, among those up to here.
+    # Index of the block that reaches furthest, so far.
     furthest = np.maximum.accumulate(np.where(ends == reach, np.arange(len(ends)), 0))
     for index in (np.flatnonzero(starts[1:] < reach[:-1]) + 1).tolist():
         other = int(furthest[index - 1])
@@ -360,7 +360,7 @@ def _check_overlaps(found: Findings, file: str | None, records: np.ndarray[Any, 
 def _check_layout(
     found: Findings, data: memoryview, file: str | None, records: np.ndarray[Any, Any], broken: bool
 ) -> None:
-    """Look at the alignment of data and at the bytes that belong to no record."""
+    """Check the alignment of data and the bytes that belong to no record."""
     previous_end = _HEADER_NBYTES
     for offset, data_offset, nbytes, _, padding, code, _ in records.tolist():
         if data_offset % _ALIGNMENT:

@@ -1,4 +1,4 @@
-"""Problems with the values of a model, which only reading them shows: NaN, infinities, and parts that do not fit."""
+"""Problems that only reading a model's values shows: NaN, infinities, parts that do not match."""
 
 from collections.abc import Iterator
 from math import prod
@@ -21,7 +21,7 @@ _MASKS = {
     "constexpr_sparse_blockwise_shift_scale": ("data_mask", "nonzero_data"),
 }
 _INDICES = {"constexpr_lut_to_dense": "indices", "constexpr_lut_to_sparse": "indices_nonzero_data"}
-_BROKEN = (MilblobError, OSError)  # the rest of `check` has said so already
+_BROKEN = (MilblobError, OSError)  # the rest of `check` has reported these already
 
 
 def check_values(found: Findings, source: Any, max_nbytes: int | None = None) -> None:
@@ -29,7 +29,7 @@ def check_values(found: Findings, source: Any, max_nbytes: int | None = None) ->
 
     Args:
         found: takes the findings.
-        source: what `open` takes. What cannot be opened or read is passed over: finding that is for `check`.
+        source: as for `open`. What cannot be opened or read is skipped: `check` reports that.
     """
     try:
         with Model(source, stored=True, max_nbytes=max_nbytes) as model:
@@ -69,7 +69,7 @@ def _report_numbers(found: Findings, tensor: Tensor, figures: Statistics) -> Non
     place: dict[str, Any] = {"file": tensor.file, "offset": tensor.offset, "where": _where(tensor)}
     if figures.nans:
         found.add("warning", "nan", f"{expected}, got {figures.nans} NaN", **place)
-    if figures.infinities:  # masks of attention hold them on purpose
+    if figures.infinities:  # attention masks contain them on purpose
         found.add("note", "infinite", f"{expected}, got {figures.infinities} infinite", **place)
 
 
@@ -78,7 +78,7 @@ def _where(tensor: Tensor) -> str:
 
 
 def _has_padding_bits(tensor: Tensor) -> bool:
-    """Whether an immediate that is packed has bits set behind its last element."""
+    """Whether a packed immediate has bits set after its last element."""
     try:
         program = tensor.program
         offset, nbytes = tensor.constant.payload
@@ -96,10 +96,10 @@ def _has_padding_bits(tensor: Tensor) -> bool:
 
 
 def _operations(model: Model) -> Iterator[Tensor]:
-    """Every constexpr operation of a model's weights once, each as what it computes."""
+    """Yield every constexpr operation of a model's weights once, as the tensor that it computes."""
     pending = list(model.values())
     seen = set()
-    for tensor in pending:  # grows on the way
+    for tensor in pending:  # grows during the loop
         if tensor.chain is not None and tensor.chain.op.message not in seen:
             seen.add(tensor.chain.op.message)  # an operation with two outputs is one message
             yield tensor
@@ -125,21 +125,21 @@ def _check_operation(found: Findings, operation: Tensor) -> None:
 
 
 def _piece(part: Tensor, operation: Tensor) -> tuple[Piece, bool]:
-    """The stored elements of a part, and whether they are, as up to iOS17, bits in a vector of bytes."""
+    """Return a part's stored elements, and whether they are bits in a byte vector, as up to iOS17."""
     piece = stored_piece(part)
-    # Operations may share their parts: each looks through them again.
+    # Operations may share parts: each use scans them again.
     part.package.budget.spend((operation.name, part.name), piece.nbytes)
     return piece, piece.dtype is DType.UINT8 and "shape" in operation.parts
 
 
 def _check_mask(found: Findings, operation: Tensor, mask: Tensor, nonzero: Tensor) -> None:
-    """Report a mask that has not as many ones as there are nonzero values."""
+    """Report a mask whose number of ones differs from the number of nonzero values."""
     piece, in_bytes = _piece(mask, operation)
     if piece.dtype is not DType.UINT1 and not in_bytes:
         return
     count = prod(operation.shape) if in_bytes else piece.count
     if in_bytes and piece.count * 8 < count:
-        return  # too short: reading says so
+        return  # too short: reading reports that
     last = piece.offset + count // 8
     if in_bytes and count % 8 and memoryview(piece.buffer)[last] >> count % 8:
         words = f"unused bits of the last byte of the {_MASKS[operation.op][0]}: expected zeros, got others"
@@ -156,10 +156,10 @@ def _check_mask(found: Findings, operation: Tensor, mask: Tensor, nonzero: Tenso
 
 
 def _check_indices(found: Findings, operation: Tensor, indices: Tensor, palette: Tensor) -> None:
-    """Report indices that lead out of the palette."""
+    """Report indices outside the palette."""
     piece, in_bytes = _piece(indices, operation)
     if in_bytes or not piece.dtype.is_integer or piece.dtype.nbits > 16 or palette.ndim < 2:
-        return  # up to iOS17 the palette has an entry for every index that so many bits can hold
+        return  # up to iOS17 the palette has an entry for every possible index
     entries = palette.shape[-2]
     tally = _codec.Tally()
     tally.add(piece.buffer, piece.offset, piece.count, piece.dtype.nbits)

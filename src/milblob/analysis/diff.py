@@ -1,4 +1,4 @@
-"""milblob.diff: how two models, or a model and a file of arrays, differ: names, shapes, dtypes, values."""
+"""milblob.diff: compare two models, or a model and a file of arrays: names, shapes, dtypes, values."""
 
 import contextlib
 import math
@@ -29,20 +29,20 @@ _LEAST = 2.0**-960
 
 
 class Figures(NamedTuple):
-    """How far the values of two tensors of one shape are from each other; B - A is taken as noise on the signal A.
+    """Differences between the values of two tensors of one shape; B - A is treated as noise on the signal A.
 
-    Elements that are NaN or infinite on either side are in no figure but the first three. NaNs are equal if their bits
-    agree, infinities if their signs do; otherwise they are `mismatched`, `unequal` and `outside`. 0 and -0 are equal.
+    Elements that are NaN or infinite on either side count only in the first three figures. NaNs are equal if their bits
+    agree, infinities if their signs do; otherwise they are `mismatched`, `unequal` and `outside`. 0 equals -0.
 
     Attributes:
-        unequal: how many elements differ.
-        outside: how many differ by more than atol + rtol * |a|.
-        mismatched: how many are NaN or infinite on one side, and not the same on the other.
-        max_abs, mean_abs: the largest and the mean |b - a|. None without finite elements, like those below, and
-            where float64 does not hold the sum of distances, or for those below of squares.
+        unequal: number of elements that differ.
+        outside: number of elements that differ by more than atol + rtol * |a|.
+        mismatched: number of elements that are NaN or infinite on one side, and not the same on the other.
+        max_abs, mean_abs: the largest and the mean |b - a|. These and all below are None without finite elements, or if
+            float64 cannot hold the sum of distances (below: of squares).
         relative: norm of b - a over norm of a; None if a is zero and b is not.
         cosine: of the angle between a and b; None if one of them is zero.
-        correlation: the same after their means are taken off; None if one of them is constant.
+        correlation: the same after subtracting their means; None if one of them is constant.
         sqnr: signal-to-noise ratio in dB, 20 * log10(1 / relative): infinite if nothing differs.
     """
 
@@ -58,18 +58,18 @@ class Figures(NamedTuple):
 
 
 class TensorDiff(NamedTuple):
-    """One tensor of A and the one of B that it is compared with.
+    """One tensor of A and its counterpart in B.
 
     Attributes:
         name: in A; in B if it is only there.
         other: its name in B; None if it is only in A, or only in B.
         kind: "same" (dtype, shape, bits); "stored" (the same, compressed in another way); "close" (every element within
             the tolerances, or 0 for -0); "dtype" (the same values in another dtype); "different" (some element outside
-            the tolerances); "shape" (other dimensions; values are not compared); "only_a", "only_b"; "named" (in both,
-            and nothing else was asked). With tolerances above 0, another dtype is "close" too.
-        dtypes, shapes, compressions: of A and of B; None where there is no tensor.
+            the tolerances); "shape" (other dimensions; values are not compared); "only_a", "only_b"; "named" (in both;
+            only names were compared). With tolerances above 0, another dtype is "close" too.
+        dtypes, shapes, compressions: of A and of B; None for a missing tensor.
         count: elements of A, or of B if it is only there.
-        figures: None where there is nothing to say: the same bits, or no values compared.
+        figures: None if the bits are the same or no values were compared.
     """
 
     name: str
@@ -109,14 +109,14 @@ class TensorDiff(NamedTuple):
 
 @dataclass(frozen=True)
 class Diff:
-    """What differs between A and B. True if anything does.
+    """The differences between A and B. True if there are any.
 
     Attributes:
-        a, b: what was compared: paths, or words for what has none.
+        a, b: what was compared: paths, or descriptions of anything without a path.
         rows: a TensorDiff for every tensor, in the order of A, then those that only B has.
         structure: Changes of the Programs.
-        metadata: Changes of what the models say about themselves.
-        tools: Changes that only tell when and by which tools the models were made; they do not make them differ.
+        metadata: Changes of the models' metadata.
+        tools: Changes in when and by which tools the models were made; they do not count as differences.
         atol, rtol: the tolerances.
         names_only: whether only names were compared.
     """
@@ -141,7 +141,7 @@ class Diff:
 
     @property
     def totals(self) -> dict[str, int]:
-        """How many tensors there are of each kind, elements of those compared, and Changes."""
+        """The number of tensors of each kind, of elements compared, and of Changes."""
         kinds = ("same", "stored", "close", "dtype", "different", "shape", "only_a", "only_b", "named")
         found = dict.fromkeys(kinds, 0)
         for row in self.rows:
@@ -150,7 +150,7 @@ class Diff:
         return {**found, "elements": compared, "structure": len(self.structure), "metadata": len(self.metadata)}
 
     def worst(self) -> list[TensorDiff]:
-        """Return the rows that differ or are close: those without figures, then the largest relative error first."""
+        """Return the rows that differ or are close: those without figures first, then by descending relative error."""
         rows = [row for row in self.rows if row.is_different or row.kind in ("close", "stored")]
         return sorted(rows, key=_rank)
 
@@ -172,12 +172,12 @@ class Diff:
 
 
 def printable(text: str) -> str:
-    """Spell out what could harm a terminal: names come from files."""
+    """Escape characters that could harm a terminal: names come from files."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def summary(diff: Diff) -> str:
-    """Count the tensors of each kind in words."""
+    """Return the number of tensors of each kind as text."""
     words = {
         "same": "the same", "stored": "the same, stored otherwise", "close": "close", "named": "in both",
         "dtype": "of another dtype", "different": "with other values", "shape": "of another shape",
@@ -202,16 +202,16 @@ def diff(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> Diff:
-    """Compare two models, or a model and a file of arrays, seeing through compression.
+    """Compare two models, or a model and a file of arrays, regardless of compression.
 
-    Tensors are paired by `mapping`, by name, by name without function or pipeline prefix where that is unambiguous, and
-    at last by who reads them: coremltools gives a weight another name when it compresses it. What is a weight on one
-    side only because it lies in a weight file is paired with the small constant of the other. Where tensors lie, in
-    which order, bytes that nothing initialised and how a Program is written do not count.
+    Tensors are paired by `mapping`, by name, by name without function or pipeline prefix if that is unambiguous, and
+    finally by their consumers: coremltools renames a weight when it compresses it. A weight that counts as one on only
+    one side, because it is in a weight file, is paired with the small constant of the other. Positions and order of
+    tensors, uninitialised bytes, and how a Program is serialized do not count.
 
     Args:
         a, b: each a path (a model, weight file or listing; .safetensors, .npz, .npy or a directory of .npy), an open
-            Model, or a mapping from names to arrays. A is what B is measured by.
+            Model, or a mapping from names to arrays. A is the reference.
         select: glob, several, or a function of a name: only tensors that it selects by the name of either side are
             compared, and no Programs and metadata.
         function: likewise only tensors of this function.
@@ -226,8 +226,8 @@ def diff(
         Diff. Programs and metadata are compared if both are models.
 
     Raises:
-        KeyError: a name in `mapping` that there is not; a function that neither has. ValueError: two names for one
-        tensor; a tolerance below 0. TypeError: arrays of neither numbers nor text.
+        KeyError: an unknown name in `mapping`; a function that neither has. ValueError: two names for one tensor; a
+            negative tolerance. TypeError: arrays of neither numbers nor text.
         As `open`, `formats.read.open_arrays` and `Tensor.read`.
     """
     require_flags(names_only=names_only, stored=stored)
@@ -264,7 +264,7 @@ def diff(
 
 
 def _compare_programs(a: Side, b: Side, rows: list[TensorDiff], pairs: Pairs) -> list[Change]:
-    """Compare two Programs, and take out of `rows` small constants without a counterpart that this compares."""
+    """Compare two Programs; remove from `rows` the small constants without a counterpart that this compares."""
     keys = [(_key(a, old), _key(b, new)) for old, new in pairs]
     seen: tuple[set[Key], set[Key]] = set(), set()
     changes = compare_programs(cast(Model, a.model), cast(Model, b.model), {(x, y) for x, y in keys if x and y}, seen)
@@ -315,7 +315,7 @@ def _compare(
             return row
         are_tensors = True
     ours, theirs = Elements(a), Elements(b)
-    is_compared = are_tensors and not any(row.compressions)  # with the parts, of which each is its own
+    is_compared = are_tensors and not any(row.compressions)  # parts are compared one by one
     if a.mil_dtype is b.mil_dtype and not is_compared and have_equal_bits(ours, theirs):
         return row if row.compressions[0] == row.compressions[1] else row._replace(kind="stored")
     figures = measure(ours, theirs, atol, rtol)
@@ -329,7 +329,7 @@ def _compare(
 
 
 def _declared(tensor: LazyTensor) -> tuple[int, ...]:
-    """The shape, without reading values to find one that is left open."""
+    """Return the shape without reading values to find an open dimension."""
     shape = tensor.declared_shape if isinstance(tensor, Tensor) else tensor.shape
     return tuple(-1 if size is None else size for size in shape)
 
@@ -339,13 +339,13 @@ def _scheme(tensor: LazyTensor) -> str:
 
 
 class _Parts:
-    """Which stored parts of two models are the same bits; each pair is compared once, however many weights share it."""
+    """Which stored parts of two models have the same bits; each pair is compared once, even if weights share it."""
 
     def __init__(self) -> None:
         self._known: dict[Any, bool] = {}
 
     def are_equal(self, a: Tensor, b: Tensor) -> bool:
-        """Whether two compressed weights are stored as the same bits, so that there is nothing to decode."""
+        """Whether two compressed weights are stored as the same bits, so nothing needs decoding."""
         key = _identity(a), _identity(b)
         found = self._known.get(key)
         if found is None:
@@ -366,17 +366,17 @@ class _Parts:
 
 
 def _identity(tensor: Tensor) -> Any:
-    """What tells a tensor of an open model from the others; of one in a weight file where that is, and as what."""
+    """Return a key that identifies a tensor of an open model; in a weight file, its position and type."""
     if not tensor.is_blob:
         return tensor.name
     return tensor.place.key(), tensor.mil_dtype, tensor.declared_shape
 
 
 def measure(a: Elements, b: Elements, atol: float = 0.0, rtol: float = 0.0) -> Figures:
-    """Compare the values of two tensors with as many elements, in their order.
+    """Compare the values of two tensors of equal size, in their order.
 
     Raises:
-        ValueError: another number of elements.
+        ValueError: different numbers of elements.
     """
     if a.count != b.count:
         raise ValueError(f"elements: expected as many on both sides, got {a.count} and {b.count}")
@@ -388,7 +388,7 @@ def measure(a: Elements, b: Elements, atol: float = 0.0, rtol: float = 0.0) -> F
         return _codec.compare(codes[0], x.view(np.uint8), codes[1], y.view(np.uint8), atol, rtol)
 
     total = _codec.Comparison()
-    for part in ordered(work, starts(a.count), a.count > 4 * PIECE_COUNT):  # in order: the same on any machine
+    for part in ordered(work, starts(a.count), a.count > 4 * PIECE_COUNT):  # in order: the same result on any machine
         total.add(part)
     return _figures(total)
 
@@ -411,7 +411,7 @@ def _figures(total: _codec.Comparison) -> Figures:
 
 
 def _spread(squares: float, total: float, count: int) -> float:
-    """The sum of squared distances from the mean; 0 where rounding leaves nothing of it."""
+    """Return the sum of squared distances from the mean; 0 if rounding leaves nothing."""
     spread = squares - total * (total / count)
     return spread if spread > squares * 1e-12 else 0.0
 

@@ -1,4 +1,4 @@
-"""How two Programs, and what two models say about themselves, differ: in words. Values of weights are not looked at."""
+"""Differences between two Programs and between two models' metadata, as text. Does not examine values of weights."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
     Attributes:
         kind: "removed" (only in A), "added" (only in B) or "changed".
-        words: what it is.
+        words: its description.
     """
 
     kind: str
@@ -48,28 +48,28 @@ class Change(NamedTuple):
 
 
 class _Value(NamedTuple):
-    """A constant: where it is; a small one is compared by what it holds, not by how that is written."""
+    """A constant: where it is. Small ones are compared by value, not by serialization."""
 
     source: Source
     program: Program
     rows: tuple[Any, ...]
 
     def keys(self) -> list[Key]:
-        """Which constants it consists of; several are a list."""
+        """The constants that it consists of; several form a list."""
         return [(self.program.prefix, row.value) for row in self.rows]
 
     def is_weight(self) -> bool:
-        """Whether it is left to a comparison of tensors."""
+        """Whether the comparison of tensors handles it."""
         return any(map(_is_large, self.rows))
 
     def data(self, number: int) -> bytes | None:
-        """The Value message of a row as it is; None if the values are not in it."""
+        """Return a row's Value message as stored; None if the values are not in it."""
         offset, nbytes = self.rows[number].value
         is_blob = self.rows[number].storage == _codec.BLOB
         return None if is_blob else bytes(memoryview(self.program.buffer)[offset : offset + nbytes])
 
     def read(self, model: Model, number: int) -> tuple[str, tuple[int, ...], list[Any], bytes]:
-        """(dtype, shape, values, bytes) of a row."""
+        """Return (dtype, shape, values, bytes) of a row."""
         row = self.rows[number]
         tensor = make_tensor(model.package, self.source, self.program, row.key, row)
         values = tensor.read()
@@ -78,7 +78,7 @@ class _Value(NamedTuple):
         return str(tensor.mil_dtype), values.shape, flat, data
 
     def words(self, model: Model) -> str:
-        """What it is, for people."""
+        """Return a readable description."""
         if self.is_weight():
             return _WEIGHT
         return " and ".join(_value_words(*self.read(model, number)[:3]) for number in range(len(self.rows)))
@@ -90,20 +90,20 @@ class _WeightRef(NamedTuple):
     key: Key
 
     def keys(self) -> list[Key]:
-        """Which one it is."""
+        """The key of the weight."""
         return [self.key]
 
     def is_weight(self) -> bool:
-        """Whether it is left to a comparison of tensors."""
+        """Whether the comparison of tensors handles it."""
         return True
 
     def words(self, model: Model) -> str:
-        """What it is, for people."""
+        """Return a readable description."""
         return _WEIGHT
 
 
 class _Both(NamedTuple):
-    """The models that are compared, and what `compare_programs` is told and tells of their tensors."""
+    """The compared models, and what `compare_programs` gets and returns about their tensors."""
 
     a: Model
     b: Model
@@ -127,16 +127,16 @@ class _Function(NamedTuple):
 def compare_programs(
     a: Model, b: Model, paired: Collection[tuple[Key, Key]] = (), seen: tuple[set[Key], set[Key]] | None = None
 ) -> list[Change]:
-    """Say how the Programs of two models differ: functions, inputs and outputs, operations by the name of their output.
+    """Compare the Programs of two models: functions, inputs and outputs, operations by the name of their output.
 
-    Order of operations, names of constants, and how and where constants are stored do not count. Constants of
-    WEIGHT_COUNT elements or more, and what decompresses them, are left to a comparison of tensors. Operations that read
-    nothing are not seen.
+    The order of operations, names of constants, and how and where constants are stored do not count. Constants of
+    WEIGHT_COUNT elements or more, and the operations that decompress them, are left to the comparison of tensors.
+    Operations without inputs are not compared.
 
     Args:
         a, b: the models.
-        paired: keys of tensors of A and B that are compared with each other elsewhere, so that nothing is said of them.
-        seen: two sets that are given the keys of all smaller constants in A and B that were looked at here.
+        paired: keys of tensors of A and B that are compared elsewhere, and not reported here.
+        seen: two sets, to which the keys of all smaller constants of A and B compared here are added.
 
     Raises:
         FormatError, ResolveError, UnsupportedError: as reading the models does.
@@ -255,7 +255,7 @@ def _value_words(dtype: str, shape: tuple[int, ...], values: list[Any]) -> str:
 
 
 def _functions(model: Model) -> Iterator[tuple[str, _Function]]:
-    """Every function of a model, as far as it is compared."""
+    """Yield every function of a model, with the parts that are compared."""
     for source, program in model.scans:
         source.mapping.check_size()
         every, uses = program.scan_again(_codec.SCAN_ALL), program.scan_again(_codec.SCAN_USES)
@@ -267,7 +267,7 @@ def _functions(model: Model) -> Iterator[tuple[str, _Function]]:
 
 
 class _Names:
-    """What the names in a Program stand for, as its operations are gathered."""
+    """Resolves the names in a Program while its operations are collected."""
 
     def __init__(self, source: Source, program: Program, every: _codec.Scan) -> None:
         self.functions = [
@@ -289,7 +289,7 @@ class _Names:
                 self._constants.setdefault((c.block, c.op.name), []).append(c)
 
     def add(self, row: Any) -> None:
-        """Add what a row of a scan tells: an argument of an operation, or an output of a block."""
+        """Add the content of a scan's row: an argument of an operation, or an output of a block."""
         op = row.op
         if row.owner == _codec.RETURN:
             self.functions[row.function].outputs.append(self._path(row.function, row.block) + row.text)
@@ -330,7 +330,7 @@ class _Names:
         return name
 
     def _path(self, function: int, block: int) -> str:
-        """The blocks around an operation, "" for those of a function's own block."""
+        """Return the blocks around an operation, "" in a function's own block."""
         found = self._paths.get((function, block))
         if found is None:
             name = self._scan.functions[function][0]
@@ -367,11 +367,11 @@ def _inputs(program: Program, span: tuple[int, int]) -> dict[str, str]:
 
 
 def compare_metadata(a: Model, b: Model) -> tuple[list[Change], list[Change]]:
-    """Say how what two models say about themselves differs.
+    """Compare the metadata of two models.
 
     Returns:
-        (differences, those that only tell when and by which tools a model was made). None of models that say nothing:
-        weight files, MIL text without its metadata.json.
+        (differences, those that only concern when and by which tools a model was made). Empty for models without
+        metadata: weight files, MIL text without its metadata.json.
 
     Raises:
         As `Model.metadata`.
@@ -403,7 +403,7 @@ def compare_metadata(a: Model, b: Model) -> tuple[list[Change], list[Change]]:
 
 
 def _user_defined(metadata: Metadata, is_tool: bool) -> dict[str, str]:
-    """What converters leave about themselves, or the rest."""
+    """Return what converters record about themselves, or everything else."""
     return {key: text for key, text in metadata.user_defined.items() if key.startswith(_TOOL_KEYS) is is_tool}
 
 
@@ -422,7 +422,7 @@ def _signatures(old: Metadata, new: Metadata) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _compare_features(what: str, old: tuple[Feature, ...], new: tuple[Feature, ...]) -> list[Change]:
-    if not old or not new:  # compiled models leave out what the default function says
+    if not old or not new:  # compiled models omit what the default function states
         return []
     ours, theirs = {f.name: f for f in old}, {f.name: f for f in new}
     texts: list[dict[str, str]] = [{}, {}]

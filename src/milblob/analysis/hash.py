@@ -1,4 +1,4 @@
-"""Content hashes: equal for equal tensors and models, whichever tool wrote them and wherever their bytes lie.
+"""Content hashes: equal for equal tensors and models, whatever tool wrote them and wherever their bytes are.
 
 docs/hash.md defines, byte for byte, what is hashed.
 """
@@ -23,7 +23,7 @@ class ContentHash(NamedTuple):
     """The hashes of a model, each 64 hexadecimal digits.
 
     Attributes:
-        model: of everything: all tensors by name, and which operation reads what.
+        model: of everything: all tensors by name, and the inputs of all operations.
         tensors: name -> hash of every tensor constant, weights and others, in the model's order.
     """
 
@@ -34,8 +34,8 @@ class ContentHash(NamedTuple):
 def content_hash(source: Any, *, dense: bool = False, max_nbytes: int | None = None) -> ContentHash:
     """Hash the contents of a model or weight file: BLAKE3, see docs/hash.md.
 
-    Offsets, layout, alignment, uninitialised and padding bytes, file names, the order of maps, dates, metadata and what
-    compilers note about themselves do not count; neither does whether a value lies in a weight file or in the Program.
+    Offsets, layout, alignment, uninitialised and padding bytes, file names, the order of maps, dates, metadata and
+    compilers' notes about themselves do not count; nor does whether a value is in a weight file or in the Program.
 
     Args:
         source: what `open` takes, or an open Model; a file of arrays, such as .npz, .safetensors or .params, or an
@@ -75,9 +75,9 @@ def tensor_hashes(tensors: Iterable[LazyTensor], *, dense: bool = False) -> Iter
 
 
 def is_left_out(tensor: Tensor, dense: bool = False) -> bool:
-    """Whether a constant is no content: attributes of Program, function or block, and names of operations.
+    """Whether a constant is not content: attributes of Program, function or block, and names of operations.
 
-    With `dense` all that a constexpr operation has beside the value that it computes, such as the name of a dtype.
+    With `dense`, also everything of a constexpr operation except the value it computes, such as the name of a dtype.
     """
     constant = tensor.constant
     if constant is None or tensor.program is None:
@@ -88,7 +88,7 @@ def is_left_out(tensor: Tensor, dense: bool = False) -> bool:
 
 
 def _with_constants(source: Any, max_nbytes: int | None) -> Model:
-    """A model of its own that lists every constant; the caller closes it."""
+    """Open a separate model that lists every constant; the caller closes it."""
     if not isinstance(source, Model):
         return Model(source, constants=True, max_nbytes=max_nbytes)
     max_nbytes = source.package.budget.given_nbytes if max_nbytes is None else max_nbytes
@@ -155,7 +155,7 @@ def _netstring(data: bytes) -> bytes:
 
 
 def _uses(program: Program, dense: bool) -> list[bytes]:
-    """A line for every name that an operation reads, or a block returns."""
+    """Return a line for every name that an operation reads or a block returns."""
     scan = program.scan_again(_codec.SCAN_USES)
     lines = []
     nbytes = 0

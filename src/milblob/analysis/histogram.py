@@ -1,19 +1,19 @@
-"""Histograms: how many elements lie in each of a few bins from the least to the greatest."""
+"""Histograms: the number of elements in each of a few bins from the minimum to the maximum."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
 BIN_COUNT = 12
-_CHUNK_COUNT = 1 << 20  # elements that are converted at a time, so that memory does not grow with the tensor
+_CHUNK_COUNT = 1 << 20  # elements converted at a time, so memory does not grow with the tensor
 
 
 class Bin(NamedTuple):
     """One bar of a histogram.
 
     Attributes:
-        low, high: its ends. Of floats: low <= x < high, in the last also x == high. Of integers both belong to it, and
-            low == high where the range is narrow.
+        low, high: its ends. For floats: low <= x < high, in the last bin also x == high. For integers both ends are
+            included, and low == high if the range is narrow.
         count: finite elements in it.
     """
 
@@ -23,7 +23,7 @@ class Bin(NamedTuple):
 
 
 class Histogram:
-    """Counts elements into BIN_COUNT bins of equal width; into fewer where there are fewer numbers.
+    """Counts elements in BIN_COUNT bins of equal width; in fewer if there are fewer distinct numbers.
 
     Args:
         low, high: the least and the greatest finite element: ints for integers, floats for floats.
@@ -32,7 +32,7 @@ class Histogram:
     def __init__(self, low: Any, high: Any) -> None:
         self._low, self._high = low, high
         self._is_float = isinstance(low, float)
-        # Integers are counted by whole numbers: bins of 1.3 would hold now one of them and now two.
+        # Bins of integers have whole widths: a width of 1.3 would hold sometimes one integer, sometimes two.
         self._width = 1 if self._is_float or high - low < 16 else -(-(high - low + 1) // BIN_COUNT)
         half = high / 2 - low / 2 if self._is_float else 0.0  # of the width, which itself may overflow
         steps = np.arange(BIN_COUNT + 1) * (half / BIN_COUNT)

@@ -1,4 +1,4 @@
-"""How the elements of one array can become those of another: permuted axes, and another shape."""
+"""How the elements of one array can become those of another: permuted axes, and reshaping."""
 
 from collections.abc import Iterator
 from itertools import islice, permutations
@@ -14,11 +14,11 @@ _MAX_PERMUTATIONS = 120
 
 
 class Layout(NamedTuple):
-    """What makes an array of another: `array.reshape(before).transpose(axes).reshape(after)`.
+    """Turns one array into another: `array.reshape(before).transpose(axes).reshape(after)`.
 
     Attributes:
-        before, after: shapes; None where none is needed.
-        axes: order of axes, None if it stays.
+        before, after: shapes; None if no reshape is needed.
+        axes: order of axes; None if unchanged.
     """
 
     before: Shape | None = None
@@ -42,7 +42,7 @@ class Layout(NamedTuple):
         return array if self.axes is None else array.transpose(self.axes)
 
     def sources(self, shape: Shape, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return which elements of an array of `shape`, flattened, come to `positions` of the flattened result."""
+        """Return which elements of a flattened array of `shape` end up at `positions` of the flattened result."""
         if self.axes is None:
             return positions
         shape = shape if self.before is None else self.before
@@ -54,17 +54,17 @@ class Layout(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """What is to be done, in order, such as ["transpose (1, 0)", "reshape [64]"]."""
+        """The steps in order, such as ["transpose (1, 0)", "reshape [64]"]."""
         steps = [] if self.before is None else [f"reshape {list(self.before)}"]
         steps += [] if self.axes is None else [f"transpose {self.axes}"]
         return steps + ([] if self.after is None else [f"reshape {list(self.after)}"])
 
 
 def layouts(old: Shape, new: Shape) -> list[Layout]:
-    """Return the layouts in which an array of shape `old` could be one of shape `new`, simplest first.
+    """Return the layouts that can turn an array of shape `old` into one of shape `new`, simplest first.
 
-    The order of elements differs among them. If `new` has the dimensions of `old` in some order, those orders that fit
-    are tried; else `old` is permuted and reshaped, or reshaped and permuted. Dimensions of 1 do not count.
+    Each gives a different order of elements. If `new` is a permutation of `old`, all fitting orders of axes are tried;
+    else `old` is permuted and reshaped, or reshaped and permuted. Dimensions of 1 do not count.
     """
     if prod(old) != prod(new):
         return []
@@ -83,10 +83,10 @@ def layouts(old: Shape, new: Shape) -> list[Layout]:
 
 
 def _permuted(old: Shape, small: Shape, axes: Shape, new: Shape) -> Layout:
-    """Layout for an order of those axes that are not 1, with as little reshaping as there can be."""
+    """Return the layout for an order of the axes that are not 1, with as little reshaping as possible."""
     if len(small) == len(old):
         return Layout(None, axes, None if tuple(old[axis] for axis in axes) == new else new)
-    if len(old) == len(new):  # perhaps the ones can move along
+    if len(old) == len(new):  # perhaps the axes of 1 can move along
         places = [axis for axis, size in enumerate(old) if size != 1]
         ones = iter(axis for axis, size in enumerate(old) if size == 1)
         left = iter(axes)
@@ -105,7 +105,7 @@ def _without_ones(shape: Shape) -> Shape:
 
 
 def _orders(shape: Shape) -> Iterator[Shape]:
-    """Orders of axes but for the one they are in; the reversed one, which is the transposition of a matrix, first."""
+    """Yield all orders of axes except the current one; the reversed one, a matrix transpose, first."""
     count = len(shape)
     reverse = tuple(range(count))[::-1]
     if count < 2:

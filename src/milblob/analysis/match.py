@@ -1,4 +1,4 @@
-"""milblob.match: which training tensor became which weight of a model."""
+"""milblob.match: find which training tensor became which weight of a model."""
 
 import contextlib
 import os
@@ -30,14 +30,14 @@ from .matches import Match, Matching, Tie
 from .pairing import Side, is_arrays
 
 MIN_CORRELATION = 0.7
-_MIN_COUNT = 16  # of elements; fewer are alike by accident
+_MIN_COUNT = 16  # of elements; smaller tensors look alike by accident
 _SAMPLE_COUNT = 1024
-_SLACK = 0.12  # by how much the correlation of a sample may be below that of the whole
-_TIE = 0.002  # correlations that are closer say nothing about which it is
-_MAX_CONFIRMED = 4  # candidates for a weight that are compared in full
-_MAX_VERIFIED = 4096  # pairs with the same elements whose order is looked at
-_MAX_RIVALS = 32  # weights that are as like a training tensor, among which names choose
-_MAX_LACKING = 100  # names of what a match lacks
+_SLACK = 0.12  # how far a sample's correlation may be below that of the whole
+_TIE = 0.002  # correlations closer than this cannot tell candidates apart
+_MAX_CONFIRMED = 4  # candidates per weight that are compared in full
+_MAX_VERIFIED = 4096  # pairs with the same elements whose order is compared
+_MAX_RIVALS = 32  # equally similar weights among which names decide
+_MAX_LACKING = 100  # names listed in `Match.without`
 _PRODUCTS_COUNT = 1 << 22  # correlations of samples in memory at a time
 _MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 100
 """About a nanosecond each, reckoned and not measured, so that the result is the same on any machine. Weights that were
@@ -57,9 +57,9 @@ def match(
 ) -> Matching:
     """Find which training tensor became which weight of a model.
 
-    First those with the same elements once they are cast to the weight's dtype: in the same order, in that of permuted
-    axes (for matrices: transposed), or of another shape. Then, for weights that are compressed or otherwise changed,
-    those whose values correlate best. Equal tensors are told apart by their names where these agree.
+    First, find tensors with the same elements after a cast to the weight's dtype: in the same order, with permuted axes
+    (for matrices: transposed), or in another shape. Then, for weights that are compressed or otherwise changed, find
+    the tensors whose values correlate best. Names decide between equal tensors where they agree.
 
     Args:
         weights: path of a .safetensors, .npz or .npy file, of a directory of .npy files, or of a model; or a mapping
@@ -129,7 +129,7 @@ def _by_blob(tensors: Mapping[str, LazyTensor]) -> dict[str, list[str]]:
 
 
 def _with_what_lacks(model: Model, matches: list[Match]) -> list[Match]:
-    """Note where `refit` would refuse a weight, because it could not write another one that is the same blob."""
+    """Note where `refit` would refuse a weight because it cannot write another weight that is the same blob."""
     writable = {match.name for match in matches if match.refit}
     lacking: dict[str, tuple[str, ...]] = {}
     for users in blob_users(model).values():
@@ -162,7 +162,7 @@ def _compression(tensor: LazyTensor) -> Any:
 
 
 class _Work:
-    """What is found, step by step."""
+    """The state of one `match`, filled step by step."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class _Work:
         progress: Progress | None,
     ) -> None:
         self.given, self.weights = given, weights
-        self.members = _by_blob(weights)  # of each blob: its first weight stands for all of them
+        self.members = _by_blob(weights)  # per blob; its first weight represents all of them
         self.first_of = {name: first for first, members in self.members.items() for name in members}
         self.names = {name: weights[name] for name in self.members}
         self.found: dict[str, list[Match]] = defaultdict(list)
@@ -185,12 +185,12 @@ class _Work:
         self._work_left = _MIN_WORK + _WORK_PER_ELEMENT * count
 
     def _may(self, work: int) -> bool:
-        """Whether there is work left; so much of it is taken."""
+        """Whether enough of the work budget is left; if so, spend it."""
         self._work_left -= work
         return self._work_left >= 0
 
     def _layouts(self, old: tuple[int, ...], new: tuple[int, ...]) -> list[Layout]:
-        """The layouts that may be tried for a pair of shapes."""
+        """Return the layouts to try for a pair of shapes."""
         found = layouts(old, new) if self._may(50_000) else []
         self._may(20_000 * len(found))
         return found
@@ -209,11 +209,11 @@ class _Work:
         self.taken.update(names)
 
     def _names_of(self, blobs: Iterable[str]) -> list[str]:
-        """All weights of some blobs, called by their first."""
+        """Return all weights of some blobs, given by their first weights."""
         return [name for first in blobs for name in self.members[first]]
 
     def _agreeing(self, given: list[str], blobs: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Which given name is which weight's, as their words say: by blob, weight -> given."""
+        """Return which given name belongs to which weight, judged by words: blob -> {weight: given}."""
         found: dict[str, dict[str, str]] = defaultdict(dict)
         for old, new in agreeing(given, self._names_of(blobs), self.first_of):
             found[self.first_of[new]][new] = old
@@ -222,7 +222,7 @@ class _Work:
     # ------------------------------------------------------------------------------------------------------------ exact
 
     def match_exactly(self) -> None:
-        """Find those with the same elements after a cast, in whatever order."""
+        """Match tensors with the same elements after a cast, in any order."""
         kinds: dict[int, set[DType]] = defaultdict(set)
         groups: dict[Any, tuple[dict[Any, _Class], dict[Any, _Class]]] = {}
         ours = {tensor.size for tensor in self.given.values()}
@@ -244,7 +244,7 @@ class _Work:
         self._settle(edges)
 
     def _classify(self, groups: dict[Any, Any], side: int, name: str, tensor: LazyTensor, dtype: DType) -> None:
-        """Put a tensor to those with the same elements, and there to those with the same order and shape."""
+        """Add a tensor to the group with the same elements, and there to the class with the same order and shape."""
         nbytes = dtype.numpy.itemsize
         unordered, ordered = 0, []
         try:
@@ -252,21 +252,21 @@ class _Work:
                 data = piece.view(np.uint8)
                 unordered += _codec.hash_elements(data, nbytes)
                 ordered.append(_codec.hash_bytes(_codec.Buffer(data), 0, data.nbytes, self._seed))
-        except OverflowError:  # an integer that does not fit
+        except OverflowError:  # an integer is out of range
             return
         classes = groups.setdefault((tensor.size, dtype, unordered % (1 << 64)), ({}, {}))[side]
         key = (tensor.shape, tuple(ordered))
         classes.setdefault(key, _Class(key, tensor.shape, tensor.mil_dtype, [])).members.append(name)
 
     def _edges(self, ours: Iterable["_Class"], theirs: Iterable["_Class"], dtype: DType) -> Iterator["_Edge"]:
-        """Which classes with the same elements are each other's, and in which layout."""
+        """Yield classes with the same elements that match in some layout."""
         verified = 0
         for new in theirs:
             for old in ours:
                 verified += 1
                 if verified > _MAX_VERIFIED:
                     return
-                if old.key == new.key:  # the hashes agree: look whether the elements do
+                if old.key == new.key:  # the hashes agree: compare the elements
                     order = self._layouts(old.shape, new.shape)[:1]
                 else:
                     order = self._layouts(old.shape, new.shape)
@@ -279,7 +279,7 @@ class _Work:
                         break
 
     def _settle(self, edges: list["_Edge"]) -> None:
-        """Take the simplest layout of each weight; then tell equal tensors apart by their names, or leave them tied."""
+        """Choose the simplest layout of each weight; then let names decide between equal ones, or leave them tied."""
         best: dict[int, _Edge] = {}
         for edge in edges:
             if id(edge.new) not in best or edge.rank < best[id(edge.new)].rank:
@@ -295,7 +295,7 @@ class _Work:
             owners = {old for pairs in named.values() for old in pairs.values()}
             rest = [name for name in given if name not in owners]
             left = [first for first in layout_of if first not in named]
-            # Where one blob is left, or there is but one, nothing hangs on which of its weights an equal tensor has.
+            # If only one blob is left, it does not matter which of its weights an equal tensor gets.
             shares = {first: self._shares(first, named[first], rest if len(layout_of) == 1 else []) for first in named}
             if rest and len(left) == 1:
                 shares[left[0]] = self._shares(left[0], {}, rest)
@@ -310,10 +310,10 @@ class _Work:
             self.equal.update(given)
 
     def _shares(self, first: str, named: Mapping[str, str], rest: list[str]) -> dict[str, str]:
-        """Give each weight of a blob its training tensor: the one of its name, else one of the rest, else the first.
+        """Assign each weight of a blob its training tensor: by name, else one of the rest, else the first.
 
         Returns:
-            weight -> given; nothing where there are more training tensors than weights, and no names to go by.
+            weight -> given; empty if there are more training tensors than weights and names do not decide.
         """
         free = [name for name in self.members[first] if name not in named]
         others = dict(zip(free, rest, strict=False)) if len(rest) <= len(free) else {}
@@ -325,7 +325,7 @@ class _Work:
     # ---------------------------------------------------------------------------------------------------------- similar
 
     def match_similar(self, threshold: float) -> None:
-        """Find those whose values correlate, among what is left."""
+        """Match the remaining tensors whose values correlate."""
         given = [name for name in self.given if name not in self.used]
         names = [name for name in self.names if name not in self.taken]
         sizes: dict[int, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
@@ -339,7 +339,7 @@ class _Work:
                 self._correlate(size, ours, theirs, threshold)
 
     def _correlate(self, size: int, given: list[str], names: list[str], threshold: float) -> None:
-        """Correlate samples of all pairs; then the most promising pairs in full."""
+        """Correlate samples of all pairs, then compare the most promising pairs in full."""
         ours, theirs = self._by_shape(given, self.given), self._by_shape(names, self.names)
         random = np.random.default_rng(size)
         positions = np.arange(size) if size <= _SAMPLE_COUNT else np.unique(random.integers(0, size, _SAMPLE_COUNT))
@@ -356,7 +356,7 @@ class _Work:
         self._confirm(best, threshold)
 
     def _sketches(self, tensors: list[Any], positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Those of some tensors; all zero, which correlate with nothing, once there is no work left."""
+        """Return sketches of tensors; all zero, which correlate with nothing, once the work budget is spent."""
         work = sum(100_000 + 10 * len(positions) + 2 * tensor.size * _is_decoded(tensor) for tensor in tensors)
         return _sketches(tensors, positions) if self._may(work) else np.zeros((len(tensors), len(positions)))
 
@@ -370,7 +370,7 @@ class _Work:
         samples: np.ndarray[Any, Any],
         least: float,
     ) -> None:
-        """Note for each weight the training tensors that it correlates with best in a layout; a few rows at a time."""
+        """Record for each weight the training tensors that correlate best, by layout; a few rows at a time."""
         step = max(_PRODUCTS_COUNT // len(old), 1)
         for begin in range(0, len(new), step):
             found = sketches[begin : begin + step] @ samples.T
@@ -386,7 +386,7 @@ class _Work:
                         best[name][old[column]] = (float(scores[column]), layout)
 
     def _candidate_count(self, name: str) -> int:
-        """How many training tensors are compared with a weight in full: more, where it stands for several."""
+        """Return how many training tensors to compare in full with a weight: more if it represents several."""
         return _MAX_CONFIRMED + len(self.members[name]) - 1
 
     @staticmethod
@@ -397,7 +397,7 @@ class _Work:
         return found
 
     def _confirm(self, best: Mapping[str, "_Candidates"], threshold: float) -> None:
-        """Compare candidates in full, and give each weight the one that it correlates with best."""
+        """Compare candidates in full, and assign each weight the one that correlates best."""
         confirmed = []
         for name, candidates in best.items():
             ranked = sorted(candidates.items(), key=lambda item: -item[1][0])
@@ -418,7 +418,7 @@ class _Work:
                 self._decide(row, rows_of[1, row[1]], rows_of[2, row[2]])
 
     def _decide(self, best: "_Row", of_name: list["_Row"], of_given: list["_Row"]) -> None:
-        """Give a blob its training tensors, of which one correlates best of all that are left; or leave it tied."""
+        """Assign a blob its training tensors, one of which has the best remaining correlation; or leave it tied."""
         correlation, name, given, _ = best
         of_name = [row for row in of_name if row[2] not in self.used]
         of_given = list(islice((row for row in of_given if row[1] not in self.taken), _MAX_RIVALS))
@@ -429,7 +429,7 @@ class _Work:
         ]
         names = list(dict.fromkeys([name, *(row[1] for row in rivals)]))
         givens = list(dict.fromkeys([given, *(row[2] for row in rivals)]))
-        # Of a blob that is several weights, each goes to what has its very name, even if that is less similar.
+        # If a blob is several weights, each prefers the tensor of its own name, even if less similar.
         namesakes = [row[2] for row in of_name if row[2] in self.members[name]] if len(self.members[name]) > 1 else []
         known = list(dict.fromkeys(givens + namesakes))
         named = self._agreeing(known, names) if len(known) > 1 or rivals else {}
@@ -437,11 +437,11 @@ class _Work:
         owners = {old for pairs in named.values() for old in pairs.values()}
         rest = [old for old in givens if old not in owners] if len(names) == 1 else []
         if rivals and not mine and (owners or len(names) > 1 or not self._are_same(rest)):
-            if given not in owners:  # else its turn comes
+            if given not in owners:  # else it is decided later
                 self._tie(givens, names)
             return
         if rivals and given not in mine.values() and not self._are_same([given, *mine.values()]):
-            return  # it is another's
+            return  # it belongs to another blob
         takers = self._shares(name, mine, rest if self._are_same([given, *rest]) else [])
         if not takers:
             self._tie(givens, names)
@@ -452,7 +452,7 @@ class _Work:
             self._add(old, new, "similar", rows[old][3], rows[old][0])
 
     def _are_same(self, given: list[str]) -> bool:
-        """Whether training tensors equal each other to the bit."""
+        """Whether training tensors equal each other bit for bit."""
         first, *others = (self.given[name] for name in dict.fromkeys(given))
         return self._may(len(others) * (50_000 + 2 * first.size)) and all(
             (other.mil_dtype, other.shape) == (first.mil_dtype, first.shape)
@@ -475,7 +475,7 @@ class _Class(NamedTuple):
 
 
 class _Edge(NamedTuple):
-    """Training tensors, and weights that they are in a layout."""
+    """Training tensors, and the weights that they equal in a layout."""
 
     cost: int
     old: _Class
@@ -484,7 +484,7 @@ class _Edge(NamedTuple):
 
     @property
     def rank(self) -> tuple[bool, int, bool]:
-        """Less is simpler: none but the own layout, then which, then the cast."""
+        """Sort key, simplest first: identity layout, then the order of layouts, then without a cast."""
         return not self.layout.is_identity, self.cost, self.old.dtype is not self.new.dtype
 
 
@@ -512,10 +512,10 @@ class _Moved(Elements):
 
 
 def _pieces(elements: Elements, dtype: DType) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the elements, cast to a dtype; too large numbers become infinite.
+    """Yield the elements, cast to a dtype; numbers that are too large become infinite.
 
     Raises:
-        OverflowError: an integer that does not fit.
+        OverflowError: an integer that is out of range.
     """
     for begin in starts(elements.count):
         values = elements.read(begin, min(PIECE_COUNT, elements.count - begin))
@@ -536,7 +536,7 @@ def _is_decoded(tensor: LazyTensor) -> bool:
 
 
 def _sketches(tensors: list[Any], positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Elements of each tensor at some positions, as a vector of length 1 about its mean; zeros without spread."""
+    """Return samples of each tensor, centred on their mean and scaled to length 1; zeros if constant."""
     rows = np.empty((len(tensors), len(positions)))
     for row, tensor in zip(rows, tensors, strict=True):
         row[:] = Elements(tensor).sample(positions)

@@ -1,4 +1,4 @@
-"""What `match` finds: Match, Tie, Matching; and how much that is, in words."""
+"""The results of `match`: Match, Tie, Matching; and a summary."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,14 +17,14 @@ class Match(NamedTuple):
     Attributes:
         given: name in the weights that were given.
         name: of the weight in the model.
-        how: "exact" (the same elements after a cast), "name" (likewise, one of several equal tensors, chosen by its
-            name) or "similar". A weight of a blob that is several, and that no name is for, is "exact" too.
+        how: "exact" (the same elements after a cast), "name" (the same, but one of several equal tensors, chosen by its
+            name) or "similar". A weight of a shared blob that no name decides is also "exact".
         given_dtype, given_shape, dtype, shape: of the two.
-        layout: what makes the one's order of elements the other's.
+        layout: turns the given tensor's order of elements into the weight's.
         compression: scheme of the weight, "" if it is stored dense.
         correlation: of the values; 1.0 if they are exact.
-        without: other weights that are the same blob, and for which there is nothing that `refit` can write: it
-            changes all weights of a blob, or none.
+        without: other weights that are the same blob, and for which `refit` has nothing to write: it changes all
+            weights of a blob or none.
     """
 
     given: str
@@ -41,7 +41,7 @@ class Match(NamedTuple):
 
     @property
     def needs(self) -> list[str]:
-        """What makes the given tensor the weight, such as ["transpose (1, 0)", "cast float32 to float16"]."""
+        """The steps from the given tensor to the weight, such as ["transpose (1, 0)", "cast float32 to float16"]."""
         steps = self.layout.words
         if self.given_dtype is not self.dtype:
             steps.append(f"cast {self.given_dtype} to {self.dtype}")
@@ -49,13 +49,13 @@ class Match(NamedTuple):
 
     @property
     def refit(self) -> str:
-        """How `refit` takes it: "as it is", "with a cast" (cast=True), or "" if it does not."""
+        """How `refit` can write it: "as it is", "with a cast" (cast=True), or "" if it cannot."""
         if self.compression or not self.layout.is_identity or self.without:
             return ""
         return "as it is" if self.given_dtype is self.dtype else "with a cast"
 
     def apply(self, array: Any) -> np.ndarray[Any, Any]:
-        """Return the given tensor in the layout and dtype of the weight; too large numbers become infinite.
+        """Return the given tensor in the layout and dtype of the weight; numbers that are too large become infinite.
 
         Args:
             array: of `given_shape`.
@@ -76,7 +76,7 @@ class Match(NamedTuple):
 
 
 class Tie(NamedTuple):
-    """Tensors that could be each other's: equal ones, or as good as equal.
+    """Tensors that cannot be told apart because they are equal, or nearly so.
 
     Attributes:
         given: names in the weights that were given.
@@ -89,17 +89,17 @@ class Tie(NamedTuple):
 
 @dataclass(frozen=True)
 class Matching:
-    """What `match` found.
+    """The result of `match`.
 
     Attributes:
-        weights, model: what was matched: paths, or words for what has none.
-        matches: one for each weight that was found, in the order of the training tensors. A training tensor has several
-            where weights are one blob and have no training tensors of their own.
-        ties: what could not be told apart.
-        unmatched_given: training tensors that became no weight of the model.
-        unmatched_names: weights of the model that come from none.
-        equal_given: training tensors that equal one that was found, when no weight was left for them: such as two that
-            are tied in training, and one in the model.
+        weights, model: what was matched: paths, or descriptions of anything without a path.
+        matches: one per matched weight, in the order of the training tensors. A training tensor has several if weights
+            are one blob without training tensors of their own.
+        ties: tensors that could not be told apart.
+        unmatched_given: training tensors that match no weight of the model.
+        unmatched_names: weights of the model that match no training tensor.
+        equal_given: training tensors that equal a matched one, but have no weight left: for example two that are tied
+            in training and stored once in the model.
     """
 
     weights: str
@@ -112,15 +112,15 @@ class Matching:
 
     @property
     def mapping(self) -> dict[str, str]:
-        """Name in the weights -> name in the model, of all matches; of several weights that are one blob, the first."""
+        """Name in the weights -> name in the model, for all matches; for several weights of one blob, the first."""
         return {match.given: match.name for match in reversed(self.matches)}
 
     @property
     def refit_mapping(self) -> dict[str, str | list[str] | None]:
-        """What `refit(mapping=...)` takes: names of the tensors that it can write, and None for the others.
+        """The argument for `refit(mapping=...)`: names of the tensors that it can write, and None for the others.
 
-        A list of names, where a training tensor is several weights (of one blob). Those with another dtype need
-        cast=True. What needs another layout is None too: see `Match.apply`.
+        A training tensor that is several weights of one blob maps to a list of names. Those with another dtype need
+        cast=True. Tensors that need another layout map to None too: see `Match.apply`.
         """
         names: dict[str, list[str]] = {match.given: [] for match in self.matches}
         for match in self.matches:
@@ -147,7 +147,7 @@ class Matching:
 
 
 def summary(matching: Matching) -> str:
-    """Say in words how much was found, and what `refit` can take of it."""
+    """Summarise how much was matched, and how much of it `refit` can write."""
     ways = [match.refit for match in matching.matches]
     words = f"{len(ways):,} matched"
     if ways:

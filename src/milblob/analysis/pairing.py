@@ -1,4 +1,4 @@
-"""What two comparable things there are, and which tensor of the one belongs to which of the other."""
+"""The two sides of a comparison, and the pairing of their tensors."""
 
 import contextlib
 import os
@@ -26,12 +26,12 @@ def is_arrays(source: Any) -> bool:
 
 
 class Side(NamedTuple):
-    """One of what is compared.
+    """One side of a comparison.
 
     Attributes:
-        tensors: by name: what there is to compare. `pair` adds constants that are weights on the other side only.
-        model: that has them; None for arrays.
-        words: what to call it.
+        tensors: by name, those to compare. `pair` adds constants that are weights only on the other side.
+        model: the model that has them; None for arrays.
+        words: its name in messages.
     """
 
     tensors: dict[str, LazyTensor]
@@ -40,7 +40,7 @@ class Side(NamedTuple):
 
     @classmethod
     def open(cls, source: Any, stored: bool, stack: contextlib.ExitStack, max_nbytes: int | None = None) -> "Side":
-        """Open what a caller gave; what is opened here is closed with the stack."""
+        """Open a caller's source; if it is opened here, it is closed with the stack."""
         if isinstance(source, Model):
             return cls(dict(source), source, source.path or "model in memory")
         if isinstance(source, Mapping):
@@ -59,7 +59,7 @@ class Side(NamedTuple):
         return self.model is not None and self.model.kind not in ("blob", "listing")
 
     def find(self, name: str) -> str | None:
-        """The name of the one tensor that a name, perhaps without prefix, stands for."""
+        """Return the only tensor name that a name, with or without its prefix, stands for."""
         if name in self.tensors:
             return name
         if self.model is None or name not in self.model:
@@ -69,7 +69,7 @@ class Side(NamedTuple):
 
 
 class _Spare:
-    """The constants of a side that are no weights there, by name; looked for once somebody asks."""
+    """The constants of a side that are not weights there, by name; collected on first use."""
 
     def __init__(self, side: Side) -> None:
         self._side = side
@@ -81,7 +81,7 @@ class _Spare:
 
     @cached_property
     def _tails(self) -> dict[str, list[str]]:
-        """The names that end in a name, behind the prefixes of functions and pipelines."""
+        """Names by their ends: what remains without prefixes of functions and pipelines."""
         found: dict[str, list[str]] = {}
         for name, tensor in self.tensors.items():
             if tensor.function and name.startswith(f"{tensor.function}/"):
@@ -89,14 +89,14 @@ class _Spare:
         return found
 
     def find(self, name: str) -> str | None:
-        """The name of the one constant that a name, perhaps without prefix, stands for."""
+        """Return the only constant name that a name, with or without its prefix, stands for."""
         if name in self.tensors:
             return name
         names = self._tails.get(name, ())
         return names[0] if len(names) == 1 else None
 
     def take(self, name: str) -> str:
-        """Make a constant one of what is compared."""
+        """Add a constant to the tensors that are compared."""
         self._side.tensors[name] = self.tensors[name]
         return name
 
@@ -137,7 +137,7 @@ def pair(a: Side, b: Side, mapping: Mapping[str, Names]) -> Pairs:
         ours, theirs = left()
         add((name, other) for name in ours if (other := b.find(name)) is not None)
         add((other, name) for name in theirs if (other := a.find(name)) is not None)
-    # Where a constant is small, it depends on where it is stored whether it is a weight.
+    # Whether a small constant counts as a weight depends on where it is stored.
     ours, theirs = left()
     add((name, spare[1].take(other)) for name in ours if (other := spare[1].find(name)) is not None)
     add((spare[0].take(other), name) for name in theirs if (other := spare[0].find(name)) is not None)
@@ -168,7 +168,7 @@ def _named(tensors: Mapping[str, LazyTensor], names: Iterable[str]) -> dict[str,
 def _mapped(
     a: Side, b: Side, spare: tuple[_Spare, _Spare], mapping: Mapping[str, Names]
 ) -> tuple[dict[str, list[str]], set[str]]:
-    """The pairs that a mapping says, and what it leaves out."""
+    """Return the pairs of a mapping, and the names that it leaves out."""
 
     def find(number: int, name: str) -> str | None:
         known = (a, b)[number].find(name)
@@ -203,10 +203,10 @@ def _mapped(
 def _same_readers(
     old: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor], several: bool
 ) -> Iterator[tuple[str, str]]:
-    """Pair tensors that the same operations read, where nothing else is read by them alone.
+    """Pair tensors that have the same consumers, if each side has only one such tensor.
 
     Args:
-        several: whether there are several functions, so that it takes the same function too.
+        several: whether there are several functions; then the function must be the same too.
     """
     readers: list[dict[Any, list[str]]] = []
     for tensors in (old, new):
@@ -227,7 +227,7 @@ def of_function(pairs: Pairs, a: Side, b: Side, function: str) -> Pairs:
     """Keep the pairs with a tensor of a function.
 
     Raises:
-        KeyError: neither model has it.
+        KeyError: neither side has it.
     """
 
     def is_in(side: Side, name: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""What can be said of the values of a tensor: counts, extremes, mean and spread, special and different values."""
+"""Statistics of a tensor's values: counts, extremes, mean and spread, special and distinct values."""
 
 import math
 import threading
@@ -24,34 +24,34 @@ _WIDE = {
     DType.INT64: _codec.WIDE_I64,
     DType.UINT64: _codec.WIDE_U64,
 }
-_own = threading.local()  # a Tally for each thread: a megabyte that need not be cleared for each small tensor
+_own = threading.local()  # a Tally per thread: a megabyte that is not cleared again for each small tensor
 
 
 class Statistics(NamedTuple):
-    """What the values of a tensor, or of several together, are like.
+    """Statistics of the values of one tensor, or of several together.
 
-    Only finite elements count in `minimum` to `deviation`, and those are None where there is none. Counts and extremes
-    are exact. With 2^-50 for dtypes of up to 16 bits, and 2^-44 else: the error of `total` is at most that part of the
-    sum of magnitudes; the relative error of `deviation` at most that, times 1 + |mean| / deviation.
+    Only finite elements count in `minimum` to `deviation`, which are None if there are none. Counts and extremes are
+    exact. With e = 2^-50 for dtypes of up to 16 bits and 2^-44 for others: the error of `total` is at most e times the
+    sum of magnitudes; the relative error of `deviation` at most e * (1 + |mean| / deviation).
 
     Attributes:
-        dtype: DType; None of several tensors of different ones.
-        shape: dimensions; None of several tensors.
+        dtype: DType; None for several tensors of different ones.
+        shape: dimensions; None for several tensors.
         count: elements.
         minimum, maximum: int for integers and bools (0 and 1), else float.
         mean, deviation: arithmetic mean; standard deviation of the population (as numpy.std).
         total: sum, as float.
-        absmax: greatest magnitude.
-        smallest: least magnitude that is not zero; None if all are zero.
+        absmax: largest magnitude.
+        smallest: smallest magnitude other than zero; None if all are zero.
         zeros: of either sign; `negative_zeros` of them are -0.0.
-        nans, positive_infinities, negative_infinities: how many.
-        subnormals: elements that are not zero and below the smallest normal number of the dtype.
-        float16_overflows: finite elements that float16 makes infinite: 65520 and more in magnitude.
-        distinct: how many different values; all NaNs are one, and so are 0.0 and -0.0. None of several tensors.
+        nans, positive_infinities, negative_infinities: counts.
+        subnormals: nonzero elements below the smallest normal number of the dtype.
+        float16_overflows: finite elements that become infinite in float16: 65520 and more in magnitude.
+        distinct: number of distinct values; all NaNs count as one, and so do 0.0 and -0.0. None for several tensors.
         is_distinct_exact: whether `distinct` is exact, as it always is up to 65536; else an estimate with a standard
             error of 0.8%.
-        histogram: Bins from minimum to maximum; None if it was not asked for.
-        spread: sum of the squared distances from the mean, which `merge` needs.
+        histogram: Bins from minimum to maximum; None if it was not requested.
+        spread: sum of the squared distances from the mean; used by `merge`.
     """
 
     dtype: Any
@@ -78,19 +78,19 @@ class Statistics(NamedTuple):
 
     @property
     def infinities(self) -> int:
-        """How many are infinite, of either sign."""
+        """Number of infinite elements, of either sign."""
         return self.positive_infinities + self.negative_infinities
 
     @property
     def finite(self) -> int:
-        """How many are neither NaN nor infinite."""
+        """Number of elements that are neither NaN nor infinite."""
         return self.count - self.nans - self.infinities
 
     @staticmethod
     def merge(parts: Iterable["Statistics"]) -> "Statistics":
-        """Return the statistics of several tensors together: all but shape, distinct values and histogram.
+        """Return the statistics of several tensors together: all except shape, distinct values and histogram.
 
-        Of the bytes of strings there are none, so they count as elements and nothing else.
+        Strings have no such statistics: they count as elements and nothing else.
         """
         given = list(parts)
         for part in given:
@@ -99,7 +99,7 @@ class Statistics(NamedTuple):
 
 
 def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, distinct: bool = True) -> Statistics:
-    """Look at every value of a tensor once, without the GIL and, if there are many, in several threads.
+    """Examine every value of a tensor once, without the GIL and, if there are many, in several threads.
 
     Args:
         source: a Tensor (a compressed weight is decoded, a part at a time), an array of a file that is not yet read (a
@@ -111,11 +111,11 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
         distinct: count different values, which is most of the work for dtypes of 32 and 64 bits.
 
     Returns:
-        Statistics. Of strings only count and shape are told.
+        Statistics. For strings, only count and shape.
 
     Raises:
-        As `Tensor.read`; TypeError for an array of a dtype that MIL has not, or not
-            of `dtype` (integers may be narrowed).
+        As `Tensor.read`; TypeError for an array of a dtype that MIL lacks, or whose elements are not of `dtype`
+            (integers may be narrowed).
     """
     require_flags(histogram=histogram, distinct=distinct)
     if isinstance(source, LazyTensor):
@@ -135,7 +135,7 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
 def statistics_of(tensors: Iterable[LazyTensor], **options: Any) -> Iterator[Statistics]:
     """Yield the statistics of each tensor, in order; small ones are looked at several at a time.
 
-    A record that is several tensors is looked at once (by several threads at the same time, perhaps a few times).
+    A record that is several tensors is examined once (or a few times, if several threads reach it at the same time).
     """
     known: dict[Any, Statistics] = {}
 
@@ -172,8 +172,8 @@ def _of_pieces(
 
 
 def _narrow(pieces: Iterable[Piece], dtype: Any, histogram: bool) -> tuple[_codec.Moments, int, bool, Any]:
-    """Elements of up to 16 bits: how often each of the 65536 patterns occurs, from which everything follows."""
-    tally = _own.__dict__.pop("tally", None) or _codec.Tally()  # dropped if something goes wrong on the way
+    """Elements of up to 16 bits: count each of the 65536 patterns; everything else follows from these counts."""
+    tally = _own.__dict__.pop("tally", None) or _codec.Tally()  # dropped if an error occurs
 
     def count(part: Piece, into: _codec.Tally) -> _codec.Tally:
         into.add(part.buffer, part.offset, part.count, dtype.nbits)
@@ -204,7 +204,7 @@ def _narrow(pieces: Iterable[Piece], dtype: Any, histogram: bool) -> tuple[_code
 
 
 def _wide(pieces: Iterable[Piece], dtype: Any, distinct: bool) -> tuple[_codec.Moments, int | None, bool, Any]:
-    """Elements of 32 and 64 bits. Parts are put together in order: the result does not depend on the threads."""
+    """Elements of 32 and 64 bits. Parts are merged in order, so the result does not depend on the threads."""
     kind = _WIDE[dtype]
     total, seen = _codec.Moments(), _codec.Distinct() if distinct else None
 
@@ -226,7 +226,7 @@ def _wide(pieces: Iterable[Piece], dtype: Any, distinct: bool) -> tuple[_codec.M
 
 
 def _ends(moments: _codec.Moments, dtype: Any) -> tuple[Any, Any]:
-    """The least and the greatest finite element, as the numbers that they are; None where there are none."""
+    """Return the smallest and largest finite element as Python numbers; None if there are none."""
     least, most, _, least_whole, most_whole, _ = moments.extremes
     if least == math.inf:
         return None, None
@@ -275,7 +275,7 @@ def _from_moments(
 
 
 def _root(variance: float) -> float:
-    return math.sqrt(variance) if variance >= 0 else math.nan  # NaN where sums have left the range of float64
+    return math.sqrt(variance) if variance >= 0 else math.nan  # NaN if sums have left the range of float64
 
 
 def _nothing(dtype: Any, shape: tuple[int, ...] | None, count: int) -> Statistics:

@@ -1,4 +1,4 @@
-"""Which of many stretches of bytes are equal: exactly, and at the speed of reading them."""
+"""Finding equal byte stretches among many: exactly, at the speed of reading them."""
 
 import os
 from collections.abc import Callable, Hashable, Sequence
@@ -7,17 +7,17 @@ from typing import NamedTuple
 from .. import _codec
 from ..values import parallel
 
-_FEW = 4  # different ones that each newcomer is compared with; with more, a key tells which of them it may equal
+_FEW = 4  # compare each stretch with at most so many different ones; above that, use a key to select candidates
 _SAMPLE_NBYTES = 64
 
 
 class Stretch(NamedTuple):
-    """Bytes of a held buffer.
+    """Some bytes of a held buffer.
 
     Attributes:
-        buffer: where they are.
-        offset, nbytes: which.
-        kind: only stretches of one kind can be equal (the dtype, say).
+        buffer: the buffer that holds them.
+        offset, nbytes: their position and size.
+        kind: only stretches of the same kind can be equal (the dtype, for example).
     """
 
     buffer: _codec.Buffer
@@ -30,12 +30,12 @@ _Key = Callable[[Stretch], Hashable]
 
 
 def first_equal(stretches: Sequence[Stretch]) -> list[int]:
-    """Return, for each stretch, the index of the first one that it equals (its own, where there is none before it).
+    """Return, for each stretch, the index of the first that it equals (its own if there is none before it).
 
-    Equal means that the bytes were compared. That reads two equal stretches once each, as hashing them would, and two
-    that differ as far as they are the same. Only where more than a few that differ have one kind and size, keys choose
-    among them: samples, then a fast hash, then one that nobody can make collide. Each stretch is compared a few times
-    for each key, whatever is in the file. Bytes that only one stretch of its kind and size has are not read.
+    Equal means that the bytes were compared. Equal stretches are read once each, as hashing would; different ones are
+    read up to the first difference. Keys select candidates only where more than a few different stretches share one
+    kind and size: samples first, then a fast hash, then one for which no one can construct collisions. Each stretch is
+    compared a few times for each key, whatever the file holds. A stretch whose kind and size are unique is not read.
 
     Raises:
         FormatError: a stretch reaches past its buffer.
@@ -52,7 +52,7 @@ def first_equal(stretches: Sequence[Stretch]) -> list[int]:
 
 
 def _compare(stretches: Sequence[Stretch], group: list[int], result: list[int], keys: list[_Key]) -> None:
-    """Find the equal ones in a group of one kind and size, in ascending order."""
+    """Find the equal stretches in a group of one kind and size, in ascending order."""
     different: list[int] = []
     for position, index in enumerate(group):
         if len(different) == _FEW and keys:
@@ -75,7 +75,7 @@ def _equal(a: Stretch, b: Stretch) -> bool:
 
 
 def _samples(stretch: Stretch) -> Hashable:
-    """The bytes at a few places: weights that differ nearly always differ there. All of them, if they are few."""
+    """Return the bytes at a few places, where different weights nearly always differ; all bytes if there are few."""
     view, (_, offset, nbytes, _) = memoryview(stretch.buffer), stretch
     if nbytes <= 3 * _SAMPLE_NBYTES:
         return bytes(view[offset : offset + nbytes])
@@ -89,7 +89,7 @@ def _hash(secret: bytes) -> _Key:
 
 
 def _strong_hash(secret: bytes) -> _Key:
-    import hashlib  # only where somebody made stretches to collide
+    import hashlib  # needed only for stretches constructed to collide
 
     def digest(stretch: Stretch) -> Hashable:
 

@@ -1,4 +1,4 @@
-"""Blob v2 storage files: records by walk and by offset, arrays over the mapped bytes."""
+"""Reading blob v2 files: records in file order or by offset, arrays over the mapped bytes."""
 
 import os
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class BlobRecord(NamedTuple):
         nbytes: bytes of data.
         data_offset: byte offset of the data.
         count: elements.
-        padding_nbits: unused bits at the end of the last byte; 0 for byte-sized dtypes, whatever the file says there.
+        padding_nbits: unused bits at the end of the last byte; always 0 for byte-sized dtypes, whatever the file says.
     """
 
     offset: int
@@ -48,7 +48,7 @@ def array_over(
 ) -> np.ndarray[Any, Any]:
     """Return the values of a checked record in the given shape.
 
-    They are a read-only view, or for sub-byte dtypes a new read-only array. With `out`, they are written there.
+    A read-only view, or a new read-only array for sub-byte dtypes. With `out`, the values are written there.
     """
     dtype = record.dtype
     if not dtype.is_sub_byte:
@@ -70,17 +70,17 @@ class BlobReader:
 
     Args:
         source: path, file object, or any C-contiguous buffer, which must not change while arrays are in use.
-        mmap: map the file. False reads it into memory instead, whole, which arrays then share and keep: for files that
-            another process may make shorter, where touching a mapped page that is gone kills this one.
+        mmap: map the file. False reads the whole file into memory, which arrays then share and keep: for files that
+            another process may truncate, where touching a lost mapped page kills this process.
 
     Raises:
         OSError: the file cannot be opened.
         FormatError: no storage header, more records than fit, not a regular file, a Git LFS pointer; a change of the
             file was interrupted (`milblob.open` completes it).
-        UnsupportedError: storage version 1 (Espresso) or unknown.
+        UnsupportedError: storage version 1 (Espresso), or an unknown one.
 
-    Iterating gives a BlobRecord each, in file order; `index` gives all of them as one structured array, built in C.
-    Offsets are those of record metadata, as a Program's BlobFileValue holds them. Safe to share between threads.
+    Iterating yields a BlobRecord for each record, in file order; `index` gives all of them as one structured array,
+    built in C. Offsets are those of record metadata, as in a Program's BlobFileValue. Threads may share a reader.
 
     Spec: coremltools e0e2f42, mlmodel/src/MILBlob/Blob/StorageFormat.hpp.
     """
@@ -91,7 +91,7 @@ class BlobReader:
             pending.require_none(os.fsdecode(source))
         self.mapping = source if isinstance(source, MappedFile) else MappedFile(source, is_mapped=mmap)
         self._index: np.ndarray[Any, Any] | None = None
-        self.mapping.expect_random(True)  # before the header is touched: one page, not all that read-ahead would bring
+        self.mapping.expect_random(True)  # before touching the header: read one page, not a whole read-ahead window
         try:
             self._count: int = _codec.blob_count(self.mapping.live())
             self.mapping.expect_random(False)
@@ -113,7 +113,7 @@ class BlobReader:
         """
         if self._index is None:
             buffer = self.mapping.check_size()
-            # Only what is there gets room: a sparse file can announce 2^32 - 1 records and have none.
+            # Allocate only for records that exist: a sparse file can announce 2^32 - 1 and have none.
             rows = min(self._count, 1 << 16)
             self.mapping.expect_random(True)
             try:
@@ -152,10 +152,10 @@ class BlobReader:
         return BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
 
     def record(self, offset: int | BlobRecord) -> BlobRecord:
-        """Return the record whose metadata is at `offset`; nothing else in the file is read.
+        """Return the record whose metadata is at `offset`, reading nothing else in the file.
 
         Raises:
-            FormatError: no sound record there.
+            FormatError: there is no valid record.
         """
         return self.record_in(self.mapping.check_size(), offset)
 
@@ -170,10 +170,10 @@ class BlobReader:
         return BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
 
     def records_at(self, offsets: list[int]) -> tuple[np.ndarray[Any, Any], int, MilblobError | None]:
-        """Return the records at many offsets, in their order; for milblob's own modules.
+        """Return the records at many offsets, in the order given; for milblob's own modules.
 
         Returns:
-            Rows of dtype RECORD, how many of them are good, and what is wrong with the next.
+            Rows of dtype RECORD, the number of valid rows, and the error of the next one.
         """
         buffer = self.mapping.check_size()
         records = np.empty(len(offsets), RECORD)
@@ -187,14 +187,14 @@ class BlobReader:
         Args:
             offset: byte offset of the record's metadata, or a BlobRecord.
             out: array of the record's NumPy dtype and shape (count,) to fill instead. Sub-byte values are unpacked
-                straight into it if it is C-contiguous.
+                directly into it if it is C-contiguous.
 
         Returns:
-            ndarray, shape (count,), read-only, over the file's bytes (it stays valid after close). Sub-byte dtypes are
-            unpacked to a new array, one byte per element. With `out`, that array.
+            ndarray, shape (count,), read-only and zero-copy over the file's bytes (valid after close). Sub-byte dtypes
+            are unpacked to a new array, one byte per element. With `out`, that array.
 
         Raises:
-            FormatError: no sound record there, or the file has shrunk.
+            FormatError: there is no valid record, or the file has shrunk.
             ValueError: `out` does not fit, or the reader is closed.
         """
         buffer = self.mapping.check_size()
@@ -208,7 +208,7 @@ class BlobReader:
         return np.ndarray((record.nbytes,), np.uint8, memoryview(buffer), record.data_offset)
 
     def close(self) -> None:
-        """Close the file. Arrays that were read stay valid; the mapping goes when the last of them does."""
+        """Close the file. Arrays over it stay valid; the mapping is released with the last of them."""
         self.mapping.close()
 
     def __enter__(self) -> Self:

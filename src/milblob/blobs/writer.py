@@ -1,4 +1,4 @@
-"""BlobWriter: new blob v2 files, and records appended to existing ones."""
+"""BlobWriter: writes new blob v2 files and appends records to existing ones."""
 
 import contextlib
 import os
@@ -20,11 +20,11 @@ from ..storage.turns import Turn
 from ..values.tensorvalue import as_array, stored_bytes
 from .reader import BlobReader, BlobRecord
 
-_STAGING_NBYTES = 1 << 20  # small records are gathered here: one write for a megabyte of them
-_SMALL_NBYTES = _STAGING_NBYTES // 4  # larger ones are written from where they are
-_CHUNK_COUNT = 1 << 18  # elements of a strided or packed array that are copied at once; a multiple of 8
+_STAGING_NBYTES = 1 << 20  # small records are collected here and written a megabyte at a time
+_SMALL_NBYTES = _STAGING_NBYTES // 4  # larger ones are written directly from their own memory
+_CHUNK_COUNT = 1 << 18  # elements of a strided or packed array copied at a time; a multiple of 8
 _SENTINEL = 0xDEADBEEF.to_bytes(4, "little")
-_MARK_AT, _MARK = 56, b"appended"  # in a reserved field of the first new record, for as long as it does not count
+_MARK_AT, _MARK = 56, b"appended"  # in a reserved field of the first new record, until the record is counted
 _CODES = {m.numpy: m.blob_code for m in DType if m.blob_code and m.nbits >= 8}
 ALIGNMENTS = (64, 4096, 16384)
 """Multiples that the data of records may be placed at: the format's own, and pages of 4 and 16 KiB."""
@@ -34,23 +34,23 @@ class BlobWriter:
     """Writes a blob v2 file ("weight.bin"), byte for byte as coremltools writes the same arrays.
 
     Args:
-        path: the file. With mode "w" it appears whole when the writer is closed without an exception (temporary name in
-            the same directory, sync, rename), and replaces a file of that name, whose open views stay valid. With mode
-            "a" records are added to an existing file, whoever wrote it; the record count is written last, so that a
-            crash at any byte leaves the old records readable. Nothing before the end of the last record changes but
-            the count; what an interrupted append left behind it is overwritten.
+        path: the file. With mode "w" it appears atomically when the writer is closed without an exception (temporary
+            name in the same directory, sync, rename). A file of that name is replaced; views of the old one stay valid.
+            With mode "a" records are appended to an existing file from any writer. The record count is written last,
+            so a crash at any byte leaves the old records readable. Nothing before the end of the last record changes
+            except the count; the remains of an interrupted append are overwritten.
         mode: "w" or "a".
         align: the data of each record begins at a multiple of it: 64 (as coremltools does), 4096 or 16384.
-        sync: wait until everything is on disk before it counts as written.
+        sync: write everything to disk before the file takes its name or the new count is written.
 
-    Every method that writes returns the byte offset of a record's metadata, as a Program's BlobFileValue holds it.
-    Arrays are not kept. A failed write leaves the writer usable, without that record. A writer is for one thread at a
-    time, and for the process that made it. One that is never closed leaves everything as it was.
+    Every writing method returns the byte offset of a record's metadata, as in a Program's BlobFileValue. Arrays are not
+    kept. After a failed write the writer remains usable, without that record. Use a writer from one thread at a time,
+    and only in the process that created it. If it is never closed, everything stays as it was.
 
     Raises:
-        OSError: the file cannot be made or opened; BlockingIOError: mode "a", and another writer has the file.
-        FormatError, UnsupportedError: mode "a", and the file is no sound blob v2 file, or has records that its header
-            does not count.
+        OSError: the file cannot be created or opened; BlockingIOError: mode "a", and another writer has the file.
+        FormatError, UnsupportedError: mode "a", and the file is not a valid blob v2 file, or has records that its
+            header does not count.
         ValueError: another mode or alignment.
 
     Spec: coremltools e0e2f42, mlmodel/src/MILBlob/Blob/StorageWriter.cpp.
@@ -72,10 +72,10 @@ class BlobWriter:
         self._turn = Turn(f"writer {self.path}")
         self._reserved: dict[int, tuple[int, int, list[tuple[int, int]]]] = {}
         self._staging = bytearray()  # the bytes of the file from _base to _end, not written yet
-        self._base = self._end = 64  # _end is behind the last data
+        self._base = self._end = 64  # _end is after the last data
         self._count = self._count_before = self._nbytes_before = 0
         self._marked = 0  # mode "a": offset of the first new record
-        self._is_counted = False  # mode "a": whether the new count may be in the file
+        self._is_counted = False  # mode "a": whether the new count may have been written
         self._new: NewFile | None = None
         if mode == "w":
             self._new = self._create()
@@ -99,7 +99,7 @@ class BlobWriter:
                 offset, _ = _codec.blob_place(self._end)
                 found = bytes(memoryview(reader.mapping.live())[offset : offset + 64])
                 if found.startswith(_SENTINEL) and found[_MARK_AT:] != _MARK:
-                    # Not from an interrupted append: somebody may refer to it, whatever the header says.
+                    # Not from an interrupted append: a Program may refer to it, whatever the header says.
                     words = f"records: expected {count} as the header says, got another behind them"
                     raise FormatError(words, offset=offset, file=self.path)
                 self._nbytes_before = reader.mapping.nbytes
@@ -123,18 +123,18 @@ class BlobWriter:
         """Write an array as one record.
 
         Args:
-            array: anything NumPy makes an array of; its shape is not stored. Strided and byte-swapped arrays are copied
-                in chunks. Elements of sub-byte dtypes come one to a byte and are packed, each value checked.
-            dtype: DType, name or NumPy dtype to store; default: the array's own. Integers may be narrowed, every value
-                is checked; uint3 and uint6 must be named, their arrays are uint8. Floats are not converted, but for
+            array: anything that NumPy makes an array of; its shape is not stored. Strided and byte-swapped arrays are
+                copied in chunks. Sub-byte dtypes take one element per byte, which are checked and packed.
+            dtype: DType, name or NumPy dtype to store; default: the array's own. Integers may be narrowed; every value
+                is checked. uint3 and uint6 must be named; their arrays are uint8. Floats are not converted, except
                 Python numbers and lists of them.
 
         Returns:
             Byte offset of the record's metadata.
 
         Raises:
-            TypeError: a dtype that blob files cannot hold (bool, int64, float64, ...), or that the array's elements do
-                not belong to.
+            TypeError: a dtype that blob files cannot hold (bool, int64, float64, ...), or one that the array's
+                elements do not fit.
             OverflowError: an element outside the dtype; its index is named.
             OSError: the file cannot be written. ValueError: the writer is closed.
             RuntimeError: another thread is writing, or this is a forked process.
@@ -158,16 +158,16 @@ class BlobWriter:
         return self._add(target, array.size, _stored_parts(array, target), target.nbytes(array.size))
 
     def write_packed(self, data: Any, dtype: Any, count: int | None = None) -> int:
-        """Write elements that are in their stored form already: little-endian, sub-byte elements packed.
+        """Write elements that are already in their stored form: little-endian, sub-byte elements packed.
 
         Args:
             data: any C-contiguous buffer.
             dtype: what the elements are.
-            count: how many there are; default: as many as the bytes hold. The unused bits of the last byte are set to
+            count: number of elements; default: as many as the bytes hold. Unused bits of the last byte are set to
                 zero.
 
         Raises:
-            ValueError: the bytes are no whole number of elements, or not the number of them.
+            ValueError: the bytes are not a whole number of elements, or do not match `count`.
             TypeError, OSError: as `write`. BufferError: a strided buffer.
         """
         self._require_process()
@@ -183,16 +183,16 @@ class BlobWriter:
             return self._add(target, count, pieces, view.nbytes)
 
     def write_many(self, arrays: Iterable[Any]) -> list[int]:
-        """Write several arrays, one record each; faster than one by one where they are small.
+        """Write several arrays, one record each; faster than one call each if they are small.
 
         Args:
-            arrays: as `write` takes them. Those of an iterator are not held longer than it takes to write them.
+            arrays: as `write` takes them. An iterator's arrays are released as soon as they are written.
 
         Returns:
             Byte offset of each record's metadata.
 
         Raises:
-            As `write`, and whatever iterating raises; then none of them is written.
+            As `write`, and whatever the iterator raises; then none of them is written.
         """
         offsets: list[int] = []
         self._require_process()
@@ -219,24 +219,24 @@ class BlobWriter:
                 )
                 self._count += index - before
             if index == before and self._end > self._base:
-                self._flush()  # no room, or an array that needs more than a copy: the latter comes back here
+                self._flush()  # no room, or an array that needs more than a copy, which the next round handles
             elif index == before:
                 offsets.append(self._write(arrays[index], None))
                 index += 1
 
     def reserve(self, nbytes: int, dtype: Any, count: int | None = None) -> int:
-        """Make room for a record whose data comes later, by `fill`.
+        """Reserve space for a record whose data is written later, by `fill`.
 
         Args:
             nbytes: bytes of data, in their stored form.
             dtype: what the elements are.
-            count: how many there are; default: as many as the bytes hold.
+            count: number of elements; default: as many as the bytes hold.
 
         Returns:
-            Byte offset of the record's metadata. All of it must be filled before the writer is closed.
+            Byte offset of the record's metadata. All data must be filled in before the writer is closed.
 
         Raises:
-            ValueError: the bytes are no whole number of elements, or not the number of them.
+            ValueError: the bytes are not a whole number of elements, or do not match `count`.
             OverflowError: a file of 2^63 bytes or more. TypeError, OSError: as `write`.
         """
         self._require_process()
@@ -251,15 +251,15 @@ class BlobWriter:
             return offset
 
     def fill(self, offset: int, data: Any, start: int = 0) -> None:
-        """Write data of a reserved record, in its stored form.
+        """Write data of a reserved record in its stored form.
 
         Args:
             offset: what `reserve` returned.
             data: any C-contiguous buffer.
-            start: byte of the record's data at which it goes; pieces may come in any order.
+            start: byte offset within the record's data; pieces may come in any order.
 
         Raises:
-            KeyError: nothing is reserved there. ValueError: it reaches past the record's data. OSError: as `write`.
+            KeyError: no reserved record there. ValueError: it reaches past the record's data. OSError: as `write`.
         """
         self._require_process()
         with self._turn:
@@ -278,14 +278,14 @@ class BlobWriter:
             done.append((start, stop))
 
     def copy(self, reader: BlobReader, record: BlobRecord | int) -> int:
-        """Copy a record of another file as it is stored.
+        """Copy a record of another file in its stored form.
 
         Args:
-            reader: the other file. It may be the one that is being replaced, or appended to.
+            reader: the other file. It may be the file being replaced or appended to.
             record: one of its records, or the offset of one.
 
         Raises:
-            FormatError: no sound record there, or the file has shrunk. OSError, ValueError: as `write`.
+            FormatError: there is no valid record, or the file has shrunk. OSError, ValueError: as `write`.
         """
         self._require_process()
         with self._turn:
@@ -305,10 +305,10 @@ class BlobWriter:
     # -------------------------------------------------------------------------------------------------- inside a record
 
     def _add(self, dtype: DType, count: int, pieces: Iterable[Any] | None, nbytes: int) -> int:
-        """Put metadata and data behind what there is; with `pieces` None the data is written by somebody else.
+        """Append metadata and data to the file; with `pieces` None the caller writes the data later.
 
         Args:
-            pieces: byte buffers, `nbytes` in all; each is done with before the next is asked for.
+            pieces: byte buffers, `nbytes` in total; each is written before the next is requested.
         """
         offset, data_offset = _codec.blob_place(self._end, self._align)
         if data_offset + nbytes >= 1 << 63:
@@ -339,7 +339,7 @@ class BlobWriter:
         return offset
 
     def _make_room(self, nbytes: int) -> int:
-        """Have room for so many bytes in the staging buffer; return where they go."""
+        """Make room for so many bytes in the staging buffer; return their position there."""
         if not self._staging:
             self._staging = bytearray(_STAGING_NBYTES)
         if self._end - self._base + nbytes > _STAGING_NBYTES:
@@ -347,7 +347,7 @@ class BlobWriter:
         return self._end - self._base
 
     def _flush(self) -> None:
-        """Write what is staged."""
+        """Write the staging buffer to the file."""
         if self._end > self._base:
             write_at(self._fd, [memoryview(self._staging)[: self._end - self._base]], self._base)
         self._base = self._end
@@ -359,11 +359,11 @@ class BlobWriter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes up to the end of the last record, with what has been written so far: the size of a new file."""
+        """Bytes up to the end of the last record written so far: the size of a new file."""
         return self._end
 
     def close(self) -> None:
-        """Complete the file. Does nothing the second time.
+        """Complete the file. Does nothing when called again.
 
         Raises:
             ValueError: a reserved record was not filled; OSError: the file cannot be written. The file is then as it
@@ -381,7 +381,7 @@ class BlobWriter:
                 self._flush()
                 if self._new is not None:
                     write_at(self._fd, [_codec.blob_header(self._count)], 0)
-                    os.ftruncate(self._fd, self._end)  # what a failed write has left behind the last record
+                    os.ftruncate(self._fd, self._end)  # removes what a failed write left after the last record
                     self._new.commit()
                 elif self._count > self._count_before:
                     self._count_in()
@@ -393,20 +393,20 @@ class BlobWriter:
     def _count_in(self) -> None:
         """Mode "a": make the new records count, all at once.
 
-        Until then the first is marked as what the next append may overwrite. The mark goes only when the count is on
-        the disk: after a power failure in between, a record that neither counts nor has a mark would look like somebody
-        else's, and no append would touch the file again. A mark that stays does no harm: nobody reads it in a record
-        that counts.
+        Until then the first one carries a mark that lets the next append overwrite it. The mark is removed only after
+        the count is on disk. If power failed between the two in the other order, there would be a record that is
+        neither counted nor marked; it would look like another writer's, and no append would touch the file again. A
+        mark that stays does no harm: no reader looks at it in a counted record.
         """
-        nbytes = max(self._end, self._nbytes_before)  # never less: somebody may have it mapped
+        nbytes = max(self._end, self._nbytes_before)  # never less: another process may have it mapped
         os.ftruncate(self._fd, nbytes)
-        # What is left of an interrupted append, or of a failed write, must not pass for a record behind the last.
+        # The remains of an interrupted append or a failed write must not look like a record after the last.
         write_at(self._fd, [bytes(min(nbytes - self._end, 128))], self._end)
         self._to_disk()
         self._is_counted = True
         write_at(self._fd, [self._count.to_bytes(4, "little")], 0)
         self._to_disk()
-        with contextlib.suppress(OSError):  # they count by now, with the mark or without
+        with contextlib.suppress(OSError):  # the records count already, with or without the mark
             write_at(self._fd, [bytes(len(_MARK))], self._marked + _MARK_AT)
 
     def _to_disk(self) -> None:
@@ -414,12 +414,12 @@ class BlobWriter:
             sync(self._fd)
 
     def _let_go(self, *, undo: bool) -> None:
-        """Close the file; with `undo`, leave it as it was before, or not there. Never raises."""
+        """Close the file; with `undo`, restore its old state or remove it. Never raises."""
         fd, self._fd = self._fd, -1
         new, self._new = self._new, None
         self._staging = bytearray()
         self._reserved.clear()
-        is_ours = self._pid == os.getpid()  # a forked process has the same file, and nothing to say about it
+        is_ours = self._pid == os.getpid()  # a forked process shares the file and must leave it alone
         if new is not None:
             new.discard()  # does nothing after `commit`
         elif fd >= 0:
@@ -431,7 +431,7 @@ class BlobWriter:
             os.close(fd)
 
     def _take_back(self, fd: int) -> None:
-        """Mode "a": undo what was written. The old records are sound after each step, also if it fails."""
+        """Mode "a": undo what was written. After each step, and if one fails, the old records are valid."""
         if self._is_counted:
             write_at(fd, [self._count_before.to_bytes(4, "little")], 0)
             if self._sync:
@@ -451,9 +451,7 @@ class BlobWriter:
         elif self._pid != os.getpid():
             self._let_go(undo=True)
         else:
-            with (
-                self._turn.lock
-            ):  # until a thread that is writing is done: it must not write to a descriptor that is closed
+            with self._turn.lock:  # wait for a writing thread: it must not write to a closed descriptor
                 self._let_go(undo=True)
 
     def __del__(self) -> None:
@@ -475,10 +473,10 @@ def _require_blob(dtype: Any) -> DType:
 
 
 def _require_count(nbytes: int, dtype: DType, count: int | None, what: str) -> int:
-    """Return the number of elements in so many bytes, `count` if it is given.
+    """Return the number of elements in so many bytes, which is `count` if given.
 
     Raises:
-        ValueError: they are not in so many bytes.
+        ValueError: the bytes do not hold that number of elements.
     """
     found = nbytes * 8 // dtype.nbits if count is None else as_integer("count", count)
     if found < 0 or dtype.nbytes(found) != nbytes:
@@ -487,7 +485,7 @@ def _require_count(nbytes: int, dtype: DType, count: int | None, what: str) -> i
 
 
 def _batches(arrays: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yield arrays in lists: all at once where they are in memory anyway, else a staging buffer's worth at a time."""
+    """Yield arrays in lists: all at once if they are in memory anyway, else about one staging buffer at a time."""
     if isinstance(arrays, list | tuple):
         yield list(arrays)
         return
@@ -503,7 +501,7 @@ def _batches(arrays: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _stored_parts(array: np.ndarray[Any, Any], target: DType) -> Iterator[memoryview]:
-    """Yield the stored bytes of an array in C order, a part at a time; each is the reader's until the next one."""
+    """Yield the stored bytes of an array in C order, in parts; each part is valid until the next one is requested."""
     first = 0
     for part in _parts(array):
         yield stored_bytes(part, target, first)
@@ -520,7 +518,7 @@ def _parts(array: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
     chunk = np.empty(_CHUNK_COUNT, array.dtype)
     used = 0
     runs: Any = np.nditer(array, ["external_loop", "buffered", "zerosize_ok"], order="C", buffersize=_CHUNK_COUNT)
-    for run in runs:  # of any length up to that
+    for run in runs:  # of any length up to _CHUNK_COUNT
         taken = min(run.size, _CHUNK_COUNT - used)
         chunk[used : used + taken] = run[:taken]
         used += taken

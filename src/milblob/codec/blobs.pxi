@@ -4,7 +4,7 @@ def blob_count(Buffer buffer not None):
     """Return the record count of a storage header, checked against the size of the file.
 
     Raises:
-        FormatError: the buffer is shorter than a header, or than so many records.
+        FormatError: the buffer is shorter than a header, or too short for its record count.
         UnsupportedError: the storage version is not 2.
     """
     cdef uint32_t count = 0
@@ -22,7 +22,7 @@ def blob_walk(Buffer buffer not None, records):
         records: writable buffer of blob_count(buffer) rows of 48 bytes: see RECORD_FIELDS.
 
     Returns:
-        (number of good rows, exception that the next one deserves or None).
+        (number of valid rows, exception for the next one or None).
     """
     cdef Py_buffer out
     cdef uint32_t done = 0
@@ -39,7 +39,7 @@ def blob_walk(Buffer buffer not None, records):
 
 
 def blob_record(Buffer buffer not None, uint64_t offset):
-    """Check the record at `offset`: (data_offset, nbytes, count, padding_nbits, blob code)."""
+    """Check the record at `offset`; return (data_offset, nbytes, count, padding_nbits, blob code)."""
     cdef C.mb_blob_record r
     cdef C.mb_error e
     cdef uint64_t done
@@ -56,10 +56,10 @@ def blob_records_at(Buffer buffer not None, offsets, records, bytes metadata=Non
         buffer: a whole storage file.
         offsets: buffer of uint64, any values.
         records: writable buffer of as many rows of 48 bytes.
-        metadata: the 64 bytes at each offset, if they were read already; then the file itself is not touched.
+        metadata: the 64 bytes at each offset, if they were read already; the buffer itself is then not touched.
 
     Returns:
-        (number of good rows, exception that the next one deserves or None).
+        (number of valid rows, exception for the next one or None).
     """
     cdef Py_buffer src, out
     cdef const uint8_t *given = NULL
@@ -99,7 +99,7 @@ def blob_metadata(uint32_t blob_code, uint64_t nbytes, uint64_t data_offset, uin
 
 
 def blob_place(uint64_t end, uint64_t align=64):
-    """Return (offset, data offset) of the record that follows data ending at `end`; align is a power of two, 64 or more.
+    """Return (offset, data offset) of the next record after data ending at `end`; align is a power of two, 64 or more.
 
     Raises:
         OverflowError: past 64 bits.
@@ -112,16 +112,16 @@ def blob_place(uint64_t end, uint64_t align=64):
 
 def blob_stage(list arrays, Py_ssize_t start, staging, uint64_t base, uint64_t end, uint64_t align, kind, dict codes,
                list offsets):
-    """Lay out arrays as records in a staging buffer, one after another, for as long as they fit.
+    """Lay out arrays as consecutive records in a staging buffer, for as long as they fit.
 
     Args:
-        arrays: what is to be written. One that is not exactly of type `kind` (ndarray), C-contiguous and of a dtype in
-            `codes` ends the run: it needs more than a copy.
+        arrays: the arrays to write. One that is not exactly of type `kind` (ndarray), C-contiguous and of a dtype in
+            `codes` ends the run, because it needs more than a copy.
         start: index of the first array.
         staging: writable buffer for the bytes of the file from `base` on; padding in it is set to zero.
-        end: offset in the file behind the last data so far, base <= end.
+        end: offset in the file after the last data so far, base <= end.
         codes: NumPy dtype -> blob code, of byte-sized dtypes.
-        offsets: list that the offset of each record's metadata is appended to.
+        offsets: list to which the offset of each record's metadata is appended.
 
     Returns:
         (index of the first array that was not written, new end).
@@ -167,7 +167,7 @@ def blob_stage(list arrays, Py_ssize_t start, staging, uint64_t base, uint64_t e
 
 
 def hash_bytes(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64_t seed=0):
-    """Return a 64-bit hash of [offset, offset + nbytes): for finding candidates, never proof of equality. See hash.h."""
+    """Return a 64-bit hash of [offset, offset + nbytes): to find candidates; never proof of equality. See hash.h."""
     cdef uint64_t value
     _span_check(buffer, offset, nbytes)
     with nogil:
@@ -176,7 +176,7 @@ def hash_bytes(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64_
 
 
 def equal_bytes(Buffer a not None, uint64_t a_offset, Buffer b not None, uint64_t b_offset, uint64_t nbytes):
-    """Whether `nbytes` at a_offset of one buffer and at b_offset of another are the same."""
+    """Return whether `nbytes` at a_offset of one buffer equal those at b_offset of another."""
     cdef int difference
     _span_check(a, a_offset, nbytes)
     _span_check(b, b_offset, nbytes)
@@ -186,7 +186,7 @@ def equal_bytes(Buffer a not None, uint64_t a_offset, Buffer b not None, uint64_
 
 
 def exchange(bytes a not None, bytes b not None):
-    """Swap what two paths of one file system name, files or directories, in one step.
+    """Exchange two paths of one file system, files or directories, in one step.
 
     Returns:
         0, or the errno: ENOSYS, EINVAL or ENOTSUP where it cannot be done in one step.
@@ -200,10 +200,10 @@ def exchange(bytes a not None, bytes b not None):
 
 
 def open_beneath(int fd, bytes name not None, int flags):
-    """Open a name relative to a directory, and nothing outside of it, with the flags of os.open.
+    """Open a name relative to a directory without leaving it, with the flags of os.open.
 
     Returns:
-        A descriptor; or minus the errno: ENOSYS where there is no such call, EXDEV for a link that leads out.
+        A descriptor; or the negative errno: ENOSYS if there is no such call, EXDEV for a link that escapes.
     """
     cdef const char *text = name
     cdef int result

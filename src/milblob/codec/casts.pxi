@@ -1,12 +1,12 @@
 # Part of _codec.pyx: casts between float dtypes, and which kernels this CPU runs.
 
-# The row of kernels in use. Written when the module is imported, before any thread can have it, and by tests; everything
-# else in this module that functions share is never written after that.
+# The row of kernels in use. Written at import, before any thread can use it, and by tests. All other state that this
+# module's functions share is constant after import.
 cdef const C.mb_tier *_tier = &C.mb_tiers[C.mb_tier_usable() - 1]
 
 
 def tiers():
-    """Names of the tiers that this CPU can run, slowest first, and of the one in use."""
+    """Return the names of the tiers that this CPU can run, slowest first, and the name of the one in use."""
     return [C.mb_tiers[i].name.decode() for i in range(C.mb_tier_usable())], _tier.name.decode()
 
 
@@ -20,7 +20,7 @@ def set_tier(str name not None):
 
 
 def build():
-    """How this module was compiled: (compiler, hexadecimal version of the stable ABI or 0)."""
+    """Return how this module was compiled: (compiler, hexadecimal version of the stable ABI or 0)."""
     return C.MB_COMPILER.decode(), C.MB_STABLE_ABI
 
 
@@ -38,7 +38,7 @@ cdef bint _overlap(const uint8_t *a, uint64_t a_nbytes, const uint8_t *b, uint64
 
 
 cdef _elements_check(Buffer src, uint64_t src_offset, uint64_t count, uint64_t element_nbytes):
-    if count > src.nbytes // element_nbytes:  # also keeps the product below from wrapping
+    if count > src.nbytes // element_nbytes:  # also prevents overflow of the product below
         words = f"elements: expected at most {src.nbytes // element_nbytes}, which the buffer holds, got {count}"
         raise FormatError(words, offset=src_offset, file=src.name)
     _span_check(src, src_offset, count * element_nbytes)
@@ -51,12 +51,12 @@ def cast(int kind, Buffer src not None, uint64_t src_offset, uint64_t count, dst
     Args:
         kind: one of CAST_*.
         dst: writable buffer of exactly `count` elements of the target, any alignment; must not overlap `src`.
-        clamp: finite numbers that are too large become the largest one of the target instead of an infinity.
-        begin, number: cast only so many of the elements, from this one on; for threads that share them.
+        clamp: finite numbers that are too large become the target's largest finite number instead of an infinity.
+        begin, number: cast only `number` elements from `begin` on; for threads that share the work.
 
     Returns:
-        (overflow, nan, underflow): how many elements were finite and too large, NaN, or rounded to zero from something
-        else.
+        (overflow, nan, underflow): numbers of elements that were finite and too large, NaN, or nonzero and rounded to
+        zero.
     """
     cdef Py_buffer out
     cdef C.mb_cast_counts counts
@@ -81,7 +81,7 @@ def cast(int kind, Buffer src not None, uint64_t src_offset, uint64_t count, dst
 
 
 def cast_find(int kind, Buffer src not None, uint64_t src_offset, uint64_t count, bint is_nan):
-    """Find the first element that a cast counts as an overflow, or as a NaN: its index, `count` if there is none."""
+    """Return the index of the first element that a cast counts as an overflow, or as a NaN; `count` if there is none."""
     cdef uint64_t index
     _kind_check(kind)
     _elements_check(src, src_offset, count, C.mb_cast_src_nbytes(kind))

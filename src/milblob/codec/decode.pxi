@@ -1,7 +1,7 @@
 # Part of _codec.pyx: dense values of compressed weights.
 
 cdef class PackedElements:
-    """Elements as they are stored, held: `count` of `nbits` each at a byte offset; with a mask, those of its set bits.
+    """Held elements in their stored form: `count` of `nbits` each at a byte offset; with a mask, those of its set bits.
 
     Args:
         nbits: of an element: 1 to 8, 16, 32 or 64.
@@ -44,23 +44,23 @@ cdef class PackedElements:
 
 
 cdef _bits_check(Buffer buffer, uint64_t offset, uint64_t count, unsigned int nbits):
-    if count // 8 > buffer.nbytes:  # also keeps the product below from wrapping
+    if count // 8 > buffer.nbytes:  # also prevents overflow of the product below
         words = f"elements: expected at most {8 * buffer.nbytes}, which the buffer holds, got {count}"
         raise FormatError(words, offset=offset, file=buffer.name)
     _span_check(buffer, offset, C.mb_packed_nbytes(count, nbits))
 
 
 cdef class Grid:
-    """Which parameter (scale, palette) belongs to an element.
+    """Maps each element to its parameter (scale, palette).
 
     Args:
-        sizes, strides: sequences of numbers, one for each dimension, outermost first: its size (1 or more) and how far
-            apart its parameters lie. The last stride is 0 or 1.
+        sizes, strides: sequences of numbers, one per dimension, outermost first: its size (1 or more) and the distance
+            between its parameters. The last stride is 0 or 1.
     """
     cdef C.mb_grid grid
     cdef uint64_t *memory
     cdef readonly uint64_t count
-    """Elements: the product of the sizes."""
+    """Number of elements: the product of the sizes."""
     cdef readonly uint64_t parameter_count
 
     def __cinit__(self, sizes, strides):
@@ -113,9 +113,9 @@ def decode_sparse(out, uint64_t begin, uint64_t count, PackedElements elements n
     """Fill `out` with elements [begin, begin + count) of a sparse tensor.
 
     Args:
-        out: writable buffer of exactly `count` elements; those of less than a byte take one, zero-extended.
+        out: writable buffer of exactly `count` elements; sub-byte elements take one byte each, zero-extended.
         elements: with a mask.
-        rank: how many bits of the mask are set before `begin`.
+        rank: number of set bits in the mask before `begin`.
 
     Raises:
         FormatError: the mask has more set bits than there are elements.
@@ -141,14 +141,14 @@ def decode_sparse(out, uint64_t begin, uint64_t count, PackedElements elements n
 def decode_scale(out, uint64_t begin, uint64_t count, PackedElements elements not None, uint64_t rank, Grid grid not None,
                  Buffer scale not None, uint64_t scale_offset, int scale_kind, Buffer shift, uint64_t shift_offset,
                  int shift_kind, int source_kind, int to):
-    """Fill `out` with scale * (element - shift) for elements [begin, begin + count); 0 where their mask is clear.
+    """Fill `out` with scale * (element - shift) for elements [begin, begin + count); 0 where the mask is clear.
 
     Args:
         out: writable buffer of exactly `count` float32 (TO_F32) or float16.
         rank: as for decode_sparse.
-        grid: which scale and shift belong to an element.
+        grid: maps elements to scales and shifts.
         scale, shift: numbers of FROM_F32, FROM_F16, FROM_I8 or FROM_U8 at a byte offset; `shift` may be None.
-        source_kind: what the elements are; FROM_U8 and FROM_I8 also for packed ones.
+        source_kind: kind of the elements; FROM_U8 and FROM_I8 also for packed ones.
         to: TO_F32, TO_F16, or TO_F16_STEPS to round the difference to float16 too (scale.h).
 
     Raises:
@@ -193,16 +193,16 @@ cdef const uint8_t *_numbers(Buffer buffer, uint64_t offset, int kind, uint64_t 
 def decode_palette(out, uint64_t begin, uint64_t count, PackedElements elements not None, uint64_t rank, Grid grid not None,
                    Buffer palette not None, uint64_t palette_offset, unsigned int entry_count, unsigned int nbytes,
                    uint64_t vector, uint64_t inner):
-    """Fill `out` with the palette entries of indices [begin, begin + count); 0 where their mask is clear.
+    """Fill `out` with the palette entries of indices [begin, begin + count); 0 where the mask is clear.
 
     Args:
         out: writable buffer of exactly `count` * `vector` elements of `nbytes`.
         elements: the indices, of at most 8 bits, without a sign.
         rank: as for decode_sparse.
-        grid: which palette belongs to an index.
-        palette: palettes of `entry_count` entries, 2^nbits of the indices or more, of `vector` elements of `nbytes`
+        grid: maps indices to palettes.
+        palette: palettes of `entry_count` entries, at least 2^nbits of the indices, of `vector` elements of `nbytes`
             (1, 2, 4 or 8) at a byte offset.
-        inner: indices between neighbours along the axis along which vectors are laid; 1 for scalars. `begin` and
+        inner: distance between neighbouring indices along the axis of the vectors; 1 for scalars. `begin` and
             `count` are multiples of it.
 
     Raises:
@@ -223,7 +223,7 @@ def decode_palette(out, uint64_t begin, uint64_t count, PackedElements elements 
     if vector < 1 or inner < 1 or begin % inner or count % inner or (vector == 1 and inner != 1):
         raise ValueError(f"inner: expected a divisor of the range, 1 for scalars, got {inner}")
     _grid_check(grid, begin, count)
-    _elements_check(palette, palette_offset, grid.parameter_count, entry_count * nbytes)  # so the product below fits
+    _elements_check(palette, palette_offset, grid.parameter_count, entry_count * nbytes)  # so the product below cannot overflow
     if vector > palette.nbytes:
         words = f"palette: expected vectors of {vector} elements, got {palette.nbytes} bytes"
         raise FormatError(words, offset=palette_offset, file=palette.name)

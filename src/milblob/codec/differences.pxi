@@ -1,9 +1,9 @@
-# Part of _codec.pyx: two arrays compared, and arrays that are the same but for the order of their elements.
+# Part of _codec.pyx: comparing two arrays, and finding arrays that differ only in the order of their elements.
 
 cdef class Comparison:
-    """How far elements are from each other; those of parts of two arrays can be put together, in order.
+    """Differences between elements; those of consecutive parts of two arrays can be merged, in order.
 
-    include/milblob/kernels/compare.h says what each figure is, and what becomes of NaNs and infinities.
+    include/milblob/kernels/compare.h defines each figure and the handling of NaNs and infinities.
     """
     cdef C.mb_comparison c
 
@@ -69,9 +69,9 @@ def compare(uint32_t a_code, a, uint32_t b_code, b, double atol=0, double rtol=0
 
 
 def hash_elements(array, size_t nbytes):
-    """Hash the elements of a buffer, each of 1, 2, 4 or 8 bytes, whatever their order: an int below 2^64.
+    """Hash the elements of a buffer, each of 1, 2, 4 or 8 bytes, regardless of their order: an int below 2^64.
 
-    Not for anything that somebody may want to collide.
+    Not collision-resistant.
     """
     cdef Py_buffer view
     cdef uint64_t result

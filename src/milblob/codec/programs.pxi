@@ -7,8 +7,8 @@ cdef _text(Buffer buffer, uint64_t offset, uint64_t nbytes):
         raise FormatError(f"text: expected UTF-8, got {error.reason}", offset=offset + error.start, file=buffer.name) from None
 
 
-# Rows refer to numbers and text only, and constants to their operation: no cycles, so nothing for the garbage collector to
-# look for. Of a Program with 119,000 weights, going through them again and again would take longer than making them.
+# Rows refer to numbers and text only, and constants to their operation: there are no cycles, so the garbage collector need
+# not track them. For a Program with 119,000 weights, tracking would take longer than creating them.
 
 
 @cython.no_gc
@@ -26,7 +26,7 @@ cdef class Op:
 
 @cython.no_gc
 cdef class Constant:
-    """One tensor constant of a Program, or one use of a name: where it is, nothing of what it holds.
+    """One tensor constant of a Program, or one use of a name: its position, not its contents.
 
     value, payload: (offset, nbytes) of the Value message and of its TensorValue (IMMEDIATE), in the scanned buffer.
     text: the blob's fileName (BLOB) or the name that is read (NAME).    key: parameter or attribute.
@@ -71,7 +71,7 @@ cdef _shape(const uint64_t *numbers, uint32_t rank):
 
 
 cdef str _path(Buffer buffer, C.mb_scan *s):
-    """Where a scan stopped. Names may be broken themselves, so they are decoded with replacement."""
+    """Return where a scan stopped. Names may themselves be malformed, so they are decoded with replacement."""
     def text(uint64_t offset, uint64_t nbytes):
         return (<const char *>buffer.data)[offset:offset + nbytes].decode("utf-8", "replace")
     cdef uint32_t block = s.block
@@ -121,8 +121,8 @@ def scan_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint3
     cdef C.mb_status status
     cdef C.mb_span program
     cdef void *memory
-    # Room for the rows of most Programs, or else a second pass once it is known how many there are. What is not used of it is
-    # not touched: it costs addresses, not memory.
+    # Room for the rows of most Programs; else a second pass with the exact counts. The unused part is never touched: it
+    # takes address space, not memory.
     cdef uint64_t guess = min(max(nbytes // 256, <uint64_t>1024), <uint64_t>1 << 18)
     cdef uint64_t functions = 16, blocks = 64, ops = guess, entries = guess, numbers = 4 * guess
     _span_check(buffer, offset, nbytes)
@@ -148,7 +148,7 @@ def scan_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint3
                 return _scan_rows(buffer, &s)
             if status == C.MB_SPLIT:
                 return None
-            # An error in a block that has no row yet: once more with room for it, so that the message can say where.
+            # An error in a block that has no row yet: scan again with room for it, so the message can name it.
             if status != C.MB_FULL and (s.function_count | s.block_count >= 1 << 20 or
                                         (s.function_count <= functions and s.block_count <= blocks)):
                 raise _error(&e, buffer.name, _path(buffer, &s))
@@ -189,7 +189,7 @@ cdef Scan _scan_rows(Buffer buffer, C.mb_scan *s):
         if o.type.nbytes != last_nbytes or memcmp(buffer.data + o.type.offset, buffer.data + last_offset, last_nbytes):
             last_offset, last_nbytes = o.type.offset, o.type.nbytes
             last = _text(buffer, last_offset, last_nbytes)
-        op.type = last  # nearly always that of the operation before, "const": one str for a run of equal ones
+        op.type = last  # nearly always "const", as in the operation before: one str for a run of equal ones
         op.block, op.index, op.output_count, op.mil_code = o.block, o.index, o.output_count, o.mil_code
         op.shape = _shape(s.numbers + o.dims, o.rank) if o.mil_code else None
         op._message = o.message
@@ -227,7 +227,7 @@ def text_to_program(Buffer text not None):
     """Parse MIL text to the bytes of the Program it describes: a new bytes object.
 
     Raises:
-        FormatError: with the byte offset in the text (line and column are for text.py to say).
+        FormatError: with the byte offset in the text (the caller converts it to line and column).
     """
     cdef C.mb_error e
     cdef C.mb_status status
@@ -250,9 +250,9 @@ def text_to_program(Buffer text not None):
 
 
 def wire_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64_t limit=100000):
-    """List the fields of one message, not looking inside them: [(number, wire type, value, offset, nbytes)].
+    """List the fields of one message without parsing nested ones: [(number, wire type, value, offset, nbytes)].
 
-    For the few levels of a Model above its Program. More than `limit` fields are refused.
+    For the few levels of a Model above its Program. Refuses more than `limit` fields.
     """
     cdef C.mb_cursor cursor
     cdef C.mb_wire wire
@@ -274,14 +274,14 @@ def splice_prefixes(Buffer buffer not None, uint64_t offset, uint64_t nbytes, li
     """Find the length prefixes that change when ranges of the message at [offset, offset + nbytes) are replaced.
 
     Args:
-        edits: [(offset, nbytes, new nbytes)] in ascending order and apart. Each range is the whole payload of a
+        edits: [(offset, nbytes, new nbytes)], ascending and not overlapping. Each range is the whole payload of a
             length-delimited field or a run of whole fields.
 
     Returns:
         (new nbytes of the message, [(offset, nbytes, new bytes)] of the prefixes, by offset).
 
     Raises:
-        FormatError: a range that is none of these, edits that overlap, or a broken message on the way.
+        FormatError: a range of any other kind, overlapping edits, or a malformed message on the way.
     """
     cdef uint64_t count = len(edits), capacity, i
     cdef C.mb_edit *rows

@@ -1,10 +1,10 @@
 # Part of _codec.pyx: counts, extremes, moments and hashes of whole arrays.
 
 cdef class Moments:
-    """Counts, extremes, sum and spread of elements; those of parts of an array can be put together in order.
+    """Counts, extremes, sum and spread of elements; those of consecutive parts of an array can be merged, in order.
 
-    Attributes are those of mb_moments (include/milblob/kernels/moments.h, which says how exact they are): `sum` and `spread`
-    with what rounding left out of them; `least`, `most` and `smallest` are infinite where there are no finite elements.
+    Attributes are those of mb_moments (include/milblob/kernels/moments.h, which states their precision): `sum` and `spread`
+    with their rounding errors; `least`, `most` and `smallest` are infinite if there are no finite elements.
     """
     cdef C.mb_moments m
 
@@ -24,7 +24,7 @@ cdef class Moments:
 
     @property
     def sums(self):
-        """(sum, what rounding left out of it, spread, likewise)."""
+        """(sum, its rounding error, spread, its rounding error)."""
         return self.m.sum, self.m.sum_low, self.m.spread, self.m.spread_low
 
     @property
@@ -35,7 +35,7 @@ cdef class Moments:
 
 
 cdef class Tally:
-    """How often each pattern occurs among elements of up to 16 bits: 1 MiB, of which little is touched if they are few.
+    """Counts of each bit pattern among elements of up to 16 bits: 1 MiB, little of which is touched for few elements.
 
     One thread at a time; adding drops the GIL.
     """
@@ -53,7 +53,7 @@ cdef class Tally:
     def add(self, Buffer src not None, uint64_t offset, uint64_t count, unsigned int nbits):
         """Count `count` elements of `nbits` (1, 2, 3, 4, 6, 8 or 16), packed below 8, at `offset`.
 
-        Until `gather` all with the same nbits.
+        Until `gather`, all with the same nbits.
         """
         if nbits not in (1, 2, 3, 4, 6, 8, 16) or (self.tally.count and nbits != self.nbits):
             raise ValueError(f"nbits: expected 1, 2, 3, 4, 6, 8 or 16, the same until they are gathered, got {nbits}")
@@ -66,7 +66,7 @@ cdef class Tally:
             C.mb_tally_elements(self.tally, src.data + offset, count, nbits)
 
     def merge(self, Tally other not None):
-        """Add what another one has counted, of elements of as many bits."""
+        """Add the counts of another tally, of elements with the same number of bits."""
         if self.tally.count and other.tally.count and self.nbits != other.nbits:
             raise ValueError(f"nbits: expected {self.nbits}, got {other.nbits}")
         if other.tally.count:
@@ -75,11 +75,11 @@ cdef class Tally:
                 C.mb_tally_add(self.tally, other.tally)
 
     def gather(self, uint32_t mil_code):
-        """Finish: the tally is empty afterwards.
+        """Return the results and empty the tally.
 
         Returns:
-            (moments, distinct, patterns, counts): Moments of the elements as `mil_code` reads them; how many different
-            values; which patterns occurred, uint16, and how often, uint64, as bytes.
+            (moments, distinct, patterns, counts): Moments of the elements read as `mil_code`; number of distinct values;
+            the patterns that occurred, uint16, and their counts, uint64, as bytes.
         """
         cdef Moments result = Moments()
         cdef uint32_t found = 0, distinct = 0
@@ -92,7 +92,7 @@ cdef class Tally:
 
 
 cdef class Distinct:
-    """How many different values there are among elements of 32 or 64 bits. See distinct.h. One thread at a time."""
+    """Number of distinct values among elements of 32 or 64 bits. See distinct.h. Not thread-safe."""
     cdef C.mb_distinct *distinct
 
     def __cinit__(self):
@@ -104,18 +104,18 @@ cdef class Distinct:
         free(self.distinct)
 
     def merge(self, Distinct other not None):
-        """Add what another one has seen."""
+        """Add everything that another one has counted."""
         if other is not self:
             C.mb_distinct_merge(self.distinct, other.distinct)
 
     @property
     def count(self):
-        """The number: exact unless `is_estimated`."""
+        """The number of distinct values: exact unless `is_estimated`."""
         return C.mb_distinct_count(self.distinct)
 
     @property
     def is_estimated(self):
-        """Whether there were too many to count them exactly."""
+        """Whether there were too many for an exact count."""
         return bool(self.distinct.is_estimated)
 
 
@@ -139,8 +139,8 @@ def hash_stretches(Buffer src not None, uint64_t offset, uint64_t nbytes, uint64
     """BLAKE3 chaining values of the stretches of HASH_STRETCH_NBYTES in [offset, offset + nbytes), 32 bytes each.
 
     Args:
-        first: which stretch of the whole input the first is. Only the input's last may be short.
-        is_root: these bytes are the whole input, and no more than one stretch: the result is its hash.
+        first: index of the first stretch in the whole input. Only the input's last stretch may be short.
+        is_root: these bytes are the whole input and at most one stretch: the result is its hash.
     """
     cdef uint64_t count = nbytes // C.MB_BLAKE3_STRETCH + (nbytes % C.MB_BLAKE3_STRETCH != 0 or nbytes == 0), i, some
     cdef const C.mb_tier *tier = _tier

@@ -24,7 +24,7 @@ cdef _pack_error(C.mb_error *e, uint64_t first, int lo, int hi):
     if e.status == C.MB_RANGE:
         return OverflowError(f"element {first + e.expected}: expected {lo} to {hi}, got {<int64_t>e.got}")
     error = _error(e, None)
-    error.offset = None  # no single byte of the array is to blame
+    error.offset = None  # no single byte of the array is at fault
     return error
 
 
@@ -34,7 +34,7 @@ def pack_bits(array, out, unsigned int nbits, int lo, int hi, uint64_t first=0):
     Args:
         array: C-contiguous buffer, one byte per element: int8 if lo < 0, else uint8; lo..hi is the legal range.
         out: writable buffer of exactly the packed size; must not overlap.
-        first: index of the first element, for the message.
+        first: index of the first element, for error messages.
 
     Raises:
         OverflowError: an element is outside lo..hi; `out` is then unspecified.
@@ -66,16 +66,16 @@ def tensor_pack(int field, array, int kind, int lo=0, int hi=0):
     Args:
         field: number of the TensorValue field.
         array: contiguous buffer, aligned to an element; little-endian where `kind` is PACK_RAW.
-        kind: PACK_RAW to copy the bytes; PACK_BOOL to make 1 of every byte that is not 0; PACK_I16, PACK_U16, PACK_I32,
-            PACK_I64 to encode elements of that type as varints; 1, 2, 3, 4 or 6 to pack one-byte elements to so many bits,
-            checked against lo..hi (int8 if lo < 0).
+        kind: PACK_RAW copies the bytes; PACK_BOOL makes every nonzero byte 1; PACK_I16, PACK_U16, PACK_I32, PACK_I64
+            encode elements of that type as varints; 1, 2, 3, 4 or 6 packs one-byte elements to so many bits, checked
+            against lo..hi (int8 if lo < 0).
 
     Returns:
         bytes: the TensorValue message. An empty array gives the field with no values, as coremltools writes it.
 
     Raises:
         OverflowError: an element is outside lo..hi.
-        FormatError: somebody changed the array meanwhile, so that its elements take more bytes, or fewer, than were counted.
+        FormatError: another thread changed the array meanwhile, so its elements take more or fewer bytes than counted.
     """
     cdef Py_buffer src
     cdef C.mb_error e
@@ -125,7 +125,7 @@ def tensor_locate(Buffer buffer not None, uint64_t offset, uint64_t nbytes):
 
     Returns:
         (field, start, payload offset, payload nbytes, chunk count, string count): see tensor.h. With a chunk count of 1
-        the payload lies in one piece at payload offset; with more, tensor_gather puts it together.
+        the payload is contiguous at payload offset; with more, tensor_gather concatenates it.
     """
     cdef C.mb_tensor t
     cdef C.mb_error e
@@ -139,7 +139,7 @@ def tensor_locate(Buffer buffer not None, uint64_t offset, uint64_t nbytes):
 
 
 def tensor_gather(Buffer buffer not None, uint64_t end, int field, uint64_t start, uint64_t nbytes):
-    """Put the chunks of a located TensorValue together: bytes, one packed run of `nbytes`."""
+    """Concatenate the chunks of a located TensorValue: bytes, one packed run of `nbytes`."""
     cdef C.mb_tensor t
     cdef C.mb_error e
     cdef bytes result = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>nbytes)
@@ -190,10 +190,10 @@ def varint_decode(Buffer buffer not None, uint64_t offset, uint64_t nbytes, out,
     """Decode varints to elements of `itemsize` bytes (1, 2, 4, 8), each within lo..hi.
 
     Args:
-        out: writable, aligned buffer of its own memory; its size says how many elements there must be.
+        out: writable, aligned buffer that must not overlap `buffer`; its size gives the required number of elements.
 
     Raises:
-        FormatError: a value out of range (its index is named), a malformed varint, or too many or few of them.
+        FormatError: a value out of range (its index is named), a malformed varint, or the wrong number of them.
     """
     cdef Py_buffer dst
     cdef C.mb_error e

@@ -1,1 +1,1 @@
-"""Outside formats: one module for each, with one function, `save(tensors, path, ...)`."""
+"""Formats other than Core ML's: one module each, with a function `save(tensors, path, ...)`."""

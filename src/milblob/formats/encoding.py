@@ -1,4 +1,4 @@
-"""What a format stores for a tensor whose dtype it lacks: the raw elements, and a note that says what they are."""
+"""How to store a tensor in a format that lacks its dtype: raw elements, and a note with the original dtype."""
 
 from typing import Any, NamedTuple
 
@@ -31,8 +31,8 @@ class Stored(NamedTuple):
     """The array to store for a tensor.
 
     Attributes:
-        array: of a dtype the format has; the tensor's own bytes wherever possible, not copied.
-        note: None if the array is the tensor; else what a reader must know: {"dtype": milblob's name of it, ...}.
+        array: of a dtype the format has; the tensor's own bytes wherever possible, zero-copy.
+        note: None if the array is the tensor; else what is needed to restore it: {"dtype": milblob's name, ...}.
     """
 
     array: np.ndarray[Any, Any]
@@ -40,19 +40,19 @@ class Stored(NamedTuple):
 
 
 def elements(tensor: LazyTensor, native: frozenset[DType] = PLAIN, packed: bool = False) -> Stored:
-    """Read a tensor as something a format with the dtypes `native` can hold, without losing a bit.
+    """Read a tensor as an array that a format with the dtypes `native` can hold, without losing a bit.
 
     Args:
         tensor: to be read.
         native: dtypes that the format has; UINT8 is one of them.
-        packed: store dtypes below 8 bits as a weight file does, not one element a byte.
+        packed: store dtypes below 8 bits packed, as a weight file does, instead of one element per byte.
 
-    A dtype that is not in `native` becomes unsigned integers of its own width: int4 and uint1 to uint6 as uint8, one
-    element a byte (int4 as its nibble: -1 is 15), fp8 as uint8, bfloat16 as uint16. With `packed`, those below 8 bits
-    become their bytes in a weight file: uint8, one-dimensional; so does, with or without it, what is wider than any
-    integer of the format. The note of these has "shape" and "packed". Strings become the bytes of a JSON list.
+    A dtype that is not in `native` becomes unsigned integers of its own width: int4 and uint1 to uint6 become uint8,
+    one element per byte (int4 as its nibble: -1 is 15), fp8 becomes uint8, bfloat16 uint16. With `packed`, dtypes below
+    8 bits become their bytes in a weight file: uint8, one-dimensional. So do, with or without it, elements wider than
+    any integer of the format. Their note has "shape" and "packed". Strings become the bytes of a JSON list.
 
-    `arrays.restored` is the way back.
+    `stored.restored` is the inverse.
 
     Raises:
         As `Tensor.read`.

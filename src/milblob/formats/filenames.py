@@ -1,4 +1,4 @@
-"""File names for tensors: safe on every file system, unique, and readable where that is possible."""
+"""File names for tensors: safe on every file system, unique, readable where possible."""
 
 import string
 from collections import Counter
@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 _KEPT = frozenset(string.ascii_letters + string.digits + "_-.#")
 _KEPT_LOWER = frozenset(string.ascii_lowercase + string.digits + "_-.#")
-# Windows takes no file of these names, whatever its suffix.
+# Windows reserves these names, with any suffix.
 _RESERVED = frozenset(["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))])
-_MAX_NCHARS = 200  # file systems stop at 255, with the suffix
+_MAX_NCHARS = 200  # file systems allow 255, including the suffix
 
 
 def escaped(name: str, kept: frozenset[str] = _KEPT) -> str:
     """Return a file name, without suffix, for a tensor's name.
 
-    ASCII letters, digits and ``_ - . #`` stand for themselves, everything else becomes ``%XX`` per byte of its UTF-8;
-    so does a first character that would hide the file or make it a device of Windows. What gets too long is cut, and
-    ends in ``~`` and a hash. Different names have different results.
+    ASCII letters, digits and ``_ - . #`` stay; every other character becomes ``%XX`` per byte of its UTF-8. So does a
+    first character that would hide the file or turn it into a Windows device. A result that is too long is cut and ends
+    in ``~`` and a hash. Different names give different results.
     """
     if name.startswith(".") or name.partition(".")[0].lower() in _RESERVED or not name:
         head, rest = f"%{ord(name[0]):02X}" if name else "%", name[1:]
@@ -31,7 +31,7 @@ def escaped(name: str, kept: frozenset[str] = _KEPT) -> str:
 
 
 def file_names(names: Iterable[str]) -> dict[str, str]:
-    """Return a file name, without suffix, for each of several tensors; they differ even where case does not count."""
+    """Return a unique file name, without suffix, for each of several tensors; unique even if case is ignored."""
     names = list(names)
     alike = Counter(escaped(name).lower() for name in names)
     return {name: escaped(name, _KEPT if alike[escaped(name).lower()] == 1 else _KEPT_LOWER) for name in names}

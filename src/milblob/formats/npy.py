@@ -1,4 +1,4 @@
-"""NumPy's .npy: an array where it lies in a file."""
+"""NumPy's .npy: arrays over the bytes of a file."""
 
 import io
 from collections.abc import Callable
@@ -19,13 +19,13 @@ _SMALL_NBYTES = 1 << 18
 
 
 class Header(NamedTuple):
-    """What an .npy says about itself.
+    """The header of an .npy.
 
     Attributes:
         dtype: of the elements, as stored.
         shape: dimensions.
         is_fortran: whether the first dimension varies fastest.
-        nbytes: of the header: where the elements begin.
+        nbytes: of the header: the offset where the elements begin.
     """
 
     dtype: np.dtype[Any]
@@ -34,7 +34,7 @@ class Header(NamedTuple):
     nbytes: int
 
     def array_over(self, buffer: Any, offset: int) -> np.ndarray[Any, Any]:
-        """Return the array whose .npy begins at `offset` of a buffer; not copied."""
+        """Return the array whose .npy begins at `offset` of a buffer; zero-copy."""
         if not prod(self.shape):
             return np.empty(self.shape, self.dtype)
         return np.ndarray(self.shape, self.dtype, buffer, offset + self.nbytes, order="F" if self.is_fortran else "C")
@@ -45,13 +45,13 @@ def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
 
     Args:
         head: its first HEAD_NBYTES bytes, or all.
-        nbytes: of the whole.
-        what: what messages call it.
-        file: where it is.
+        nbytes: of the whole .npy.
+        what: its name in messages.
+        file: the file that holds it.
 
     Raises:
-        FormatError: no .npy, or one of another size than its header says.
-        UnsupportedError: objects (pickles are never loaded), fields, text of bytes; a version above 2.
+        FormatError: not an .npy, or its size differs from what its header says.
+        UnsupportedError: objects (pickles are never loaded), fields, byte strings; a version above 2.
     """
     stream = io.BytesIO(head)
     try:
@@ -81,11 +81,11 @@ def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
 
 
 def open_array(place: Location) -> tuple[Header, Callable[[], np.ndarray[Any, Any]]]:
-    """Look at an .npy file.
+    """Open an .npy file and read its header.
 
     Returns:
-        Its header, and what gives its array: mapped, but for a small one, which is not worth a descriptor for as long
-        as it lives.
+        The header, and a function that returns the array: mapped, unless it is so small that a descriptor for its
+        lifetime is not worth it.
 
     Raises:
         OSError, ResolveError: it cannot be opened; otherwise as `read_header`.

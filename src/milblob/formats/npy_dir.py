@@ -1,4 +1,4 @@
-"""A directory of .npy files, one for each tensor, with an index.json that says which is which."""
+"""A directory of .npy files, one for each tensor, with an index.json that maps names to files."""
 
 import json
 import os
@@ -38,16 +38,16 @@ def save(
     """Write tensors to a directory.
 
     Args:
-        tensors: name -> Tensor or StoredArray. Read one at a time, and written from the mapped file where it holds the
-            values.
+        tensors: name -> Tensor or StoredArray. Read one at a time; written zero-copy from the mapped file where it
+            holds the values.
         path: appears whole or not at all.
         force: replace a directory that an earlier call has made, with nothing else in it. No other is ever replaced.
         progress: called as each tensor is written (see `Progress`).
         packed: see `elements`.
 
     index.json is {"format": "milblob", "tensors": {name: {"file", "dtype", "shape", "stored"}}}: `dtype` is milblob's
-    name of it, `stored` the NumPy dtype in the file, which differs where NumPy lacks the former (see `elements`, which
-    also says when there is "packed").
+    name, `stored` the NumPy dtype in the file, which differs where NumPy lacks the dtype (see `elements`, also for when
+    there is "packed").
 
     Raises:
         As `Tensor.read`; FileExistsError: the directory exists.
@@ -92,7 +92,7 @@ def _understand(place: Location) -> IsPart:
 
 
 def read_index(directory: str) -> dict[str, Any] | None:
-    """Return the rows of a directory's index, name -> {"file", "dtype", "shape", ...}; None if it has none of ours.
+    """Return the rows of a directory's index, name -> {"file", "dtype", "shape", ...}; None if it has no milblob index.
 
     Raises:
         OSError: it cannot be opened.
@@ -117,11 +117,11 @@ def read_index(directory: str) -> dict[str, Any] | None:
 
 
 def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
-    """Open a directory that `save` made, or any with .npy files, which are then called as their files.
+    """Open a directory written by `save`, or any directory of .npy files; those take their file names as names.
 
     Raises:
         OSError: it cannot be opened.
-        FormatError: a broken index; or no .npy file at all. What a file holds is looked at when it is asked for.
+        FormatError: a broken index, or no .npy file at all. A file's contents are checked when it is accessed.
     """
     rows = read_index(path)
     if rows is None:
@@ -141,7 +141,7 @@ def _find(directory: str, name: str, row: Mapping[str, Any], budget: Budget) -> 
 
 
 def open_file(path: str, max_nbytes: int | None = None) -> Arrays:
-    """Open one .npy file: an array that is called as the index beside it says, or else as the file.
+    """Open one .npy file as an array, named by the index beside it or else by its file name.
 
     Raises:
         As `open_arrays`.

@@ -1,4 +1,4 @@
-"""NumPy's .npz: a zip of .npy files, one for each tensor, not compressed where milblob writes it."""
+"""NumPy's .npz: a zip of .npy files, one for each tensor; milblob writes it uncompressed."""
 
 import contextlib
 import errno
@@ -28,9 +28,9 @@ NOTES = "__milblob__"
 """Key of the notes: one string of JSON, {key: {"dtype": ..., "name": ...}}; only of tensors that need a note."""
 
 
-_PIECE_NBYTES = 1 << 20  # decompressed in one go
+_PIECE_NBYTES = 1 << 20  # decompressed at a time
 _LOCAL_HEADER = 30  # bytes before the name in a local file header
-_MAX_RATIO = 1040  # deflate cannot do better: a larger size is a lie, and memory for it must not be asked for
+_MAX_RATIO = 1040  # deflate's maximum: a larger declared size is false, and must not be allocated
 
 
 def save(
@@ -44,15 +44,15 @@ def save(
     """Write tensors to an .npz file that `numpy.load` reads.
 
     Args:
-        tensors: name -> Tensor or StoredArray. Read one at a time, and written from the mapped file where it holds the
-            values.
+        tensors: name -> Tensor or StoredArray. Read one at a time; written zero-copy from the mapped file where it
+            holds the values.
         path: appears whole or not at all.
         force: replace a file that exists.
         progress: called as each tensor is written (see `Progress`).
         packed: see `elements`.
 
-    Names that a zip cannot hold as they are, or that would lead out of a directory where it is unpacked, are escaped;
-    the notes have the real ones. Dtypes that NumPy lacks: see `elements`.
+    Names that a zip cannot hold, or that would escape the directory where it is unpacked, are escaped; the notes have
+    the original names. For dtypes that NumPy lacks see `elements`.
 
     Raises:
         As `Tensor.read`; FileExistsError: without `force`.
@@ -78,7 +78,7 @@ def save(
 
 
 def _key(name: str) -> str:
-    """A key for a tensor: the name, unless a zip member cannot be called that; then "%" and the name escaped."""
+    """Return a tensor's key: its name if a zip member can have it; else "%" and the escaped name."""
     parts = name.split("/")
     safe = all(part not in ("", ".", "..") and part.isprintable() for part in parts)
     safe = safe and not any(c in name for c in "\\:%") and not name.endswith(".npy") and len(name) < 4096
@@ -86,7 +86,7 @@ def _key(name: str) -> str:
 
 
 def _write(archive: zipfile.ZipFile, key: str, array: np.ndarray[Any, Any]) -> None:
-    # A fixed date, so that the same tensors give the same file.
+    # A fixed date: the same tensors give the same file.
     with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as member:
         np.lib.format.write_array(member, array, allow_pickle=False)  # type: ignore[no-untyped-call,unused-ignore]
 
@@ -95,15 +95,15 @@ def _write(archive: zipfile.ZipFile, key: str, array: np.ndarray[Any, Any]) -> N
 
 
 def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
-    """Open an .npz file, whoever wrote it.
+    """Open an .npz file from any writer.
 
-    Members that are not compressed are read where they lie, after their checksum; compressed ones are unpacked, each
-    when it is read. Pickles are never loaded.
+    Uncompressed members are read zero-copy, after their checksum was verified; compressed ones are unpacked when they
+    are read. Pickles are never loaded.
 
     Raises:
         OSError: it cannot be opened.
-        FormatError: no zip, or a broken one; a member that is no .npy, or twice; notes that do not fit.
-        UnsupportedError: an encrypted member. What a member holds is looked at when it is asked for.
+        FormatError: not a zip, or a broken one; a member that is not an .npy, or occurs twice; notes that do not match.
+        UnsupportedError: an encrypted member. A member's contents are checked when it is accessed.
     """
     mapping = MappedFile(path)
     try:
@@ -145,7 +145,7 @@ def _find(member: "_Member", name: str, note: dict[str, Any] | None, budget: Bud
 
 @contextlib.contextmanager
 def _as_ours(path: str) -> Iterator[None]:
-    """Turn what zipfile and zlib raise about broken bytes into FormatError."""
+    """Turn the errors of zipfile and zlib about broken bytes into FormatError."""
     try:
         yield
     except (MilblobError, MemoryError):
@@ -154,7 +154,7 @@ def _as_ours(path: str) -> Iterator[None]:
         if error.errno not in (None, errno.EINVAL):  # EINVAL: an offset before the beginning of the file
             raise
         raise FormatError(f"zip: expected a sound one, got {error}", file=path) from None
-    except RuntimeError as error:  # encrypted; or, as NotImplementedError, an unknown way of compression
+    except RuntimeError as error:  # encrypted; or, as NotImplementedError, an unknown compression method
         raise UnsupportedError(f"zip: expected members that can be read, got {error}", file=path) from None
     except Exception as error:  # BadZipFile, zlib.error, LZMAError, EOFError, struct.error, UnicodeDecodeError, ...
         words = str(error) or type(error).__name__
@@ -175,12 +175,12 @@ class _Member:
 
     @property
     def is_stored(self) -> bool:
-        """Whether it lies in the file as it is."""
+        """Whether the member is stored uncompressed."""
         return self._info.compress_type == zipfile.ZIP_STORED
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the .npy, as the zip says."""
+        """Bytes of the .npy, as declared in the zip."""
         return self._info.file_size
 
     def header(self) -> Header:
@@ -201,7 +201,7 @@ class _Member:
         return read_header(bytes(head), info.file_size, self._name, self.path)
 
     def text(self) -> str:
-        """Return the string that it holds, of at most as many bytes as any document of JSON."""
+        """Return the string that it holds; its size is limited like that of any JSON document."""
         header = self.header()
         if header.shape != () or header.dtype.kind != "U" or header.dtype.itemsize > 4 * MAX_NBYTES:
             words = f"{self._name}: expected one string of at most {MAX_NBYTES} characters"
@@ -209,7 +209,7 @@ class _Member:
         return str(self.load(header))
 
     def load(self, header: Header) -> np.ndarray[Any, Any]:
-        """Return the array: over the mapped file if it is not compressed."""
+        """Return the array: zero-copy over the mapped file if it is not compressed."""
         if self.is_stored:
             buffer = self._mapping.check_size()
             start = self._start()
@@ -228,9 +228,10 @@ class _Member:
         return out
 
     def _unpack(self, *parts: memoryview) -> None:
-        """Fill parts with what the member decompresses to, from its beginning.
+        """Fill parts with the decompressed bytes of the member, from its beginning.
 
-        zipfile asks bz2 and lzma for all that a few kilobytes become, which may be gigabytes; this, for what is wanted.
+        zipfile makes bz2 and lzma decompress whole blocks, and a few kilobytes may become gigabytes; this decompresses
+        only as many bytes as are needed.
         """
         data = memoryview(self._mapping.check_size())
         start = self._data_offset()
@@ -245,7 +246,7 @@ class _Member:
                 part = part[len(piece) :]
 
     def _data_offset(self) -> int:
-        """Byte offset of what is stored, compressed or not."""
+        """Byte offset of the member's stored data, compressed or not."""
         info, data = self._info, memoryview(self._mapping.check_size())
         at = info.header_offset
         head = bytes(data[at : at + _LOCAL_HEADER]) if at >= 0 else b""
@@ -256,7 +257,7 @@ class _Member:
         return int(at + _LOCAL_HEADER + lengths)
 
     def _start(self) -> int:
-        """Byte offset of what is stored as it is."""
+        """Byte offset of the data of an uncompressed member."""
         info, data = self._info, memoryview(self._mapping.check_size())
         at, start = info.header_offset, self._data_offset()
         if info.compress_size != info.file_size or start + info.file_size > data.nbytes:

@@ -1,4 +1,4 @@
-"""Files of arrays: which format a path is of."""
+"""Opening files of arrays: which format a path has."""
 
 import os
 from functools import partial
@@ -63,7 +63,7 @@ def open_arrays(path: str | os.PathLike[str], *, max_nbytes: int | None = None, 
     Raises:
         OSError: it cannot be opened.
         FormatError: it is broken. UnsupportedError: another format; safetensors without its library.
-        What an array is is looked at when it is asked for, and raises the same errors.
+        An array is examined when it is accessed, which raises the same errors.
     """
     path = os.fsdecode(os.fspath(path))
     suffix = os.path.splitext(path)[1].lower()

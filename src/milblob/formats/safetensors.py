@@ -1,4 +1,4 @@
-"""safetensors, through the library of that name (an extra)."""
+"""safetensors, through the library of that name (an optional dependency)."""
 
 import json
 from collections.abc import Mapping
@@ -55,8 +55,8 @@ def save(
     """Write tensors to a .safetensors file.
 
     Args:
-        tensors: name -> Tensor or StoredArray. The library takes all of them at once, and recent versions write from
-            the mapped file where that holds the values.
+        tensors: name -> Tensor or StoredArray. The library takes all of them at once; recent versions write directly
+            from the mapped file where it holds the values.
         path: appears whole or not at all.
         force: replace a file that exists.
         progress: called as each tensor is read (see `Progress`); the library writes all of them at the end.
@@ -74,7 +74,7 @@ def save(
     counter = Counter(progress, tensors.values())
     for name, tensor in tensors.items():
         array, note = elements(tensor, _NATIVE, packed)
-        key = f"%{name}" if name.lstrip("%") == "__metadata__" else name  # that key is the format's own
+        key = f"%{name}" if name.lstrip("%") == "__metadata__" else name  # the format reserves that key
         if key != name:
             note = {"name": name, **(note or {})}
         if note is not None:
@@ -105,15 +105,15 @@ def _library() -> Any:
 
 
 def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
-    """Open a .safetensors file, whoever wrote it.
+    """Open a .safetensors file from any writer.
 
-    The library checks the file. Its NumPy side copies every tensor and has no views of bfloat16 and fp8, so the arrays
-    are made over milblob's own mapping of the file, at the offsets that the header gives.
+    The library checks the file. Its NumPy interface copies every tensor and has no views of bfloat16 and fp8, so
+    milblob makes the arrays over its own mapping of the file, at the offsets in the header.
 
     Raises:
         OSError: it cannot be opened.
-        FormatError: the library refuses it; a key twice; notes that do not fit.
-        UnsupportedError: the library is not installed. A dtype that MIL lacks is refused when its tensor is asked for.
+        FormatError: the library refuses it; a key occurs twice; notes that do not match.
+        UnsupportedError: the library is not installed. A dtype that MIL lacks is refused when its tensor is accessed.
     """
     safetensors = _library()
     mapping = MappedFile(path)
@@ -140,7 +140,7 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
 
 
 def _read_header(mapping: MappedFile, path: str) -> tuple[dict[str, Any], int]:
-    """Read the header, which the library has found sound: (name -> entry, byte offset at which the data begin)."""
+    """Read the header, which the library has validated: (name -> entry, byte offset of the data)."""
     data = memoryview(mapping.live())
     start = 8 + int.from_bytes(data[:8], "little")
 

@@ -1,29 +1,29 @@
-"""Decompressing the members of a zip: as many bytes as are asked for at a time, whatever the data would become."""
+"""Decompressing the members of a zip in bounded pieces, however large the result would be."""
 
 import zipfile
 import zlib
 from collections.abc import Callable
 from typing import Any
 
-_SMALL_NBYTES = 1 << 16  # of compressed data that a decompressor is given at a time
+_SMALL_NBYTES = 1 << 16  # compressed bytes passed to a decompressor at a time
 _LZMA_HEAD = 4  # bytes before the properties: two of a version, two with their length
 _LZMA_PROPERTIES = 5
 _MIN_DICTIONARY = 4096
 
 
 def unpacker(info: zipfile.ZipInfo, data: memoryview) -> Callable[[int], bytes]:
-    """Return a function that gives the next bytes of a member.
+    """Return a function that returns the next bytes of a member.
 
     Args:
-        info: says how it is compressed, and how many bytes it becomes.
+        info: has its compression method and its decompressed size.
         data: the compressed bytes.
 
     Returns:
-        Called with the most bytes that are wanted; returns them, fewer only at the end, or before it if that came
-        too soon.
+        A function that takes the largest number of bytes wanted and returns them; fewer only at the end, or if the data
+        ends too soon.
 
     Raises:
-        NotImplementedError: another way of compression. The function raises what the decompressor does.
+        NotImplementedError: another compression method. The function raises the decompressor's errors.
     """
     method = info.compress_type
     if method == zipfile.ZIP_DEFLATED:
@@ -55,7 +55,7 @@ def _of_deflate(data: memoryview) -> Callable[[int], bytes]:
 
 
 def _of(decompressor: Any, data: memoryview) -> Callable[[int], bytes]:
-    """The same of a decompressor of bz2 or lzma."""
+    """Return such a function for a decompressor of bz2 or lzma."""
     rest = data
 
     def unpack(count: int) -> bytes:
@@ -74,9 +74,9 @@ def _of(decompressor: Any, data: memoryview) -> Callable[[int], bytes]:
 
 
 def _of_lzma(info: zipfile.ZipInfo, data: memoryview) -> Callable[[int], bytes]:
-    """The properties come first, as raw LZMA1 has them: lc, lp and pb in one byte, then the size of the dictionary.
+    """Return such a function for LZMA1. Its properties come first: lc, lp and pb in one byte, then the dictionary size.
 
-    Memory for a dictionary is taken at once: no more than the member has bytes, and so needs, is asked for.
+    The whole dictionary is allocated at once, so its size is limited to that of the member, which needs no more.
     """
     import lzma
 

@@ -1,4 +1,4 @@
-"""Bare weight files with a listing: records, and beside them what each is called."""
+"""Bare weight files with a listing: records, and beside them the name of each."""
 
 import contextlib
 import os
@@ -59,15 +59,15 @@ def write_weights(
     Returns:
         name -> byte offset of the record's metadata, as a Program's BlobFileValue holds it.
 
-    Both files change together, or none. Where they replace a pair of earlier ones, a journal makes two renamings one
-    step, also for a process that is killed between them (the next one to open the listing completes it). Where one of
-    them is new, such a process may leave a listing that says that its weights are not there, or are others.
+    Both files change together, or neither. If they replace an earlier pair, a journal makes the two renames one step,
+    even if the process is killed between them (opening the listing completes it). If one of them is new, a killed
+    process may leave a listing that reports that its weights are missing or different.
 
     Raises:
-        TypeError: dtypes that weight files cannot hold (bool, int64, uint64, float64, strings); all are named, before
-            anything is written.
+        TypeError: dtypes that weight files cannot hold (bool, int64, uint64, float64, strings); the message names all
+            of them, and nothing is written.
         OverflowError: an element outside its dtype. KeyError: a name in `dtypes` that is not in `tensors`.
-        ProgramError: a name that MIL text cannot hold. ValueError: a listing of another kind, or elsewhere.
+        ProgramError: a name that MIL text cannot hold. ValueError: a listing with another suffix, or in another place.
         FileExistsError: without `force`. Otherwise as `Tensor.read` and `BlobWriter.write`.
     """
     require_flags(force=force)
@@ -101,14 +101,14 @@ def save(
     progress: Progress | None = None,
     dtypes: Mapping[str, DType] | None = None,
 ) -> dict[str, int]:
-    """Write tensors to a weight file, without losing those that weight files lack a dtype for.
+    """Write tensors to a weight file, including those whose dtype weight files lack.
 
     Args:
         See `write_weights`. bool, int64, uint64, float64 and strings become uint8, and the listing in JSON says what
-        they are (see `elements`); `open_arrays` gives them back.
+        they are (see `elements`); `open_arrays` restores them.
 
     Raises:
-        As `write_weights`; ProgramError: a listing as MIL text has no place for such a tensor.
+        As `write_weights`; ProgramError: MIL text cannot describe such a tensor.
     """
     path = os.fsdecode(os.fspath(path))
     listing = None if listing is None else os.fsdecode(os.fspath(listing))
@@ -144,9 +144,9 @@ def save(
 
 
 def _is_of(listing: str, path: str) -> bool:
-    """Whether a file is a listing of a weight file, whether that is there or not."""
+    """Whether a file is a listing of a weight file, which need not exist."""
     if pending.pending(listing) is not None:
-        Package(listing).close()  # completes what was interrupted
+        Package(listing).close()  # completes an interrupted change
     try:
         package = Package(listing)
     except (MilblobError, OSError):
@@ -160,7 +160,7 @@ def _is_of(listing: str, path: str) -> bool:
 
 
 def _can_replace(listing: str, path: str) -> bool:
-    """Whether a journal beside the listing can replace both."""
+    """Whether a journal beside the listing can replace both files."""
     directory = os.path.dirname(paths.real(listing)).rstrip(os.sep) + os.sep
     is_inside = paths.is_file(path) and paths.real(path).startswith(directory)
     return is_inside and os.access(listing, os.W_OK) and os.access(path, os.W_OK)
@@ -173,7 +173,7 @@ def _replace_pair(
     write_records: Callable[[BlobWriter], None],
     write_listing: Callable[[int, Stamp], None],
 ) -> None:
-    """Replace both by one change of a journal: who is killed leaves the old pair, or a journal and so the new one."""
+    """Replace both in one journal: a killed process leaves the old pair, or a journal that completes the new one."""
     stamps: list[Stamp] = []
 
     def write(fd: int) -> None:
@@ -198,11 +198,11 @@ def _write_pair(
     write_records: Callable[[BlobWriter], None],
     write_listing: Callable[[int, Stamp], None],
 ) -> None:
-    """Write both where one is new, or the listing there is of something else.
+    """Write both where one is new, or where the existing listing belongs to another weight file.
 
     Args:
-        is_first: the listing takes its name before the weights do: over none, or others, it is refused. Else, where
-            it replaces one of something else, after them: until then that one stays what it is.
+        is_first: rename the listing before the weights: without weights, or with others, it is refused. Otherwise, if
+            it replaces another file's listing, after the weights: until then the old listing stays valid.
     """
     is_new = [not paths.is_there(listing), not paths.is_there(path)]
     inodes: list[int] = []  # of the new listing and the new weights
@@ -223,7 +223,7 @@ def _write_pair(
     except BaseException:
         names = [listing, path]
         are_done = [bool(inodes) and _is_file(*pair) for pair in zip(names, inodes or [0, 0], strict=True)]
-        if not all(are_done):  # else both are there: only to have them on the disk has failed
+        if not all(are_done):  # else both are in place and only the sync failed
             for name, is_done, was_none in zip(names, are_done, is_new, strict=True):
                 if is_done and was_none:
                     with contextlib.suppress(OSError):
@@ -242,7 +242,7 @@ def _is_file(path: str, inode: int) -> bool:
 
 
 def _put_stamp(fd: int, path: str) -> Stamp:
-    """Put the hash of a weight file into its header; return what its listing says of it."""
+    """Put the hash of a weight file into its header; return the stamp for its listing."""
     with open(fd, "rb", closefd=False) as stream:
         mapping = MappedFile(stream, path)
     try:
@@ -255,7 +255,7 @@ def _put_stamp(fd: int, path: str) -> Stamp:
 
 
 class _Into(BlobWriter):
-    """A weight file that is written to a descriptor which is, and stays, somebody else's."""
+    """A writer to the descriptor of a file that its caller owns."""
 
     def __init__(self, path: str, fd: int, align: int) -> None:
         self._given = fd
@@ -266,15 +266,15 @@ class _Into(BlobWriter):
 
 
 class _GivenFile(NamedTuple):
-    """What a BlobWriter needs of a `NewFile`, of a file that others name and close."""
+    """What a BlobWriter needs of a `NewFile`, for a file that its caller names and closes."""
 
     fd: int
 
     def commit(self) -> None:
-        """Nothing is to be renamed."""
+        """Do nothing: there is nothing to rename."""
 
     def discard(self) -> None:
-        """Nothing is to be removed."""
+        """Do nothing: there is nothing to remove."""
 
 
 def _write(blobs: BlobWriter, name: str, tensor: LazyTensor, dtype: DType | None) -> Row:
@@ -291,7 +291,7 @@ def _write(blobs: BlobWriter, name: str, tensor: LazyTensor, dtype: DType | None
 
 @contextlib.contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Say of which tensor an element or a dtype is refused."""
+    """Add the tensor's name to errors about an element or a dtype."""
     try:
         yield
     except (TypeError, OverflowError) as error:
@@ -302,12 +302,12 @@ def _readable(name: str, tensor: Any) -> LazyTensor:
     if isinstance(tensor, LazyTensor):
         return tensor
     array = np.asarray(tensor)
-    # As it is: BlobWriter copies strided arrays in pieces.
+    # Not made contiguous: BlobWriter copies strided arrays in pieces.
     return StoredArray(name, as_dtype(array.dtype), array.shape, lambda: array, "memory")
 
 
 def _file_in_listing(path: str, listing: str) -> str:
-    """Return the weight file's name as its listing spells it."""
+    """Return the weight file's name as the listing has to spell it."""
     if os.path.splitext(listing)[1] not in LISTINGS:
         raise ValueError(f"listing {listing}: expected a name that ends in .json or .mil, got another")
     if paths.real(listing) == paths.real(path):
@@ -315,7 +315,7 @@ def _file_in_listing(path: str, listing: str) -> str:
     directory = Location(os.path.dirname(listing) or ".")
     weights = os.path.join(paths.real(os.path.dirname(path) or "."), os.path.basename(path))
     file = os.path.relpath(weights, paths.real(directory.path)).replace(os.sep, "/")
-    try:  # as whoever reads the listing will
+    try:  # as reading the listing will
         is_found = directory.beneath(file.encode().decode()).real() == paths.real(path)
     except (ResolveError, UnicodeEncodeError):
         is_found = False
@@ -354,10 +354,10 @@ def _stored(name: str, tensors: Mapping[str, LazyTensor]) -> StoredArray:
 
 
 def with_notes(tensors: Mapping[str, Tensor], model: Model) -> Mapping[str, LazyTensor]:
-    """Return tensors of a model; where it is a listing with notes, what these say that the records stand for.
+    """Return the tensors of a model; for a listing with notes, restore what the notes describe.
 
     Raises:
-        FormatError: a note that does not fit its record.
+        FormatError: a note that does not match its record.
     """
     if model.kind != "listing" or model.path is None:
         return tensors

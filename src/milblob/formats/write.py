@@ -1,4 +1,4 @@
-"""Writing tensors to a format that follows from the name of the output."""
+"""Writing tensors in a format chosen by the output's name."""
 
 import os
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""What a user opens: files of a model, names, tensors."""
+"""Open models: their files, names and tensors."""

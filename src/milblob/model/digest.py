@@ -1,4 +1,4 @@
-"""BLAKE3 of bytes and of elements, whoever has them; large ones by several threads."""
+"""BLAKE3 of bytes and of elements; large ones are hashed by several threads."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,14 +14,14 @@ _STRETCH = _codec.HASH_STRETCH_NBYTES
 
 
 def digest(pieces: Iterable[Piece]) -> bytes:
-    """BLAKE3 of the bytes of pieces, one behind the other; bits behind the last element count as zero."""
+    """Return the BLAKE3 of concatenated pieces; bits after the last element count as zero."""
     values: list[bytes] = []  # chaining values of whole stretches
     count = 0
     rest: tuple[_codec.Buffer, int, int] = (
         _codec.Buffer(b""),
         0,
         0,
-    )  # at most a stretch: the last one if no more comes
+    )  # at most one stretch: the last one if nothing follows
     for piece in pieces:
         buffer, offset, nbytes = piece.buffer, piece.offset, piece.nbytes
         if nbytes == 0:
@@ -57,7 +57,7 @@ def _whole_stretches(buffer: _codec.Buffer, offset: int, count: int, first: int)
 
 
 def _without_padding(piece: Piece, offset: int, nbytes: int) -> tuple[_codec.Buffer, int, int]:
-    """The end of a piece; copied if bits behind its last element are set, which some files have."""
+    """Return the end of a piece; copied if bits after its last element are set, as in some files."""
     used = piece.count * piece.dtype.nbits % 8
     view = _view(piece.buffer, offset, nbytes)
     if piece.dtype.nbits >= 8 or used == 0 or view[-1] >> used == 0:
@@ -72,7 +72,7 @@ def _view(buffer: _codec.Buffer, offset: int, nbytes: int) -> memoryview:
 
 
 def hash_bytes(data: Any) -> str:
-    """Return the BLAKE3 hash of any contiguous buffer or array, as 64 hexadecimal digits: what b3sum prints."""
+    """Return the BLAKE3 hash of any contiguous buffer or array as 64 hexadecimal digits, as b3sum prints it."""
     if isinstance(data, np.ndarray):
         data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     buffer = _codec.Buffer(data)

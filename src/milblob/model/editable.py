@@ -1,4 +1,4 @@
-"""A model whose weights can be assigned to: values are checked and kept, then written together."""
+"""A model whose weights can be assigned: values are checked and kept, then written together."""
 
 import os
 import typing
@@ -31,16 +31,16 @@ _FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOL
 
 
 class Assignment(NamedTuple):
-    """New values of one tensor, in the form that is stored.
+    """New values of one tensor in their stored form.
 
     Attributes:
-        tensor: that gets them.
-        values: as `Tensor.read` gives them, read-only.
+        tensor: the tensor that gets them.
+        values: as `Tensor.read` returns them, read-only.
         data: the bytes to write: elements, or a TensorValue.
-        mapping: the file they go to.
-        offset, nbytes: the bytes that they replace.
-        given, given_dtype: name and dtype of what they were made from.
-        counts: what a cast has met.
+        mapping: the file to change.
+        offset, nbytes: the bytes to replace.
+        given, given_dtype: name and dtype of the source values.
+        counts: the cast's counts.
     """
 
     tensor: Tensor
@@ -55,16 +55,16 @@ class Assignment(NamedTuple):
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the new bytes are as many as the old."""
+        """Whether the new bytes are as many as the old ones."""
         return len(self.data) == self.nbytes
 
 
 def assignment_of(tensor: Tensor, values: Any, given: str, can_cast: bool, overflow: str) -> Assignment:
-    """Return what it takes to give a tensor new values; nothing is written.
+    """Return what is needed to give a tensor new values; writes nothing.
 
     Args:
-        values: array, or a tensor that is read; known to fit (`require_fit`).
-        given: what to call them in reports.
+        values: array, or a tensor, which is read; known to fit (`require_fit`).
+        given: its name in reports.
         can_cast, overflow: as `refit`.
 
     Raises:
@@ -100,19 +100,19 @@ def _dtype_of(values: Any) -> DType:
 
 
 def require_fit(tensor: Tensor, values: Any, can_cast: bool) -> None:
-    """Refuse values that cannot become those of a tensor; their elements are not looked at.
+    """Refuse values that cannot become those of a tensor; does not look at their elements.
 
     Raises:
         UnsupportedError: a compressed weight, an immediate of MIL text.
         TypeError: another dtype. ValueError: another shape.
-        As finding the record of the tensor.
+        As looking up the tensor's record.
     """
     name, dtype, source = tensor.name, tensor.mil_dtype, tensor.source
     if tensor.compression:
         words = f"{name}: expected a weight that is stored dense, got {tensor.op} (its parts can be set: stored=True)"
         raise UnsupportedError(words)
     own, shape = _dtype_of(values), tuple(np.shape(values) if not hasattr(values, "shape") else values.shape)
-    is_packed_later = dtype.is_sub_byte and own in _ONE_BYTE  # one element to a byte, every one checked
+    is_packed_later = dtype.is_sub_byte and own in _ONE_BYTE  # one element per byte; each is checked
     if own is not dtype and not is_packed_later and not (can_cast and is_castable(own, dtype)):
         wanted = f"{dtype}, or that can become it" if can_cast else dtype
         raise TypeError(f"{name}: expected elements of {wanted}, got {own}")
@@ -130,21 +130,20 @@ def require_fit(tensor: Tensor, values: Any, can_cast: bool) -> None:
 
 
 class EditableModel(Model):
-    """A model whose weights can be assigned to: `model["w"] = array`. Made by `milblob.open(path, "r+")`.
+    """A model whose weights can be assigned: `model["w"] = array`. Returned by `milblob.open(path, "r+")`.
 
-    Values must have the dtype and the shape of the weight. They are checked at once, kept (not copied: they must not
-    change meanwhile) and written together by `flush`, `close`, or the end of a `with` block: all of them or, after an
-    exception, none. A process that is killed meanwhile leaves the old values or the new ones, never some of each (see
-    docs/architecture.md). If writing itself fails on the way, what was begun is completed when the model is opened the
-    next time, and this object refuses everything but `close`, which says so.
+    Values must have the dtype and the shape of the weight. They are checked at once and kept (not copied: do not change
+    them until they are written). `flush`, `close` or the end of a `with` block writes them together: all or, after an
+    exception, none. If the process is killed meanwhile, the model has either all old values or all new ones (see
+    docs/architecture.md). If writing itself fails on the way, the change is completed when the model is opened the next
+    time; this object then refuses everything except `close`, which reports it.
 
-    In a weight file, and wherever as many bytes are needed as before, bytes are changed in place: views of them show
-    the new values, and the cost is that of the changed bytes. Otherwise the model file is written anew beside the old
-    one, and tensors that were looked up before show what they did.
+    Weight files, and immediates whose new bytes have the same length, are changed in place: views of them show the new
+    values, and the cost is that of the changed bytes. Otherwise the model file is rewritten to a new file, and tensors
+    obtained earlier keep showing the old values.
 
-    There is one writer at a time: other processes are kept out by locks, and of several threads that assign, flush or
-    close at once all but the first get a RuntimeError, and nothing of the first is lost. Any number of threads may
-    read.
+    There is one writer at a time. Locks keep other processes out. If several threads assign, flush or close at once,
+    all but the first get a RuntimeError, and the first loses nothing. Any number of threads may read.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class EditableModel(Model):
         locked: bool = False,
         max_nbytes: int | None = None,
     ) -> None:
-        """Open for reading and writing; as `milblob.open`. With `locked` the caller holds the lock of the directory."""
+        """Open for reading and writing, as `milblob.open`. With `locked`, the caller holds the directory's lock."""
         self._staged: dict[str, Assignment] = {}
         self._fds: dict[str, int] = {}
         self._lock_fd = -1
@@ -178,15 +177,15 @@ class EditableModel(Model):
         sweep(self._root)
 
     def _lock(self, path: str, locked: bool) -> None:
-        """Keep other writers out, and make sure that what is mapped is what is there."""
+        """Keep other writers out, and make sure that the mapped file is still the current one."""
         if self._base:
             self._writable(self.package.mappings[0])
         elif (
             not locked and os.name != "nt"
-        ):  # no lock of a directory there; the files are locked as they are assigned to
+        ):  # Windows cannot lock directories; each file is locked at its first assignment
             self._lock_fd = os.open(self._root, os.O_RDONLY)
             lock(self._lock_fd, self._root)
-        pending.require_none(path)  # of a writer that has died since the model was opened
+        pending.require_none(path)  # from a writer that died after the model was opened
         for mapped in self.package.mappings:
             _require_same(mapped.fd, typing.cast(str, mapped.name))
             pending.sweep_staged(paths.real(typing.cast(str, mapped.name)))
@@ -204,7 +203,7 @@ class EditableModel(Model):
                 _require_same(mapped.fd, real)
                 if not os.path.samestat(
                     os.fstat(fd), os.fstat(mapped.fd)
-                ):  # what is mapped was opened inside the model
+                ):  # compare: the mapped file was opened inside the model
                     raise FormatError("file: expected the one that was opened, got another by that name", file=real)
             except BaseException:
                 os.close(fd)
@@ -215,11 +214,11 @@ class EditableModel(Model):
     # ------------------------------------------------------------------------------------------------------ assignment
 
     def __setitem__(self, name: str, values: Any) -> None:
-        """Give a weight new values, to be written by `flush` or `close`.
+        """Give a weight new values, which `flush` or `close` writes.
 
         Args:
             name: as for reading.
-            values: array of the weight's dtype and shape. Of a sub-byte dtype also int8 or uint8, one element to a
+            values: array of the weight's dtype and shape. For a sub-byte dtype also int8 or uint8, one element per
                 byte; every element is checked.
 
         Raises:
@@ -239,19 +238,19 @@ class EditableModel(Model):
             self.stage(assignment_of(tensor, values, tensor.name, False, "error"))
 
     def stage(self, assignment: Assignment) -> None:
-        """Keep new values, to be written by `flush` or `close`; for milblob's own modules."""
+        """Keep new values, which `flush` or `close` writes; for milblob's own modules."""
         self._writable(assignment.mapping)
         self._staged[assignment.tensor.name] = assignment
         self.package.assigned[assignment.tensor.name] = assignment.values
 
     def flush(self) -> None:
-        """Write everything that was assigned: all or nothing.
+        """Write everything that was assigned, all or nothing.
 
         Raises:
-            ValueError: a weight was assigned to, but not another one that is the same blob. Nothing is written.
-            FormatError: another writer was interrupted, and its change has to be completed first.
-            OSError: whatever the system says. If the journal was complete by then, the change is done when the model
-                is opened the next time, and this object refuses everything but `close`; else nothing has changed.
+            ValueError: a weight was assigned, but not another weight that is the same blob. Nothing is written.
+            FormatError: another writer was interrupted, and its change must be completed first.
+            OSError: from the system. If the journal was complete by then, the change is completed when the model is
+                opened the next time, and this object refuses everything except `close`; else nothing has changed.
         """
         with self._turn:
             self.package.require_sound()
@@ -265,7 +264,7 @@ class EditableModel(Model):
         """
         if not self._staged:
             return set()
-        if self._pid != os.getpid():  # its descriptors, and so the lock, are those of the process that opened the model
+        if self._pid != os.getpid():  # its descriptors, and so the lock, belong to the process that opened the model
             raise RuntimeError("model in mode 'r+': expected to be written by the process that opened it, got a fork")
         require_unshared(self, self._staged)
         patches, replacements = _plan(self._staged.values(), self._writable, counter or Counter(None))
@@ -280,35 +279,35 @@ class EditableModel(Model):
         return replaced
 
     def _give_up(self) -> None:
-        """Let others complete a change that failed when its journal was there; nothing may be read or written here."""
+        """Let other processes complete a change whose journal exists; this object may not read or write any more."""
         self.package.unsound = True
         self._forget()
         self._unlock()
 
     def _reopen(self) -> None:
-        """Map what is there now; tensors that somebody holds keep what they have."""
+        """Map the current files; existing tensors keep what they have."""
         self._close_fds()
         try:
             fresh = Model(
                 typing.cast(str, self.path), constants=self._constants, stored=self._stored_view,
                 max_nbytes=self.package.budget.given_nbytes,
             )  # fmt: skip
-        except BaseException:  # all is written, but what is mapped here is not what is there
+        except BaseException:  # all is written, but the mapping no longer matches the files
             self._give_up()
             raise
-        self.__dict__.update(vars(fresh))  # at once, for threads that read
+        self.__dict__.update(vars(fresh))  # in one step, for threads that read
         if self._base:
             try:
                 self._writable(self.package.mappings[0])
-            except BaseException:  # somebody else has it now
+            except BaseException:  # another writer has it now
                 self._give_up()
                 raise
 
     def discard(self) -> None:
-        """Forget everything that was assigned and not yet written.
+        """Forget everything that was assigned but not written yet.
 
         Raises:
-            FormatError: it may be written in part (see `flush`).
+            FormatError: it may have been written in part (see `flush`).
         """
         with self._turn:
             self.package.require_sound()
@@ -319,10 +318,10 @@ class EditableModel(Model):
         self.package.assigned.clear()
 
     def close(self) -> None:
-        """Write what was assigned, as `flush` does, and close every file; while another thread writes, refuse to.
+        """Write what was assigned, as `flush` does, and close every file; raise if another thread is writing.
 
         Raises:
-            FormatError: an earlier `flush` failed when its journal was complete. Nothing is written and every file is
+            FormatError: an earlier `flush` failed after its journal was complete. Nothing is written, and every file is
                 closed; opening the model again completes that change.
             As `flush`.
         """
@@ -338,7 +337,7 @@ class EditableModel(Model):
         if kind is None:
             self.close()
         else:
-            with self._turn.lock:  # until a thread that is writing is done
+            with self._turn.lock:  # waits for a writing thread
                 self._release()
 
     def _release(self) -> None:
@@ -374,7 +373,7 @@ def _require_same(fd: int, path: str) -> None:
 def _plan(
     assignments: Iterable[Assignment], place: Callable[[MappedFile], str], counter: Counter
 ) -> tuple[list[journal.Patch], list[journal.Replacement]]:
-    """Say what to change where: bytes in place, or a model file anew if one of its values needs another length."""
+    """Decide what to change where: bytes in place, or the whole model file if a value needs another length."""
     by_file: dict[str, list[Assignment]] = {}
     for assignment in assignments:
         by_file.setdefault(place(assignment.mapping), []).append(assignment)
@@ -411,10 +410,10 @@ def _writing(new: Spliced, written: Callable[[], None]) -> Callable[[int], None]
 
 
 def require_unshared(model: Model, staged: Mapping[str, Assignment]) -> None:
-    """Refuse to change a blob that something else is too, unless that gets the same values.
+    """Refuse to change a blob that is also another weight, unless that weight gets the same values.
 
     Raises:
-        ValueError: it does not; its name is in the message.
+        ValueError: it does not; the message names it.
     """
     blobs = [a for a in staged.values() if a.tensor.is_blob and a.tensor.source is not None]
     if not blobs:
@@ -434,7 +433,7 @@ def require_unshared(model: Model, staged: Mapping[str, Assignment]) -> None:
 
 
 def blob_users(model: Model) -> dict[tuple[str, int], list[str]]:
-    """Return the weights, and parts of compressed ones, of each blob: (real path, offset of the metadata) -> names."""
+    """Return the weights, and parts of compressed ones, of each blob: (real path, metadata offset) -> names."""
     places: dict[tuple[Location | None, str], str] = {}
     names = {id(t.constant): t.name for t in model.values() if t.constant is not None}
     users: dict[tuple[str, int], list[str]] = {}
@@ -447,7 +446,7 @@ def blob_users(model: Model) -> dict[tuple[str, int], list[str]]:
 
 
 def _place(places: dict[tuple[Location | None, str], str], source: Source, text: str) -> str:
-    """The real path of a weight file; a reference that leads nowhere is like no other."""
+    """Return the real path of a weight file; an unresolvable reference equals no other."""
     key = (source.directory, text)
     if key not in places:
         try:

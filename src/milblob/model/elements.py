@@ -1,4 +1,4 @@
-"""The elements of any tensor: decoded, any range at a time; or packed as weight files hold them, in bounded pieces."""
+"""The elements of any tensor: decoded, any range at a time; or packed as in weight files, in bounded pieces."""
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
@@ -31,9 +31,9 @@ _R = TypeVar("_R")
 
 
 class Elements:
-    """The elements of a tensor in row-major order, whatever they are stored as.
+    """The elements of a tensor in row-major order, however they are stored.
 
-    A few pieces are in memory at a time, unless the tensor itself can only be read whole (an immediate that is varints,
+    Only a few pieces are in memory at a time, unless the tensor can only be read whole (an immediate stored as varints,
     an array of a compressed .npz).
 
     Args:
@@ -67,7 +67,7 @@ class Elements:
         self.count = prod(self.shape)
 
     def read(self, begin: int, count: int) -> np.ndarray[Any, Any]:
-        """Return elements [begin, begin + count) as a vector, one byte each below 8 bits; `begin` a multiple of 8."""
+        """Return elements [begin, begin + count) as a vector, one byte each below 8 bits; `begin`: a multiple of 8."""
         if self._flat is not None:
             return self._flat[begin : begin + count]
         if self._dense is not None:
@@ -79,7 +79,7 @@ class Elements:
         return out.view(self.dtype.numpy)
 
     def sample(self, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the elements at positions, in any order, as float64."""
+        """Return the elements at the given positions, in any order, as float64."""
         if self._flat is not None:
             return np.asarray(self._flat[positions].astype(np.float64))
         order = np.argsort(positions)
@@ -93,19 +93,19 @@ class Elements:
 
     @property
     def stored(self) -> np.ndarray[Any, Any] | None:
-        """The bytes of all elements as a weight file has them; None for compressed weights."""
+        """The bytes of all elements as in a weight file; None for compressed weights."""
         if self._packed is not None:
             return self._packed
         return None if self._flat is None else self._flat.view(np.uint8)
 
 
 def starts(count: int) -> range:
-    """Where pieces of `count` elements begin."""
+    """Return the first index of each piece of `count` elements."""
     return range(0, count, PIECE_COUNT)
 
 
 def have_equal_bits(a: Elements, b: Elements) -> bool:
-    """Whether two tensors of one dtype and shape have the same bits; reads on to the first difference."""
+    """Return whether two tensors of one dtype and shape have the same bits; stops at the first difference."""
     x, y = a.stored, b.stored
     if x is None or y is None:
 
@@ -118,7 +118,7 @@ def have_equal_bits(a: Elements, b: Elements) -> bool:
     whole = nbits // 8
     if nbits % 8 and (int(x[whole]) ^ int(y[whole])) & (
         (1 << nbits % 8) - 1
-    ):  # bits behind the last element count for nothing
+    ):  # bits after the last element do not count
         return False
     if _is_same_memory(x, y):
         return True
@@ -137,11 +137,11 @@ def _is_same_memory(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:
 
 
 class Piece(NamedTuple):
-    """Elements that lie one behind the other in held bytes: little-endian, packed below 8 bits.
+    """Consecutive elements in held bytes: little-endian, packed below 8 bits.
 
     Attributes:
         buffer, offset: where they begin.
-        count: elements.
+        count: number of elements.
         dtype: DType of the elements.
     """
 
@@ -152,14 +152,14 @@ class Piece(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that they take; the last may have bits that are no element's."""
+        """Bytes that they occupy; the last one may have unused bits."""
         return int(self.dtype.nbytes(self.count))
 
 
 def stored_piece(tensor: LazyTensor) -> Piece:
-    """Return the stored elements of a tensor in one piece; of a compressed weight, computed.
+    """Return the stored elements of a tensor in one piece; those of a compressed weight are computed.
 
-    Nothing is copied or unpacked where the stored bytes are the elements, as in all weight files.
+    Zero-copy where the stored bytes are the elements, as in all weight files.
 
     Raises:
         As `Tensor.read`; TypeError: strings.
@@ -168,7 +168,7 @@ def stored_piece(tensor: LazyTensor) -> Piece:
 
 
 def dense_pieces(tensor: LazyTensor) -> Iterator[Piece]:
-    """Yield the values of a tensor, decoded, in order; those of a compressed weight in pieces of PIECE_NBYTES."""
+    """Yield the decoded values of a tensor in order; those of a compressed weight in pieces of PIECE_NBYTES."""
     place = tensor.place
     with place.naming():
         place.account()
@@ -177,7 +177,7 @@ def dense_pieces(tensor: LazyTensor) -> Iterator[Piece]:
         yield stored_piece(tensor)
         return
     dtype, count = dense.dtype, prod(dense.shape)
-    unit = 8 * max(dense.unit, 1)  # elements below 8 bits are packed in whole bytes
+    unit = 8 * max(dense.unit, 1)  # packed elements must fill whole bytes
     step = max(PIECE_NBYTES // dtype.numpy.itemsize // unit, 1) * unit
     for begin in range(0, count, step):
         values = read(dense, None, begin, (min(step, count - begin),))
@@ -185,7 +185,7 @@ def dense_pieces(tensor: LazyTensor) -> Iterator[Piece]:
 
 
 def array_pieces(array: np.ndarray[Any, Any], dtype: Any) -> Iterator[Piece]:
-    """Yield the elements of an array in order; one that is contiguous as it is, others copied a piece at a time."""
+    """Yield the elements of an array in order: zero-copy if it is contiguous, else copied a piece at a time."""
     is_stored = array.dtype == dtype.numpy or (array.dtype.itemsize == 1 and not dtype.is_integer)  # such as of float8
     if array.flags.c_contiguous and is_stored and not dtype.is_sub_byte:
         yield Piece(_codec.Buffer(array.reshape(-1).view(np.uint8)), 0, array.size, dtype)
@@ -197,7 +197,7 @@ def array_pieces(array: np.ndarray[Any, Any], dtype: Any) -> Iterator[Piece]:
 
 
 def split(piece: Piece) -> list[Piece]:
-    """Return pieces of about PIECE_NBYTES, which begin at whole bytes."""
+    """Return pieces of about PIECE_NBYTES, each starting at a whole byte."""
     step = PIECE_NBYTES // piece.dtype.nbits * 8
     return [
         Piece(piece.buffer, piece.offset + piece.dtype.nbytes(start), min(step, piece.count - start), piece.dtype)
@@ -208,8 +208,8 @@ def split(piece: Piece) -> list[Piece]:
 def in_order(tensors: Iterable[_T], work: Callable[[_T], _R]) -> Iterator[_R]:
     """Yield work(tensor) for each, in order.
 
-    Those of a middling size are worked on several at a time. Large ones come alone: `work` shares them out itself. For
-    tiny ones a thread would cost more than it saves. An exception of `work` is raised where its result would be.
+    Medium-sized tensors are processed several at a time. Large ones run alone, since `work` itself uses several
+    threads. For tiny ones a thread would cost more than it saves. An exception of `work` replaces its result.
     """
     for size, some in groupby(tensors, _size):
         yield from ordered(work, list(some), size == "middling")

@@ -1,4 +1,4 @@
-"""What tensors of models and arrays of other files share: a name, a place, and the values when asked."""
+"""What tensors of models and arrays of other files share: a name, a place, and values read on demand."""
 
 from collections.abc import Iterator
 from math import prod
@@ -46,7 +46,7 @@ class LazyTensor:
 
     @property
     def declared_shape(self) -> tuple[int | None, ...]:
-        """Dimensions without reading values: None for one that is left open and was not counted yet."""
+        """Dimensions without reading values: None for an open one that has not been counted yet."""
         return self._shape
 
     @property
@@ -68,18 +68,18 @@ class LazyTensor:
         """Return the values.
 
         Args:
-            out: array of the same dtype and shape to fill instead. Values that have to be computed (compressed
-                weights, packed ones, immediates of integers) are written straight into it if it is C-contiguous.
-                What it holds after an exception is unspecified.
+            out: array of the same dtype and shape to fill instead. Computed values (compressed weights, packed ones,
+                integer immediates) are written directly into it if it is C-contiguous. After an exception its contents
+                are unspecified.
 
         Returns:
-            ndarray, read-only view of the mapped file if the stored bytes are the values, else a new array: the dense
-            values of a compressed weight, bit for bit what coremltools decompresses it to. With `out`, that array.
+            ndarray: a zero-copy, read-only view of the mapped file if the stored bytes are the values, else a new
+                array: the dense values of a compressed weight, bit for bit as in coremltools. With `out`, that array.
 
         Raises:
             ResolveError: the weight file is missing or outside the model, or its record has another dtype or size.
-            FormatError: broken bytes; parts of a compressed weight that do not fit each other; the file has shrunk
-                since it was opened.
+            FormatError: broken bytes; parts of a compressed weight that do not match; the file has shrunk since it was
+                opened.
             ValueError: `out` does not fit, or the model is closed.
         """
         return self.place.read(out)
@@ -88,7 +88,7 @@ class LazyTensor:
         """Return the elements as a weight file stores them: little-endian, those below 8 bits packed.
 
         Returns:
-            uint8 array of shape (nbytes,): a read-only view of the mapped file wherever that has these bytes, else a
+            uint8 array of shape (nbytes,): a read-only view of the mapped file wherever it holds these bytes, else a
             new array.
 
         Raises:

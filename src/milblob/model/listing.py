@@ -1,8 +1,8 @@
-"""Listings of weight files: which tensor, of what name, dtype and shape, is the record at which offset.
+"""Listings of weight files: the name, dtype, shape and record offset of each tensor.
 
-A bare weight file has records and no names. A listing beside it has them, as JSON, {"format": "milblob", "file": ...,
+A bare weight file has records but no names. A listing beside it has them, as JSON, {"format": "milblob", "file": ...,
 "nbytes": ..., "hash": ..., "tensors": [{"name", "dtype", "shape", "offset", "nbytes"}]}, or as MIL text, one const
-operation for each tensor. Which weight file it is for is told by its size and hash, which that file has in its header.
+operation for each tensor. A size and a hash, which the weight file has in its header, tie a listing to its weight file.
 """
 
 import re
@@ -18,7 +18,7 @@ from ..storage.mapped import MappedFile
 MODEL_PATH = "@model_path/"
 FORMAT = "milblob"
 HEAD_NBYTES = 1024
-HASH_AT, HASH_NBYTES = 8, 32  # in the header of a weight file, where other writers leave zeros and no reader looks
+HASH_AT, HASH_NBYTES = 8, 32  # in the header of a weight file, where other writers leave zeros and readers ignore them
 _HASH = re.compile(r"[0-9a-f]{64}")
 _BUILD_INFO = 'dict<tensor<string, []>, tensor<string, []>>({{{{"milblob-weights", "{}"}}}})'
 _MIL_STAMP = re.compile(
@@ -32,21 +32,21 @@ _ESCAPES = str.maketrans({'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\
 
 
 class Stamp(NamedTuple):
-    """What tells the weight file that a listing is for from every other one.
+    """Identifies the weight file that a listing belongs to.
 
-    The weight file has the hash too, in reserved bytes of its header: to compare costs nothing, however large the file.
-    It names what was written. Values that are changed in place later keep it, and so does the listing its meaning.
+    The weight file has the hash too, in reserved bytes of its header, so comparing costs nothing, however large the
+    file is. The hash covers the bytes as first written. Values changed in place keep it; the listing stays valid.
 
     Attributes:
         nbytes: size of the file.
-        hash: BLAKE3 of what is behind its header, as it was written: 64 hexadecimal digits.
+        hash: BLAKE3 of everything after its header, as first written: 64 hexadecimal digits.
     """
 
     nbytes: int
     hash: str
 
     def require(self, weights: MappedFile) -> None:
-        """Refuse another weight file.
+        """Refuse any other weight file.
 
         Raises:
             FormatError: another size, or another hash in the header.
@@ -68,7 +68,7 @@ class Row(NamedTuple):
         dtype: of the record.
         shape: of the tensor; the record has as many elements.
         offset: byte offset of the record's metadata.
-        note: what the record stands for, where weight files lack the tensor's dtype: see `formats.elements`.
+        note: the original dtype, where weight files cannot hold it: see `formats.elements`.
     """
 
     name: str
@@ -95,7 +95,7 @@ def parse_listing(data: Any, file: str | None) -> tuple[str, list[Row], Stamp | 
         listings lack).
 
     Raises:
-        FormatError: no listing; a row that lacks something, or does not add up; a name twice.
+        FormatError: not a listing; a row that is incomplete or inconsistent; a name twice.
     """
     document = parse_json(data, "listing", file, unique=True)
     tensors = document.get("tensors") if isinstance(document, dict) and document.get("format") == FORMAT else None
@@ -122,7 +122,7 @@ def _stamp(document: dict[str, Any], file: str | None) -> Stamp | None:
 
 
 def stamp_of_text(head: bytes) -> Stamp | None:
-    """Return size and hash of the weight file that MIL text is a listing of, from its first HEAD_NBYTES; or None."""
+    """Return size and hash of the weight file that MIL text lists, from its first HEAD_NBYTES; or None."""
     found = _MIL_STAMP.match(head)
     return None if found is None else Stamp(int(found[1]), found[2].decode())
 
@@ -154,7 +154,7 @@ def _row(entry: Any, number: int, file: str | None) -> Row:
 def _is_text(name: str) -> bool:
     try:
         name.encode()
-    except UnicodeEncodeError:  # JSON can spell half of a surrogate pair
+    except UnicodeEncodeError:  # JSON can contain an unpaired surrogate
         return False
     return True
 
@@ -195,12 +195,12 @@ def to_mil(file: str, rows: Sequence[Row], stamp: Stamp | None = None) -> str:
 
     Args:
         file: name of the weight file, relative to the listing, with slashes.
-        rows: the tensors. Names that are no identifiers of MIL become such ("layers.0.w" is layers_0_w); the attribute
-            `name` has them as they are.
+        rows: the tensors. Names that are not MIL identifiers become such ("layers.0.w" is layers_0_w); the attribute
+            `name` has the original ones.
         stamp: of the weight file.
 
     Raises:
-        ProgramError: a row with a note, or a name with a NUL, which MIL text has no place for.
+        ProgramError: a row with a note, or a name with a NUL, neither of which MIL text can hold.
     """
     lines = []
     path = _string(MODEL_PATH + file)
@@ -222,7 +222,7 @@ def _string(text: str) -> str:
 
 
 def identifiers(names: Iterable[str]) -> list[str]:
-    """Return an identifier of MIL for each name, no two the same; a name that is one stays as it is."""
+    """Return a unique MIL identifier for each name; a name that already is one stays as it is."""
     names = list(names)
     wanted = [_identifier(name) for name in names]
     taken = {name for name, identifier in zip(names, wanted, strict=True) if name == identifier}
@@ -247,7 +247,7 @@ def _identifier(name: str) -> str:
 
 
 def to_program(file: str, rows: Iterable[Row]) -> bytes:
-    """Return the Program that a listing stands for: the same as of its MIL text, but with the names as they are."""
+    """Return the Program that a listing describes: as from its MIL text, but with the original names."""
     from ..program import schema
 
     program = schema.Program(version=1)

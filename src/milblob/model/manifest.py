@@ -1,4 +1,4 @@
-"""What the manifest of a package says about other files than the model."""
+"""What a package's manifest says about files other than the model."""
 
 import os
 from typing import Any
@@ -14,7 +14,7 @@ def listed_files(root: str) -> list[str]:
     """Return the paths of all items, relative to the real root of the package, with "/", links resolved.
 
     Raises:
-        As opening the package.
+        As opening the package does.
     """
     real = os.path.realpath(root)
     found = []
@@ -26,7 +26,7 @@ def listed_files(root: str) -> list[str]:
 
 
 def with_folders(root: str, folders: list[str]) -> bytes | None:
-    """Return a manifest that has an item for every one of some folders, or for one around it.
+    """Return a manifest in which every given folder is an item or lies inside one.
 
     Args:
         root: of the package.
@@ -60,5 +60,5 @@ def _read(root: str) -> Any:
 
 
 def _entries(document: Any) -> dict[str, Any]:
-    entries: dict[str, Any] = document["itemInfoEntries"]  # the package has been opened: it is there
+    entries: dict[str, Any] = document["itemInfoEntries"]  # present, because the package could be opened
     return entries

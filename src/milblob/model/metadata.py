@@ -1,4 +1,4 @@
-"""What a model says about itself: author and licence, who made it, and its inputs, outputs and states.
+"""The metadata of a model: author and licence, producer, and its inputs, outputs and states.
 
 Three sources, one result: the ModelDescription of a model file (`Metadata.from_model`), the metadata.json of a compiled
 model (`Metadata.from_metadata_json`), and, for a compiled model without that file, the inputs of its function
@@ -25,9 +25,9 @@ _MIL_DTYPES: Final = {code: name.lower() for name, code in schema.DATA_TYPES.ite
 # ArrayFeatureType.ArrayDataType (0x10000 is "float", 0x20000 "int", the rest is the width in bits) and ColorSpace.
 _ARRAY_DTYPES: Final = {65552: "float16", 65568: "float32", 65600: "float64", 131080: "int8", 131104: "int32"}
 _COLOR_SPACES: Final = {10: "GRAYSCALE", 20: "RGB", 30: "BGR", 40: "GRAYSCALE_FLOAT16"}
-# The words of metadata.json for the same, and for the kinds of features. Real files show the multi-arrays; the other
-# words are those of DataType.cpp in coremltools' model library, but for "Int8", "State" and "Grayscale16Half",
-# which are newer than it and not confirmed by a file. A word that is not here reads as "unknown".
+# The names in metadata.json for the same, and for the kinds of features. Real files confirm the multi-arrays; the other
+# names come from DataType.cpp in coremltools' model library, except "Int8", "State" and "Grayscale16Half", which are
+# newer and not confirmed by a file. A name that is not listed reads as "unknown".
 _JSON_DTYPES: Final = {
     "Float16": "float16", "Float32": "float32", "Double": "float64", "Int8": "int8", "Int32": "int32",
     "Int64": "int64", "String": "string",
@@ -47,9 +47,9 @@ class Feature:
 
     Attributes:
         name: as the model calls it.
-        type: which kind; "unknown" if the model does not say, or says one that is newer than this table.
+        type: which kind; "unknown" if the model states none, or one newer than this table.
         shape: elements per axis, None for an axis that may vary; (width, height) of an image, (count,) of a sequence.
-            None where no shape is stated, and so even the rank is open: Core ML writes none for outputs whose shape
+            None where no shape is stated, so even the rank is open: Core ML writes none for outputs whose shape
             follows from a flexible input, and none for scalars.
         dtype: element dtype of an array, a state or a sequence ("float16"), colour space of an image ("RGB"), key dtype
             of a dictionary; "" for the scalar types; "unknown" where it is not stated or newer than this table.
@@ -81,11 +81,11 @@ Features = tuple[Feature, ...]
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a model says about itself. A text that it leaves out is "", a number 0, a collection empty.
+    """The metadata of a model. A missing text is "", a missing number 0, a missing collection empty.
 
     Attributes:
         author, description, license, version: free text by the author.
-        user_defined: further keys and values, those of the converter among them.
+        user_defined: further keys and values, including the converter's.
         spec_version: Core ML's specification version, 6 or more for ML programs.
         opset: the operation set of the functions, such as "CoreML7" or "ios17"; "CoreML7, CoreML8" if they differ.
         opsets: function -> operation set.
@@ -204,7 +204,7 @@ class Metadata:
         build_info: Mapping[str, str] | None = None,
         spec_version: int = 0,
     ) -> "Metadata":
-        """Make metadata from the inputs of a MIL function, for want of a better source.
+        """Make metadata from the inputs of a MIL function, when there is no better source.
 
         Args:
             inputs: NamedValueType messages (Function.inputs), ours or coremltools'. States among them become `states`.
@@ -252,7 +252,7 @@ def read_build_info(value: Any) -> dict[str, str]:
 
 
 def _producer(user_defined: Mapping[str, str], build_info: Mapping[str, str] | None) -> str:
-    """Return what wrote a model: the converter, else the framework that the model came from, else the compiler."""
+    """Return the producer of a model: the converter, else the framework the model came from, else the compiler."""
     info = build_info or {}
     if version := user_defined.get(_VERSION_KEY) or info.get("coremltools-version"):
         return f"coremltools {version}"
@@ -276,7 +276,7 @@ def _function_fields(
 ) -> dict[str, Any]:
     """Return the fields of Metadata that concern functions.
 
-    A model file with functions has no features at the top; metadata.json repeats there those of the default function.
+    A model file with functions has no features at the top level; metadata.json repeats those of the default function.
     """
     functions = {name: (inputs, outputs) for name, inputs, outputs, _ in signatures}
     function_states = {name: states for name, _, _, states in signatures}
@@ -339,7 +339,7 @@ def _range_count(size: Any) -> int | None:
 
 
 def _array_shape(array: Any) -> Shape | None:
-    """Return the shape of an ArrayFeatureType. What it allows counts for more than its default shape."""
+    """Return the shape of an ArrayFeatureType. The allowed shapes take precedence over its default shape."""
     kind = array.WhichOneof("ShapeFlexibility")
     if kind == "shapeRange" and array.shapeRange.sizeRanges:
         return tuple(_range_count(size) for size in array.shapeRange.sizeRanges)
@@ -468,7 +468,7 @@ class _Object:
         return [_ints(match) for match in _INTS_PATTERN.findall(text[1:-1])]
 
     def shape(self, ranges: str, enumerated: str, default: list[int]) -> Shape | None:
-        """Return the shape of an array or image. What it allows counts for more than its default."""
+        """Return the shape of an array or image. The allowed shapes take precedence over its default."""
         if pairs := self.nested_ints(ranges):
             if any(len(pair) != 2 for pair in pairs):
                 raise FormatError(
@@ -537,7 +537,7 @@ def _ints(text: str) -> list[int]:
 
 
 def _kind(value: Any) -> str:
-    """Return the JSON name of the type of a value. Never its contents, which may be of any size and depth."""
+    """Return the JSON name of the type of a value. Never its contents, which may have any size and depth."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     if isinstance(value, list):
         return f"a list of {len(value)}"
@@ -545,5 +545,5 @@ def _kind(value: Any) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return a foreign string as it may stand in an error message: quoted, on one line, at most 40 characters."""
+    """Quote a foreign string for an error message: on one line, at most 40 characters."""
     return repr(text if len(text) <= 40 else text[:37] + "...")

@@ -23,7 +23,7 @@ from .tensor import Tensor, make_tensor
 if TYPE_CHECKING:
     from .metadata import Metadata
 
-_MAX_TAILS = 32  # prefixes that a name may be asked for without; a foreign name of a million slashes has no more
+_MAX_TAILS = 32  # prefixes that may be left out of a name; a limit for hostile names with a million slashes
 
 
 class Model(MappingABC[str, Tensor]):
@@ -34,8 +34,8 @@ class Model(MappingABC[str, Tensor]):
         kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" (of a weight file) or "blob".
         functions: names of all functions, prefixed in a pipeline.
 
-    A name without its function or model prefix is accepted where only one tensor has it. Reading is safe from several
-    threads. Closing ends reading; arrays that were read stay valid.
+    A name without its function or model prefix is accepted if only one tensor has it. Several threads may read. Closing
+    ends reading; arrays that were read stay valid.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Model(MappingABC[str, Tensor]):
                 part.mapping.expect_random(True)
                 program = Program(buffer, (offset, nbytes), part.prefix, constants, part.is_text)
                 part.mapping.expect_random(False)
-                held = part._replace(program=(_codec.Buffer(b""), 0, 0))  # now only the Program holds its bytes
+                held = part._replace(program=(_codec.Buffer(b""), 0, 0))  # from now on only the Program holds its bytes
                 self.scans.append((held, program))
                 self._add(held, program)
             if self.package.blobs is not None:
@@ -88,12 +88,12 @@ class Model(MappingABC[str, Tensor]):
             program.part_names |= {id(group): op_names[id(group.op)] for group in program.groups}
         waiting = {} if stored else {id(group.op): group for group in ends}
         for name, c in zip(names, rows, strict=True):
-            if waiting and id(c.op) in waiting:  # a compressed weight stands where its operation does
+            if waiting and id(c.op) in waiting:  # a compressed weight is listed where its operation is
                 group = waiting.pop(id(c.op))
                 tensors[op_names[id(group.op)]] = make_tensor(package, source, program, op_names[id(group.op)], group)
             if c.storage != _codec.NAME and (stored or id(c) not in parts or id(c) in program.shared):
                 tensors[name] = make_tensor(package, source, program, name, c)
-        for group in waiting.values():  # one without any part
+        for group in waiting.values():  # weights without any part
             tensors[op_names[id(group.op)]] = make_tensor(package, source, program, op_names[id(group.op)], group)
 
     # ---------------------------------------------------------------------------------------------------------- mapping
@@ -110,7 +110,7 @@ class Model(MappingABC[str, Tensor]):
         raise KeyError(name)
 
     def _by_short_name(self) -> dict[str, list[str]]:
-        """Every tail of a prefixed name: "model0/main/w" can be asked for as "main/w" and "w"."""
+        """Map every tail of a prefixed name: "model0/main/w" can also be looked up as "main/w" and "w"."""
         if self._short is None:
             short: dict[str, list[str]] = {}
             for name in self.tensors:
@@ -133,7 +133,7 @@ class Model(MappingABC[str, Tensor]):
         return isinstance(name, str) and len(self._by_short_name().get(name, ())) == 1
 
     def unlisted(self) -> dict[str, Tensor]:
-        """Every constant that this listing leaves out for being small, a bool or a string; looked for at each call."""
+        """Every constant left out of this listing (small ones, bools, strings); searched for at each call."""
         found: dict[str, Tensor] = {}
         if not self.scans:
             return found
@@ -159,9 +159,9 @@ class Model(MappingABC[str, Tensor]):
 
     @property
     def program(self) -> Any:
-        """The Program as a protobuf message, parsed on first use and the same every time.
+        """The Program as a protobuf message, parsed on first use; always the same object.
 
-        It is yours to change; the file and this model's tensors do not follow.
+        You may change it; the file and this model's tensors do not follow.
 
         Raises:
             UnsupportedError: a bare weight file, a pipeline (see `programs`), or more than protobuf's 2 GiB.
@@ -175,7 +175,7 @@ class Model(MappingABC[str, Tensor]):
     def programs(self) -> dict[str, Any]:
         """Every Program as a protobuf message, by prefix: "" for the only one, "model0/" in a pipeline.
 
-        Parsed on first use; the same messages every time.
+        Parsed on first use; always the same objects.
         """
         if self._messages is None:
             from ..program import schema
@@ -245,7 +245,7 @@ class Model(MappingABC[str, Tensor]):
         return None
 
     def close(self) -> None:
-        """Close every file. Arrays that were read stay valid; their mapping goes when the last of them does."""
+        """Close every file. Arrays that were read stay valid; a mapping is released with the last of them."""
         for _, program in self.scans:
             program.release()
         self.package.close()
@@ -264,7 +264,7 @@ class Model(MappingABC[str, Tensor]):
 
 
 class _Records(MappingABC[str, Tensor]):
-    """The records of a bare blob file as tensors `#0`, `#1`, ...; made when asked for, since there may be very many."""
+    """The records of a bare blob file as tensors `#0`, `#1`, ...; created on demand, since there may be very many."""
 
     def __init__(self, package: Package, blobs: BlobReader) -> None:
         self.package = package
@@ -272,7 +272,7 @@ class _Records(MappingABC[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         digits = name[1:] if isinstance(name, str) and name[:1] == "#" else ""
-        # Only the one spelling: no "#007", no "#+7", no digits of other scripts.
+        # Accept only the canonical spelling: no "#007", no "#+7", no digits of other scripts.
         if not (
             digits.isascii() and digits.isdigit() and str(int(digits[:20])) == digits and int(digits) < len(self._index)
         ):
@@ -302,8 +302,8 @@ def load(
         source, constants, stored, mmap, max_nbytes: as for `open`.
 
     Returns:
-        dict in Program order. Arrays are read-only views of the mapped files wherever the stored bytes are the values
-        (nothing is read from disk before it is touched), else new arrays. They keep their files mapped; with
+        dict in Program order. Arrays are zero-copy, read-only views of the mapped files wherever the stored bytes are
+        the values (nothing is read from disk until it is touched), else new arrays. They keep their files mapped; with
         mmap=False, each keeps the memory that its file was read into.
 
     Raises:
@@ -346,8 +346,8 @@ def _read_blobs(reader: BlobReader, tensors: list[Tensor], result: dict[str, Any
     starts, counts, codes = (records[name].tolist() for name in ("data_offset", "count", "blob_code"))
     for tensor, start, count, code in zip(tensors, starts, counts, codes, strict=True):
         dtype = tensor.mil_dtype
-        # The common case, in one comparison each: what the record says is what the Program declares. A shape with
-        # as many elements as a file holds is one that NumPy takes, unless it is empty or has too many dimensions.
+        # The common case costs one comparison: the record matches what the Program declares. NumPy accepts any shape
+        # with as many elements as a file can hold, unless it is empty or has too many dimensions.
         if (
             code == dtype.blob_code
             and 0 < count == tensor.constant.count

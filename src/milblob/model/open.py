@@ -1,4 +1,4 @@
-"""milblob.open: a model to read, or to give new values."""
+"""milblob.open: open a model to read its weights or to assign new values."""
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -58,27 +58,27 @@ def open(
 
     Args:
         source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file, or listing of one (`write_weights`);
-            or a buffer or file object that holds one of the latter four. What it is follows from the contents.
-        mode: "r" to read. "r+" also to assign: `model["w"] = array` (see EditableModel); then `source` is a path, and
-            no other writer may have the model.
+            or a buffer or file object that holds one of the latter four. The contents decide which.
+        mode: "r" to read; "r+" also to assign: `model["w"] = array` (see EditableModel). With "r+", `source` must be a
+            path, and no other writer may have the model open.
         constants: list every tensor constant, not only the weights (every blob-file value, and numeric immediates of
             ten or more elements).
         stored: list the stored parts of compressed weights ("w.indices", "w.lut", ...) instead of the dense weights.
-        mmap: map files. False reads each of them whole into memory of this process when it is first needed (a weight
-            file, when one of its tensors is), and arrays share that memory: for files that another process may make
-            shorter, where touching a mapped page that is gone kills this one (SIGBUS). Only to read.
-        max_nbytes: how many bytes of values may be made of the files, each tensor counted once: what is decoded,
-            unpacked, looked through or written elsewhere, but not views of the files. Default: 256 times the bytes of
-            the files, and 1 GiB at least, which only a file that was made to exhaust memory or time reaches.
+        mmap: map files. False reads a whole file into memory when it is first needed (a weight file, when one of its
+            tensors is), and arrays share that memory: for files that another process may truncate, where touching a
+            lost mapped page kills this process (SIGBUS). For reading only.
+        max_nbytes: limit for the bytes of values produced from the files, each tensor counted once: decoded, unpacked,
+            scanned or written elsewhere, but not views of the files. Default: 256 times the bytes of the files, at
+            least 1 GiB; only a file built to exhaust memory or time reaches that.
 
     Returns:
         Model, a mapping from names to `Tensor`; a context manager. With "r+", an EditableModel.
 
     Raises:
         OSError: a file cannot be opened.
-        FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named), or a weight that more
-            operations compute than any tool writes; ResolveError: the manifest leads nowhere. A missing weight file is
-            no error before a tensor in it is read.
+        FormatError: broken bytes; UnsupportedError: not an ML Program (the type is named), or a weight computed by more
+            operations than any tool writes; ResolveError: the manifest names no file. A missing weight file raises only
+            when one of its tensors is read.
         ValueError: another mode; "r+" with mmap=False, or of a file inside a package. BlockingIOError: "r+", and
             another writer has it.
     """

@@ -27,7 +27,7 @@ from .listing import (
 from .listing import MODEL_PATH as MODEL_PATH
 
 ML_PROGRAM, PIPELINES = 502, {202: 1, 200: 2, 201: 2}  # field of Model -> messages around Pipeline.models
-MIN_SPEC_VERSION = 6  # iOS 15: the first with ML Programs; what calls itself older is a draft of the format
+MIN_SPEC_VERSION = 6  # iOS 15: the first with ML Programs; older versions are drafts of the format
 MAX_PIPELINE_DEPTH = 16
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
@@ -40,13 +40,13 @@ class Source(NamedTuple):
 
     Attributes:
         prefix: "" or, in a pipeline, "model0/".
-        directory: what @model_path stands for, and what references may not leave; None for a buffer.
+        directory: what @model_path stands for; references must not escape it; None for a buffer.
         mapping: the file that holds it, as protobuf or as text.
         program: (buffer, offset, nbytes) of the serialized Program.
-        is_text: parsed from MIL text, so that offsets in the Program are not offsets in the file.
-        spec_version: Model.specificationVersion; 0 where a compiled model does not say.
+        is_text: parsed from MIL text; offsets in the Program are then not offsets in the file.
+        spec_version: Model.specificationVersion; 0 if a compiled model does not state it.
         description: (offset, nbytes) of the ModelDescription in mapping, or None.
-        stamp: of a listing, size and hash of its weight file; None where it does not say.
+        stamp: of a listing, size and hash of its weight file; None if it states none.
     """
 
     prefix: str
@@ -64,9 +64,9 @@ class Package:
 
     Args:
         source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or a listing of one; or a buffer or file
-            object with the contents of one of the latter four. What it is follows from its contents, not from its name.
-        recover: first do the rest of a change that was interrupted (see journal.py).
-        is_mapped: map files; else read each of them whole when it is first needed (see mapping.py).
+            object with the contents of one of the latter four. Its contents decide which, not its name.
+        recover: first complete an interrupted change (see journal.py).
+        is_mapped: map files; else read each file whole when it is first needed (see mapped.py).
         max_nbytes: see `Budget`.
 
     Attributes:
@@ -74,10 +74,10 @@ class Package:
         path: as given; None for a buffer.
         sources: one per Program; empty for a blob file.
         blobs: for a blob file, its reader.
-        others: (prefix, type) of pipeline members that are no ML Programs.
-        assigned: name -> values that stand before the stored ones of a tensor (see `places.place_of`).
-        unsound: a change of this model has failed on the way; what is mapped may be a mixture of old and new.
-        budget: how much may be made of the files.
+        others: (prefix, type) of pipeline members that are not ML Programs.
+        assigned: name -> values that replace a tensor's stored ones (see `places.place_of`).
+        unsound: a change of this model failed halfway; the mapped bytes may mix old and new.
+        budget: how many bytes may be produced from the files.
 
     Raises:
         OSError: a file cannot be opened.
@@ -113,10 +113,10 @@ class Package:
             raise
 
     def _settle(self, path: str) -> bool:
-        """Complete what a killed process has begun to change in a model that a path is, or leads into.
+        """Complete a change that a killed process began in the model that a path is, or leads into.
 
         Returns:
-            Whether there was something.
+            Whether there was one.
         """
         is_done = False
         while self._recovers and (found := pending.pending(path)) is not None:
@@ -131,8 +131,8 @@ class Package:
         return mapping
 
     def _map_named(self, place: Location) -> MappedFile:
-        """Map a file that the model names. It is opened first, which refuses what is outside; then changes of it are
-        completed, and it is opened again.
+        """Map a file that the model names. Open it first, which refuses files outside; then complete a pending change
+        of it, and open it again.
         """
         mapping = self._map(place)
         if self._settle(place.path):
@@ -148,7 +148,7 @@ class Package:
             self.kind = "mlpackage"
             model = find_root_model(root)
             try:
-                mapping = self._map_named(model)  # it may have been changed alone
+                mapping = self._map_named(model)  # it may have a journal of its own
             except OSError as error:
                 if error.errno not in _NOWHERE:
                     raise
@@ -238,9 +238,9 @@ class Package:
         prefix: str,
         depth: int,
     ) -> None:
-        """Take in one Model message; a pipeline's models one after another."""
+        """Add one Model message; for a pipeline, each of its models."""
         spec_version, description, kind, body = _read_model(buffer, offset, nbytes)
-        if body is None:  # a singular message in pieces: protobuf puts them together
+        if body is None:  # a singular message in pieces: let protobuf join them
             from ..program import schema
 
             plain = schema.parse("Model", memoryview(buffer)[offset : offset + nbytes], file=mapping.name)
@@ -281,7 +281,7 @@ class Package:
             )
 
     def describe(self) -> tuple[int, Any]:
-        """Return (spec version, serialized ModelDescription) of the model itself: of the whole, where it is a pipeline.
+        """Return (spec version, serialized ModelDescription) of the model itself; for a pipeline, of the whole.
 
         Only for models that are protobuf files.
         """
@@ -301,18 +301,18 @@ class Package:
     # ---------------------------------------------------------------------------------------------------- references
 
     def reader(self, source: Source, file_name: str) -> BlobReader:
-        """Return the reader of a weight file that a Program of this model names; each file is mapped once.
+        """Return the reader of a weight file that one of this model's Programs names; each file is mapped once.
 
         Raises:
             ResolveError: missing, or outside the directory of the model.
-            FormatError, UnsupportedError: not a blob v2 file; not the one that a listing is for.
+            FormatError, UnsupportedError: not a blob v2 file, or not the one that the listing belongs to.
         """
         key = (source.directory, file_name)
         found = self._readers.get(key)
         if found is None:
             try:
                 place = resolve(source.directory, file_name)
-                real = place.real()  # a Program may spell one file in any number of ways
+                real = place.real()  # a Program may spell the path of one file in many ways
                 found = self._by_place.get(real)
                 if found is not None:
                     self._readers[key] = found
@@ -331,13 +331,13 @@ class Package:
             if source.stamp is not None:
                 source.stamp.require(mapping)
             self._readers[key] = self._by_place[real] = found
-            if self.closed:  # by another thread, which did not see this one
+            if self.closed:  # by another thread, which did not see this reader
                 mapping.close()
                 self.require_open()
         return found
 
     def changeable(self) -> set[str]:
-        """Return the real paths of the files whose bytes are weights: what a journal of this model may change.
+        """Return the real paths of the weight-carrying files: those that a journal of this model may change.
 
         Raises:
             As reading the Programs of the model.
@@ -360,7 +360,7 @@ class Package:
         self.require_sound()
 
     def require_sound(self) -> None:
-        """Raise FormatError if a change of this model has failed on the way."""
+        """Raise FormatError if a change of this model failed halfway."""
         if self.unsound:
             words = "model: expected its last change to be complete, got one that failed on the way; close it: opening "
             raise FormatError(f"{words}it again completes the change", file=self.path)
@@ -383,14 +383,14 @@ def _changeable(path: str) -> set[str]:
 
 
 def _require_bytes(mapping: MappedFile) -> None:
-    """Refuse an empty file, which would be a Model without anything in it."""
+    """Refuse an empty file, which protobuf would parse as an empty Model."""
     if mapping.nbytes == 0:
         words = "file: expected a Core ML model or weight file, got an empty file"
         raise FormatError(words, file=mapping.name, code="empty-file")
 
 
 def _require_message(mapping: MappedFile) -> None:
-    """Say of a text or a picture that it is no model, and not which of its bytes protobuf could not take."""
+    """Report that a text or an image is not a model, rather than which byte protobuf could not parse."""
     buffer = mapping.live()
     try:
         _codec.wire_fields(buffer, 0, buffer.nbytes)
@@ -400,14 +400,14 @@ def _require_message(mapping: MappedFile) -> None:
 
 
 def _type_name(kind: int) -> str | None:
-    """What Core ML calls a type of Model. The table is not imported before a model has to be refused."""
+    """Return Core ML's name for a type of Model. Imports the table only when a model is refused."""
     from ..program.schema import MODEL_TYPES
 
     return MODEL_TYPES.get(kind)
 
 
 def is_blob_head(data: memoryview | bytes) -> bool:
-    """A storage header of version 2 (or 1, to be refused by name), with a record's sentinel where it announces one."""
+    """Whether data begins with a storage header, version 2 (or 1, refused by name), and a sentinel if it has any."""
     if len(data) < 64 or bytes(data[4:8]) not in (b"\2\0\0\0", b"\1\0\0\0"):
         return False
     return data[4] == 2 or (len(data) >= 68 and bytes(data[64:68]) == b"\xef\xbe\xad\xde")
@@ -425,7 +425,7 @@ def _read_model(
             spec_version = value
         elif number == 2 and wire == 2:
             description = (at, length)
-        elif wire == 2 and number >= 200:  # Model.Type, a oneof: the last one counts, pieces of one add up
+        elif wire == 2 and number >= 200:  # Model.Type, a oneof: the last one counts; pieces of the same one add up
             pieces = pieces + 1 if number == kind else 1
             kind, body = number, (at, length)
     return spec_version, description, kind, body if pieces < 2 else None
@@ -438,10 +438,10 @@ def read_json(place: Location) -> Any:
     """Read a JSON file of a package.
 
     Raises:
-        OSError: it cannot be opened. ResolveError: it leads out of the package.
-        FormatError: not a regular file, too large, not JSON, or nested too deep.
+        OSError: it cannot be opened. ResolveError: it escapes the package.
+        FormatError: not a regular file, too large, not JSON, or nested too deeply.
     """
-    # Read, which is quicker for a few kilobytes; one that is too large is refused before it is touched.
+    # Read, not mapped: faster for a few kilobytes. A file that is too large is refused first.
     mapping = MappedFile(place, is_mapped=os.lstat(place.path).st_size > MAX_NBYTES)
     try:
         return parse_json(memoryview(mapping.live()), "JSON", place.path, code="manifest")
@@ -452,8 +452,8 @@ def read_json(place: Location) -> Any:
 def manifest() -> bytes:
     """Return the manifest of a package with model.mlmodel and a folder of weights: always the same bytes.
 
-    Identifiers have to be unique in a manifest only. These are version 5 UUIDs of the paths. coremltools rewrites
-    the manifest of every package that it opens; this is the form that it writes, so that it changes nothing.
+    Identifiers need to be unique only within a manifest. These are version 5 UUIDs of the paths. coremltools rewrites
+    the manifest of every package that it opens; this is the form that it writes, so it changes nothing.
     """
     import json
 
@@ -471,11 +471,11 @@ def manifest() -> bytes:
 
 
 def find_root_model(root: Location) -> Location:
-    """Return the place of a package's model file, by its manifest.
+    """Return the location of a package's model file, as its manifest states it.
 
     Raises:
         FormatError: a manifest without root item.
-        ResolveError: the root item's path leads out of the package.
+        ResolveError: the root item's path escapes the package.
     """
     path = os.path.join(root.path, "Manifest.json")
     manifest = read_json(root.beneath("Manifest.json"))
@@ -488,7 +488,7 @@ def find_root_model(root: Location) -> Location:
     if not isinstance(item, dict) or not isinstance(item.get("path"), str):
         words = f"manifest: expected an item with a path for root {identifier!r}, got none"
         raise FormatError(words, file=path, code="manifest")
-    root.beneath("Data").beneath(item["path"])  # says so of an absolute path, which the next line would join
+    root.beneath("Data").beneath(item["path"])  # refuses an absolute path, which the next line would join
     return root.beneath("Data/" + item["path"])
 
 
@@ -496,7 +496,7 @@ def find_root_model(root: Location) -> Location:
 
 
 def resolve(directory: Location | None, file_name: str) -> Location:
-    """Return the place that a BlobFileValue's fileName stands for; nothing is opened yet.
+    """Return the location that a BlobFileValue's fileName stands for; opens nothing.
 
     Raises:
         ResolveError: not of the form @model_path/..., outside the directory, or there is no directory (a buffer).

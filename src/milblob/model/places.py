@@ -1,7 +1,7 @@
 """Where the values of a tensor come from: a record, an immediate, a chain, a foreign file, an assigned array.
 
 A place knows dtype, shape and stored bytes, and how to read them. Tensors, tools and formats read through places, so a
-new container is one new place.
+new container needs only one new place.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Place:
         shape: dimensions as declared; None for one that is left open.
         where: path in the Program, or another name, for messages.
         file: path of the file that holds the values; None in a buffer, or where there are several.
-        is_computed: whether the values have to be computed from stored parts, as `dense` does.
+        is_computed: whether the values are computed from stored parts, by `dense`.
     """
 
     __slots__ = ("dtype", "shape")
@@ -57,14 +57,14 @@ class Place:
         return None
 
     def key(self) -> Hashable:
-        """Return what is equal for two places in one model that are the same stored bytes."""
+        """Return a key that is equal for two places in one model exactly if they are the same stored bytes."""
         return id(self)
 
     def account(self) -> None:
-        """Count the values as ones that are made, or looked through: see `budget.Budget`.
+        """Count the values as produced or scanned: see `budget.Budget`.
 
         Raises:
-            LimitError: more than may be made of the files.
+            LimitError: more bytes than may be produced from the files.
         """
 
     def nbytes(self) -> int:
@@ -77,15 +77,15 @@ class Place:
         raise NotImplementedError
 
     def packed(self) -> Packed:
-        """Return the elements as they are stored, in place wherever that is possible; of a chain, computed."""
+        """Return the elements in their stored form, zero-copy where possible; those of a chain are computed."""
         return pack(self.read(), self.dtype)
 
     def dense(self) -> Dense | None:
-        """Return what computes any range of the values; None where nothing has to be computed."""
+        """Return what computes any range of the values; None if nothing needs computing."""
         return None
 
     def read_packed(self) -> Array:
-        """Return the stored bytes as a uint8 vector; a view wherever that is possible. See `Tensor.read_packed`."""
+        """Return the stored bytes as a uint8 vector; zero-copy where possible. See `Tensor.read_packed`."""
         return np.asarray(stored_bytes(self.read(), self.dtype))
 
     def read_key(self, key: Any) -> Any:
@@ -94,7 +94,7 @@ class Place:
 
     @contextlib.contextmanager
     def naming(self) -> Iterator[None]:
-        """Say in errors which tensor they are about."""
+        """Add the tensor's name to errors raised inside."""
         try:
             yield
         except MilblobError as error:
@@ -103,7 +103,7 @@ class Place:
 
 
 class AssignedPlace(Place):
-    """Values that were assigned and are not written yet; everything but them is that of the place they will go to."""
+    """Values that were assigned but not written yet; all else is as for the place they will be written to."""
 
     __slots__ = ("_array", "_below")
 
@@ -162,7 +162,7 @@ class ModelPlace(Place):
         try:
             yield
         except MilblobError as error:
-            self.package.require_open()  # what another thread closes meanwhile reads as if it were empty
+            self.package.require_open()  # a file closed by another thread meanwhile reads as if it were empty
             error.where = error.where or self.where
             raise
 
@@ -171,7 +171,7 @@ class RecordPlace(ModelPlace):
     """A record of a weight file.
 
     Args:
-        constant: the row of a scan that refers to the record, with where it was found; None in a bare weight file.
+        constant: the row of a scan that refers to the record, and where it was found; None in a bare weight file.
     """
 
     __slots__ = ("_program", "_source", "constant", "offset")
@@ -223,10 +223,10 @@ class RecordPlace(ModelPlace):
         return self.package.reader(self._source, self.constant.text)
 
     def record(self) -> tuple[BlobReader, BlobRecord]:
-        """Return the weight file, and the record in it, once that is known to be what the Program declares.
+        """Return the weight file and the record, once the record is known to match what the Program declares.
 
         Raises:
-            ResolveError: it is not. As reading the record does.
+            ResolveError: it does not match. As reading the record does.
         """
         reader = self.reader()
         record = reader.record(self.offset)
@@ -248,7 +248,7 @@ class RecordPlace(ModelPlace):
         """See Place."""
         with self.naming():
             reader, record = self.record()
-            if self.dtype.is_sub_byte:  # others are views
+            if self.dtype.is_sub_byte:  # others are zero-copy
                 self.account()
             return array_over(reader.mapping.live(), record, cast("tuple[int, ...]", self.shape), out)
 
@@ -349,7 +349,7 @@ class ChainPlace(ModelPlace):
         return place_of(self.package, self.source, self.program, self.program.part_names[id(row)], row)
 
     def nbytes(self) -> int:
-        """See Place. Two parts may be one blob: a mask is named by sparse_to_dense and by what computes its values."""
+        """See Place. Two parts may be one blob: sparse_to_dense and the operation computing its values share a mask."""
         rows = self.chain.stored()
         parts = {(c.text, c.blob_offset) if c.storage == _codec.BLOB else id(c): c for c in rows}
         return sum(self.part(c).nbytes() for c in parts.values())
@@ -384,7 +384,7 @@ def place_of(package: Package, source: Source, program: Program, name: str, row:
     """Return the place of a `_codec.Constant` or of a `Compressed`.
 
     Args:
-        name: of the tensor: values that were assigned to it stand before those that are stored.
+        name: of the tensor: assigned values take precedence over stored ones.
 
     Raises:
         FormatError: an operation that computes a weight, but whose output is no tensor.
@@ -393,13 +393,13 @@ def place_of(package: Package, source: Source, program: Program, name: str, row:
 
 
 def with_assigned(stored: Place, package: Package, name: str) -> Place:
-    """Return the place of values that were assigned to a tensor; if there are none, that of the stored ones."""
+    """Return the place of the values assigned to a tensor, or that of the stored ones if there are none."""
     values = package.assigned.get(name) if package.assigned else None
     return stored if values is None else AssignedPlace(stored, values)
 
 
 def stored_place(package: Package, source: Source, program: Program, name: str, row: Any) -> Place:
-    """Return the place of what is stored, whatever was assigned; as `place_of`."""
+    """Return the place of the stored values, ignoring assigned ones; as `place_of`."""
     dtype, shape = declared(source, program, row)
     if isinstance(row, Compressed):
         return ChainPlace(package, name, dtype, shape, source, program, row)
@@ -422,7 +422,7 @@ def declared(source: Source, program: Program, row: Any) -> tuple[DType, Shape]:
         return BY_MIL_CODE[op.mil_code], op.shape
     if row.shape is not None:
         return BY_MIL_CODE[row.mil_code], row.shape
-    # An element of a list that states no type: what its field holds, as a vector.
+    # An element of a list that states no type: the contents of its field, as a vector.
     field = _codec.tensor_locate(program.buffer, *row.payload)[0]
     names = ("UINT8", "FLOAT32", "INT32", "BOOL", "STRING", "INT64", "FLOAT64", "UINT8")
     return DType[names[field]], (None,) if field else (0,)

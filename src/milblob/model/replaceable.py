@@ -1,4 +1,4 @@
-"""Which directories may be replaced: those of which every file is of the kind that takes their place."""
+"""Which directories may be replaced: those that contain only files of the same kind of output."""
 
 import contextlib
 import os
@@ -30,21 +30,21 @@ def require_replaceable(
     like: Iterable[str] = (),
     understand: Callable[[Location], IsPart] | None = None,
 ) -> None:
-    """Refuse to replace a directory that is not, with every file in it, what is written in its place.
+    """Refuse to replace a directory unless every file in it belongs to the kind of output that replaces it.
 
-    A directory is understood by its index or manifest. Every file that these do not explain is somebody's, hidden ones
-    too; but for .DS_Store, which holds how the Finder shows a folder, and what killed writers of milblob have left.
-    An empty directory may always be replaced.
+    A directory's index or manifest lists its files. Any other file, hidden or not, is the user's. Exceptions:
+    .DS_Store, which stores how the Finder shows a folder, and the remains of killed milblob writers. An empty directory
+    may always be replaced.
 
     Args:
-        path: of the output; links are followed. Nothing need be there.
-        kind: "mlpackage", "mlmodelc"; else what messages call it.
-        force: what is of the kind may be replaced.
-        like: directories that the result will be a copy of: it has what they have.
-        understand: of another kind, reads the index of a directory; FormatError if that is none.
+        path: of the output; links are followed. It need not exist.
+        kind: "mlpackage", "mlmodelc"; else the name of the kind in messages.
+        force: allow replacing an output of this kind.
+        like: directories that the result will be a copy of: their files are allowed too.
+        understand: for another kind, reads a directory's index; FormatError if it is not one.
 
     Raises:
-        FileExistsError: it may not be replaced; the file that stands in the way is named.
+        FileExistsError: it may not be replaced; the message names the file that is in the way.
     """
     if not paths.is_there(path):
         return
@@ -71,7 +71,7 @@ def _called(kind: str) -> str:
 
 
 def _files(place: Location, inside: str = "") -> Iterator[str]:
-    """Yield the names of all that is no directory, relative to a directory, with "/"."""
+    """Yield the names of everything but directories, relative to a directory, with "/"."""
     for base, is_directory in place.entry(inside).names():
         name = f"{inside}/{base}" if inside else base
         if is_directory:
@@ -81,7 +81,7 @@ def _files(place: Location, inside: str = "") -> Iterator[str]:
 
 
 def _package(root: Location) -> IsPart:
-    """What a manifest names, and weight files below the folders that it names."""
+    """Accept the files that a manifest names, and weight files below the folders that it names."""
     find_root_model(root)
     items = set()
     for item in read_json(root.beneath("Manifest.json"))["itemInfoEntries"].values():
@@ -98,8 +98,8 @@ def _package(root: Location) -> IsPart:
 
 
 def _compiled(root: Location) -> IsPart:
-    """What the compiler of Core ML writes, and weight files."""
-    with contextlib.suppress(UnsupportedError):  # then it is read, and is a model of another type
+    """Accept the files that Core ML's compiler writes, and weight files."""
+    with contextlib.suppress(UnsupportedError):  # it was read then, and is a model of another type
         Package(root.path, recover=False).close()
     return lambda name: _COMPILED.fullmatch(name) is not None or _is_weights(root, name)
 
@@ -108,7 +108,7 @@ _UNDERSTAND = {"mlpackage": _package, "mlmodelc": _compiled}
 
 
 def _is_weights(root: Location, name: str) -> bool:
-    """Whether a file is a weight file, by its name and what it begins with."""
+    """Whether a file is a weight file, by its name and its first bytes."""
     if not name.endswith(BLOB_SUFFIXES):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Arrays of outside formats, not yet read: what each is, and its elements in place."""
+"""Arrays of other formats, not yet read: what each is, and its elements in place."""
 
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
@@ -21,15 +21,15 @@ _BY_NAME: dict[str, DType] = {str(dtype): dtype for dtype in DType}
 
 
 class StretchPlace(Place):
-    """An array of a foreign file, or of memory: a stretch of bytes, or a member that is unpacked when it is read.
+    """An array of another format's file, or of memory: a byte range, or a member that is unpacked when it is read.
 
     Args:
         dtype, shape: of the values.
         name: of the array, for messages.
-        load: returns what is stored, an array over the mapped file wherever that is possible.
-        form: what that is: "values" (of this shape, in bits as they are), "bytes" (uint8; low bits of each are an
+        load: returns the stored array, over the mapped file where possible.
+        form: its form: "values" (of this shape, bits unchanged), "bytes" (uint8; the low bits of each are an
             element), "packed" (uint8, one-dimensional, as in a weight file), "text" (uint8, a JSON list of strings),
-            "memory" (an array of the caller's, which is handed out as it is, strided or not).
+            "memory" (an array of the caller, returned as it is, strided or not).
         file: that holds it, for messages.
         budget: of the file or files; None for an array in memory.
     """
@@ -123,13 +123,13 @@ class StretchPlace(Place):
 
 
 class StoredArray(LazyTensor):
-    """One array of a file, not yet read; has what a `Tensor` has that is written to another format.
+    """One array of a file, not yet read; has the attributes of a `Tensor` that writing to another format needs.
 
     Attributes:
         name: unique in its file.
         mil_dtype: DType of the elements.
         shape: dimensions.
-        nbytes: bytes that it takes in a weight file: packed for sub-byte dtypes. Of strings 0: they have no fixed size.
+        nbytes: bytes in a weight file: packed for sub-byte dtypes; 0 for strings, which have no fixed size.
     """
 
     __slots__ = ("_place",)
@@ -177,7 +177,7 @@ class Arrays(Mapping[str, LazyTensor]):
         return len(self._find)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._close()
 
     def __enter__(self) -> Self:
@@ -194,7 +194,7 @@ def parse_notes(text: str, file: str) -> dict[str, dict[str, Any]]:
     """Read the notes that a format keeps about its arrays: key -> {"name", "dtype", "shape", "packed"}, all optional.
 
     Raises:
-        FormatError: they are no such thing.
+        FormatError: they do not have this form.
     """
     notes = parse_json(text, "notes of milblob", file, unique=True)
     if not isinstance(notes, dict) or not all(isinstance(note, dict) for note in notes.values()):
@@ -228,20 +228,20 @@ def restored(
     file: str,
     budget: Budget,
 ) -> StoredArray:
-    """Make the array that is stored as another one: the inverse of `elements.elements`.
+    """Return the original of an array that was stored in another form: the inverse of `encoding.elements`.
 
     Args:
         name: of the array.
-        note: what is known about it, None or {} if it is what it looks like.
-        stored: NumPy dtype or DType that the format says it has.
-        shape: that the format says it has.
-        load: gives it, of this dtype and shape.
+        note: what the format notes about it; None or {} if the stored array is the original.
+        stored: NumPy dtype or DType that the format declares.
+        shape: that the format declares.
+        load: returns it, with this dtype and shape.
         file: for messages.
         budget: of that file.
 
     Raises:
-        FormatError: a note that does not fit what is stored.
-        UnsupportedError: a dtype that MIL has not; more than 64 dimensions.
+        FormatError: a note that does not match what is stored.
+        UnsupportedError: a dtype that MIL lacks; more than 64 dimensions.
     """
     note = note or {}
     require_shape(shape, 0, file)

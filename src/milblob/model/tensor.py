@@ -1,4 +1,4 @@
-"""One tensor of a model: where it is, what it is, and its values when asked."""
+"""One tensor of a model: what it is, where it is, and its values on demand."""
 
 from collections.abc import Mapping
 from math import prod
@@ -20,25 +20,25 @@ _EMPTY: Mapping[str, "Tensor"] = MappingProxyType({})
 class Tensor(LazyTensor):
     """One tensor of a model, not yet read.
 
-    `np.asarray(t)`, `t[...]` and `t.read()` give the values: a read-only view of the mapped file wherever the stored
-    bytes are the values, else a new array. Views may be unaligned (`array.flags.aligned`), and stay valid after the
-    model is closed.
+    `np.asarray(t)`, `t[...]` and `t.read()` return the values: a zero-copy, read-only view of the mapped file wherever
+    the stored bytes are the values, else a new array. Views may be unaligned (`array.flags.aligned`) and stay valid
+    after the model is closed.
 
     Attributes:
         name: unique in its model.
         dtype: NumPy dtype of the values; `mil_dtype` is the DType.
-        shape: as declared; a dimension that is left open follows from the values.
+        shape: as declared; an open dimension is derived from the values.
         nbytes: bytes stored for it: packed for sub-byte dtypes, the sum of the parts for a compressed weight (a blob
             that is two parts counts once).
         function: name of its function; "" for attributes of the whole Program and in blob files.
-        op: type of the operation that holds it ("const", "constexpr_lut_to_dense", ...), "" where there is none.
+        op: type of the operation that holds it ("const", "constexpr_lut_to_dense", ...), "" if there is none.
         file: path of the file that holds the values; None in a buffer.
         offset: in a blob file, of the record's metadata; of an immediate value, of its TensorValue in the model file.
             None for immediates of MIL text and for compressed weights, whose parts have offsets of their own.
         is_blob: whether the values are in a blob file.
 
-    For milblob's own modules, and not promised to others: `place` (where the values come from), `declared_shape`, and
-    where the Program has it: `package`, `source` and `program` (None in a weight file), with the row of the scan in
+    For milblob's own modules, not a stable interface: `place` (where the values come from), `declared_shape`, and the
+    position in the Program: `package`, `source` and `program` (None in a weight file), with the row of the scan in
     `constant` or, for a compressed weight, in `chain`; the other one is None.
     """
 
@@ -66,12 +66,12 @@ class Tensor(LazyTensor):
 
     @property
     def place(self) -> Place:
-        """Where the values come from: what was assigned, or `stored_place`; for milblob's own modules."""
+        """Where the values come from: the assigned ones, or `stored_place`; for milblob's own modules."""
         return with_assigned(self.stored_place, self.package, self.name)
 
     @property
     def stored_place(self) -> Place:
-        """Where the stored values are, whatever was assigned; for milblob's own modules."""
+        """Where the stored values are, ignoring assigned ones; for milblob's own modules."""
         if self.source is None or self.program is None:
             return RecordPlace(self.package, self.name, self.mil_dtype, self._shape, cast(int, self.offset))
         row = self.constant if self.chain is None else self.chain
@@ -130,7 +130,7 @@ class Tensor(LazyTensor):
 
     def part(self, row: Any) -> "Tensor":
         """Return a part of a compressed weight by its row; for milblob's own modules."""
-        # Made anew each time: tensors that held each other would be a cycle, and keep their files mapped for long.
+        # Created on each call: tensors that referred to each other would form a cycle and keep files mapped.
         source, program = cast(Source, self.source), cast(Program, self.program)
         return make_tensor(self.package, source, program, program.part_names[id(row)], row)
 
@@ -143,7 +143,7 @@ class Tensor(LazyTensor):
         """The value of a part that is one integer, if it can be read."""
         if constant is None or isinstance(constant, Compressed) or constant.shape is None:
             return None
-        if None in constant.shape or prod(constant.shape) != 1:  # each weight would unpack it again, whatever its size
+        if None in constant.shape or prod(constant.shape) != 1:  # else each weight would unpack it again
             return None
         try:
             return int(self.part(constant).place.packed().array().reshape(-1)[0])
@@ -152,7 +152,7 @@ class Tensor(LazyTensor):
 
     @property
     def consumers(self) -> tuple[Use, ...]:
-        """Who reads it: operations, constexpr ones among them, and blocks that return it; in Program order."""
+        """The operations that read it, constexpr ones included, and the blocks that return it; in Program order."""
         op, constant = self.op_row, self.constant
         if op is None or self.program is None:
             return ()
@@ -185,6 +185,6 @@ def make_tensor(package: Package, source: Source, program: Program, name: str, r
     offset = None
     if row.storage == _codec.BLOB:
         offset = row.blob_offset
-    elif program.buffer is source.mapping.buffer:  # neither parsed from text nor rewritten: offsets are the file's
+    elif program.buffer is source.mapping.buffer:  # not parsed from text, not rewritten: offsets are those of the file
         offset = row.payload[0]
     return Tensor(package, name, dtype, shape, source, program, row, None, offset)

@@ -1,4 +1,4 @@
-"""Which operations compute a compressed weight: their parts, checked, and the tensor that they make."""
+"""Constexpr operations that compute compressed weights: their parts, checked, and the resulting tensor."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -36,15 +36,15 @@ _SPARSE_TO_SPARSE = ("constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shif
 
 
 class Chain:
-    """Puts together what computes a weight, once its parts are known to be sound. Reads no more than that takes.
+    """Assembles what computes a weight, after checking its parts. Reads no more than that requires.
 
     Args:
         stored: a function that returns the Packed of a stored part (a `_codec.Constant`).
         path: a function that returns the path of a `_codec.Op`, for messages.
-        require: a function that refuses so many bytes of parts, if these are too many.
+        require: a function that raises if the parts have too many bytes.
 
     Attributes:
-        nbytes: of all parts, those of inner operations as they are computed.
+        nbytes: of all parts; inner operations count with their computed size.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Chain:
         """Return the dense form of what `weight` computes.
 
         Raises:
-            FormatError: a part is missing, or does not fit the others; operation and part are named.
-            UnsupportedError: an operation that is not known.
+            FormatError: a part is missing or does not match the others; operation and part are named.
+            UnsupportedError: an unknown operation.
             As reading the parts does.
         """
         with self._inside(weight):
@@ -70,7 +70,7 @@ class Chain:
 
     @contextlib.contextmanager
     def _inside(self, weight: Compressed) -> Iterator[None]:
-        """Say where an error comes from."""
+        """Add the operation's path to errors raised inside."""
         try:
             yield
         except MilblobError as error:
@@ -78,7 +78,7 @@ class Chain:
             raise
 
     def _open(self, weight: Compressed) -> tuple[Dense, Mask | None]:
-        """Return what an operation computes; of one with two outputs, the dense form of both together, and the mask."""
+        """Return an operation's result; for one with two outputs, the dense form of both together and the mask."""
         kind = weight.op.type
         if kind not in _PARTS:
             raise UnsupportedError(f"operation: expected one that is known, got {kind}")
@@ -110,7 +110,7 @@ class Chain:
             raise _wrong(weight, "output", f"{dtype} {shape}, which its parts make", found)
 
     def _part(self, weight: Compressed, key: str) -> Packed:
-        """The stored elements of a part, or of what computes it, packed again."""
+        """Return the stored elements of a part, or the packed result of the operation that computes it."""
         part = weight.parts[key]
         found = self._resolved.get(id(part))
         if found is None:
@@ -139,7 +139,7 @@ class Chain:
         return number
 
     def _shape(self, weight: Compressed) -> tuple[int, ...]:
-        """The part `shape`, by which the first generation (iOS16) is known."""
+        """Return the part `shape`, which only first-generation operations (iOS16) have."""
         part = self._part(weight, "shape")
         if len(part.shape) != 1 or not part.dtype.is_integer:
             raise _wrong(weight, "shape", "a vector of integers", f"{part.dtype} {part.shape}")
@@ -150,7 +150,7 @@ class Chain:
         return shape
 
     def _bits(self, weight: Compressed, key: str, dtype: Any, shape: tuple[int, ...]) -> Packed:
-        """A part that holds packed elements in a vector of uint8, as iOS16 has it, as what they are."""
+        """Return a part that iOS16 stores as packed elements in a uint8 vector, as the elements it really holds."""
         part = self._part(weight, key)
         expected = dtype.nbytes(prod(shape))
         if part.dtype is not DType.UINT8 or part.shape != (expected,):
@@ -159,7 +159,7 @@ class Chain:
         return part._replace(dtype=dtype, shape=shape)
 
     def _mask(self, weight: Compressed, key: str, nonzero_key: str, shape: tuple[int, ...] | None = None) -> Mask:
-        """A mask with as many set bits as the other part has elements. `shape`: that of iOS16's."""
+        """Return a mask with as many set bits as the other part has elements. `shape`: that of iOS16's."""
         nonzero = self._part(weight, nonzero_key)
         if len(nonzero.shape) != 1:
             raise _wrong(weight, nonzero_key, "a vector", f"{nonzero.dtype} {nonzero.shape}")
@@ -316,7 +316,7 @@ class Chain:
             mask = self._mask(weight, "mask", "nonzero_data", self._shape(weight))
             return Sparse(self._part(weight, "nonzero_data"), mask), None
         if isinstance(values, Compressed) and values.op.type in _SPARSE_TO_SPARSE and values.output == 1:
-            # What computes the nonzero values computes them where they stand, if it has the same mask: one pass.
+            # With the same mask, the inner operation can compute the nonzero values in place: one pass.
             own = values.parts.get(_PARTS[values.op.type][0][0])
             is_output = isinstance(mask_part, Compressed) and mask_part.op.message == values.op.message
             if (is_output and mask_part.output == 0) or (own is not None and _is_same_blob(mask_part, own)):
@@ -350,7 +350,7 @@ _PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def part_names(op_type: str) -> tuple[str, ...]:
-    """Return the names of all parts that an operation may have.
+    """Return the names of all parts that an operation can have.
 
     Raises:
         UnsupportedError: an operation that is not known.
@@ -362,7 +362,7 @@ def part_names(op_type: str) -> tuple[str, ...]:
 
 
 def _output(weight: Compressed, dense: Dense, mask: Mask) -> Dense:
-    """One of the two outputs of a sparse-to-sparse operation: the mask, or the values at its set bits."""
+    """Return one of a sparse-to-sparse operation's two outputs: the mask, or the values at its set bits."""
     bits = mask.packed.array().view(np.uint8)
     if isinstance(dense, Palette) and dense.vector > 1:
         bits = np.repeat(bits, dense.vector, dense.axis)
@@ -372,7 +372,7 @@ def _output(weight: Compressed, dense: Dense, mask: Mask) -> Dense:
 
 
 def _is_same_blob(a: Any, b: Any) -> bool:
-    """Whether two parts are one: coremltools writes a mask that two operations share as two values at one offset."""
+    """Whether two parts are one: coremltools writes a mask shared by two operations as two values at one offset."""
     if a is b:
         return True
     if isinstance(a, Compressed) or isinstance(b, Compressed) or a.storage != _codec.BLOB or b.storage != _codec.BLOB:

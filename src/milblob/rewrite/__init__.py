@@ -1,1 +1,1 @@
-"""Reads models and writes new ones: refit, repack, merge."""
+"""Rewriting models: refit, repack, merge."""

@@ -1,6 +1,6 @@
-"""Arranging a model anew: what becomes of each tensor, which records the result has, which bytes of the Program change.
+"""Planning a rewritten model: what happens to each tensor, which records the result has, how the Program changes.
 
-Nothing is written here. `Arrangement` is made from an open model and `Options`; `repacking.py` executes it.
+Writes nothing. `Arrangement` is made from an open model and `Options`; `repack.py` executes it.
 """
 
 import os
@@ -32,12 +32,12 @@ WEIGHT_COUNT = 10
 
 _RAW_FIELDS = (FLOATS, DOUBLES, BYTES)
 _IOS18_SPEC_VERSION = 9
-# What a weight file may hold for Core ML before iOS 18, as coremltools has it; from then on, whatever has a blob code.
+# What weight files may hold for Core ML before iOS 18, per coremltools; from iOS 18 on, every dtype with a blob code.
 _EARLY_DTYPES = (DType.FLOAT16, DType.FLOAT32, DType.UINT8, DType.INT8)
 
 
 class Options(NamedTuple):
-    """What `repack` is asked for; see there."""
+    """The options of `repack`; see there."""
 
     cast: dict[DType, DType]
     dedupe: bool = False
@@ -56,22 +56,22 @@ class Options(NamedTuple):
 
     @property
     def moves(self) -> bool:
-        """Whether anything may change; if not, the result is a copy."""
+        """Whether anything may change; if not, the result is a plain copy."""
         plain = Options({}, select=self.select, overflow=self.overflow, nan=self.nan)
         return self != plain
 
 
 class TensorChange:
-    """What becomes of one tensor.
+    """What happens to one tensor.
 
     Attributes:
-        name: of the tensor; of a record that nothing refers to, "#n" behind the name of its file.
-        actions: "cast", "externalize", "inline", "deduplicate", "drop", "decompress"; none of them for a tensor that is
-            kept. A weight that is decompressed has a row behind all tensors; its parts, with rows of their own, drop.
-        dtype, dtype_after, nbytes, nbytes_after: of the values as they are stored. Of a tensor that shares its record
-            with an earlier one, nbytes_after is 0.
+        name: of the tensor; for a record that nothing refers to, the name of its file and "#n".
+        actions: "cast", "externalize", "inline", "deduplicate", "drop", "decompress"; none for a tensor that is kept. A
+            decompressed weight has a row after all tensors; its parts, which have rows of their own, are dropped.
+        dtype, dtype_after, nbytes, nbytes_after: of the stored values. nbytes_after is 0 for a tensor that shares its
+            record with an earlier one.
         file, offset, file_after, offset_after: of the record, by name in the model; None for immediates.
-        overflow, nan, underflow: what a cast has met: see `casting.CastCounts`. Known when it is done.
+        overflow, nan, underflow: counts of a cast, see `cast.CastCounts`. Known when the cast is done.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class TensorChange:
         self.item: Item | None = None
 
     def drop(self) -> None:
-        """Have it go."""
+        """Mark the tensor as dropped."""
         self.actions.append("drop")
         self.nbytes_after, self.file_after, self.offset_after = 0, None, None
 
@@ -99,7 +99,7 @@ class TensorChange:
 
 
 class _Result:
-    """One constant of the result: where its value is, and how the Program has to change for it."""
+    """One constant of the result: where its value is, and how the Program changes for it."""
 
     __slots__ = ("change", "constant", "item", "program", "source", "target", "tensor", "value")
 
@@ -124,22 +124,22 @@ class _DenseWeight(NamedTuple):
 
 
 class Arrangement:
-    """What a repacked model will be.
+    """The plan of a repacked model.
 
     Args:
-        models: one; or several bare weight files, whose records come one after another. Listed with `stored=True`.
-        options: what is asked for.
-        required: names of files that the result must have, if it had them before.
+        models: one; or several bare weight files, whose records are concatenated. Opened with `stored=True`.
+        options: what was requested.
+        required: names of files that the result must have if the source has them.
 
     Attributes:
-        changes: one row per tensor, and per record that nothing refers to.
-        records: what is in the weight files of the result, and which of them are written anew.
+        changes: one row per tensor, and one per record that nothing refers to.
+        records: the contents of the result's weight files, and which of them are rewritten.
         edits: of the model file.
 
     Raises:
         ProgramError: a cast after which an operation would not type-check; the consumer is named.
-        UnsupportedError: something that this kind of model cannot have.
-        ResolveError, FormatError: a reference that leads nowhere, a broken file.
+        UnsupportedError: an option that this kind of model does not support.
+        ResolveError, FormatError: a reference to a missing record or file, a broken file.
     """
 
     def __init__(self, models: Sequence[Model], options: Options, required: Iterable[str] = ()) -> None:
@@ -229,7 +229,7 @@ class Arrangement:
         elif self._is_kept(tensor) and self._is_selected(name, constant) and self._may_externalize(tensor):
             change = TensorChange(
                 name, tensor.mil_dtype, tensor.nbytes, None, None
-            )  # below the threshold, but asked for
+            )  # below the threshold, but selected
         else:
             return
         self.changes.append(change)
@@ -241,7 +241,7 @@ class Arrangement:
         if self._is_selected(name, constant):
             self._choose(reference, is_part and id(constant) not in program.shared)
         if change.actions and is_blob:
-            tensor.read()  # refuses a record that is not what the Program declares
+            tensor.read()  # raises if the record does not match what the Program declares
         if "inline" in change.actions or (not is_blob and change.actions == ["cast"]):
             self._make_value(reference)
         elif is_blob:
@@ -255,7 +255,7 @@ class Arrangement:
         change.item = reference.item
 
     def _choose(self, reference: _Result, is_part: bool) -> None:
-        """Say what is done with a tensor that is one of those that are asked for."""
+        """Decide what happens to a selected tensor."""
         tensor, constant, change, options = reference.tensor, reference.constant, reference.change, self.options
         is_weight = constant.storage == _codec.BLOB or is_part or tensor.size >= WEIGHT_COUNT
         target = options.cast.get(tensor.mil_dtype)
@@ -269,9 +269,9 @@ class Arrangement:
             change.actions.append("inline")
 
     def _may_cast(self, constant: Any, target: DType, is_part: bool) -> bool:
-        """Whether a value is cast, or refused for a reason; others are no weights of their own, and left alone.
+        """Whether a value is cast (or refused with a reason); others are not weights and stay as they are.
 
-        What is asked for by name is always tried. Of all weights, values inside other operations stay, and so do
+        A tensor selected by name is always tried. If all are selected, values inside other operations stay, and so do
         vectors that would become a constexpr operation (see `cast_rules.is_vector`).
         """
         if is_part:
@@ -311,7 +311,7 @@ class Arrangement:
         return "" if inside == "." else inside.replace(os.sep, "/")
 
     def _weight_file(self, tensor: Tensor) -> WeightFile:
-        """The weight file that a constant refers to, each once, whatever links and names lead to it."""
+        """Return the weight file that a constant refers to; each file once, whatever links and names lead to it."""
         source, text = cast(Source, tensor.source), tensor.constant.text
         try:
             reader = self.model.package.reader(source, text)
@@ -336,7 +336,7 @@ class Arrangement:
         return record
 
     def _external_item(self, reference: _Result) -> Item:
-        """A record for an immediate."""
+        """Return a new record for an immediate."""
         tensor, program, mapping = reference.tensor, reference.program, reference.source.mapping
         require_plain(program, mapping.live())
         dtype, (offset, nbytes) = tensor.mil_dtype, reference.constant.payload
@@ -345,7 +345,7 @@ class Arrangement:
         if not raw and reference.target is not None:
             words = f"cast of a value that is written in pieces: expected one piece, got {pieces}"
             raise UnsupportedError(words, file=self.model.path, where=tensor.where)
-        tensor.read()  # refuses elements that are not what is declared
+        tensor.read()  # raises if the elements do not match the declaration
         span = (at, payload) if raw else (offset, nbytes)
         item = self.records.add_value(
             mapping, span, dtype, tensor.shape, self._base(reference.source), COPY if raw else VALUE
@@ -355,7 +355,7 @@ class Arrangement:
         return item
 
     def _make_value(self, reference: _Result) -> None:
-        """The new TensorValue of something that is, or becomes, an immediate."""
+        """Make the new TensorValue of a constant that is, or becomes, an immediate."""
         values, change, options = reference.tensor.read(), reference.change, self.options
         if reference.target is not None:
             try:
@@ -373,7 +373,7 @@ class Arrangement:
     # --------------------------------------------------------------------------------------------------- dense weights
 
     def _choose_weights(self) -> None:
-        """Find the compressed weights that are asked for."""
+        """Find the compressed weights to decompress."""
         for source, program in self.model.scans:
 
             def is_selected(group: Compressed, source: Source = source, program: Program = program) -> bool:
@@ -393,7 +393,7 @@ class Arrangement:
             change = TensorChange(name, dtype, 0, None, None)
             change.actions.append("decompress")
             self.changes.append(change)
-            least = max(self.options.inline or 0, 1)  # every weight stays one that is listed, however small
+            least = max(self.options.inline or 0, 1)  # every weight must stay listed, however small
             item, value = None, None
             if self.model.kind == "mlmodel" or dtype.blob_code is None or tensor.size < least:
                 value = pack_tensor(tensor.read(), dtype)
@@ -429,7 +429,7 @@ class Arrangement:
     # --------------------------------------------------------------------------------------------------------- records
 
     def _add_file(self, model: Model, prefix: str) -> None:
-        """All records of a bare weight file; the result has one, named as the first."""
+        """Add all records of a bare weight file; the result is one file, named as the first."""
         reader, path = cast(BlobReader, model.package.blobs), cast(str, model.path)
         weight_file = self.records.weight_file(path, "", reader)
         for name, tensor in model.tensors.items():
@@ -445,7 +445,7 @@ class Arrangement:
             self.records.used.add((path, record.offset))
 
     def _add_unreferenced(self) -> None:
-        """Records that nothing in the source refers to: kept, or dropped."""
+        """Add the records that nothing in the source refers to, to be kept or dropped."""
         for weight_file, number, record in self.records.unreferenced(self.options.gc):
             name = f"{weight_file.name}#{number}"
             change = TensorChange(name, record.dtype, record.nbytes, weight_file.name, record.offset)
@@ -457,7 +457,7 @@ class Arrangement:
                 change.item.name = name
 
     def _assign_files(self) -> None:
-        """Divide the records among files, as `split` and `merge` say."""
+        """Divide the records among files, as `split` and `merge` require."""
         if self.model.kind == "blob":
             return
         if self.options.merge:
@@ -468,7 +468,7 @@ class Arrangement:
             self.records.split_by_size(self.options.split)
 
     def _require_no_weight_file(self) -> None:
-        """Refuse a model file alone that would need a weight file."""
+        """Refuse a bare model file that would need a weight file."""
         if self.model.kind == "mlmodel" and self.records.items:
             words = "model file: expected one without a weight file, which has no place beside the result, got"
             raise UnsupportedError(
@@ -523,7 +523,7 @@ class Arrangement:
         return [reference_edit(program.buffer, constant, *place)]
 
     def _place(self, reference: _Result) -> tuple[str, int] | None:
-        """(fileName, offset) of a record of the result, as the Program is to spell it."""
+        """Return (fileName, offset) of a record of the result, as the Program spells it."""
         item, constant = reference.item, reference.constant
         if item is None:
             return None
@@ -533,12 +533,12 @@ class Arrangement:
         return self._spelled(item)
 
     def _spelled(self, item: Item) -> tuple[str, int]:
-        """(fileName, offset) of a record of the result, relative to its model."""
+        """Return (fileName, offset) of a record of the result, relative to its model."""
         first = item.first
         return MODEL_PATH + (first.file.removeprefix(f"{first.base}/") if first.base else first.file), first.offset
 
     def moves(self) -> Iterator[tuple[str, tuple[str, int], tuple[str, int]]]:
-        """Yield (prefix of the Program, place before, place after) of every reference that changes."""
+        """Yield (Program prefix, old place, new place) for every reference that changes."""
         for reference in self._references if self.options.moves else ():
             place, before = self._place(reference), (reference.constant.text, reference.constant.blob_offset)
             if place is not None and place != before:
@@ -556,7 +556,7 @@ class Arrangement:
 
 
 def _is_value(constant: Any) -> bool:
-    """Whether a constant is a whole value: of a const operation, or a part of a constexpr one."""
+    """Whether a constant is a whole value: of a const operation, or a part of a constexpr operation."""
     op = constant.op
     if op is None or constant.steps or constant.owner not in (_codec.ATTRIBUTE, _codec.INPUT):
         return False

@@ -1,4 +1,4 @@
-"""Compressed weights made dense in a Program: which operations become a `const`, and which ones go."""
+"""Making compressed weights dense in a Program: which operations become a `const`, and which are removed."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,19 +21,19 @@ Span = tuple[int, int]
 
 
 class Decompression:
-    """What becomes of the constexpr operations of one Program.
+    """What happens to the constexpr operations of one Program.
 
-    A weight is dense once the operation that yields it is a `const`. That is done to every selected one that anything
-    but another constexpr operation reads (or nothing at all). Whatever then has no reader left goes: inner operations
-    of a chain, and `const` operations that were parts.
+    A weight becomes dense when the operation that yields it becomes a `const`. That happens to every selected operation
+    that is read by something other than a constexpr operation (or by nothing). Operations that then have no reader left
+    are removed: inner operations of a chain, and `const` operations that were parts.
 
     Args:
         program: scanned with all constants, grouped (`Program.compressed`).
         is_selected: called with the name of a weight.
 
     Attributes:
-        weights: the ends that become dense, in Program order.
-        gone: messages of the operations whose parts nothing reads any more: those of the weights, and all that go.
+        weights: the operations that become dense, in Program order.
+        gone: messages of the operations whose parts are no longer read: those of the weights, and all removed ones.
     """
 
     def __init__(self, program: Program, is_selected: Callable[[Compressed], bool]) -> None:
@@ -49,7 +49,7 @@ class Decompression:
         self._follow()
 
     def _reading(self, op: _codec.Op) -> Iterator[_codec.Op | None]:
-        """Who reads an output: an operation, or None for an output of a block."""
+        """Yield the readers of an output: an operation, or None for an output of a block."""
         return map(reading_op, self._readers.get((op.block, op.name), ()))
 
     def _is_end(self, group: Compressed) -> bool:
@@ -57,7 +57,7 @@ class Decompression:
         return not readers or any(op is None or not op.type.startswith("constexpr_") for op in readers)
 
     def _follow(self) -> None:
-        """Find what only operations read that are gone, and then what only these read."""
+        """Find operations that are read only by removed ones, and so on down the chain."""
         outputs: dict[Span, list[_codec.Op]] = {}
         for group in self._program.groups:
             if group.op.message not in self.gone:
@@ -76,7 +76,7 @@ class Decompression:
                     found = True
 
     def edits(self) -> list[Edit]:
-        """Return those that take out what goes."""
+        """Return the edits that remove operations."""
         return [removed_operation(self._program.buffer, op) for op in self._removed.values()]
 
     def weight_edit(self, group: Compressed, dtype: Any, shape: tuple[int, ...], value: Any) -> Edit:
@@ -94,9 +94,9 @@ class Decompression:
 
 
 class Identities:
-    """Numbers for what weights are computed from: equal for two that are the same operations on the same stored parts.
+    """Numbers that identify what weights are computed from: equal for the same operations on the same stored parts.
 
-    Each operation and each part is looked at once, however many weights share it.
+    Each operation and each part is examined once, however many weights share it.
     """
 
     def __init__(self) -> None:
@@ -107,8 +107,8 @@ class Identities:
         """Return the number of a Compressed or of a stored part.
 
         Args:
-            part: alive as long as this is.
-            place: a function that returns where a stored part is.
+            part: must stay alive as long as this object.
+            place: a function that returns the location of a stored part.
         """
         found = self._by_id.get(id(part))
         if found is None:

@@ -1,4 +1,4 @@
-"""Where the result of rewriting a model may go, and how what stays the same gets there."""
+"""Where a rewritten model may go, and how its unchanged files are copied."""
 
 import contextlib
 import os
@@ -28,30 +28,30 @@ _CHUNK_NBYTES = 64 << 20
 
 
 def is_in_place(sources: list[str], dst: str) -> bool:
-    """Whether a destination is one of the sources itself, by whatever name; not only another link to the same file."""
+    """Whether a destination is one of the sources, under any name; another hard link to it does not count."""
     for source in sources:
         status, target = paths.status(source), paths.status(dst)
         if status is None or target is None or not os.path.samestat(status, target):
             continue
-        # Directories have one name. A file may have several: another one is another file once it is replaced.
+        # A directory has one name. A file may have several hard links: replacing one leaves the others alone.
         if stat.S_ISDIR(status.st_mode) or status.st_nlink == 1 or paths.real(source) == paths.real(dst):
             return True
     return False
 
 
 def require_destination(sources: list[str], kind: str, dst: str, force: bool) -> None:
-    """Refuse a destination that may not be replaced, or that lies in a model, or has one of the sources in it.
+    """Refuse a destination that may not be replaced, lies inside a model, or contains one of the sources.
 
     Args:
         sources: paths, all of `kind`.
         kind: "mlpackage", "mlmodelc", "mlmodel" or "blob".
-        dst: the path that the result is to have.
-        force: what is there may be replaced: a file by a file, a model by a model of the same kind, if there is nothing
-            else in it (see `require_replaceable`). Nothing else ever is.
+        dst: the path of the result.
+        force: allow replacing what is there: a file by a file, a model by a model of the same kind without any other
+            files in it (see `require_replaceable`). Nothing else is ever replaced.
 
     Raises:
-        ValueError: a place in the source, around it or in another model; the suffix of another kind.
-        FileExistsError: it exists, and is not to be replaced.
+        ValueError: a path inside the source, around it or in another model; the suffix of another kind.
+        FileExistsError: it exists and may not be replaced.
     """
     suffix = os.path.splitext(dst)[1]
     wrong = [other for other, suffixes in _SUFFIXES.items() if suffix in suffixes and other != kind]
@@ -91,7 +91,7 @@ def _is_same(a: str, b: str) -> bool:
 
 
 def _is_model(path: str) -> bool:
-    """Whether a directory is a model, by its name and its contents: one of them alone may be anybody's."""
+    """Whether a directory is a model, by name and contents: either alone may also fit another directory."""
     markers = _MARKERS.get(os.path.splitext(path)[1], ())
     return any(paths.is_there(os.path.join(path, name)) for name in markers)
 
@@ -100,18 +100,18 @@ def _is_model(path: str) -> bool:
 
 
 def walk(root: str, inside: str = "") -> Iterator[tuple[str, bool]]:
-    """Yield (path relative to root, is a directory) of everything below, directories before what is in them.
+    """Yield (path relative to root, is a directory) for everything below, directories before their contents.
 
-    In order of names; links are not followed. What an interrupted writer of milblob has left is not yielded.
+    Sorted by name; links are not followed. The remains of interrupted milblob writers are skipped.
 
     Raises:
-        FormatError: a journal. ResolveError: a directory has become a link that leads out.
+        FormatError: a journal. ResolveError: a directory has become a link that escapes.
     """
     for base, is_directory in Location(root).entry(inside).names():
         if is_ours(base) or (is_left(base) and not is_directory):
             continue
         name = os.path.join(inside, base) if inside else base
-        if base.endswith(JOURNAL):  # it was there after the model had been opened, which completes one
+        if base.endswith(JOURNAL):  # it appeared after the model was opened, since opening completes one
             raise FormatError("model: expected no change while it is read, got a journal", file=root)
         yield name, is_directory
         if is_directory:
@@ -136,12 +136,12 @@ def copy_entry(
         root: real directory of the model.
         name: of the file, relative to it.
         target: path of the copy.
-        written: called with a number of bytes as they are done.
-        held: the file itself, where it is open already: its name might lead elsewhere by now.
+        written: called with the number of bytes copied, as they are copied.
+        held: the open file itself, if any: its name might lead elsewhere by now.
         least: permissions that the copy has in any case.
 
     Raises:
-        FormatError: no regular file; or it has changed meanwhile. ResolveError: it has become a link that leads out.
+        FormatError: not a regular file, or it changed meanwhile. ResolveError: it has become a link that escapes.
         OSError: it cannot be read or written.
     """
     origin = os.path.join(root, name)
@@ -164,7 +164,7 @@ def copy_entry(
 
 
 def copy_tree(source: str, target: str) -> None:
-    """Copy all of a model to an empty directory: files, links as links. The copy may be changed by its owner.
+    """Copy a whole model to an empty directory: files as files, links as links. Its owner can write to the copy.
 
     Raises:
         As `copy_entry` and `walk`.
@@ -182,12 +182,12 @@ def copy_tree(source: str, target: str) -> None:
 
 
 def write_spliced(spliced: Spliced, mapping: MappedFile, fd: int, written: Callable[[int], None]) -> None:
-    """Write an edited message to a new file, in a stream; holes of the old one stay holes.
+    """Write an edited message to a new file as a stream; holes of the old file stay holes.
 
     Args:
         spliced: of `mapping`.
         fd: of an empty file.
-        written: called with a number of bytes as they are done.
+        written: called with the number of bytes written, as they are written.
 
     Raises:
         OSError, FormatError: as copying.
@@ -233,7 +233,7 @@ def set_mode(path: str, mode: int, *, least: int = 0) -> None:
 
 @contextlib.contextmanager
 def new_file(path: str) -> Iterator[int]:
-    """Make a file that does not exist, and give a descriptor for reading and writing."""
+    """Create a file that does not exist, and yield a descriptor for reading and writing."""
     fd = os.open(path, _FLAGS, 0o666)
     try:
         yield fd

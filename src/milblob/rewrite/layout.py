@@ -1,6 +1,6 @@
-"""The records of a repacked model: which ones there are, which are equal, in which files they are, and where.
+"""The records of a repacked model: which exist, which are equal, and their files and offsets.
 
-Nothing is written here. `Records` is filled by `arrange.py`, which knows who refers to them.
+Writes nothing. `arrange.py`, which knows what refers to each record, fills `Records`.
 """
 
 import os
@@ -21,7 +21,7 @@ from .tasks import COPY, DENSE, VALUE, Item, Origin, lay_out
 
 WEIGHTS = "weights"
 WEIGHT_FILE = "weight.bin"
-_MAX_NCHARS = 100  # of a function's name in a file name
+_MAX_NCHARS = 100  # limit for a function's name in a file name
 
 
 class WeightFile(NamedTuple):
@@ -29,10 +29,10 @@ class WeightFile(NamedTuple):
 
     Attributes:
         name: relative to the root of the model, with "/", links resolved.
-        base: what @model_path stands for where it is referred to, relative to the root: "" or a directory.
-        reader: of it.
+        base: what @model_path stands for in references to it, relative to the root: "" or a directory.
+        reader: its reader.
         buffer: its bytes.
-        number: in order of first reference.
+        number: its place in the order of first reference.
     """
 
     name: str
@@ -43,23 +43,23 @@ class WeightFile(NamedTuple):
 
     def record(self, offset: int) -> BlobRecord:
         """Return the record whose metadata is at `offset`."""
-        return self.reader.record_in(self.buffer, offset)  # whether the file still has its size was asked once
+        return self.reader.record_in(self.buffer, offset)  # the size of the file was checked once
 
 
 class Records:
-    """What the weight files of the result hold.
+    """The contents of the result's weight files.
 
     Args:
-        root: real directory of the model: what file names are relative to.
-        align: of data in the result.
-        canonical: order records as they are referred to; write every file anew.
+        root: real directory of the model; file names are relative to it.
+        align: data alignment in the result.
+        canonical: order records by reference and rewrite every file.
 
     Attributes:
         weight_files: of the source, by name.
         items: records of the result.
-        files: weight file of the result -> (its items in order, size in bytes); only those that are written anew.
-        gone: weight files of the source that the result does not have, or has anew.
-        used: (file, offset) of records in the source that something refers to, or did.
+        files: weight file of the result -> (its items in order, size in bytes); only rewritten files.
+        gone: weight files of the source that the result lacks or rewrites.
+        used: (file, offset) of records in the source that are, or were, referred to.
     """
 
     def __init__(self, root: str, align: int, canonical: bool) -> None:
@@ -91,7 +91,7 @@ class Records:
         return self._held
 
     def weight_file(self, name: str, base: str, reader: BlobReader) -> WeightFile:
-        """Return the weight file of that name, which is added if it is new."""
+        """Return the weight file of that name, adding it if it is new."""
         found = self.weight_files.get(name)
         if found is None:
             buffer = reader.mapping.check_size()
@@ -99,10 +99,10 @@ class Records:
         return found
 
     def add_record(self, weight_file: WeightFile, record: Any, target: DType | None, name: str) -> Item:
-        """Return the item for a record of the source as `target`; each pair has one.
+        """Return the item for a record of the source converted to `target`; one item per pair.
 
         Args:
-            name: of who refers to it; "" if nobody does, so that in a canonical layout it comes last.
+            name: of the tensor that refers to it; "" if none does: in a canonical layout it then comes last.
         """
         key = weight_file.name, record.offset, target or record.dtype
         item = self._by_record.get(key)
@@ -122,7 +122,7 @@ class Records:
     def add_value(
         self, mapping: MappedFile, span: tuple[int, int], dtype: DType, shape: tuple[int, ...], base: str, how: str
     ) -> Item:
-        """Return a new item for bytes of a model file."""
+        """Return a new item for bytes in a model file."""
         count = 1
         for size in shape:
             count *= size
@@ -139,10 +139,10 @@ class Records:
         """Return the item for the dense values of a compressed weight; each key has one.
 
         Args:
-            weight_file: where its first part was, at `offset`: the values go there; None for the default.
+            weight_file: file of its first part, at `offset`, which the values go to; None for the default.
             mapping: of the model file.
             base: what @model_path stands for.
-            key: what it is computed from.
+            key: identifies what it is computed from.
         """
         item = self._dense.get(key)
         if item is None:
@@ -157,10 +157,10 @@ class Records:
         return item
 
     def unreferenced(self, is_dropped: bool) -> Iterator[tuple[WeightFile, int, Any]]:
-        """Yield (file, number, record) of what nothing in the source refers to.
+        """Yield (file, number, record) for every record that nothing in the source refers to.
 
         Args:
-            is_dropped: a file whose records cannot all be listed has none then: what is referred to was read already.
+            is_dropped: skip a file whose records cannot all be listed; those referred to have been read already.
         """
         for weight_file in list(self.weight_files.values()):
             reader = weight_file.reader
@@ -177,9 +177,9 @@ class Records:
     # ------------------------------------------------------------------------------------------------------------ equal
 
     def dedupe(self) -> None:
-        """Find the items that equal an earlier one of the same model directory; they are items no more."""
+        """Find the items that equal an earlier one of the same model directory, and remove them from the items."""
         self.items.sort(key=lambda item: item.order)
-        kinds = [  # dense values are the same record where their parts are, and else not looked at
+        kinds = [  # dense values are equal if their parts are; they are not compared otherwise
             (item.base, item.dtype.mil_code, item.target.mil_code, item.count, id(item) if item.how == DENSE else 0)
             for item in self.items
         ]
@@ -203,18 +203,18 @@ class Records:
     # ------------------------------------------------------------------------------------------------------------ files
 
     def _default_file(self, base: str) -> str:
-        """Where a value goes that was in the Program: to the one weight file, if there is one."""
+        """Return the file for a value that was in the Program: the only weight file, if there is just one."""
         own = [name for name, weight_file in self.weight_files.items() if weight_file.base == base]
         return own[0] if len(own) == 1 else self._free(_join(base, WEIGHTS), WEIGHT_FILE, set())
 
     def merge(self) -> None:
-        """One file for each model directory."""
+        """Put all records of each model directory into one file."""
         files = {base: self._default_file(base) for base in {item.base for item in self.items}}
         for item in self.items:
             item.file = files[item.base]
 
     def split_by_function(self) -> None:
-        """What only one function uses goes to a file of its own, beside the one for everything else."""
+        """Move records that only one function uses to a file of its own, beside the one for everything else."""
         files: dict[tuple[str, str], str] = {}
         given: set[str] = set()
         for item in self._ordered():
@@ -227,7 +227,7 @@ class Records:
             item.file = files[key]
 
     def split_by_size(self, limit: int) -> None:
-        """Files of at most `limit` bytes; a larger record has one to itself. What is so already stays."""
+        """Limit files to `limit` bytes; a larger record gets its own file. Files that already fit stay as they are."""
         by_directory: dict[str, list[Item]] = {}
         for item in self._ordered():
             by_directory.setdefault(item.file.rpartition("/")[0], []).append(item)
@@ -254,10 +254,10 @@ class Records:
         return int(_codec.blob_place(end, self._align)[1]) + item.target_nbytes
 
     def _free(self, directory: str, name: str, given: set[str]) -> str:
-        """Return a name in a directory that is neither given to another file nor that of anything else in the model.
+        """Return a name in a directory that is not assigned to another file and not used by anything else in the model.
 
-        Names differ even where case does not count. Weight files of the source do not stand in the way: where their
-        records go is decided here.
+        Names differ even if case is ignored. Names of the source's weight files count as free: their records are
+        assigned to files here.
         """
         if self._others is None:
             self._others = {name.casefold() for name in _names(self.root) if name not in self.weight_files}
@@ -271,10 +271,10 @@ class Records:
             number += 1
 
     def lay_out(self, required: Iterable[str] = ()) -> None:
-        """Give every record its place, and find the files that stay as they are.
+        """Assign every record its offset, and find the files that stay as they are.
 
         Args:
-            required: names of files that there must be; a weight file among them stays, if without a record.
+            required: names of files that must exist; a weight file among them is kept even without records.
         """
         self.files = lay_out(self.items, self._align)
         for name in required:
@@ -289,7 +289,7 @@ class Records:
 
 
 def _is_same(weight_file: WeightFile, items: list[Item], nbytes: int) -> bool:
-    """Whether a file would be laid out as it is: then it is copied whole, whatever is in its reserved bytes."""
+    """Whether a file's new layout equals the old one: it is then copied whole, including its reserved bytes."""
     reader = weight_file.reader
     if reader.mapping.nbytes != nbytes or len(reader) != len(items):
         return False
@@ -304,7 +304,7 @@ def _join(directory: str, name: str) -> str:
 
 
 def _names(root: str) -> Iterator[str]:
-    """Every file and directory below a directory, relative to it, with "/"."""
+    """Yield every file and directory below a directory, relative to it, with "/"."""
     for directory, folders, files in os.walk(root):
         inside = os.path.relpath(directory, root).replace(os.sep, "/")
         for name in [*folders, *files]:

@@ -1,4 +1,4 @@
-"""One package with the functions of several, in which equal weights are stored once."""
+"""Merging the functions of several packages into one, with equal weights stored once."""
 
 import os
 import re
@@ -33,7 +33,7 @@ from ..threads import beside
 
 _MODEL_NAME, _WEIGHTS_NAME = "model.mlmodel", "weights"
 _WEIGHT_FILE = "weight.bin"
-_MULTI_FUNCTION_SPEC_VERSION = 9  # iOS 18: the first whose models have several functions
+_MULTI_FUNCTION_SPEC_VERSION = 9  # iOS 18: the first with multi-function models
 _MULTI_FUNCTION_OPSET = 8
 _OPSET = re.compile(r"CoreML([0-9]+)")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_@]*")
@@ -43,7 +43,7 @@ _KINDS = {"mlmodelc": "a compiled model", "mil": "MIL text", "blob": "a weight f
 # Program {1 version, 2 functions, 3 docString, 4 attributes}; Model {1 specificationVersion, 2 description}.
 _VERSION, _FUNCTIONS, _DOC_STRING, _ATTRIBUTES = 1, 2, 3, 4
 _SPEC_VERSION, _DESCRIPTION = 1, 2
-# ModelDescription -> FunctionDescription, where a model of one function describes it by itself: input, output, state,
+# ModelDescription -> FunctionDescription, for a model of one function: input, output, state,
 # predictedFeatureName, predictedProbabilitiesName.
 _OWN_DESCRIPTION = {1: 2, 10: 3, 13: 6, 11: 4, 12: 5}
 _DESCRIBED, _DEFAULT, _METADATA = 20, 21, 100
@@ -67,15 +67,15 @@ class MergedFunction(NamedTuple):
 
 
 class MergeReport(NamedTuple):
-    """What `merge_functions` has made.
+    """The result of `merge_functions`.
 
     Attributes:
         path: of the new package.
-        functions: in its order.
-        default: name of the function that Core ML takes where none is asked for.
-        blob_count: records of the new weight file.
+        functions: in the order of the new package.
+        default: name of the function that Core ML uses if none is named.
+        blob_count: number of records in the new weight file.
         nbytes: bytes of their data.
-        shared_nbytes: bytes that did not have to be stored again because an equal blob was there.
+        shared_nbytes: bytes saved because an equal blob was already stored.
     """
 
     path: str
@@ -94,29 +94,28 @@ def merge_functions(
     force: bool = False,
     max_nbytes: int | None = None,
 ) -> MergeReport:
-    """Make one multi-function package of several models; equal weights are stored once.
+    """Merge several models into one multi-function package; equal weights are stored once.
 
-    The functions are taken over byte for byte, but for their names and for where their weights are. What the packages
-    hold beside their model and weights is not taken over; metadata, docString and attributes of the Program come from
-    the first model that has them.
+    Functions are copied byte for byte, except their names and the locations of their weights. Other files of the
+    packages are not copied. Metadata, docString and attributes of the Program come from the first model that has them.
 
     Args:
         sources: paths of .mlpackage (or .mlmodel) files with an ML Program of opset CoreML8 (iOS 18) or later, all of
             the same opset; or (path, name) for a model of one function, or (path, {function: name}). Functions keep
-            their names unless a name occurs twice: those are then called by the name of their file, with
-            `_<function>` behind it where the model has several.
-        dst: the new .mlpackage. It appears whole, or not at all.
+            their names unless a name occurs twice; those functions then get the name of their file, followed by
+            `_<function>` if the model has several.
+        dst: the new .mlpackage. Written atomically.
         default: name (in the new package) of the default function; default: that of the first source.
         force: replace a package that exists.
         max_nbytes: as for `open`, of each source.
 
     Raises:
-        UnsupportedError: a source that is a pipeline, a compiled model or no ML Program, that has an older opset or
-            another one than the first, or whose Program is in pieces.
-        ProgramError: a name twice, a name that MIL cannot have, or a default function that is not there.
-        ValueError: no sources; `dst` is no .mlpackage, or is (in) a source.
-        FileExistsError: `dst` exists, and `force` is False or it is no package, or has other files in it.
-        FormatError, ResolveError, OSError: a source cannot be read; or the output not written.
+        UnsupportedError: a source that is a pipeline, a compiled model or not an ML Program, has an older opset or one
+            different from the first source's, or has its Program split into several messages.
+        ProgramError: a duplicate name, a name that MIL does not allow, or an unknown default function.
+        ValueError: no sources; `dst` is not a .mlpackage, or is (in) a source.
+        FileExistsError: `dst` exists, and `force` is False, or it is not a package, or it has other files in it.
+        FormatError, ResolveError, OSError: a source cannot be read, or the output cannot be written.
     """
     target = os.fsdecode(os.fspath(dst))
     require_flags(force=force)
@@ -150,7 +149,7 @@ def merge_functions(
 
 
 def _check_target(target: str, sources: list[str], force: bool) -> bool:
-    """Refuse what may not be written to; return whether a package is there to be replaced."""
+    """Refuse a destination that may not be written; return whether it replaces a package."""
     if not target.rstrip("/\\").endswith(".mlpackage"):
         raise ValueError(f"output {target}: expected a name that ends in .mlpackage")
     real = os.path.realpath(target)
@@ -163,7 +162,7 @@ def _check_target(target: str, sources: list[str], force: bool) -> bool:
 
 
 class _Part:
-    """One source: its files, its Program, and what its functions are to be called."""
+    """One source: its files, its Program, and the new names of its functions."""
 
     def __init__(self, path: str, names: str | Mapping[str, str], max_nbytes: int | None) -> None:
         self.path = path
@@ -222,7 +221,7 @@ class _Part:
 
     @property
     def default(self) -> str:
-        """The function that Core ML takes where none is asked for."""
+        """The function that Core ML uses if none is named."""
         named = text_of(self.buffer, self.source.description, _DEFAULT) if self.source.description else ""
         return named if named in self.functions else self.functions[0]
 
@@ -232,7 +231,7 @@ class _Part:
 
 
 def _require_one_opset(parts: list[_Part]) -> None:
-    """Refuse opsets that cannot be together: coremltools rebuilds such Programs, which is no matter of bytes."""
+    """Refuse opsets that cannot be combined: coremltools rebuilds such Programs, which splicing cannot do."""
     first: tuple[str, str] | None = None
     for part in parts:
         for name, opset, _ in part.program.scan.functions:
@@ -252,7 +251,7 @@ def _require_one_opset(parts: list[_Part]) -> None:
 
 
 def _name_functions(parts: list[_Part]) -> tuple[MergedFunction, ...]:
-    """Decide what every function is called."""
+    """Choose the name of every function."""
     own = [part.given.get(name, name) for part in parts for name in part.functions]
     twice = {name for name in own if own.count(name) > 1}
     result: list[MergedFunction] = []
@@ -291,7 +290,7 @@ def _choose_default(parts: list[_Part], functions: tuple[MergedFunction, ...], d
 
 
 class _Blobs:
-    """The records that the functions refer to, each distinct one once, in the order of their first reference."""
+    """The records that the functions refer to, each distinct one once, in order of first reference."""
 
     def __init__(self, parts: list[_Part]) -> None:
         self._references: list[tuple[_Part, Any, int]] = []  # with the index of the record
@@ -313,15 +312,15 @@ class _Blobs:
             self._first_count = self._first_count or len(self._records)
 
     def write(self, path: str) -> None:
-        """Write the weight file, and have every reference lead into it."""
+        """Write the weight file and update every reference to it."""
         stretches = [
             Stretch(reader.mapping.check_size(), record.data_offset, record.nbytes, (record.dtype, record.count))
             for reader, record in self._records
         ]
         offsets: list[int] = []
-        # What the first model holds goes to the file whatever the others hold: meanwhile these are compared with it.
+        # The first model's records are always written; meanwhile the others' are compared with them.
         own = first_equal(stretches[: self._first_count])
-        # The directory that the file is in is synced as a whole.
+        # The whole directory around the file is synced later.
         with beside(lambda: first_equal(stretches)) as every, BlobWriter(path, sync=False) as writer:
             for index, (reader, record) in enumerate(self._records):
                 first = own[index] if index < len(own) else every()[index]
@@ -361,7 +360,7 @@ def _model(parts: list[_Part], blobs: _Blobs, default: str) -> Iterator[_Chunk]:
 
 
 def _program(parts: list[_Part]) -> Iterator[_Chunk]:
-    """Yield the new Program in pieces: the functions of all, the rest of the first that has it."""
+    """Yield the new Program in pieces: the functions of all, all else from the first that has it."""
     yield field(_VERSION, parts[0].program.scan.version)
     texts: list[bytes] = []
     attributes: dict[str, list[_Chunk]] = {}

@@ -1,4 +1,4 @@
-"""milblob.refit: arrays of a file or a mapping become the values of the weights of a model."""
+"""milblob.refit: replace the values of a model's weights by arrays from a file or a mapping."""
 
 import contextlib
 import os
@@ -34,10 +34,10 @@ class Refitted(NamedTuple):
         given: name in the weights that were given; of an assignment, the same name.
         dtype, shape: of the tensor.
         nbytes: as stored.
-        given_dtype: of the values that were given; another one than `dtype` if they were cast.
-        counts: what happened to elements of a cast.
+        given_dtype: of the given values; differs from `dtype` if they were cast.
+        counts: the cast's counts.
         file: path of the file that holds the values.
-        in_place: whether the bytes are changed where they are; else the model file is written anew.
+        in_place: whether the bytes are changed in place; otherwise the model file is rewritten.
     """
 
     name: str
@@ -55,7 +55,7 @@ class RefitReport(NamedTuple):
     """What a refit changes, or changed.
 
     Attributes:
-        source, output: paths; the same for a change in place.
+        source, output: paths; equal for a change in place.
         changes: one row per weight, in the order of the weights that were given.
         done: False for a dry run.
         unused: names in the weights that were given of which nothing was taken, as the mapping or `select` says.
@@ -69,7 +69,7 @@ class RefitReport(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all weights that change, as stored."""
+        """Bytes of all changed weights, as stored."""
         return sum(change.nbytes for change in self.changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def refit(
     progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> RefitReport:
-    """Give weights of a model new values, in place: all of them or none.
+    """Give weights of a model new values in place, all or none.
 
     Args:
         path: a .mlpackage, .mlmodelc, .mlmodel or weight file; or a Model Library Format archive of TVM, whose
@@ -128,8 +128,8 @@ def refit(
         RefitReport.
 
     Raises:
-        KeyError, TypeError, ValueError, OverflowError, UnsupportedError: what does not fit, as for assignment in mode
-            "r+"; if there are several problems, one ValueError that lists them. Nothing is written.
+        KeyError, TypeError, ValueError, OverflowError, UnsupportedError: values that do not fit, as for assignment in
+            mode "r+"; several problems give one ValueError that lists them. Nothing is written.
         BlockingIOError: another writer has the model. OSError: it cannot be written.
         FileExistsError: `output` exists, and `force` is False or it is something else.
     """
@@ -142,7 +142,8 @@ def refit(
         given = _arrays(weights, stack, max_nbytes)
         if is_archive(source):
             report = kind().refit(
-                source, given, mapping=how.mapping, cast=cast, overflow=overflow, select=how.is_selected, progress=progress,
+                source, given, mapping=how.mapping, cast=cast, overflow=overflow,
+                select=how.is_selected, progress=progress,
                 output=None if output is None else os.fsdecode(os.fspath(output)), force=force, dry_run=dry_run,
                 max_nbytes=max_nbytes,
             )  # fmt: skip
@@ -166,7 +167,7 @@ def refit(
 
 
 class _How(NamedTuple):
-    """The options of `refit` that say which array goes where, and how."""
+    """The options of `refit` that decide which array goes where, and how it is converted."""
 
     mapping: Mapping[str, Names]
     can_cast: bool
@@ -207,10 +208,10 @@ def _arrays(weights: Any, stack: contextlib.ExitStack, max_nbytes: int | None) -
 
 
 def _pair(model: Model, given: Mapping[str, Any], how: _How, only_check: bool = False) -> dict[str, Assignment]:
-    """Find the tensor of every array, and check all of them before anything is said.
+    """Find the tensor for every array, and check all of them before reporting any problem.
 
     Raises:
-        The one problem; ValueError with all of them if there are several, or if there is nothing to do.
+        The only problem itself; ValueError with all of them if there are several, or if there is nothing to do.
     """
     problems: list[Exception] = [
         KeyError(f"mapping: expected names of the weights that are given, got {old!r}")
@@ -247,7 +248,7 @@ def _pair(model: Model, given: Mapping[str, Any], how: _How, only_check: bool = 
 
 
 def _find(model: Model, name: str) -> Tensor:
-    """Return a tensor of a model that lists what is stored.
+    """Return a tensor of a model opened with `stored=True`.
 
     Raises:
         KeyError: there is none. UnsupportedError: a compressed weight.
@@ -270,7 +271,7 @@ def _find(model: Model, name: str) -> Tensor:
 
 
 def _require_output(model: Model, source: str, target: str, force: bool) -> None:
-    """Refuse a place for a copy that is the model, lies in it or around it, or holds something else.
+    """Refuse an output that is the model, lies inside or around it, or holds something else.
 
     Raises:
         ValueError, FileExistsError, UnsupportedError.
@@ -290,12 +291,12 @@ def _require_output(model: Model, source: str, target: str, force: bool) -> None
 
 @contextlib.contextmanager
 def _copied(source: str, target: str, force: bool) -> Iterator[str]:
-    """Give the path of a copy, which becomes `target` on success."""
+    """Yield the path of a copy, which is renamed to `target` on success."""
     if not paths.is_directory(source):
         with whole_file(target, force) as name:
             real = paths.real(source)
             copy_entry(os.path.dirname(real), os.path.basename(real), name, least=stat.S_IWUSR)
-            pending.require_none(source)  # of a writer that has died since the model was opened
+            pending.require_none(source)  # from a writer that died after the model was opened
             yield name
         return
     with NewDirectory(target, replace=paths.is_directory(target)) as new:

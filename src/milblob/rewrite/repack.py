@@ -1,4 +1,4 @@
-"""milblob.repack: rewrite a model, or weight files, in bulk. Plan, then execute."""
+"""milblob.repack: rewrite a model, or weight files, in bulk. Plan first, then execute."""
 
 import contextlib
 import os
@@ -44,9 +44,9 @@ class RepackReport(NamedTuple):
 
     Attributes:
         source, output: paths.
-        changes: one row per tensor, in Program order, then records that nothing refers to.
-        files: weight files of the result that are written anew: (name, records, bytes).
-        nbytes, nbytes_after: of all weights as stored: every record, and every immediate that is listed.
+        changes: one row per tensor, in Program order, then one per record that nothing refers to.
+        files: rewritten weight files of the result: (name, records, bytes).
+        nbytes, nbytes_after: of all weights as stored: every record and every listed immediate.
         done: False for a dry run.
     """
 
@@ -60,11 +60,11 @@ class RepackReport(NamedTuple):
 
     @property
     def changed(self) -> list[TensorChange]:
-        """The rows of tensors that are not just kept or moved."""
+        """The rows of tensors that are not merely kept or moved."""
         return [change for change in self.changes if change.actions]
 
     def counts(self) -> dict[str, int]:
-        """How many tensors each action concerns."""
+        """The number of tensors per action."""
         result: dict[str, int] = {}
         for change in self.changes:
             for action in change.actions:
@@ -120,18 +120,18 @@ def repack(
     With nothing asked for, the result is a copy, byte for byte. What is asked for is done to all tensors, or to those
     that `select` names; everything else stays: unknown fields of the Program, the order of its maps, other files of the
     package, permissions, links. Everything is planned before a byte is written; what a cast meets is known when it is
-    done. The result appears whole or not at all. Memory grows with the number of tensors, not with their size, but for
-    values that are cast or inlined inside the Program.
+    done. The output is atomic. Memory grows with the number of tensors, not with their size, but for
+    values cast or inlined inside the Program.
 
     Args:
         src: a .mlpackage; a .mlmodelc (no cast, externalize, inline, decompress, functions); a .mlmodel without a
             weight file; a blob file, or several, to be merged into one.
         dst: where the result goes. May be `src` itself, which is then replaced.
         cast: dtype -> dtype, among float32, float16 and bfloat16; or one dtype, for all of them. Round to nearest even.
-            float32 as float16 becomes a `constexpr_cast`, so that the type does not change for who reads it. Without
+            float32 as float16 becomes a `constexpr_cast`, so that consumers see the same type. Without
             `select`, vectors that would become one, and values inside other operations, stay as they are.
         dedupe: keep one of several equal records. Equal means dtype, count and bytes; nothing is decided by a hash.
-        gc: drop records that nothing refers to. (What loses its last reference here is always dropped.)
+        gc: drop records that nothing refers to. (Records whose last reference is removed here are always dropped.)
         externalize: move immediates of so many elements or more to the weight file; True for 10. For systems before
             iOS 18 only the dtypes that coremltools puts there.
         inline: move records of fewer elements into the Program; True for 10.
@@ -162,9 +162,9 @@ def repack(
         ProgramError: after a cast an operation would not type-check; the consumer is named.
         OverflowError, ValueError: values that `overflow` or `nan` does not allow; the tensor is named.
         UnsupportedError: not possible with this kind of model.
-        KeyError: no such function. FileExistsError: `dst` exists. BlockingIOError: `dst` is `src`, and somebody else
+        KeyError: no such function. FileExistsError: `dst` exists. BlockingIOError: `dst` is `src`, and another process
             writes to it. OSError: files that cannot be read or written.
-        FormatError, ResolveError: a broken source, or one that was changed meanwhile.
+        FormatError, ResolveError: a broken source, or one that changed meanwhile.
         Whatever is raised, `dst` is as it was.
     """
     sources = _paths(src)
@@ -323,12 +323,12 @@ class _Repacking:
         after = sum(change.nbytes_after for change in changes)
         return RepackReport(", ".join(self._sources), self._dst, changes, files, before, after, done)
 
-    # --------------------------------------------------------------------------------------------- others that write
+    # --------------------------------------------------------------------------------------------- other writers
 
     def _lock(self, models: list[Model], stack: contextlib.ExitStack) -> None:
-        """Keep other writers out of a model that is to be replaced, so that no change of theirs is lost."""
+        """Keep other writers out of a model that is to be replaced, so that none of their changes is lost."""
         real = os.path.realpath(self._dst)
-        if os.name != "nt":  # an open file cannot be replaced there, and directories have no locks
+        if os.name != "nt":  # Windows cannot replace an open file, and has no directory locks
             fd = os.open(real, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
             stack.callback(os.close, fd)
             try:
@@ -337,8 +337,8 @@ class _Repacking:
             except (BlockingIOError, FileNotFoundError):
                 raise
             except OSError:
-                pass  # a file system without locks
-        for model in models:  # opened before the lock was held, because opening may have to complete a change
+                pass  # the file system has no locks
+        for model in models:  # opened before locking, because opening may have to complete a change
             for mapped in model.package.mappings:
                 if not os.path.samestat(os.fstat(mapped.fd), os.stat(str(mapped.name))):
                     raise FormatError("file: expected the one that was opened, got another", file=mapped.name)
@@ -346,13 +346,13 @@ class _Repacking:
             pending.require_none(str(model.path))
 
     def _leave_source(self, arrangement: Arrangement, before: list[os.stat_result]) -> None:
-        """Close the source, or refuse one that somebody has written to meanwhile: the result might be a mixture."""
+        """Close the source; raise if it was written to meanwhile, since the result might mix old and new."""
         for path, status in zip(self._sources, before, strict=True):
             if not os.path.samestat(os.stat(path), status):
                 raise FormatError("model: expected no change while it is read, got another in its place", file=path)
         for origin, mapped in arrangement.records.origins.items():
             origin.require_same(mapped.fd)
-        for model in self._models:  # all is written; and Windows does not let go of what is open, here or elsewhere
+        for model in self._models:  # all is written; and Windows cannot replace open files
             model.close()
 
     # --------------------------------------------------------------------------------------------------------- writing
@@ -380,20 +380,20 @@ class _Repacking:
                             write_spliced(changed[_plain(name)], held, fd, self._written(_plain(name)))
                     set_mode(target, os.stat(origin).st_mode)
                 elif paths.is_link(origin) and _plain(os.path.relpath(os.path.realpath(origin), root)) in gone:
-                    continue  # a second name of a file that there is no more
+                    continue  # another name of a removed file
                 elif _plain(name) not in records.gone:
                     written = self._written(_plain(name))
                     copy_entry(root, name, target, written, self._held.get(os.path.realpath(origin)))
             self._write_weights(model, arrangement, directory.name)
             for name, is_directory in reversed(entries):
-                if is_directory:  # its owner may go on writing to it: it must be possible to replace this model again
+                if is_directory:  # keep it writable for its owner, so that this model can be replaced again
                     set_mode(os.path.join(directory.name, name), os.stat(os.path.join(root, name)).st_mode, least=0o700)
             set_mode(directory.name, os.stat(root).st_mode, least=0o700)
-            changed.clear()  # which holds bytes of the source
+            changed.clear()  # it holds bytes of the source
             self._leave_source(arrangement, before)
 
     def _changed_files(self, model: Model, arrangement: Arrangement) -> dict[str, Any]:
-        """Name of a file that is neither a weight file nor copied -> what it becomes: bytes in a list, or a Spliced."""
+        """Map each changed file that is not a weight file to its new contents: bytes in a list, or a Spliced."""
         records = arrangement.records
         changed: dict[str, Any] = {}
         moves: dict[str, dict[Any, Any]] = {}
@@ -416,7 +416,7 @@ class _Repacking:
         return changed
 
     def _write_file(self, model: Model, arrangement: Arrangement, before: list[os.stat_result]) -> None:
-        """A bare weight file, or a model file without one."""
+        """Write a bare weight file, or a model file without one."""
         with whole_file(self._dst, force=self._force or self._in_place, locked=self._has_lock) as name:
             if model.kind == "blob" and arrangement.records.files:
                 ((items, nbytes),) = arrangement.records.files.values()
@@ -445,13 +445,13 @@ class _Repacking:
         self._fill(files, arrangement.changes)
         for (path, items, _), name in zip(files, records.files, strict=True):
             like = records.weight_files.get(name)
-            if like is None:  # as private as what is in it was
+            if like is None:  # as private as the source was
                 like = next((f for i in items for f in records.weight_files.values() if f.base == i.base), None)
             mapped = like.reader.mapping if like is not None else model.scans[0][0].mapping
             set_mode(path, os.fstat(mapped.fd).st_mode)
 
     def _fill(self, files: list[tuple[str, list[Item], int]], changes: list[TensorChange]) -> None:
-        """Write weight files: headers here, records by the workers."""
+        """Write weight files: the headers here, the records in workers."""
         tasks: list[Task] = []
         numbered: list[Item] = []
         dense: list[tuple[str, Item]] = []
@@ -473,7 +473,7 @@ class _Repacking:
                 self._counter.add(step.name, step.written_nbytes)
 
         run_tasks(self._executor, tasks, done)
-        for path, item in dense:  # behind the tasks, which may write zeros between the records that are theirs
+        for path, item in dense:  # after the tasks, which may write zeros between their own records
             write_dense(path, item, self._written(item.name))
 
     def _written(self, name: str) -> Callable[[int], None]:

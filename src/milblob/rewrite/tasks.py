@@ -1,7 +1,7 @@
-"""The plan of a repacking, as data: which record goes where, from which bytes, by which kernel; and how one is written.
+"""The plan of a repack as data: each record's place, source bytes and kernel; and how workers write it.
 
-A plan is made before a byte is written: every offset is known, so workers (threads or processes) write ranges that do
-not touch. Everything in a `Task` can be pickled.
+The plan is complete before a byte is written: every offset is known, so workers (threads or processes) write disjoint
+ranges. Everything in a `Task` can be pickled.
 """
 
 import os
@@ -34,7 +34,7 @@ SETTLED_S = 300.0
 
 
 class Origin(NamedTuple):
-    """A file that bytes come from, and what tells that it is still the same one, unchanged."""
+    """A source file of bytes, and its state, which shows whether it has changed."""
 
     path: str
     device: int
@@ -53,7 +53,7 @@ class Origin(NamedTuple):
         """Map it.
 
         Raises:
-            FormatError: another file has taken its place, or it has been written to.
+            FormatError: the file was replaced or written to.
         """
         mapping = MappedFile(self.path)
         try:
@@ -64,7 +64,7 @@ class Origin(NamedTuple):
         return mapping
 
     def require_same(self, fd: int) -> None:
-        """Refuse another file, or one that has been written to since.
+        """Refuse another file, or one that was written to meanwhile.
 
         Raises:
             FormatError.
@@ -80,20 +80,20 @@ class Item:
 
     Attributes:
         origin, start, nbytes: where its bytes come from. For VALUE they are a TensorValue message.
-        dtype, count: what is stored there.
-        target: dtype in the result; with COPY and VALUE the same.
-        how: COPY, CAST, VALUE (a TensorValue that must be decoded) or DENSE (a compressed weight that must be).
-        open: with DENSE, returns what computes the elements. Such items are written by `write_dense`, not by tasks:
-            what computes them cannot be pickled.
+        dtype, count: of the stored elements.
+        target: dtype in the result; equal to `dtype` for COPY and VALUE.
+        how: COPY, CAST, VALUE (a TensorValue to decode) or DENSE (a compressed weight to decode).
+        open: for DENSE, returns what computes the elements. Such items are written by `write_dense`, not by tasks,
+            since what computes them cannot be pickled.
         shape: declared shape; used by VALUE.
-        name: of the first tensor that refers to it; of an unreferenced record, its file and number.
+        name: of the first tensor that refers to it; for an unreferenced record, its file and number.
         base: directory of the model that refers to it, relative to the root of the result: what @model_path stands for.
         file: the result's weight file, relative to the root, such as "Data/com.apple.CoreML/weights/weight.bin".
-        order: sorts the records of a file.
+        order: sort key of the records in a file.
         users: functions that refer to it.
         offset, data_offset: in that file, once `lay_out` has set them.
         before: (file, offset) in the source; None for a value that was in the Program.
-        first: the equal item that stands for this one; itself if there is none.
+        first: the equal item that replaces this one; itself if there is none.
     """
 
     __slots__ = (
@@ -132,13 +132,13 @@ class Item:
 
 
 class Step(NamedTuple):
-    """One record, or a part of a large one, for a worker: an Item with everything decided.
+    """One record, or a part of a large one, for a worker: an Item with all decisions made.
 
     Attributes:
         number: of the item.
         start, nbytes: of the source. count, first_index: of elements (with CAST).
         metadata: of the record, to be written at `offset`; b"" for a part that does not begin it.
-        written_nbytes: what goes to `data_offset`.
+        written_nbytes: bytes written at `data_offset`.
     """
 
     number: int
@@ -159,7 +159,7 @@ class Step(NamedTuple):
 
 
 class Task(NamedTuple):
-    """Steps that fill one range of one file, from `begin` on; nothing else writes there."""
+    """Steps that fill one range of one file, starting at `begin`; nothing else writes there."""
 
     path: str
     begin: int
@@ -192,9 +192,9 @@ def make_tasks(path: str, items: list[Item], first: int, overflow: str, nan: str
     """Divide the records of one file among workers.
 
     Args:
-        path: the file, which exists, has its final size, and holds zeros behind its header.
+        path: the file, which exists, has its final size, and holds zeros after its header.
         items: all of its records, in order.
-        first: number of the first, so that results can be told apart.
+        first: number of the first item, to tell results apart.
         overflow, nan: policies of casts.
     """
     tasks: list[Task] = []
@@ -213,7 +213,7 @@ def make_tasks(path: str, items: list[Item], first: int, overflow: str, nan: str
 
 
 def _steps(number: int, item: Item) -> Iterator[Step]:
-    """One step; several for a record so large that more than one worker should have a part of it."""
+    """Yield one step; several for a record that is large enough to be shared among workers."""
     nbytes = item.target_nbytes
     if item.how == CAST:
         count, source_nbytes, target_nbytes = item.count, item.dtype.nbits // 8, item.target.nbits // 8
@@ -231,13 +231,13 @@ def _steps(number: int, item: Item) -> Iterator[Step]:
 
 
 def run_tasks(executor: "Executor | None", tasks: list[Task], done: Callable[[Task, Any], None]) -> None:
-    """Run tasks, and call `done` with each and its result, in order, in this thread.
+    """Run tasks, and call `done` with each task and its result, in order, in this thread.
 
-    After an error, of a task or of `done`, nothing is begun, and what is being written is waited for.
+    After an error, in a task or in `done`, no new task starts, and running ones are waited for.
 
     Args:
-        executor: None for threads (see threads.py) where something is computed; copies are made in this one, because
-            file systems let one writer at a time into a file.
+        executor: None for threads (see threads.py) if something is computed; copies run in this thread, because file
+            systems allow one writer at a time in a file.
     """
     if executor is None:
         computes = any(step.how != COPY for task in tasks for step in task.steps)
@@ -249,7 +249,7 @@ def run_tasks(executor: "Executor | None", tasks: list[Task], done: Callable[[Ta
     futures: list[Future[Any]] = []
     try:
         for task in tasks:
-            futures.append(executor.submit(run_task, task))  # noqa: PERF401  # kept, if one fails
+            futures.append(executor.submit(run_task, task))  # noqa: PERF401  # the list survives if a submit fails
         for task, future in zip(tasks, futures, strict=True):
             done(task, future.result())
     finally:
@@ -262,7 +262,7 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
     """Write the records of a task. Runs in any thread or process.
 
     Returns:
-        What the casts among them met: (number, counts).
+        Counts of the casts among them: (number, counts).
 
     Raises:
         OSError, FormatError: a file cannot be read or written. OverflowError, ValueError: the policies of casts; the
@@ -306,13 +306,13 @@ def write_dense(path: str, item: Item, done: Callable[[int], None]) -> None:
     Args:
         path: the file, which exists and has its final size.
         item: with DENSE.
-        done: told of the bytes of each piece.
+        done: called with the number of bytes of each piece.
 
     Raises:
-        FormatError: parts that do not fit each other. OSError: the file cannot be written.
+        FormatError: parts that do not match. OSError: the file cannot be written.
     """
     dense, nbits = cast("Callable[[], Dense]", item.open)(), item.target.nbits
-    unit = 8 * max(dense.unit, 1)  # elements below 8 bits are packed in whole bytes
+    unit = 8 * max(dense.unit, 1)  # packed elements must fill whole bytes
     part = max(TASK_NBYTES // item.target.numpy.itemsize // unit, 1) * unit
     space = np.empty(min(part, item.count), item.target.numpy)
     fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
@@ -328,7 +328,7 @@ def write_dense(path: str, item: Item, done: Callable[[int], None]) -> None:
 
 
 class _Output:
-    """Gathers small writes to neighbouring places; gaps between them are zero."""
+    """Collects small writes to neighbouring places; gaps between them are zero."""
 
     def __init__(self, fd: int, begin: int) -> None:
         self.fd = fd
@@ -350,7 +350,7 @@ class _Output:
 
     def flush(self) -> None:
         if self._pieces:
-            # One copy in memory: small pieces cost the kernel more each than they cost here.
+            # One copy in memory: a system call per small piece would cost more.
             data = b"".join(self._pieces) if len(self._pieces) > 2 else None
             write_at(self.fd, [data] if data is not None else self._pieces, self._begin)
         self._pieces = []
@@ -358,14 +358,14 @@ class _Output:
 
 
 def _cast(step: Step, source: MappedFile, output: _Output, task: Task) -> CastCounts:
-    """Convert one record, or a part of it, a cache's worth at a time. Holes are zero, and stay holes."""
+    """Convert one record, or a part of it, in cache-sized chunks. Holes are zero and stay holes."""
     dtype, target = DType[step.dtype], DType[step.target]
     source_nbytes, target_nbytes = dtype.nbits // 8, target.nbits // 8
     part = _CAST_NBYTES // max(source_nbytes, target_nbytes)
     out = np.empty(part, target.numpy)
     total = CastCounts()
     output.flush()
-    end = 0  # elements that are done: a range of data may end, and the next begin, in the middle of one
+    end = 0  # elements done: data ranges may begin and end in the middle of an element
     for start, nbytes in data_ranges(source, step.start, step.nbytes):
         done = max(end, (start - step.start) // source_nbytes)
         end = -(-(start - step.start + nbytes) // source_nbytes)
@@ -388,15 +388,15 @@ def _cast(step: Step, source: MappedFile, output: _Output, task: Task) -> CastCo
 
 
 def add_counts(a: CastCounts, b: CastCounts) -> CastCounts:
-    """Return what two parts have met together."""
+    """Return the sum of two parts' counts."""
     return CastCounts(a.overflow + b.overflow, a.nan + b.nan, a.underflow + b.underflow)
 
 
 def data_ranges(mapping: MappedFile, start: int, nbytes: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, nbytes) of what has to be written to a file of zeros: everything but holes of a sparse file.
+    """Yield (start, nbytes) of the bytes to write to a file of zeros: everything but the holes of a sparse file.
 
-    Some file systems have been wrong about data that they had not written yet. So in a file that was changed a short
-    while ago a hole is read all the same, and believed if it is zero.
+    Some file systems have reported unwritten data as holes. So a hole in a recently changed file is read, and skipped
+    only if it is zero.
     """
     end = start + nbytes
     seek_data, seek_hole = getattr(os, "SEEK_DATA", None), getattr(os, "SEEK_HOLE", None)
@@ -407,10 +407,10 @@ def data_ranges(mapping: MappedFile, start: int, nbytes: int) -> Iterator[tuple[
     while start < end:
         try:
             hole = min(os.lseek(mapping.fd, start, seek_hole), end)
-        except OSError:  # not known here
+        except OSError:  # not supported here
             hole = end
         data = _end_of_hole(mapping.fd, hole, end, seek_data)
-        if data <= start:  # somebody is writing to it
+        if data <= start:  # another process is writing to it
             hole = data = end
         if hole > start:
             yield start, hole - start
@@ -424,12 +424,12 @@ def _end_of_hole(fd: int, hole: int, end: int, seek_data: int) -> int:
         return end
     try:
         return min(os.lseek(fd, hole, seek_data), end)
-    except OSError:  # ENXIO: up to the end of the file
+    except OSError:  # ENXIO: a hole up to the end of the file
         return end
 
 
 def _is_zero(fd: int, start: int, nbytes: int) -> bool:
-    """Whether bytes of a file are all there and zero. They are read, not mapped, so that nothing becomes resident."""
+    """Whether all bytes of a range exist and are zero. They are read, not mapped, so no pages become resident."""
     end = start + nbytes
     while start < end:
         data = os.pread(fd, min(len(_ZEROS), end - start), start)

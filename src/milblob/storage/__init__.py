@@ -1,1 +1,1 @@
-"""Bytes in files: mapped, transferred, written whole or not at all, changed through a journal."""
+"""Bytes in files: mapped, transferred, written atomically, changed through a journal."""

@@ -1,9 +1,9 @@
-"""Places that a model names: opened inside the directory that they may not leave, whatever links there are meanwhile.
+"""Opening the files that a model names without ever leaving the model's directory, even if links change meanwhile.
 
-To look where a link leads and then to open it leaves a moment in which the link can be exchanged for another. So what
-decides is the opening itself: one system call that refuses to leave a directory (openat2, Linux 5.6), or one component
-after another, each relative to the directory before it and never through a link that was not read first. Windows has
-neither; there the file that was opened is asked where it is.
+Resolving a link and then opening the result leaves a gap in which the link can be exchanged. So the open itself
+enforces the boundary: either one system call that refuses to leave a directory (openat2, Linux 5.6), or one component
+after another, each opened relative to the directory before it and never through a link that was not read first. Windows
+has neither; there we open the file and then ask the system for its path.
 """
 
 import errno
@@ -22,9 +22,9 @@ _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _LISTED = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _CLOEXEC
 _PASSED = getattr(os, "O_PATH", 0) | _LISTED  # on the way: such a directory need not be readable
-_MAX_LINKS = 40  # of one path, as the kernel has it
-# What openat2 answers where it is missing or forbidden, where a link leads out or is absolute, where somebody renames
-# directories, or where a signal came: going step by step either gets through or says what is wrong.
+_MAX_LINKS = 40  # in one path: the kernel's limit
+# Errors of openat2 after which walking step by step either succeeds or gives the precise reason: the call is missing or
+# forbidden, a link escapes or is absolute, a directory is being renamed, or a signal arrived.
 _UNDECIDED = (
     errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG, errno.EXDEV, errno.EAGAIN, errno.EINTR,
 )  # fmt: skip
@@ -32,14 +32,14 @@ _HAS_DIR_FDS = os.open in os.supports_dir_fd
 
 
 class Location:
-    """Where a model is, or a file or directory in it that it names.
+    """The place of a model, or of a file or directory that the model names.
 
-    `Location(path)` is what a user names: it is opened wherever it leads. `location.beneath(relative)` is what a file
-    in it names: it may be a link, and lead over links, but only to what is inside `location`. A location may be beneath
-    one that is beneath another; then each of them holds.
+    `Location(path)` is a path from the user: it is opened wherever it leads. `location.beneath(relative)` is a path
+    from one of the model's files: it may be a link, and go through links, but must end inside `location`. Locations
+    nest: a location beneath a location that is itself beneath another must stay inside both.
 
     Attributes:
-        path: with links unresolved, so that messages show what the user knows. It is not to be opened: `open` does.
+        path: with links unresolved, so that messages show what the user knows. Not for opening: use `open`.
     """
 
     __slots__ = ("_outer", "_parts", "_relative", "path")
@@ -51,10 +51,10 @@ class Location:
         self._parts: list[str] = []
 
     def beneath(self, relative: str) -> "Location":
-        """Return the place of a path from a file, with slashes of either kind; nothing is looked at yet.
+        """Return the location of a path from a file, with slashes of either kind; does not touch the file system.
 
         Raises:
-            ResolveError: an absolute path, or one with "..", a drive, a NUL, or half of a surrogate pair.
+            ResolveError: an absolute path, or one with "..", a drive, a NUL, or an unpaired surrogate.
         """
         parts = relative.replace("\\", "/").split("/")
         if relative[:1] in ("/", "\\") or ".." in parts or "\0" in relative or any(part[1:2] == ":" for part in parts):
@@ -71,26 +71,26 @@ class Location:
         return found
 
     def entry(self, path: str) -> "Location":
-        """Return the place of something below that the file system has named: any character may be in its name."""
+        """Return the location of an entry whose name came from the file system: it may contain any character."""
         found = Location(os.path.join(self.path, path))
         found._outer, found._relative = self, path
         found._parts = _components(path)
         return found
 
     def parent(self) -> "Location":
-        """Return the directory that it is in, beneath the same place."""
+        """Return the location of its directory, beneath the same root."""
         if self._outer is None:
             return Location(os.path.dirname(self.path) or ".")
         return self._outer.beneath("/".join(self._parts[:-1]))
 
     def open(self, flags: int = OPEN_FLAGS) -> int:
-        """Open it; return a descriptor, which is the caller's.
+        """Open it and return a file descriptor, which the caller owns.
 
         Args:
-            flags: of `os.open`; none that creates.
+            flags: as for `os.open`; none that creates a file.
 
         Raises:
-            ResolveError: it leads outside. OSError: it cannot be opened.
+            ResolveError: it escapes. OSError: it cannot be opened.
         """
         outer = self._outer
         if outer is None:
@@ -111,7 +111,7 @@ class Location:
             os.close(directory)
 
     def _walk(self, root: int, flags: int) -> int:
-        """Open it component by component, none of them a link when it is opened."""
+        """Open it component by component; no component is a link at the moment it is opened."""
         opened: list[int] = []  # the directories from root on
         parts = self._parts[::-1]  # still to go, the next one last
         links = 0
@@ -128,7 +128,7 @@ class Location:
                 try:
                     fd = os.open(part, (_PASSED if parts else flags) | _NO_LINK, dir_fd=here)
                 except OSError as error:
-                    # A link; or it was one, or no directory is: that shows when it is tried again.
+                    # A link, or it was one, or not a directory: trying again tells which.
                     if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK) or links == _MAX_LINKS:
                         raise OSError(error.errno, error.strerror, self.path) from None
                     links += 1
@@ -149,15 +149,15 @@ class Location:
                 os.close(fd)
 
     def _real_parts(self, links: int) -> list[str]:
-        """Return where it really is, as components from the root, the first last. The walk does not rely on it."""
+        """Return its real path as components from the root, in reverse. The walk does not rely on it."""
         root, real = os.path.realpath(self._root()), os.path.realpath(self.path)
         if not _is_inside(real, root) or links > _MAX_LINKS:
             self._refuse(real)
         return _components(os.path.relpath(real, root))[::-1]
 
     def _open_and_compare(self, flags: int) -> int:
-        """Open it, and refuse what was opened if it is outside: for where no directory can be held."""
-        self.real()  # what leads out is not even opened, unless it is made to meanwhile
+        """Open it, then refuse the opened file if it is outside: for systems where a directory cannot be held open."""
+        self.real()  # do not even open what escapes, unless a link changes after this
         fd = os.open(self.path, flags)
         try:
             real, outer = final_path(fd), self._outer
@@ -171,10 +171,10 @@ class Location:
         return fd
 
     def real(self) -> str:
-        """Return its path with all links followed: what tells whether two places are one file. It need not exist.
+        """Return its path with all links followed: equal for two locations of one file. It need not exist.
 
         Raises:
-            ResolveError: it leads outside.
+            ResolveError: it escapes.
         """
         real, outer = _real(self.path), self._outer
         while outer is not None:
@@ -184,7 +184,7 @@ class Location:
         return real
 
     def names(self) -> list[tuple[str, bool]]:
-        """Return (name, is a directory and no link) of everything in this directory, in order of names.
+        """Return (name, is a directory and not a link) for every entry of this directory, sorted by name.
 
         Raises:
             As `open`.
@@ -213,9 +213,9 @@ class Location:
 
 
 class Directory:
-    """A directory that is held open: what is done to names in it is done there, wherever its own path leads meanwhile.
+    """A directory held open: operations on names act in this directory, even if its path leads elsewhere meanwhile.
 
-    A context manager. Names are those of entries, without a slash.
+    A context manager. Names are plain entry names, without a slash.
 
     Attributes:
         fd: of the directory; -1 where no directory can be held.
@@ -264,7 +264,7 @@ class Directory:
 
 
 def join_relative(root: str, relative: str) -> str:
-    """Join a path from a file, with slashes of either kind, to a directory."""
+    """Join a directory and a relative path from a file, with slashes of either kind."""
     return os.path.join(root, *_components(relative.replace("\\", "/")))
 
 
@@ -273,7 +273,7 @@ def _components(path: str) -> list[str]:
 
 
 def _real(path: str) -> str:
-    """`os.path.realpath`, in a sixth of the time where the system knows and the path exists."""
+    """`os.path.realpath`, six times faster where the system can tell and the path exists."""
     try:
         return paths.asked(path) or os.path.realpath(path)
     except (OSError, ValueError):
@@ -285,7 +285,7 @@ def _is_inside(real: str, root: str) -> bool:
 
 
 def _link(name: str, directory: int) -> str | None:
-    """Where a link in a directory leads; None if it is none."""
+    """Return where a link in a directory leads, or None if the entry is not a link."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:
@@ -295,7 +295,7 @@ def _link(name: str, directory: int) -> str | None:
 
 
 def final_path(fd: int) -> str:
-    """Where an open file is, all links followed. Windows knows; Linux too, as far as /proc is there (for tests)."""
+    """Return the path of an open file, all links followed. For Windows; also Linux with /proc (for tests)."""
     if sys.platform != "win32":
         return os.readlink(f"/proc/self/fd/{fd}")
     import ctypes

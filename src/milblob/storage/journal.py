@@ -1,12 +1,12 @@
-"""Changes inside files that are done whole or not at all: a redo journal.
+"""Atomic changes inside files: a redo journal.
 
-`commit` writes everything that is to change to one new file, the journal, which exists only when it is complete; then
-it changes the files in place; then it removes the journal. A process that dies on the way leaves a journal, and whoever
-opens the model next does the rest (`recover`). The cost is that of the changed bytes, not of the files.
+`commit` writes all changes to one new file, the journal, which appears only when it is complete. It then changes the
+files in place and removes the journal. If the process dies on the way, the journal remains, and the next process that
+opens the model completes the change (`recover`). The cost is that of the changed bytes, not of the files.
 
-A journal may come with a model from anywhere, so that it is as little trusted as the model: `recover` changes only the
-files that its caller names, each only inside its bounds, and nothing at all if anything in the journal is wrong, or if
-somebody may have written it who may not write to the files. pending.py says where journals are and what is in them.
+A journal may arrive with a model from anywhere, so it is trusted as little as the model. `recover` changes only the
+files that its caller names, each only within its bounds. It changes nothing if anything in the journal is wrong, or if
+the journal may come from a user who may not write to the files. pending.py: where journals are and what is in them.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ def _nothing() -> None:
 
 
 class Patch(NamedTuple):
-    """Bytes to put inside a file, which keeps its size.
+    """Bytes to write inside a file; its size stays the same.
 
     Attributes:
         path: of the file, relative to the root of the model, with "/".
@@ -81,11 +81,11 @@ class Replacement(NamedTuple):
 
 
 class CommitProgress:
-    """How far a commit came, for who gets an exception from it.
+    """How far a commit got, for a caller that handles its exception.
 
     Attributes:
-        is_published: the change may be in the files or in a journal: what is known of them is not true any more, and
-            nothing else may be written before the model is opened again.
+        is_published: the change may be in the files or in a journal. What was known of the files no longer holds, and
+            nothing more may be written until the model is opened again.
     """
 
     is_published = False
@@ -102,27 +102,27 @@ def commit(
     fds: Mapping[str, int] | None = None,
     progress: CommitProgress | None = None,
 ) -> set[str]:
-    """Change the files of a model, all of them or none.
+    """Change the files of a model, all or none.
 
     Args:
         root, base: of the model, as `pending.place` gives them. All paths are relative to the root. The caller holds
             the lock of the model.
-        patches: changed in place, so that views of these bytes show the new values. Only a file that has another hard
-            link is replaced by a changed copy, because the other name stands for something else.
-        replacements: files that get new contents under the same name; views keep the old ones. None of them may be
+        patches: changed in place, so that views of these bytes show the new values. A file that has another hard link
+            is replaced by a changed copy instead, because the other name stands for a file of its own.
+        replacements: files that get new contents under the same name; views keep the old contents. None of them may be
             patched too.
         fds: path -> descriptor, open for writing, whose `lock` the caller holds. The other files are locked meanwhile.
-        progress: is told how far this came.
+        progress: updated with how far the commit got.
 
     Returns:
-        Paths that lead to new files now.
+        Paths that now lead to new files.
 
     Raises:
-        ValueError: a patch that leads out of its file.
+        ValueError: a patch that reaches outside its file.
         BlockingIOError: another writer has the lock of a file.
-        FormatError: an earlier change of one of the files was interrupted, and has to be completed first.
-        OSError: whatever the system says. As long as there is no journal nothing has changed. If there is one, the
-            change is not lost: it is done when the model is opened the next time.
+        FormatError: an earlier change of one of the files was interrupted and must be completed first.
+        OSError: from the system. If there is no journal yet, nothing has changed. If there is one, the change is not
+            lost: it is completed when the model is opened the next time.
     """
     progress = progress or CommitProgress()
     by_path: dict[str, list[Patch]] = {}
@@ -140,14 +140,14 @@ def commit(
             elif not is_named(held[path], full):
                 words = "file: expected the one that was opened, got another by that name"
                 raise FormatError(words, file=full)
-            sweep_staged(full)  # refuses a file that a journal is for, which nobody else can write while it is locked
+            sweep_staged(full)  # refuses a file with a journal; no one else can write one while we hold the lock
         for path in list(by_path):
             status = os.fstat(held[path])
             for patch in by_path[path]:
                 _require_inside(path, patch.offset, memoryview(patch.data).nbytes, status.st_size)
             if status.st_nlink > 1:
                 new.append(Replacement(path, _copier(held[path], by_path.pop(path))))
-        if not by_path and len(new) == 1:  # one rename is whole by itself
+        if not by_path and len(new) == 1:  # one rename is atomic by itself
             _replace(join(root, new[0].path), held[new[0].path], new[0].write, progress)
             return {new[0].path}
         entries = []
@@ -171,7 +171,7 @@ def commit(
 
 
 def _finish(found: Pending, held: Mapping[str, int]) -> None:
-    """Do what the journal says, from its own bytes: patches may be views of what is about to change. Then remove it."""
+    """Apply the journal from its own bytes, since patches may be views of the bytes about to change. Then remove it."""
     try:
         with Journal(found.path) as journal:
             _apply(found.root, journal.entries, held)
@@ -198,13 +198,13 @@ def _replace(target: str, old: int, write: Callable[[int], object], progress: Co
         raise
     try:
         new.commit()
-    except BaseException:  # which may be said of the sync after the renaming, or of a renaming that was done
+    except BaseException:  # may come from the sync after the rename, or from a rename that succeeded
         progress.is_published = _may_be(target, inode)
         raise
 
 
 def _may_be(path: str, inode: int) -> bool:
-    """Whether a name may lead to a file; True if nobody knows."""
+    """Return whether a name may lead to a file; True if that cannot be told."""
     try:
         status = paths.status(path, follow=False)
     except OSError:
@@ -242,7 +242,7 @@ def _stage(root: str, replacement: Replacement, old: int) -> Entry:
 
 
 def _directory_of(root: str, path: str) -> Directory:
-    """Hold the directory of a file that is given relative to the root: it is below the root, whatever links there are.
+    """Hold the directory of a file, given relative to the root, open: below the root, whatever links there are.
 
     Raises:
         ResolveError: it is not. OSError: it cannot be opened.
@@ -256,10 +256,10 @@ def _sync_names(directory: Directory) -> None:
 
 
 def _mode_like(fd: int, old: os.stat_result) -> int:
-    """Give what replaces a file its owner and group as far as this process may; return the permissions for it.
+    """Give the new file the owner and group of the one it replaces, where allowed; return the permissions to set.
 
-    Root may, and who only reads a model as root must not take its files from their owner. Permissions are those of the
-    file, but nothing for the group if that is another one.
+    Root is allowed to: a root process that only reads a model must not take its files from their owner. The permissions
+    are those of the old file, but none for the group if the group could not be kept.
     """
     for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
         with contextlib.suppress(OSError):
@@ -287,7 +287,7 @@ def _write_journal(
 ) -> None:
     new = NewFile(found.path, force=False, locked=True)
     try:
-        if hasattr(os, "fchmod"):  # whoever may read all of what changes may read it; nobody else may write to it
+        if hasattr(os, "fchmod"):  # readable for those who may read all changed files; writable for the owner only
             readers = _OTHERS_READ
             for entry in entries:
                 readers &= os.fstat(held[entry.path]).st_mode
@@ -307,17 +307,17 @@ def _write_journal(
     try:
         new.commit()
     except BaseException:
-        # It may have its name, and fail only to have it on the disk. If it cannot be taken back it counts.
+        # The rename may have succeeded and only its sync failed. If it cannot be undone, it counts.
         status = paths.status(found.path, follow=False)
         if status is not None and status.st_ino == inode:
             os.unlink(found.path)
-            sync_directory(found.root)  # before anything that it needs is removed
+            sync_directory(found.root)  # before any file that it needs is removed
         progress.is_published = False
         raise
 
 
 def _apply(root: str, entries: list[Entry], fds: Mapping[str, int]) -> None:
-    """Do what the entries say. It can be done again, from any point, with the same result."""
+    """Apply the entries. Idempotent: can be repeated from any point with the same result."""
     changed = set()
     for entry in entries:
         if entry.kind == PATCH:
@@ -337,7 +337,7 @@ def _apply(root: str, entries: list[Entry], fds: Mapping[str, int]) -> None:
 
 
 def _copier(old: int, patches: list[Patch]) -> Callable[[int], None]:
-    """Return what writes the contents of an open file, patched."""
+    """Return a function that writes the contents of an open file with the patches applied."""
 
     def write(fd: int) -> None:
         with io.FileIO(old, closefd=False) as file:
@@ -357,17 +357,17 @@ def _copier(old: int, patches: list[Patch]) -> Callable[[int], None]:
 
 
 def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> None:
-    """Do the rest of a commit that was interrupted, or wait for one to end.
+    """Complete a commit that was interrupted, or wait for a running one to end.
 
     Args:
         found: the journal, which may be gone by now.
-        changeable: called with the path of the model, gives the real paths of the files that its journal may change.
+        changeable: called with the path of the model, returns the real paths of the files that its journal may change.
 
     Raises:
-        FormatError: a broken journal, one that would change anything else, one of somebody else's, or a file that is
-            neither the old one nor the new one. Nothing has been changed.
+        FormatError: a broken journal, one that would change another file, one from another user, or a file that matches
+            neither the old contents nor the new. Nothing has been changed.
         BlockingIOError: a writer has held the lock for ten seconds.
-        OSError: it cannot be done here, such as where nothing may be written; the message says what to do.
+        OSError: it cannot be done here, for example on a read-only file system; the message says what to do.
     """
     try:
         with contextlib.ExitStack() as stack:
@@ -378,7 +378,7 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Non
                 model = found.root
             if not _wait(stack, model, found.path, fds):
                 return
-            sweep(found.root)  # a temporary name of the journal itself, where the system makes them by linking
+            sweep(found.root)  # the journal's own temporary name, where the system creates files by linking
             journal = stack.enter_context(Journal(found.path))
             if journal.status.st_nlink > 1:
                 words = f"journal: expected a file of one name, got {journal.status.st_nlink} hard links to it"
@@ -393,14 +393,14 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Non
             _redo(stack, found, journal, fds)
             os.unlink(found.path)
             sync_directory(found.root)
-    except ResolveError as error:  # since it was looked at
+    except ResolveError as error:  # it changed since we looked
         words = f"journal: expected changes of files below {found.root} only, got one that is led out ({error.what})"
         raise FormatError(words, file=found.path) from error
     except FormatError:
         raise
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not paths.is_there(found.path):
-            return  # somebody else has completed it
+            return  # another process has completed it
         words = (
             f"journal of an interrupted change: expected to complete it where the model may be written, got "
             f"{error.strerror or error}; open it once as somebody who may write to it, or copy it to such a place"
@@ -409,7 +409,7 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Non
 
 
 def _wait(stack: contextlib.ExitStack, model: str, path: str, fds: dict[str, int]) -> bool:
-    """Take the lock of a model; False if a living writer has completed its commit meanwhile."""
+    """Take the lock of a model; return False if a running writer has completed its commit meanwhile."""
     end = time.monotonic() + _WAIT_S
     while paths.is_there(path):
         try:
@@ -460,7 +460,7 @@ def _redo(stack: contextlib.ExitStack, found: Pending, journal: Journal, held: M
     except BaseException:
         _remove_staged(found.root, made)
         raise
-    for entry in made:  # also of a recovery that was killed: no staged file of these is needed by now
+    for entry in made:  # includes those of a killed recovery: these staged files are no longer needed
         with contextlib.suppress(OSError), _directory_of(found.root, entry.path) as directory:
             for name in directory.names():
                 if is_staged(name, os.path.basename(entry.path)):
@@ -468,10 +468,10 @@ def _redo(stack: contextlib.ExitStack, found: Pending, journal: Journal, held: M
 
 
 def _is_to_do(found: Pending, entry: Entry, target: int) -> bool:
-    """Whether a file still has to be replaced; if not, it is the new one, byte for byte.
+    """Return whether a file still has to be replaced; if not, it is the new one, byte for byte.
 
     Raises:
-        FormatError: what it is to be replaced by is missing or another, or may be somebody else's.
+        FormatError: its replacement is missing, is another file, or may come from another user.
     """
     name, digest = _staged(entry), bytes(entry.data[:DIGEST_NBYTES])
     try:
@@ -505,10 +505,10 @@ def _is_to_do(found: Pending, entry: Entry, target: int) -> bool:
 
 
 def _require_trusted(status: os.stat_result, target: os.stat_result, found: Pending, name: str, path: str) -> None:
-    """Refuse what somebody may have written who may not write to the file that it would change.
+    """Refuse a file that may come from a user who may not write to the file that it would change.
 
     Raises:
-        FormatError: it belongs neither to the owner of that file nor to this process, or more users may write to it.
+        FormatError: it belongs neither to the owner of that file nor to this process, or other users may write to it.
     """
     if not hasattr(os, "geteuid"):
         return
@@ -548,7 +548,7 @@ def _require_sound(found: Pending, entry: Entry, changeable: Collection[str]) ->
 
 
 def _staged(entry: Entry) -> str:
-    """Return the name of what a replacement puts in place, in the same directory."""
+    """Return the name of the new file that a replacement moves into place, in the same directory."""
     return bytes(memoryview(entry.data)[DIGEST_NBYTES:]).decode()
 
 
@@ -561,7 +561,7 @@ def _require_inside(path: str, offset: int, nbytes: int, file_nbytes: int) -> No
 
 @contextlib.contextmanager
 def _locked(path: str, root: str) -> Iterator[int]:
-    """Open a file below the root of a model for writing, and lock it; `path` has no links, or has come to have some."""
+    """Open a file below the root of a model for writing and lock it; `path` had no links when it was resolved."""
     fd = Location(root).entry(os.path.relpath(path, root)).open(_FLAGS)
     try:
         lock(fd, path)

@@ -1,4 +1,4 @@
-"""Files and buffers as one thing: held, mapped read-only or read, checked for shrinking."""
+"""Files and buffers behind one interface: held, mapped read-only or read into memory, checked for shrinking."""
 
 import contextlib
 import io
@@ -26,20 +26,20 @@ LFS_PREFIX = b"version https://git-lfs.github.com/spec/"
 class MappedFile:
     """The bytes of one file or buffer, read-only, for as long as this object or an array over it lives.
 
-    A file is memory-mapped: nothing is read before it is touched. If another process truncates the file, touching the
-    lost pages of an array that was handed out before kills the process with SIGBUS; no library can promise otherwise.
-    `check_size` notices it before anything new is handed out. With `is_mapped=False` the file is read into memory,
-    once and whole: nothing that happens to it later matters, and each array over it keeps all of that memory.
+    A file is memory-mapped: a page is read from disk when it is first touched. If another process truncates the file,
+    touching the lost pages of an existing array kills the process with SIGBUS; no library can prevent that.
+    `check_size` detects it before any new array is returned. With `is_mapped=False` the whole file is read into memory
+    once: later changes of the file do not matter, and each array over it keeps all of that memory.
 
-    Threads may share it, and one may close it while others read: these then have what they asked for, or a ValueError
-    that says that the file is closed.
+    Threads may share it, and one may close it while others read: each of these gets its values, or a ValueError that
+    says that the file is closed.
 
     Attributes:
         buffer: what `_codec` reads from and arrays are made over; None after close.
         name: the path as given, or None for memory.
-        fd: an own descriptor of the file, for positioned reads; -1 for memory, for what was read, and after close.
-            Where another thread may close, it is only to be used inside `held`: the system gives the number to the next
-            file that is opened.
+        fd: its own descriptor of the file, for positioned reads; -1 for memory, for a file that was read whole, and
+            after close. Where another thread may close, use it only inside `held`: after a close the system reuses the
+            number for the next file.
     """
 
     __slots__ = ("_lock", "_mmap", "_users", "buffer", "fd", "name")
@@ -49,15 +49,15 @@ class MappedFile:
 
         Args:
             source: str or PathLike, opened wherever it leads; a Location, which stays inside its model; an open binary
-                file, or any object with `read` and `seek`; or any C-contiguous buffer, which is used where it lies and
-                must not change. A file object that is no plain file is read whole.
-            name: what messages call it.
-            is_mapped: map files; else read them into memory of this object's own. A buffer is used where it lies.
+                file, or any object with `read` and `seek`; or any C-contiguous buffer, which is not copied and must
+                not change. A file object that is not a plain file is read whole.
+            name: the name for messages.
+            is_mapped: map files; else read them into private memory. A buffer is never copied.
 
         Raises:
-            OSError: the file cannot be opened or read. ResolveError: a Location that leads out.
-            FormatError: not a regular file, a Git LFS pointer, or it became shorter while it was read.
-            BufferError: a strided buffer. TypeError: nothing of all that.
+            OSError: the file cannot be opened or read. ResolveError: a Location that escapes.
+            FormatError: not a regular file, a Git LFS pointer, or it shrank while it was read.
+            BufferError: a strided buffer. TypeError: any other object.
         """
         self._mmap: mmap.mmap | None = None
         self._lock = threading.Lock()
@@ -88,7 +88,7 @@ class MappedFile:
             raise FormatError(self._lfs_words(bytes(data)), offset=0, file=self.name, code="lfs-pointer")
 
     def _of_file_object(self, source: Any, take: Callable[[], Any]) -> Any:
-        # Only a plain file may be mapped in its place: gzip's also have a descriptor, of the compressed file.
+        # Map only plain files: a gzip file object has a descriptor too, but of the compressed file.
         plain = getattr(source, "file", source)  # what tempfile wraps
         if not isinstance(getattr(plain, "raw", plain), io.FileIO):
             source.seek(0)
@@ -113,8 +113,8 @@ class MappedFile:
 
     def _read(self) -> Any:
         nbytes, done = self._file_nbytes(), 0
-        # Memory of its own mapping: not zeroed by hand, given back as soon as the last array is gone, and in huge pages
-        # where the kernel has them, since touching it first costs more than reading.
+        # An anonymous mapping: not zeroed by us, released with the last array, and in huge pages where the kernel has
+        # them, since the first touch costs more than reading.
         memory: Any = mmap.mmap(-1, nbytes) if nbytes > 0 else b""
         if nbytes > 0 and hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ class MappedFile:
             while done < nbytes and (some := file.readinto(view[done:])):
                 done += some
             file.seek(position)
-        self.__del__()  # what is read later must come from here, and not from a file that may have changed
+        self.__del__()  # later reads must come from this memory, not from a file that may have changed
         if done < nbytes:
             words = f"size: expected {nbytes} bytes as when it was opened, got {done}"
             raise FormatError(words, offset=done, file=self.name)
@@ -155,12 +155,12 @@ class MappedFile:
             FormatError: the file has shrunk since it was opened.
         """
         buffer = self.live()
-        mapped = self._mmap  # another thread may close
+        mapped = self._mmap  # another thread may close it
         if mapped is not None:
             try:
                 now = mapped.size()
             except (ValueError, OSError):
-                self.live()  # says so, if it was closed meanwhile
+                self.live()  # raises if it was closed meanwhile
                 raise
             if now < buffer.nbytes:
                 self.live()
@@ -170,14 +170,14 @@ class MappedFile:
         return buffer
 
     def read_at(self, offsets: list[int], nbytes: int) -> bytes | None:
-        """Read `nbytes` at each of the offsets from the file itself, one run after another.
+        """Read `nbytes` at each of the offsets from the file itself, one after another.
 
-        Through the mapping each of them would be a page fault that maps the cached pages around it; a positioned read
-        maps nothing (bench/bench_load.py shows what stays resident).
+        Through the mapping, each would be a page fault that maps the cached pages around it; a positioned read maps
+        nothing (bench/bench_load.py shows what stays resident).
 
         Returns:
-            The bytes; None where they can only be had through the mapping: a buffer, a platform without positioned
-            reads, an offset outside the file, a file that has shrunk.
+            The bytes; None where only the mapping can give them: a buffer, a platform without positioned reads, an
+            offset outside the file, a file that has shrunk.
         """
         last = self.live().nbytes - nbytes
         with self.held() as fd:
@@ -188,7 +188,7 @@ class MappedFile:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[int]:
-        """Yield `fd`, which stays open until this ends, whoever closes; -1 if there is none.
+        """Yield `fd`, which stays open until the block ends, even if another thread closes; -1 if there is none.
 
         Raises:
             ValueError: it is closed.
@@ -204,30 +204,30 @@ class MappedFile:
                 self._drop()
 
     def expect_random(self, random: bool) -> None:
-        """Advise the kernel of the reads to come: a little here and there, or (False) whole arrays.
+        """Tell the kernel which reads to expect: small scattered ones, or (False) whole arrays.
 
-        Listing touches 64 bytes per record; with default read-ahead a cold file is mostly read for nothing.
+        Listing touches 64 bytes per record; with default read-ahead, most of a cold file would be read for nothing.
         """
         mapped = self._mmap
         if mapped is not None and hasattr(mapped, "madvise"):
             try:
                 mapped.madvise(mmap.MADV_RANDOM if random else mmap.MADV_NORMAL)
             except ValueError:
-                self.live()  # says so, if it was closed meanwhile
+                self.live()  # raises if it was closed meanwhile
                 raise
 
     def close(self) -> None:
-        """Let go of the bytes. Arrays over them stay valid and keep the mapping until the last of them is gone."""
+        """Release the bytes. Arrays over them stay valid and keep the mapping until the last of them is gone."""
         with self._lock:
             self.buffer = None
             mapped, self._mmap = self._mmap, None
             self._drop()
         if mapped is not None:
-            with contextlib.suppress(BufferError):  # arrays are alive: unmapped when they are gone
+            with contextlib.suppress(BufferError):  # arrays still use it: unmapped when they are gone
                 mapped.close()
 
     def _drop(self) -> None:
-        """Close the descriptor, if nobody uses it or will."""
+        """Close the descriptor if no one uses it now or will later."""
         if self.buffer is None and not self._users:
             self.__del__()
 

@@ -1,8 +1,8 @@
-"""Output that appears whole or not at all, and the lock that keeps two writers apart.
+"""Atomic output, and the lock that keeps two writers apart.
 
-New bytes go to a temporary name in the directory of the final one (or to none at all, where the system can do that),
-are synced, and take the final name in one step. Whoever dies on the way leaves the old state; what a killed process
-leaves under a temporary name is removed by the next one that writes to that directory (`sweep`).
+New bytes go to a temporary name in the directory of the final one (or to a file without a name, where the system
+supports that), are synced, and take the final name in one step. A process that dies on the way leaves the old state.
+The next process that writes to that directory removes the temporary files of killed ones (`sweep`).
 """
 
 import contextlib
@@ -36,26 +36,26 @@ class NewFile:
 
     Args:
         path: the final name. A symbolic link is followed: what it points to is replaced, the link stays.
-        force: replace a file that exists. Its other links, and views of its bytes, keep what they have.
-        sync: have the bytes on the disk before the name changes; without it a power failure may lose both.
-        locked: the caller holds the `lock` of the file that is replaced, and knows that no journal is for it; else the
-            lock is taken for the moment of replacing, and a journal refused.
+        force: replace a file that exists. Its other hard links, and views of its bytes, keep the old contents.
+        sync: write the bytes to disk before the name changes; without it, a power failure may lose old and new.
+        locked: the caller holds the `lock` of the file to be replaced and knows that it has no journal; else the lock
+            is taken while replacing, and a journal is refused.
 
     Attributes:
         fd: descriptor for reading and writing, at the beginning of an empty file. Closed by `commit` and `discard`.
         path: the final name, links resolved.
 
-    An exception in the block leaves everything as it was. On Linux the file has no name before it is complete, so that
-    not even kill -9 leaves anything; elsewhere it has a temporary one (see `sweep`). Permissions are those of the file
-    that is replaced, else as the umask says.
+    An exception in the block leaves everything as it was. On Linux the file has no name until it is complete, so not
+    even kill -9 leaves anything; elsewhere it has a temporary name (see `sweep`). Permissions are those of the replaced
+    file, else those of the umask.
 
     Raises:
-        FileExistsError: `path` exists and `force` is False; or is no regular file. (Also from `commit`, if it was made
-            meanwhile.)
+        FileExistsError: `path` exists and `force` is False, or it is not a regular file. (Also from `commit`, if it was
+            created meanwhile.)
         FileNotFoundError: there is no such directory.
         BlockingIOError: from `commit`: another writer has the lock of the file to be replaced.
-        FormatError: a change of that file was interrupted, and has to be completed first.
-        OSError: whatever the system says.
+        FormatError: a change of that file was interrupted and must be completed first.
+        OSError: from the system.
     """
 
     def __init__(self, path: str, *, force: bool = True, sync: bool = True, locked: bool = False) -> None:
@@ -66,13 +66,13 @@ class NewFile:
         self._force, self._sync, self._locked = force, sync, locked
         directory = os.path.dirname(self.path) or "."
         sweep(directory)
-        # Not more readable than the file it replaces, from the first byte on.
+        # From the first byte on, no more readable than the file that it replaces.
         self.fd, self._name = _create_file(directory, 0o666 if old is None else 0o600)
         if old is not None and hasattr(os, "fchmod"):
             os.fchmod(self.fd, stat.S_IMODE(old.st_mode))
 
     def commit(self) -> None:
-        """Give the file its name. If that fails, everything is as it was, and this object is done with too."""
+        """Give the file its name. On failure everything is as it was, and this object cannot be used again."""
         try:
             if self._sync:
                 sync(self.fd)
@@ -96,7 +96,7 @@ class NewFile:
             sync_directory(os.path.dirname(self.path))
 
     def discard(self) -> None:
-        """Leave everything as it was. Does nothing after `commit`, or the second time."""
+        """Leave everything as it was. Does nothing after `commit` or when called again."""
         self._close()
         name, self._name = self._name, None
         if name is not None and self._pid == os.getpid():  # a forked process has a copy of this object
@@ -130,22 +130,22 @@ class NewDirectory:
 
     Args:
         path: the final name; of a symbolic link, what it points to is replaced.
-        replace: `path` may exist, and is replaced with all that is in it. Which ones may be is the caller's rule.
+        replace: `path` may exist, and is replaced with everything in it. The caller decides which ones may be.
         locked: the caller holds the `lock` of the directory that is replaced.
 
     Attributes:
-        name: the temporary directory, beside the final one, empty at first. To be filled with files and directories.
+        name: the temporary directory beside the final one, empty at first. Fill it with files and directories.
         path: the final name, links resolved.
 
-    `commit` syncs every file and directory in it. A directory that is replaced is exchanged for the new one in a single
-    step (Linux, macOS) and then removed. Where the system has no such step, the old one is renamed to `.milblob-*.old`
-    first; a process that is killed at that moment leaves both, whole, but none under the final name.
+    `commit` syncs every file and directory in it. It exchanges the replaced directory for the new one in a single step
+    (Linux, macOS) and then removes the old one. Where the system has no such step, the old one is first renamed to
+    `.milblob-*.old`; a process killed at that moment leaves both directories complete, neither under the final name.
 
     Raises:
         FileExistsError: `path` exists and `replace` is False, or is no directory.
-        FileNotFoundError: there is no directory to make it in.
+        FileNotFoundError: the directory to create it in does not exist.
         BlockingIOError: from `commit`: another writer has the lock of the directory to be replaced.
-        OSError: whatever the system says.
+        OSError: from the system.
     """
 
     def __init__(self, path: str, *, replace: bool = False, locked: bool = False) -> None:
@@ -165,13 +165,13 @@ class NewDirectory:
         self.name, self._fd = _create_directory(parent, 0o777 if old is None else 0o700)
 
     def commit(self) -> None:
-        """Give the directory its name. If that fails, everything is as it was, and this object is done with too."""
+        """Give the directory its name. On failure everything is as it was, and this object cannot be used again."""
         try:
             sync_tree(self.name)
             if self._mode is not None:
                 os.chmod(self.name, self._mode)
                 if self._fd >= 0:
-                    sync(self._fd)  # else a power failure might leave the new directory with the permissions of a draft
+                    sync(self._fd)  # else a power failure might leave the new directory with temporary permissions
             with _locked(self.path, self._locked):
                 old = self._take_name()
                 try:
@@ -188,7 +188,7 @@ class NewDirectory:
         self.discard()
 
     def _take_name(self) -> str:
-        """Put the new directory in its place; return where the old one is now, or ""."""
+        """Move the new directory into place; return the current path of the old one, or ""."""
         if not (self._replace and paths.is_directory(self.path)):
             os.rename(self.name, self.path)
             return ""
@@ -197,7 +197,7 @@ class NewDirectory:
             return self.name
         if code not in _CANNOT:
             raise OSError(code, os.strerror(code), self.path)
-        aside = self.name.removesuffix(SUFFIX) + ".old"  # `sweep` must not take it for something unfinished
+        aside = self.name.removesuffix(SUFFIX) + ".old"  # `sweep` must not take it for an unfinished directory
         os.rename(self.path, aside)
         try:
             os.rename(self.name, self.path)
@@ -208,7 +208,7 @@ class NewDirectory:
 
     def _give_back(self, old: str) -> None:
         """Undo `_take_name`."""
-        name, self.name = self.name, ""  # if this fails, what has that name is not to be removed
+        name, self.name = self.name, ""  # if this fails, whatever has that name must not be removed
         if old == name:
             if exchange(os.fsencode(name), os.fsencode(self.path)) != 0:
                 return
@@ -219,7 +219,7 @@ class NewDirectory:
         self.name = name
 
     def discard(self) -> None:
-        """Leave everything as it was. Does nothing after `commit`, or the second time."""
+        """Leave everything as it was. Does nothing after `commit` or when called again."""
         name, self.name = self.name, ""
         is_ours = self._pid == os.getpid()  # a forked process has a copy of this object
         if name and is_ours:
@@ -247,10 +247,10 @@ class NewDirectory:
 
 @contextlib.contextmanager
 def whole_file(path: str, force: bool = False, *, locked: bool = False) -> Iterator[str]:
-    """Give a name to write to; on success that file becomes `path`, on failure nothing is left.
+    """Yield a name to write to; on success that file becomes `path`, on failure nothing is left.
 
-    For libraries that want a name and no descriptor, and may themselves rename something to it: the name is in a
-    temporary directory, beside the final one. Everything else as for `NewFile`.
+    For libraries that need a name rather than a descriptor, and may themselves rename a file to it: the name is in a
+    temporary directory beside the final one. Everything else is as for `NewFile`.
 
     Raises:
         As `NewFile`.
@@ -265,7 +265,7 @@ def whole_file(path: str, force: bool = False, *, locked: bool = False) -> Itera
         name = os.path.join(directory, os.path.basename(target))
         yield name
         with _opened(name) as handle:
-            os.chmod(name, mode)  # before it is synced: permissions are lost in a power failure as bytes are
+            os.chmod(name, mode)  # before it is synced: a power failure loses permissions just like bytes
             sync(handle)
         _move(name, target, force, locked)
     finally:
@@ -279,17 +279,17 @@ def whole_file(path: str, force: bool = False, *, locked: bool = False) -> Itera
 
 
 def lock(fd: int, path: str) -> None:
-    """Take the writers' lock of a file or directory until the descriptor is closed. It never waits.
+    """Take the writers' lock of a file or directory until the descriptor is closed. Never waits.
 
-    The lock is advisory: it keeps writers of milblob apart, not readers, and no other program.
+    The lock is advisory: it keeps milblob's writers apart, not readers or other programs.
 
     Args:
         fd: an open descriptor of it.
-        path: its name, which must still lead there once the lock is held.
+        path: its name, which must still lead there when the lock is held.
 
     Raises:
         BlockingIOError: another writer has it.
-        FileNotFoundError: the name leads elsewhere by now: what was opened has been replaced.
+        FileNotFoundError: the name now leads elsewhere: the opened file has been replaced.
         OSError: the file system has no locks.
     """
     try:
@@ -302,7 +302,7 @@ def lock(fd: int, path: str) -> None:
 
 
 def unlock(fd: int) -> None:
-    """Give a lock back before its descriptor is closed: a forked process may have a copy, and would keep it."""
+    """Release a lock before its descriptor is closed: a forked process may have a copy that would keep it."""
     if sys.platform != "win32":
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_UN)
@@ -313,7 +313,7 @@ def _lock(fd: int) -> None:
         import msvcrt
 
         at = os.lseek(fd, 0, os.SEEK_CUR)
-        os.lseek(fd, (1 << 62), os.SEEK_SET)  # locks are mandatory there: on a byte that no file has
+        os.lseek(fd, (1 << 62), os.SEEK_SET)  # Windows locks are mandatory: lock a byte that no file has
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
         except PermissionError as error:
@@ -325,7 +325,7 @@ def _lock(fd: int) -> None:
 
 
 def is_named(fd: int, path: str) -> bool:
-    """Whether a name is that of the file of a descriptor."""
+    """Return whether a name leads to the file of a descriptor."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -334,13 +334,13 @@ def is_named(fd: int, path: str) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: str, is_held: bool = False) -> Iterator[None]:
-    """Hold the lock of what is about to be replaced, if there is anything and it can be locked.
+    """Hold the lock of the file or directory about to be replaced, if it exists and can be locked.
 
     Raises:
         BlockingIOError: another writer has it.
     """
     fd = -1
-    if not is_held and sys.platform != "win32":  # an open file cannot be replaced there, which is a lock of its own
+    if not is_held and sys.platform != "win32":  # Windows cannot replace an open file, which acts as a lock
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             fd = os.open(path, os.O_RDONLY | _NO_LINKS)
     try:
@@ -350,7 +350,7 @@ def _locked(path: str, is_held: bool = False) -> Iterator[None]:
             except BlockingIOError:
                 raise
             except OSError:
-                pass  # replaced meanwhile, whole, by somebody else; or a file system without locks
+                pass  # another process has replaced it, or the file system has no locks
         yield
     finally:
         if fd >= 0:
@@ -361,9 +361,9 @@ def _locked(path: str, is_held: bool = False) -> Iterator[None]:
 
 
 def sweep(directory: str) -> None:
-    """Remove the temporary files and directories of processes that were killed: those that nobody holds a lock of.
+    """Remove temporary files and directories left by killed processes: those that no process holds a lock on.
 
-    On Windows, directories cannot be locked and stay.
+    On Windows directories cannot be locked, so theirs stay.
     """
     names: list[str] = []
     with contextlib.suppress(OSError), os.scandir(directory or ".") as entries:
@@ -374,9 +374,9 @@ def sweep(directory: str) -> None:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a name is a temporary one of a writer of milblob: `sweep` removes what has it when its writer is gone.
+    """Return whether a name is a temporary one of a milblob writer; `sweep` removes it once its writer is gone.
 
-    `.milblob-*.old` is none: it is a directory that was replaced, whole, and may be the only copy of it.
+    `.milblob-*.old` is not: it is a complete directory that was being replaced, and may be the only copy.
     """
     middle = name[len(PREFIX) : -len(SUFFIX)]
     return (
@@ -389,7 +389,7 @@ def is_ours(name: str) -> bool:
 
 def _sweep(name: str) -> None:
     if sys.platform == "win32":
-        os.unlink(name)  # refused while it is open
+        os.unlink(name)  # Windows refuses this while it is open
         return
     fd = os.open(name, os.O_RDONLY | _NO_LINKS)
     try:
@@ -408,7 +408,7 @@ def _temporary(directory: str) -> str:
 
 
 def _create_file(directory: str, mode: int) -> tuple[int, str | None]:
-    """Create an empty file and lock it: (descriptor, name or None if it has none)."""
+    """Create an empty file and lock it: (descriptor, name, or None if it has no name)."""
     if _TMPFILE and paths.is_directory("/proc/self/fd"):
         try:
             fd = os.open(directory, os.O_RDWR | _TMPFILE | _CLOEXEC, mode)
@@ -417,7 +417,7 @@ def _create_file(directory: str, mode: int) -> tuple[int, str | None]:
                 raise
         else:
             with contextlib.suppress(OSError):
-                _lock(fd)  # for the moment when it has a temporary name
+                _lock(fd)  # for the time it has a temporary name
             return fd, None
     for _ in range(_ATTEMPTS):
         name = _temporary(directory)
@@ -450,18 +450,18 @@ def _create_directory(parent: str, mode: int) -> tuple[str, int]:
 
 
 def _hold(fd: int, name: str) -> bool:
-    """Lock a temporary name that was just made; False if a sweep of another process was faster."""
+    """Lock a temporary name that was just created; return False if another process's sweep removed it first."""
     try:
         _lock(fd)
     except BlockingIOError:
         return False
     except OSError:
-        return True  # no locks here, for nobody
+        return True  # the file system has no locks, so no sweep takes one either
     return is_named(fd, name)
 
 
 def _link(fd: int, name: str) -> None:
-    """Give a name to a file without one; FileExistsError if the name is taken."""
+    """Give a name to a file without one; raise FileExistsError if the name is taken."""
     directory = os.open(os.path.dirname(name) or ".", os.O_RDONLY | _CLOEXEC)
     try:  # with a descriptor of a directory, os.link follows the link that /proc/self/fd/N is
         os.link(f"/proc/self/fd/{fd}", name, src_dir_fd=directory, follow_symlinks=True)
@@ -478,10 +478,10 @@ def _link_temporary(fd: int, directory: str) -> str:
 
 
 def _move(name: str, path: str, force: bool, locked: bool = False) -> None:
-    """Rename a file to its final name; without `force` only if there is none by that name."""
+    """Rename a file to its final name; without `force`, only if that name is free."""
     if force:
         with _locked(path, locked):
-            if not locked:  # what a journal is for may not be replaced: completing it would change the new file
+            if not locked:  # a file with a journal must not be replaced: completing it would change the new file
                 require_none(path)
             os.replace(name, path)
         return
@@ -509,10 +509,10 @@ def _remove_tree(name: str) -> None:
 
 
 def sync(fd: int) -> None:
-    """Have what was written to a descriptor on the disk itself."""
+    """Write a descriptor's data to the disk itself."""
     if hasattr(os, "fsync") and sys.platform == "darwin":
         try:
-            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync stops at the drive's cache there
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # macOS: fsync stops at the drive's cache
             return
         except OSError:
             pass
@@ -520,14 +520,14 @@ def sync(fd: int) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Have the names in a directory on the disk. Windows cannot; its renames are in the journal of the file system."""
+    """Write a directory's names to disk. Windows cannot; its file system journals renames."""
     if sys.platform != "win32":
         with _opened(path or ".") as fd:
             sync(fd)
 
 
 def sync_tree(path: str) -> None:
-    """Have every file and directory below `path`, and `path` itself, on the disk."""
+    """Write every file and directory below `path`, and `path` itself, to disk."""
     for directory, _, names in os.walk(path, topdown=False):
         for name in names:
             full = os.path.join(directory, name)
@@ -539,7 +539,7 @@ def sync_tree(path: str) -> None:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[int]:
-    # Windows syncs only what may be written to.
+    # Windows syncs only files that are open for writing.
     fd = os.open(path, (os.O_RDWR if sys.platform == "win32" else os.O_RDONLY) | _BINARY)
     try:
         yield fd
@@ -551,7 +551,7 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def _destination(path: str, force: bool, locked: bool) -> tuple[str, os.stat_result | None]:
-    """Return where a new file goes, links resolved, and the status of the file that it replaces."""
+    """Return the final path of a new file, links resolved, and the status of the file that it replaces."""
     target = _resolved(path)
     old = paths.status(target, follow=False)
     if old is not None and not stat.S_ISREG(old.st_mode):
@@ -575,7 +575,7 @@ def _kind(status: os.stat_result) -> str:
 
 
 def _require_parent(path: str, target: str) -> None:
-    """Name the directory that is not there; the temporary name in it would mean nothing to anyone."""
+    """Raise for a missing directory by its own name; the temporary name inside it would only confuse."""
     parent = os.path.dirname(target) or "."
     if not paths.is_directory(parent):
         raise FileNotFoundError(f"output {path}: expected a directory {parent}, got none")

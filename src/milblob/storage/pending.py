@@ -1,18 +1,18 @@
-"""Journals of interrupted changes: where they are, what is in them. The one owner of "is a change pending here?".
+"""Journals of interrupted changes: where they are and what they contain. Only this module answers "is one pending?".
 
-A journal lies in a directory that holds everything it changes, and whoever opens a path looks for it there:
+A journal lies in a directory that holds everything it changes. A process that opens a path looks for one there:
 
 - `.NAME.milblob-journal`, beside a file that is opened alone and changes only itself;
-- `.milblob-journal`, in the root of a package, of a compiled model, or in the directory of a model file that changes
+- `.milblob-journal`, in the root of a package or compiled model, or in the directory of a model file that changes
   weight files too.
 
-So `pending` looks beside the file and in every directory above it, links resolved, whatever their names are.
+So `pending` looks beside the file and in every directory above it, links resolved, whatever the directories' names.
 
 The file, little-endian: magic with the version (8 bytes), nbytes of all of it (u64), CRC-32 of what follows the header
 (u32), number of entries (u32); the name of the model file in this directory, empty if the directory is the model (u16
-nbytes, UTF-8); then per entry: kind (u8: 1 patch, 2 replacement), nbytes of the path (u16), nbytes of the file it is
-for, once the change is done (u64), offset (u64), nbytes of the data (u64), the path (UTF-8, relative, "/"), the data.
-The data of a replacement is the SHA-256 of the new file (32 bytes), then its name until it takes the one it is for.
+nbytes, UTF-8); then per entry: kind (u8: 1 patch, 2 replacement), nbytes of the path (u16), nbytes of the target file
+after the change (u64), offset (u64), nbytes of the data (u64), the path (UTF-8, relative, "/"), the data. The data of a
+replacement is the SHA-256 of the new file (32 bytes), then its temporary name.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ from . import paths
 from .mapped import MappedFile
 
 JOURNAL = ".milblob-journal"
-STAGED = ".milblob-new"  # what a commit prepares, beside the file that it is for
+STAGED = ".milblob-new"  # prepared by a commit, beside its target file
 PATCH, REPLACEMENT = 1, 2
 DIGEST_NBYTES = 32
 _REPLACEMENT_NBYTES = DIGEST_NBYTES + 4096  # no file system has longer names
 _MAGIC, _VERSION = b"milblob", 2
-_FIRST_COUNT = 1 << 16  # entries of a journal of somebody else's that are looked at, to see whether it is about a path
+_FIRST_COUNT = 1 << 16  # entries examined in another user's journal to see whether it concerns a path
 _HEAD = struct.Struct("<8sQII")
 _NAME = struct.Struct("<H")
 _ENTRY = struct.Struct("<BHQQQ")
@@ -42,19 +42,19 @@ _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOF
 
 
 class Pending(NamedTuple):
-    """A journal that is there: its directory (a real path) and its name."""
+    """An existing journal: its directory (a real path) and its name."""
 
     root: str
     name: str
 
     @property
     def path(self) -> str:
-        """Of the journal itself."""
+        """Path of the journal itself."""
         return os.path.join(self.root, self.name)
 
 
 class Entry(NamedTuple):
-    """One change of a journal; the fields are those of the file."""
+    """One change of a journal, with the fields of the file format."""
 
     kind: int
     path: str
@@ -67,13 +67,13 @@ class Entry(NamedTuple):
 
 
 def place(path: str) -> tuple[str, str]:
-    """Return (root, name in it) of a model: all its files are below `root`; the name is "" where that is the model."""
+    """Return (root, name in it) of a model: all its files are below `root`; "" where the root is the model."""
     full = paths.real(path)
     return (full, "") if paths.is_directory(full) else (os.path.dirname(full), os.path.basename(full))
 
 
 def journal_name(base: str, changed: Iterable[str]) -> str:
-    """Return how the journal of a change is called.
+    """Return the name of a change's journal.
 
     Args:
         base: name of the model in the root, as `place` gives it.
@@ -83,13 +83,13 @@ def journal_name(base: str, changed: Iterable[str]) -> str:
 
 
 def pending(path: str) -> Pending | None:
-    """Return the journal to be completed before the bytes of a path mean anything, or None.
+    """Return the journal that must be completed before the bytes of a path can be trusted, or None.
 
     Args:
-        path: of a model, of a file of one, or of what is to be written.
+        path: of a model, of one of its files, or of a file to be written.
 
     Raises:
-        OSError: a place where it may be cannot be looked at.
+        OSError: a place where a journal may lie cannot be examined.
     """
     full = paths.real(path)
     directory = full
@@ -99,7 +99,7 @@ def pending(path: str) -> Pending | None:
         if paths.is_there(beside.path):
             return beside
     while True:
-        try:  # paths.status, in half the time: this is most of what opening a small file costs
+        try:  # paths.status, in half the time: this is most of the cost of opening a small file
             status = os.lstat(f"{directory}{'' if directory.endswith(os.sep) else os.sep}{JOURNAL}")
         except (FileNotFoundError, NotADirectoryError):
             pass
@@ -113,10 +113,10 @@ def pending(path: str) -> Pending | None:
 
 
 def _concerns(found: Pending, status: os.stat_result, path: str) -> bool:
-    """Whether a journal in a directory above a path is about it.
+    """Return whether a journal in a directory above a path concerns it.
 
-    Else anybody could keep everybody from whatever is below /tmp. Where a directory is not sticky, who can put a
-    journal there can also take away what else is there.
+    Otherwise any user could block all others from everything below /tmp. In a directory that is not sticky, a user who
+    can create a journal can also remove the other files.
     """
     if not stat.S_ISREG(status.st_mode):
         return False
@@ -134,7 +134,7 @@ def _concerns(found: Pending, status: os.stat_result, path: str) -> bool:
 
 
 def enclosing(path: str) -> str | None:
-    """Return the directory of the package or compiled model that a path leads into, as far as its name says so."""
+    """Return the directory of the package or compiled model around a path, judged by its name."""
     full = paths.real(path)
     parent = os.path.dirname(full)
     while parent != os.path.dirname(parent):
@@ -145,10 +145,10 @@ def enclosing(path: str) -> str | None:
 
 
 def require_none(path: str) -> None:
-    """Refuse a path in the middle of a change: for readers that know the file and not the model, and for writers.
+    """Refuse a path with a pending change: for readers that know the file but not the model, and for writers.
 
     Raises:
-        FormatError: there is a journal; what to do is said.
+        FormatError: there is a journal; the message says what to do.
         OSError: as `pending`.
     """
     found = pending(path)
@@ -159,7 +159,7 @@ def require_none(path: str) -> None:
 
 
 def model_of(found: Pending) -> str | None:
-    """Return the path of the model that a journal is of; None if it cannot be read."""
+    """Return the path of the model that a journal belongs to; None if the journal cannot be read."""
     if found.name != JOURNAL:
         return os.path.join(found.root, found.name.removesuffix(JOURNAL)[1:])
     try:
@@ -170,7 +170,7 @@ def model_of(found: Pending) -> str | None:
 
 
 def join(root: str, path: str) -> str:
-    """Join a path from a journal to the directory it is relative to."""
+    """Join the directory of a journal and a path from it."""
     return os.path.join(root, *path.split("/"))
 
 
@@ -178,20 +178,20 @@ def join(root: str, path: str) -> str:
 
 
 class Journal:
-    """A journal that is read; a context manager. It may come with a model from anywhere, and is as little trusted.
+    """A journal opened for reading; a context manager. It may come from anywhere and is not trusted.
 
     Attributes:
         base: name of the model file in the journal's directory; "" if the directory is the model.
         entries: the data of patches are views of the file, valid until the end of the block; all else is copied.
-        status: of the file.
+        status: `os.stat_result` of the file.
 
     Raises:
-        FileNotFoundError: there is none any more. OSError: it cannot be read.
-        FormatError: no regular file, broken contents, another version.
+        FileNotFoundError: it no longer exists. OSError: it cannot be read.
+        FormatError: not a regular file, broken contents, another version.
     """
 
     def __init__(self, path: str, *, is_whole: bool = True) -> None:
-        """Read a journal; without `is_whole` only its first entries, and none of their data, in bounded time."""
+        """Read a journal; without `is_whole`, only its first entries and no data, in bounded time."""
         self._path = path
         if paths.is_link(path):
             raise FormatError("journal: expected a regular file, got a symbolic link", file=path)
@@ -221,7 +221,7 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.entries = []
         self._mapping.close()
 
@@ -273,7 +273,7 @@ class Journal:
             found: Any = data[start : start + data_nbytes]
             if (
                 kind == REPLACEMENT
-            ):  # names are checked and used later: whoever owns the file could change it in between
+            ):  # copied: names are checked now and used later, and the file's owner could change them between
                 if data_nbytes > _REPLACEMENT_NBYTES:
                     words = f"journal: expected at most {_REPLACEMENT_NBYTES} bytes of a replacement, got {data_nbytes}"
                     raise FormatError(words, offset=at, file=self._path)
@@ -293,7 +293,7 @@ class Journal:
 
 
 def pieces(base: str, entries: list[Entry]) -> Iterator[Any]:
-    """Yield the bytes of a journal in order: the header first, then buffers of the entries' own, not copied."""
+    """Yield the bytes of a journal in order: the header, then the entries' own buffers, not copied."""
     import zlib
 
     name = base.encode()
@@ -314,23 +314,23 @@ def pieces(base: str, entries: list[Entry]) -> Iterator[Any]:
 
 
 def staged_name(base: str) -> str:
-    """Return a new name for the replacement of a file `base`."""
+    """Return a new name for the replacement of the file `base`."""
     return f".{base}.{os.urandom(8).hex()}{STAGED}"
 
 
 def is_staged(name: str, base: str) -> bool:
-    """Whether a name is that of a replacement of a file `base`."""
+    """Return whether a name is that of a replacement of the file `base`."""
     middle = name.removeprefix(f".{base}.").removesuffix(STAGED)
     return name == f".{base}.{middle}{STAGED}" and len(middle) == 16 and not set(middle) - set("0123456789abcdef")
 
 
 def is_left(name: str) -> bool:
-    """Whether a name is that of a replacement of any file."""
+    """Return whether a name is that of a replacement of any file."""
     return is_staged(name, name[1 : -len(STAGED) - 17])
 
 
 def sweep_staged(path: str) -> None:
-    """Remove what a killed commit prepared for a file and never used, unless a journal needs it.
+    """Remove what a killed commit prepared for a file but never used, unless a journal needs it.
 
     The caller holds the lock of the file.
 
@@ -340,7 +340,7 @@ def sweep_staged(path: str) -> None:
     """
     require_none(path)
     directory, base = os.path.split(path)
-    with contextlib.suppress(OSError):  # what stays takes room, no more; the next writer tries again
+    with contextlib.suppress(OSError):  # a leftover only takes space; the next writer tries again
         for name in os.listdir(directory or "."):
             if is_staged(name, base):
                 os.unlink(os.path.join(directory, name))

@@ -1,4 +1,4 @@
-"""Moving bytes into files at offsets: positioned writes, and copies that the kernel makes."""
+"""Moving bytes into files at offsets: positioned writes, and copies made by the kernel."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from .mapped import MappedFile
 _CHUNK_NBYTES = 8 << 20
 _MAX_VIEWS = 1000  # IOV_MAX is 1024 on Linux and macOS
 _MAX_NBYTES = 1 << 30  # of one call: macOS refuses 2 GiB and more, Linux takes no more than that
-# The kernel, or the file system, cannot copy between these two files; a plain write can.
+# The kernel, or the file system, cannot copy between these two files; a plain write is needed.
 _NO_COPY = {
     errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM, errno.ETXTBSY,
 }  # fmt: skip
@@ -45,7 +45,7 @@ def _bytes_of(piece: Any) -> memoryview:
 
 
 def _write_some(fd: int, views: list[memoryview], offset: int) -> int:
-    """One call of the system: as many of the bytes as it takes."""
+    """Make one system call; return how many bytes it wrote."""
     if hasattr(os, "pwritev"):
         count = nbytes = 0
         while count < min(len(views), _MAX_VIEWS) and nbytes + views[count].nbytes <= _MAX_NBYTES:
@@ -54,20 +54,20 @@ def _write_some(fd: int, views: list[memoryview], offset: int) -> int:
         return os.pwritev(fd, views[:count] or [views[0][:_MAX_NBYTES]], offset)
     if hasattr(os, "pwrite"):
         return os.pwrite(fd, views[0][:_MAX_NBYTES], offset)
-    os.lseek(fd, offset, os.SEEK_SET)  # Windows: whoever writes to a descriptor is alone with it
+    os.lseek(fd, offset, os.SEEK_SET)  # Windows: a descriptor has only one writer at a time
     return os.write(fd, views[0][:_CHUNK_NBYTES])
 
 
 def copy_range(source: MappedFile, start: int, nbytes: int, fd: int, offset: int) -> None:
     """Copy bytes of a mapped file or buffer to an offset of another file.
 
-    The kernel copies where it can (on some file systems it shares the blocks), so that nothing is mapped; else the
-    bytes are written from the mapping.
+    The kernel copies where it can (some file systems then share the blocks), and nothing is mapped; else the bytes are
+    written from the mapping.
 
     Args:
         source: what to copy from; [start, start + nbytes) lies inside it.
         fd: descriptor of the target, open for writing. It may be the same file if the ranges do not overlap.
-        offset: byte of the target at which they go.
+        offset: byte offset in the target.
 
     Raises:
         FormatError: the source has shrunk. OSError: the target cannot be written.
@@ -87,7 +87,7 @@ def copy_range(source: MappedFile, start: int, nbytes: int, fd: int, offset: int
 
 
 def _copy_some(source: int, target: int, nbytes: int, start: int, offset: int) -> int:
-    """Return how many bytes the kernel has copied; 0 where it cannot, and at the end of a source that has shrunk."""
+    """Return how many bytes the kernel copied; 0 where it cannot, and at the end of a source that has shrunk."""
     try:
         return os.copy_file_range(source, target, min(nbytes, _MAX_NBYTES), start, offset)
     except OSError as error:

@@ -1,16 +1,16 @@
-"""One call at a time: what two threads would mix up without a word refuses the second one."""
+"""One call at a time: a second thread that would corrupt an object's state gets an error instead."""
 
 import threading
 
 
 class Turn:
-    """The turn to write, of one object: `with turn:` around every call.
+    """The right to write to one object: `with turn:` around every call.
 
     Args:
-        what: what it is of, as messages call it.
+        what: name of the object in messages.
 
     Raises:
-        RuntimeError: another thread's call has not ended, or one of this thread's, from inside of which this one comes.
+        RuntimeError: a call of another thread is still running, or an outer call of this thread.
     """
 
     __slots__ = ("_is_busy", "lock", "what")

@@ -1,5 +1,5 @@
-/* blake3_neon.h: BLAKE3 with one input in each of the four lanes of a vector. See blake3.h, and blake3_x86.h, whose shape
- * this has. */
+/* kernels/neon/blake3.h: BLAKE3 with one input in each of the four lanes of a vector. See kernels/blake3.h, and
+ * kernels/x86/blake3.h, which has the same structure. */
 #ifndef MILBLOB_BLAKE3_NEON_H
 #define MILBLOB_BLAKE3_NEON_H
 
@@ -8,7 +8,7 @@
 
 #ifdef MB_HAS_NEON
 
-/* A turn by 16 swaps halves, one by 8 moves bytes; the others shift one way and insert what is shifted the other way. */
+/* A rotation by 16 swaps halves, one by 8 moves bytes; the others shift one way and insert the bits shifted the other way. */
 #define MB_BLAKE3_TURN16_NEON(x) vreinterpretq_u32_u16(vrev32q_u16(vreinterpretq_u16_u32(x)))
 #define MB_BLAKE3_TURN8_NEON(x) vreinterpretq_u32_u8(vqtbl1q_u8(vreinterpretq_u8_u32(x), by8))
 #define MB_BLAKE3_TURN_NEON(x, nbits) vsliq_n_u32(vshrq_n_u32(x, nbits), x, 32 - (nbits))

@@ -1,7 +1,7 @@
-/* compare_neon.h: the kernels of compare.h for AArch64: its four lanes are two registers.
+/* kernels/neon/compare.h: the kernels of compare.h for AArch64: its four lanes are two registers.
  *
- * Lanes 0 and 1 go over the block, then lanes 2 and 3: the ten registers that add up, and what a step needs, all fit, and
- * ten independent additions hide how long one takes. */
+ * Lanes 0 and 1 process the block first, then lanes 2 and 3: the ten accumulators, and the temporaries of a step, all fit
+ * in registers, and ten independent additions hide the latency of one. */
 #ifndef MILBLOB_COMPARE_NEON_H
 #define MILBLOB_COMPARE_NEON_H
 

@@ -1,7 +1,7 @@
-/* decode_neon.h: the kernels of scale.h, palette.h and expand.h for AArch64.
+/* kernels/neon/decode.h: the kernels of scale.h, palette.h and expand.h for AArch64.
  *
- * Each does whole blocks and hands its tail to the plain kernel, whose explanation it shares. TBL looks up 16 bytes at once in
- * a table of 16, 32 or 64, and gives 0 for an index beyond it. */
+ * Each does whole blocks and leaves its tail to the plain kernel, which also explains the algorithm. TBL looks up 16 bytes at
+ * once in a table of 16, 32 or 64, and gives 0 for an index beyond it. */
 #ifndef MILBLOB_DECODE_NEON_H
 #define MILBLOB_DECODE_NEON_H
 

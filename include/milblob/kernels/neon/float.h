@@ -1,14 +1,13 @@
-/* float_neon.h: the casts of float.h for AArch64, whose baseline has NEON and the conversions of float16.
+/* kernels/neon/float.h: the casts of float.h for AArch64, whose baseline has NEON and the conversions of float16.
  *
- * As with AVX2: blocks of 64 by the quick way, which is right for most numbers and counts nothing; one maximum and one
- * minimum over the block tell whether it holds a NaN, or what would be counted. Such blocks, and the tail, are done by the
- * plain code. */
+ * As with AVX2: a fast path for blocks of 64 is correct for most numbers and counts nothing; one maximum and one minimum over
+ * the block tell whether it holds a NaN or anything to count. The plain code handles such blocks, and the tail. */
 #ifndef MILBLOB_FLOAT_NEON_H
 #define MILBLOB_FLOAT_NEON_H
 
 #include "milblob/kernels/float.h"
 
-/* Big-endian machines and MSVC (_M_ARM64), with which none of this was tried, have the plain tier only. */
+/* Big-endian machines and MSVC (_M_ARM64) were not tested and have only the plain tier. */
 #if defined(__aarch64__) && defined(__GNUC__) && !defined(__AARCH64EB__)
 #define MB_HAS_NEON 1
 

@@ -1,7 +1,7 @@
-/* moments_neon.h: the kernel of moments.h for AArch64.
+/* kernels/neon/moments.h: the kernel of moments.h for AArch64.
  *
- * Most blocks hold nothing that is counted: no zero, no subnormal, nothing from 65520 on. Extremes tell, and of such a block
- * only sums and extremes are left to do. Other blocks, and those that are not filled, are done by the plain code. */
+ * Most blocks hold nothing to count: no zero, no subnormal, nothing from 65520 on. Extremes show that, and then only sums and
+ * extremes remain to be computed. The plain code handles other blocks, and partial ones. */
 #ifndef MILBLOB_MOMENTS_NEON_H
 #define MILBLOB_MOMENTS_NEON_H
 
@@ -10,7 +10,7 @@
 
 #ifdef MB_HAS_NEON
 
-/* The eight lanes of the plain code, in four registers, put together in the same order. */
+/* The eight lanes of the plain code in four registers, combined in the same order. */
 MB_STEP double mb_sum_lanes_neon(float64x2_t lanes_01, float64x2_t lanes_23, float64x2_t lanes_45, float64x2_t lanes_67) {
     const float64x2_t a = vaddq_f64(lanes_01, lanes_45), b = vaddq_f64(lanes_23, lanes_67);
     return (vgetq_lane_f64(a, 0) + vgetq_lane_f64(a, 1)) + (vgetq_lane_f64(b, 0) + vgetq_lane_f64(b, 1));

@@ -1,4 +1,4 @@
-/* subbyte_neon.h: the kernels of subbyte.h for AArch64. Each does whole blocks and hands its tail to the plain kernel. */
+/* kernels/neon/subbyte.h: the kernels of subbyte.h for AArch64. Whole blocks; the plain kernel does the tail. */
 #ifndef MILBLOB_SUBBYTE_NEON_H
 #define MILBLOB_SUBBYTE_NEON_H
 
@@ -72,7 +72,7 @@ MB_DEFINE_PACK_ROUNDS_NEON(3)
 MB_DEFINE_PACK_ROUNDS_NEON(4)
 MB_DEFINE_PACK_ROUNDS_NEON(6)
 
-/* What was outside is found again, and told, by the plain kernel; if it is gone by then, that packs everything. */
+/* The plain kernel finds the element out of range again and reports it; if it is gone by then, it packs everything. */
 MB_KERNEL mb_status mb_pack_bits_neon(uint8_t *dst, const uint8_t *src, uint64_t count, unsigned nbits, int lo, int hi, bool is_signed, mb_error *error) {
     const uint8_t shift = (uint8_t)(0 - lo);
     uint8_t most;

@@ -1,7 +1,7 @@
-/* blake3_x86.h: BLAKE3 with one input in each lane of a vector: eight with AVX2, sixteen with AVX-512. See blake3.h.
+/* kernels/x86/blake3.h: BLAKE3 with one input in each lane of a vector: eight with AVX2, sixteen with AVX-512. See blake3.h.
  *
- * The words of a block lie beside each other in memory and have to stand in different vectors: a transposition, by
- * interleaving words, pairs of words, and then halves of vectors. The rest is the plain code with vectors for words. */
+ * The words of a block are adjacent in memory but belong in different vectors: a transposition, by interleaving words, pairs
+ * of words, and then halves of vectors. The rest is the plain code with vectors in place of words. */
 #ifndef MILBLOB_BLAKE3_X86_H
 #define MILBLOB_BLAKE3_X86_H
 

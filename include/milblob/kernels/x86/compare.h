@@ -1,4 +1,4 @@
-/* compare_x86.h: the kernels of compare.h for x86 with AVX2: its four lanes are one register. */
+/* kernels/x86/compare.h: the kernels of compare.h for x86 with AVX2: its four lanes are one register. */
 #ifndef MILBLOB_COMPARE_X86_H
 #define MILBLOB_COMPARE_X86_H
 

@@ -1,6 +1,6 @@
-/* decode_x86.h: the kernels of expand.h, scale.h and palette.h for x86 with AVX2 and F16C.
+/* kernels/x86/decode.h: the kernels of expand.h, scale.h and palette.h for x86 with AVX2 and F16C.
  *
- * Each does whole blocks and hands its tail to the plain kernel, whose explanation it shares. */
+ * Each does whole blocks and leaves its tail to the plain kernel, which also explains the algorithm. */
 #ifndef MILBLOB_DECODE_X86_H
 #define MILBLOB_DECODE_X86_H
 

@@ -1,4 +1,4 @@
-/* expand_avx512.h: sparse elements to dense ones for CPUs with AVX-512 and VBMI2, which have an instruction for it. */
+/* kernels/x86/expand_avx512.h: expands sparse elements to dense ones with the instruction of AVX-512 VBMI2. */
 #ifndef MILBLOB_EXPAND_AVX512_H
 #define MILBLOB_EXPAND_AVX512_H
 

@@ -1,14 +1,14 @@
-/* float_x86.h: the casts of float.h for x86 with AVX2 and F16C.
+/* kernels/x86/float.h: the casts of float.h for x86 with AVX2 and F16C.
  *
- * bfloat16 to float32 is the plain code compiled for wider vectors. The others do blocks of 64 by the quick way, which is
- * right for most numbers and counts nothing: one maximum and one minimum over the block tell whether it holds a NaN, or
- * what would be counted. Such blocks, and the tail, are done by the plain code. */
+ * bfloat16 to float32 is the plain code compiled for wider vectors. The others have a fast path for blocks of 64, which is
+ * correct for most numbers and counts nothing: one maximum and one minimum over the block tell whether it holds a NaN or
+ * anything to count. The plain code handles such blocks, and the tail. */
 #ifndef MILBLOB_FLOAT_X86_H
 #define MILBLOB_FLOAT_X86_H
 
 #include "milblob/kernels/float.h"
 
-/* Other compilers, MSVC among them, have the plain tier only: these attributes are GNU's. */
+/* Other compilers, MSVC included, have only the plain tier: these attributes are GNU's. */
 #if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__)
 #define MB_HAS_AVX2 1
 #define MB_TARGET_AVX2 __attribute__((target("avx2,f16c")))
@@ -16,7 +16,7 @@
 
 #include <immintrin.h>
 
-/* Ask for what lies so many bytes ahead. A wish: there need not be anything there. */
+/* Prefetch so many bytes ahead. Only a hint: the address need not be valid. */
 #define MB_PREFETCH(at, ahead_nbytes) _mm_prefetch((const char *)((uintptr_t)(at) + (ahead_nbytes)), _MM_HINT_T0)
 
 MB_DEFINE_CASTS(loop_avx2, MB_TARGET_AVX2)

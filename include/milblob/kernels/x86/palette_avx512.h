@@ -1,6 +1,6 @@
-/* palette_avx512.h: look-ups in palettes for CPUs with AVX-512 (F and BW), those of 8-bit entries with VBMI too.
+/* kernels/x86/palette_avx512.h: palette look-ups for CPUs with AVX-512 (F and BW), those of 8-bit entries with VBMI too.
  *
- * The other kernels of decoding are those of AVX2 there too: wider versions of them were no faster. */
+ * This tier's other decoding kernels are those of AVX2: wider versions were no faster. */
 #ifndef MILBLOB_PALETTE_AVX512_H
 #define MILBLOB_PALETTE_AVX512_H
 

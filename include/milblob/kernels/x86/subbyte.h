@@ -1,8 +1,8 @@
-/* subbyte_x86.h: the kernels of subbyte.h for x86 with AVX2.
+/* kernels/x86/subbyte.h: the kernels of subbyte.h for x86 with AVX2.
  *
- * Each does whole blocks and hands its tail to the plain kernel. Memory is the limit: the same with AVX-512 and its byte
- * instructions was no faster, nor were stores past the cache. Asking for what lies some pages ahead was, where the output is
- * fresh: the kernel that clears its pages leaves the hardware no time to see a stream. */
+ * Each does whole blocks and leaves its tail to the plain kernel. Memory is the limit: neither AVX-512 with its byte
+ * instructions nor stores that bypass the cache were faster. Prefetching some pages ahead was, for fresh output: the kernel
+ * clears its pages in between, so the hardware does not detect a stream. */
 #ifndef MILBLOB_SUBBYTE_X86_H
 #define MILBLOB_SUBBYTE_X86_H
 

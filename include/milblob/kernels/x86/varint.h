@@ -1,15 +1,15 @@
-/* varint_x86.h: runs of varints for x86 with AVX2, 64 bytes at a time.
+/* kernels/x86/varint.h: runs of varints for x86 with AVX2, 64 bytes at a time.
  *
- * The top bits of 64 bytes make one word, `on`: a set bit says that the varint goes on. Everything that depends on where
- * varints begin and end is read off that word, so nothing waits for one varint to find the next, which is what the plain
- * decoder does. A block begins at a varint; one that is unfinished at its end begins the next block.
+ * The top bits of 64 bytes make one word, `on`: a set bit means that the varint continues. Everything that depends on where
+ * varints begin and end is read from that word, so no step waits for one varint to find the next, as the plain decoder does.
+ * A block begins at a varint; one that is incomplete at its end begins the next block.
  *
- * Nothing here decides what is an error. A block with anything that is not plainly right ends the run, and the plain decoder
- * goes on from there: it says what is wrong, and where, or accepts it (a padded varint is legal).
+ * Nothing here decides what is an error. A block with anything not plainly valid ends the run, and the plain decoder takes
+ * over: it reports the error and its position, or accepts the bytes (a padded varint is legal).
  *
- * Varints are read from memory again once the block is known to be sound. If somebody changes it in between, other bits are
- * put together, which are in the element's range all the same (it is checked after, or the type's own); how many elements
- * there are, and how many bytes they took, comes from the word that was made first. */
+ * Varints are read from memory again once the block is known to be valid. If the memory changes in between, other bits are
+ * used, which are still in the element's range (it is checked afterwards, or is the type's own); the number of elements and
+ * of their bytes comes from the word that was made first. */
 #ifndef MILBLOB_VARINT_X86_H
 #define MILBLOB_VARINT_X86_H
 

@@ -1,6 +1,6 @@
-/* varint_avx512.h: varints both ways for x86 with AVX-512, VBMI and VBMI2: bytes are gathered and closed up in registers.
+/* kernels/x86/varint_avx512.h: encoding and decoding varints with AVX-512, VBMI and VBMI2: bytes are compacted in registers.
  *
- * Decoding is that of varint_x86.h, whose explanation it shares, with eight or sixteen elements a round. */
+ * Decoding works as in varint.h, which explains it, with eight or sixteen elements a round. */
 #ifndef MILBLOB_VARINT_AVX512_H
 #define MILBLOB_VARINT_AVX512_H
 
