@@ -229,10 +229,11 @@ def test_a_tensor_of_a_model_is_written(tmp_path):
 def test_many_tensors_are_written_in_batches(tmp_path):
     arrays = {f"p{number}": np.full(number % 7, number, "i4") for number in range(1500)}
     told = []
-    tvm.write_params(arrays, tmp_path / "a.params", progress=lambda name, nbytes: told.append((name, nbytes)))
+    tvm.write_params(arrays, tmp_path / "a.params", progress=lambda *told_of: told.append(told_of))
     read = tvm.read_params(tmp_path / "a.params")
     assert list(read) == list(arrays) and all((read[name] == array).all() for name, array in arrays.items())
-    assert told == [(name, array.nbytes) for name, array in arrays.items()]
+    done = np.cumsum([array.nbytes for array in arrays.values()]).tolist()
+    assert told == [(name, nbytes, done[-1]) for name, nbytes in zip(arrays, done, strict=True)]
 
 
 # --------------------------------------------------------------------------------------------------------------- views
