@@ -9,7 +9,6 @@ Everything public is listed in `__all__`; docs/api.md has the same list with one
 
 from typing import TYPE_CHECKING, Any
 
-from .analysis.check import Finding, check
 from .blobs.reader import RECORD, BlobReader, BlobRecord
 from .dtypes import DType
 from .errors import (
@@ -31,6 +30,7 @@ from .values.tensorvalue import pack_tensor, unpack_tensor
 if TYPE_CHECKING:
     from . import tvm as tvm
     from .about import Info, info
+    from .analysis.check import Finding, check
     from .analysis.diff import Diff, Figures, TensorDiff, diff
     from .analysis.diff_program import Change
     from .analysis.hash import ContentHash, content_hash
@@ -95,6 +95,8 @@ __all__ = [
 
 # Whoever only reads does not wait for everything else to be imported.
 _LATER = {
+    "Finding": "analysis.check",
+    "check": "analysis.check",
     "Info": "about",
     "info": "about",
     "Diff": "analysis.diff",

@@ -10,8 +10,6 @@ from .. import _codec
 from ..arguments import require_flags
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, ResolveError
-from ..formats.archive import kind
-from ..formats.read import array_kind
 from ..model.listing import Stamp
 from ..model.model import Model
 from ..model.package import Package, Source, read_json, resolve
@@ -55,9 +53,13 @@ def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> 
     checker = _Checker()
     if isinstance(path, str | os.PathLike):
         name = os.fsdecode(os.fspath(path))
+        from ..formats.read import array_kind  # readers of models do not wait for the other formats
+
         if array_kind(name) in ("archive", "params"):
             if values:
                 raise ValueError(f"{name}: expected a model, whose values can be looked at, got a file of TVM")
+            from ..formats.archive import kind
+
             return kind().check(name, max_nbytes)
         if stat.S_ISDIR(os.stat(name).st_mode):
             checker.check_directory(name)

@@ -6,11 +6,13 @@ itself says, once, where to find it (`Kind`).
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import UnsupportedError
 from ..storage import paths
-from .params import Parameters
+
+if TYPE_CHECKING:
+    from .params import Parameters
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 _METADATA = "metadata.json"
@@ -21,7 +23,7 @@ _OTHERS = frozenset(["Manifest.json", "model.mil", "model0", "coremldata.bin", "
 class Kind(Protocol):
     """What a package that knows archives offers."""
 
-    def open_arrays(self, path: str, max_nbytes: int | None = None) -> Parameters:
+    def open_arrays(self, path: str, max_nbytes: int | None = None) -> "Parameters":
         """Open the parameters; see `formats.read.open_arrays`."""
 
     def check(self, path: str, max_nbytes: int | None = None) -> list[Any]:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from .. import _codec
-from ..dtypes import DType
+from ..dtypes import BY_MIL_CODE, DType
 from ..errors import MilblobError
 from ..program.compression import Compression, describe
 from ..program.scan import Compressed, Program, Use
@@ -56,7 +56,9 @@ class Tensor(LazyTensor):
         chain: Compressed | None = None,
         offset: int | None = None,
     ) -> None:
-        super().__init__(name, mil_dtype, shape)
+        self.name = name  # as LazyTensor does, without the call: there may be a hundred thousand of them
+        self.mil_dtype = mil_dtype
+        self._shape = shape
         self.package = package
         self.source = source
         self.program = program
@@ -179,7 +181,10 @@ def make_tensor(package: Package, source: Source, program: Program, name: str, r
     Raises:
         FormatError: an operation that computes a weight, but whose output is no tensor.
     """
-    dtype, shape = declared(source, program, row)
+    if not isinstance(row, Compressed) and row.shape is not None:  # almost all: `declared` is asked for the others
+        dtype, shape = BY_MIL_CODE[row.mil_code], row.shape
+    else:
+        dtype, shape = declared(source, program, row)
     if isinstance(row, Compressed):
         return Tensor(package, name, dtype, shape, source, program, None, row)
     offset = None
