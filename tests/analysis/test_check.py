@@ -600,3 +600,18 @@ def test_shapes_that_no_array_has(demo, sizes, code):
 
     edit(demo, change)
     assert codes(problems(demo)) == [code]
+
+
+@pytest.mark.parametrize("name", ["empty file", "Git LFS pointer", "no such file", "manifest", "specification version"])
+def test_codes_do_not_come_from_words(tmp_path, name):
+    """What a file is called says nothing about what is wrong with it."""
+    package = tmp_path / "m.mlpackage"
+    package.mkdir()
+    entries = {"a": {"author": "x", "name": "n", "description": "", "path": f"../../{name}"}}
+    manifest = {"fileFormatVersion": "1.0.0", "itemInfoEntries": entries, "rootModelIdentifier": "a"}
+    (package / "Manifest.json").write_text(json.dumps(manifest))
+    (tmp_path / name).touch()
+    assert [f.code for f in milblob.check(package) if f.severity == "error"] == ["escaping-file"]
+    with pytest.raises(milblob.ResolveError) as caught:
+        milblob.open(package)
+    assert caught.value.code == "escaping-file"
