@@ -27,7 +27,7 @@ from .diff import measure
 from .diff_program import WEIGHT_COUNT
 from .layouts import Layout, layouts
 from .matches import Match, Matching, Tie
-from .pairing import Side, is_arrays
+from .sides import Side, is_arrays
 
 MIN_CORRELATION = 0.7
 _MIN_COUNT = 16  # of elements; smaller tensors look alike by accident
