@@ -382,6 +382,11 @@ def _add_refit(commands: Any) -> None:
         "weights", metavar="WEIGHTS", help=".safetensors, .npz, .npy or .params file, or a directory of .npy files"
     )
     _add_mapping(parser, "the array OLD of WEIGHTS is the weight NEW of the model; may be repeated")
+    parser.add_argument(
+        "--base", metavar="FILE", help="what the model was converted from: tells how each weight came to be"
+    )
+    leave = "with --base, a weight that may stay as it is, although nothing is known about it; may be repeated"
+    parser.add_argument("--leave", metavar="GLOB", action="append", default=[], help=leave)
     parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
     parser.add_argument(
         "--overflow",

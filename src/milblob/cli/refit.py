@@ -15,6 +15,8 @@ def run(arguments: Namespace) -> int:
         report = refit(
             arguments.model,
             arguments.weights,
+            base=arguments.base,
+            leave=arguments.leave or None,
             mapping=names.mapping(arguments),
             cast=arguments.cast,
             overflow=arguments.overflow,
