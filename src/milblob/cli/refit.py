@@ -22,6 +22,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("weights", metavar="WEIGHTS", help=given)
     options.add_keep(parser, "only weights of the model whose name matches")
     options.add_mapping(parser, "the array OLD of WEIGHTS is the weight NEW of the model; may be repeated")
+    base = "what the model was converted from: tells how each weight came to be"
+    parser.add_argument("--base", metavar="FILE", help=base)
+    leave = "with --base, a weight that may stay as it is, although nothing is known about it; may be repeated"
+    parser.add_argument("--leave", metavar="GLOB", action="append", default=[], help=leave)
     parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
     options.add_overflow(parser)
     parser.add_argument("-o", "--output", metavar="OUT", help="write a copy of the model there instead")
@@ -41,6 +45,8 @@ def run(arguments: Namespace) -> int:
         report = refit(
             arguments.model,
             arguments.weights,
+            base=arguments.base,
+            leave=arguments.leave or None,
             mapping=names.mapping(arguments),
             cast=arguments.cast,
             overflow=arguments.overflow,
