@@ -52,10 +52,16 @@ class Budget:
         self._known: set[Hashable] = set()
         self._lock = threading.Lock()
 
-    def add_file(self, name: str | None, nbytes: int) -> None:
-        """Count the bytes of a file once, whatever names and links lead to it; without a name, of a buffer."""
-        key: Hashable = name
-        if name is not None:
+    def add_file(self, name: str | None, nbytes: int, identity: Hashable = None) -> None:
+        """Count the bytes of a file once, whatever names and links lead to it; without a name, of a buffer.
+
+        Args:
+            name: path of the file.
+            nbytes: its size.
+            identity: device and inode where they are known, so that nobody asks for them again.
+        """
+        key: Hashable = identity or name
+        if identity is None and name is not None:
             with contextlib.suppress(OSError, ValueError):
                 status = os.stat(name)
                 key = status.st_dev, status.st_ino

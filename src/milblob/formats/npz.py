@@ -110,7 +110,7 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
         with _as_ours(path), zipfile.ZipFile(path) as archive:
             directory = archive.infolist()
         budget = Budget(max_nbytes, path)
-        budget.add_file(path, mapping.nbytes)
+        budget.add_file(path, mapping.nbytes, mapping.identity)
         members: dict[str, _Member] = {}
         for info in directory:
             if not info.filename.endswith(".npy"):

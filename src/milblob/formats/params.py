@@ -399,7 +399,7 @@ def open_params(source: Any, *, tvm: str | None = None, mmap: bool = True, max_n
     mapping = MappedFile(source, is_mapped=mmap)
     try:
         budget.file = mapping.name
-        budget.add_file(mapping.name, mapping.nbytes)
+        budget.add_file(mapping.name, mapping.nbytes, mapping.identity)
         return parameters_in(mapping, 0, mapping.nbytes, codes, mapping.close, budget)
     except BaseException:
         mapping.close()

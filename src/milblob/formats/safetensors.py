@@ -126,7 +126,7 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
         header, start = _read_header(mapping, path)
         names = named(header, notes, path)
         budget = Budget(max_nbytes, path)
-        budget.add_file(path, mapping.nbytes)
+        budget.add_file(path, mapping.nbytes, mapping.identity)
     except BaseException:
         mapping.close()
         raise

@@ -57,7 +57,7 @@ def open_cache(path: str, max_nbytes: int | None = None) -> Parameters:
         for shard in shards:
             mapping = _open_shard(shard, path)
             mappings.append(mapping)
-            budget.add_file(mapping.name, mapping.nbytes)
+            budget.add_file(mapping.name, mapping.nbytes, mapping.identity)
             for record in _list(shard, "records", path):
                 parameter = _parameter(record, mapping, path, budget)
                 if parameter.name in tensors:

@@ -127,7 +127,7 @@ class Package:
     def _map(self, source: Any) -> MappedFile:
         mapping = MappedFile(source, is_mapped=self._is_mapped)
         self.mappings.append(mapping)
-        self.budget.add_file(mapping.name, mapping.nbytes)
+        self.budget.add_file(mapping.name, mapping.nbytes, mapping.identity)
         return mapping
 
     def _map_named(self, place: Location) -> MappedFile:

@@ -254,8 +254,9 @@ class _Sources:
         except MilblobError as error:
             error.where = error.where or tensor.where
             raise
-        self.records.used.add((weight_file.name, record.offset))
-        self.model.package.budget.spend((weight_file.name, record.offset), record.nbytes)  # records may overlap
+        key = weight_file.name, record.offset
+        self.records.used.add(key)
+        self.model.package.budget.spend(key, record.nbytes)  # records may overlap
         return record
 
 

@@ -309,12 +309,14 @@ class _Repacking:
             return self._report(arrangement.changes, files, not dry_run)
 
     def _report(self, changes: list[TensorChange], files: list[tuple[str, int, int]], done: bool) -> RepackReport:
-        counted: set[tuple[str | None, int | None]] = set()
+        counted: dict[str, set[int | None]] = {}
         before = 0
         for change in changes:  # a record that two tensors share counts once
-            if change.file is None or (change.file, change.offset) not in counted:
+            known = counted.setdefault(change.file, set()) if change.file is not None else None
+            if known is None or change.offset not in known:
                 before += change.nbytes
-                counted.add((change.file, change.offset))
+                if known is not None:
+                    known.add(change.offset)
         after = sum(change.nbytes_after for change in changes)
         return RepackReport(", ".join(self._sources), self._dst, changes, files, before, after, done)
 

@@ -37,12 +37,13 @@ class MappedFile:
     Attributes:
         buffer: what `_codec` reads from and arrays are made over; None after close.
         name: the path as given, or None for memory.
+        identity: device and inode of the file, or None for memory.
         fd: its own descriptor of the file, for positioned reads; -1 for memory, for a file that was read whole, and
             after close. Where another thread may close, use it only inside `held`: after a close the system reuses the
             number for the next file.
     """
 
-    __slots__ = ("_lock", "_mmap", "_users", "buffer", "fd", "name")
+    __slots__ = ("_lock", "_mmap", "_users", "buffer", "fd", "identity", "name")
 
     def __init__(self, source: Any, name: str | None = None, *, is_mapped: bool = True) -> None:
         """Map, or read, a path, a file object or a buffer.
@@ -64,6 +65,7 @@ class MappedFile:
         self._users = 0
         self.fd = -1
         self.name = name
+        self.identity: tuple[int, int] | None = None
         take = self._map if is_mapped else self._read
         if isinstance(source, Location):
             self.name = name or source.path
@@ -103,6 +105,7 @@ class MappedFile:
         if not stat.S_ISREG(status.st_mode):
             kind = next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "special file")
             raise FormatError(f"file: expected a regular file, got a {kind}", file=self.name, code="not-a-model")
+        self.identity = status.st_dev, status.st_ino
         return status.st_size
 
     def _map(self) -> Any:

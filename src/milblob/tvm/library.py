@@ -123,7 +123,7 @@ class Module:
             try:
                 mapping, offset, nbytes = self._library.archive.place(name)
                 budget = self._library.budget
-                budget.add_file(mapping.name, mapping.nbytes)
+                budget.add_file(mapping.name, mapping.nbytes, mapping.identity)
                 self._params = parameters_in(mapping, offset, nbytes, self._library.codes, budget=budget)
             except FormatError as error:
                 error.where = error.where if error.where.startswith(name) else f"{name}: {error.where}".rstrip(": ")
