@@ -6,7 +6,7 @@ cast to the weight's dtype is not a part of it: whoever writes the values casts 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,15 @@ Arrays = Callable[[str], Values]
 """Returns the array of a checkpoint by its name."""
 
 
+class Use(NamedTuple):
+    """A part of an array that takes part: [begin, end) along an axis; all of it if the axis is None."""
+
+    name: str
+    axis: int | None = None
+    begin: int = 0
+    end: int = 0
+
+
 class Derivation:
     """What a weight is made of; each subclass is one step."""
 
@@ -29,6 +38,10 @@ class Derivation:
     def sources(self) -> Iterator[str]:
         """Yield the name of each array that takes part, perhaps several times."""
         raise NotImplementedError
+
+    def uses(self) -> Iterator[Use]:
+        """Yield what of each array takes part."""
+        return (Use(name) for name in self.sources())
 
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """Return the dtype of what `compute` returns, from those of the arrays."""
@@ -80,6 +93,10 @@ class Moved(Derivation):
         """See Derivation."""
         return self.of.sources()
 
+    def uses(self) -> Iterator[Use]:
+        """See Derivation."""
+        return self.of.uses()
+
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """See Derivation."""
         return self.of.dtype(dtypes)
@@ -107,6 +124,19 @@ class Rows(Derivation):
     def sources(self) -> Iterator[str]:
         """See Derivation."""
         return self.of.sources()
+
+    def uses(self) -> Iterator[Use]:
+        """See Derivation."""
+        if isinstance(self.of, Source):
+            yield Use(self.of.name, 0, self.begin, self.end)
+        elif isinstance(self.of, Moved) and isinstance(self.of.of, Source) and self.of.layout.before is None:
+            axes = self.of.layout.axes
+            yield Use(self.of.of.name, 0 if axes is None else axes[0], self.begin, self.end)
+        elif isinstance(self.of, Summed):
+            for name in self.of.sources():
+                yield Use(name, 0, self.begin, self.end)
+        else:
+            yield from self.of.uses()
 
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """See Derivation."""
@@ -137,6 +167,11 @@ class Stacked(Derivation):
         """See Derivation."""
         for part in self.parts:
             yield from part.sources()
+
+    def uses(self) -> Iterator[Use]:
+        """See Derivation."""
+        for part in self.parts:
+            yield from part.uses()
 
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """See Derivation."""

@@ -15,6 +15,8 @@ Values = np.ndarray[Any, Any]
 EPSILONS = (1e-5, 1e-3, 1e-6, 1e-12, 1e-4, 1e-2, 1e-8, 1e-7, 0.0)
 """Tried in this order where the checkpoint does not say: it does not hold a batch norm's epsilon."""
 
+_NEAR = 12
+
 FORMS = ("batch_norm", "frozen", "steps")
 """How a batch norm is computed: by the operation `batch_norm`; as `x * scale + shift` with constants
 (FrozenBatchNorm2d); one step after the other (a batch norm without gamma and beta)."""
@@ -185,6 +187,12 @@ def ratio(weight: Values, own: Values, groups: int) -> Ratio:
     return Ratio(factors, float(np.nan_to_num(relative, nan=np.inf).max(initial=0)))
 
 
+def is_scaled(weight: Values, own: Values, groups: int, tolerance: float) -> bool:
+    """Whether a few elements of a few channels allow that two arrays of one shape differ by a factor per channel."""
+    x, y = (channels(values, groups)[:8, :64].astype(np.float64) for values in (own, weight))
+    return ratio(y, x, 0).residual <= tolerance
+
+
 def find_norms(shapes: Mapping[str, tuple[int, ...]]) -> list[Norm]:
     """Return the batch norms among the arrays of a checkpoint: a mean and a variance of one size under one prefix."""
     by_prefix: dict[str, dict[str, str]] = {}
@@ -207,21 +215,23 @@ def find_norms(shapes: Mapping[str, tuple[int, ...]]) -> list[Norm]:
 
 def epsilons(norm: Norm, vectors: Vectors, factors: Values) -> Iterable[float]:
     """Yield the epsilons with which a batch norm may have been folded: those of EPSILONS, and what the factors say."""
-    yield from EPSILONS
     variance, gamma = vectors.variance, vectors.gamma
     if variance is None:
+        yield 0.0
         return
+    yield from EPSILONS
     with np.errstate(all="ignore"):
         top = 1.0 if gamma is None else gamma.astype(np.float64)
         implied = (top / factors) ** 2 - variance.astype(np.float64)
         # Where the variance is small, epsilon counts most.
-        order = np.argsort(variance)[: max(len(variance) // 8, 1)]
+        order = np.argsort(variance)[: max(len(variance) // 8, 4)]
         guess = float(np.nanmedian(implied[order])) if np.isfinite(implied[order]).any() else 0.0
-    if guess > 0:
-        for digits in (0, 1, 2):
-            rounded = float(f"{guess:.{digits}e}")
-            if rounded not in EPSILONS:
-                yield rounded
+    if guess > 0:  # a number of one or two digits, somewhere near what rounded weights say
+        unit = 10.0 ** (np.floor(np.log10(guess)) - 1)
+        near = {float(f"{guess + step * unit:.1e}") for step in range(-_NEAR, _NEAR + 1) if guess + step * unit > 0}
+        yield from sorted(
+            near - set(EPSILONS), key=lambda epsilon: (epsilon != float(f"{epsilon:.0e}"), abs(epsilon - guess))
+        )
 
 
 def _split(name: str) -> tuple[str, str, str]:
@@ -256,13 +266,16 @@ def fitting(
     """
     found = []
     for norm in norms:
+        if not _is_possible(norm, norm.vectors(arrays), factors, tolerance):
+            continue
         for candidate in _variants(norm, arrays):
             vectors = candidate.vectors(arrays)
             for epsilon in epsilons(candidate, vectors, factors):
                 tried = replace(candidate, epsilon=epsilon)
                 if _is_near(scale_of(tried, vectors), factors, tolerance) and is_exact(tried, vectors):
                     found.append(tried)
-                    break
+                    if candidate.variance is None:
+                        break
     return found
 
 
@@ -273,6 +286,17 @@ def _variants(norm: Norm, arrays: Callable[[str], Values]) -> Iterator[Norm]:
     for dtype in ("float32", "float16") if is_half else ("float32",):
         for form in forms:
             yield replace(norm, form=form, dtype=dtype)
+
+
+def _is_possible(norm: Norm, vectors: Vectors, factors: Values, tolerance: float) -> bool:
+    """Whether some epsilon makes a norm's scales the factors, for half of the channels: they shrink as it grows."""
+    ends = (scale_of(replace(norm, epsilon=epsilon), vectors).astype(np.float64) for epsilon in (0.0, 1.0))
+    top, bottom = (np.abs(end) for end in ends)
+    with np.errstate(all="ignore"):
+        size = np.abs(factors)
+        inside = (size <= top * (1 + tolerance)) & (size >= bottom * (1 - tolerance))
+    known = np.isfinite(factors)
+    return bool(known.any() and 2 * inside[known].sum() >= known.sum()) if inside.shape == known.shape else True
 
 
 def _is_near(scale: Values, factors: Values, tolerance: float) -> bool:

@@ -6,34 +6,31 @@ they leave open stays open: a weight then has several claims, whose new values m
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
-from ..values.cast import cast_array, is_castable
+from ..values.cast import cast_array
 from .agreeing import agreeing
-from .derivation import Derivation, Folded, Moved, Source, Summed
-from .folds import Norm, Vectors, fitting, fold_weight, ratio
+from .conv_folds import FoldFinder, have_equal_bits, likeliest
+from .derivation import Derivation, Moved, Source, Summed
 from .layouts import Layout, layouts
 from .lineage import Claim, Lineage, Origin
+from .readers import Reader, Readers
 from .row_runs import RowIndex
 from .same_elements import same_elements
 from .sharing import by_blob
-from .siblings import VECTORS, Siblings
+from .siblings import PARAMETERS, VECTORS, Siblings
 
 Values = np.ndarray[Any, Any]
 
 _MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 400
 """About a nanosecond each, reckoned and not measured; what somebody made to take longer stays unknown."""
 
-_TOLERANCE = {DType.FLOAT32: 1e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 3e-2}
-"""How far the factors of channels may be from a scale before a fold is computed in full."""
-
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
-_CONVOLUTIONS = ("conv", "conv_transpose")
 
 
 def learn(
@@ -53,18 +50,6 @@ def learn(
     return learner.lineage()
 
 
-class _Reader(NamedTuple):
-    """Where a weight is read: the operation's type, its first output, and the parameter."""
-
-    op: str
-    name: str
-    parameter: str
-
-    @property
-    def words(self) -> str:
-        return f"{self.name}.{self.parameter}"
-
-
 class _Learner:
     """The state of one `learn`."""
 
@@ -73,12 +58,9 @@ class _Learner:
         self.all_given = given
         self.weights = {name: t for name, t in weights.items() if _is_candidate(t)}
         self.members = by_blob(self.weights)
-        self.readers = {name: _readers(tensor) for name, tensor in self.weights.items()}
-        self.parts: dict[str, dict[str, str]] = defaultdict(dict)  # operation -> parameter -> weight
-        for name, readers in self.readers.items():
-            for reader in readers:
-                self.parts[self._key(name, reader)][reader.parameter] = name
+        self.readers = Readers(self.weights)
         self.siblings = Siblings({name: tensor.shape for name, tensor in self.given.items()})
+        self._folds = FoldFinder(self.given, self.weights, self.siblings, self.may)
         self.claims: dict[str, dict[Derivation | None, set[str]]] = defaultdict(dict)
         self.certain: dict[str, Derivation] = {}
         self.equal: dict[str, list[tuple[str, Layout]]] = {}
@@ -87,9 +69,6 @@ class _Learner:
         self._flat: dict[str, bool] = {}
         count = sum(t.size for tensors in (self.given, self.weights) for t in tensors.values())
         self._work_left = _MIN_WORK + _WORK_PER_ELEMENT * count
-
-    def _key(self, name: str, reader: _Reader) -> str:
-        return f"{self.weights[name].function}/{reader.name}"
 
     def may(self, work: int) -> bool:
         """Whether enough of the work budget is left; if so, spend it."""
@@ -105,9 +84,11 @@ class _Learner:
         self._find_equal(looked_at)
         self._settle_equal()
         rest = [name for name in self.weights if name not in self.equal and not self.is_flat(name)]
+        # A new batch norm scales by almost 1, which rounding may hide: so also look at weights that are equal.
+        self._fold(name for name in self.weights if not self.is_flat(name))
         for name in rest:
-            if self.weights[name].ndim >= 2 and self.weights[name].mil_dtype in _FLOATS:
-                self._fold(name) or self._rows(name)
+            if name not in self.claims and self.weights[name].ndim >= 2 and self.weights[name].mil_dtype in _FLOATS:
+                self._rows(name)
         for name in rest:
             if name not in self.claims:
                 self._depend(name)
@@ -200,7 +181,7 @@ class _Learner:
         if not self.may(100_000 + 8 * weight.size):
             return False
         values = derivation.compute(self.array)
-        return _are_equal(values, weight)
+        return have_equal_bits(values, weight)
 
     def is_flat(self, name: str) -> bool:
         """Whether all elements of a weight are equal, so that its values say nothing about where it comes from."""
@@ -213,79 +194,24 @@ class _Learner:
 
     # ----------------------------------------------------------------------------------------------------- convolutions
 
-    def _fold(self, name: str) -> bool:
-        """Claim a convolution's weight with a batch norm or a scale folded in, and its bias."""
-        weight = self.weights[name]
-        readers = [
-            reader for reader in self.readers[name] if reader.op in _CONVOLUTIONS and reader.parameter == "weight"
-        ]
-        if not readers or weight.mil_dtype not in _TOLERANCE:
-            return False
-        parts = self.parts[self._key(name, readers[0])]
-        bias = parts.get("bias")
-        groups = 0
-        if readers[0].op == "conv_transpose":
-            groups = 1 if bias is None else max(self.weights[bias].size // weight.shape[1], 1)
-            if weight.shape[0] % groups:
-                return False
+    def _fold(self, names: Iterable[str]) -> None:
+        """Claim weights of convolutions with a batch norm or a scale folded in, and their biases."""
         found = []
-        for own in self._foldable(name):
-            found += [(own, norm) for norm in self._norms_of(name, own, groups)]
-        if not found:
-            return False
-        pairs = self._with_bias(found, bias) if bias is not None else []
-        for own, norm, of in pairs:
-            self.claim(str(bias), _folded_bias(of, norm, self.weights[str(bias)].shape), f"{readers[0].name}.bias")
-            self.claim(name, Folded(Source(own), norm, groups, False, weight.shape))
-        for own, norm in [] if pairs else _once(found):
-            self.claim(name, Folded(Source(own), norm, groups, False, weight.shape))
-        return True
-
-    def _foldable(self, name: str) -> list[str]:
-        weight = self.weights[name]
-        return [
-            given
-            for given, tensor in self.given.items()
-            if tensor.size == weight.size and tensor.mil_dtype in _FLOATS and tensor.ndim >= 2
-            and tensor.shape[:2] == weight.shape[:2] and self.may(100_000)
-        ]  # fmt: skip
-
-    def _norms_of(self, name: str, own: str, groups: int) -> list[Norm]:
-        weight = self.weights[name]
-        if not self.may(500_000 + 40 * weight.size):
-            return []
-        target, source = np.asarray(weight.read()), self.array(own).reshape(weight.shape)
-        tolerance = _TOLERANCE[weight.mil_dtype]
-        found = ratio(target, source, groups)
-        if found.residual > tolerance:
-            return []
-        count = len(found.factors)
-        norms = self.siblings.norms.get(count, []) + self.siblings.scales(count)
-        if not self.may(1_000_000 * len(norms)):
-            return []
-
-        def is_exact(norm: Norm, vectors: Vectors) -> bool:
-            return _are_equal(fold_weight(source, norm, vectors, groups), weight)
-
-        return fitting(found.factors, norms, self.array, is_exact, tolerance)
-
-    def _with_bias(self, found: list[tuple[str, Norm]], bias: str) -> list[tuple[str, Norm, str | None]]:
-        """Return the folds that give the bias too, with the convolution's own bias; one for the same arrays."""
-        pairs: dict[Any, tuple[str, Norm, str | None]] = {}
-        for own, norm in found:
-            own_biases = self.siblings.vectors(own, self.weights[bias].size)
-            shifts = (
-                [norm] if norm.variance is not None else [norm, *self.siblings.shifted(norm, self.weights[bias].size)]
-            )
-            for shift in shifts:
-                for of in [*own_biases, None]:
-                    if self.fits(bias, _folded_bias(of, shift, self.weights[bias].shape)):
-                        key = own, shift.gamma, shift.beta, shift.mean, shift.variance, of
-                        pairs.setdefault(key, (own, shift, of))
-        with_own = [pair for pair in pairs.values() if pair[2] is not None]
-        complete = {pair[:2] for pair in with_own}
-        # A convolution that has a bias of its own has used it, if that fits as well: such as one of zeros.
-        return [*with_own, *(pair for pair in pairs.values() if pair[2] is None and pair[:2] not in complete)]
+        for name in names:
+            convolution = self.readers.convolution(name)
+            if convolution is None:
+                continue
+            is_equal = name in self.equal
+            owns = [given for given, layout in self.equal[name] if layout.axes is None] if is_equal else None
+            for own in self._folds.candidates(convolution) if owns is None else dict.fromkeys(owns):
+                factors = self._folds.ratio(convolution, own)
+                if factors is not None:
+                    found += self._folds.folds(convolution, own, factors, with_scales=not is_equal)
+        for fold in likeliest(found):
+            name, bias = fold.convolution.weight, fold.convolution.bias
+            self.claim(name, fold.weight(self.weights[name].shape))
+            if fold.gives_bias and bias is not None:
+                self.claim(bias, fold.bias(self.weights[bias].shape), fold.convolution.bias_words)
 
     # ------------------------------------------------------------------------------------------------------------- rows
 
@@ -307,12 +233,12 @@ class _Learner:
 
     # --------------------------------------------------------------------------------------------------------- siblings
 
-    def _beside(self, name: str, reader: _Reader) -> list[Derivation] | None:
+    def _beside(self, name: str, reader: Reader) -> list[Derivation] | None:
         """Return what a weight may be, as the other weights of an operation say; None if they say nothing.
 
         An empty list says that the checkpoint has no array for it.
         """
-        parts = self.parts[self._key(name, reader)]
+        parts = self.readers.parts(name, reader)
         for parameter in VECTORS.get(reader.parameter, ()):
             other = parts.get(parameter)
             if other is not None and other != name and other in self.certain:
@@ -322,7 +248,7 @@ class _Learner:
 
     def _depend(self, name: str) -> None:
         """Claim a vector that belongs to another weight of an operation that reads it."""
-        for reader in self.readers[name]:
+        for reader in self.readers.of[name]:
             for option in self._beside(name, reader) or ():
                 if self.fits(name, option):
                     self.claim(name, option, reader.words)
@@ -333,7 +259,7 @@ class _Learner:
         if weight.size != max(weight.shape, default=0):
             return
         every = self.siblings.of_size(weight.size)
-        for reader in self.readers[name]:
+        for reader in self.readers.of[name]:
             for option in self._beside(name, reader) or ():
                 for other in every:
                     added = Summed(option, Source(other))
@@ -367,7 +293,7 @@ class _Learner:
     def _claim_flat(self, name: str, named: str | None) -> int:
         """Claim what names and other weights of its readers say; return how many readers stay unexplained."""
         waiting, without = 0, []
-        for reader in self.readers[name]:
+        for reader in self.readers.of[name]:
             options = self._beside(name, reader)
             found = [one for one in options or () if self.fits(name, one)]
             for one in found:
@@ -384,15 +310,20 @@ class _Learner:
                 without = without[1:]
         for reader in without:
             self.claim(name, None, reader.words)
-        return waiting if self.readers[name] else int(named is None)
+        return waiting if self.readers.of[name] else int(named is None)
 
     def _for_parameter(self, name: str, given: list[str]) -> list[str]:
         """Keep the arrays whose names fit the parameter that a weight is, where some do."""
-        parameters = {reader.parameter for reader in self.readers[name]}
+        parameters = {reader.parameter for reader in self.readers.of[name]}
         some = [one for one in given if any(self.siblings.is_named_for(one, parameter) for parameter in parameters)]
         return some or given
 
     # ----------------------------------------------------------------------------------------------------------- result
+
+    def _is_parameter(self, name: str) -> bool:
+        """Whether a constant too small to be listed is what networks learn, such as a bias of three channels."""
+        is_learnt = any(reader.parameter in PARAMETERS for reader in self.readers.of[name])
+        return is_learnt and self.weights[name].size > 1 and self.weights[name].mil_dtype in _FLOATS
 
     def lineage(self) -> Lineage:
         """Return what was found."""
@@ -402,7 +333,7 @@ class _Learner:
             if any(derivation is not None for derivation in claims):
                 found = tuple(Claim(derivation, tuple(sorted(readers))) for derivation, readers in claims.items())
                 origins[name] = Origin(name, found)
-            elif not _is_weight(weight):
+            elif not (_is_weight(weight) or self._is_parameter(name)):
                 continue
             elif weight.mil_dtype not in _FLOATS or self.is_flat(name):
                 constant.append(name)
@@ -424,33 +355,5 @@ def _is_candidate(tensor: Tensor) -> bool:
     return _is_weight(tensor) or (tensor.op == "const" and tensor.mil_dtype in _FLOATS)
 
 
-def _readers(tensor: Tensor) -> list[_Reader]:
-    return [_Reader(use.op, use.name, use.parameter) for use in tensor.consumers if not use.op.startswith("constexpr_")]
-
-
-def _are_equal(values: Values, weight: Tensor) -> bool:
-    """Whether values are those of a weight to the bit, once they are cast to its dtype."""
-    if values.size != weight.size or not is_castable(values.dtype, weight.mil_dtype):
-        return False
-    try:
-        cast = cast_array(np.ascontiguousarray(values), weight.mil_dtype, overflow="inf")[0].reshape(-1)
-    except OverflowError:
-        return False
-    present = np.ascontiguousarray(weight.read()).reshape(-1)
-    return bool(np.array_equal(cast.view(np.uint8), present.view(np.uint8)))
-
-
 def _moved(of: Derivation, layout: Layout) -> Derivation:
     return of if layout.is_identity else Moved(of, layout)
-
-
-def _folded_bias(of: str | None, norm: Norm, shape: tuple[int, ...]) -> Folded:
-    return Folded(None if of is None else Source(of), norm, 0, True, shape)
-
-
-def _once(found: list[tuple[str, Norm]]) -> list[tuple[str, Norm]]:
-    """Keep one fold of the same arrays."""
-    first: dict[Any, tuple[str, Norm]] = {}
-    for own, norm in found:
-        first.setdefault((own, norm.gamma, norm.beta, norm.mean, norm.variance), (own, norm))
-    return list(first.values())

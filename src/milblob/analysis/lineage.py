@@ -1,6 +1,6 @@
 """What `learn` found: how each weight of a model follows from the arrays of a checkpoint."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -59,12 +59,24 @@ class Lineage:
     constant: tuple[str, ...]
     unused: tuple[str, ...]
 
-    def sources(self) -> Iterator[str]:
-        """Yield the arrays that weights follow from, perhaps several times."""
+    def unused_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, list[int]]]:
+        """Return the arrays of which only a part is used: name -> (axis, indices along it that are not used)."""
+        whole: set[str] = set()
+        parts: dict[str, dict[int, set[int]]] = {}
         for origin in self.origins.values():
             for claim in origin.claims:
-                if claim.derivation is not None:
-                    yield from claim.derivation.sources()
+                for use in claim.derivation.uses() if claim.derivation is not None else ():
+                    if use.axis is None:
+                        whole.add(use.name)
+                    else:
+                        along = parts.setdefault(use.name, {}).setdefault(use.axis, set())
+                        along.update(range(use.begin, use.end))
+        found = {}
+        for name, axes in parts.items():
+            left = [(axis, sorted(set(range(shapes[name][axis])) - used)) for axis, used in axes.items()]
+            if name not in whole and all(missing for _, missing in left):
+                found[name] = left[0] if len(left) == 1 else (0, list(range(shapes[name][0])))
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""

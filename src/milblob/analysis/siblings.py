@@ -30,6 +30,10 @@ _NAMES = {
 }
 
 
+PARAMETERS = frozenset(_NAMES) | {"weight_ih", "weight_hh", "weight_ih_back", "weight_hh_back"}
+"""Parameters of operations that are learnt."""
+
+
 class Siblings:
     """The arrays of a checkpoint by module: what is before the last dot or slash of a name.
 

@@ -21,6 +21,7 @@ from ..model.tensor import Tensor
 from ..values.cast import cast_array, is_castable
 
 _MAX_NAMES = 20
+_MAX_CLAIMS = 4
 _COUNTERS = ("num_batches_tracked",)
 """Arrays that training changes and no converter uses: they are listed as not used, and no more."""
 
@@ -50,6 +51,7 @@ def rebase(
     mapping: Mapping[str, Names],
     is_selected: Callable[[str], bool],
     is_left: Callable[[str], bool],
+    unshare: bool = False,
 ) -> Rebased:
     """Learn from a base checkpoint how each weight of a model came to be, and do the same with another checkpoint.
 
@@ -59,6 +61,7 @@ def rebase(
         mapping: None for each array that is to be left out.
         is_selected: of the name of a weight: whether it is to change.
         is_left: of the name of a weight: whether it may stay as it is, although nothing is known about it.
+        unshare: whether readers of one weight may get different values from now on.
 
     Raises:
         ValueError: the checkpoints do not have the same arrays; a weight that does not follow from the base; an array
@@ -73,11 +76,14 @@ def rebase(
     with Model(path, constants=True) as model:
         lineage = learn(old, dict(model))
         weights = {name: model[name] for name in lineage.origins}
-        _require_known(lineage, is_selected, is_left, old, tuned)
-        result = _Writing(old, tuned)
+        problems = _unknown(lineage, is_selected, is_left) + _lost(lineage, old, tuned)
+        result = _Writing(old, tuned, unshare)
         for origin in lineage.origins.values():
             if is_selected(origin.name) and not is_left(origin.name):
                 result.add(origin, weights[origin.name])
+        problems += result.problems
+        if problems:
+            raise ValueError(f"weights: expected what the base tells about all of them, got {'; '.join(problems)}")
     unused = tuple(name for name in new if name in out or name in lineage.unused)
     left = tuple(name for name in [*lineage.origins, *lineage.unknown] if is_left(name))
     return Rebased(result.arrays, result.mapping, unused, lineage.constant, left)
@@ -122,35 +128,36 @@ def _require_alike(base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]
         raise ValueError(f"weights: expected the arrays of the base, with other values; {'; '.join(problems)}")
 
 
-def _require_known(
-    lineage: Lineage,
-    is_selected: Callable[[str], bool],
-    is_left: Callable[[str], bool],
-    base: Mapping[str, LazyTensor],
-    new: Mapping[str, LazyTensor],
-) -> None:
-    """Refuse weights that were not understood, and changes that would be lost.
+def _unknown(lineage: Lineage, is_selected: Callable[[str], bool], is_left: Callable[[str], bool]) -> list[str]:
+    """Say which weights were not understood."""
+    names = [name for name in lineage.unknown if is_selected(name) and not is_left(name)]
+    if not names:
+        return []
+    advice = "--leave NAME leaves one as it is, such as a mask or a table of positions"
+    return [f"{_weights(len(names))} that milblob cannot compute from the base: {_some(names)} ({advice})"]
 
-    Raises:
-        ValueError: with all of them.
-    """
-    problems = []
-    unknown = [name for name in lineage.unknown if is_selected(name) and not is_left(name)]
-    if unknown:
-        words = f"{len(unknown):,} weights of the model do not follow from the base: {_some(unknown)}"
-        problems.append(f"{words} (--leave NAME leaves one as it is, such as a mask or a table of positions)")
-    lost = [
+
+def _lost(lineage: Lineage, base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]) -> list[str]:
+    """Say which changes would be lost."""
+    names = [
         name
         for name in lineage.unused
         if name in new and not name.endswith(_COUNTERS) and not _are_equal(base[name], new[name])
     ]
-    if lost:
-        words = (
-            f"{len(lost):,} arrays differ from the base, and no weight of the model follows from them: {_some(lost)}"
-        )
-        problems.append(f"{words} (null in the mapping leaves one out)")
-    if problems:
-        raise ValueError(f"weights: expected what the model was converted from; {'; '.join(problems)}")
+    shapes = {name: tensor.shape for name, tensor in base.items()}
+    for name, (axis, missing) in lineage.unused_parts(shapes).items():
+        old, tuned = (np.take(np.asarray(arrays[name].read()), missing, axis).tobytes() for arrays in (base, new))
+        if old != tuned:
+            names.append(f"{name} (of which a part is used)")
+    if not names:
+        return []
+    count = "1 array differs" if len(names) == 1 else f"{len(names):,} arrays differ"
+    words = f"{count} from the base, and no weight of the model follows from {'it' if len(names) == 1 else 'them'}"
+    return [f"{words}: {_some(names)} (null in the mapping leaves one out)"]
+
+
+def _weights(count: int) -> str:
+    return "1 weight of the model" if count == 1 else f"{count:,} weights of the model"
 
 
 def _are_equal(a: LazyTensor, b: LazyTensor) -> bool:
@@ -168,8 +175,9 @@ def _some(names: list[str]) -> str:
 class _Writing:
     """Collects what is to be written."""
 
-    def __init__(self, base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]) -> None:
-        self._base, self._new = base, new
+    def __init__(self, base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor], unshare: bool) -> None:
+        self._base, self._new, self._unshare = base, new, unshare
+        self.problems: list[str] = []
         self.arrays: dict[str, StoredArray] = {}
         self.mapping: dict[str, Names] = {}
 
@@ -179,6 +187,14 @@ class _Writing:
         known = [claim for claim in claims if claim.derivation is not None]
         if len(claims) == 1 or self._agree(claims, weight):
             self._add(known[0], weight, weight.name)
+            return
+        if not self._unshare or not all(claim.readers for claim in claims):
+            words = " and ".join(str(claim.derivation) for claim in known[:_MAX_CLAIMS])
+            more = f" and {len(known) - _MAX_CLAIMS} more" if len(known) > _MAX_CLAIMS else ""
+            if len(known) < len(claims):
+                more += f" and by {_some([r for c in claims if c.derivation is None for r in c.readers]) or 'others'}"
+            advice = "" if not all(claim.readers for claim in claims) else " (--unshare stores them apart)"
+            self.problems.append(f"{weight.name}: shared by {words}{more}, whose new values differ{advice}")
             return
         for claim in claims:
             targets = [f"{weight.name}@{reader}" for reader in claim.readers] or [weight.name]

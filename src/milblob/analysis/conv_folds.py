@@ -1,0 +1,176 @@
+"""Finds what was folded into the weights of convolutions: by values, channel by channel."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..dtypes import DType
+from ..model.lazy import LazyTensor
+from ..model.tensor import Tensor
+from ..values.cast import cast_array, is_castable
+from .derivation import Derivation, Folded, Source
+from .folds import EPSILONS, Norm, Ratio, Vectors, channels, fitting, fold_weight, is_scaled, ratio, scale_of
+from .readers import Convolution
+from .same_elements import May
+from .siblings import Siblings
+
+Values = np.ndarray[Any, Any]
+
+TOLERANCE = {DType.FLOAT32: 1e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 3e-2}
+"""How far the factors of channels may be from a scale before a fold is computed in full."""
+
+_FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
+_FEW = 4  # channels that are compared before all are
+
+
+class Fold(NamedTuple):
+    """What was folded into a convolution.
+
+    Attributes:
+        convolution: of the model.
+        own: name of the weight before.
+        norm: what was folded.
+        own_bias: name of the bias before; None if it had none.
+        gives_bias: whether the fold gives the convolution's bias too.
+    """
+
+    convolution: Convolution
+    own: str
+    norm: Norm
+    own_bias: str | None = None
+    gives_bias: bool = False
+
+    def weight(self, shape: tuple[int, ...]) -> Folded:
+        """Return how the weight follows."""
+        norm = replace(self.norm, beta=None, mean=None)
+        return Folded(Source(self.own), norm, self.convolution.groups, False, shape)
+
+    def bias(self, shape: tuple[int, ...]) -> Folded:
+        """Return how the bias follows."""
+        return Folded(None if self.own_bias is None else Source(self.own_bias), self.norm, 0, True, shape)
+
+
+class FoldFinder:
+    """Finds folds in one model, of the arrays of one checkpoint.
+
+    Args:
+        given: arrays by name. weights: of the model.
+        siblings: of the arrays.
+        may: the work budget.
+    """
+
+    def __init__(
+        self, given: Mapping[str, LazyTensor], weights: Mapping[str, Tensor], siblings: Siblings, may: May
+    ) -> None:
+        self._given, self._weights, self._siblings, self._may = given, weights, siblings, may
+
+    def _array(self, name: str) -> Values:
+        return np.asarray(self._given[name].read())
+
+    def candidates(self, convolution: Convolution) -> list[str]:
+        """Return the arrays of a shape that a convolution's weight may have been made of."""
+        weight = self._weights[convolution.weight]
+        return [
+            name
+            for name, tensor in self._given.items()
+            if tensor.size == weight.size and tensor.mil_dtype in _FLOATS and tensor.ndim >= 2
+            and tensor.shape[:2] == weight.shape[:2] and self._may(100_000)
+        ]  # fmt: skip
+
+    def ratio(self, convolution: Convolution, own: str) -> Ratio | None:
+        """Return the factor of each channel from an array to a convolution's weight; None if there is more to it."""
+        weight = self._weights[convolution.weight]
+        if weight.mil_dtype not in TOLERANCE or not self._may(500_000 + 40 * weight.size):
+            return None
+        target, source = np.asarray(weight.read()), self._array(own).reshape(weight.shape)
+        tolerance = TOLERANCE[weight.mil_dtype]
+        if not is_scaled(target, source, convolution.groups, tolerance):
+            return None
+        found = ratio(target, source, convolution.groups)
+        return found if found.residual <= tolerance else None
+
+    def folds(self, convolution: Convolution, own: str, found: Ratio, with_scales: bool = True) -> list[Fold]:
+        """Return what may have been folded: what gives the weight to the bit, and the bias too where anything does."""
+        weight = self._weights[convolution.weight]
+        count = len(found.factors)
+        norms = [*self._siblings.norms.get(count, ()), *(self._siblings.scales(count) if with_scales else ())]
+        if not self._may(1_000_000 * len(norms)):
+            return []
+        source = self._array(own).reshape(weight.shape)
+        target = np.asarray(weight.read())
+        rows, wanted = (channels(values, convolution.groups)[:_FEW] for values in (source, target))
+
+        def is_exact(norm: Norm, vectors: Vectors) -> bool:
+            scale = scale_of(norm, vectors)
+            few = rows.astype(scale.dtype) * (scale[:_FEW, None] if scale.size > 1 else scale)
+            return _have_equal_bits(few, wanted, weight.mil_dtype) and _have_equal_bits(
+                fold_weight(source, norm, vectors, convolution.groups), target, weight.mil_dtype
+            )
+
+        fits = fitting(found.factors, norms, self._array, is_exact, TOLERANCE[weight.mil_dtype])
+        plain = [Fold(convolution, own, norm) for norm in fits]
+        return (self._with_bias(plain, convolution.bias) if convolution.bias is not None else []) or plain
+
+    def _with_bias(self, folds: list[Fold], bias: str) -> list[Fold]:
+        weight = self._weights[bias]
+        found, complete = [], set()
+        for fold in folds:
+            shifts = [fold.norm]
+            if fold.norm.variance is None:
+                shifts += self._siblings.shifted(fold.norm, weight.size)
+            for norm in shifts:
+                for own_bias in [*self._siblings.vectors(fold.own, weight.size), None]:
+                    whole = fold._replace(norm=norm, own_bias=own_bias, gives_bias=True)
+                    if own_bias is None and (fold.own, norm) in complete:
+                        continue  # a convolution that has a bias has used it: such as one of zeros
+                    if self._fits(weight, whole.bias(weight.shape)):
+                        found.append(whole)
+                        complete.add((fold.own, norm))
+        return found
+
+    def _fits(self, weight: Tensor, derivation: Derivation) -> bool:
+        if not self._may(100_000 + 8 * weight.size):
+            return False
+        return have_equal_bits(derivation.compute(self._array), weight)
+
+
+def likeliest(folds: Iterable[Fold]) -> list[Fold]:
+    """Choose between folds of the same arrays that differ in epsilon only, or in the order of the arithmetic.
+
+    Rounding hides small differences. One network rarely has several epsilons, so the one that most convolutions allow
+    is taken. Where it is none of EPSILONS, all stay: too many numbers are near each other.
+    """
+    groups: dict[Any, list[Fold]] = defaultdict(list)
+    for fold in folds:
+        norm = fold.norm
+        groups[fold.convolution, fold.own, norm.gamma, norm.beta, norm.mean, norm.variance, fold.own_bias].append(fold)
+    votes: Counter[float] = Counter()
+    for group in groups.values():
+        votes.update({fold.norm.epsilon for fold in group})
+    rank = {epsilon: place for place, epsilon in enumerate(EPSILONS)}
+    chosen = []
+    for group in groups.values():
+        usual = [fold for fold in group if fold.norm.epsilon in rank]
+        if usual:
+            chosen.append(min(usual, key=lambda fold: (-votes[fold.norm.epsilon], rank[fold.norm.epsilon])))
+        else:
+            chosen += list({fold.norm.epsilon: fold for fold in reversed(group)}.values())
+    return chosen
+
+
+def have_equal_bits(values: Values, weight: Tensor) -> bool:
+    """Whether values are those of a weight to the bit, once they are cast to its dtype."""
+    return _have_equal_bits(values, np.asarray(weight.read()), weight.mil_dtype)
+
+
+def _have_equal_bits(values: Values, present: Values, dtype: DType) -> bool:
+    if values.size != present.size or not is_castable(values.dtype, dtype):
+        return False
+    try:
+        cast = cast_array(np.ascontiguousarray(values), dtype, overflow="inf")[0].reshape(-1)
+    except OverflowError:
+        return False
+    return bool(np.array_equal(cast.view(np.uint8), np.ascontiguousarray(present).reshape(-1).view(np.uint8)))

@@ -1,0 +1,220 @@
+"""Networks that coremltools converts, made from arrays with the names of a torch checkpoint; and what becomes of them.
+
+A network is a function from arrays to a MIL program, and the shapes of the arrays. coremltools' passes do to it what they
+do to a network of torch: they fold, transpose, concatenate, split, cast, and store equal constants once.
+"""
+
+import numpy as np
+
+import milblob
+
+NETWORKS = {}
+"""Name -> (shapes of the arrays by name, builder)."""
+
+
+def network(**shapes):
+    """Register a builder: a function of (mb, x, w), where x is float32 [1, 8, 6, 6] and w has the arrays by name."""
+
+    def add(build):
+        NETWORKS[build.__name__] = {name.replace("__", "."): shape for name, shape in shapes.items()}, build
+        return build
+
+    return add
+
+
+def norm(prefix, count):
+    return {f"{prefix}__{name}": (count,) for name in ("weight", "bias", "running_mean", "running_var")}
+
+
+def batch_norm(mb, x, w, prefix, epsilon=1e-5, name=None):
+    return mb.batch_norm(
+        x=x, mean=w[f"{prefix}.running_mean"], variance=w[f"{prefix}.running_var"], gamma=w[f"{prefix}.weight"],
+        beta=w[f"{prefix}.bias"], epsilon=np.float32(epsilon), **({} if name is None else {"name": name}),
+    )  # fmt: skip
+
+
+@network(c__weight=(12, 8, 3, 3), **norm("b", 12))
+def conv_norm(mb, x, w):
+    return mb.relu(x=batch_norm(mb, mb.conv(x=x, weight=w["c.weight"]), w, "b"))
+
+
+@network(
+    c__weight=(12, 8, 1, 1), c__bias=(12,), d__weight=(12, 12, 1, 1), d__bias=(12,), **norm("b", 12), **norm("e", 12)
+)
+def two_conv_norms(mb, x, w):
+    x = mb.relu(x=batch_norm(mb, mb.conv(x=x, weight=w["c.weight"], bias=w["c.bias"]), w, "b"))
+    return mb.relu(x=batch_norm(mb, mb.conv(x=x, weight=w["d.weight"], bias=w["d.bias"]), w, "e", 1e-3))
+
+
+@network(c__weight=(8, 1, 3, 3), d__weight=(12, 4, 1, 1), d__bias=(12,), **norm("b", 8), **norm("e", 12))
+def depthwise_and_grouped(mb, x, w):
+    x = mb.relu(x=batch_norm(mb, mb.conv(x=x, weight=w["c.weight"], groups=8, pad_type="same"), w, "b"))
+    return mb.relu(x=batch_norm(mb, mb.conv(x=x, weight=w["d.weight"], bias=w["d.bias"], groups=2), w, "e", 2.5e-4))
+
+
+@network(t__weight=(8, 6, 2, 2), t__bias=(6,), u__weight=(6, 1, 2, 2), v__weight=(6, 4, 2, 2), **norm("b", 6), **norm("d", 6), **norm("e", 8))  # fmt: skip
+def transposed_convs(mb, x, w):
+    x = mb.relu(x=batch_norm(mb, mb.conv_transpose(x=x, weight=w["t.weight"], bias=w["t.bias"]), w, "b"))
+    x = mb.relu(x=batch_norm(mb, mb.conv_transpose(x=x, weight=w["u.weight"], groups=6), w, "d"))
+    return mb.relu(x=batch_norm(mb, mb.conv_transpose(x=x, weight=w["v.weight"], groups=2), w, "e"))
+
+
+@network(c__weight=(10, 8, 3), c__bias=(10,), **norm("b", 10))
+def conv_of_lines(mb, x, w):
+    x = mb.reshape(x=x, shape=(1, 8, 36))
+    return mb.relu(x=batch_norm(mb, mb.conv(x=x, weight=w["c.weight"], bias=w["c.bias"]), w, "b"))
+
+
+@network(c__weight=(12, 8, 3, 3), **norm("b", 12))
+def frozen_norm(mb, x, w):
+    """As torchvision's FrozenBatchNorm2d: a scale and a shift, computed by constants."""
+    x = mb.conv(x=x, weight=w["c.weight"])
+    root = mb.rsqrt(x=mb.add(x=w["b.running_var"].reshape(1, 12, 1, 1), y=np.float32(1e-5)), epsilon=np.float32(0))
+    scale = mb.mul(x=w["b.weight"].reshape(1, 12, 1, 1), y=root)
+    shift = mb.sub(x=w["b.bias"].reshape(1, 12, 1, 1), y=mb.mul(x=w["b.running_mean"].reshape(1, 12, 1, 1), y=scale))
+    return mb.relu(x=mb.add(x=mb.mul(x=x, y=scale), y=shift))
+
+
+@network(c__weight=(12, 8, 3, 3), c__bias=(12,), gamma=(12,), d__weight=(12, 12, 1, 1), shift=(12,))
+def scaled_and_shifted(mb, x, w):
+    x = mb.mul(x=mb.conv(x=x, weight=w["c.weight"], bias=w["c.bias"]), y=w["gamma"].reshape(1, 12, 1, 1))
+    return mb.relu(x=mb.add(x=mb.conv(x=mb.relu(x=x), weight=w["d.weight"]), y=w["shift"].reshape(1, 12, 1, 1)))
+
+
+@network(l__weight=(16, 6), l__bias=(16,), extra=(16,), p=(16, 16), q=(16,))
+def linears(mb, x, w):
+    x = mb.linear(x=x, weight=w["l.weight"], bias=w["l.bias"])
+    x = mb.relu(x=mb.add(x=x, y=w["extra"]))
+    return mb.relu(x=mb.add(x=mb.matmul(x=x, y=w["p"]), y=w["q"]))
+
+
+@network(a__in_proj_weight=(18, 6), a__in_proj_bias=(18,), a__out_proj__weight=(6, 6), a__out_proj__bias=(6,))
+def split_attention(mb, x, w):
+    q, k, v = (
+        mb.linear(x=x, weight=w["a.in_proj_weight"][at : at + 6].copy(), bias=w["a.in_proj_bias"][at : at + 6].copy())
+        for at in (0, 6, 12)
+    )
+    return mb.linear(x=mb.add(x=mb.mul(x=q, y=k), y=v), weight=w["a.out_proj.weight"], bias=w["a.out_proj.bias"])
+
+
+@network(q__weight=(6, 6), q__bias=(6,), k__weight=(6, 6), k__bias=(6,), v__weight=(6, 6), v__bias=(6,))
+def joined_attention(mb, x, w):
+    weight = mb.concat(values=[w["q.weight"], w["k.weight"], w["v.weight"]], axis=0)
+    bias = mb.concat(values=[w["q.bias"], w["k.bias"], w["v.bias"]], axis=0)
+    return mb.relu(x=mb.linear(x=x, weight=weight, bias=bias))
+
+
+@network(emb__weight=(30, 6), head__weight=(30, 6), head__bias=(30,))
+def untied_embedding(mb, x, w):
+    return embedding(mb, x, w["emb.weight"], w["head.weight"], w["head.bias"])
+
+
+@network(emb__weight=(30, 6))
+def tied_embedding(mb, x, w):
+    return embedding(mb, x, w["emb.weight"], w["emb.weight"].copy(), None)
+
+
+def embedding(mb, x, table, head, bias):
+    y = mb.gather(x=table, indices=mb.reduce_argmax(x=x, axis=-1), axis=0)
+    return mb.linear(x=mb.add(x=x, y=y), weight=head, **({} if bias is None else {"bias": bias}))
+
+
+@network(l__weight=(128, 6), l__bias=(128,), n__weight=(128,), n__bias=(128,), m__weight=(128, 128), o__weight=(128,), o__bias=(128,))  # fmt: skip
+def shared_norms(mb, x, w):
+    """Vectors of 128 elements, which coremltools stores once where they are equal; `m` has no bias of its own."""
+    x = mb.linear(x=x, weight=w["l.weight"], bias=w["l.bias"])
+    x = mb.layer_norm(x=x, axes=[-1], gamma=w["n.weight"], beta=w["n.bias"], epsilon=np.float32(1e-5))
+    x = mb.linear(x=mb.relu(x=x), weight=w["m.weight"])
+    return mb.layer_norm(x=x, axes=[-1], gamma=w["o.weight"], beta=w["o.bias"], epsilon=np.float32(1e-5))
+
+
+@network(l__weight_ih_l0=(16, 6), l__weight_hh_l0=(16, 4), l__bias_ih_l0=(16,), l__bias_hh_l0=(16,))
+def lstm(mb, x, w):
+    def turned(array):
+        i, f, g, o = np.split(array, 4)
+        return np.concatenate([i, f, o, g])
+
+    x = mb.reshape(x=x, shape=(48, 1, 6))
+    bias = mb.add(x=turned(w["l.bias_ih_l0"]), y=turned(w["l.bias_hh_l0"]))
+    zeros = np.zeros((1, 4), np.float32)
+    found = mb.lstm(
+        x=x, initial_h=zeros, initial_c=zeros, weight_ih=turned(w["l.weight_ih_l0"]),
+        weight_hh=turned(w["l.weight_hh_l0"]), bias=bias, output_sequence=True,
+    )  # fmt: skip
+    return mb.relu(x=found[0])
+
+
+@network(**norm("b", 8), n__weight=(6,), alpha=(8,))
+def norms_alone(mb, x, w):
+    x = batch_norm(mb, mb.relu(x=x), w, "b")
+    x = mb.mul(x=mb.prelu(x=x, alpha=w["alpha"]), y=w["n.weight"])
+    return mb.relu(x=x)
+
+
+def random_arrays(shapes, seed):
+    """Return arrays as training leaves them."""
+    rng = np.random.default_rng(seed)
+    found = {name: (rng.standard_normal(shape) * 0.4).astype(np.float32) for name, shape in shapes.items()}
+    return {name: np.abs(array) + np.float32(0.2) if name.endswith("var") else array for name, array in found.items()}
+
+
+def initial_arrays(shapes, seed):
+    """Return arrays as a new network has them: vectors are all zeros or all ones."""
+    found = random_arrays(shapes, seed)
+    for name, array in found.items():
+        if array.ndim == 1:
+            is_one = name.endswith(("var", "weight", "gamma"))
+            found[name] = np.full_like(array, 1 if is_one else 0)
+    return found
+
+
+def twin_arrays(shapes, seed):
+    """Return arrays of which those of one shape are equal."""
+    found, first = random_arrays(shapes, seed), {}
+    return {name: np.abs(first.setdefault(array.shape, array)) for name, array in found.items()}
+
+
+def symmetric_arrays(shapes, seed):
+    """Return arrays that are zero, or the identity where they are square: their layouts look the same."""
+    found = random_arrays(shapes, seed)
+    for name, shape in shapes.items():
+        if len(shape) == 2:
+            found[name] = np.eye(*shape, dtype=np.float32) * (shape[0] == shape[1])
+    return found
+
+
+def converted(name, arrays, path, precision="FLOAT16"):
+    """Save what coremltools makes of a network with these arrays."""
+    import coremltools as ct
+    from coremltools.converters.mil import Builder as mb
+
+    _, build = NETWORKS[name]
+
+    @mb.program(input_specs=[mb.TensorSpec(shape=(1, 8, 6, 6))], opset_version=ct.target.iOS16)
+    def program(x):
+        return build(mb, x, {key: array.copy() for key, array in arrays.items()})
+
+    ct.convert(
+        program, convert_to="mlprogram", minimum_deployment_target=ct.target.iOS16, skip_model_load=True,
+        compute_precision=getattr(ct.precision, precision),
+    ).save(str(path))  # fmt: skip
+    return path
+
+
+def constants(path, is_signed=True):
+    """Return all constants of a model by where they are read, so that two conversions can be compared.
+
+    Whether zeros have a sign can depend on the values: coremltools leaves out an addition of zeros.
+    """
+
+    def data(tensor):
+        values = np.asarray(tensor.read())
+        return (values if is_signed or values.dtype.kind != "f" else values + np.float16(0)).tobytes()
+
+    with milblob.open(path, constants=True) as model:
+        return {
+            (use.op, use.name, use.parameter): (str(tensor.mil_dtype), tensor.shape, data(tensor))
+            for tensor in model.values()
+            if str(tensor.mil_dtype) != "string"
+            for use in tensor.consumers
+        }
