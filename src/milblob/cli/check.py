@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from ..analysis.check import check
-from . import options, output
+from . import options, output, tables
 
 _EXIT_FINDINGS, _EXIT_ERROR = 1, 2
 
@@ -43,12 +43,12 @@ def run(arguments: Namespace) -> int:
         for finding in findings:
             if finding.severity != "note" or not arguments.quiet:
                 line = _shorter(str(finding), path)
-                print(output.escape(f"{path}: {line}" if prefixed else line))
+                tables.print_text(f"{path}: {line}" if prefixed else line)
         if not arguments.quiet:
-            print(f"{output.escape(path)}: {_summary(counts)}")
+            tables.print_text(f"{path}: {_summary(counts)}")
         if arguments.verbose:
             for code, count in Counter(finding.code for finding in findings).items():
-                print(f"  {code} {count}")
+                tables.print_text(f"  {code} {count}")
     if arguments.json:
         output.print_json({"models": results})
     return status

@@ -3,13 +3,26 @@
 from argparse import ArgumentParser, Namespace
 
 from ..analysis.diff import Diff, TensorDiff, diff, summary
-from . import names, options, output
+from . import names, options, output, tables
 from .progress import shown
 from .selection import describe_filter
+from .tables import LAST, Column
 
 _EXIT_DIFFERENT = 1
 _MAX_CHANGES = 20
-_HEADS = ["name", "what", "dtype", "shape", "differ", "max", "mean", "relative", "cosine", "SQNR dB"]
+_COLUMNS = [
+    Column("name", is_name=True),
+    Column("in B", is_name=True),
+    Column("what"),
+    Column("dtype", drop=6),
+    Column("shape", drop=3),
+    Column("differ", True, drop=5),
+    Column("max", True, drop=LAST + 1),
+    Column("mean", True, drop=2),
+    Column("relative", True, drop=1),
+    Column("cosine", True, drop=4),
+    Column("SQNR dB", True),
+]
 _WHAT = {
     "same": "same", "stored": "same, stored otherwise", "close": "close", "dtype": "same, other dtype",
     "named": "in both", "different": "other values", "shape": "other shape",
@@ -76,34 +89,33 @@ def _print(found: Diff, arguments: Namespace) -> None:
         worst = found.worst()
         rows, left = worst[: arguments.top], max(0, len(worst) - arguments.top)
     if rows:
-        cells = [_cells(row) for row in rows]
-        used = [i for i in range(len(_HEADS)) if i < 2 or any(line[i] for line in cells)]
-        right = [number for number, i in enumerate(used) if i > 3]
-        output.print_table([_HEADS[i] for i in used], [[line[i] for i in used] for line in cells], right=right)
+        cells = [_cells(row, arguments.verbose) for row in rows]
+        used = [i for i in range(len(_COLUMNS)) if any(line[i] for line in cells)]
+        tables.print_table([_COLUMNS[i] for i in used], [[line[i] for i in used] for line in cells])
         if left:
-            print(f"... and {output.plural(left, 'tensor')} that differ less")
+            tables.print_text(f"... and {output.plural(left, 'tensor')} that differ less")
         print()
     changes = [*found.structure, *found.metadata, *(found.tools if arguments.verbose else ())]
     shown = changes if arguments.verbose else changes[:_MAX_CHANGES]
     for change in shown:
-        print(output.escape(change.words))
+        tables.print_text(change.words)
     if len(shown) < len(changes):
-        print(f"... and {len(changes) - len(shown):,} more (-v shows them)")
+        tables.print_text(f"... and {len(changes) - len(shown):,} more (-v shows them)")
     if changes:
         print()
-    print(f"{'same' if found.same else 'different'}: {summary(found)}")
+    tables.print_text(f"{'same' if found.same else 'different'}: {summary(found)}")
 
 
-def _cells(row: TensorDiff) -> list[str]:
-    name = row.name if row.other in (None, row.name) else f"{row.name} = {row.other}"
+def _cells(row: TensorDiff, is_verbose: bool) -> list[str]:
+    other = "" if row.other in (None, row.name) else row.other
     dtypes = [
-        "" if dtype is None else f"{dtype}{f' ({scheme})' if scheme else ''}"
+        "" if dtype is None else output.type_words(str(dtype), scheme, is_verbose)
         for dtype, scheme in zip(row.dtypes, row.compressions, strict=True)
     ]
     shapes = [
         "" if shape is None else output.shape_text(None if size < 0 else size for size in shape) for shape in row.shapes
     ]
-    cells = [name, _WHAT[row.kind], _both(*dtypes), _both(*shapes)]
+    cells = [row.name, other or "", _WHAT[row.kind], _both(*dtypes), _both(*shapes)]
     figures = row.figures
     if figures is None:
         return [*cells, *[""] * 6]

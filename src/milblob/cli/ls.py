@@ -11,13 +11,35 @@ from ..errors import MilblobError, UnsupportedError
 from ..formats.params import Parameter
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
-from . import options, output
+from . import options, output, tables
 from .patterns import fold, scopes
 from .saving import dtype_text
 from .selection import Chosen, describe_filter, open_chosen
+from .tables import LAST, Column
 
 _MAX_SCOPES = 12
 _ORDERS = ("file", "name", "size", "dtype", "offset")
+_NAME, _COUNT, _DTYPE, _SHAPE = (
+    Column("name", is_name=True),
+    Column("count", True),
+    Column("dtype", drop=LAST + 2),
+    Column("shape", drop=LAST + 1),
+)
+_FIGURES = (Column("size", True), Column("bits", True, drop=2), Column("share", True, drop=1))
+_PLACE = (
+    Column("function", drop=3),
+    Column("op", drop=4, is_name=True),
+    Column("offset", True, drop=6),
+    Column("file", drop=5, is_name=True),
+)
+_TOTALS = (
+    Column("", is_name=True),
+    Column("tensors", True),
+    Column("elements", True, drop=3),
+    Column("size", True),
+    Column("bits", True, drop=2),
+    Column("share", True, drop=1),
+)
 
 EXAMPLES = ("ls Model.mlpackage --pattern", "ls Model.mlpackage -k '*bias' --sort size")
 
@@ -205,17 +227,13 @@ def _folded(rows: list[Listed], order: str) -> list[tuple[str, list[Listed]]]:
     return folded
 
 
-def _dtype(row: Listed) -> str:
-    return f"{row.dtype} ({row.compression})" if row.compression else row.dtype
-
-
 def _print_rows(rows: list[Listed], verbose: bool) -> None:
     total = sum(row.nbytes or 0 for row in rows)
-    heads = ["name", "dtype", "shape", "size", "bits", "share"]
+    columns = [_NAME, _DTYPE, _SHAPE, *_FIGURES]
     cells = [
         [
             row.name,
-            _dtype(row),
+            output.type_words(row.dtype, row.compression),
             output.shape_text(row.shape),
             output.size(row.nbytes),
             row.nbits,
@@ -224,10 +242,11 @@ def _print_rows(rows: list[Listed], verbose: bool) -> None:
         for row in rows
     ]
     if verbose:
-        heads += ["function", "op", "offset", "file"]
+        columns += _PLACE
         for row, line in zip(rows, cells, strict=True):
-            line += [row.function, row.op, "" if row.offset is None else str(row.offset), row.file or ""]
-    output.print_table(heads, cells, right=(3, 4, 5, 8))
+            op = output.chain_words(row.compression) or row.op
+            line += [row.function, op, "" if row.offset is None else str(row.offset), row.file or ""]
+    tables.print_table(columns, cells)
 
 
 def _print_patterns(rows: list[Listed], order: str) -> None:
@@ -241,7 +260,7 @@ def _print_patterns(rows: list[Listed], order: str) -> None:
             [
                 pattern,
                 count,
-                _dtype(first),
+                output.type_words(first.dtype, first.compression),
                 output.shape_text(first.shape),
                 output.size(nbytes),
                 first.nbits,
@@ -249,16 +268,16 @@ def _print_patterns(rows: list[Listed], order: str) -> None:
             ]
         )
     if cells:
-        output.print_table(["name", "count", "dtype", "shape", "size", "bits", "share"], cells, right=(1, 4, 5, 6))
+        tables.print_table([_NAME, _COUNT, _DTYPE, _SHAPE, *_FIGURES], cells)
 
 
 def _print_totals(rows: list[Listed], unique: int, is_blob: bool) -> None:
     totals = _totals(rows, unique)
-    tables = [("by dtype", totals["by_dtype"])]
+    groups = [("by dtype", totals["by_dtype"])]
     if not is_blob and len(totals["by_scope"]) < len(rows):
-        tables.append(("by scope", totals["by_scope"]))
+        groups.append(("by scope", totals["by_scope"]))
     cells = [["total", *_total_cells(totals, totals["nbytes"])]]
-    for title, table in tables:
+    for title, table in groups:
         if len(table) < 2:
             continue
         ranked = sorted(table.items(), key=lambda item: -item[1]["nbytes"])
@@ -271,9 +290,10 @@ def _print_totals(rows: list[Listed], unique: int, is_blob: bool) -> None:
             cells.append([f"  {len(rest)} others", *_total_cells(summed, totals["nbytes"])])
     if rows:
         print()
-    output.print_table(["", "tensors", "elements", "size", "bits", "share"], cells, right=(1, 2, 3, 4, 5))
+    tables.print_table(_TOTALS, cells)
     if unique < totals["nbytes"]:
-        print(f"\nSome are stored once for several tensors: the files hold {output.size(unique)}.")
+        print()
+        tables.print_text(f"Some are stored once for several tensors: the files hold {output.size(unique)}.")
 
 
 def _total_cells(entry: Any, total: int) -> list[str]:

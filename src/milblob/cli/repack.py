@@ -5,8 +5,19 @@ from typing import Any
 
 from ..rewrite.changes import TensorChange
 from ..rewrite.repack import RepackReport, repack
-from . import options, output
+from . import options, output, tables
 from .progress import shown
+from .tables import LAST, Column
+
+_PLAN = [
+    Column("name", is_name=True),
+    Column("action"),
+    Column("dtype", drop=LAST + 1),
+    Column("becomes", drop=LAST + 2),
+    Column("size", True, drop=2),
+    Column("becomes", True),
+    Column("to", drop=1),
+]
 
 EXAMPLES = (
     "repack Model.mlpackage -o Small.mlpackage --cast float32=float16",
@@ -96,7 +107,7 @@ def _print_plan(report: RepackReport, everything: bool) -> None:
         for change in report.changes
         if change.actions or everything
     ]
-    output.print_table(("name", "action", "dtype", "becomes", "size", "becomes", "to"), rows, right={4, 5})
+    tables.print_table(_PLAN, rows)
 
 
 def _place(change: TensorChange) -> str:

@@ -9,16 +9,49 @@ from ..analysis.statistics import Statistics, statistics_of
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..progress import Counter
-from . import options, output
+from . import options, output, tables
 from .figures import histogram_json, print_histogram, short, to_dict, totals_by
 from .patterns import scopes
 from .progress import shown
 from .selection import Chosen, describe_filter, open_chosen
+from .tables import Column
 
 _EXIT_FINDINGS = 1
 _MAX_SCOPES = 12
-_HEADS = ["name", "dtype", "shape", "min", "max", "mean", "deviation", "absmax", "zeros", "special", "distinct"]
-_MORE_HEADS = ["smallest", "subnormal", "NaN", "+inf", "-inf", "-0", "float16 overflow"]
+_COLUMNS = [
+    Column("name", is_name=True),
+    Column("dtype", drop=5),
+    Column("shape", drop=3),
+    Column("min", True),
+    Column("max", True),
+    Column("mean", True),
+    Column("deviation", True, drop=6),
+    Column("absmax", True, drop=1),
+    Column("zeros", True, drop=4),
+    Column("special", True, drop=8),
+    Column("distinct", True, drop=2),
+]
+# With -v, what was asked for stays longest.
+_MORE = [
+    Column("smallest", True, drop=9),
+    Column("subnormal", True, drop=10),
+    Column("NaN", True, drop=14),
+    Column("+inf", True, drop=13),
+    Column("-inf", True, drop=12),
+    Column("-0", True, drop=11),
+    Column("float16 overflow", True, drop=15),
+]
+_TOTALS = [
+    Column("", is_name=True),
+    Column("tensors", True, drop=1),
+    Column("elements", True, drop=3),
+    Column("min", True),
+    Column("max", True),
+    Column("mean", True),
+    Column("deviation", True, drop=4),
+    Column("zeros", True, drop=2),
+    Column("special", True, drop=6),
+]
 _KEYS = ("file", "name", "dtype", "count", "minimum", "maximum", "mean", "deviation", "absmax", "zeros", "distinct")
 
 EXAMPLES = ("stats Model.mlpackage --sort absmax", "stats Model.mlpackage --would-overflow float16")
@@ -50,8 +83,12 @@ class _Row(NamedTuple):
         return self.tensor.op.removeprefix("constexpr_")
 
     @property
-    def dtype(self) -> str:
-        return f"{self.tensor.mil_dtype} ({self.scheme})" if self.scheme else str(self.tensor.mil_dtype)
+    def compression(self) -> str:
+        """The same with its attributes."""
+        return self.tensor.compression if isinstance(self.tensor, Tensor) else ""
+
+    def dtype(self, is_verbose: bool = False) -> str:
+        return output.type_words(str(self.tensor.mil_dtype), self.compression, is_verbose)
 
 
 def run(arguments: Namespace) -> int:
@@ -87,7 +124,7 @@ def _sorted(rows: list[_Row], key: str) -> list[_Row]:
     if key == "file":
         return rows
     if key in ("name", "dtype"):
-        return sorted(rows, key=lambda row: row.name if key == "name" else row.dtype)
+        return sorted(rows, key=lambda row: row.name if key == "name" else row.dtype())
     # Rows without the figure come last.
     return sorted(rows, key=lambda row: (getattr(row.figures, key) is None, -(getattr(row.figures, key) or 0)))
 
@@ -129,18 +166,24 @@ def _total_json(count: int, figures: Statistics) -> dict[str, Any]:
 
 def _print(shown: list[_Row], rows: list[_Row], arguments: Namespace) -> None:
     if shown:
-        heads = _HEADS + (_MORE_HEADS if arguments.verbose or arguments.would_overflow else [])
-        cells = [[row.name, row.dtype, output.shape_text(row.figures.shape), *_cells(row.figures)] for row in shown]
-        output.print_table(heads, [line[: len(heads)] for line in cells], right=range(3, len(heads)))
+        columns = _COLUMNS + (_MORE if arguments.verbose or arguments.would_overflow else [])
+        cells = [
+            [row.name, row.dtype(arguments.verbose), output.shape_text(row.figures.shape), *_cells(row.figures)]
+            for row in shown
+        ]
+        tables.print_table(columns, [line[: len(columns)] for line in cells])
     if arguments.histogram:
         for row in shown:
             if row.figures.histogram:
-                print(f"\n{output.escape(row.name)}")
+                print()
+                tables.print_text(row.name)
                 print_histogram(row.figures)
     if arguments.would_overflow:
         if not arguments.quiet:
             words = f"{output.plural(len(shown), 'tensor')} of {len(rows)} would overflow {arguments.would_overflow}"
-            print(f"\n{words}" if shown else words)
+            if shown:
+                print()
+            tables.print_text(words)
     elif not arguments.quiet and rows:
         _print_totals(rows)
 
@@ -169,13 +212,13 @@ def _cells(figures: Statistics) -> list[str]:
 
 
 def _print_totals(rows: list[_Row]) -> None:
-    tables = _totals(rows)
-    if len(tables["by_scope"]) == len(rows):
-        del tables["by_scope"]
-    if set(tables["by_scheme"]) == {"none"}:
-        del tables["by_scheme"]
+    groups = _totals(rows)
+    if len(groups["by_scope"]) == len(rows):
+        del groups["by_scope"]
+    if set(groups["by_scheme"]) == {"none"}:
+        del groups["by_scheme"]
     cells = [["total", *_total_cells(len(rows), Statistics.merge(row.figures for row in rows))]]
-    for title, table in tables.items():
+    for title, table in groups.items():
         if len(table) < 2:
             continue
         cells.append([title.replace("_", " "), *[""] * 8])
@@ -185,8 +228,7 @@ def _print_totals(rows: list[_Row]) -> None:
             merged = Statistics.merge(figures for _, (_, figures) in rest)
             cells.append([f"  {len(rest)} others", *_total_cells(sum(count for _, (count, _) in rest), merged)])
     print()
-    heads = ["", "tensors", "elements", "min", "max", "mean", "deviation", "zeros", "special"]
-    output.print_table(heads, cells, right=range(1, 9))
+    tables.print_table(_TOTALS, cells)
 
 
 def _total_cells(count: int, figures: Statistics) -> list[str]:
