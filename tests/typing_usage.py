@@ -20,7 +20,7 @@ def lazy(path: str) -> None:
     with milblob.open(path, constants=True, stored=True) as model:
         assert_type(model, milblob.Model)
         assert_type(list(model), list[str])
-        assert_type(model.functions, tuple[str, ...])
+        assert_type(model.functions[0], str)
         assert_type(model.metadata, Metadata)
         assert_type(model.metadata.inputs, tuple[Feature, ...])
         tensor = model["w"]
@@ -33,6 +33,23 @@ def lazy(path: str) -> None:
         assert_type(tensor.parts["lut"], milblob.Tensor)
         assert_type(tensor.read(out=np.empty((2, 3), np.float16)), Array)
         np.asarray(tensor)
+
+
+def graph(path: str) -> None:
+    with milblob.open(path) as model:
+        main = model.functions["main"]
+        assert_type(main, milblob.Function)
+        assert_type(main.block.operations[0], milblob.Operation)
+        assert_type(main.block.operations[1:], list[milblob.Operation])
+        for op in main.walk():
+            assert_type(op.inputs["x"][0].name, str | None)
+            assert_type(op.inputs["x"][0].value, milblob.Value | None)
+            assert_type(op.outputs[0].name, str)
+            assert_type(op.attributes["val"].array(), Array)
+        for found in model.find("conv_*", type=["conv", "linear"]):
+            assert_type(found.consumers, tuple[milblob.Consumer, ...])
+        assert_type(model["w"].operation, milblob.Operation | None)
+        assert_type(main.statements()[0].outputs, tuple[str, ...])
 
 
 def blobs(path: str) -> None:

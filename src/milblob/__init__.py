@@ -40,43 +40,59 @@ if TYPE_CHECKING:
     from .blobs.writer import BlobWriter
     from .formats.weights import write_weights
     from .model.editable import EditableModel
+    from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType
+    from .program.value import BlobReference, Value
+    from .program.view import Binding, Block, Consumer, Function, Operation, Variable
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.refit import RefitReport, Refitted, refit
     from .rewrite.repack import RepackReport, repack
 
 __all__ = [
     "RECORD",
+    "Binding",
     "BlobReader",
     "BlobRecord",
+    "BlobReference",
     "BlobWriter",
+    "Block",
     "Change",
     "Compression",
+    "Consumer",
     "ContentHash",
     "DType",
+    "DictionaryType",
     "Diff",
     "EditableModel",
     "Figures",
     "Finding",
     "FormatError",
+    "Function",
     "Info",
     "LimitError",
+    "ListType",
     "Match",
     "Matching",
     "MergeReport",
     "MergedFunction",
     "MilblobError",
     "Model",
+    "Operation",
     "ProgramError",
     "RefitReport",
     "Refitted",
     "RepackReport",
     "ResolveError",
+    "StateType",
     "Statistics",
     "Tensor",
     "TensorDiff",
+    "TensorType",
     "Tie",
+    "TupleType",
     "UnsupportedError",
     "Use",
+    "Value",
+    "Variable",
     "check",
     "content_hash",
     "diff",
@@ -123,6 +139,19 @@ _LATER = {
     "RepackReport": "rewrite.repack",
     "repack": "rewrite.repack",
     "BlobWriter": "blobs.writer",
+    "DictionaryType": "program.types",
+    "ListType": "program.types",
+    "StateType": "program.types",
+    "TensorType": "program.types",
+    "TupleType": "program.types",
+    "BlobReference": "program.value",
+    "Value": "program.value",
+    "Binding": "program.view",
+    "Block": "program.view",
+    "Consumer": "program.view",
+    "Function": "program.view",
+    "Operation": "program.view",
+    "Variable": "program.view",
 }
 
 

@@ -9,7 +9,7 @@ otherwise. Only `Buffer` holds a reference to a buffer, until the last array ove
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
@@ -17,6 +17,7 @@ from libc.string cimport memcmp, memcpy, memset
 from milblob cimport _kernels as C
 
 from os import environ as _environ
+from types import MappingProxyType as _MappingProxyType
 
 from .errors import FormatError, UnsupportedError, program_path
 
@@ -24,6 +25,7 @@ RECORD_FIELDS = ("offset", "data_offset", "nbytes", "count", "padding_nbits", "b
 SCAN_ALL, SCAN_USES, SCAN_PLAIN = 1, 2, 4
 ATTRIBUTE, INPUT, BLOCK_ATTRIBUTE, FUNCTION_ATTRIBUTE, PROGRAM_ATTRIBUTE, RETURN = 1, 2, 3, 4, 5, 6
 IMMEDIATE, BLOB, NAME = 1, 2, 3
+GRAPH_OUTPUT, GRAPH_INPUT, GRAPH_PARAMETER = C.MB_GRAPH_OUTPUT, C.MB_GRAPH_INPUT, C.MB_GRAPH_PARAMETER
 PACK_RAW, PACK_BOOL = C.MB_PACK_RAW, C.MB_PACK_BOOL
 PACK_I16, PACK_U16, PACK_I32, PACK_I64 = C.MB_PACK_I16, C.MB_PACK_U16, C.MB_PACK_I32, C.MB_PACK_I64
 
@@ -131,3 +133,4 @@ include "codec/statistics.pxi"
 include "codec/decode.pxi"
 include "codec/values.pxi"
 include "codec/programs.pxi"
+include "codec/graph.pxi"

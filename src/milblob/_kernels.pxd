@@ -248,6 +248,38 @@ cdef extern from "milblob/program/tables.h" nogil:
 cdef extern from "milblob/program/program.h" nogil:
     mb_status mb_program_scan(mb_scan *scan, mb_span program)
 
+cdef extern from "milblob/program/graph.h" nogil:
+    uint32_t MB_GRAPH_OUTPUT, MB_GRAPH_INPUT, MB_GRAPH_PARAMETER, MB_GRAPH_RETURN
+    ctypedef struct mb_graph_name:
+        mb_span name, type
+        uint32_t kind, owner
+    ctypedef struct mb_graph_argument:
+        mb_span key
+        uint32_t bindings, binding_count, operation
+    ctypedef struct mb_graph_binding:
+        mb_span span
+        uint32_t argument, is_value
+    ctypedef struct mb_graph_operation:
+        mb_span message, type
+        uint32_t block, index, end, outputs, output_count, arguments, argument_count, blocks, block_count
+    ctypedef struct mb_graph_block:
+        mb_span name, message
+        uint32_t function, operation, number, end, operations, operation_end, inputs, input_count, outputs, output_count
+    ctypedef struct mb_graph_function:
+        mb_span name, opset, message
+        uint32_t inputs, input_count, blocks, block_end
+    ctypedef struct mb_graph:
+        mb_scan scan
+        mb_graph_function *functions
+        mb_graph_block *blocks
+        mb_graph_operation *operations
+        mb_graph_name *names
+        mb_graph_argument *arguments
+        mb_graph_binding *bindings
+        uint64_t function_capacity, block_capacity, operation_capacity, name_capacity, argument_capacity, binding_capacity
+        uint64_t function_count, block_count, operation_count, name_count, argument_count, binding_count
+    mb_status mb_program_graph(mb_graph *graph, mb_span program)
+
 cdef extern from "milblob/wire/splice.h" nogil:
     int MB_SPLICE_DEPTH
     ctypedef struct mb_edit:

@@ -1,4 +1,6 @@
-/* scan_program.c: scans each file as a Program, with tables that grow from nothing; see replay.h for the command line. */
+/* scan_program.c: scans each file as a Program, and makes its graph, with tables that grow from nothing; see replay.h for the
+ * command line. */
+#include "milblob/program/graph.h"
 #include "milblob/program/program.h"
 #include "tensor_value.h"
 
@@ -79,8 +81,96 @@ static void scan_with(const uint8_t *data, uint64_t nbytes, uint32_t flags) {
     }
 }
 
+/* Rows of `count` from `first` on lie in a table of `all`. */
+static void rows_inside(uint64_t first, uint64_t count, uint64_t all) {
+    require(first <= all && count <= all - first, "rows inside their table");
+}
+
+static void check_graph(const mb_graph *graph) {
+    for (uint64_t i = 0; i < graph->function_count; i++) {
+        const mb_graph_function *f = &graph->functions[i];
+        inside(f->name);
+        inside(f->opset);
+        inside(f->message);
+        rows_inside(f->inputs, f->input_count, graph->name_count);
+        require(f->blocks <= f->block_end && f->block_end <= graph->block_count, "blocks of a function");
+    }
+    for (uint64_t i = 0; i < graph->block_count; i++) {
+        const mb_graph_block *b = &graph->blocks[i];
+        inside(b->name);
+        inside(b->message);
+        require(b->function < graph->function_count, "a block of a function");
+        require(b->operation == MB_NONE || b->operation < graph->operation_count, "a block of an operation");
+        require(i < b->end && b->end <= graph->block_count, "a block ends after it begins");
+        require(b->operations <= b->operation_end && b->operation_end <= graph->operation_count, "operations of a block");
+        rows_inside(b->inputs, b->input_count, graph->name_count);
+        rows_inside(b->outputs, b->output_count, graph->name_count);
+    }
+    for (uint64_t i = 0; i < graph->operation_count; i++) {
+        const mb_graph_operation *o = &graph->operations[i];
+        inside(o->type);
+        inside(o->message);
+        require(o->block < graph->block_count, "an operation of a block");
+        require(i < o->end && o->end <= graph->operation_count, "an operation ends after it begins");
+        require(o->block_count == 0 || o->blocks < graph->block_count, "blocks of an operation");
+        rows_inside(o->outputs, o->output_count, graph->name_count);
+        rows_inside(o->arguments, o->argument_count, graph->argument_count);
+    }
+    for (uint64_t i = 0; i < graph->name_count; i++) {
+        const mb_graph_name *n = &graph->names[i];
+        inside(n->name);
+        inside(n->type);
+        uint64_t owners = n->kind == MB_GRAPH_OUTPUT ? graph->operation_count : n->kind == MB_GRAPH_PARAMETER ? graph->function_count : graph->block_count;
+        require(n->kind <= MB_GRAPH_UNUSED && n->owner < owners, "the owner of a name");
+    }
+    for (uint64_t i = 0; i < graph->argument_count; i++) {
+        inside(graph->arguments[i].key);
+        require(graph->arguments[i].operation < graph->operation_count, "an argument of an operation");
+        rows_inside(graph->arguments[i].bindings, graph->arguments[i].binding_count, graph->binding_count);
+    }
+    for (uint64_t i = 0; i < graph->binding_count; i++) {
+        inside(graph->bindings[i].span);
+        require(graph->bindings[i].argument < graph->argument_count, "a binding of an argument");
+    }
+}
+
+static void graph_with(const uint8_t *data, uint64_t nbytes, uint32_t flags) {
+    mb_error error = {MB_OK, 0, 0, 0, NULL};
+    mb_graph graph;
+    mb_span program = {0, nbytes};
+    uint64_t functions = 0, blocks = 0, operations = 0, names = 0, arguments = 0, bindings = 0;
+    for (int pass = 0;; pass++) {
+        require(pass < 2, "the counts of the first pass are enough for the second");
+        memset(&graph, 0, sizeof graph);
+        graph.scan.base = data;
+        graph.scan.flags = flags;
+        graph.scan.error = &error;
+        graph.functions = (mb_graph_function *)exactly((graph.function_capacity = functions) * sizeof *graph.functions);
+        graph.blocks = (mb_graph_block *)exactly((graph.block_capacity = blocks) * sizeof *graph.blocks);
+        graph.operations = (mb_graph_operation *)exactly((graph.operation_capacity = operations) * sizeof *graph.operations);
+        graph.names = (mb_graph_name *)exactly((graph.name_capacity = names) * sizeof *graph.names);
+        graph.arguments = (mb_graph_argument *)exactly((graph.argument_capacity = arguments) * sizeof *graph.arguments);
+        graph.bindings = (mb_graph_binding *)exactly((graph.binding_capacity = bindings) * sizeof *graph.bindings);
+        mb_status status = mb_program_graph(&graph, program);
+        require(status == MB_OK || error.detail != NULL, "an error that has words");
+        require(status == MB_OK || status == MB_FULL || error.offset <= nbytes, "an error with its place");
+        if (status == MB_OK) check_graph(&graph);
+        free(graph.functions);
+        free(graph.blocks);
+        free(graph.operations);
+        free(graph.names);
+        free(graph.arguments);
+        free(graph.bindings);
+        if (status != MB_FULL) return;
+        functions = graph.function_count, blocks = graph.block_count, operations = graph.operation_count;
+        names = graph.name_count, arguments = graph.argument_count, bindings = graph.binding_count;
+    }
+}
+
 static void check(const uint8_t *data, uint64_t nbytes) {
     file_nbytes = nbytes;
+    graph_with(data, nbytes, 0);
+    graph_with(data, nbytes, MB_SCAN_PLAIN);
     scan_with(data, nbytes, 0);
     scan_with(data, nbytes, MB_SCAN_ALL);
     scan_with(data, nbytes, MB_SCAN_USES);

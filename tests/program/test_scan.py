@@ -10,7 +10,8 @@ import reference
 from cases import MODEL_CASES, load_case
 from milblob import Use, _codec
 from milblob.program import schema
-from milblob.program.scan import Compressed, Program, _rewrite
+from milblob.program.plain import rewrite
+from milblob.program.scan import Compressed, Program
 from protobuf_programs import LONG, add_const, add_op, as_model, blocks_of, new_program, programs, set_type, set_value
 
 F32, U8, STRING = 11, 31, 2
@@ -202,7 +203,7 @@ def test_offsets_are_those_of_the_file_or_none(case):
 
 def test_pieces_that_protobuf_cannot_merge():
     with pytest.raises(milblob.UnsupportedError, match="Program in pieces: expected less than 2 GiB"):
-        _rewrite(_codec.Buffer(b""), (0, 1 << 31))
+        rewrite(_codec.Buffer(b""), (0, 1 << 31))
 
 
 # --------------------------------------------------------------------------------------------------------- compression

@@ -122,4 +122,21 @@ def use_everything(source):
                     assert tensor.nbytes >= 0
                 except (milblob.MilblobError, OSError):
                     pass
+            _walk_views(opened)
     return found
+
+
+def _walk_views(opened):
+    """Ask the views of a model for everything."""
+    import milblob
+    from program_walk import view_consumers, view_program, view_uses
+
+    for tensor in opened.values():
+        with contextlib.suppress(milblob.MilblobError, OSError):
+            _ = tensor.operation
+    with contextlib.suppress(milblob.MilblobError, OSError):
+        for view in opened.views:
+            for function in view.functions.values():
+                view_uses(function)
+                view_consumers(function)
+            view_program(view)

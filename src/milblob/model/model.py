@@ -21,6 +21,9 @@ from .package import Package, Source, read_json
 from .tensor import Tensor, make_tensor
 
 if TYPE_CHECKING:
+    from ..program.view import Operation, ProgramView
+    from ..selection import Select
+    from .functions import Functions
     from .metadata import Metadata
 
 _MAX_TAILS = 32  # prefixes that may be left out of a name; a limit for hostile names with a million slashes
@@ -32,7 +35,7 @@ class Model(MappingABC[str, Tensor]):
     Attributes:
         path: as given; None for a buffer.
         kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" (of a weight file) or "blob".
-        functions: names of all functions, prefixed in a pipeline.
+        functions: names of all functions, prefixed in a pipeline; indexed by a name, the `Function`.
 
     A name without its function or model prefix is accepted if only one tensor has it. Several threads may read. Closing
     ends reading; arrays that were read stay valid.
@@ -153,9 +156,36 @@ class Model(MappingABC[str, Tensor]):
     # ------------------------------------------------------------------------------------------------- the model itself
 
     @property
-    def functions(self) -> tuple[str, ...]:
-        """Names of all functions, in Program order; "model0/main" in a pipeline."""
-        return tuple(source.prefix + name for source, program in self.scans for name, _, _ in program.scan.functions)
+    def functions(self) -> "Functions":
+        """Names of all functions, in Program order; "model0/main" in a pipeline. Indexed by a name, the `Function`."""
+        from .functions import Functions
+
+        return Functions(
+            self, (part.prefix + name for part, program in self.scans for name, _, _ in program.scan.functions)
+        )
+
+    @property
+    def views(self) -> tuple["ProgramView", ...]:
+        """Every Program as a view, in the order of the models of a pipeline; made on first use, and always the same.
+
+        Raises:
+            ValueError: the model is closed. FormatError: the Program is malformed where no constant is.
+        """
+        from .functions import view_of
+
+        self.package.require_open()
+        return tuple(view_of(self.package, source, program) for source, program in self.scans)
+
+    def find(self, select: "Select" = None, *, type: "Select" = None) -> list["Operation"]:
+        """Return the operations of all functions whose name and type are selected, in Program order.
+
+        Args:
+            select: of names, as a glob, several or a predicate. type: of types, such as "conv" or "constexpr_*".
+
+        Raises:
+            As `views`.
+        """
+        return [operation for view in self.views for operation in view.find(select, type=type)]
 
     @property
     def program(self) -> Any:

@@ -20,7 +20,7 @@ from ..program.scan import Compressed, Program
 from ..storage.beneath import join_relative
 from ..values.arrays import copy_into, require_fit
 from ..values.dense import Dense, Packed, pack, read, read_key
-from ..values.tensorvalue import require_shape, stored_bytes, unpack_at
+from ..values.tensorvalue import require_shape, stored_bytes, undeclared, unpack_at
 from .package import MODEL_PATH, Package, Source
 
 Array = np.ndarray[Any, Any]
@@ -422,7 +422,4 @@ def declared(source: Source, program: Program, row: Any) -> tuple[DType, Shape]:
         return BY_MIL_CODE[op.mil_code], op.shape
     if row.shape is not None:
         return BY_MIL_CODE[row.mil_code], row.shape
-    # An element of a list that states no type: the contents of its field, as a vector.
-    field = _codec.tensor_locate(program.buffer, *row.payload)[0]
-    names = ("UINT8", "FLOAT32", "INT32", "BOOL", "STRING", "INT64", "FLOAT64", "UINT8")
-    return DType[names[field]], (None,) if field else (0,)
+    return undeclared(program.buffer, *row.payload)  # an element of a list that states no type

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import prod
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
@@ -13,6 +13,9 @@ from ..program.scan import Compressed, Program, Use
 from .lazy import LazyTensor
 from .package import Package, Source
 from .places import Place, RecordPlace, declared, stored_place, with_assigned
+
+if TYPE_CHECKING:
+    from ..program.view import Operation
 
 _EMPTY: Mapping[str, "Tensor"] = MappingProxyType({})
 
@@ -107,6 +110,20 @@ class Tensor(LazyTensor):
         """Type of the operation that holds it, or ""."""
         op = self.op_row
         return str(op.type) if op is not None else ""
+
+    @property
+    def operation(self) -> "Operation | None":
+        """The operation that holds it, in the view of its Program; None if there is none.
+
+        Raises:
+            As `Model.views`.
+        """
+        op = self.op_row
+        if op is None or self.program is None or self.source is None:
+            return None
+        from .functions import operation_of
+
+        return operation_of(self.package, self.source, self.program, op)
 
     @property
     def op_row(self) -> Any:

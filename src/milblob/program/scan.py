@@ -2,10 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from .. import _codec
 from ..errors import FormatError, UnsupportedError, program_path
+from .plain import rewrite
+
+if TYPE_CHECKING:
+    from .view import ProgramView
 
 MAX_NAMES_NCHARS = 1 << 26
 """Limit for all names together. Names repeat text of the file (an operation's name in each of its constants), so a few
@@ -87,6 +91,7 @@ class Program:
         part_names: names of parts and of constexpr operations, by id of the Constant or Compressed.
         shared: ids of constants that are parts, and also weights because other operations read them.
         rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
+        view: functions, blocks and operations, once somebody asked for them; made by `model.functions.view_of`.
     """
 
     def __init__(
@@ -107,12 +112,13 @@ class Program:
         self.buffer = buffer
         self.span = span
         self.rewritten = False
+        self.view: ProgramView | None = None
         flags = _codec.SCAN_ALL if constants else 0
         scan = _codec.scan_program(buffer, *span, flags)
         if scan is None and is_text:  # protobuf would keep only the last of two; the text has both
             raise FormatError("MIL text: expected every function and argument once, got a name twice", file=buffer.name)
         if scan is None:
-            self.buffer, self.span = _rewrite(buffer, span)
+            self.buffer, self.span = rewrite(buffer, span)
             self.rewritten = True
             scan = _codec.scan_program(self.buffer, *self.span, flags | _codec.SCAN_PLAIN)
         if scan is None:
@@ -124,6 +130,8 @@ class Program:
     def release(self) -> None:
         """Release the bytes; names and paths stay."""
         self.buffer, self.span = _codec.Buffer(b""), (0, 0)
+        if self.view is not None:
+            self.view.release()
 
     # ------------------------------------------------------------------------------------------------------- names
 
@@ -433,20 +441,6 @@ def _on_circle(inner: dict[int, set[int]], waiting: dict[int, int]) -> int:
         seen.add(at)
         at = next(other for other in inner[at] if other in waiting)
     return at
-
-
-def _rewrite(buffer: _codec.Buffer, span: tuple[int, int]) -> tuple[_codec.Buffer, tuple[int, int]]:
-    """Let protobuf merge split messages and drop repeated map keys. Unknown fields are kept."""
-    from . import schema
-
-    offset, nbytes = span
-    if nbytes >= 1 << 31:
-        raise UnsupportedError(
-            f"Program in pieces: expected less than 2 GiB, which protobuf can merge, got {nbytes} bytes",
-            file=buffer.name,
-        )
-    data = schema.parse("Program", memoryview(buffer)[offset : offset + nbytes]).SerializeToString(deterministic=True)
-    return _codec.Buffer(data, buffer.name), (0, len(data))
 
 
 def _part(c: Any) -> str:

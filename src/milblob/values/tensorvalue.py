@@ -151,6 +151,13 @@ def require_shape(shape: Shape, offset: int, file: str | None) -> None:
         raise UnsupportedError(words, offset=offset, file=file)
 
 
+def undeclared(buffer: _codec.Buffer, offset: int, nbytes: int) -> tuple[DType, tuple[int | None, ...]]:
+    """Return dtype and shape for a TensorValue without a type: the contents of its field, as a vector."""
+    field = _codec.tensor_locate(buffer, offset, nbytes)[0]
+    names = ("UINT8", "FLOAT32", "INT32", "BOOL", "STRING", "INT64", "FLOAT64", "UINT8")
+    return DType[names[field]], (None,) if field else (0,)
+
+
 def _count(
     buffer: _codec.Buffer, field: int, dtype: DType, at: int, nbytes: int, string_count: int, expected: int | None
 ) -> int:

@@ -1,0 +1,497 @@
+# Part of _codec.pyx: the table of a Program's functions, blocks and operations, under program/view.py.
+
+
+@cython.no_gc  # text and tuples of text: no cycles
+cdef class Statement:
+    """One operation without objects behind it.
+
+    type: of the operation.    outputs: their names.    inputs: parameter -> the names that it reads, None for a value.
+    """
+    cdef readonly str type
+    cdef readonly tuple outputs
+    cdef readonly object inputs
+
+
+cdef object _NO_INPUTS = _MappingProxyType({})  # most operations are constants: one for all of them
+
+
+cdef class Graph:
+    """A Program's functions, blocks and operations as rows in one block of memory: see graph.h. Made by graph_program.
+
+    Names are read from the Program's bytes when they are asked for. `release` lets go of these bytes.
+    """
+    cdef Buffer buffer
+    cdef void *memory
+    cdef C.mb_graph rows
+    cdef list words            # short texts seen before: types of operations, keys of inputs
+
+    def __dealloc__(self):
+        free(self.memory)
+
+    def release(self):
+        """Let go of the Program's bytes; every method raises ValueError from then on."""
+        self.buffer = None
+
+    cdef Buffer held(self):
+        cdef Buffer buffer = self.buffer
+        if buffer is None:
+            raise ValueError("I/O operation on closed model")
+        return buffer
+
+    cdef str text(self, C.mb_span span):
+        return _text(self.held(), span.offset, span.nbytes)
+
+    cdef str word(self, C.mb_span span):
+        """The text of a span that probably occurs again: one str for all of them."""
+        cdef Buffer buffer = self.held()
+        cdef const uint8_t *data = buffer.data + span.offset
+        cdef Py_ssize_t nbytes
+        cdef const char *known
+        cdef str found
+        cdef Py_ssize_t slot
+        if span.nbytes == 0:
+            return ""
+        slot = (span.nbytes * 37 + data[0] * 5 + data[span.nbytes - 1] * 11 + data[span.nbytes >> 1]) & 127
+        found = self.words[slot]
+        known = PyUnicode_AsUTF8AndSize(found, &nbytes)
+        if <uint64_t>nbytes == span.nbytes and memcmp(known, data, span.nbytes) == 0:
+            return found
+        found = _text(buffer, span.offset, span.nbytes)
+        if span.nbytes <= 64:
+            self.words[slot] = found
+        return found
+
+    @property
+    def version(self):
+        return <int64_t>self.rows.scan.version
+
+    @property
+    def counts(self):
+        """Numbers of functions, blocks and operations."""
+        return self.rows.function_count, self.rows.block_count, self.rows.operation_count
+
+    @property
+    def nbytes(self):
+        """The memory that the table takes, without names."""
+        cdef C.mb_graph *g = &self.rows
+        return (g.function_count * sizeof(C.mb_graph_function) + g.block_count * sizeof(C.mb_graph_block) +
+                g.operation_count * sizeof(C.mb_graph_operation) + g.name_count * sizeof(C.mb_graph_name) +
+                g.argument_count * sizeof(C.mb_graph_argument) + g.binding_count * sizeof(C.mb_graph_binding))
+
+    def function(self, uint32_t row):
+        """Return (name, opset, (offset, nbytes), rows of its blocks, (first, count) of its inputs' names)."""
+        cdef C.mb_graph_function *f
+        cdef list blocks = []
+        cdef uint32_t block
+        if row >= self.rows.function_count:
+            raise IndexError(row)
+        f = &self.rows.functions[row]
+        block = f.blocks
+        while block < f.block_end:
+            blocks.append(block)
+            block = self.rows.blocks[block].end
+        return self.text(f.name), self.text(f.opset), (f.message.offset, f.message.nbytes), blocks, (f.inputs, f.input_count)
+
+    def block(self, uint32_t row):
+        """Return (name, (offset, nbytes), function, operation or -1, number, (first, count) of inputs, of outputs)."""
+        cdef C.mb_graph_block *b
+        cdef int64_t operation
+        if row >= self.rows.block_count:
+            raise IndexError(row)
+        b = &self.rows.blocks[row]
+        operation = -1 if b.operation == C.MB_NONE else <int64_t>b.operation
+        return (self.word(b.name), (b.message.offset, b.message.nbytes), b.function, operation, b.number,
+                (b.inputs, b.input_count), (b.outputs, b.output_count))
+
+    def names(self, uint32_t first, uint32_t count):
+        """Return [(name, offset and nbytes of its type)]; offset 0 where there is no type."""
+        cdef list found = []
+        cdef uint32_t i
+        if <uint64_t>first + count > self.rows.name_count:
+            raise IndexError(first)
+        for i in range(first, first + count):
+            found.append((self.text(self.rows.names[i].name), self.rows.names[i].type.offset, self.rows.names[i].type.nbytes))
+        return found
+
+    def owner(self, uint32_t name):
+        """Return (GRAPH_OUTPUT | GRAPH_INPUT | GRAPH_PARAMETER, row of the operation, block or function) of a row of names."""
+        if name >= self.rows.name_count:
+            raise IndexError(name)
+        return self.rows.names[name].kind, self.rows.names[name].owner
+
+    def operation(self, uint32_t block, uint32_t index):
+        """Return the row of an operation by its place in a block."""
+        cdef C.mb_graph_block *b
+        cdef uint32_t row
+        if block >= self.rows.block_count:
+            raise IndexError(block)
+        b = &self.rows.blocks[block]
+        row = b.operations
+        while row < b.operation_end:
+            if self.rows.operations[row].index == index:
+                return row
+            row = self.rows.operations[row].end
+        raise IndexError(index)
+
+    def count(self, uint32_t block):
+        """Return how many operations a block has, those in nested blocks left out."""
+        cdef uint32_t row, found = 0
+        if block >= self.rows.block_count:
+            raise IndexError(block)
+        row = self.rows.blocks[block].operations
+        while row < self.rows.blocks[block].operation_end:
+            row = self.rows.operations[row].end
+            found += 1
+        return found
+
+    def statements(self, uint32_t block, bint nested=False):
+        """Return [(type, names of outputs, {parameter: names that it reads, None for values})] of a block's operations."""
+        cdef Buffer buffer = self.held()
+        cdef C.mb_graph_operation *o
+        cdef C.mb_graph_argument *a
+        cdef C.mb_graph_binding *b
+        cdef C.mb_graph_name *n
+        cdef uint32_t row, end, k, i
+        cdef list found = []
+        cdef Statement statement
+        if block >= self.rows.block_count:
+            raise IndexError(block)
+        row, end = self.rows.blocks[block].operations, self.rows.blocks[block].operation_end
+        while row < end:
+            o = &self.rows.operations[row]
+            n = self.rows.names + o.outputs
+            if o.output_count == 1:
+                outputs = (_text(buffer, n.name.offset, n.name.nbytes),)
+            else:
+                outputs = tuple([_text(buffer, n[i].name.offset, n[i].name.nbytes) for i in range(o.output_count)])
+            inputs = _NO_INPUTS if o.argument_count == 0 else {}
+            for k in range(o.arguments, o.arguments + o.argument_count):
+                a = self.rows.arguments + k
+                b = self.rows.bindings + a.bindings
+                if a.binding_count == 1:
+                    names = (None if b.is_value else _text(buffer, b.span.offset, b.span.nbytes),)
+                else:
+                    names = tuple([None if b[i].is_value else _text(buffer, b[i].span.offset, b[i].span.nbytes)
+                                   for i in range(a.binding_count)])
+                inputs[self.word(a.key)] = names
+            statement = <Statement>Statement.__new__(Statement)
+            statement.type, statement.outputs, statement.inputs = self.word(o.type), outputs, inputs
+            found.append(statement)
+            row = row + 1 if nested else o.end
+        return found
+
+    def definitions(self):
+        """Return {(block, name): row of names} of what operations and blocks define, {(-1 - function, name): row} of inputs.
+
+        Where a name occurs twice in one block, the first counts, and its inputs are before its operations.
+        """
+        cdef dict found = {}
+        cdef C.mb_graph_name *n
+        cdef uint64_t i
+        for i in range(self.rows.name_count):
+            n = &self.rows.names[i]
+            if n.kind == C.MB_GRAPH_INPUT:
+                found.setdefault((n.owner, self.text(n.name)), i)
+            elif n.kind == C.MB_GRAPH_PARAMETER:
+                found.setdefault((-1 - <int64_t>n.owner, self.text(n.name)), i)
+        for i in range(self.rows.name_count):
+            n = &self.rows.names[i]
+            if n.kind == C.MB_GRAPH_OUTPUT:
+                found.setdefault((self.rows.operations[n.owner].block, self.text(n.name)), i)
+        return found
+
+    def uses(self):
+        """Find who defines each name that is read, by lexical scope: the block itself, then those around it.
+
+        Returns:
+            ({row of bindings, or -1 - row of names for an output of a block: row of names that defines it},
+            {row of names: [rows as before, in program order]}). Names that nothing defines are in neither.
+        """
+        cdef dict defined = {}, readers = {}, scope
+        cdef C.mb_graph_function *f
+        cdef uint64_t i
+        cdef uint32_t block
+        for i in range(self.rows.function_count):
+            f = &self.rows.functions[i]
+            scope = {}
+            self._define(scope, f.inputs, f.input_count, None)
+            block = f.blocks
+            while block < f.block_end:
+                self._resolve(block, scope, defined, readers)
+                block = self.rows.blocks[block].end
+        return defined, readers
+
+    cdef int _define(self, dict scope, uint32_t first, uint32_t count, dict before) except -1:
+        """Add rows of names to a scope; `before` gets what they hide. Of two with one name, the first counts."""
+        cdef uint32_t i
+        cdef str name
+        cdef set own
+        for i in range(first, first + count):
+            name = self.text(self.rows.names[i].name)
+            if before is None:
+                scope.setdefault(name, i)
+            elif name not in before:
+                before[name] = scope.get(name)
+                scope[name] = i
+        return 0
+
+    cdef int _read(self, dict scope, C.mb_span span, int64_t row, dict defined, dict readers) except -1:
+        found = scope.get(self.text(span))
+        if found is not None:
+            defined[row] = found
+            readers.setdefault(found, []).append(row)
+        return 0
+
+    cdef int _resolve(self, uint32_t block, dict scope, dict defined, dict readers) except -1:
+        cdef C.mb_graph_block *b = &self.rows.blocks[block]
+        cdef C.mb_graph_operation *o
+        cdef C.mb_graph_argument *a
+        cdef uint32_t row, k, i, inner
+        cdef dict before = {}
+        self._define(scope, b.inputs, b.input_count, before)
+        row = b.operations
+        while row < b.operation_end:
+            o = &self.rows.operations[row]
+            self._define(scope, o.outputs, o.output_count, before)
+            row = o.end
+        row = b.operations
+        while row < b.operation_end:
+            o = &self.rows.operations[row]
+            for k in range(o.arguments, o.arguments + o.argument_count):
+                a = &self.rows.arguments[k]
+                for i in range(a.bindings, a.bindings + a.binding_count):
+                    if not self.rows.bindings[i].is_value:
+                        self._read(scope, self.rows.bindings[i].span, i, defined, readers)
+            inner = o.blocks
+            for k in range(o.block_count):
+                self._resolve(inner, scope, defined, readers)
+                inner = self.rows.blocks[inner].end
+            row = o.end
+        for i in range(b.outputs, b.outputs + b.output_count):
+            self._read(scope, self.rows.names[i].name, -1 - <int64_t>i, defined, readers)
+        for name, hidden in before.items():
+            if hidden is None:
+                del scope[name]
+            else:
+                scope[name] = hidden
+        return 0
+
+    def reader(self, int64_t row):
+        """Return (row of the operation, key) of a row of bindings; (-1 - row of the block, "") of a `-1 - row of names`."""
+        cdef C.mb_graph_argument *a
+        if row < 0:
+            if <uint64_t>(-1 - row) >= self.rows.name_count:
+                raise IndexError(row)
+            return -1 - <int64_t>self.rows.names[-1 - row].owner, ""
+        if <uint64_t>row >= self.rows.binding_count:
+            raise IndexError(row)
+        a = &self.rows.arguments[self.rows.bindings[row].argument]
+        return a.operation, self.word(a.key)
+
+
+def graph_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint32_t flags=0):
+    """Make the table of everything in the serialized Program at [offset, offset + nbytes) but values and types.
+
+    Args:
+        flags: SCAN_PLAIN for bytes that protobuf itself wrote, else 0.
+
+    Returns:
+        Graph, or None if the Program must be rewritten in plain form first (split messages, repeated map keys).
+
+    Raises:
+        FormatError: with the byte offset and the path inside the Program.
+    """
+    cdef Graph graph = Graph.__new__(Graph)
+    cdef C.mb_graph *g = &graph.rows
+    cdef C.mb_error e
+    cdef C.mb_status status
+    cdef C.mb_span program
+    cdef uint64_t guess = min(max(nbytes // 256, <uint64_t>1024), <uint64_t>1 << 18)
+    cdef uint64_t functions = 16, blocks = 64, operations = guess, names = 2 * guess, arguments = 2 * guess, bindings = 2 * guess
+    _span_check(buffer, offset, nbytes)
+    program.offset, program.nbytes = offset, nbytes
+    while True:
+        free(graph.memory)
+        graph.memory = malloc(functions * sizeof(C.mb_graph_function) + blocks * sizeof(C.mb_graph_block) +
+                              operations * sizeof(C.mb_graph_operation) + names * sizeof(C.mb_graph_name) +
+                              arguments * sizeof(C.mb_graph_argument) + bindings * sizeof(C.mb_graph_binding))
+        if graph.memory == NULL:
+            raise MemoryError
+        memset(g, 0, sizeof(C.mb_graph))
+        g.scan.base, g.scan.flags, g.scan.error = buffer.data, flags, &e
+        g.function_capacity, g.block_capacity, g.operation_capacity = functions, blocks, operations
+        g.name_capacity, g.argument_capacity, g.binding_capacity = names, arguments, bindings
+        g.functions = <C.mb_graph_function *>graph.memory
+        g.blocks = <C.mb_graph_block *>(g.functions + functions)
+        g.operations = <C.mb_graph_operation *>(g.blocks + blocks)
+        g.names = <C.mb_graph_name *>(g.operations + operations)
+        g.arguments = <C.mb_graph_argument *>(g.names + names)
+        g.bindings = <C.mb_graph_binding *>(g.arguments + arguments)
+        with nogil:
+            status = C.mb_program_graph(g, program)
+        g.scan.error = NULL
+        if status == C.MB_OK:
+            graph.buffer, graph.words = buffer, [""] * 128
+            return graph
+        if status == C.MB_SPLIT:
+            return None
+        if status != C.MB_FULL:
+            raise _error(&e, buffer.name, _graph_path(buffer, g))
+        functions, blocks = max(functions, g.function_count), max(blocks, g.block_count)
+        operations, names = max(operations, g.operation_count), max(names, g.name_count)
+        arguments, bindings = max(arguments, g.argument_count), max(bindings, g.binding_count)
+
+
+cdef str _graph_path(Buffer buffer, C.mb_graph *g):
+    """Return where a walk stopped, as far as rows have been written. Operations have no name there."""
+    def text(uint64_t offset, uint64_t nbytes):
+        return (<const char *>buffer.data)[offset:offset + nbytes].decode("utf-8", "replace")
+    cdef uint32_t function = g.scan.function, block = g.scan.block
+    if function == C.MB_NONE or function >= g.function_capacity:
+        return program_path("", None)
+    name = text(g.functions[function].name.offset, g.functions[function].name.nbytes)
+    if block == C.MB_NONE or block >= g.block_capacity:
+        return program_path(name, None)
+    key = text(g.blocks[block].name.offset, g.blocks[block].name.nbytes)
+    return program_path(name, key, (), (g.scan.current.index, "") if g.scan.in_op else None)
+
+
+# Made for each operation that is listed. They refer to the view, and it never to them: there are no cycles.
+@cython.no_gc
+cdef class GraphOperation:
+    """What program/view.py's Operation reads from the table."""
+    cdef Graph graph
+    cdef readonly object view
+    cdef readonly uint32_t row
+
+    cdef C.mb_graph_operation *at(self) except NULL:
+        if self.graph is None:
+            raise TypeError("Operation: expected to be made by a Block, got one without a Program")
+        return &self.graph.rows.operations[self.row]
+
+    @property
+    def type(self):
+        return self.graph.word(self.at().type)
+
+    @property
+    def name(self):
+        cdef C.mb_graph_operation *o = self.at()
+        return self.graph.text(self.graph.rows.names[o.outputs].name) if o.output_count else ""
+
+    @property
+    def index(self):
+        return self.at().index
+
+    @property
+    def block_row(self):
+        return self.at().block
+
+    @property
+    def message(self):
+        cdef C.mb_graph_operation *o = self.at()
+        return o.message.offset, o.message.nbytes
+
+    @property
+    def output_rows(self):
+        cdef C.mb_graph_operation *o = self.at()
+        return o.outputs, o.output_count
+
+    @property
+    def output_names(self):
+        cdef C.mb_graph_operation *o = self.at()
+        cdef uint32_t i
+        return tuple([self.graph.text(self.graph.rows.names[i].name) for i in range(o.outputs, o.outputs + o.output_count)])
+
+    @property
+    def block_rows(self):
+        cdef C.mb_graph_operation *o = self.at()
+        cdef uint32_t row = o.blocks, i
+        cdef list found = []
+        for i in range(o.block_count):
+            found.append(row)
+            row = self.graph.rows.blocks[row].end
+        return found
+
+    @property
+    def inputs(self):
+        cdef C.mb_graph_operation *o = self.at()
+        cdef C.mb_graph_argument *a
+        cdef dict found = {}
+        cdef GraphBinding binding
+        cdef uint32_t k, i
+        cdef type cls
+        if o.argument_count == 0:
+            return found
+        cls = self.view.binding_class
+        for k in range(o.arguments, o.arguments + o.argument_count):
+            a = &self.graph.rows.arguments[k]
+            bindings = []
+            for i in range(a.bindings, a.bindings + a.binding_count):
+                binding = <GraphBinding>cls.__new__(cls)
+                binding.graph, binding.view, binding.row = self.graph, self.view, i
+                bindings.append(binding)
+            found[self.graph.word(a.key)] = tuple(bindings)
+        return found
+
+
+@cython.no_gc
+cdef class GraphBinding:
+    """What program/view.py's Binding reads from the table."""
+    cdef Graph graph
+    cdef readonly object view
+    cdef readonly uint32_t row
+
+    cdef C.mb_graph_binding *at(self) except NULL:
+        if self.graph is None:
+            raise TypeError("Binding: expected to be made by an Operation, got one without a Program")
+        return &self.graph.rows.bindings[self.row]
+
+    @property
+    def is_value(self):
+        return self.at().is_value != 0
+
+    @property
+    def name(self):
+        cdef C.mb_graph_binding *b = self.at()
+        return None if b.is_value else self.graph.text(b.span)
+
+    @property
+    def span(self):
+        cdef C.mb_graph_binding *b = self.at()
+        return b.span.offset, b.span.nbytes
+
+
+cdef class GraphOperations:
+    """An iterator over the operations of a block in program order; `nested`: also over those in its operations' blocks."""
+    cdef Graph graph
+    cdef object view
+    cdef type cls
+    cdef uint32_t row, end
+    cdef bint nested
+
+    def __init__(self, Graph graph not None, view, uint32_t block, bint nested=False):
+        if block >= graph.rows.block_count:
+            raise IndexError(block)
+        self.graph, self.view, self.cls, self.nested = graph, view, view.operation_class, nested
+        self.row, self.end = graph.rows.blocks[block].operations, graph.rows.blocks[block].operation_end
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef uint32_t row = self.row
+        if row >= self.end:
+            raise StopIteration
+        self.row = row + 1 if self.nested else self.graph.rows.operations[row].end
+        return graph_operation(self.graph, self.view, row)
+
+
+def graph_operation(Graph graph not None, view, uint32_t row):
+    """Make the view.operation_class of a row."""
+    cdef GraphOperation operation
+    cdef type cls = view.operation_class
+    if row >= graph.rows.operation_count:
+        raise IndexError(row)
+    operation = <GraphOperation>cls.__new__(cls)
+    operation.graph, operation.view, operation.row = graph, view, row
+    return operation

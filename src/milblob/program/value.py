@@ -1,0 +1,215 @@
+"""A value in a Program: a tensor, tuple, list or dictionary that stands there, or a reference to a weight file."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from .. import _codec
+from ..errors import FormatError, MilblobError
+from ..values.tensorvalue import undeclared, unpack_at
+from .types import InPieces, TensorType, ValueType, read_type, repeated, singular
+
+Span = tuple[int, int]
+
+_MAX_DEPTH = 100  # lists, tuples and dictionaries in each other
+
+
+class Owner(Protocol):
+    """What a value needs of the view that it belongs to."""
+
+    def require(self) -> None:
+        """Raise ValueError if the model is closed."""
+
+    def read(self, value: "Value") -> "np.ndarray[Any, Any]":
+        """Return the array of a value that is in a weight file."""
+
+
+class BlobReference(NamedTuple):
+    """Where a weight file holds a value: the file as the Program names it, and the offset of the record's metadata."""
+
+    file_name: str
+    offset: int
+
+
+_KINDS = {1: "tensor", 2: "tuple", 3: "list", 4: "dictionary"}
+
+
+class Value:
+    """A value in a Program: a tensor, a tuple, a list or a dictionary that stands there, or one in a weight file.
+
+    Attributes:
+        path: where it is, for messages.
+        kind: "tensor", "tuple", "list", "dictionary", "blob", or "" if the Program states none.
+    """
+
+    __slots__ = ("_buffer", "_depth", "_fields", "_member", "kind", "path", "view")
+
+    def __init__(self, view: Owner, buffer: _codec.Buffer, span: Span, path: str, depth: int = 1) -> None:
+        self.view = view
+        self.path = path
+        self._depth = depth
+        with self._naming():
+            if depth > _MAX_DEPTH:
+                words = f"lists, tuples and dictionaries: expected at most {_MAX_DEPTH} levels of nesting, got more"
+                raise FormatError(words, offset=span[0], file=buffer.name)
+            try:
+                self._read(buffer, span)
+            except InPieces:
+                self._read(*merged(buffer, [span]))
+
+    def _read(self, buffer: _codec.Buffer, span: Span) -> None:
+        self._buffer = buffer
+        self._fields = fields = singular(buffer, span, {1: 2, 2: 2, 3: 2, 5: 2}, "member of Value")
+        if 3 in fields and 5 in fields:
+            raise InPieces
+        self.kind = "blob" if 5 in fields else ""
+        self._member: Span = fields.get(5, (0, 0))
+        if 3 in fields:
+            member = singular(buffer, fields[3], dict.fromkeys(_KINDS, 2), "member of ImmediateValue")
+            if len(member) > 1:
+                raise InPieces
+            for number, at in member.items():
+                self.kind, self._member = _KINDS[number], at
+
+    @property
+    def doc_string(self) -> str:
+        """Value.docString."""
+        self.view.require()
+        return text_at(self._buffer, self._fields[1]) if 1 in self._fields else ""
+
+    @property
+    def type(self) -> ValueType | None:
+        """The declared type; None for an element of a list that states none."""
+        self.view.require()
+        if 2 not in self._fields:
+            return None
+        with self._naming():
+            return type_at(self._buffer, self._fields[2])
+
+    @property
+    def blob(self) -> BlobReference | None:
+        """Where a weight file holds it; None for a value that stands in the Program."""
+        if self.kind != "blob":
+            return None
+        self.view.require()
+        with self._naming():
+            found = dict(repeated(self._buffer, self._member, {1: 2, 2: 0}, "BlobFileValue"))
+            return BlobReference(text_at(self._buffer, found[1]) if 1 in found else "", found.get(2, 0))
+
+    @property
+    def items(self) -> tuple["Value", ...]:
+        """The members of a tuple or a list; of others none."""
+        if self.kind not in ("tuple", "list"):
+            return ()
+        self.view.require()
+        with self._naming():
+            found = [at for _, at in repeated(self._buffer, self._member, {1: 2}, self.kind)]
+            return tuple(self._inner(self._buffer, at, f"[{i}]") for i, at in enumerate(found))
+
+    @property
+    def pairs(self) -> tuple[tuple["Value", "Value"], ...]:
+        """The keys and values of a dictionary, in their order; of others none."""
+        if self.kind != "dictionary":
+            return ()
+        self.view.require()
+        with self._naming():
+            found = []
+            for i, (_, at) in enumerate(repeated(self._buffer, self._member, {1: 2}, "pair of a dictionary")):
+                buffer, span = self._buffer, at
+                try:
+                    pair = singular(buffer, span, {1: 2, 2: 2}, "pair of a dictionary")
+                except InPieces:
+                    buffer, span = merged(buffer, [span], "DictionaryValue.KeyValuePair")
+                    pair = singular(buffer, span, {1: 2, 2: 2}, "pair of a dictionary")
+                key, value = pair.get(1, (span[0], 0)), pair.get(2, (span[0], 0))
+                found.append((self._inner(buffer, key, f"[{i}].key"), self._inner(buffer, value, f"[{i}].value")))
+            return tuple(found)
+
+    def array(self) -> "np.ndarray[Any, Any]":
+        """Return a tensor, as `Tensor.read` does: a view of the stored bytes wherever they are the values.
+
+        Raises:
+            TypeError: a tuple, a list, a dictionary, or no value. As `Tensor.read`.
+        """
+        self.view.require()
+        if self.kind == "blob":
+            return self.view.read(self)
+        if self.kind != "tensor":
+            raise TypeError(f"array: expected a tensor, got {self.kind or 'no value'} at {self.path}")
+        with self._naming():
+            declared = self.type
+            if declared is None:
+                dtype, shape = undeclared(self._buffer, *self._member)
+            elif isinstance(declared, TensorType) and not isinstance(declared.dtype, int):
+                dtype, shape = declared.dtype, declared.shape
+            else:
+                raise FormatError(f"type of a tensor value: expected a tensor type that is known, got {declared}")
+            return unpack_at(self._buffer, *self._member, dtype, shape)
+
+    def read(self) -> Any:
+        """Return the value as Python has it: an array, a scalar for rank 0, a tuple, a list, or a dict.
+
+        Raises:
+            TypeError: no value, or a dictionary whose keys Python cannot use. As `array`.
+        """
+        if self.kind == "tuple":
+            return tuple(item.read() for item in self.items)
+        if self.kind == "list":
+            return [item.read() for item in self.items]
+        if self.kind == "dictionary":
+            return {key.read(): value.read() for key, value in self.pairs}
+        return self.array()[()]
+
+    def _inner(self, buffer: _codec.Buffer, span: Span, step: str) -> "Value":
+        return Value(self.view, buffer, span, self.path + step, self._depth + 1)
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Add the path to errors raised inside."""
+        try:
+            yield
+        except MilblobError as error:
+            error.where = error.where or self.path
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Value {self.path}: {self.kind or 'none'}>"
+
+
+def text_at(buffer: _codec.Buffer, span: Span) -> str:
+    """Return text from the Program's bytes.
+
+    Raises:
+        FormatError: not UTF-8.
+    """
+    try:
+        return bytes(memoryview(buffer)[span[0] : sum(span)]).decode()
+    except UnicodeDecodeError as error:
+        offset = span[0] + error.start
+        raise FormatError(f"text: expected UTF-8, got {error.reason}", offset=offset, file=buffer.name) from None
+
+
+def type_at(buffer: _codec.Buffer, span: Span) -> ValueType | None:
+    """Read the ValueType at a place in a buffer.
+
+    Raises:
+        FormatError: malformed, or nested too deep.
+    """
+    offset, nbytes = span
+    try:
+        return read_type(bytes(memoryview(buffer)[offset : offset + nbytes]))
+    except FormatError as error:
+        error.offset = offset if error.offset is None else offset + error.offset
+        error.file = buffer.name
+        raise
+
+
+def merged(buffer: _codec.Buffer, spans: list[Span], message: str = "Value") -> tuple[_codec.Buffer, Span]:
+    """Let protobuf merge the pieces of a message: bytes of its own."""
+    from . import schema
+
+    pieces = b"".join(bytes(memoryview(buffer)[offset : offset + nbytes]) for offset, nbytes in spans)
+    data = schema.parse(message, pieces, file=buffer.name).SerializeToString(deterministic=True)
+    return _codec.Buffer(data, buffer.name), (0, len(data))

@@ -1,0 +1,562 @@
+"""The view of a Program: functions, blocks, operations, values, to walk and to ask.
+
+A view is a table of rows (`_codec.Graph`), made in one pass over the Program's bytes when somebody asks for it.
+All else is read from the bytes when it is asked for. Objects of the view refer to it, and it to none of them: they are
+made again each time, and are equal if they are the same thing of the same view.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, cast, overload
+
+import numpy as np
+
+from .. import _codec
+from ..errors import FormatError, ResolveError, program_path
+from ..selection import Select, selector
+from .plain import rewrite
+from .types import InPieces, ValueType, repeated, singular
+from .value import Span, Value, merged, text_at, type_at
+
+
+class Files(Protocol):
+    """What a view needs of the model that it belongs to."""
+
+    def require(self) -> None:
+        """Raise if the Program's bytes cannot be read any more."""
+
+    def read(self, value: Value) -> "np.ndarray[Any, Any]":
+        """Return the array that a Value has in a weight file."""
+
+
+class ProgramView:
+    """One Program as functions, blocks and operations.
+
+    Args:
+        buffer, span: held bytes, and (offset, nbytes) of the serialized Program in them.
+        prefix: put before names of functions: "" or, in a pipeline, "model0/".
+        files: the model; None for a Program alone, whose weight files cannot be read.
+        is_plain: protobuf itself wrote these bytes.
+
+    Attributes:
+        graph: the table.
+        version: the Program's version.
+    """
+
+    operation_class: type["Operation"]
+    binding_class: type["Binding"]
+
+    def __init__(
+        self,
+        buffer: _codec.Buffer,
+        span: Span,
+        prefix: str = "",
+        files: Files | None = None,
+        is_plain: bool = False,
+    ) -> None:
+        graph = _codec.graph_program(buffer, *span, _codec.SCAN_PLAIN if is_plain else 0)
+        if graph is None:
+            buffer, span = rewrite(buffer, span)
+            graph = _codec.graph_program(buffer, *span, _codec.SCAN_PLAIN)
+        if graph is None:
+            words = "Program: expected messages in one piece after protobuf merged them, got pieces"
+            raise FormatError(words, file=buffer.name)
+        self.graph: _codec.Graph = graph
+        self.prefix = prefix
+        self._buffer = buffer
+        self._span = span
+        self._files = files
+        self._uses: tuple[dict[int, int], dict[int, list[int]]] | None = None
+        self._definitions: dict[tuple[int, str], int] | None = None
+
+    @property
+    def version(self) -> int:
+        """Program.version."""
+        return self.graph.version
+
+    @property
+    def attributes(self) -> dict[str, Value]:
+        """The attributes of the Program, such as buildInfo."""
+        return self.values(self.held()[1], 4, "program")
+
+    @property
+    def doc_string(self) -> str:
+        """Program.docString."""
+        buffer, span = self.held()
+        found = singular(buffer, span, {3: 2}, "docString")
+        return text_at(buffer, found[3]) if 3 in found else ""
+
+    @property
+    def functions(self) -> dict[str, "Function"]:
+        """The functions by their names, prefix included, in Program order."""
+        self.require()
+        found = (Function(self, row) for row in range(self.graph.counts[0]))
+        return {function.name: function for function in found}
+
+    def operations(self) -> Iterator["Operation"]:
+        """Yield every operation of every function in Program order, those of nested blocks too."""
+        for function in self.functions.values():
+            for block in function.blocks.values():
+                yield from block.walk()
+
+    def find(self, select: Select = None, *, type: Select = None) -> list["Operation"]:
+        """Return the operations whose name, and whose type, are selected; in Program order."""
+        named, typed = selector(select), selector(type)
+        return [op for op in self.operations() if typed(op.type) and (select is None or named(op.name))]
+
+    # ------------------------------------------------------------------------------------- for the objects of the view
+
+    def require(self) -> None:
+        """Raise ValueError if the model is closed."""
+        if self._files is not None:
+            self._files.require()
+
+    def held(self) -> tuple[_codec.Buffer, Span]:
+        """Return the bytes and the Program's place in them."""
+        self.require()
+        return self._buffer, self._span
+
+    def release(self) -> None:
+        """Let go of the bytes."""
+        self.graph.release()
+        self._buffer, self._span, self._files = _codec.Buffer(b""), (0, 0), _CLOSED
+
+    def values(self, span: Span, number: int, where: str) -> dict[str, Value]:
+        """Return the map<string, Value> in a field of the message at `span`."""
+        buffer, _ = self.held()
+        found = {}
+        for _, entry in repeated(buffer, span, {number: 2}, "attribute"):
+            try:
+                pair = singular(buffer, entry, {1: 2, 2: 2}, "attribute")
+                value: tuple[_codec.Buffer, Span] = buffer, pair.get(2, (entry[0], 0))
+            except InPieces:  # keys do not merge: the last one stands; values do
+                pair = dict(repeated(buffer, entry, {1: 2}, "attribute"))
+                value = merged(buffer, [at for _, at in repeated(buffer, entry, {2: 2}, "attribute")])
+            key = text_at(buffer, pair[1]) if 1 in pair else ""
+            found[key] = Value(self, *value, f"{where}.{key}")
+        return found
+
+    def variables(self, first: int, count: int) -> tuple["Variable", ...]:
+        """Return rows of names with their types."""
+        buffer, _ = self.held()
+        rows = self.graph.names(first, count)
+        return tuple(Variable(name, type_at(buffer, (at, nbytes)) if at else None) for name, at, nbytes in rows)
+
+    def uses(self) -> tuple[dict[int, int], dict[int, list[int]]]:
+        """Return who defines what is read, and who reads what is defined: see `_codec.Graph.uses`. Found once."""
+        found = self._uses
+        if found is None:
+            self.require()
+            found = self._uses = self.graph.uses()
+        return found
+
+    def defining(self, function: int, block: int, name: str) -> int | None:
+        """Return the row of names that defines `name` as a block sees it, or None."""
+        found = self._definitions
+        if found is None:
+            self.require()
+            found = self._definitions = self.graph.definitions()
+        while block >= 0:
+            row = found.get((block, name))
+            if row is not None:
+                return row
+            operation = self.graph.block(block)[3]
+            block = self.operation(operation).block_row if operation >= 0 else -1
+        return found.get((-1 - function, name))
+
+    def definer(self, row: int | None) -> "Operation | Block | Function | None":
+        """Return who defines a row of names."""
+        if row is None:
+            return None
+        kind, owner = self.graph.owner(row)
+        if kind == _codec.GRAPH_OUTPUT:
+            return self.operation(owner)
+        return Block(self, owner) if kind == _codec.GRAPH_INPUT else Function(self, owner)
+
+    def consumers(self, first: int, count: int) -> tuple["Consumer", ...]:
+        """Return who reads rows of names, in Program order of each."""
+        readers = self.uses()[1]
+        found = []
+        for row in range(first, first + count):
+            rows = readers.get(row)
+            if rows is None:
+                continue
+            ((name, _, _),) = self.graph.names(row, 1)
+            for reader in rows:
+                owner, key = self.graph.reader(reader)
+                found.append(Consumer(self.operation(owner) if owner >= 0 else Block(self, -1 - owner), key, name))
+        return tuple(found)
+
+    def operation(self, row: int) -> "Operation":
+        """Return the operation in a row of the table."""
+        return cast(Operation, _codec.graph_operation(self.graph, self, row))
+
+    def read(self, value: Value) -> "np.ndarray[Any, Any]":
+        """Return the array of a Value that is in a weight file."""
+        if self._files is None:
+            words = "value in a weight file: expected a model to find the file, got a Program alone"
+            raise ResolveError(words, where=value.path)
+        return self._files.read(value)
+
+
+class _Closed:
+    """The files of a closed model."""
+
+    def require(self) -> None:
+        raise ValueError("I/O operation on closed model")
+
+    def read(self, value: Value) -> "np.ndarray[Any, Any]":
+        raise ValueError("I/O operation on closed model")
+
+
+_CLOSED = _Closed()
+
+
+class Variable(NamedTuple):
+    """A name with its type: an input of a function or block, an output of an operation."""
+
+    name: str
+    type: ValueType | None
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.name}"
+
+
+class Consumer(NamedTuple):
+    """One use of an output.
+
+    Attributes:
+        reader: the operation that reads it, or the block that returns it.
+        parameter: the operation's input; "" for a block.
+        name: the output.
+    """
+
+    reader: "Operation | Block"
+    parameter: str
+    name: str
+
+
+class _Row:
+    """A row of a view's table."""
+
+    __slots__ = ("row", "view")
+
+    def __init__(self, view: ProgramView, row: int) -> None:
+        self.view = view
+        self.row = row
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.view is self.view and other.row == self.row
+
+    def __hash__(self) -> int:
+        return hash((id(self.view), self.row))
+
+
+class Function(_Row):
+    """A function of a Program."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """As it is listed in `Model.functions`: "main", or "model0/main" in a pipeline."""
+        return self.view.prefix + self.view.graph.function(self.row)[0]
+
+    @property
+    def opset(self) -> str:
+        """The operator set, such as "CoreML8"; also the key of the block that is used."""
+        return self.view.graph.function(self.row)[1]
+
+    @property
+    def inputs(self) -> tuple[Variable, ...]:
+        """Names and types of the inputs, states among them."""
+        self.view.require()
+        return self.view.variables(*self.view.graph.function(self.row)[4])
+
+    @property
+    def attributes(self) -> dict[str, Value]:
+        """Attributes by name."""
+        self.view.require()
+        return self.view.values(self.view.graph.function(self.row)[2], 4, self.name)
+
+    @property
+    def blocks(self) -> dict[str, "Block"]:
+        """The block specializations by operator set, in Program order."""
+        self.view.require()
+        blocks = [Block(self.view, row) for row in self.view.graph.function(self.row)[3]]
+        return {block.name: block for block in blocks}
+
+    @property
+    def block(self) -> "Block":
+        """The block of the function's own opset.
+
+        Raises:
+            FormatError: there is none.
+        """
+        blocks, opset = self.blocks, self.opset
+        if opset not in blocks:
+            have = ", ".join(blocks) or "none"
+            raise FormatError(f"block specializations: expected one for the opset {opset}, got {have}", where=self.name)
+        return blocks[opset]
+
+    def walk(self) -> Iterator["Operation"]:
+        """Yield every operation of `block` in Program order, each followed by those of its blocks."""
+        return self.block.walk()
+
+    def statements(self) -> list[_codec.Statement]:
+        """Return type, outputs and inputs of every operation of `walk` as plain text; see `Block.statements`."""
+        return self.block.statements(nested=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"<Function {self.name!r}: {self.opset}>"
+
+
+class Block(_Row):
+    """A list of operations: a block specialization of a function, or a block of an operation such as cond."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """The operator set that it is for; "" for a block of an operation."""
+        return self.view.graph.block(self.row)[0]
+
+    @property
+    def function(self) -> Function:
+        """The function around it."""
+        return Function(self.view, self.view.graph.block(self.row)[2])
+
+    @property
+    def operation(self) -> "Operation | None":
+        """The operation that holds it; None for a block of a function."""
+        row = self.view.graph.block(self.row)[3]
+        return self.view.operation(row) if row >= 0 else None
+
+    @property
+    def parent(self) -> "Block | None":
+        """The block around it; None for a block of a function."""
+        operation = self.operation
+        return None if operation is None else operation.block
+
+    @property
+    def number(self) -> int:
+        """Which of its operation's, or its function's, blocks it is."""
+        return self.view.graph.block(self.row)[4]
+
+    @property
+    def inputs(self) -> tuple[Variable, ...]:
+        """Names and types of its own inputs, such as the variables of a loop."""
+        self.view.require()
+        return self.view.variables(*self.view.graph.block(self.row)[5])
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names that it returns."""
+        self.view.require()
+        return tuple(name for name, _, _ in self.view.graph.names(*self.view.graph.block(self.row)[6]))
+
+    @property
+    def operations(self) -> "Operations":
+        """Its operations, those of nested blocks left out."""
+        return Operations(self)
+
+    @property
+    def attributes(self) -> dict[str, Value]:
+        """Attributes by name."""
+        self.view.require()
+        return self.view.values(self.view.graph.block(self.row)[1], 4, self.path)
+
+    def walk(self) -> Iterator["Operation"]:
+        """Yield its operations in Program order, each followed by those of its blocks."""
+        self.view.require()
+        return _codec.GraphOperations(self.view.graph, self.view, self.row, True)
+
+    def statements(self, *, nested: bool = False) -> list[_codec.Statement]:
+        """Return its operations as plain text, without objects behind it: the fastest way to list a Program.
+
+        Args:
+            nested: also those of its operations' blocks.
+
+        Returns:
+            In Program order, each with `type`, `outputs` (their names) and `inputs` (parameter -> the names that it
+            reads; None for a value).
+        """
+        self.view.require()
+        return self.view.graph.statements(self.row, nested)
+
+    def defining(self, name: str) -> "Operation | Block | Function | None":
+        """Return who defines a name that is read in this block: an operation, or a block or function by its inputs.
+
+        A name may be defined in this block or around it, in the nearest block that does. None: nobody defines it.
+        """
+        self.view.require()
+        return self.view.definer(self.view.defining(self.view.graph.block(self.row)[2], self.row, name))
+
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Who reads its inputs."""
+        return self.view.consumers(*self.view.graph.block(self.row)[5])
+
+    @property
+    def path(self) -> str:
+        """Path in the Program, such as ``main.block['CoreML7']``."""
+        return self.view.prefix + _path(self)
+
+    def __repr__(self) -> str:
+        return f"<Block {self.path}: {len(self.operations)} operations>"
+
+
+class Operations(Sequence["Operation"]):
+    """The operations of one block, in Program order; each is made when it is asked for."""
+
+    __slots__ = ("_block", "_count")
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        self._count = block.view.graph.count(block.row)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator["Operation"]:
+        self._block.view.require()
+        return _codec.GraphOperations(self._block.view.graph, self._block.view, self._block.row)
+
+    @overload
+    def __getitem__(self, index: int) -> "Operation": ...
+    @overload
+    def __getitem__(self, index: slice) -> list["Operation"]: ...
+    def __getitem__(self, index: int | slice) -> "Operation | list[Operation]":
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._count))]
+        at = range(self._count)[index]  # IndexError beyond either end
+        view = self._block.view
+        return view.operation(view.graph.operation(self._block.row, at))
+
+
+class Operation(_codec.GraphOperation):
+    """One operation.
+
+    Attributes:
+        type: such as "conv" or "const".
+        name: of its first output; "" if it has none.
+        output_names: of all outputs.
+        inputs: parameter -> its bindings: names, or values that stand in the operation itself.
+        index: its number in its block.
+    """
+
+    __slots__ = ()
+
+    view: ProgramView
+    inputs: dict[str, tuple["Binding", ...]]
+
+    @property
+    def outputs(self) -> tuple[Variable, ...]:
+        """Names and types of the outputs."""
+        self.view.require()
+        return self.view.variables(*self.output_rows)
+
+    @property
+    def attributes(self) -> dict[str, Value]:
+        """Attributes by name: of a const, `val` is the constant."""
+        self.view.require()
+        return self.view.values(self.message, 5, self.path)
+
+    @property
+    def block(self) -> Block:
+        """The block that it stands in."""
+        return Block(self.view, self.block_row)
+
+    @property
+    def function(self) -> Function:
+        """The function that it belongs to."""
+        return self.block.function
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """Its own blocks, such as the two of a cond."""
+        return tuple(Block(self.view, row) for row in self.block_rows)
+
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Who reads its outputs, by output and then in Program order; blocks that return them are among them."""
+        return self.view.consumers(*self.output_rows)
+
+    @property
+    def path(self) -> str:
+        """Path in the Program, such as ``main.block['CoreML7'].op[12] 'conv_3'``."""
+        return str(self.view.prefix + _path(self.block, self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Operation) and other.view is self.view and other.row == self.row
+
+    def __hash__(self) -> int:
+        return hash((id(self.view), self.row))
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.name!r}: {self.type}>"
+
+
+class Binding(_codec.GraphBinding):
+    """What an input of an operation is bound to: a name, or a value that stands there.
+
+    Attributes:
+        name: the name that is read; None for a value.
+    """
+
+    __slots__ = ()
+
+    view: ProgramView
+
+    @property
+    def value(self) -> Value | None:
+        """The value; None for a name."""
+        return Value(self.view, self.view.held()[0], self.span, self.path) if self.is_value else None
+
+    @property
+    def definition(self) -> "Operation | Block | Function | None":
+        """Who defines the name: an operation, or a block or function by its inputs; None if nobody, or for a value."""
+        if self.is_value:
+            return None
+        return self.view.definer(self.view.uses()[0].get(self.row))
+
+    @property
+    def operation(self) -> Operation:
+        """The operation that reads it."""
+        return self.view.operation(self.view.graph.reader(self.row)[0])
+
+    @property
+    def path(self) -> str:
+        """Path in the Program: that of the operation, and the parameter."""
+        return f"{self.operation.path}.{self.view.graph.reader(self.row)[1]}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Binding) and other.view is self.view and other.row == self.row
+
+    def __hash__(self) -> int:
+        return hash((id(self.view), self.row))
+
+    def __repr__(self) -> str:
+        return f"<Binding {'of a value' if self.is_value else repr(self.name)}>"
+
+
+ProgramView.operation_class = Operation
+ProgramView.binding_class = Binding
+
+
+def _path(block: Block, operation: Operation | None = None) -> str:
+    """The path of a block or operation, without the prefix."""
+    nesting = []
+    op = None if operation is None else (operation.index, _called(operation))
+    while (outer := block.operation) is not None:
+        nesting.append((outer.index, _called(outer), block.number))
+        block = outer.block
+    graph = block.view.graph
+    return program_path(graph.function(graph.block(block.row)[2])[0], block.name, nesting[::-1], op)
+
+
+def _called(operation: Operation) -> str:
+    """What an operation is called in messages: its first output, or its type if it has none."""
+    return operation.name if operation.output_rows[1] else operation.type

@@ -1,0 +1,517 @@
+"""The view of a Program: equal to a walk over google's message, by every test model and by random Programs."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import milblob
+from cases import case_paths, load_case
+from hostile_bytes import field, model, operation, program
+from milblob import _codec
+from milblob.program import schema
+from milblob.program.types import DictionaryType, ListType, StateType, TensorType, TupleType, read_type
+from milblob.program.view import Block, Function, Operation, ProgramView
+from program_walk import (
+    message_program,
+    message_uses,
+    view_consumers,
+    view_program,
+    view_uses,
+)
+from protobuf_programs import add_const, add_op, as_model, new_program
+from reference import read_fields, write_field, write_varint
+from thorough import PROFILE
+
+
+def view_of(data):
+    return ProgramView(_codec.Buffer(data), (0, len(data)))
+
+
+def assert_same(view, message):
+    assert view_program(view) == message_program(message)
+    for name, function in view.functions.items():
+        expected = message_uses(message.functions[name.removeprefix(view.prefix)])
+        assert view_uses(function) == expected
+        assert view_consumers(function) == {key: value for key, value in expected.items() if key[0] != ()}
+
+
+# Python's protobuf cuts integers that do not fit, which milblob refuses, and hides map entries with unknown fields.
+OTHERWISE_IN_PROTOBUF = {"wire/odd_numbers", "wire/unknown_in_entry"}
+
+
+@pytest.mark.parametrize(("name", "path"), case_paths())
+def test_every_test_model(name, path):
+    with milblob.open(load_case(name).source(path), constants=True, stored=True) as opened:
+        messages = opened.programs
+        assert [view.prefix for view in opened.views] == list(messages)
+        for view in opened.views:
+            if name not in OTHERWISE_IN_PROTOBUF:
+                assert_same(view, messages[view.prefix])
+        for tensor in opened.values():
+            found = tensor.operation
+            assert (found.type if found else "") == tensor.op
+            if found is not None:
+                assert (
+                    tensor.where.startswith(found.path)
+                    and (found.name if found.outputs else found.type) == tensor.op_row.name
+                )
+        assert opened.functions.values() == tuple(opened.functions[name] for name in opened.functions)
+
+
+# ------------------------------------------------------------------------------------------------------ random Programs
+
+NAMES = st.sampled_from(["a", "b", "c", "x", "y", "val", "ä", ""])
+KEYS = st.sampled_from(["x", "y", "val", "name", "values"])
+
+
+@st.composite
+def value_types(draw, depth=2):
+    message = schema.ValueType()
+    kind = draw(st.sampled_from(["tensor", "none", *(["list", "tuple", "dict", "state"] if depth else [])]))
+    if kind == "tensor":
+        tensor = message.tensorType
+        tensor.dataType = draw(st.sampled_from([11, 2, 1, 23, 0, 99]))
+        for size in draw(st.lists(st.sampled_from([0, 1, 3, None, "...", "unset"]), max_size=3)):
+            dimension = tensor.dimensions.add()
+            if isinstance(size, int):
+                dimension.constant.size = size
+            elif size != "unset":
+                dimension.unknown.variadic = size == "..."
+        tensor.rank = draw(st.sampled_from([len(tensor.dimensions), -1]))
+    elif kind == "list":
+        message.listType.type.CopyFrom(draw(value_types(depth - 1)))
+        if draw(st.booleans()):
+            message.listType.length.constant.size = draw(st.integers(0, 5))
+    elif kind == "tuple":
+        message.tupleType.types.extend(draw(st.lists(value_types(depth - 1), max_size=2)))
+    elif kind == "dict":
+        message.dictionaryType.keyType.CopyFrom(draw(value_types(depth - 1)))
+        if draw(st.booleans()):
+            message.dictionaryType.valueType.CopyFrom(draw(value_types(depth - 1)))
+    elif kind == "state":
+        message.stateType.wrappedType.CopyFrom(draw(value_types(depth - 1)))
+    return message
+
+
+@st.composite
+def values(draw, depth=2):
+    message = schema.Value(docString=draw(st.sampled_from(["", "", "doc"])))
+    if draw(st.booleans()):
+        message.type.CopyFrom(draw(value_types()))
+    kind = draw(
+        st.sampled_from(["floats", "strings", "empty", "blob", "none", *(["list", "tuple", "dict"] if depth else [])])
+    )
+    immediate = message.immediateValue if kind not in ("blob", "none") else None
+    if kind == "blob":
+        message.blobFileValue.fileName = "@model_path/weights/w.bin"
+        message.blobFileValue.offset = draw(st.integers(0, 1 << 40))
+    elif kind == "floats":
+        immediate.tensor.floats.values.extend(draw(st.lists(st.floats(width=32), max_size=3)))
+    elif kind == "strings":
+        immediate.tensor.strings.values.extend(draw(st.lists(st.text(max_size=3), max_size=3)))
+    elif kind == "empty":
+        immediate.SetInParent()
+    elif kind == "list":
+        immediate.list.values.extend(draw(st.lists(values(depth - 1), max_size=2)))
+    elif kind == "tuple":
+        immediate.tuple.values.extend(draw(st.lists(values(depth - 1), max_size=2)))
+    elif kind == "dict":
+        immediate.dictionary.SetInParent()
+        for key, item in draw(st.lists(st.tuples(values(depth - 1), values(depth - 1)), max_size=2)):
+            pair = immediate.dictionary.values.add()
+            pair.key.CopyFrom(key)
+            if draw(st.booleans()):
+                pair.value.CopyFrom(item)
+    return message
+
+
+def fill_named(draw, named):
+    for name in draw(st.lists(NAMES, max_size=2)):
+        added = named.add(name=name)
+        if draw(st.booleans()):
+            added.type.CopyFrom(draw(value_types(1)))
+
+
+def fill_values(draw, attributes):
+    for key in draw(st.lists(KEYS, max_size=2)):
+        attributes[key].CopyFrom(draw(values(1)))
+
+
+def fill_block(draw, block, depth):
+    fill_named(draw, block.inputs)
+    block.outputs.extend(draw(st.lists(NAMES, max_size=3)))
+    for _ in range(draw(st.integers(0, 3))):
+        op = block.operations.add(type=draw(st.sampled_from(["const", "add", "cond", ""])))
+        fill_named(draw, op.outputs)
+        for key in draw(st.lists(KEYS, max_size=3, unique=True)):
+            op.inputs[key].SetInParent()
+            for name in draw(st.lists(st.one_of(NAMES, st.none(), values(1)), max_size=2)):
+                binding = op.inputs[key].arguments.add()
+                if isinstance(name, str):
+                    binding.name = name
+                elif name is not None:
+                    binding.value.CopyFrom(name)
+        fill_values(draw, op.attributes)
+        for _ in range(draw(st.integers(0, 2)) if depth else 0):
+            fill_block(draw, op.blocks.add(), depth - 1)
+    if not draw(st.integers(0, 5)):
+        fill_values(draw, block.attributes)
+
+
+@st.composite
+def random_programs(draw):
+    message = schema.Program(version=draw(st.sampled_from([0, 1, -1])), docString=draw(st.sampled_from(["", "doc"])))
+    for name in draw(st.lists(st.sampled_from(["main", "prefill", ""]), max_size=2, unique=True)):
+        function = message.functions[name]
+        function.opset = draw(st.sampled_from(["CoreML7", ""]))
+        fill_named(draw, function.inputs)
+        for key in draw(st.lists(st.sampled_from(["CoreML7", "CoreML8", ""]), max_size=2, unique=True)):
+            fill_block(draw, function.block_specializations[key], 2)
+        fill_values(draw, function.attributes)
+    fill_values(draw, message.attributes)
+    return message
+
+
+@settings(PROFILE)
+@given(random_programs())
+def test_random_programs(message):
+    assert_same(view_of(message.SerializeToString()), message)
+
+
+# ------------------------------------------------------------------------------------------------------- unusual bytes
+
+
+def scrambled(data, descriptor, draw):
+    """The same message as other bytes: fields in another order, sub-messages in pieces, keys of maps twice, unknown ones."""
+    fields = []
+    for number, wire, value in read_fields(data):
+        known = descriptor.fields_by_number.get(number)
+        if wire == 2 and known is not None and known.message_type is not None:
+            inner = scrambled(value, known.message_type, draw)
+            is_singular = not known.is_repeated
+            if is_singular and draw(st.integers(0, 9)) == 0:
+                cut = [0, *(at for at in ends(inner)), len(inner)]
+                at = cut[draw(st.integers(0, len(cut) - 1))]
+                fields += [(number, write_field(number, inner[:at])), (number, write_field(number, inner[at:]))]
+                continue
+            if known.message_type.GetOptions().map_entry and draw(st.integers(0, 9)) == 0:
+                key = b"".join(write_field(n, v) for n, w, v in read_fields(value) if n == 1)
+                fields.append((number, write_field(number, key)))  # an earlier entry of the same key
+            fields.append((number, write_field(number, inner)))
+        elif wire == 0:
+            fields.append((number, write_varint(number << 3) + write_varint(value)))
+        else:
+            fields.append(
+                (
+                    number,
+                    write_varint(number << 3 | wire) + (write_varint(len(value)) if wire == 2 else b"") + bytes(value),
+                )
+            )
+    if not descriptor.GetOptions().map_entry and draw(st.integers(0, 9)) == 0:
+        fields.append((1000, write_field(1000, b"unknown")))
+    order = draw(st.permutations(sorted({number for number, _ in fields})))
+    return b"".join(part for number in order for own, part in fields if own == number)
+
+
+def ends(data):
+    at = 0
+    for number, wire, value in read_fields(data):
+        if wire != 2:
+            return []
+        at += len(write_field(number, value))
+        yield at
+
+
+@st.composite
+def scrambled_programs(draw):
+    return scrambled(draw(random_programs()).SerializeToString(), schema.Program.DESCRIPTOR, draw)
+
+
+@settings(PROFILE)
+@given(scrambled_programs())
+def test_fields_in_any_order_and_in_pieces(data):
+    assert_same(view_of(data), schema.Program.FromString(data))
+
+
+def test_names_after_operations():
+    """protobuf allows the outputs of a block, and its inputs, after its operations and between them."""
+    op = field(
+        3, field(1, "relu") + field(2, field(1, "x") + field(2, field(1, field(1, "b")))) + field(3, field(1, "a"))
+    )
+    block = field(2, "first") + field(1, field(1, "a")) + op + field(2, "a") + op + field(1, field(1, "b"))
+    data = field(2, field(1, "main") + field(2, field(2, "CoreML7") + field(3, field(1, "CoreML7") + field(2, block))))
+    view = view_of(data)
+    (body,) = view.functions["main"].blocks.values()
+    assert [v.name for v in body.inputs] == ["a", "b"] and body.outputs == ("first", "a") and len(body.operations) == 2
+    assert_same(view, schema.Program.FromString(data))
+
+
+# ------------------------------------------------------------------------------------------------------------ the objects
+
+
+def nested_program():
+    """main(x): a = relu(x); if (p) {b = a; s = b} else {s = add(x, s?)}, with one name in both blocks."""
+    message, block = new_program()
+    message.functions["main"].inputs.add(name="x")
+    add_const(block, "w", np.arange(12))
+    add_op(block, "relu", "a", x="x")
+    cond = add_op(block, "cond", "r", pred="a")
+    for number, reads in enumerate(("a", "x")):
+        inner = cond.blocks.add()
+        add_op(inner, "add", "s", x=reads, y=["w", [1.0, 2.0]])
+        add_op(inner, "mul", f"t{number}", x="s", y="nobody")
+        inner.outputs.append("s")
+    add_op(block, "identity", "s", x="r")
+    block.outputs.append("s")
+    return message
+
+
+def test_scope():
+    view = view_of(nested_program().SerializeToString())
+    main = view.functions["main"]
+    relu, cond = view.find(type="relu")[0], view.find("r")[0]
+    first, second = cond.blocks
+    assert [op.name for op in main.walk()] == ["w", "a", "r", "s", "t0", "s", "t1", "s"]
+    assert [op.name for op in main.block.operations] == ["w", "a", "r", "s"]
+    assert first.operations[1].inputs["x"][0].definition == first.operations[0]
+    assert second.operations[1].inputs["x"][0].definition == second.operations[0]
+    assert first.operations[0] != second.operations[0]
+    assert first.defining("a") == relu and first.defining("x") == main and second.defining("nobody") is None
+    assert main.block.defining("s") == main.block.operations[-1] and main.block.defining("t0") is None
+    assert [(c.reader, c.parameter) for c in relu.consumers] == [(cond, "pred"), (first.operations[0], "x")]
+    assert [c.reader for c in first.operations[0].consumers] == [first.operations[1], first]
+    assert [c.reader for c in main.block.operations[-1].consumers] == [main.block]
+    (name, value) = first.operations[0].inputs["y"]
+    assert (name.name, name.value) == ("w", None) and value.name is None and value.definition is None
+    assert (
+        value.value.read().tolist() == [1.0, 2.0]
+        and value.path == "main.block['CoreML8'].op[2] 'r'.block[0].op[0] 's'.y"
+    )
+    assert first.parent == main.block and first.operation == cond and first.number == 0 and main.block.parent is None
+    assert first.function == main == cond.function and len({main, cond, first, second, relu, relu}) == 5
+
+
+def test_statements_are_what_a_walk_says():
+    view = view_of(nested_program().SerializeToString())
+    for block, nested in ((view.functions["main"].block, True), (view.find(type="cond")[0].blocks[1], False)):
+        listed = [(s.type, s.outputs, dict(s.inputs)) for s in block.statements(nested=nested)]
+        assert listed == [
+            (op.type, op.output_names, {key: tuple(b.name for b in bindings) for key, bindings in op.inputs.items()})
+            for op in (block.walk() if nested else block.operations)
+        ]
+        assert len(listed) == (8 if nested else 2)
+
+
+def test_operations_are_a_sequence():
+    view = view_of(nested_program().SerializeToString())
+    operations = view.functions["main"].block.operations
+    assert len(operations) == 4 and operations[-1].index == 3 and operations[1:3] == [operations[1], operations[2]]
+    assert operations[2] in operations and next(reversed(operations)) == operations[3]
+    with pytest.raises(IndexError):
+        operations[4]
+
+
+def test_find():
+    with milblob.open(as_model(nested_program())) as opened:
+        assert [op.name for op in opened.find(type="add")] == ["s", "s"]
+        assert [op.type for op in opened.find("s")] == ["add", "add", "identity"]
+        assert [op.name for op in opened.find(["t*", "r"], type=lambda kind: kind != "relu")] == ["r", "t0", "t1"]
+        assert opened.find("no") == [] and len(opened.find()) == 8
+        with pytest.raises(TypeError, match="select: expected"):
+            opened.find(type=3)
+
+
+def test_functions_stay_a_tuple_of_names():
+    message, _ = new_program("beta", "alpha")
+    opened = milblob.open(as_model(message))
+    names = opened.functions
+    assert isinstance(names, tuple) and names == ("alpha", "beta") == tuple(names) and names[0] == "alpha"
+    assert (
+        names["beta"].name == "beta" == str(names["beta"]) and "alpha" in names and sorted(names) == ["alpha", "beta"]
+    )
+    assert [(name, function.opset) for name, function in names.items()] == [("alpha", "CoreML8"), ("beta", "CoreML8")]
+    assert names[:1] == ("alpha",) and pickle.loads(pickle.dumps(names)) == names
+    with pytest.raises(KeyError, match="expected one of alpha, beta, got 'gamma'"):
+        names["gamma"]
+    with (
+        milblob.open(load_case("blob_all_dtypes").path()) as weights,
+        pytest.raises(KeyError, match="expected one of none"),
+    ):
+        weights.functions["main"]
+
+
+def test_a_block_for_another_opset():
+    message, _ = new_program()
+    message.functions["main"].opset = "CoreML9"
+    function = view_of(message.SerializeToString()).functions["main"]
+    assert list(function.blocks) == ["CoreML8"]
+    with pytest.raises(milblob.FormatError, match="expected one for the opset CoreML9, got CoreML8"):
+        function.block  # noqa: B018
+
+
+def test_a_closed_model():
+    opened = milblob.open(load_case("opset_ios16_fp16").path())
+    functions = opened.functions
+    main = functions["main"]
+    op = opened.find(type="const")[0]
+    (key, value), *_ = op.attributes.items()
+    binding = next(b for o in main.walk() for bindings in o.inputs.values() for b in bindings)
+    opened.close()
+    for use in (
+        lambda: main.name, lambda: main.inputs, lambda: op.type, lambda: op.name, lambda: op.attributes, lambda: op.path,
+        lambda: value.type, lambda: value.array(), lambda: value.doc_string, lambda: binding.name, lambda: functions["main"],
+        lambda: binding.definition, lambda: op.consumers, lambda: main.blocks, lambda: list(main.walk()), opened.find,
+        lambda: main.block.statements(), lambda: opened.views,
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="I/O operation on closed model"):
+            use()
+    assert key and binding.row == 0
+
+
+def test_arrays_are_views_and_outlive_the_model():
+    with milblob.open(load_case("opset_ios16_fp16").path()) as opened:
+        name, tensor = next((n, t) for n, t in opened.items() if t.is_blob and t.op == "const")
+        value = tensor.operation.attributes["val"]
+        array = value.array()
+        assert value.blob.offset == tensor.offset and value.kind == "blob" and not array.flags.owndata
+        assert np.shares_memory(array, tensor.read()) and str(value.type).startswith("tensor<fp16, [")
+        expected = tensor.read().tobytes()
+    assert array.tobytes() == expected and name
+
+
+def test_values_in_a_weight_file_need_a_model():
+    with milblob.open(load_case("opset_ios16_fp16").path()) as opened:
+        program_ = opened.scans[0][1]
+        view = ProgramView(program_.buffer, program_.span)
+        value = next(v for op in view.operations() for v in op.attributes.values() if v.kind == "blob")
+        with pytest.raises(milblob.ResolveError, match="expected a model to find the file"):
+            value.array()
+        assert value.blob.file_name.startswith("@model_path/")
+
+
+def test_objects_of_the_view_are_not_made_by_hand():
+    for kind in (Operation, Operation.inputs.__objclass__):
+        with pytest.raises(TypeError, match="expected to be made by a Block"):
+            kind().type  # noqa: B018
+    assert issubclass(Function, object) and issubclass(Block, object)
+
+
+# ------------------------------------------------------------------------------------------------------------------ types
+
+TYPES = [
+    (TensorType(milblob.DType.FLOAT16, (1, None, 64), 3), "tensor<fp16, [1, ?, 64]>"),
+    (TensorType(milblob.DType.STRING), "string"),
+    (TensorType(milblob.DType.INT32, (0,), 1), "tensor<int32, [0]>"),
+    (TensorType(milblob.DType.INT32, (None,), -1, (0,)), "tensor<int32, [...]>"),
+    (TensorType(99, (2,), 1), "tensor<type_99, [2]>"),
+    (ListType(TensorType(milblob.DType.STRING), None), "list<string, ?>"),
+    (ListType(TensorType(milblob.DType.BOOL), 3), "list<bool, 3>"),
+    (TupleType((TensorType(milblob.DType.UINT4, (2,), 1), StateType(TensorType(milblob.DType.FLOAT32)))), "tuple<tensor<uint4, [2]>, state<fp32>>"),
+    (DictionaryType(TensorType(milblob.DType.STRING), TensorType(milblob.DType.INT64)), "dict<string, int64>"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("type_", "text"), TYPES)
+def test_types_print_as_mil_text(type_, text):
+    assert str(type_) == text and hash(type_) == hash(type_) and type_ == type_
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(type_, dataclasses.fields(type_)[0].name, 7)
+
+
+# --------------------------------------------------------------------------------------------------------------- hostile
+
+
+def everything(data):
+    """All that a view of these bytes says."""
+    view = view_of(data)
+    said = view_program(view)
+    return said, [(view_uses(f), view_consumers(f)) for f in view.functions.values()]
+
+
+def in_block(block):
+    return field(2, field(1, "main") + field(2, field(2, "CoreML7") + field(3, field(1, "CoreML7") + field(2, block))))
+
+
+def deep(count, wrap, core=b""):
+    for _ in range(count):
+        core = wrap(core)
+    return core
+
+
+REFUSED = [
+    (in_block(deep(5000, lambda inner: field(3, field(4, inner)))), "nested blocks: expected at most 200"),
+    (in_block(field(3, field(3, field(1, "a") + field(2, deep(150, lambda inner: field(5, field(1, inner))))))), "types: expected at most 100"),
+    (in_block(field(3, field(1, b"\xff"))), "text: expected UTF-8"),
+    (in_block(field(3, field(3, field(1, b"\xc0\x80")))), "text: expected UTF-8"),
+    (in_block(field(2, b"\xfe")), "text: expected UTF-8"),
+    (in_block(field(3, field(2, field(1, b"\xfe") + field(2, field(1, field(1, "a")))))), "text: expected UTF-8"),
+    (in_block(field(3, field(5, field(1, b"\xfe")))), "text: expected UTF-8"),
+    (field(2, field(1, b"\xfe")), "text: expected UTF-8"),
+    (in_block(b"\x18\x01"), "field of Block: expected wire type 2, got 0"),
+    (in_block(field(3, b"\x08\x01")), "field of Operation: expected wire type 2, got 0"),
+    (in_block(field(3, b"\x12\x05\x0a")), "length prefix: expected 5 bytes, got 1"),
+    (in_block(field(3, field(3, b"\x10\x01"))), "type of an input or output: expected wire type 2"),
+    (in_block(field(3, field(3, field(2, field(1, b"\x0a\x01a"))))), "field of TensorType: expected wire type 0, got 2"),
+    (in_block(field(3, field(5, field(1, "a") + field(2, b"\x10\x01")))), "member of Value: expected wire type 2, got 0"),
+    (b"\x0a\x00", "version of the Program: expected wire type 0, got 2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "words"), REFUSED)
+def test_hostile_bytes_are_refused_by_name(data, words):
+    with pytest.raises(milblob.FormatError, match=words) as caught:
+        everything(data)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_that_reads_itself_and_a_name_defined_twice():
+    message, block = new_program()
+    add_op(block, "add", "a", x="b", y="a")
+    add_op(block, "add", "b", x="a", y="b")
+    add_op(block, "add", "a", x="a")
+    view = view_of(message.SerializeToString())
+    first, second, third = view.functions["main"].block.operations
+    assert first.inputs["x"][0].definition == second and first.inputs["y"][0].definition == first
+    assert third.inputs["x"][0].definition == first and third.consumers == ()
+    assert_same(view, message)
+
+
+def test_very_many_names_in_very_deep_blocks():
+    """Each name is looked up once, however deep it stands."""
+    leaf = b"".join(field(3, field(2, field(1, "x") + field(2, field(1, field(1, f"n{i}"))))) for i in range(20_000))
+    data = in_block(deep(190, lambda inner: field(3, field(4, inner)), leaf))
+    view = view_of(data)
+    assert view.uses() == ({}, {}) and view.graph.counts == (1, 191, 20_190)
+    assert view_of(in_block(field(3, b"") * 100_000)).graph.counts[2] == 100_000
+    with pytest.raises(milblob.FormatError, match="functions, blocks or operations: expected 1048575"):
+        view_of(in_block(field(3, b"") * (1 << 20)))
+
+
+@settings(PROFILE)
+@given(random_programs(), st.data())
+def test_broken_bytes_are_refused_or_read(message, data):
+    whole = bytearray(message.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        if whole:
+            whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(whole)))
+    for attempt in (bytes(whole), bytes(whole[:cut])):
+        try:
+            everything(attempt)
+        except milblob.MilblobError as error:
+            assert "\n" not in str(error)
+
+
+def test_deep_values_and_types_end_in_an_error_of_ours():
+    lists = deep(3000, lambda inner: field(3, field(3, field(1, inner))))
+    with pytest.raises(milblob.FormatError, match="expected at most"):
+        everything(in_block(field(3, field(5, field(1, "val") + field(2, lists)))))
+    with pytest.raises(milblob.FormatError, match="types: expected at most 100"):
+        read_type(deep(101, lambda inner: field(5, field(1, inner))))
+    model_bytes = model(program(operation(attributes=[("val", lists)])))
+    with pytest.raises(milblob.FormatError):
+        milblob.open(model_bytes)
