@@ -19,7 +19,6 @@ from ..program import cast_rules
 from ..program.scan import Compressed, Program
 from ..program.splice import Edit
 from ..program.wire_edits import combined, function_edits, reference_edit, require_plain, value_edit
-from ..storage import paths
 from ..storage.beneath import Location
 from ..values import cast as casting
 from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor
@@ -154,9 +153,8 @@ class Arrangement:
         self._known: dict[tuple[Location | None, str], WeightFile] = {}
         self._groups: dict[int, list[str]] = {}  # id of a part -> names of the weights that it is a part of
         root = os.path.realpath(model.path or ".")
-        self.records = Records(
-            root if paths.is_directory(root) else os.path.dirname(root), options.align, options.canonical
-        )
+        root = root if model.package.is_directory else os.path.dirname(root)
+        self.records = Records(root, options.align, options.canonical)
         self._require_support()
         for other in models:
             if other.kind == "blob":
