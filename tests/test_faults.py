@@ -96,6 +96,15 @@ def test_every_change_fails_once(faults, tmp_path, name):
     assert exits["error"]
 
 
+@pytest.mark.parametrize("name", ["append", "append behind a tail"])
+def test_every_close_of_an_append_fails_once(faults, tmp_path, name):
+    """Doing it again after an error must not append twice: no error comes once the records count."""
+    case, kinds = Case(name, tmp_path / "run"), ("closes",)
+    case.reset()
+    calls = faults.run(act, [name, str(case.folder)], root=case.folder, kinds=kinds).calls
+    go_through(faults, case, kinds, [(number, "fail", "EIO", "again") for number in range(1, calls + 1)])
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_directory_is_nowhere_once(tmp_path, monkeypatch, name):
     """As if somebody exchanged it at that moment: what a model is was decided when it was opened, and so was its root."""
