@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from milblob.storage import paths
 from outcomes import Case
 from thorough import sized
 from writers import WRITERS, act
@@ -22,6 +23,8 @@ pytestmark = [
 CODES = ("EIO", "EACCES", "ENOMEM", "EMFILE")
 HOW = (("fail", "EIO"), ("fail on", "ENOSPC"), ("fail", "EROFS"), ("short then fail", "ENOSPC"), ("kill after", "EIO"))
 SECONDS = ("again", "close", "stop")
+BY_NAME = ("open", "stat", "lstat", "fstatat", "readlink", "access", "faccessat", "syscall")
+"""Calls that look for a name; "syscall" is openat2, and what asks for the status of a path."""
 
 
 def fates(names):
@@ -38,7 +41,7 @@ def fates(names):
         for at in sorted(number + i for i in chosen):
             for turn in range(sized(1, len(CODES) * len(SECONDS))):
                 yield at, "fail", CODES[(at + turn) % len(CODES)], SECONDS[(at + turn) // len(CODES) % len(SECONDS)]
-            if what.startswith("open"):  # somebody else has removed it
+            if what.startswith(BY_NAME):  # somebody else has removed it
                 yield at, "fail", "ENOENT", SECONDS[at % len(SECONDS)]
             if what.startswith(("read", "pread")) and what not in ("readlink", "readdir64"):
                 yield at, "short", "EIO", "stop"
@@ -91,3 +94,41 @@ def test_every_change_fails_once(faults, tmp_path, name):
     ]
     exits = go_through(faults, case, kinds, some_of(name, every, 40))
     assert exits["error"]
+
+
+@pytest.mark.parametrize("name", ["append", "append behind a tail"])
+def test_every_close_of_an_append_fails_once(faults, tmp_path, name):
+    """Doing it again after an error must not append twice: no error comes once the records count."""
+    case, kinds = Case(name, tmp_path / "run"), ("closes",)
+    case.reset()
+    calls = faults.run(act, [name, str(case.folder)], root=case.folder, kinds=kinds).calls
+    go_through(faults, case, kinds, [(number, "fail", "EIO", "again") for number in range(1, calls + 1)])
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_directory_is_nowhere_once(tmp_path, monkeypatch, name):
+    """As if somebody exchanged it at that moment: what a model is was decided when it was opened, and so was its root."""
+    case, real = Case(name, tmp_path / "run"), paths.is_directory
+    asked: list[str] = []
+
+    def ask(path):
+        if str(path).startswith(str(case.folder)):
+            asked.append(path)
+            if len(asked) == number:
+                return False
+        return real(path)
+
+    for number in itertools.count(1):
+        case.reset()
+        asked.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(paths, "is_directory", ask)
+            try:
+                act(name, str(case.folder))
+            except Exception:
+                is_done = False
+            else:
+                is_done = True
+        if len(asked) < number:
+            break
+        case.require_whole((number, asked[number - 1]), is_done)

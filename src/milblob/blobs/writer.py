@@ -414,7 +414,12 @@ class BlobWriter:
             sync(self._fd)
 
     def _let_go(self, *, undo: bool) -> None:
-        """Close the file; with `undo`, restore its old state or remove it. Never raises."""
+        """Close the file; with `undo`, restore its old state or remove it.
+
+        Raises:
+            OSError: closing failed after writing without `sync`, where it may say that bytes did not get to the disk. If
+                they are there, or nothing counts, it says nothing: whoever were told of it would append them again.
+        """
         fd, self._fd = self._fd, -1
         new, self._new = self._new, None
         self._staging = bytearray()
@@ -428,7 +433,11 @@ class BlobWriter:
                     self._take_back(fd)
             if is_ours:
                 unlock(fd)
-            os.close(fd)
+            try:
+                os.close(fd)
+            except OSError:
+                if not undo and not self._sync:
+                    raise
 
     def _take_back(self, fd: int) -> None:
         """Mode "a": undo what was written. After each step, and if one fails, the old records are valid."""

@@ -180,7 +180,7 @@ def _replace_pair(
         write_records(_Into(path, fd, align))
         stamps.append(_put_stamp(fd, path))
 
-    root, base = pending.place(paths.real(listing))
+    root, base = pending.place(listing, False)
     weights = os.path.relpath(paths.real(path), paths.real(root)).replace(os.sep, "/")
     new = [
         journal.Replacement(weights, write),

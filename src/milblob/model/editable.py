@@ -168,7 +168,7 @@ class EditableModel(Model):
         if around is not None:  # one lock and one journal per model
             raise ValueError(f"path for mode 'r+': expected the whole model {around}, got {path} in it")
         super().__init__(path, constants=constants, stored=stored, max_nbytes=max_nbytes)
-        self._root, self._base = pending.place(path)
+        self._root, self._base = pending.place(path, self.package.is_directory)
         try:
             self._lock(path, locked)
         except BaseException:

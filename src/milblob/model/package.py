@@ -112,6 +112,11 @@ class Package:
             self.close()
             raise
 
+    @property
+    def is_directory(self) -> bool:
+        """Whether the model was a directory when it was opened. Later its path may, for a moment, lead nowhere."""
+        return self.kind in ("mlpackage", "mlmodelc")
+
     def _settle(self, path: str) -> bool:
         """Complete a change that a killed process began in the model that a path is, or leads into.
 

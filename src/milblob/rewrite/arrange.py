@@ -19,7 +19,6 @@ from ..program import cast_rules
 from ..program.scan import Compressed, Program
 from ..program.splice import Edit
 from ..program.wire_edits import require_plain
-from ..storage import paths
 from ..storage.beneath import Location
 from ..values import cast as casting
 from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor
@@ -67,7 +66,8 @@ def arrange(models: Sequence[Model], options: Options, required: Iterable[str] =
     model = models[0]
     _require_support(model, options)
     root = os.path.realpath(model.path or ".")
-    records = Records(root if paths.is_directory(root) else os.path.dirname(root), options.align, options.canonical)
+    root = root if model.package.is_directory else os.path.dirname(root)
+    records = Records(root, options.align, options.canonical)
     changes: list[TensorChange] = []
     references: list[Reference] = []
     weights: list[DenseWeight] = []

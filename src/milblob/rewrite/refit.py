@@ -177,11 +177,12 @@ def refit(
         with Model(source, constants=True, stored=True) as unchanged:
             if output is not None:
                 _require_output(unchanged, source, target, force)
+            is_directory = unchanged.package.is_directory
             staged = _pair(unchanged, given, how, only_check=not dry_run)
             if dry_run:
                 require_unshared(unchanged, staged)
                 return _report(staged, source, target, False).without(given)
-        with _copied(source, target, force) as copy:
+        with _copied(source, is_directory, target, force) as copy:
             with EditableModel(copy, constants=True, stored=True, locked=True) as model:
                 report = _write(model, given, how, source)
             moved = [change._replace(file=target + change.file[len(copy) :]) for change in report.changes]
@@ -301,10 +302,10 @@ def _require_output(model: Model, source: str, target: str, force: bool) -> None
     real, place = os.path.realpath(source), os.path.realpath(target)
     if f"{place}{os.sep}".startswith(f"{real}{os.sep}") or f"{real}{os.sep}".startswith(f"{place}{os.sep}"):
         raise ValueError(f"output {target}: expected a place outside the model {source}, got one inside or around it")
-    if paths.is_directory(source):
+    if model.package.is_directory:
         require_replaceable(target, model.kind, force, like=[source])
     constants = (c for _, program in model.scans for c in program.scan.constants)
-    if not paths.is_directory(source) and any(c.storage == _codec.BLOB for c in constants):
+    if not model.package.is_directory and any(c.storage == _codec.BLOB for c in constants):
         words = (
             f"output {target}: expected a model whose weights can be copied with it, got a file that refers to others"
         )
@@ -312,9 +313,9 @@ def _require_output(model: Model, source: str, target: str, force: bool) -> None
 
 
 @contextlib.contextmanager
-def _copied(source: str, target: str, force: bool) -> Iterator[str]:
+def _copied(source: str, is_directory: bool, target: str, force: bool) -> Iterator[str]:
     """Yield the path of a copy, which is renamed to `target` on success."""
-    if not paths.is_directory(source):
+    if not is_directory:
         with whole_file(target, force) as name:
             real = paths.real(source)
             copy_entry(os.path.dirname(real), os.path.basename(real), name, least=stat.S_IWUSR)

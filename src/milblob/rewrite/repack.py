@@ -302,7 +302,7 @@ class _Repacking:
             for mapped in self._held.values():
                 arrangement.records.origin(mapped)
             if not dry_run:
-                write = self._write_directory if model.kind in ("mlpackage", "mlmodelc") else self._write_file
+                write = self._write_directory if model.package.is_directory else self._write_file
                 write(model, arrangement, before)
             rows = arrangement.records.files.items()
             files = [(name, len(items), nbytes) for name, (items, nbytes) in rows]

@@ -69,10 +69,16 @@ class Entry(NamedTuple):
 # ---------------------------------------------------------------------------------------------------------------- where
 
 
-def place(path: str) -> tuple[str, str]:
-    """Return (root, name in it) of a model: all its files are below `root`; "" where the root is the model."""
+def place(path: str, is_directory: bool) -> tuple[str, str]:
+    """Return (root, name in it) of a model: all its files are below `root`; "" where the root is the model.
+
+    Args:
+        path: of the model.
+        is_directory: what the model was when it was opened. The file system is not asked again: if the path leads
+            nowhere at that moment, the root would be another directory.
+    """
     full = paths.real(path)
-    return (full, "") if paths.is_directory(full) else (os.path.dirname(full), os.path.basename(full))
+    return (full, "") if is_directory else (os.path.dirname(full), os.path.basename(full))
 
 
 def journal_name(base: str, changed: Iterable[str]) -> str:
