@@ -541,6 +541,8 @@ def test_examples_of_the_page(cli, example, tmp_path, monkeypatch):
     """Every command of docs/cli.md gives what stands there; "..." stands for lines that were left out."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(DEMO, "demo.mlpackage")
+    for precision in ("float16", "float32"):
+        shutil.copytree(DATA / f"opset_ios17_fp{precision[-2:]}" / "model.mlpackage", f"{precision}.mlpackage")
     broken = pathlib.Path(shutil.copytree(DEMO, "broken.mlpackage")) / "Data/com.apple.CoreML/weights/weight.bin"
     data = bytearray(broken.read_bytes())
     struct.pack_into("<I", data, 9344, 0)

@@ -24,9 +24,9 @@ from ..selection import Select, selector
 from ..values.cast import cast_array, is_castable
 from .agreeing import agreeing
 from .diff import measure
-from .diff_program import WEIGHT_COUNT
 from .layouts import Layout, layouts
 from .matches import Match, Matching, Tie
+from .operations import WEIGHT_COUNT
 from .sides import Side, is_arrays
 
 MIN_CORRELATION = 0.7

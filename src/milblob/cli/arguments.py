@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from . import tvm_arguments
+from . import limits, tvm_arguments
 
 _MODEL = ".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
 _ANY = f"{_MODEL}; .params, .safetensors or .npz file, archive of TVM (.tar, .tar.gz, directory)"
@@ -241,6 +241,7 @@ def _add_diff(commands: Any) -> None:
     parser.add_argument(
         "--stored", action="store_true", help="the stored parts of compressed weights instead of the weights"
     )
+    limits.add(parser)
     _add_limit(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object")
 
