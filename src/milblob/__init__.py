@@ -30,10 +30,11 @@ from .values.tensorvalue import pack_tensor, unpack_tensor
 if TYPE_CHECKING:
     from . import tvm as tvm
     from .about import Info, info
+    from .analysis.changes import Change
     from .analysis.check import Finding, check
     from .analysis.diff import Diff, Figures, TensorDiff, diff
-    from .analysis.diff_program import Change
     from .analysis.hash import ContentHash, content_hash
+    from .analysis.limits import Failure
     from .analysis.match import match
     from .analysis.matches import Match, Matching, Tie
     from .analysis.statistics import Statistics, statistics
@@ -63,6 +64,7 @@ __all__ = [
     "DictionaryType",
     "Diff",
     "EditableModel",
+    "Failure",
     "Figures",
     "Finding",
     "FormatError",
@@ -118,6 +120,7 @@ _LATER = {
     "Diff": "analysis.diff",
     "Figures": "analysis.diff",
     "TensorDiff": "analysis.diff",
+    "Failure": "analysis.limits",
     "diff": "analysis.diff",
     "ContentHash": "analysis.hash",
     "content_hash": "analysis.hash",
@@ -135,7 +138,7 @@ _LATER = {
     "RefitReport": "rewrite.refit",
     "Refitted": "rewrite.refit",
     "refit": "rewrite.refit",
-    "Change": "analysis.diff_program",
+    "Change": "analysis.changes",
     "RepackReport": "rewrite.repack",
     "repack": "rewrite.repack",
     "BlobWriter": "blobs.writer",

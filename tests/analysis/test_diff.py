@@ -12,7 +12,7 @@ import pytest
 
 import milblob
 from cases import CASES
-from diffing import check_figures, kinds, noise
+from diffing import check_figures, kinds, listed, noise
 from milblob import DType
 from milblob.program import schema
 from paths import DATA
@@ -43,7 +43,7 @@ def test_every_kind():
     assert found.totals["same"] == 2 and found.totals["only_b"] == 1 and found.totals["elements"] == 2026
     words = {row.name: row.words for row in found.rows}
     assert words["cast"] == "float32 in A, float16 in B, same values"
-    assert words["zeros"] == "same values in other bits (0 for -0)"
+    assert words["zeros"] == "equal but for -0"
     assert words["shape"] == "shape [1000] in A, [10, 100] in B"
     assert words["gone"] == "only in A: float32 [4]" and words["new"] == "only in B: float32 [4]"
     assert words["other"].startswith("1,000 of 1,000 elements differ, max 1, mean 1, relative ")
@@ -154,8 +154,32 @@ def test_mapping():
     for mapping in ({"q": "u"}, {"x": "q"}):
         with pytest.raises(KeyError, match="mapping: expected names in arrays, got 'q'"):
             milblob.diff(a, b, mapping=mapping)
+    assert found.left_out == ["z"] and found.to_dict()["left_out"] == ["z"]
     with pytest.raises(ValueError, match="each name once"):
-        milblob.diff(a, b, mapping={"x": "u", "y": "u"})
+        milblob.diff(a, b, mapping={"x": ["u", "u"]})
+
+
+def test_several_arrays_for_one_weight():
+    """Converters store equal tensors once: each array is compared with the weight, whatever its number."""
+    weight = noise()
+    arrays = {"ln1": weight, "ln2": weight, "ln3": weight + 1}
+    found = milblob.diff(arrays, {"w": weight}, mapping=dict.fromkeys(arrays, "w"))
+    assert [(row.name, row.other, row.kind) for row in found.rows] == [
+        ("ln1", "w", "same"),
+        ("ln2", "w", "same"),
+        ("ln3", "w", "different"),
+    ]
+    back = milblob.diff({"w": weight}, arrays, mapping={"w": ["ln1", "ln3", "ln2"]})
+    assert [(row.other, row.kind) for row in back.rows] == [("ln1", "same"), ("ln3", "different"), ("ln2", "same")]
+    assert not milblob.diff(arrays, {"w": weight}, mapping={"ln1": "w", "ln2": "w"}).same  # ln3 has no counterpart
+
+
+def test_what_a_mapping_leaves_out_is_counted(cli, tmp_path):
+    a, b = listed(tmp_path, "a", x=noise(), y=noise()), listed(tmp_path, "b", x=noise())
+    (tmp_path / "map.json").write_text('{"y": null}')
+    status, out, _ = cli("diff", a, b, "--mapping", tmp_path / "map.json")
+    assert (status, out) == (0, "same: 1 tensor: 1 the same; 1 of A left out by the mapping: y\n")
+    assert "1 of A left out by the mapping: y" in str(milblob.diff(a, b, mapping={"y": None}))
 
 
 def test_selecting():
@@ -333,3 +357,84 @@ def test_what_is_no_array():
         with pytest.raises(TypeError, match="^[ar]tol: expected a number, got (str|NoneType)$"):
             milblob.diff(good, good, **option)
     assert not milblob.diff(good, good, atol=np.float32(0), rtol=0)
+
+
+# --------------------------------------------------------------------------------------------------------------- limits
+
+
+def failing(a, b, **limits):
+    return [(failure.row.name, failure.words) for failure in milblob.diff(a, b).failing(**limits)]
+
+
+def test_limits():
+    a = {"equal": noise(), "zeros": np.zeros(8, "f4"), "close": noise(seed=1), "far": noise(seed=2)}
+    b = {"equal": noise(), "zeros": -np.zeros(8, "f4"), "close": noise(seed=1) * 1.001, "far": noise(seed=3)}
+    for limits in ({"min_sqnr": 59.9}, {"min_cosine": 0.999}, {"max_abs": 0.01}):
+        assert [name for name, _ in failing(a, b, **limits)] == ["far"]
+    far, close = failing(a, b, min_sqnr=60.1)
+    assert far[0] == "far" and close == ("close", "SQNR 59.9996 dB, below 60.1")
+    (_, words), *_ = failing(a, b, min_sqnr=20, min_cosine=0.9, max_abs=1)
+    assert words.startswith("SQNR -") and ", cosine " in words and ", below 0.9, max " in words and ", above 1" in words
+    assert failing(a, a, min_sqnr=np.inf, min_cosine=1, max_abs=0) == []
+    assert failing({"w": noise()}, {"w": noise().astype(np.float64)}, max_abs=0) == []  # another dtype, the same values
+
+
+@pytest.mark.parametrize("limits", [{"min_sqnr": -1000}, {"min_cosine": -1}, {"max_abs": np.inf}])
+def test_what_no_limit_admits(limits):
+    one, other = np.ones(8, "f4"), np.array([1, 2, 3, 4, 5, 6, 7, np.nan], "f4")
+    assert failing({"w": one}, {}, **limits) == [("w", "only in A")]
+    assert failing({}, {"w": one}, **limits) == [("w", "only in B")]
+    assert failing({"w": one}, {"w": one[:4]}, **limits) == [("w", "other shape")]
+    assert failing({"w": one}, {"w": other}, **limits) == [("w", "1 NaN or infinite on one side")]
+    assert failing({"w": np.array(["a"])}, {"w": np.array(["b"])}, **limits) == [("w", "other values")]
+    if "max_abs" not in limits:
+        ((_, words),) = failing({"w": np.zeros(8, "f4")}, {"w": one}, **limits)
+        assert (
+            words
+            == f"no {'SQNR' if 'min_sqnr' in limits else 'cosine'}: one side is zero, or float64 cannot hold the sums"
+        )
+
+
+def test_limits_that_are_none():
+    found = milblob.diff({"w": noise()}, {"w": noise()})
+    for limits in ({}, {"min_cosine": 1.1}, {"max_abs": -1}, {"min_sqnr": np.nan}):
+        with pytest.raises(ValueError, match=r"limits: expected at least one|: expected "):
+            found.failing(**limits)
+    with pytest.raises(TypeError, match="min_sqnr: expected a number, got str"):
+        found.failing(min_sqnr="40")
+    with pytest.raises(ValueError, match="limits: expected a comparison of values, got one of names only"):
+        milblob.diff({}, {}, names_only=True).failing(max_abs=1)
+
+
+def test_gate_command(cli, tmp_path):
+    a = listed(tmp_path, "a", w=noise(), x=noise(seed=1), zeros=np.zeros(16, "f4"))
+    b = listed(tmp_path, "b", w=noise() * 1.001, x=noise(seed=1) * 1.1, zeros=-np.zeros(16, "f4"))
+    status, out, err = cli("diff", a, b, "--min-sqnr", "40")
+    lines = out.splitlines()
+    assert (status, err) == (1, "") and [line.split()[0] for line in lines[:2]] == ["name", "x"]
+    assert "SQNR 20 dB, below 40" in lines[1]
+    assert lines[-2:] == [
+        "3 tensors: 1 close, 2 with other values",
+        "fails: 1 weight is beyond a limit (SQNR 40 dB or more)",
+    ]
+    status, out, _ = cli("diff", a, b, "--min-sqnr", "15", "--min-cosine", "0.99", "--max-abs", "1")
+    assert status == 0 and out.splitlines() == [
+        "3 tensors: 1 close, 2 with other values",
+        "passes: every weight is within the limits (SQNR 15 dB or more, cosine 0.99 or more, max 1 or less)",
+    ]
+    assert cli("diff", "-q", a, b, "--max-abs", "1") == (0, "", "")
+    assert cli("diff", "-q", a, b, "--max-abs", "0.001") == (1, "", "")
+    status, out, _ = cli("diff", a, b, "--min-sqnr", "40", "--json")
+    document = json.loads(out)
+    assert status == 1 and document["limits"] == {"min_sqnr": 40.0} and document["passes"] is False
+    assert document["failing"] == [{"name": "x", "other": "x", "words": "SQNR 20 dB, below 40"}]
+    assert "limits" not in json.loads(cli("diff", a, b, "--json")[1])
+    assert "x " in cli("diff", a, b, "-v")[1] and "equal but for -0" in cli("diff", a, b)[1]
+    assert cli("diff", a, b, "--min-sqnr", "40", "-k", "w")[0] == 0
+    status, out, err = cli("diff", a, b, "--min-sqnr", "40", "-k", "nothing")
+    assert (status, err) == (1, "milblob: no tensor matches -k nothing\n")
+    assert out.splitlines()[-1] == "fails: no weight was compared"
+    for wrong in (["--min-cosine", "2"], ["--max-abs", "-1"], ["--min-sqnr", "nan"], ["--min-sqnr", "loud"]):
+        status, out, err = cli("diff", a, b, *wrong)
+        assert (status, out) == (2, "") and "expected a number" in err
+    assert cli("diff", a, b, "--min-sqnr", "1", "--names-only")[0] == 2

@@ -18,7 +18,7 @@ from unittest import mock
 
 import tvm_archives
 from milblob.cli import main, tables
-from paths import DEMO, ROOT
+from paths import DATA, DEMO, ROOT
 
 PAGES = (ROOT / "docs" / "cli.md", ROOT / "README.md")
 COLUMNS = 80
@@ -30,6 +30,9 @@ def make_files(folder):
     """The files that the examples name."""
     shutil.copytree(DEMO, folder / "demo.mlpackage")
     shutil.copytree(DEMO, folder / "examples" / "demo.mlpackage")
+    for precision in ("float16", "float32"):
+        model = DATA / f"opset_ios17_fp{precision[-2:]}" / "model.mlpackage"
+        shutil.copytree(model, folder / f"{precision}.mlpackage")
     broken = shutil.copytree(DEMO, folder / "broken.mlpackage") / "Data/com.apple.CoreML/weights/weight.bin"
     data = bytearray(broken.read_bytes())
     struct.pack_into("<I", data, 9344, 0)

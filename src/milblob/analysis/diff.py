@@ -19,12 +19,18 @@ from ..model.tensor import Tensor
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..threads import ordered
-from .diff_program import Change, Key, compare_metadata, compare_programs, key_of
-from .pairing import Pairs, of_function, pair
+from .aligning import Alignment
+from .changes import Change
+from .diff_metadata import compare_metadata
+from .diff_program import compare_programs
+from .limits import Failure, Limits
+from .operations import Key, key_of
+from .pairing import left_out, of_function, pair
 from .sides import Side
 
 _DIFFERENT = ("different", "dtype", "shape", "only_a", "only_b")
 _MAX_LINES = 40
+_MAX_NAMES = 8
 _LEAST = 2.0**-960
 """Of sums of squares: below it, what single squares lose to underflow shows in the figures."""
 
@@ -118,6 +124,8 @@ class Diff:
         structure: Changes of the Programs.
         metadata: Changes of the models' metadata.
         tools: Changes in when and by which tools the models were made; they do not count as differences.
+        notes: Changes that do not count as differences: names of operations.
+        left_out: names of A that the mapping leaves out; they were not compared.
         atol, rtol: the tolerances.
         names_only: whether only names were compared.
     """
@@ -128,6 +136,8 @@ class Diff:
     structure: list[Change] = field(default_factory=list)
     metadata: list[Change] = field(default_factory=list)
     tools: list[Change] = field(default_factory=list)
+    notes: list[Change] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     atol: float = 0.0
     rtol: float = 0.0
     names_only: bool = False
@@ -155,12 +165,35 @@ class Diff:
         rows = [row for row in self.rows if row.is_different or row.kind in ("close", "stored")]
         return sorted(rows, key=_rank)
 
+    def failing(
+        self, *, min_sqnr: float | None = None, min_cosine: float | None = None, max_abs: float | None = None
+    ) -> list[Failure]:
+        """Return the weights that are beyond a limit, those without figures first, then by descending relative error.
+
+        Equal values are within any limit. A weight without a counterpart, or with one of another shape, is within none.
+        Programs and metadata play no part, nor do the tolerances.
+
+        Args:
+            min_sqnr: least signal-to-noise ratio, in dB.
+            min_cosine: least cosine.
+            max_abs: largest |b - a|.
+
+        Raises:
+            TypeError, ValueError: no number, or no limit at all. ValueError: only names were compared.
+        """
+        limits = Limits(min_sqnr, min_cosine, max_abs)
+        limits.require()
+        if self.names_only:
+            raise ValueError("limits: expected a comparison of values, got one of names only")
+        return [failure for row in sorted(self.rows, key=_rank) if (failure := limits.judge(row)) is not None]
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
         document: dict[str, Any] = {"a": self.a, "b": self.b, "same": self.same, "names_only": self.names_only}
         document |= {"atol": self.atol, "rtol": self.rtol, "tensors": [row.to_dict() for row in self.rows]}
-        for key in ("structure", "metadata", "tools"):
-            document[key] = [change._asdict() for change in getattr(self, key)]
+        for key in ("structure", "metadata", "tools", "notes"):
+            document[key] = [change.to_dict() for change in getattr(self, key)]
+        document["left_out"] = list(self.left_out)
         return {**document, "totals": self.totals}
 
     def __str__(self) -> str:
@@ -178,7 +211,7 @@ def printable(text: str) -> str:
 
 
 def summary(diff: Diff) -> str:
-    """Return the number of tensors of each kind as text."""
+    """Return the number of tensors of each kind as text, and what the mapping left out."""
     words = {
         "same": "the same", "stored": "the same, stored otherwise", "close": "close", "named": "in both",
         "dtype": "of another dtype", "different": "with other values", "shape": "of another shape",
@@ -186,7 +219,11 @@ def summary(diff: Diff) -> str:
     }  # fmt: skip
     parts = [f"{diff.totals[kind]:,} {text}" for kind, text in words.items() if diff.totals[kind]]
     count = len(diff.rows)
-    return f"{count:,} tensor{'' if count == 1 else 's'}" + (f": {', '.join(parts)}" if parts else "")
+    text = f"{count:,} tensor{'' if count == 1 else 's'}" + (f": {', '.join(parts)}" if parts else "")
+    if diff.left_out:
+        more = ", ..." if len(diff.left_out) > _MAX_NAMES else ""
+        text += f"; {len(diff.left_out):,} of A left out by the mapping: {', '.join(diff.left_out[:_MAX_NAMES])}{more}"
+    return text
 
 
 def diff(
@@ -242,7 +279,10 @@ def diff(
         raise ValueError(f"tolerances: expected 0 or more, got {atol} and {rtol}")
     with contextlib.ExitStack() as stack:
         first, second = (Side.open(side, stored, stack, max_nbytes) for side in (a, b))
-        pairs = pair(first, second, mapping or {})
+        alignment = None
+        if first.has_program and second.has_program:
+            alignment = Alignment(cast(Model, first.model), cast(Model, second.model))
+        pairs = pair(first, second, mapping or {}, alignment)
         if function is not None:
             pairs = of_function(pairs, first, second, function)
         pairs = [both for both in pairs if any(name is not None and is_selected(name) for name in both)]
@@ -255,22 +295,25 @@ def diff(
             if ours is not None:
                 counter.add_tensor(str(old), ours)
         result = Diff(first.words, second.words, rows, atol=atol, rtol=rtol, names_only=names_only)
-        is_whole = select is None and function is None and not names_only
-        if is_whole and first.has_program and second.has_program:
-            models = cast(Model, first.model), cast(Model, second.model)
-            result.structure.extend(_compare_programs(first, second, rows, pairs))
-            for target, changes in zip((result.metadata, result.tools), compare_metadata(*models), strict=True):
+        result.left_out.extend(left_out(first, mapping or {}))
+        if alignment is not None and select is None and function is None and not names_only:
+            keys = [(_key(first, old), _key(second, new)) for old, new in pairs]
+            _compare_programs(alignment, result, keys)
+            for target, changes in zip(
+                (result.metadata, result.tools), compare_metadata(*alignment.models), strict=True
+            ):
                 target.extend(changes)
         return result
 
 
-def _compare_programs(a: Side, b: Side, rows: list[TensorDiff], pairs: Pairs) -> list[Change]:
-    """Compare two Programs; remove from `rows` the small constants without a counterpart that this compares."""
-    keys = [(_key(a, old), _key(b, new)) for old, new in pairs]
+def _compare_programs(alignment: Alignment, result: "Diff", keys: list[tuple[Key | None, Key | None]]) -> None:
+    """Add how two Programs differ; remove the rows of small constants without a counterpart that this compares."""
     seen: tuple[set[Key], set[Key]] = set(), set()
-    changes = compare_programs(cast(Model, a.model), cast(Model, b.model), {(x, y) for x, y in keys if x and y}, seen)
-    rows[:] = [row for row, (x, y) in zip(rows, keys, strict=True) if (x and y) or not (x in seen[0] or y in seen[1])]
-    return changes
+    changes, notes = compare_programs(alignment, {(x, y) for x, y in keys if x and y}, seen)
+    rows = zip(result.rows, keys, strict=True)
+    result.rows[:] = [row for row, (x, y) in rows if (x and y) or not (x in seen[0] or y in seen[1])]
+    result.structure.extend(changes)
+    result.notes.extend(notes)
 
 
 def _key(side: Side, name: str | None) -> Key | None:
@@ -451,11 +494,7 @@ def _words(row: TensorDiff) -> str:
         words.append(f"{row.compressions[0] or 'dense'} in A, {row.compressions[1] or 'dense'} in B")
     figures = row.figures
     if row.kind in ("stored", "dtype") or (figures is not None and not figures.unequal):
-        words.append(
-            "same values"
-            if row.kind != "close" or dtypes[0] is not dtypes[1]
-            else "same values in other bits (0 for -0)"
-        )
+        words.append("same values" if row.kind != "close" or dtypes[0] is not dtypes[1] else "equal but for -0")
     elif figures is not None:
         words.append(f"{figures.unequal:,} of {row.count:,} elements differ")
         if figures.outside != figures.unequal:

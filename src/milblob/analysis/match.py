@@ -20,9 +20,9 @@ from ..progress import Counter, Progress
 from ..selection import Select, selector
 from .agreeing import agreeing
 from .diff import measure
-from .diff_program import WEIGHT_COUNT
 from .layouts import Layout
 from .matches import Match, Matching, Tie
+from .operations import WEIGHT_COUNT
 from .same_elements import Edge, Moved, affordable_layouts, same_elements
 from .sharing import by_blob
 from .sides import Side, is_arrays

@@ -1,5 +1,7 @@
 """Which tensor of A is which of B: a list of rules, each for what those before it left."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -7,7 +9,12 @@ from typing import Any
 from ..arguments import Names, names_in
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
+from .aligning import Alignment, plain
+from .operations import CompressedWeight, Constant, Key, key_of
 from .sides import Side
+
+_NUMBERED = re.compile(r"(?:.*/)?[a-z]+(?:_[a-z]+)*_\d+(?:_[a-z]+(?:_[a-z]+)*_\d+)?(?:\..*)?")
+"""Names that converters make of the type of an operation and a number, such as "const_3" and "linear_0_weight_0"."""
 
 Pair = tuple[str, str]
 """A tensor of A and a tensor of B, by name."""
@@ -16,17 +23,30 @@ Pairs = list[tuple[str | None, str | None]]
 """The same with None where one side lacks it."""
 
 
-def pair(a: Side, b: Side, mapping: Mapping[str, Names]) -> Pairs:
-    """Find the tensor of B for each of A. Constants that are weights on one side only are added to the other side.
+def pair(a: Side, b: Side, mapping: Mapping[str, Names], alignment: Alignment | None = None) -> Pairs:
+    """Find the tensors of B for each of A. Constants that are weights on one side only are added to the other side.
+
+    A tensor may be in several pairs: where one side stores as one what are two on the other.
+
+    Args:
+        a, b: the sides.
+        mapping: as for `diff`.
+        alignment: the operations of both; None if one side has none.
 
     Raises:
         KeyError, ValueError: see `diff`.
     """
-    pairing = _Pairing(a, b)
+    pairing = _Pairing(a, b, alignment)
     pairing.follow(mapping)
     for rule in _RULES:
         pairing.add(rule(pairing))
+    pairing.add_shared()
     return pairing.rows()
+
+
+def left_out(a: Side, mapping: Mapping[str, Names]) -> list[str]:
+    """Return the names of A that a mapping leaves out."""
+    return [a.find(name) or name for name, value in mapping.items() if not names_in(value)]
 
 
 class _Spare:
@@ -63,12 +83,14 @@ class _Pairing:
     Attributes:
         sides: A and B.
         spare: their small constants that are no weights there.
+        alignment: their operations; None if one has none.
         pairs: name in A -> names in B; empty for a tensor that the mapping leaves out.
         taken: names in B that are in a pair.
     """
 
-    def __init__(self, a: Side, b: Side) -> None:
+    def __init__(self, a: Side, b: Side, alignment: Alignment | None) -> None:
         self.sides = a, b
+        self.alignment = alignment
         self.spare = _Spare(a), _Spare(b)
         self.pairs: dict[str, list[str]] = {}
         self.taken: set[str] = set()
@@ -106,17 +128,12 @@ class _Pairing:
         """
         for old, value in mapping.items():
             ours = self._find(0, old)
-            names = names_in(value)
-            if not names:
-                self.pairs[ours] = []
-                continue
-            known = ours in self.pairs
-            for new in names:
-                theirs = self._find(1, new)
-                if theirs in self.taken or known:
-                    raise ValueError(f"mapping: expected each name once, got another one for {old!r} or {new!r}")
-                self.pairs.setdefault(ours, []).append(theirs)
-                self.taken.add(theirs)
+            if ours in self.pairs:
+                raise ValueError(f"mapping: expected each tensor of A once, got {ours!r} again as {old!r}")
+            names = self.pairs[ours] = [self._find(1, new) for new in names_in(value)]
+            if len(set(names)) != len(names):
+                raise ValueError(f"mapping: expected each name once for {old!r}, got {value!r:.200}")
+            self.taken.update(names)
 
     def _find(self, number: int, name: str) -> str:
         found = self.sides[number].find(name)
@@ -127,6 +144,44 @@ class _Pairing:
             self._take(number, found)
         return found
 
+    @cached_property
+    def places(self) -> "tuple[_Places, _Places]":
+        """Where the operations of both sides read their weights; empty without operations."""
+        a, b = self._readings
+        return _Places(self.sides[0].tensors, a), _Places(self.sides[1].tensors, b)
+
+    @cached_property
+    def all_places(self) -> "tuple[_Places, _Places]":
+        """Likewise, with the small constants."""
+        a, b = self._readings
+        first, second = self.sides
+        return (
+            _Places({**self.spare[0].tensors, **first.tensors}, a),
+            _Places({**self.spare[1].tensors, **second.tensors}, b),
+        )
+
+    @cached_property
+    def _readings(self) -> tuple[dict[Key, list[Any]], dict[Key, list[Any]]]:
+        """The places of both sides by the key of what is read."""
+        return ({}, {}) if self.alignment is None else (_readings(self.alignment, 0), _readings(self.alignment, 1))
+
+    def add_shared(self) -> None:
+        """Add pairs of weights, in pairs or not, that one place reads, if one of them is read elsewhere too.
+
+        Converters store equal values once. What is equal in A may differ in B: each such pair is compared.
+        """
+        listed = self.sides[0].tensors, self.sides[1].tensors
+        places = self.places
+        for place, old in places[0].names.items():
+            new = places[1].names.get(place)
+            if new is None or old not in listed[0] or new not in listed[1]:
+                continue
+            known = self.pairs.get(old)
+            is_shared = max(places[0].count(old), places[1].count(new)) > 1
+            if is_shared and known != [] and new not in (known or ()):
+                self.pairs.setdefault(old, []).append(new)
+                self.taken.add(new)
+
     def rows(self) -> Pairs:
         """Return all tensors of A in their order, those that the mapping leaves out omitted, then the rest of B."""
         a, b = self.sides
@@ -134,7 +189,77 @@ class _Pairing:
         return rows + [(None, name) for name in b.tensors if name not in self.taken]
 
 
+class _Places:
+    """Where the operations of one side read their constants.
+
+    A place is an operation, a parameter, a number among what is given for it, and for the part of a compressed weight
+    the parameter of that. Operations are those of B; a place in A without a counterpart there is left out.
+
+    Args:
+        tensors: by name.
+        readings: places by the key of what is read.
+
+    Attributes:
+        names: place -> name of the tensor.
+    """
+
+    def __init__(self, tensors: Mapping[str, LazyTensor], readings: Mapping[Key, list[Any]]) -> None:
+        self.names: dict[Any, str] = {}
+        self._of: dict[str, list[Any]] = {}
+        for name, tensor in tensors.items() if readings else ():
+            if isinstance(tensor, Tensor):
+                own = readings.get(key_of(tensor) or ("", None), ())
+                for place in own or _places_of_part(tensor, readings):
+                    if self.names.setdefault(place, name) == name:
+                        self._of.setdefault(name, []).append(place)
+
+    def count(self, name: str) -> int:
+        """Return the number of places that read a tensor."""
+        return len(self._of.get(name, ()))
+
+    def seen_from(self, other: "_Places", name: str) -> set[str]:
+        """Return the names of the tensors that `other` has at the places of a tensor."""
+        return {other.names[place] for place in self._of.get(name, ()) if place in other.names}
+
+
+def _readings(alignment: Alignment, number: int) -> dict[Key, list[Any]]:
+    """Return where the constants of A (0) or B (1) are read."""
+    found: dict[Key, list[Any]] = {}
+    for row in alignment.functions:
+        function = row.new if number else row.old
+        for op in function.ops if function is not None else ():
+            partner = op if number else alignment.partners.get(op.key)
+            for parameter, read in op.arguments.items() if partner is not None else ():
+                for index, argument in enumerate(read):
+                    if partner is not None and isinstance(argument, Constant | CompressedWeight):
+                        for item, key in enumerate(argument.keys()):
+                            found.setdefault(key, []).append((partner.key, parameter, index, item, ""))
+    return found
+
+
+def _places_of_part(tensor: Tensor, places: Mapping[Key, list[Any]]) -> Iterator[Any]:
+    """Yield the places of the compressed weight that a tensor is a part of, each with the part's parameter."""
+    constant, program = tensor.constant, tensor.program
+    if constant is None or program is None or constant.op is None:
+        return
+    rows = [(constant.op, constant.key)]
+    if constant.op.type == "const":
+        readers = program.readers().get((constant.op.block, constant.op.name), ())
+        rows = [(row.op, row.key) for row in readers if row.op is not None]
+    for op, parameter in rows:
+        if op.type.startswith("constexpr_"):
+            for *place, _ in places.get((program.prefix, (op.block, op.name)), ()):
+                yield (*place, parameter)
+
+
 # ---------------------------------------------------------------------------------------------------------------- rules
+
+
+def _by_given_name(pairing: _Pairing) -> Iterator[Pair]:
+    """The same name, if somebody gave it: where there are operations, numbers that a converter gave tell less."""
+    theirs = pairing.left(1)
+    is_sure = pairing.alignment is None
+    yield from ((n, n) for n in pairing.left(0) if n in theirs and (is_sure or not _NUMBERED.fullmatch(n)))
 
 
 def _by_name(pairing: _Pairing) -> Iterator[Pair]:
@@ -158,6 +283,31 @@ def _by_name_of_small_constant(pairing: _Pairing) -> Iterator[Pair]:
     yield from ((other, name) for name in pairing.left(1) if (other := pairing.spare[0].find(name)) is not None)
 
 
+def _by_place(pairing: _Pairing) -> Iterator[Pair]:
+    """Read by the same operation of the network as the same parameter, and both by no other."""
+    if (ours := pairing.left(0)) and (theirs := pairing.left(1)):
+        yield from _at_the_same_places(pairing.places, ours, theirs)
+
+
+def _by_place_of_small_constant(pairing: _Pairing) -> Iterator[Pair]:
+    """Likewise, but a weight on one side only."""
+    if ours := pairing.left(0):
+        yield from _at_the_same_places(pairing.all_places, ours, pairing.spare_left(1))
+    if theirs := pairing.left(1):
+        yield from _at_the_same_places(pairing.all_places, pairing.spare_left(0), theirs)
+
+
+def _by_plain_name(pairing: _Pairing) -> Iterator[Pair]:
+    """The same name once marks of a precision or a compression are gone, if only one tensor has it."""
+    ours, theirs = pairing.left(0), pairing.left(1)
+    if ours and theirs:
+        names: list[dict[str, str]] = []
+        for tensors in (ours, theirs):
+            counts = Counter(map(plain, tensors))
+            names.append({plain(name): name for name in tensors if counts[plain(name)] == 1})
+        yield from ((old, names[1][name]) for name, old in names[0].items() if name in names[1])
+
+
 def _by_reader(pairing: _Pairing) -> Iterator[Pair]:
     """Read by the same operations as the same parameters: coremltools renames a weight when it compresses it."""
     yield from _same_readers(pairing, pairing.left(0), pairing.left(1))
@@ -172,12 +322,29 @@ def _by_reader_of_small_constant(pairing: _Pairing) -> Iterator[Pair]:
 
 
 _RULES: tuple[Callable[[_Pairing], Iterator[Pair]], ...] = (
+    _by_given_name,
+    _by_place,
     _by_name,
     _by_name_without_prefix,
     _by_name_of_small_constant,
+    _by_place_of_small_constant,
+    _by_plain_name,
     _by_reader,
     _by_reader_of_small_constant,
 )
+
+
+def _at_the_same_places(
+    places: tuple[_Places, _Places], old: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]
+) -> Iterator[Pair]:
+    """Pair tensors at whose places the other side has no other tensor."""
+    a, b = places
+    for name in old:
+        found = a.seen_from(b, name)
+        if len(found) == 1:
+            (other,) = found
+            if other in new and b.seen_from(a, other) == {name}:
+                yield name, other
 
 
 def _same_readers(pairing: _Pairing, old: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]) -> Iterator[Pair]:
@@ -191,7 +358,7 @@ def _same_readers(pairing: _Pairing, old: Mapping[str, LazyTensor], new: Mapping
         found: dict[Any, list[str]] = {}
         for name, tensor in tensors.items():
             if isinstance(tensor, Tensor):
-                uses = frozenset((use.name, use.parameter) for use in tensor.consumers if use.op != "return")
+                uses = frozenset((plain(use.name), use.parameter) for use in tensor.consumers if use.op != "return")
                 if uses:
                     found.setdefault((tensor.function if several else "", uses), []).append(name)
         readers.append(found)

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 
 from ..analysis.diff import Diff, TensorDiff, diff, summary
-from . import names, options, output, tables
+from . import limits, names, options, output, tables
 from .progress import shown
 from .selection import describe_filter
 from .tables import LAST, Column
@@ -50,6 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--names-only", action="store_true", help="compare only the names of tensors")
     worst = "list only the N tensors that differ most, worst first"
     parser.add_argument("--top", metavar="N", type=options.count, help=worst)
+    limits.add(parser)
     options.add_reporting(
         parser,
         quiet="print nothing; the exit status has the result",
@@ -75,38 +76,47 @@ def run(arguments: Namespace) -> int:
         )
     if not found.rows and describe_filter(arguments) and not arguments.quiet:
         output.say(f"no tensor matches {describe_filter(arguments)}")
+    gate = limits.Gate.of(arguments, found)
     if arguments.json:
-        output.print_json(found.to_dict())
+        output.print_json(found.to_dict() | (gate.to_dict() if gate is not None else {}))
     elif not arguments.quiet:
-        _print(found, arguments)
-    return 0 if found.same else _EXIT_DIFFERENT
+        _print(found, arguments, gate)
+    return 0 if (found.same if gate is None else gate.passes) else _EXIT_DIFFERENT
 
 
-def _print(found: Diff, arguments: Namespace) -> None:
+def _print(found: Diff, arguments: Namespace, gate: limits.Gate | None) -> None:
     rows = [row for row in found.rows if arguments.verbose or row.kind not in ("same", "named")]
     left = 0
+    if gate is not None and not arguments.verbose:
+        rows = [failure.row for failure in gate.failing]
     if arguments.top is not None:
-        worst = found.worst()
+        worst = found.worst() if gate is None else [failure.row for failure in gate.failing]
         rows, left = worst[: arguments.top], max(0, len(worst) - arguments.top)
     if rows:
-        cells = [_cells(row, arguments.verbose) for row in rows]
+        reasons = {id(failure.row): failure.words for failure in gate.failing} if gate is not None else {}
+        cells = [_cells(row, reasons.get(id(row)), arguments.verbose) for row in rows]
         used = [i for i in range(len(_COLUMNS)) if any(line[i] for line in cells)]
         tables.print_table([_COLUMNS[i] for i in used], [[line[i] for i in used] for line in cells])
         if left:
             tables.print_text(f"... and {output.plural(left, 'tensor')} that differ less")
         print()
-    changes = [*found.structure, *found.metadata, *(found.tools if arguments.verbose else ())]
+    changes = [*found.structure, *found.metadata, *found.notes, *(found.tools if arguments.verbose else ())]
     shown = changes if arguments.verbose else changes[:_MAX_CHANGES]
     for change in shown:
         tables.print_text(change.words)
+        for part in change.parts if arguments.verbose else ():
+            tables.print_text(f"  {part}")
     if len(shown) < len(changes):
         tables.print_text(f"... and {len(changes) - len(shown):,} more (-v shows them)")
     if changes:
         print()
-    tables.print_text(f"{'same' if found.same else 'different'}: {summary(found)}")
+    words = summary(found)
+    tables.print_text(words if gate is not None else f"{'same' if found.same else 'different'}: {words}")
+    if gate is not None:
+        tables.print_text(gate.words)
 
 
-def _cells(row: TensorDiff, is_verbose: bool) -> list[str]:
+def _cells(row: TensorDiff, reason: str | None, is_verbose: bool) -> list[str]:
     other = "" if row.other in (None, row.name) else row.other
     dtypes = [
         "" if dtype is None else output.type_words(str(dtype), scheme, is_verbose)
@@ -115,9 +125,11 @@ def _cells(row: TensorDiff, is_verbose: bool) -> list[str]:
     shapes = [
         "" if shape is None else output.shape_text(None if size < 0 else size for size in shape) for shape in row.shapes
     ]
-    cells = [row.name, other or "", _WHAT[row.kind], _both(*dtypes), _both(*shapes)]
     figures = row.figures
-    if figures is None:
+    are_equal = figures is not None and not figures.unequal
+    what = "equal but for -0" if are_equal and row.kind == "close" and dtypes[0] == dtypes[1] else _WHAT[row.kind]
+    cells = [row.name, other or "", reason or what, _both(*dtypes), _both(*shapes)]
+    if figures is None or are_equal:
         return [*cells, *[""] * 6]
     values = (figures.max_abs, figures.mean_abs, figures.relative, figures.cosine, figures.sqnr)
     texts = ["" if value is None else f"{value:.4g}" for value in values]

@@ -1,0 +1,42 @@
+"""A difference between two models beyond their weights, in words."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+
+class Change(NamedTuple):
+    """One difference, or several of one kind.
+
+    Attributes:
+        kind: "removed" (only in A), "added" (only in B), "changed", or "renamed".
+        words: its description.
+        parts: of several: the description of each.
+    """
+
+    kind: str
+    words: str
+    parts: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.words
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        return {"kind": self.kind, "words": self.words, "parts": list(self.parts)}
+
+
+def only(subjects: Iterable[str], kind: str = "removed") -> list[Change]:
+    """Return a Change for each of what only A has ("removed"), or only B ("added")."""
+    where = "A" if kind == "removed" else "B"
+    return [Change(kind, f"{subject}: only in {where}") for subject in subjects]
+
+
+def compare_named(what: str, old: dict[str, str], new: dict[str, str]) -> list[Change]:
+    """Compare descriptions by name: those that one side lacks, and those that differ."""
+    changes = only(f"{what} {name!r}" for name in old if name not in new)
+    changes += [
+        Change("changed", f"{what} {name!r}: {text or 'nothing'} in A, {new[name] or 'nothing'} in B")
+        for name, text in old.items()
+        if name in new and new[name] != text
+    ]
+    return changes + only((f"{what} {name!r}" for name in new if name not in old), "added")

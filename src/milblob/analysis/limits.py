@@ -1,0 +1,102 @@
+"""Limits for what a comparison may find: which weights are worse than they allow, and why."""
+
+import math
+from numbers import Real
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..arguments import require
+
+if TYPE_CHECKING:
+    from .diff import TensorDiff
+
+
+class Failure(NamedTuple):
+    """A weight that is beyond a limit.
+
+    Attributes:
+        row: its TensorDiff.
+        words: what is beyond, such as "SQNR 31.2 dB, below 40".
+    """
+
+    row: "TensorDiff"
+    words: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return names and words as JSON can hold them."""
+        return {"name": self.row.name, "other": self.row.other, "words": self.words}
+
+
+class Limits(NamedTuple):
+    """What each pair of weights must reach; None sets no limit.
+
+    Equal values are within any limit. A weight without a counterpart, or with one of another shape, is within none, and
+    neither is one that is NaN or infinite on one side only.
+
+    Attributes:
+        min_sqnr: least signal-to-noise ratio, in dB.
+        min_cosine: least cosine.
+        max_abs: largest |b - a|.
+    """
+
+    min_sqnr: float | None = None
+    min_cosine: float | None = None
+    max_abs: float | None = None
+
+    def require(self) -> None:
+        """Refuse limits that are none.
+
+        Raises:
+            TypeError: one is no number. ValueError: one is NaN or outside what it limits, or none is given.
+        """
+        for name, value in self._asdict().items():
+            if value is not None:
+                require(name, value, Real, "a number")
+                if math.isnan(value):
+                    raise ValueError(f"{name}: expected a number, got NaN")
+        if self.min_cosine is not None and not -1 <= self.min_cosine <= 1:
+            raise ValueError(f"min_cosine: expected a number from -1 to 1, got {self.min_cosine}")
+        if self.max_abs is not None and self.max_abs < 0:
+            raise ValueError(f"max_abs: expected 0 or more, got {self.max_abs}")
+        if self == (None, None, None):
+            raise ValueError("limits: expected at least one of min_sqnr, min_cosine and max_abs, got none")
+
+    def judge(self, row: "TensorDiff") -> Failure | None:
+        """Return why a weight is beyond the limits; None if it is within."""
+        words = self._words(row)
+        return Failure(row, ", ".join(words)) if words else None
+
+    def _words(self, row: "TensorDiff") -> list[str]:
+        if row.kind in ("only_a", "only_b"):
+            return [f"only in {row.kind[-1].upper()}"]
+        if row.kind == "shape":
+            return ["other shape"]
+        figures = row.figures
+        if figures is None:
+            return ["other values"] if row.kind == "different" else []
+        if not figures.unequal:
+            return []
+        if figures.mismatched:
+            return [f"{figures.mismatched:,} NaN or infinite on one side"]
+        found = []
+        for name, value, least, unit in (
+            ("SQNR", figures.sqnr, self.min_sqnr, " dB"),
+            ("cosine", figures.cosine, self.min_cosine, ""),
+        ):
+            if least is not None and value is None:
+                found.append(f"no {name}: one side is zero, or float64 cannot hold the sums")
+            elif least is not None and value is not None and value < least:
+                found.append(f"{name} {value:.6g}{unit}, below {least:g}")
+        if self.max_abs is not None and (figures.max_abs is None or figures.max_abs > self.max_abs):
+            most = "of unknown size" if figures.max_abs is None else f"{figures.max_abs:.6g}"
+            found.append(f"max {most}, above {self.max_abs:g}")
+        return found
+
+    def __str__(self) -> str:
+        words = []
+        if self.min_sqnr is not None:
+            words.append(f"SQNR {self.min_sqnr:g} dB or more")
+        if self.min_cosine is not None:
+            words.append(f"cosine {self.min_cosine:g} or more")
+        if self.max_abs is not None:
+            words.append(f"max {self.max_abs:g} or less")
+        return ", ".join(words)
