@@ -9,6 +9,11 @@ ARCHIVE = "Model Library Format archive: .tar, .tar.gz, or the directory that it
 Parser = argparse.ArgumentParser
 
 
+def add_models(parser: Parser) -> None:
+    """Add one model or several, which `several.run_each` goes through."""
+    parser.add_argument("models", metavar="MODEL", nargs="+", help=ANY)
+
+
 def add_selection(parser: Parser) -> None:
     """Add -k and -f, which `selection.select` applies."""
     add_keep(parser)
