@@ -88,11 +88,7 @@ def add_commands(parser: argparse.ArgumentParser, summaries: Mapping[str, str], 
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from importlib.metadata import PackageNotFoundError, version
+        from ..about import version
 
-        try:
-            words = version("milblob")
-        except PackageNotFoundError:
-            words = "(not installed)"
-        print(f"milblob {words}")
+        print(f"milblob {version()}")
         parser.exit()

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from ..analysis.diff import Diff, TensorDiff, diff, summary
 from . import limits, names, options, output, tables
 from .progress import shown
-from .selection import describe_filter
+from .selection import check_keep, describe_filter
 from .tables import LAST, Column
 
 _EXIT_DIFFERENT = 1
@@ -60,6 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    check_keep(arguments, arguments.a, arguments.b, stored=arguments.stored)
     with shown(arguments) as progress:
         found = diff(
             arguments.a,
@@ -74,8 +75,8 @@ def run(arguments: Namespace) -> int:
             progress=progress,
             max_nbytes=arguments.max_nbytes,
         )
-    if not found.rows and describe_filter(arguments) and not arguments.quiet:
-        output.say(f"no tensor matches {describe_filter(arguments)}")
+    if not found.rows and describe_filter(arguments):  # "same" would say more than was seen
+        raise ValueError(f"tensors to compare: expected at least one, got none for {describe_filter(arguments)}")
     gate = limits.Gate.of(arguments, found)
     if arguments.json:
         output.print_json(found.to_dict() | (gate.to_dict() if gate is not None else {}))

@@ -8,13 +8,14 @@ from ..analysis.hash import content_hash, tensor_hashes
 from ..formats.read import array_kind
 from . import options, output
 from .selection import describe_filter, open_chosen
+from .several import run_each
 
 EXAMPLES = ("hash Model.mlpackage -q", "hash Model.mlpackage -k 'head*'")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("model", metavar="MODEL", help=options.ANY)
+    options.add_models(parser)
     options.add_selection(parser)
     parser.add_argument("--dense", action="store_true", help="hash compressed weights by their decoded values")
     options.add_reporting(
@@ -24,10 +25,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command. With -k or -f there is no hash of the model, because not everything that it covers is read."""
+    return run_each(arguments, _hash, is_headed=not arguments.quiet)  # the line has the path
+
+
+def _hash(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     filtered = bool(describe_filter(arguments))
     with ExitStack() as stack:
-        is_model = array_kind(arguments.model) is None
-        opened = open_chosen(stack, arguments.model, arguments, constants=arguments.verbose and is_model)
+        is_model = array_kind(path) is None
+        opened = open_chosen(stack, path, arguments, constants=arguments.verbose and is_model)
         chosen = opened.tensors
         if not chosen and filtered and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
@@ -43,11 +48,10 @@ def run(arguments: Namespace) -> int:
                 "dense": arguments.dense,
                 "model": whole,
             }
-            output.print_json({**document, "tensors": hashes})
-            return 0
+            return 0, {**document, "tensors": hashes}
         if not arguments.quiet or filtered:
             for name, digest in hashes.items():
                 print(f"{digest}  {output.escape(name)}")
         if whole is not None:
-            print(f"{whole}  {output.escape(arguments.model)}")
-    return 0
+            print(f"{whole}  {output.escape(path)}")
+    return 0, None

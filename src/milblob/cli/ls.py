@@ -15,6 +15,7 @@ from . import options, output, tables
 from .patterns import fold, scopes
 from .saving import dtype_text
 from .selection import Chosen, describe_filter, open_chosen
+from .several import run_each
 from .tables import LAST, Column
 
 _MAX_SCOPES = 12
@@ -46,7 +47,7 @@ EXAMPLES = ("ls Model.mlpackage --pattern", "ls Model.mlpackage -k '*bias' --sor
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("model", metavar="MODEL", help=options.ANY)
+    options.add_models(parser)
     options.add_selection(parser)
     options.add_views(parser)
     fold = "fold names that differ only in numbers into one row"
@@ -84,8 +85,12 @@ class Listed(NamedTuple):
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    return run_each(arguments, _list)
+
+
+def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     with ExitStack() as stack:
-        opened = open_chosen(stack, arguments.model, arguments, constants=arguments.constants, stored=arguments.stored)
+        opened = open_chosen(stack, path, arguments, constants=arguments.constants, stored=arguments.stored)
         chosen = opened.tensors
         rows = [
             _row(tensor) if isinstance(tensor, Tensor) else array_row(name, tensor, opened.path)
@@ -96,15 +101,14 @@ def run(arguments: Namespace) -> int:
         if not chosen and describe_filter(arguments) and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
         if arguments.json:
-            _print_json(opened, rows, unique, arguments)
-            return 0
+            return 0, _document(opened, rows, unique, arguments)
         if arguments.pattern:
             _print_patterns(rows, arguments.sort)
         elif rows:
             _print_rows(rows, arguments.verbose)
         if not arguments.quiet:
             _print_totals(rows, unique, opened.kind == "blob")
-    return 0
+    return 0, None
 
 
 def _row(tensor: Tensor) -> Listed:
@@ -197,7 +201,7 @@ def _totals(rows: list[Listed], unique: int) -> dict[str, Any]:
     }
 
 
-def _print_json(opened: Chosen, rows: list[Listed], unique: int, arguments: Namespace) -> None:
+def _document(opened: Chosen, rows: list[Listed], unique: int, arguments: Namespace) -> dict[str, Any]:
     document: dict[str, Any] = {
         "path": opened.path,
         "kind": opened.kind,
@@ -215,7 +219,7 @@ def _print_json(opened: Chosen, rows: list[Listed], unique: int, arguments: Name
             }
             for name, members in _folded(rows, arguments.sort)
         ]
-    output.print_json(document)
+    return document
 
 
 def _folded(rows: list[Listed], order: str) -> list[tuple[str, list[Listed]]]:

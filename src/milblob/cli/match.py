@@ -9,6 +9,7 @@ from ..storage.output import NewFile
 from . import options, output, tables
 from .progress import shown
 from .saving import check_target
+from .selection import check_keep
 from .tables import LAST, Column
 
 _EXIT_LEFT = 1
@@ -45,6 +46,7 @@ def run(arguments: Namespace) -> int:
     if arguments.output is not None:
         for source in (arguments.weights, arguments.model):
             check_target(source, arguments.output)
+    check_keep(arguments, arguments.model, stored=False)
     with shown(arguments) as progress:
         found = match(
             arguments.weights,

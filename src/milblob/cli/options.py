@@ -2,11 +2,18 @@
 
 import argparse
 
+from ..arguments import parse_nbytes
+
 MODEL = ".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
 ANY = f"{MODEL}; .params, .safetensors or .npz file, archive of TVM (.tar, .tar.gz, directory)"
 ARCHIVE = "Model Library Format archive: .tar, .tar.gz, or the directory that it was unpacked to"
 
 Parser = argparse.ArgumentParser
+
+
+def add_models(parser: Parser) -> None:
+    """Add one model or several, which `several.run_each` goes through."""
+    parser.add_argument("models", metavar="MODEL", nargs="+", help=ANY)
 
 
 def add_selection(parser: Parser) -> None:
@@ -85,13 +92,10 @@ def add_json(parser: Parser, words: str = "one JSON object") -> None:
 
 def size(text: str) -> int:
     """Parse a number of bytes: 1000000, 64K, 16MiB, 2G."""
-    units = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-    number = text.strip().upper().removesuffix("B").removesuffix("I")
-    unit = number[-1:] if number[-1:] in units else ""
     try:
-        return int(float(number.removesuffix(unit)) * (1 << units[unit]))
-    except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"size: expected bytes, such as 64M or 2G, got {text!r}") from None
+        return parse_nbytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def count(text: str) -> int:

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 
@@ -63,8 +64,9 @@ def print_json(document: Any) -> None:
 
 
 def say(message: str) -> None:
-    """Print a message to stderr."""
-    print(f"milblob: {escape(message)}", file=sys.stderr)
+    """Print a message to stderr, if that is open."""
+    with suppress(OSError):
+        print(f"milblob: {escape(message)}", file=sys.stderr)
 
 
 def can_draw(text: str) -> bool:

@@ -14,7 +14,7 @@ from ..selection import selector
 from . import options, output
 from .progress import shown
 from .saving import check_target, report
-from .selection import describe_filter
+from .selection import describe_filter, kept
 
 EXAMPLES = ("pack new.safetensors -o weight.bin", "pack new.safetensors -o weight.bin -k 'head*' --listing weight.mil")
 
@@ -85,9 +85,11 @@ def _open(stack: ExitStack, arguments: Namespace) -> tuple[dict[str, LazyTensor]
     """
     chosen: dict[str, LazyTensor] = {}
     skipped: dict[str, str] = {}
-    for source in arguments.sources:
-        arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes))
-        for name in filter(selector(arguments.keep or None), arrays):
+    files = [stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes)) for source in arguments.sources]
+    names = [name for arrays in files for name in arrays]
+    wanted = set(kept(names, arguments, " and ".join(arguments.sources)))
+    for source, arrays in zip(arguments.sources, files, strict=True):
+        for name in filter(wanted.__contains__, arrays):
             if name in chosen or name in skipped:
                 raise ValueError(f"names of tensors: expected each once, got {name} again in {source}")
             try:

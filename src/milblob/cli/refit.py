@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 from ..rewrite.refit import RefitReport, refit
 from . import names, options, output
 from .progress import shown
+from .selection import check_keep
 
 _MAX_UNUSED = 20
 
@@ -41,6 +42,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    check_keep(arguments, arguments.model)
     with shown(arguments) as progress:
         report = refit(
             arguments.model,

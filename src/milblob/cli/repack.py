@@ -7,6 +7,7 @@ from ..rewrite.changes import TensorChange
 from ..rewrite.repack import RepackReport, repack
 from . import options, output, tables
 from .progress import shown
+from .selection import check_keep
 from .tables import LAST, Column
 
 _PLAN = [
@@ -68,6 +69,7 @@ def run(arguments: Namespace) -> int:
         "nan": arguments.nan, "force": arguments.force, "decompress": arguments.decompress,
         "max_nbytes": arguments.max_nbytes,
     }  # fmt: skip
+    check_keep(arguments, *arguments.models)
     with shown(arguments) as progress:
         report = repack(arguments.models, arguments.output, dry_run=arguments.dry_run, progress=progress, **options)
     if arguments.json:

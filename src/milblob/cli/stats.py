@@ -1,11 +1,12 @@
 """milblob stats: statistics of every tensor, and totals."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ..analysis.statistics import Statistics, statistics_of
+from ..dtypes import DType, as_dtype
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..progress import Counter
@@ -14,6 +15,7 @@ from .figures import histogram_json, print_histogram, short, to_dict, totals_by
 from .patterns import scopes
 from .progress import shown
 from .selection import Chosen, describe_filter, open_chosen
+from .several import run_each
 from .tables import Column
 
 _EXIT_FINDINGS = 1
@@ -59,15 +61,24 @@ EXAMPLES = ("stats Model.mlpackage --sort absmax", "stats Model.mlpackage --woul
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("model", metavar="MODEL", help=options.ANY)
+    options.add_models(parser)
     options.add_selection(parser)
     options.add_views(parser)
     overflow = "list only tensors with finite values that overflow float16; exit status 1 if there are any"
-    parser.add_argument("--would-overflow", metavar="DTYPE", choices=("float16",), help=overflow)
+    parser.add_argument("--would-overflow", metavar="DTYPE", type=_float16, help=overflow)
     parser.add_argument("--histogram", action="store_true", help="also print a histogram of each tensor")
     keys = f"{', '.join(_KEYS)}; default: file, the model's own order; figures with the largest first"
     parser.add_argument("-s", "--sort", metavar="KEY", choices=_KEYS, default="file", help=keys)
     options.add_reporting(parser, quiet="no totals, no progress", verbose="more columns")
+
+
+def _float16(text: str) -> str:
+    try:
+        if as_dtype(text) is DType.FLOAT16:
+            return "float16"
+    except TypeError:
+        pass
+    raise ArgumentTypeError(f"expected float16, got {text!r}")
 
 
 class _Row(NamedTuple):
@@ -93,8 +104,12 @@ class _Row(NamedTuple):
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    return run_each(arguments, _judge)
+
+
+def _judge(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     with ExitStack() as stack:
-        opened = open_chosen(stack, arguments.model, arguments, constants=arguments.constants, stored=arguments.stored)
+        opened = open_chosen(stack, path, arguments, constants=arguments.constants, stored=arguments.stored)
         chosen = opened.tensors
         if not chosen and describe_filter(arguments) and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
@@ -102,11 +117,11 @@ def run(arguments: Namespace) -> int:
         overflowing = [row for row in rows if row.figures.float16_overflows]
         shown = overflowing if arguments.would_overflow else rows
         shown = _sorted(shown, arguments.sort)
+        status = _EXIT_FINDINGS if arguments.would_overflow and overflowing else 0
         if arguments.json:
-            output.print_json(_document(opened, shown, rows, arguments))
-        else:
-            _print(shown, rows, arguments)
-    return _EXIT_FINDINGS if arguments.would_overflow and overflowing else 0
+            return status, _document(opened, shown, rows, arguments)
+        _print(shown, rows, arguments)
+    return status, None
 
 
 def _rows(chosen: Mapping[str, LazyTensor], arguments: Namespace) -> list[_Row]:

@@ -7,6 +7,7 @@ from typing import Any
 from ..tvm import Library
 from ..tvm import open as open_library
 from . import options, output, tables
+from .several import run_each
 from .tables import LAST, Column
 from .tvm_words import (
     function_rows,
@@ -37,18 +38,21 @@ EXAMPLES = ("tvm ls model.tar", "tvm ls model.tar --json")
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("model", metavar="ARCHIVE", help=options.ARCHIVE)
+    parser.add_argument("models", metavar="ARCHIVE", nargs="+", help=options.ARCHIVE)
     options.add_reporting(parser, quiet="no files", verbose="operator functions, storage ids and every file too")
 
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    with open_library(arguments.model, max_nbytes=arguments.max_nbytes) as library:
+    return run_each(arguments, _list)
+
+
+def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
+    with open_library(path, max_nbytes=arguments.max_nbytes) as library:
         if arguments.json:
-            output.print_json(_document(library, arguments.model))
-        else:
-            _print(library, arguments)
-    return 0
+            return 0, _document(library, path)
+        _print(library, path, arguments)
+    return 0, None
 
 
 def _document(library: Library, path: str) -> dict[str, Any]:
@@ -59,9 +63,9 @@ def _document(library: Library, path: str) -> dict[str, Any]:
     return {"path": path, **library_document(library), "files": files}
 
 
-def _print(library: Library, arguments: Namespace) -> None:
+def _print(library: Library, path: str, arguments: Namespace) -> None:
     modules = list(library.modules.values())
-    tables.print_pairs([("archive", arguments.model), *library_rows(library)])
+    tables.print_pairs([("archive", path), *library_rows(library)])
     _table(_MEMORY, memory_rows(modules))
     _table(_PORTS, port_rows(modules))
     if arguments.verbose:

@@ -10,7 +10,6 @@ from ..formats.read import open_arrays
 from ..formats.write import save
 from ..model.lazy import LazyTensor
 from ..rewrite.refit import refit
-from ..selection import selector
 from ..tvm import Library
 from ..tvm import open as open_library
 from ..tvm.arrays import named_parameters
@@ -18,6 +17,7 @@ from . import options
 from .progress import shown
 from .refit import say_refit
 from .saving import check_target, report
+from .selection import check_keep, kept
 
 EXAMPLES = (
     "tvm params model.tar -o weights.npz",
@@ -66,7 +66,7 @@ def _write_out(arguments: Namespace) -> int:
     with ExitStack() as stack:
         library = stack.enter_context(open_library(arguments.model, max_nbytes=arguments.max_nbytes))
         named = _named(library, arguments.module)
-        chosen = {name: named[name] for name in filter(selector(arguments.keep or None), named)}
+        chosen = {name: named[name] for name in kept(named, arguments, arguments.model)}
         if not chosen:
             raise ValueError(f"parameters of {arguments.model}: expected at least one, got none")
         progress = stack.enter_context(shown(arguments))
@@ -93,6 +93,7 @@ def _require_module(library: Library, module: str) -> None:
 
 
 def _take_in(arguments: Namespace) -> int:
+    check_keep(arguments, arguments.model)
     done = refit(
         arguments.model,
         arguments.new,
