@@ -63,15 +63,17 @@ def test_cast_transposition_and_reshape(matched):
     needs = {match.name: (match.needs, match.refit) for match in found.matches}
     assert needs["a"] == ([], "as it is")
     assert needs["b"] == (["cast float32 to float16"], "with a cast")
-    assert needs["c"] == (["transpose (1, 0)"], "")
-    assert needs["d"] == (["transpose (1, 0)", "cast float32 to bfloat16"], "")
-    assert needs["e"] == (["transpose (2, 3, 1, 0)"], "")
-    assert needs["f"] == (["reshape [33]"], "")
-    assert needs["h"] == (["reshape [1, 13]"], "")
-    assert needs["i"] == (["transpose (1, 0)", "reshape [3, 3, 64]"], "")
+    assert needs["c"] == (["transpose (1, 0)"], "with a base")
+    assert needs["d"] == (["transpose (1, 0)", "cast float32 to bfloat16"], "with a base")
+    assert needs["e"] == (["transpose (2, 3, 1, 0)"], "with a base")
+    assert needs["f"] == (["reshape [33]"], "with a base")
+    assert needs["h"] == (["reshape [1, 13]"], "with a base")
+    assert needs["i"] == (["transpose (1, 0)", "reshape [3, 3, 64]"], "with a base")
     assert {match.how for match in found.matches} == {"exact"}
     assert found.refit_mapping == {**dict.fromkeys(w), "same": "a", "cast": "b"}
-    assert str(found).splitlines()[-1] == "9 matched: refit takes 1 as they are, 1 with --cast, not 7"
+    assert (
+        str(found).splitlines()[-1] == "9 matched: 1 can be refit as they are, 1 with --cast, 7 with --base; 0 cannot"
+    )
 
 
 def test_odd_values(matched):
@@ -282,17 +284,18 @@ def test_match_command(files, cli, tmp_path):
     status, out, err = cli("match", *files, "-o", mapping)
     lines = out.splitlines()
     assert status == 0 and lines[0].split() == ["given", "weight", "how", "needs", "refit"]
-    assert lines[1].split() == ["fc.weight", "w", "exact", "transpose", "(1,", "0)", "no"]
+    assert lines[1].split() == ["fc.weight", "w", "exact", "transpose", "(1,", "0)", "with", "a", "base"]
     assert lines[2].endswith("cast float32 to float16  with a cast")
     assert "given, not matched: steps" in out
-    assert lines[-1] == "2 matched: refit takes 0 as they are, 1 with --cast, not 1; 1 given not matched"
+    assert lines[-1] == "2 matched: 1 can be refit with --cast, 1 with --base; 0 cannot; 1 given not matched"
     assert err == f"milblob: 1 name that refit can take, to {mapping}; null leaves out the others\n"
     assert json.loads(mapping.read_text()) == {"fc.weight": None, "fc.bias": "b", "steps": None}
     assert cli("match", *files, "-o", mapping)[0] == 2  # it is there
     assert cli("match", *files, "-o", mapping, "--force", "-q")[:2] == (0, "")
     document = json.loads(cli("match", *files, "--json")[1])
-    assert [(row["given"], row["name"], row["refit"]) for row in document["matches"]] == [("fc.weight", "w", ""), ("fc.bias", "b", "with a cast")]  # fmt: skip
-    assert cli("match", *files, "-k", "b")[1].count("\n") == 6
+    assert [(row["given"], row["name"], row["refit"]) for row in document["matches"]] == [("fc.weight", "w", "with a base"), ("fc.bias", "b", "with a cast")]  # fmt: skip
+    lines = cli("match", *files, "-k", "b")[1].splitlines()
+    assert len(lines) == 4 and lines[-1] == "1 matched: 1 can be refit with --cast; 0 cannot"
     # refit takes it as it is written.
     weights = milblob.load(files[1])["b"].copy()
     np.savez(
@@ -390,10 +393,10 @@ def test_a_converted_model(converted, tmp_path):
     other = {name: array * 2 for name, array in load_file(tmp_path / "w.safetensors").items()}
     target = tmp_path / "new.mlpackage"
     report = milblob.refit(folder / "model.mlpackage", other, mapping=found.refit_mapping, cast=True, output=target)
-    assert len(report.changes) == sum(bool(match.refit) for match in found.matches) == 4
+    assert len(report.changes) == sum(match.is_direct for match in found.matches) == 4
     values = milblob.load(target)
     for match in found.matches:
-        expected = match.apply(other[match.given]) if match.refit else arrays[match.name]
+        expected = match.apply(other[match.given]) if match.is_direct else arrays[match.name]
         assert values[match.name].tobytes() == expected.tobytes()
     # What needs another layout is refitted as Match.apply gives it.
     moved = {match.name: match.apply(other[match.given]) for match in found.matches}

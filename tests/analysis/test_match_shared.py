@@ -57,7 +57,7 @@ def test_what_was_extracted_goes_back(functions, cli, tmp_path):
     names = list(milblob.load(functions))
     assert status == 0 and "not matched" not in out and "8 names that refit can take" in err
     assert json.loads(mapping.read_text()) == {name: name for name in names}
-    assert out.splitlines()[-1] == "8 matched: refit takes 8 as they are, 0 with --cast, not 0"
+    assert out.splitlines()[-1] == "8 matched: 8 can be refit as they are; 0 cannot"
     assert cli("refit", functions, weights, "--mapping", mapping, "--dry-run")[0] == 0
     tuned = {name: array + 1 for name, array in milblob.load(functions).items()}
     np.savez(weights, **tuned)
@@ -122,22 +122,34 @@ def test_names_that_say_nothing(functions):
     assert found.refit_mapping == {"x": names[0], "beta/out_bias_0": names[1:]} and not found.unmatched_given
     # More than there are weights, and no names to go by.
     found = milblob.match(dict.fromkeys("pqrst", bias), functions)
-    assert not found.matches and [(tie.given, tie.names) for tie in found.ties] == [(list("pqrst"), names)]
-    assert "4 weights ambiguous" in str(found)
+    assert not found.ties and {match.name for match in found.matches} == set(names)
+    assert found.refit_mapping == {**dict(zip("pqrs", names, strict=True)), "t": names}
+    assert [match.how for match in found.matches] == ["exact"] * 4 + ["shared"] * 4
 
 
 def test_tied_in_training_and_one_in_the_model(functions, cli, tmp_path):
+    """Both names are the weight, so that what is given for either of them is not lost."""
     weight = milblob.load(functions)["alpha/base_weight"]
     given = {"base.weight": weight, "lm_head.weight": weight}
     found = milblob.match(given, functions)
-    assert found.refit_mapping == {"base.weight": ["alpha/base_weight", "beta/base_weight"], "lm_head.weight": None}
-    assert found.equal_given == ["lm_head.weight"] and not found.unmatched_given and not found.ties
-    assert "; 1 given equal to others; 6 of the model not matched" in str(found)
-    assert found.to_dict()["equal_given"] == ["lm_head.weight"]
-    assert len(milblob.refit(functions, given, mapping=found.refit_mapping, dry_run=True).changes) == 2
+    assert found.refit_mapping == {name: ["alpha/base_weight", "beta/base_weight"] for name in given}
+    assert not found.equal_given and not found.unmatched_given and not found.ties
+    assert [match.how for match in found.matches] == ["name", "name", "shared", "shared"]
+    assert str(found).endswith("4 matched: 4 can be refit as they are; 0 cannot; 6 of the model not matched")
     np.savez(tmp_path / "w.npz", **given)
     out = cli("match", tmp_path / "w.npz", functions)[1]
-    assert "given, equal to others that matched: lm_head.weight" in out and "given, not matched" not in out
+    assert "shared" in out and "given, not matched" not in out
+
+
+def test_one_too_many_for_two_weights(shared):
+    """Two weights are equal, and so are three tensors: which weight the third one shares, nothing says."""
+    w = normal(6, 5)
+    package = shared(("a_w", w), ("b_w", w.copy()), ("h", normal(6, 5)))
+    given = dict.fromkeys(("a.w", "b.w", "x"), w)
+    found = milblob.match(given, package)
+    assert found.refit_mapping == {"a.w": "a_w", "b.w": "b_w", "x": None}
+    assert found.equal_given == ["x"] and found.to_dict()["equal_given"] == ["x"]
+    assert "; 1 given equal to others; 1 of the model not matched" in str(found)
 
 
 def test_after_dedupe(tmp_path, shared, cli):
@@ -318,13 +330,15 @@ def test_any_sharing(tmp_path, seed):
         if random.random() < 0.7:
             given[(name, name[2:], f"x{len(given)}")[random.integers(3)]] = array
     found = milblob.match(given, package)
-    matched, tied = [match.name for match in found.matches], [name for tie in found.ties for name in tie.names]
+    matched = [match.name for match in found.matches if match.how != "shared"]
+    tied = [name for tie in found.ties for name in tie.names]
+    assert {match.name for match in found.matches} == set(matched)
     assert sorted(matched + tied + found.unmatched_names) == sorted(weights)
     ours, rivals = set(found.mapping), {name for tie in found.ties for name in tie.given}
     assert ours | rivals | {*found.unmatched_given, *found.equal_given} == set(given) == set(found.refit_mapping)
     assert not (ours | rivals) & {*found.unmatched_given, *found.equal_given}
     assert not set(found.unmatched_given) & set(found.equal_given)
-    writable = [match.name for match in found.matches if match.refit]
-    if writable:
+    writable = [match.name for match in found.matches if match.is_direct and not match.without]
+    if writable and len(writable) == len(matched):
         report = milblob.refit(package, given, mapping=found.refit_mapping, dry_run=True)
         assert sorted(row.name for row in report.changes) == sorted(writable)

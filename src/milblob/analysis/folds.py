@@ -16,6 +16,7 @@ EPSILONS = (1e-5, 1e-3, 1e-6, 1e-12, 1e-4, 1e-2, 1e-8, 1e-7, 0.0)
 """Tried in this order where the checkpoint does not say: it does not hold a batch norm's epsilon."""
 
 _NEAR = 12
+_EVIDENCE = 16
 
 FORMS = ("batch_norm", "frozen", "steps")
 """How a batch norm is computed: by the operation `batch_norm`; as `x * scale + shift` with constants
@@ -163,10 +164,17 @@ class Ratio(NamedTuple):
     Attributes:
         factors: float64 [channels]; NaN where the array has only zeros.
         residual: what a channel differs by beyond its factor, relative to the channel: the largest of all.
+        width: elements of a channel.
     """
 
     factors: Values
     residual: float
+    width: int
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether there are enough elements for this to be no accident: one of a channel always fits."""
+        return len(self.factors) * (self.width - 1) >= _EVIDENCE
 
     @property
     def spread(self) -> tuple[float, float]:
@@ -184,7 +192,7 @@ def ratio(weight: Values, own: Values, groups: int) -> Ratio:
         rest = np.sqrt(((y - np.nan_to_num(factors)[:, None] * x) ** 2).sum(axis=1))
         norms = np.sqrt((y * y).sum(axis=1))
         relative = np.where(norms > 0, rest / np.where(norms > 0, norms, 1), 0.0)
-    return Ratio(factors, float(np.nan_to_num(relative, nan=np.inf).max(initial=0)))
+    return Ratio(factors, float(np.nan_to_num(relative, nan=np.inf).max(initial=0)), x.shape[1])
 
 
 def is_scaled(weight: Values, own: Values, groups: int, tolerance: float) -> bool:

@@ -19,12 +19,15 @@ from ..model.tensor import Tensor
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from .agreeing import agreeing
+from .conv_folds import Fold, FoldFinder, likeliest
 from .diff import measure
 from .layouts import Layout
 from .matches import Match, Matching, Tie
 from .operations import WEIGHT_COUNT
+from .readers import Readers
 from .same_elements import Edge, Moved, affordable_layouts, same_elements
 from .sharing import by_blob
+from .siblings import Siblings
 from .sides import Side, is_arrays
 
 MIN_CORRELATION = 0.7
@@ -87,13 +90,17 @@ def match(
         weights_of = {n: t for n, t in whole.tensors.items() if _is_candidate(t) and is_selected(n)}
         work = _Work(given, weights_of, progress)
         work.match_exactly()
+        if whole.has_program:
+            work.match_folds()
         work.match_similar(threshold)
         ordered = [match for name in given for match in work.found.get(name, ())]
         equal = [name for name in given if name in work.equal and name not in work.used]
         rest = [name for name in side.tensors if name not in work.used and name not in work.equal]
         lost = [name for name, tensor in weights_of.items() if name not in work.taken and _is_weight(tensor)]
         found = ordered if whole.model is None else _with_what_lacks(whole.model, ordered)
-        return Matching(side.words, whole.words, found, work.ties, rest, lost, equal)
+        tied = {name for tie in work.ties for name in tie.given}
+        folded = [name for name in given if name in work.used and name not in tied and name not in work.found]
+        return Matching(side.words, whole.words, found, work.ties, rest, lost, equal, folded)
 
 
 def _target(model: Any, stack: contextlib.ExitStack, max_nbytes: int | None) -> Side:
@@ -106,7 +113,7 @@ def _target(model: Any, stack: contextlib.ExitStack, max_nbytes: int | None) -> 
 
 def _with_what_lacks(model: Model, matches: list[Match]) -> list[Match]:
     """Note where `refit` would refuse a weight because it cannot write another weight that is the same blob."""
-    writable = {match.name for match in matches if match.refit}
+    writable = {match.name for match in matches if match.is_direct}
     lacking: dict[str, tuple[str, ...]] = {}
     for users in blob_users(model).values():
         missing = tuple(islice(dict.fromkeys(name for name in users if name not in writable), _MAX_LACKING))
@@ -164,10 +171,11 @@ class _Work:
         self._work_left -= work
         return self._work_left >= 0
 
-    def _add(self, given: str, name: str, how: str, layout: Layout, correlation: float = 1.0) -> None:
+    def _add(self, given: str, name: str, how: str, layout: Layout, correlation: float = 1.0, folded: str = "") -> None:
         ours, theirs = self.given[given], self.weights[name]
         types = (ours.mil_dtype, ours.shape, theirs.mil_dtype, theirs.shape)
-        self.found[given].append(Match(given, name, how, *types, layout, _compression(theirs), correlation))
+        match = Match(given, name, how, *types, layout, _compression(theirs), correlation, folded=folded)
+        self.found[given].append(match)
         self.used.add(given)
         self.taken.add(name)
 
@@ -194,6 +202,48 @@ class _Work:
         """Match tensors with the same elements after a cast, in any order."""
         self._settle(same_elements(self.given, self.names, self._may, self._counter.add_tensor))
 
+    def match_folds(self) -> None:
+        """Match weights of convolutions that training tensors give by one factor for each output channel."""
+        tensors = {name: tensor for name, tensor in self.weights.items() if isinstance(tensor, Tensor)}
+        readers = Readers(tensors)
+        finder = FoldFinder(self.given, tensors, Siblings({n: t.shape for n, t in self.given.items()}), self._may)
+        folds, scaled = [], []
+        for name in self.names:
+            convolution = readers.convolution(name) if name not in self.taken else None
+            if convolution is None:
+                continue
+            for own in finder.candidates(convolution):
+                factors = finder.ratio(convolution, own)
+                found = finder.folds(convolution, own, factors) if factors is not None else []
+                folds += found
+                if factors is not None and not found and factors.is_evidence:
+                    scaled.append((name, own, factors))
+        for fold in likeliest(folds):
+            self._add_fold(fold)
+        for name, own, factors in scaled:
+            if name not in self.taken and own not in self.used:
+                low, high = factors.spread
+                words = f"each output channel is scaled, by {low:.4g} to {high:.4g}"
+                self._add_all(own, name, "scaled", words)
+
+    def _add_fold(self, fold: Fold) -> None:
+        name, bias, norm = fold.convolution.weight, fold.convolution.bias, fold.norm
+        if name in self.taken:
+            return
+        self._add_all(fold.own, name, "folded", str(norm))
+        shift = fold.own_bias or norm.beta
+        if fold.gives_bias and bias is not None and bias not in self.taken:
+            if shift is not None:
+                self._add_all(shift, bias, "folded", str(norm))
+            self.taken.update(self.members.get(bias, [bias]))
+        self.used.update(norm.names(True))
+
+    def _add_all(self, given: str, name: str, how: str, folded: str) -> None:
+        """Add a match for each weight of a blob."""
+        for member in self.members.get(name, [name]):
+            old, new = self.given[given].shape, self.weights[member].shape
+            self._add(given, member, how, Layout(after=None if old == new else new), folded=folded)
+
     def _settle(self, edges: list["Edge"]) -> None:
         """Choose the simplest layout of each weight; then let names decide between equal ones, or leave them tied."""
         best: dict[int, Edge] = {}
@@ -212,9 +262,10 @@ class _Work:
             rest = [name for name in given if name not in owners]
             left = [first for first in layout_of if first not in named]
             # If only one blob is left, it does not matter which of its weights an equal tensor gets.
-            shares = {first: self._shares(first, named[first], rest if len(layout_of) == 1 else []) for first in named}
+            is_one = len(layout_of) == 1
+            shares = {first: self._shares(first, named[first], rest if is_one else [], is_one) for first in named}
             if rest and len(left) == 1:
-                shares[left[0]] = self._shares(left[0], {}, rest)
+                shares[left[0]] = self._shares(left[0], {}, rest, is_one)
             for first, takers in shares.items():
                 for name, old in takers.items():
                     is_choice = len(given) > 1 or len(layout_of) > 1
@@ -224,15 +275,25 @@ class _Work:
             if unsettled:
                 self._tie(rest or given, unsettled)
             self.equal.update(given)
+        blobs: dict[int, set[str]] = defaultdict(set)
+        for edge in edges:
+            blobs[id(edge.old)].update(edge.new.members)
+        for edge in edges:  # tensors that equal the only weight with these elements share it
+            if len(blobs[id(edge.old)]) == 1:
+                for given_name in edge.old.members:
+                    if given_name not in self.used:
+                        for name in self._names_of(edge.new.members):
+                            self._add(given_name, name, "shared", edge.layout)
 
-    def _shares(self, first: str, named: Mapping[str, str], rest: list[str]) -> dict[str, str]:
+    def _shares(self, first: str, named: Mapping[str, str], rest: list[str], is_one: bool = False) -> dict[str, str]:
         """Assign each weight of a blob its training tensor: by name, else one of the rest, else the first.
 
         Returns:
-            weight -> given; empty if there are more training tensors than weights and names do not decide.
+            weight -> given; empty if there are more training tensors than weights and names do not decide, unless
+            they have one blob for all of them.
         """
         free = [name for name in self.members[first] if name not in named]
-        others = dict(zip(free, rest, strict=False)) if len(rest) <= len(free) else {}
+        others = dict(zip(free, rest, strict=False)) if is_one or len(rest) <= len(free) else {}
         default = next(iter((named or others).values()), None)
         if default is None:
             return {}

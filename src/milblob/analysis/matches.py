@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..dtypes import DType
+from ..errors import UnsupportedError
 from ..values.cast import cast_array
 from .diff import printable
 from .layouts import Layout
@@ -18,13 +19,16 @@ class Match(NamedTuple):
         given: name in the weights that were given.
         name: of the weight in the model.
         how: "exact" (the same elements after a cast), "name" (the same, but one of several equal tensors, chosen by its
-            name) or "similar". A weight of a shared blob that no name decides is also "exact".
+            name), "shared" (the same, and equal to another training tensor that is this weight too), "folded" (a batch
+            norm or a scale of the training tensors was folded in), "scaled" (each output channel by a factor that is
+            not among them) or "similar". A weight of a shared blob that no name decides is also "exact".
         given_dtype, given_shape, dtype, shape: of the two.
         layout: turns the given tensor's order of elements into the weight's.
         compression: scheme of the weight, "" if it is stored dense.
         correlation: of the values; 1.0 if they are exact.
         without: other weights that are the same blob, and for which `refit` has nothing to write: it changes all
             weights of a blob or none.
+        folded: what was folded in, in words.
     """
 
     given: str
@@ -38,21 +42,28 @@ class Match(NamedTuple):
     compression: str
     correlation: float
     without: tuple[str, ...] = ()
+    folded: str = ""
 
     @property
     def needs(self) -> list[str]:
         """The steps from the given tensor to the weight, such as ["transpose (1, 0)", "cast float32 to float16"]."""
-        steps = self.layout.words
+        steps = self.layout.words + ([f"fold: {self.folded}"] if self.folded else [])
         if self.given_dtype is not self.dtype:
             steps.append(f"cast {self.given_dtype} to {self.dtype}")
         return [*steps, f"compress ({self.compression})"] if self.compression else steps
 
     @property
+    def is_direct(self) -> bool:
+        """Whether `refit` can write the tensor as it is, or with a cast."""
+        return not self.compression and self.layout.is_identity and self.how in ("exact", "name", "shared")
+
+    @property
     def refit(self) -> str:
-        """How `refit` can write it: "as it is", "with a cast" (cast=True), or "" if it cannot."""
-        if self.how == "similar" or self.compression or not self.layout.is_identity or self.without:
-            return ""  # what is only similar was made by a computation that is not known, such as a folded batch norm
-        return "as it is" if self.given_dtype is self.dtype else "with a cast"
+        """How `refit` can write it: "as it is", "with a cast" (cast=True), "with a base" (base=), or "": it cannot."""
+        if self.is_direct:
+            return "" if self.without else "as it is" if self.given_dtype is self.dtype else "with a cast"
+        # What is only similar was made by a computation that is not known.
+        return "" if self.compression or self.how in ("similar", "scaled") else "with a base"
 
     def apply(self, array: Any) -> np.ndarray[Any, Any]:
         """Return the given tensor in the layout and dtype of the weight; numbers that are too large become infinite.
@@ -61,8 +72,13 @@ class Match(NamedTuple):
             array: of `given_shape`.
 
         Raises:
-            TypeError: a cast between floats and integers.
+            TypeError: a cast between floats and integers. UnsupportedError: a fold, which needs other tensors too.
         """
+        if self.folded:
+            words = (
+                f"{self.given}: expected a tensor that is a weight without a fold, got {self.name} with {self.folded}"
+            )
+            raise UnsupportedError(f"{words}; refit with a base computes it")
         moved = self.layout.apply(np.ascontiguousarray(np.asarray(array)).reshape(self.given_shape))
         return cast_array(np.ascontiguousarray(moved).reshape(self.shape), self.dtype, overflow="inf")[0]
 
@@ -72,7 +88,7 @@ class Match(NamedTuple):
         row |= {"given_dtype": str(self.given_dtype), "given_shape": list(self.given_shape)}
         row |= {"dtype": str(self.dtype), "shape": list(self.shape), "compression": str(self.compression)}
         row |= {"needs": self.needs, "refit": self.refit, "correlation": self.correlation}
-        return {**row, "without": list(self.without)}
+        return {**row, "without": list(self.without), "folded": self.folded}
 
 
 class Tie(NamedTuple):
@@ -98,8 +114,8 @@ class Matching:
         ties: tensors that could not be told apart.
         unmatched_given: training tensors that match no weight of the model.
         unmatched_names: weights of the model that match no training tensor.
-        equal_given: training tensors that equal a matched one, but have no weight left: for example two that are tied
-            in training and stored once in the model.
+        equal_given: training tensors that equal a matched one, but are one too many for several equal weights.
+        folded_given: training tensors that are in weights which match other ones: of the batch norms that were folded.
     """
 
     weights: str
@@ -109,6 +125,7 @@ class Matching:
     unmatched_given: list[str]
     unmatched_names: list[str]
     equal_given: list[str] = field(default_factory=list)
+    folded_given: list[str] = field(default_factory=list)
 
     @property
     def mapping(self) -> dict[str, str]:
@@ -119,17 +136,19 @@ class Matching:
     def refit_mapping(self) -> dict[str, str | list[str] | None]:
         """The argument for `refit(mapping=...)`: names of the tensors that it can write, and None for the others.
 
-        A training tensor that is several weights of one blob maps to a list of names. Those with another dtype need
-        cast=True. Tensors that need another layout map to None too: see `Match.apply`.
+        A training tensor that is several weights of one blob maps to a list of names; several training tensors that
+        share one weight map to the same name, and need equal values. Those with another dtype need cast=True. Tensors
+        that need another layout, or a fold, map to None: `refit` with a base computes them.
         """
         names: dict[str, list[str]] = {match.given: [] for match in self.matches}
         for match in self.matches:
-            if match.refit:
+            if match.is_direct and not match.without:
                 names[match.given].append(match.name)
         found: dict[str, str | list[str] | None] = {
             given: (some if len(some) > 1 else some[0]) if some else None for given, some in names.items()
         }
-        rest = [*(name for tie in self.ties for name in tie.given), *self.equal_given, *self.unmatched_given]
+        left = [*self.equal_given, *self.folded_given, *self.unmatched_given]
+        rest = [*(name for tie in self.ties for name in tie.given), *left]
         return found | dict.fromkeys(name for name in rest if name not in found)
 
     def to_dict(self) -> dict[str, Any]:
@@ -138,7 +157,7 @@ class Matching:
         document["matches"] = [match.to_dict() for match in self.matches]
         document["ties"] = [tie._asdict() for tie in self.ties]
         document |= {"unmatched_given": self.unmatched_given, "unmatched_names": self.unmatched_names}
-        return {**document, "equal_given": self.equal_given}
+        return {**document, "equal_given": self.equal_given, "folded_given": self.folded_given}
 
     def __str__(self) -> str:
         lines = [f"{m.given} -> {m.name}" + (f" ({', '.join(m.needs)})" if m.needs else "") for m in self.matches]
@@ -146,16 +165,22 @@ class Matching:
         return "\n".join(map(printable, [*lines, summary(self)]))
 
 
-def summary(matching: Matching) -> str:
-    """Summarise how much was matched, and how much of it `refit` can write."""
+def summary(matching: Matching, with_given: bool = True) -> str:
+    """Summarise how much was matched, and how much of it `refit` can write.
+
+    Args:
+        with_given: also say how many training tensors are left, which means nothing if some weights were looked for.
+    """
     ways = [match.refit for match in matching.matches]
     words = f"{len(ways):,} matched"
     if ways:
-        words += f": refit takes {ways.count('as it is'):,} as they are, {ways.count('with a cast'):,} with --cast"
-        words += f", not {ways.count(''):,}"
+        how = ("as it is", "as they are"), ("with a cast", "with --cast"), ("with a base", "with --base")
+        counts = [(ways.count(way), text) for way, text in how if ways.count(way)]
+        can = ", ".join(f"{count:,} {'can be refit ' * (not at)}{text}" for at, (count, text) in enumerate(counts))
+        words += f": {f'{can}; ' * bool(can)}{ways.count(''):,} cannot"
     if matching.ties:
         words += f"; {sum(len(tie.names) for tie in matching.ties):,} weights ambiguous"
-    if matching.equal_given:
+    if matching.equal_given and with_given:
         words += f"; {len(matching.equal_given):,} given equal to others"
-    lost = (len(matching.unmatched_names), "of the model"), (len(matching.unmatched_given), "given")
+    lost = (len(matching.unmatched_names), "of the model"), (len(matching.unmatched_given) * with_given, "given")
     return words + "".join(f"; {count:,} {whose} not matched" for count, whose in lost if count)

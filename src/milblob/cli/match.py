@@ -82,6 +82,7 @@ def _print(found: Matching, arguments: Namespace) -> None:
     if arguments.quiet:
         return
     cells = []
+    asked_for_all = not arguments.keep  # else most of what was given is of no interest
     for m in found.matches:
         how = m.how if m.how != "similar" else f"similar, {m.correlation:.4f}"
         more = f" and {len(m.without) - 1:,} more" if len(m.without) > 1 else ""
@@ -94,13 +95,13 @@ def _print(found: Matching, arguments: Namespace) -> None:
         tables.print_text(f"ambiguous: {_some(tie.given, arguments)} for {_some(tie.names, arguments)}")
     if found.unmatched_names:
         tables.print_text(f"of the model, not matched: {_some(found.unmatched_names, arguments)}")
-    if found.equal_given:
+    if found.equal_given and asked_for_all:
         tables.print_text(f"given, equal to others that matched: {_some(found.equal_given, arguments)}")
-    if found.unmatched_given:
+    if found.unmatched_given and asked_for_all:
         tables.print_text(f"given, not matched: {_some(found.unmatched_given, arguments)}")
-    if found.ties or found.unmatched_names or found.unmatched_given or found.equal_given:
+    if found.ties or found.unmatched_names or (asked_for_all and (found.unmatched_given or found.equal_given)):
         print()
-    tables.print_text(summary(found))
+    tables.print_text(summary(found, asked_for_all))
     if arguments.output is not None:
         count = sum(name is not None for name in found.refit_mapping.values())
         output.say(

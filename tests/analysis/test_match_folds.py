@@ -1,0 +1,66 @@
+"""milblob.match where a converter folded a batch norm or a scale into the weights of convolutions."""
+
+import numpy as np
+import pytest
+
+import milblob
+from finetuning import NETWORKS, converted, initial_arrays, random_arrays
+
+pytest.importorskip("coremltools")
+
+
+def example(name, tmp_path, make=random_arrays, precision="FLOAT16"):
+    arrays = make(NETWORKS[name][0], 1)
+    return arrays, converted(name, arrays, tmp_path / "m.mlpackage", precision)
+
+
+@pytest.mark.parametrize("precision", ["FLOAT16", "FLOAT32"])
+@pytest.mark.parametrize(
+    "name", ["conv_norm", "two_conv_norms", "depthwise_and_grouped", "transposed_convs", "conv_of_lines", "frozen_norm"]
+)
+def test_a_folded_batch_norm_is_computed(name, precision, tmp_path):
+    arrays, model = example(name, tmp_path, precision=precision)
+    found = milblob.match(arrays, model)
+    assert {match.how for match in found.matches} == {"folded"} and not found.unmatched_given
+    assert not found.unmatched_names and not found.ties
+    assert {match.refit for match in found.matches} == {"with a base"}
+    assert all("the batch norm" in match.folded and "fold: the batch norm" in match.needs[0] for match in found.matches)
+    assert found.refit_mapping == dict.fromkeys(arrays)
+    assert {*found.folded_given, *found.mapping} == set(arrays)
+    with pytest.raises(milblob.UnsupportedError, match="refit with a base computes it"):
+        found.matches[0].apply(arrays[found.matches[0].given])
+
+
+def test_scales_that_are_not_given(tmp_path, cli):
+    """Without the batch norm, the factors of the channels still tell that something was folded."""
+    arrays, model = example("two_conv_norms", tmp_path)
+    own = {name: array for name, array in arrays.items() if name in ("c.weight", "d.weight")}
+    found = milblob.match(own, model)
+    assert [(match.given, match.how, match.refit) for match in found.matches] == [(name, "scaled", "") for name in own]
+    factors = arrays["b.weight"] / np.sqrt(arrays["b.running_var"] + np.float32(1e-5))
+    low, high = found.matches[0].folded.removeprefix("each output channel is scaled, by ").split(" to ")
+    assert np.allclose([float(low), float(high)], [factors.min(), factors.max()], rtol=1e-2)
+    assert set(found.refit_mapping.values()) == {None}
+    np.savez(tmp_path / "own.npz", **own)
+    out = cli("match", tmp_path / "own.npz", model)[1]
+    assert out.count("fold: each output channel is scaled, by") == 2 and ": 2 cannot; 2 of the model not matched" in out
+
+
+def test_nothing_that_is_folded_enters_a_mapping(tmp_path, cli):
+    """The way that once destroyed models: match, then refit with its mapping and a cast."""
+    arrays, model = example("two_conv_norms", tmp_path)
+    before = milblob.load(model)
+    np.savez(tmp_path / "w.npz", **arrays)
+    assert cli("match", tmp_path / "w.npz", model, "-o", tmp_path / "map.json")[0] == 0
+    status, _, err = cli("refit", model, tmp_path / "w.npz", "--mapping", tmp_path / "map.json", "--cast")
+    assert status == 2 and "expected at least one, got none" in err
+    assert all((array == before[name]).all() for name, array in milblob.load(model).items())
+
+
+def test_constants_that_coremltools_stores_once(tmp_path):
+    arrays, model = example("shared_norms", tmp_path, initial_arrays)
+    found = milblob.match(arrays, model)
+    names = [match.name for match in found.matches if match.given == "n.weight"]
+    assert [match.name for match in found.matches if match.given == "o.weight"] == names and len(names) == 1
+    assert {found.refit_mapping[name] for name in ("l.bias", "n.bias", "o.bias")} == {"linear_0_bias_0_to_fp16"}
+    assert None not in found.refit_mapping.values()
