@@ -101,6 +101,47 @@ cdef extern from "milblob/kernels/tally.h" nogil:
     void mb_tally_add(mb_tally *tally, const mb_tally *other)
     uint32_t mb_tally_gather(mb_tally *tally, unsigned int nbits)
 
+cdef extern from "milblob/kernels/palette_fit.h" nogil:
+    ctypedef struct mb_palette_grid:
+        unsigned int digits
+        int lowest
+    ctypedef struct mb_palette_fit:
+        uint32_t count
+        double *values
+        double *weights
+    uint64_t mb_palette_fit_nbytes(uint64_t room)
+    void mb_palette_fit_place(mb_palette_fit *fit, void *memory, uint32_t room)
+    void mb_palette_sum(mb_palette_fit *fit, mb_palette_grid grid)
+    uint32_t mb_palette_best(mb_palette_fit *fit, uint32_t k, double *entries, double *cost, double *bound)
+
+cdef extern from "milblob/kernels/palette_values.h" nogil:
+    int MB_PALETTE_DISTINCT, MB_PALETTE_BINS, MB_PATTERNS
+    ctypedef struct mb_palette_patterns:
+        pass
+    ctypedef struct mb_palette_bins:
+        uint32_t distinct
+        uint32_t *starts
+        uint64_t *tops
+        bint is_divided
+    ctypedef struct mb_palette_error:
+        double squared, power, largest
+    void mb_palette_weigh_16(mb_palette_patterns *patterns, const uint8_t *src, const float *weights, uint64_t count)
+    uint32_t mb_palette_gather_16(mb_palette_patterns *patterns, mb_tally *tally, mb_palette_fit *fit, bint is_bf16)
+    void mb_palette_patterns_clear(mb_palette_patterns *patterns)
+    void mb_palette_bins_clear(mb_palette_bins *bins)
+    uint64_t mb_palette_range_32(const uint8_t *src, uint64_t count, double *least, double *most)
+    void mb_palette_distinct_32(mb_palette_bins *bins, const uint8_t *src, const float *weights, uint64_t count)
+    uint64_t mb_palette_tops_32(mb_palette_bins *bins, const uint8_t *src, uint64_t count)
+    void mb_palette_divide(mb_palette_bins *bins, uint32_t count)
+    void mb_palette_fill_32(mb_palette_bins *bins, const uint8_t *src, const float *weights, uint64_t count)
+    void mb_palette_bins_add(mb_palette_bins *bins, const mb_palette_bins *other)
+    double mb_palette_gather_32(mb_palette_bins *bins, mb_palette_fit *fit)
+    void mb_palette_table_16(const mb_palette_patterns *patterns, uint8_t *table, const double *entries, uint32_t used,
+                             bint is_bf16, mb_palette_error *error)
+    void mb_palette_index_16(uint8_t *dst, const uint8_t *src, uint64_t count, const uint8_t *table)
+    void mb_palette_index_32(uint8_t *dst, const uint8_t *src, const float *weights, uint64_t count,
+                             const double *entries, uint32_t used, double *totals, mb_palette_error *error)
+
 cdef extern from "milblob/kernels/distinct.h" nogil:
     ctypedef struct mb_distinct:
         bint is_estimated

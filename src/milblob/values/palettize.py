@@ -1,0 +1,346 @@
+"""Palettes chosen for an array: the entries with the least squared error, and an index for each element.
+
+A palette of one group of elements is the best that there is for float16 and bfloat16, and for float32 with few
+different numbers; for other float32 it is the best whose runs end between fine bins, moved by Lloyd's steps, and `gap`
+says how much less the error could be (include/milblob/kernels/palette_fit.h has the proof). Results do not depend on
+the number of threads.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _codec
+from ..dtypes import DType, as_dtype
+from ..threads import each, ordered, parts
+
+NBITS = (1, 2, 3, 4, 6, 8)
+MODES = ("kmeans", "uniform", "unique")
+
+_PART_NBYTES = 1 << 24  # of one group, that one thread processes at a time
+_LLOYD_STEPS = 8
+_ENOUGH = 1e-5  # a gain of less than this part of the error ends Lloyd's steps
+
+Array = np.ndarray[Any, Any]
+
+
+class Palettized(NamedTuple):
+    """An array as indices into palettes.
+
+    Attributes:
+        indices: uint8, in the shape of the array.
+        palettes: entries, rising up to the last that is used, then zeros: of the array's dtype and the shape that MIL's
+            constexpr_lut_to_dense (iOS18) wants: the number of groups in each dimension, 2**nbits, 1.
+        nbits: of an index.
+        squared: sum of the squared differences from the array.
+        power: sum of the squares of the array.
+        largest: difference.
+        gap: the most by which the squared error, weighted by the importance if there is one, may exceed the least
+            possible; 0 up to rounding where the palettes are proven to be best, nan where they do not try to be
+            (uniform).
+    """
+
+    indices: Array
+    palettes: Array
+    nbits: int
+    squared: float
+    power: float
+    largest: float
+    gap: float
+
+
+class _Fitted(NamedTuple):
+    """One group: its entries, and figures as in Palettized."""
+
+    entries: list[float]
+    squared: float
+    power: float
+    largest: float
+    gap: float
+
+
+def palettize(
+    array: Any,
+    nbits: int | None = None,
+    *,
+    mode: str = "kmeans",
+    axis: int | None = None,
+    group_size: int | None = None,
+    importance: Any = None,
+) -> Palettized:
+    """Choose palettes for an array, and indices.
+
+    Args:
+        array: float16, bfloat16 or float32, any shape and memory order, of one element or more.
+        nbits: of an index: 1, 2, 3, 4, 6 or 8. None in the mode "unique": as few as hold every number.
+        mode: "kmeans" has the least squared error; "uniform" places the entries at equal distances from the least to
+            the greatest element, as coremltools does; "unique" has an entry for each number, and loses nothing.
+        axis: None for one palette, or the dimension that is divided into groups with a palette each.
+        group_size: so many channels of `axis` share a palette; it must divide them.
+        importance: weights of the elements, zero or more, in the fit: an array of the same shape, or one that
+            broadcasts to it. None: all alike. In "kmeans" only.
+
+    Returns:
+        Palettized.
+
+    Raises:
+        TypeError: elements of another dtype.
+        ValueError: an element is NaN or infinite; no elements; an unknown option; groups that do not divide; more
+            numbers than nbits, or 8 bits, can hold in the mode "unique".
+    """
+    array = np.asarray(array)
+    dtype = as_dtype(array.dtype)
+    if dtype not in (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32):
+        raise TypeError(f"array: expected float16, bfloat16 or float32, got {array.dtype}")
+    if array.size == 0:
+        raise ValueError(f"array: expected elements, got shape {array.shape}")
+    if mode not in MODES:
+        raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
+    if mode != "unique" if nbits is None else nbits not in NBITS:
+        raise ValueError(f"nbits: expected one of {', '.join(map(str, NBITS))}, got {nbits!r}")
+    if importance is not None and mode != "kmeans":
+        raise ValueError(f"importance: expected none in the mode {mode!r}, got some")
+    along, size = _groups_of(array.shape, axis, group_size)
+    weights = None if importance is None else weights_for(importance, array.shape)
+    if mode == "unique":
+        nbits = _nbits_of(_groups(array, None, along, size), nbits)
+    return _palettize(array, dtype, nbits or 8, mode, along, size, weights)
+
+
+def weights_for(importance: Any, shape: tuple[int, ...]) -> Array:
+    """Return weights of elements as a float32 view of that shape.
+
+    Raises:
+        ValueError: they do not broadcast to the shape; one is negative, NaN or infinite.
+    """
+    weights = np.asarray(importance, np.float32)
+    try:
+        wide = np.broadcast_to(weights, shape)
+    except ValueError:
+        raise ValueError(f"importance: expected a shape that broadcasts to {shape}, got {weights.shape}") from None
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise ValueError("importance: expected finite weights of zero or more, got others")
+    return wide
+
+
+def _groups_of(shape: tuple[int, ...], axis: int | None, group_size: int | None) -> tuple[int, int]:
+    """(axis, channels in a group), or (0, all channels) for one palette."""
+    if axis is None:
+        if group_size is not None:
+            raise ValueError(f"group_size: expected None without an axis, got {group_size}")
+        return 0, shape[0] if shape else 1
+    if not -len(shape) <= axis < len(shape):
+        raise ValueError(f"axis: expected a dimension of {len(shape)}, got {axis}")
+    axis %= len(shape)
+    size = 1 if group_size is None else group_size
+    if not 1 <= size <= shape[axis] or shape[axis] % size:
+        raise ValueError(f"group_size: expected a divisor of {shape[axis]}, the channels of axis {axis}, got {size}")
+    return axis, size
+
+
+def _groups(array: Array, weights: Array | None, axis: int, size: int) -> Iterator[tuple[Any, Array, Array | None]]:
+    """(index, elements, weights) of each group, in order; views."""
+    for first in range(0, array.shape[axis] if array.ndim else 1, size):
+        where: Any = (slice(None),) * axis + (slice(first, first + size),) if array.ndim else (...,)
+        yield where, array[where], None if weights is None else weights[where]
+
+
+def _palettize(
+    array: Array, dtype: Any, nbits: int, mode: str, axis: int, size: int, weights: Array | None
+) -> Palettized:
+    indices = np.empty(array.shape, np.uint8)
+    spare: list[_codec.PaletteFit] = []  # memory that is free; any thread takes and returns
+
+    def work(group: tuple[Any, Array, Array | None]) -> _Fitted:
+        where, elements, of_elements = group
+        flat = np.ascontiguousarray(elements, dtype.numpy).reshape(-1)
+        flat_weights = None if of_elements is None else np.ascontiguousarray(of_elements).reshape(-1)
+        if flat_weights is not None and not flat_weights.any():
+            flat_weights = None  # they say nothing: all alike
+        into = indices[where]
+        out = into.reshape(-1) if into.flags.c_contiguous else np.empty(flat.size, np.uint8)
+        try:
+            memory = spare.pop()
+        except IndexError:
+            memory = _codec.PaletteFit()
+        try:
+            return _fit(memory, flat, flat_weights, dtype, 1 << nbits, mode, out)
+        finally:
+            spare.append(memory)
+            if not into.flags.c_contiguous:
+                indices[where] = out.reshape(into.shape)
+
+    count = array.shape[axis] // size if array.ndim else 1
+    # One group is shared out among the threads in parts, several as they are.
+    fitted = list(ordered(work, _groups(array, weights, axis, size), count > 1 and array.nbytes > 1 << 18))
+    palettes = np.array([group.entries for group in fitted]).astype(dtype.numpy)
+    shape = [1] * array.ndim + [1 << nbits, 1]
+    if array.ndim:
+        shape[axis] = count
+    squared, power = sum(group.squared for group in fitted), sum(group.power for group in fitted)
+    largest = max(group.largest for group in fitted)
+    return Palettized(
+        indices, palettes.reshape(shape), nbits, squared, power, largest, sum(group.gap for group in fitted)
+    )
+
+
+def _fit(
+    memory: _codec.PaletteFit, flat: Array, weights: Array | None, dtype: Any, k: int, mode: str, out: Array
+) -> _Fitted:
+    source = _codec.Buffer(flat.view(np.uint8))
+    heavy = None if weights is None else _codec.Buffer(weights.view(np.uint8))
+    given = None
+    if mode != "kmeans":
+        least, most, bad = _range(source, flat, dtype)
+        _require_finite(bad)
+        given = _uniform(least, most, k, flat.dtype) if mode == "uniform" else _unique(flat)
+    if dtype.nbits == 16:
+        return _fit_16(memory, source, heavy, flat.size, dtype, k, given, out)
+    return _fit_32(memory, source, heavy, flat.size, k, given, out)
+
+
+def _fit_16(
+    memory: _codec.PaletteFit,
+    source: _codec.Buffer,
+    weights: _codec.Buffer | None,
+    count: int,
+    dtype: Any,
+    k: int,
+    given: list[float] | None,
+    out: Array,
+) -> _Fitted:
+    if weights is None and count > _PART_NBYTES:  # counts are whole: they add up alike in any order
+
+        def tally(part: tuple[int, int]) -> _codec.Tally:
+            own = _codec.Tally()
+            own.add(source, 2 * part[0], part[1], 16)
+            return own
+
+        for one in ordered(tally, parts(count, 2, _PART_NBYTES)):
+            memory.merge_tally(one)
+    else:
+        memory.count(source, 0, count, weights)
+    found = memory.fit_16(dtype is DType.BFLOAT16, k, given)
+    if found is None:
+        _require_finite(int(np.count_nonzero(~np.isfinite(np.asarray(source, np.uint8).view(dtype.numpy)))))
+        raise RuntimeError  # pragma: no cover
+    entries, _, cost, bound, table, (squared, power, largest) = found
+
+    def look_up(part: tuple[int, int]) -> None:
+        _codec.palette_indices_16(out[part[0] : sum(part)], source, 2 * part[0], part[1], table)
+
+    each(look_up, parts(count, 2, _PART_NBYTES))
+    return _Fitted(entries, squared, power, largest, cost - bound if given is None else float("nan"))
+
+
+def _fit_32(
+    memory: _codec.PaletteFit,
+    source: _codec.Buffer,
+    weights: _codec.Buffer | None,
+    count: int,
+    k: int,
+    given: list[float] | None,
+    out: Array,
+) -> _Fitted:
+    divided = list(parts(count, 4, _PART_NBYTES))
+    entries, used, gap = given or [], len(given or []), float("nan")
+    if given is None:
+        _require_finite(_count_tops(memory, source, divided))
+        if not memory.count_distinct(source, 0, count, weights):
+            bins = min(max(256 * max(k, 16), count // 2), _codec.PALETTE_BINS)
+            memory.divide(bins)
+
+            def fill(part: tuple[int, int]) -> _codec.PaletteFit:
+                own = _codec.PaletteFit() if len(divided) > 1 else memory
+                if own is not memory:
+                    own.divide(bins, memory)
+                own.fill(source, 4 * part[0], part[1], weights, part[0])
+                return own
+
+            for one in ordered(fill, divided):  # in order: sums of doubles depend on it
+                if one is not memory:
+                    memory.merge(one)
+        entries, used, cost, bound, reach = memory.fit_32(k)
+        gap = cost - bound + reach
+    steps = 1 if given is not None or gap == 0 else _LLOYD_STEPS
+    at = entries[:used]
+    for step in range(steps):
+        rows = list(ordered(partial(_assign, out, source, weights, at), divided))
+        squared, power = (sum(row[2][i] for row in rows) for i in (0, 1))
+        largest = max(row[2][2] for row in rows)
+        totals, sums = (np.sum([row[i] for row in rows], axis=0) for i in (0, 1))
+        if step == steps - 1:
+            break
+        means = np.divide(sums, totals, out=np.array(at), where=totals > 0)
+        moved = means.astype(np.float32).astype(np.float64)
+        gain = float(np.sum(totals * ((np.array(at) - means) ** 2 - (moved - means) ** 2)))
+        if not gain > _ENOUGH * squared:
+            break
+        at = moved.tolist()
+    return _Fitted(at + [0.0] * (k - used), squared, power, largest, gap)
+
+
+def _count_tops(memory: _codec.PaletteFit, source: _codec.Buffer, divided: list[tuple[int, int]]) -> int:
+    """Count elements by their upper bits, in parts; how many are not finite."""
+    if len(divided) == 1:
+        return memory.count_tops(source, 0, divided[0][1])
+
+    def count(part: tuple[int, int]) -> tuple[int, _codec.PaletteFit]:
+        own = _codec.PaletteFit()
+        return own.count_tops(source, 4 * part[0], part[1]), own
+
+    bad = 0
+    for number, own in ordered(count, divided):
+        bad += number
+        memory.merge_tops(own)
+    return bad
+
+
+def _assign(
+    out: Array, source: _codec.Buffer, weights: _codec.Buffer | None, entries: list[float], part: tuple[int, int]
+) -> Any:
+    first, count = part
+    return _codec.palette_indices_32(out[first : first + count], source, 4 * first, count, entries, weights, first)
+
+
+def _range(source: _codec.Buffer, flat: Array, dtype: Any) -> tuple[float, float, int]:
+    """(least, most, how many elements are not finite)."""
+    if dtype is not DType.FLOAT32:
+        bad = int(np.count_nonzero(~np.isfinite(flat)))
+        return float(flat.min()), float(flat.max()), bad
+    rows = list(
+        ordered(lambda part: _codec.palette_range(source, 4 * part[0], part[1]), parts(flat.size, 4, _PART_NBYTES))
+    )
+    return min(row[0] for row in rows), max(row[1] for row in rows), sum(row[2] for row in rows)
+
+
+def _require_finite(bad: int) -> None:
+    if bad:
+        raise ValueError(f"array: expected finite elements, got {bad} that are NaN or infinite")
+
+
+def _uniform(least: float, most: float, k: int, dtype: Any) -> list[float]:
+    """The entries that coremltools has: the distance in the array's dtype, the rest in float64."""
+    low, high = np.array(least, dtype), np.array(most, dtype)
+    with np.errstate(over="ignore"):
+        scale = float((high - low) / (k - 1)) if np.isfinite(high - low) else (most - least) / (k - 1)
+    return [float(x) for x in (np.arange(k) * scale + least).astype(dtype)]
+
+
+def _unique(flat: Array) -> list[float]:
+    numbers = np.unique(flat) + 0.0  # negative zero becomes zero
+    return [float(x) for x in np.unique(numbers)]
+
+
+def _nbits_of(groups: Iterator[tuple[Any, Array, Array | None]], nbits: int | None) -> int:
+    """The fewest bits that hold every number of each group."""
+    most = 0
+    for _, elements, _ in groups:
+        most = max(most, len(np.unique(elements)))
+    allowed = [n for n in NBITS if most <= 1 << n and (nbits is None or n == nbits)]
+    if not allowed:
+        room = f"{1 << nbits}" if nbits is not None else "256"
+        raise ValueError(f"mode 'unique': expected at most {room} different numbers, got {most}")
+    return allowed[0]
