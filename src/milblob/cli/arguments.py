@@ -391,6 +391,9 @@ def _add_refit(commands: Any) -> None:
         help="what a cast does with too large numbers: error, inf, clamp; default: error",
     )
     parser.add_argument(
+        "--unshare", action="store_true", help="store apart what was stored once and gets different values"
+    )
+    parser.add_argument(
         "-k",
         "--keep",
         metavar="GLOB",
