@@ -16,6 +16,7 @@ sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent / "src")]
 
 import hostile_chains  # noqa: E402
 import reference  # noqa: E402
+from journal_bytes import journal_bytes  # noqa: E402
 
 CUTS = (0, 1, 7, 64, 129, 1000)
 KINDS = {"model": 0, "weights": 1, "text": 2, "manifest": 3, "metadata": 4, "value": 5, "safetensors": 6, "npz": 7, "npy": 8, "listing": 9, "journal": 10}  # fmt: skip
@@ -141,7 +142,7 @@ def python_inputs():
             kind=pending.REPLACEMENT, data=bytes(32) + pending.staged_name(name.rpartition("/")[2]).encode()
         )
         for entries in ([patch], [patch, new]):
-            found.append(("journal", b"".join(bytes(piece) for piece in pending.pieces("", entries))))
+            found.append(("journal", journal_bytes(*entries)))
     chains = [hostile_chains.source(name) for name in ("line of 10", "doubled 10", "lattice of 7 by 4", "circle of 3")]
     found += [("model", data) for data in chains]
     models = [data for kind, data in found if kind in ("model", "text", "weights")]

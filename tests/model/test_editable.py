@@ -75,13 +75,14 @@ def test_every_tensor_of_every_fixture(tmp_path, name, path):
             assert (got.tolist() if new.dtype == object else (got.tobytes(), got.dtype, got.shape)) == expected[key]
         shared = {}
         for key, staged in list(opened._staged.items()):  # those that are one blob get the same values
-            place = str(staged.mapping.name), staged.offset, staged.tensor.is_blob
+            place = str(staged.stored.mapping.name), staged.stored.offset, staged.tensor.is_blob
             if staged.tensor.is_blob and place in shared:
                 other = opened._staged[shared[place]]
                 assert other.data == staged.data
             shared.setdefault(place, key)
-            if staged.is_in_place:
-                ranges.setdefault(os.path.realpath(staged.mapping.name), []).append((staged.offset, staged.nbytes))
+            if len(staged.data) == staged.stored.nbytes:
+                mapping, offset, nbytes = staged.stored
+                ranges.setdefault(os.path.realpath(mapping.name), []).append((offset, nbytes))
             else:
                 in_place = False
     assert expected

@@ -295,6 +295,60 @@ def test_a_model_is_a_mapping(model):
         model["no such name"]
 
 
+def test_an_unknown_name_suggests_close_ones(tmp_path):
+    with milblob.open(DATA.parent.parent / "examples" / "demo.mlpackage") as model:
+        for wrong, right in (
+            ("head_wieght", "head_weight"), ("final.norm.bias", "final_norm_bias"), ("Embedding_weight", "embedding_weight"),
+            ("layers_3_attention_query_weights", "layers_3_attention_query_weight"),
+        ):  # fmt: skip
+            with pytest.raises(KeyError) as caught:
+                model[wrong]
+            words = caught.value.args[0]
+            assert words.startswith(f"tensor: expected a name in {model.path}, got {wrong!r}; did you mean {right}"), (
+                words
+            )
+        for name in ("zzzz", "", "x" * 10000):
+            with pytest.raises(KeyError) as caught:
+                model[name]
+            assert "did you mean" not in caught.value.args[0] and len(caught.value.args[0]) < 1000
+    with milblob.BlobWriter(tmp_path / "weight.bin") as blobs:
+        blobs.write(np.zeros(3, "f4"))
+    with (
+        milblob.open(tmp_path / "weight.bin") as model,
+        pytest.raises(KeyError, match="expected #0 to #0 in .*, got 'w'"),
+    ):
+        model["w"]
+
+
+def test_suggestions_are_made_only_for_an_error(monkeypatch):
+    def fail(*_):
+        raise AssertionError("asked for close names")
+
+    monkeypatch.setattr("milblob.model.model.hint", fail)
+    with milblob.open(DATA / "functions" / "model.mlpackage") as model:
+        assert model.get("no such name") is None and model.get("no such name", 3) == 3 and "no such name" not in model
+        with pytest.raises(AssertionError):
+            model["no such name"]
+
+
+def test_suggestions_compare_few_names_letter_by_letter(monkeypatch):
+    """However many names there are, and however long: difflib takes the product of the lengths of two names."""
+    import difflib
+
+    from milblob.closeness import close_names
+
+    seen = []
+    real = difflib.get_close_matches
+    monkeypatch.setattr(
+        difflib, "get_close_matches", lambda word, names, **options: seen.extend(names) or real(word, names, **options)
+    )
+    known = [f"model_layers_{i}_mlp_{part}_proj_weight" for i in range(20_000) for part in ("up", "down", "gate")]
+    known += ["a" * 100_000, "b" * 1000]
+    found = close_names("model_layers_1234_mlp_upp_proj_weight", known)
+    assert found[0] == "model_layers_1234_mlp_up_proj_weight" and len(found) == 3
+    assert len(seen) <= 200 and max(map(len, seen)) <= 200
+
+
 def test_bare_names():
     with milblob.open(DATA / "functions" / "model.mlpackage") as model:
         for tail in {name.partition("/")[2] for name in model}:

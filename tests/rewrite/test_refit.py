@@ -106,9 +106,10 @@ def test_what_was_extracted_goes_back(tmp_path, save, suffix):
 def test_mapping_and_select(package):
     given = {"encoder.w": arrays(3)["floats"], "encoder.b": arrays(3)["bytes"], "ints": arrays(3)["ints"]}
     mapping = {"encoder.w": "floats", "encoder.b": "bytes"}
-    with pytest.raises(
-        ValueError, match=r"2 problems: weight: expected a name in .*, got 'encoder.w'; weight: .*'encoder.b'"
-    ):
+    words = (
+        r"2 problems: 2 arrays with names that .* lacks \(encoder.w, encoder.b\): `milblob match` finds which weight"
+    )
+    with pytest.raises(ValueError, match=words):
         milblob.refit(package, given)
     report = milblob.refit(package, given, mapping=mapping, select=lambda name: name != "bytes")
     assert [(c.given, c.name) for c in report.changes] == [("encoder.w", "floats"), ("ints", "ints")]
@@ -118,8 +119,13 @@ def test_mapping_and_select(package):
     assert number_of(package) == 3
     with pytest.raises(KeyError, match="mapping: expected names of the weights that are given, got 'other'"):
         milblob.refit(package, given, mapping={**mapping, "other": "floats"})
-    with pytest.raises(ValueError, match="floats: expected one array for it, got encoder.w and again"):
-        milblob.refit(package, {**given, "again": given["encoder.w"]}, mapping={**mapping, "again": "floats"})
+    words = "floats: expected equal arrays for it, got different ones: encoder.w, again; unshare=True"
+    with pytest.raises(ValueError, match=words):
+        milblob.refit(package, {**given, "again": -given["encoder.w"]}, mapping={**mapping, "again": "floats"})
+    same = milblob.refit(package, {**given, "again": given["encoder.w"].copy()}, mapping={**mapping, "again": "floats"})
+    assert [(c.given, c.name) for c in same.changes] == [
+        ("encoder.w", "floats"), ("encoder.b", "bytes"), ("ints", "ints"), ("again", "floats"),
+    ]  # fmt: skip
     with pytest.raises(ValueError, match="weights: expected at least one, got none"):
         milblob.refit(package, given, mapping=mapping, select=lambda name: False)
     with pytest.raises(TypeError, match="weights: expected a path or a mapping of arrays, got list"):
@@ -139,12 +145,55 @@ def test_all_problems_are_reported_and_nothing_is_written(package):
         milblob.refit(package, bad)
     assert str(caught.value) == (
         "weights: expected all to fit, got 3 problems: floats: expected shape (3, 100), got (100, 3); bytes: expected "
-        f"elements of uint8, got float64; weight: expected a name in {package}, got 'more'"
+        f"elements of uint8, got float64; weight: expected a name in {package}, got 'more' (`milblob match` finds which "
+        "weight an array is for)"
     )
     many = {f"w{i}": given["ints"] for i in range(50)}
-    with pytest.raises(ValueError, match=r"got 50 problems: .*got 'w19'; and 30 more$"):
+    with pytest.raises(
+        ValueError, match=r"got 50 problems: 50 arrays .* \(w0, w1, w2, w3 and 46 more\): `milblob match`"
+    ):
         milblob.refit(package, many)
     assert files_of(package) == before
+
+
+def test_problems_of_one_kind_are_counted(tmp_path, capsys):
+    """A checkpoint in float32 for a model in float16 is one problem with one remedy, and so are unknown names."""
+    given = {name: values.astype("f4") for name, values in milblob.load(DEMO).items() if values.dtype == np.float16}
+    assert len(given) == 67
+    words = (
+        "weights: expected all to fit, got 67 problems: 67 float32 arrays for float16 weights (embedding_weight, "
+        "layers_0_norm1_weight, layers_0_norm1_bias, layers_0_attention_query_weight and 63 more): add --cast (cast=True)"
+    )
+    with pytest.raises(ValueError) as caught:
+        milblob.refit(DEMO, given, dry_run=True)
+    assert str(caught.value) == words
+    np.savez(tmp_path / "w.npz", **given)
+    assert main(["refit", str(DEMO), str(tmp_path / "w.npz"), "--dry-run"]) == 2
+    assert capsys.readouterr().err == f"milblob: {words}\n"
+    with pytest.raises(TypeError, match=r"embedding_weight: expected elements of float16, got float32 \(add --cast"):
+        milblob.refit(DEMO, {"embedding_weight": given["embedding_weight"]}, dry_run=True)
+    wrong = {"head_wieght": np.zeros((96, 48), "f4")}
+    with pytest.raises(KeyError) as one:
+        milblob.refit(DEMO, wrong, dry_run=True)
+    assert one.value.args[0] == (
+        f"weight: expected a name in {DEMO}, got 'head_wieght'; did you mean head_weight or head_bias? "
+        "(`milblob match` finds which weight an array is for)"
+    )
+    renamed = {f"transformer.{name}": values for name, values in given.items()} | {"head_bias": np.zeros(95, "f4")}
+    with pytest.raises(ValueError) as caught:
+        milblob.refit(DEMO, renamed, dry_run=True)
+    assert str(caught.value) == (
+        "weights: expected all to fit, got 68 problems: head_bias: expected shape (96,), got (95,); 67 arrays with names "
+        f"that {DEMO} lacks (transformer.embedding_weight, transformer.layers_0_norm1_weight, "
+        "transformer.layers_0_norm1_bias, transformer.layers_0_attention_query_weight and 63 more): `milblob match` "
+        "finds which weight an array is for"
+    )
+    compressed = DATA / "palette_4bit" / "model.mlpackage"
+    with milblob.open(compressed) as model:
+        names = [name for name, tensor in model.items() if tensor.compression]
+        assert names
+        with pytest.raises(milblob.UnsupportedError, match="expected a weight that is stored dense, got constexpr"):
+            milblob.refit(compressed, {names[0]: model[names[0]].read()}, dry_run=True)
 
 
 def test_cast(package):
@@ -295,7 +344,7 @@ def test_command(cli, tmp_path, package):
     )  # fmt: skip
     assert number_of(package) == 0
     assert cli("refit", package, tmp_path / "w.npz", "-k", "floats", "-k", "byt*") == (
-        0, "", "milblob: 2 weights, 1.2 KiB, in place\nmilblob: not used: ints\n",
+        0, "", "milblob: 2 weights, 1.2 KiB, in place\nmilblob: 1 array not used: ints\n",
     )  # fmt: skip
     status, out, err = cli("refit", package, tmp_path / "w.npz", "--json", "-v")
     document = json.loads(out)
@@ -325,10 +374,10 @@ def test_command_maps_names(cli, tmp_path, package):
         milblob.refit(package, arrays(number))
     target = tmp_path / "new.mlpackage"
     argv = ["refit", package, tmp_path / "w.npz", "--map", "a=floats", "-k", "floats", "-o", target]
-    assert cli(*argv) == (0, "", f"milblob: 1 weight, 1.2 KiB, to {target}\nmilblob: not used: b, c\n")
+    assert cli(*argv) == (0, "", f"milblob: 1 weight, 1.2 KiB, to {target}\nmilblob: 2 arrays not used: b, c\n")
     status, _, err = cli(*argv)
     assert status == 2 and "--force replaces it" in err
-    assert cli(*argv, "--force", "-q") == (0, "", "")
+    assert cli(*argv, "--force", "-q") == (0, "", "milblob: 2 arrays not used\n")
 
 
 def test_command_reports_what_a_cast_lost(cli, tmp_path, package):
@@ -348,7 +397,8 @@ def test_command_reports_what_a_cast_lost(cli, tmp_path, package):
     [
         ("m.txt", "a b", "mapping, line 1: expected OLD=NEW, got 'a b'"),
         ("m.txt", "\n=b", "mapping, line 2: expected OLD=NEW"),
-        ("m.json", "[", "mapping: expected JSON"),
+        ("m.json", "[", "mapping: expected a document"),
+        ("m.json", '{"a": "floats", "a": "bytes"}', "mapping: expected every key once, got 'a' twice"),
         ("m.json", '["a"]', "mapping: expected an object of names"),
         ("m.json", '{"a": 1}', "mapping: expected an object of names"),
         ("m.txt", b"\xff\xfe", "mapping: expected UTF-8"),

@@ -11,10 +11,10 @@ import numpy as np
 
 from ..arguments import require, require_calls
 from ..dtypes import DType
-from ..model.editable import blob_users
 from ..model.elements import Elements, have_equal_bits
 from ..model.lazy import LazyTensor
 from ..model.model import Model
+from ..model.sharing import blob_users
 from ..model.tensor import Tensor
 from ..progress import Counter, Progress
 from ..selection import Select, selector

@@ -12,19 +12,17 @@ import numpy as np
 from .. import _codec
 from ..arguments import as_integer, require_flags
 from ..dtypes import DType, as_dtype
-from ..errors import FormatError
 from ..storage import paths
 from ..storage.output import NewFile, lock, sync, unlock
 from ..storage.transfer import copy_range, write_at
 from ..storage.turns import Turn
 from ..values.tensorvalue import as_array, stored_bytes
+from .appended import MARK, MARK_AT, end_of_records
 from .reader import BlobReader, BlobRecord
 
 _STAGING_NBYTES = 1 << 20  # small records are collected here and written a megabyte at a time
 _SMALL_NBYTES = _STAGING_NBYTES // 4  # larger ones are written directly from their own memory
 _CHUNK_COUNT = 1 << 18  # elements of a strided or packed array copied at a time; a multiple of 8
-_SENTINEL = 0xDEADBEEF.to_bytes(4, "little")
-_MARK_AT, _MARK = 56, b"appended"  # in a reserved field of the first new record, until the record is counted
 _CODES = {m.numpy: m.blob_code for m in DType if m.blob_code and m.nbits >= 8}
 ALIGNMENTS = (64, 4096, 16384)
 """Multiples that the data of records may be placed at: the format's own, and pages of 4 and 16 KiB."""
@@ -93,15 +91,7 @@ class BlobWriter:
             lock(fd, path)
             with BlobReader(path) as reader:
                 count = len(reader)
-                if count:
-                    last = reader[-1]
-                    self._base = self._end = last.data_offset + last.nbytes
-                offset, _ = _codec.blob_place(self._end)
-                found = bytes(memoryview(reader.mapping.live())[offset : offset + 64])
-                if found.startswith(_SENTINEL) and found[_MARK_AT:] != _MARK:
-                    # Not from an interrupted append: a Program may refer to it, whatever the header says.
-                    words = f"records: expected {count} as the header says, got another behind them"
-                    raise FormatError(words, offset=offset, file=self.path)
+                self._base = self._end = end_of_records(reader)
                 self._nbytes_before = reader.mapping.nbytes
             self._count = self._count_before = count
         except BaseException:
@@ -316,8 +306,8 @@ class BlobWriter:
         padding_nbits = nbytes * 8 - count * dtype.nbits
         metadata = _codec.blob_metadata(dtype.blob_code or 0, nbytes, data_offset, padding_nbits)
         if self.mode == "a" and self._count == self._count_before:
-            self._marked, metadata = offset, metadata[:_MARK_AT] + _MARK
-            write_at(self._fd, [_MARK], offset + _MARK_AT)  # before the sentinel: a kill may come between two bytes
+            self._marked, metadata = offset, metadata[:MARK_AT] + MARK
+            write_at(self._fd, [MARK], offset + MARK_AT)  # before the sentinel: a kill may come between two bytes
         head = bytes(offset - self._end) + metadata + bytes(data_offset - offset - 64)
         if pieces is not None and nbytes <= _SMALL_NBYTES:
             at = self._make_room(len(head) + nbytes)
@@ -407,7 +397,7 @@ class BlobWriter:
         write_at(self._fd, [self._count.to_bytes(4, "little")], 0)
         self._to_disk()
         with contextlib.suppress(OSError):  # the records count already, with or without the mark
-            write_at(self._fd, [bytes(len(_MARK))], self._marked + _MARK_AT)
+            write_at(self._fd, [bytes(len(MARK))], self._marked + MARK_AT)
 
     def _to_disk(self) -> None:
         if self._sync:

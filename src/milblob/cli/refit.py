@@ -29,6 +29,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--leave", metavar="GLOB", action="append", default=[], help=leave)
     parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
     options.add_overflow(parser)
+    unshare = "store apart what was stored once and gets different values"
+    parser.add_argument("--unshare", action="store_true", help=unshare)
     parser.add_argument("-o", "--output", metavar="OUT", help="write a copy of the model there instead")
     options.add_force(parser, "replace an existing OUT")
     options.add_dry_run(parser)
@@ -52,6 +54,7 @@ def run(arguments: Namespace) -> int:
             mapping=names.mapping(arguments),
             cast=arguments.cast,
             overflow=arguments.overflow,
+            unshare=arguments.unshare,
             select=arguments.keep or None,
             output=arguments.output,
             force=arguments.force,
@@ -69,14 +72,22 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
         for change in report.changes:
             cast = "" if change.given_dtype is change.dtype else f" from {change.given_dtype}"
             given = "" if change.given == change.name else f" <- {change.given}"
-            output.say(f"{change.name}{given} {change.dtype} {output.shape_text(change.shape)}{cast}")
+            apart = f", apart from {change.unshared}" if change.unshared else ""
+            output.say(f"{change.name}{given} {change.dtype} {output.shape_text(change.shape)}{cast}{apart}")
     if arguments.json:
         output.print_json(report.to_dict())
     elif not arguments.quiet:
         output.say(_summary(report))
-    if report.unused and not arguments.json and not arguments.quiet:
-        more = f" and {len(report.unused) - _MAX_UNUSED:,} more" if len(report.unused) > _MAX_UNUSED else ""
-        output.say(f"not used: {', '.join(report.unused[:_MAX_UNUSED])}{more}")
+    if report.unused and not arguments.json:  # with -q too: nothing that was given is passed over in silence
+        output.say(_unused(report, arguments))
+
+
+def _unused(report: RefitReport, arguments: Namespace) -> str:
+    count = f"{output.plural(len(report.unused), 'array')} not used"
+    if arguments.quiet:
+        return count
+    more = f" and {len(report.unused) - _MAX_UNUSED:,} more" if len(report.unused) > _MAX_UNUSED else ""
+    return f"{count}: {', '.join(report.unused[:_MAX_UNUSED])}{more}"
 
 
 def _summary(report: RefitReport) -> str:
@@ -85,10 +96,15 @@ def _summary(report: RefitReport) -> str:
         words += f", to {report.output}"
     elif all(change.in_place for change in report.changes):
         words += ", in place"
+    elif any(change.unshared for change in report.changes):
+        words += ", the model file and its weights anew"
     else:
         words += ", the model file anew"
     for kind, verb in (("overflow", "too large"), ("underflow", "became zero"), ("nan", "not a number")):
         count = sum(getattr(change.counts, kind) for change in report.changes)
         if count:
             words += f"; {output.plural(count, 'element')} {verb}"
+    unshared = [change for change in report.changes if change.unshared]
+    if unshared:
+        words += f"; {output.plural(len(unshared), 'weight')} stored apart"
     return words if report.done else f"{words}; nothing written (--dry-run)"

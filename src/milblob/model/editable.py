@@ -2,31 +2,23 @@
 
 import os
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _codec
-from ..dtypes import DType, as_dtype
-from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from ..errors import FormatError, ResolveError
 from ..program import wire_edits
-from ..program.scan import Program
-from ..program.splice import Spliced, splice
-from ..progress import Counter
+from ..program.splice import splice
 from ..storage import journal, paths, pending
-from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from ..storage.output import lock, sweep, unlock
 from ..storage.turns import Turn
-from ..values.cast import CastCounts, cast_array, is_castable
-from ..values.tensorvalue import pack_tensor, stored_bytes
+from .assigning import Stored, encode, require_fit, stored_of
 from .model import Model
-from .package import Source, resolve
-from .places import RecordPlace
+from .sharing import require_unshared
 from .tensor import Tensor
 
-_ONE_BYTE = (DType.INT8, DType.UINT8)
 _FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
 
 
@@ -35,98 +27,13 @@ class Assignment(NamedTuple):
 
     Attributes:
         tensor: the tensor that gets them.
-        values: as `Tensor.read` returns them, read-only.
         data: the bytes to write: elements, or a TensorValue.
-        mapping: the file to change.
-        offset, nbytes: the bytes to replace.
-        given, given_dtype: name and dtype of the source values.
-        counts: the cast's counts.
+        stored: the bytes to replace.
     """
 
     tensor: Tensor
-    values: np.ndarray[Any, Any]
     data: Any
-    mapping: MappedFile
-    offset: int
-    nbytes: int
-    given: str
-    given_dtype: DType
-    counts: CastCounts
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether the new bytes are as many as the old ones."""
-        return len(self.data) == self.nbytes
-
-
-def assignment_of(tensor: Tensor, values: Any, given: str, can_cast: bool, overflow: str) -> Assignment:
-    """Return what is needed to give a tensor new values; writes nothing.
-
-    Args:
-        values: array, or a tensor, which is read; known to fit (`require_fit`).
-        given: its name in reports.
-        can_cast, overflow: as `refit`.
-
-    Raises:
-        OverflowError: an element outside the dtype. As `require_fit`.
-    """
-    own, counts, dtype = _dtype_of(values), CastCounts(), tensor.mil_dtype
-    array = values.read() if hasattr(values, "mil_dtype") else np.asarray(values)
-    place = tensor.stored_place
-    try:
-        if own is not dtype and can_cast:
-            array, counts = cast_array(array, dtype, overflow=overflow)
-        if isinstance(place, RecordPlace):
-            reader, record = place.record()
-            mapping, offset, nbytes = reader.mapping, record.data_offset, record.nbytes
-            data: Any = stored_bytes(array, dtype)
-        else:
-            mapping = typing.cast(Source, tensor.source).mapping
-            offset, nbytes = tensor.constant.payload
-            data = memoryview(pack_tensor(array, dtype))
-    except MilblobError:
-        raise
-    except (OverflowError, TypeError, ValueError) as error:
-        kind = next(kind for kind in (OverflowError, TypeError, ValueError) if isinstance(error, kind))
-        raise kind(f"{tensor.name}: {error}") from None
-    new = (array if array.dtype == tensor.dtype else array.astype(tensor.dtype)).view()
-    new.flags.writeable = False
-    return Assignment(tensor, new, data, mapping, offset, nbytes, given, own, counts)
-
-
-def _dtype_of(values: Any) -> DType:
-    own = getattr(values, "mil_dtype", None)
-    return own if own is not None else as_dtype(np.asarray(values).dtype)
-
-
-def require_fit(tensor: Tensor, values: Any, can_cast: bool) -> None:
-    """Refuse values that cannot become those of a tensor; does not look at their elements.
-
-    Raises:
-        UnsupportedError: a compressed weight, an immediate of MIL text.
-        TypeError: another dtype. ValueError: another shape.
-        As looking up the tensor's record.
-    """
-    name, dtype, source = tensor.name, tensor.mil_dtype, tensor.source
-    if tensor.compression:
-        words = f"{name}: expected a weight that is stored dense, got {tensor.op} (its parts can be set: stored=True)"
-        raise UnsupportedError(words)
-    own, shape = _dtype_of(values), tuple(np.shape(values) if not hasattr(values, "shape") else values.shape)
-    is_packed_later = dtype.is_sub_byte and own in _ONE_BYTE  # one element per byte; each is checked
-    if own is not dtype and not is_packed_later and not (can_cast and is_castable(own, dtype)):
-        wanted = f"{dtype}, or that can become it" if can_cast else dtype
-        raise TypeError(f"{name}: expected elements of {wanted}, got {own}")
-    if shape != tensor.shape:
-        raise ValueError(f"{name}: expected shape {tensor.shape}, got {shape}")
-    place = tensor.stored_place
-    if isinstance(place, RecordPlace):
-        with place.naming():
-            place.record()
-    elif source is not None and source.is_text:
-        words = f"{name}: expected a value in a weight file, got one in MIL text, which is not edited"
-        raise UnsupportedError(words, file=source.mapping.name)
-    else:
-        wire_edits.require_plain(typing.cast(Program, tensor.program), typing.cast(Source, source).mapping.live())
+    stored: Stored
 
 
 class EditableModel(Model):
@@ -179,7 +86,7 @@ class EditableModel(Model):
     def _lock(self, path: str, locked: bool) -> None:
         """Keep other writers out, and make sure that the mapped file is still the current one."""
         if self._base:
-            self._writable(self.package.mappings[0])
+            self.writable(self.package.mappings[0])
         elif (
             not locked and os.name != "nt"
         ):  # Windows cannot lock directories; each file is locked at its first assignment
@@ -190,8 +97,8 @@ class EditableModel(Model):
             _require_same(mapped.fd, typing.cast(str, mapped.name))
             pending.sweep_staged(paths.real(typing.cast(str, mapped.name)))
 
-    def _writable(self, mapped: MappedFile) -> str:
-        """Open a file of the model for writing, locked; return its path from the root."""
+    def writable(self, mapped: MappedFile) -> str:
+        """Open a file of the model for writing, locked; return its path from the root. For milblob's own modules."""
         real = paths.real(typing.cast(str, mapped.name))
         relative = os.path.relpath(real, self._root).replace(os.sep, "/")
         if relative.split("/")[0] == "..":
@@ -234,14 +141,14 @@ class EditableModel(Model):
             self.package.require_open()
             tensor = self[name]
             values = values if hasattr(values, "mil_dtype") else np.asarray(values)
-            require_fit(tensor, values, False)
-            self.stage(assignment_of(tensor, values, tensor.name, False, "error"))
-
-    def stage(self, assignment: Assignment) -> None:
-        """Keep new values, which `flush` or `close` writes; for milblob's own modules."""
-        self._writable(assignment.mapping)
-        self._staged[assignment.tensor.name] = assignment
-        self.package.assigned[assignment.tensor.name] = assignment.values
+            require_fit(tensor, values)
+            data, array, _ = encode(tensor, values)
+            new = (array if array.dtype == tensor.dtype else array.astype(tensor.dtype)).view()
+            new.flags.writeable = False
+            stored = stored_of(tensor)
+            self.writable(stored.mapping)
+            self._staged[tensor.name] = Assignment(tensor, data, stored)
+            self.package.assigned[tensor.name] = new
 
     def flush(self) -> None:
         """Write everything that was assigned, all or nothing.
@@ -254,29 +161,33 @@ class EditableModel(Model):
         """
         with self._turn:
             self.package.require_sound()
-            if self.write_assigned():
+            if self._write_assigned():
                 self._reopen()
 
-    def write_assigned(self, counter: Counter | None = None) -> set[str]:
-        """Write what was assigned; return the files that are new ones now. For milblob's own modules.
-
-        `counter` counts each tensor once its new bytes are written, before they count: what it raises changes nothing.
-        """
+    def _write_assigned(self) -> set[str]:
+        """Write what was assigned; return the files that are new ones now."""
         if not self._staged:
             return set()
+        require_unshared(self, {name: a.data for name, a in self._staged.items() if a.tensor.is_blob})
+        replaced = self.commit(*_plan(self._staged.values(), self.writable))
+        self._forget()
+        return replaced
+
+    def commit(self, patches: Iterable[journal.Patch], replacements: Iterable[journal.Replacement]) -> set[str]:
+        """Change files of the model, all or none; return those that are new ones now. For milblob's own modules.
+
+        Args:
+            patches, replacements: as for `journal.commit`; their paths are from `writable`.
+        """
         if self._pid != os.getpid():  # its descriptors, and so the lock, belong to the process that opened the model
             raise RuntimeError("model in mode 'r+': expected to be written by the process that opened it, got a fork")
-        require_unshared(self, self._staged)
-        patches, replacements = _plan(self._staged.values(), self._writable, counter or Counter(None))
         progress = journal.CommitProgress()
         try:
-            replaced = journal.commit(self._root, self._base, patches, replacements, self._fds, progress)
+            return journal.commit(self._root, self._base, patches, replacements, self._fds, progress)
         except BaseException:
             if progress.is_published:
                 self._give_up()
             raise
-        self._forget()
-        return replaced
 
     def _give_up(self) -> None:
         """Let other processes complete a change whose journal exists; this object may not read or write any more."""
@@ -298,7 +209,7 @@ class EditableModel(Model):
         self.__dict__.update(vars(fresh))  # in one step, for threads that read
         if self._base:
             try:
-                self._writable(self.package.mappings[0])
+                self.writable(self.package.mappings[0])
             except BaseException:  # another writer has it now
                 self._give_up()
                 raise
@@ -329,7 +240,7 @@ class EditableModel(Model):
             try:
                 if not self.package.closed:
                     self.package.require_sound()
-                    self.write_assigned()
+                    self._write_assigned()
             finally:
                 self._release()
 
@@ -371,86 +282,20 @@ def _require_same(fd: int, path: str) -> None:
 
 
 def _plan(
-    assignments: Iterable[Assignment], place: Callable[[MappedFile], str], counter: Counter
+    assignments: Iterable[Assignment], place: Callable[[MappedFile], str]
 ) -> tuple[list[journal.Patch], list[journal.Replacement]]:
     """Decide what to change where: bytes in place, or the whole model file if a value needs another length."""
     by_file: dict[str, list[Assignment]] = {}
     for assignment in assignments:
-        by_file.setdefault(place(assignment.mapping), []).append(assignment)
+        by_file.setdefault(place(assignment.stored.mapping), []).append(assignment)
     patches, replacements = [], []
     for path, group in by_file.items():
-        if all(a.is_in_place for a in group):
-            patches += [journal.Patch(path, a.offset, a.data, _counting(counter, [a])) for a in group]
+        if all(len(a.data) == a.stored.nbytes for a in group):
+            patches += [journal.Patch(path, a.stored.offset, a.data) for a in group]
             continue
-        mapped = group[0].mapping
+        mapped = group[0].stored.mapping
         buffer = mapped.check_size()
         changes = [wire_edits.value_edit(buffer, a.tensor.constant, tensor=a.data) for a in group]
         new = splice(mapped, (0, mapped.nbytes), wire_edits.combined(changes))
-        replacements.append(journal.Replacement(path, _writing(new, _counting(counter, group))))
+        replacements.append(journal.Replacement(path, new.write_to))
     return patches, replacements
-
-
-def _counting(counter: Counter, group: list[Assignment]) -> Callable[[], None]:
-    def written() -> None:
-        for a in group:
-            counter.add_tensor(a.tensor.name, a.tensor)
-
-    return written
-
-
-def _writing(new: Spliced, written: Callable[[], None]) -> Callable[[int], None]:
-    def write(fd: int) -> None:
-        new.write_to(fd)
-        written()
-
-    return write
-
-
-# --------------------------------------------------------------------------------------------------------- shared blobs
-
-
-def require_unshared(model: Model, staged: Mapping[str, Assignment]) -> None:
-    """Refuse to change a blob that is also another weight, unless that weight gets the same values.
-
-    Raises:
-        ValueError: it does not; the message names it.
-    """
-    blobs = [a for a in staged.values() if a.tensor.is_blob and a.tensor.source is not None]
-    if not blobs:
-        return
-    users = blob_users(model)
-    places: dict[tuple[Location | None, str], str] = {}
-    for a in blobs:
-        constant = a.tensor.constant
-        key = _place(places, typing.cast(Source, a.tensor.source), constant.text), constant.blob_offset
-        for other in users.get(key, ()):
-            if other not in staged:
-                words = f"{a.tensor.name}: expected new values for {other} too, which is the same blob, got none"
-                raise ValueError(words)
-            if staged[other].data != a.data:
-                words = f"{a.tensor.name}: expected equal values for {other}, which is the same blob, got others"
-                raise ValueError(words)
-
-
-def blob_users(model: Model) -> dict[tuple[str, int], list[str]]:
-    """Return the weights, and parts of compressed ones, of each blob: (real path, metadata offset) -> names."""
-    places: dict[tuple[Location | None, str], str] = {}
-    names = {id(t.constant): t.name for t in model.values() if t.constant is not None}
-    users: dict[tuple[str, int], list[str]] = {}
-    for source, program in model.scans:
-        for c in program.scan.constants:
-            if c.storage == _codec.BLOB:
-                name = names.get(id(c)) or program.part_names.get(id(c)) or program.path(c.op, c)
-                users.setdefault((_place(places, source, c.text), c.blob_offset), []).append(name)
-    return users
-
-
-def _place(places: dict[tuple[Location | None, str], str], source: Source, text: str) -> str:
-    """Return the real path of a weight file; an unresolvable reference equals no other."""
-    key = (source.directory, text)
-    if key not in places:
-        try:
-            places[key] = resolve(*key).real()
-        except ResolveError:
-            places[key] = text
-    return places[key]

@@ -11,6 +11,7 @@ import numpy as np
 from .. import _codec
 from ..arguments import require_flags
 from ..blobs.reader import BlobReader
+from ..closeness import hint
 from ..dtypes import BY_BLOB_CODE
 from ..errors import MilblobError, UnsupportedError
 from ..program.scan import Program
@@ -106,15 +107,39 @@ class Model(MappingABC[str, Tensor]):
     # ---------------------------------------------------------------------------------------------------------- mapping
 
     def __getitem__(self, name: str) -> Tensor:
+        found = self.lookup(name)
+        if found is None:
+            raise KeyError(self.unknown(name))
+        return found
+
+    def lookup(self, name: str) -> Tensor | None:
+        """Return the tensor of a name, or None; for milblob's own modules.
+
+        Raises:
+            KeyError: several could be meant.
+        """
         found = self.tensors.get(name)
         if found is not None:
             return found
         candidates = self._by_short_name().get(name, [])
-        if len(candidates) == 1:
-            return self.tensors[candidates[0]]
-        if candidates:
+        if len(candidates) > 1:
             raise KeyError(f"tensor: expected one of {', '.join(candidates[:8])}, got the ambiguous {name!r}")
-        raise KeyError(name)
+        return self.tensors[candidates[0]] if candidates else None
+
+    def unknown(self, name: object) -> str:
+        """Return the message about a name that no tensor has: which are like it; for milblob's own modules."""
+        where = self.path or "the model"
+        if isinstance(self.tensors, _Records):
+            end = f"#0 to #{len(self) - 1}" if len(self) else "none, in a file without records"
+            return f"tensor: expected {end} in {where}, got {name!r:.200}"
+        end = hint(name, self.tensors) if isinstance(name, str) else ""
+        return f"tensor: expected a name in {where}, got {name!r:.200}{end}"
+
+    def get(self, name: Any, default: Any = None) -> Any:  # the inherited one would make the message each time
+        """Return the tensor of a name, or `default`."""
+        if name not in self:
+            return default
+        return self[name]
 
     def _by_short_name(self) -> dict[str, list[str]]:
         """Map every tail of a prefixed name: "model0/main/w" can also be looked up as "main/w" and "w"."""

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from .. import _codec
 from ..dtypes import DType
 from ..errors import ProgramError, UnsupportedError
+from ..values.tensorvalue import pack_tensor
 from .scan import Program
-from .splice import Edit
+from .splice import Edit, splice
 
 # Field numbers of MIL.proto and Model.proto; schema.py has their names.
 _VALUE_TYPE, _VALUE_IMMEDIATE, _VALUE_BLOB = 2, 3, 5
@@ -299,13 +300,83 @@ def removed_operation(buffer: _codec.Buffer, op: _codec.Op) -> Edit:
     Raises:
         UnsupportedError: its field is not encoded minimally, which no known writer does.
     """
+    start = _start_of(buffer, op)
+    return Edit(start, sum(op.message) - start, b"")
+
+
+def followed_operation(buffer: _codec.Buffer, op: _codec.Op, inside: Iterable[Edit], new: Iterable[bytes]) -> Edit:
+    """Put new operations behind one of a block.
+
+    Args:
+        buffer: what was scanned.
+        op: a row of the scan.
+        inside: edits inside that operation; this edit replaces them.
+        new: serialized operations.
+
+    Raises:
+        UnsupportedError: as `removed_operation`.
+    """
+    start = _start_of(buffer, op)
+    own = splice(buffer, op.message, combined(inside)).tobytes()
+    data = b"".join(field(_BLOCK_OPERATIONS, message) for message in (own, *new))
+    return Edit(start, sum(op.message) - start, data)
+
+
+def copied_constant(
+    buffer: _codec.Buffer,
+    constant: _codec.Constant,
+    name: str,
+    *,
+    reference: tuple[str, int] | None = None,
+    tensor: Any = None,
+) -> bytes:
+    """Return a copy of a `const` operation, serialized, with another name and other values of the same type.
+
+    Args:
+        buffer: what was scanned.
+        constant: the operation's `val`.
+        name: of the new operation and of its output.
+        reference, tensor: the values, as for `value_edit`.
+
+    Raises:
+        ProgramError: the constant is no `val` of a const operation.
+    """
+    op = constant.op
+    if op is None or op.type != "const" or constant.key != "val" or op.output_count != 1:
+        raise ProgramError(f"constant: expected a const operation of its own, got {op.type if op else 'none'}")
+    edits = [value_edit(buffer, constant, reference=reference, tensor=tensor)]
+    for entry in fields_of(buffer, op.message):
+        if entry.number == _OPERATION_OUTPUTS and entry.wire == _BYTES:
+            edits.append(text_edit(buffer, entry.span, 1, name))
+        elif entry.number == ATTRIBUTES and entry.wire == _BYTES and key_of(buffer, entry) == "name":
+            value = immediate_value(tensor_type(DType.STRING, ()), pack_tensor(name))
+            edits.append(_payload_edit(entry, field(1, "name") + field(2, value)))
+    return splice(buffer, op.message, combined(edits)).tobytes()
+
+
+def reading_edit(buffer: _codec.Buffer, reading: _codec.Constant, name: str) -> Edit | None:
+    """Make an input of an operation read another name.
+
+    Args:
+        buffer: what was scanned.
+        reading: a row of `Program.readers` that is no output of a block.
+    """
+    return text_edit(buffer, reading.value, 1, name)
+
+
+def _start_of(buffer: _codec.Buffer, op: _codec.Op) -> int:
+    """Return where the field of an operation begins.
+
+    Raises:
+        UnsupportedError: it is not encoded minimally.
+    """
     offset, nbytes = op.message
     head = field(_BLOCK_OPERATIONS, b"")[:-1] + varint(nbytes)
     start = offset - len(head)
     if start < 0 or bytes(memoryview(buffer)[start:offset]) != head:
         words = f"operation {op.name!r}: expected its length in {len(head) - 1} bytes behind its tag, got another form"
         raise UnsupportedError(words, offset=offset, file=buffer.name)
-    return Edit(start, len(head) + nbytes, b"")
+    return start
 
 
 def function_edits(

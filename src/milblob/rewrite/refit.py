@@ -2,97 +2,26 @@
 
 import contextlib
 import os
-import stat
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from .. import _codec
-from ..arguments import Names, names_in, require, require_calls, require_flags
-from ..dtypes import DType
-from ..errors import MilblobError, UnsupportedError
+from ..arguments import Names, require, require_calls, require_flags
+from ..errors import UnsupportedError
 from ..formats.archive import is_archive, kind
-from ..model.editable import Assignment, EditableModel, assignment_of, require_fit, require_unshared
+from ..model.editable import EditableModel
 from ..model.model import Model
 from ..model.replaceable import require_replaceable
-from ..model.tensor import Tensor
 from ..progress import Counter, Progress
 from ..selection import Select, selector
-from ..storage import paths, pending
-from ..storage.output import NewDirectory, whole_file
-from ..values.cast import CastCounts
-from .copying import copy_entry, copy_tree
+from .refit_pairs import How, pair
+from .refit_plan import Plan
+from .refit_problems import ERRORS
+from .refit_report import RefitReport, Refitted
+from .refit_write import FileChange, copied, write_in_place
 
-_MAX_PROBLEMS = 20
-
-
-class Refitted(NamedTuple):
-    """One weight that gets new values.
-
-    Attributes:
-        name: of the tensor in the model.
-        given: name in the weights that were given; of an assignment, the same name.
-        dtype, shape: of the tensor.
-        nbytes: as stored.
-        given_dtype: of the given values; differs from `dtype` if they were cast.
-        counts: the cast's counts.
-        file: path of the file that holds the values.
-        in_place: whether the bytes are changed in place; otherwise the model file is rewritten.
-    """
-
-    name: str
-    given: str
-    dtype: DType
-    shape: tuple[int, ...]
-    nbytes: int
-    given_dtype: DType
-    counts: CastCounts
-    file: str
-    in_place: bool
-
-
-class RefitReport(NamedTuple):
-    """What a refit changes, or changed.
-
-    Attributes:
-        source, output: paths; equal for a change in place.
-        changes: one row per weight, in the order of the weights that were given.
-        done: False for a dry run.
-        unused: names in the weights that were given of which nothing was taken, as the mapping or `select` says.
-        constant: with a base: weights that do not follow from it, because all their elements are equal, or integers.
-        left: with a base: weights that stay as they are, as `leave` says.
-    """
-
-    source: str
-    output: str
-    changes: list[Refitted]
-    done: bool
-    unused: tuple[str, ...] = ()
-    constant: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all changed weights, as stored."""
-        return sum(change.nbytes for change in self.changes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON can hold it."""
-        rows = []
-        for c in self.changes:
-            row = {"name": c.name, "given": c.given, "dtype": str(c.dtype), "shape": list(c.shape), "nbytes": c.nbytes}
-            row |= {"file": c.file, "in_place": c.in_place, "cast_from": None}
-            if c.given_dtype is not c.dtype:
-                row |= {"cast_from": str(c.given_dtype), **c.counts._asdict()}
-            rows.append(row)
-        document = {"source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes}
-        names = {"unused": list(self.unused), "constant": list(self.constant), "left": list(self.left)}
-        return {**document, "tensors": rows, **names}
-
-    def without(self, given: Mapping[str, Any]) -> "RefitReport":
-        """Note which of the weights that were given are not used."""
-        used = {change.given for change in self.changes}
-        return self._replace(unused=tuple(name for name in given if name not in used))
+__all__ = ["RefitReport", "Refitted", "refit"]
 
 
 def refit(
@@ -104,6 +33,7 @@ def refit(
     mapping: Mapping[str, Names] | None = None,
     cast: bool = False,
     overflow: str = "error",
+    unshare: bool = False,
     select: Select = None,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
@@ -123,9 +53,12 @@ def refit(
             out, checked against the present values, and done with `weights`, casts included (docs/fine-tuning.md).
         leave: with `base`: weights of the model that may stay as they are although nothing is known about them.
         mapping: name in `weights` -> name in the model, where they differ; None leaves one out. A list of names gives
-            several weights the same values, as all weights of one blob need them.
+            several weights the same values. "WEIGHT@OPERATION" stands for the weight where that operation reads it
+            (its first output, or OPERATION.PARAMETER). Several arrays for one weight must be equal, unless `unshare`.
         cast: convert floats to floats (round to nearest even) and integers to integers (every element is checked).
         overflow: what a cast does with a finite number that is too large: "error", "inf" or "clamp".
+        unshare: where weights that are stored once get different values, store them apart: new records in the weight
+            file, and new constants where operations read one constant. Without it, that is an error.
         select: glob, several, or a function of a name in the model: the weights that change; others are left out.
         output: write a copy of the model with the new values there, whole or not at all; `path` stays as it is.
         force: replace what is at `output`: a file, or a model.
@@ -144,79 +77,103 @@ def refit(
         FileExistsError: `output` exists, and `force` is False or it is something else.
     """
     source = os.fsdecode(os.fspath(path))
-    require_flags(cast=cast, force=force, dry_run=dry_run)
+    require_flags(cast=cast, unshare=unshare, force=force, dry_run=dry_run)
     require_calls(progress=progress)
     require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
-    how = _How(mapping or {}, cast, overflow, selector(select), progress)
+    how = How(mapping or {}, cast, overflow, selector(select), progress, unshare)
+    target = source if output is None else os.fsdecode(os.fspath(output))
     with contextlib.ExitStack() as stack:
         given = _arrays(weights, stack, max_nbytes)
         if base is not None:
             from .from_base import rebase
 
             is_left = selector(leave) if leave is not None else lambda _: False
-            found = rebase(source, given, _arrays(base, stack, max_nbytes), how.mapping, how.is_selected, is_left)
+            old = _arrays(base, stack, max_nbytes)
+            found = rebase(source, given, old, how.mapping, how.is_selected, is_left, unshare)
             report = refit(
-                source, found.arrays, mapping=found.mapping, cast=True, overflow=overflow, select=select,
-                output=output, force=force, dry_run=dry_run, progress=progress,
+                source, found.arrays, mapping=found.mapping, cast=True, overflow=overflow, unshare=unshare,
+                select=select, output=output, force=force, dry_run=dry_run, progress=progress,
             )  # fmt: skip
             return report._replace(unused=found.unused, constant=found.constant, left=found.left)
         if leave is not None:
             raise ValueError("leave: expected a base too, got none")
         if is_archive(source):
+            _refuse_for_archives(unshare=unshare)
             report = kind().refit(
                 source, given, mapping=how.mapping, cast=cast, overflow=overflow,
                 select=how.is_selected, progress=progress,
-                output=None if output is None else os.fsdecode(os.fspath(output)), force=force, dry_run=dry_run,
+                output=None if output is None else target, force=force, dry_run=dry_run,
                 max_nbytes=max_nbytes,
             )  # fmt: skip
             return typing.cast(RefitReport, report)
         if output is None and not dry_run:
             with EditableModel(source, constants=True, stored=True) as model:
-                return _write(model, given, how, source).without(given)
-        target = source if output is None else os.fsdecode(os.fspath(output))
+                plan = Plan(model, pair(model, given, how), how)
+                with _all_problems(plan):
+                    write_in_place(model, plan.changes, _counter(how, plan.changes))
+                return _report(plan, source, source, True).without(given)
         with Model(source, constants=True, stored=True) as unchanged:
             if output is not None:
                 _require_output(unchanged, source, target, force)
-            is_directory = unchanged.package.is_directory
-            staged = _pair(unchanged, given, how, only_check=not dry_run)
+            plan = Plan(unchanged, pair(unchanged, given, how), how)
             if dry_run:
-                require_unshared(unchanged, staged)
-                return _report(staged, source, target, False).without(given)
-        with _copied(source, is_directory, target, force) as copy:
-            with EditableModel(copy, constants=True, stored=True, locked=True) as model:
-                report = _write(model, given, how, source)
-            moved = [change._replace(file=target + change.file[len(copy) :]) for change in report.changes]
-        return report._replace(output=target, changes=moved).without(given)
+                plan.check()
+                return _report(plan, source, target, False).without(given)
+            with (
+                _all_problems(plan),
+                copied(
+                    source, unchanged.package.is_directory, target, force, plan.changes, _counter(how, plan.changes)
+                ) as copy,
+                Model(copy, constants=True, stored=True),  # whatever it holds can be opened
+            ):
+                pass
+            report = _report(plan, source, target, True).without(given)
+            root = os.path.abspath(source)
+            return report._replace(changes=[c._replace(file=_moved(c.file, root, target)) for c in report.changes])
 
 
-class _How(NamedTuple):
-    """The options of `refit` that decide which array goes where, and how it is converted."""
-
-    mapping: Mapping[str, Names]
-    can_cast: bool
-    overflow: str
-    is_selected: Callable[[str], bool]
-    progress: Progress | None
+def _moved(file: str, source: str, target: str) -> str:
+    """Return the place of a file of the source in the copy."""
+    inside = os.path.relpath(os.path.abspath(file), source)
+    return target if inside == "." else os.path.join(target, inside)
 
 
-def _write(model: EditableModel, given: Mapping[str, Any], how: _How, source: str) -> RefitReport:
-    staged = _pair(model, given, how)
-    for assignment in staged.values():
-        model.stage(assignment)
-    report = _report(staged, source, source, True)
-    model.write_assigned(Counter(how.progress, (assignment.tensor for assignment in staged.values())))
-    return report
+def _refuse_for_archives(**options: object) -> None:
+    """Refuse options that concern Programs.
+
+    Raises:
+        ValueError.
+    """
+    for name, value in options.items():
+        if value not in (None, False):
+            raise ValueError(f"{name}: expected none for an archive of TVM, got {value!r}")
 
 
-def _report(staged: Mapping[str, Assignment], source: str, output: str, done: bool) -> RefitReport:
-    anew = {id(a.mapping) for a in staged.values() if not a.is_in_place}
-    changes = [
-        Refitted(
-            a.tensor.name, a.given, a.tensor.mil_dtype, a.values.shape, len(a.data), a.given_dtype, a.counts,
-            str(a.mapping.name), id(a.mapping) not in anew,
-        )
-        for a in staged.values()
-    ]  # fmt: skip
+def _counter(how: How, changes: list[FileChange]) -> Counter:
+    return Counter(how.progress, (write.tensor for change in changes for write in change.writes))
+
+
+@contextlib.contextmanager
+def _all_problems(plan: Plan) -> Iterator[None]:
+    """If new bytes cannot be made while they are written, look for the other problems too. Nothing has changed then."""
+    try:
+        yield
+    except ERRORS:
+        plan.check()
+        raise
+
+
+def _report(plan: Plan, source: str, output: str, done: bool) -> RefitReport:
+    changes = []
+    for item in plan.items:
+        tensor = item.tensor
+        file = tensor.file or source
+        changes.append(
+            Refitted(
+                item.name, item.given, tensor.mil_dtype, tensor.shape, item.nbytes, item.given_dtype, item.counts,
+                file, item.is_in_place, item.unshared,
+            )
+        )  # fmt: skip
     return RefitReport(source, output, changes, done)
 
 
@@ -228,69 +185,6 @@ def _arrays(weights: Any, stack: contextlib.ExitStack, max_nbytes: int | None) -
     if not isinstance(weights, Mapping):
         raise TypeError(f"weights: expected a path or a mapping of arrays, got {type(weights).__name__}")
     return weights
-
-
-def _pair(model: Model, given: Mapping[str, Any], how: _How, only_check: bool = False) -> dict[str, Assignment]:
-    """Find the tensor for every array, and check all of them before reporting any problem.
-
-    Raises:
-        The only problem itself; ValueError with all of them if there are several, or if there is nothing to do.
-    """
-    problems: list[Exception] = [
-        KeyError(f"mapping: expected names of the weights that are given, got {old!r}")
-        for old in how.mapping
-        if old not in given
-    ]
-    staged: dict[str, Assignment] = {}
-    takers: dict[str, str] = {}
-    pairs = [(old, new) for old in given for new in names_in(how.mapping.get(old, old))]
-    for old, new in pairs:
-        if not how.is_selected(new):
-            continue
-        try:
-            tensor, values = _find(model, new), given[old]
-            if tensor.name in takers:
-                if takers[tensor.name] == old:
-                    continue
-                raise ValueError(f"{tensor.name}: expected one array for it, got {takers[tensor.name]} and {old}")
-            takers[tensor.name] = old
-            require_fit(tensor, values, how.can_cast)
-            if not only_check:
-                staged[tensor.name] = assignment_of(tensor, values, old, how.can_cast, how.overflow)
-        except (KeyError, TypeError, ValueError, OverflowError, MilblobError) as error:
-            problems.append(error)
-    if len(problems) == 1:
-        raise problems[0]
-    if problems:
-        words = [str(error.args[0]) if isinstance(error, KeyError) else str(error) for error in problems]
-        words[_MAX_PROBLEMS:] = [f"and {len(words) - _MAX_PROBLEMS} more"] if len(words) > _MAX_PROBLEMS else []
-        raise ValueError(f"weights: expected all to fit, got {len(problems)} problems: {'; '.join(words)}")
-    if not takers:
-        raise ValueError("weights: expected at least one, got none")
-    return staged
-
-
-def _find(model: Model, name: str) -> Tensor:
-    """Return a tensor of a model opened with `stored=True`.
-
-    Raises:
-        KeyError: there is none. UnsupportedError: a compressed weight.
-    """
-    try:
-        return model[name]
-    except KeyError as error:
-        if error.args[0] != name:  # ambiguous
-            raise
-    for _, program in model.scans:
-        for group in program.groups:
-            full = program.part_names[id(group)]
-            if full == name or full.endswith(f"/{name}"):
-                words = f"{name}: expected a weight that is stored dense, got {group.op.type} (its parts can be set)"
-                raise UnsupportedError(words, file=model.path)
-    raise KeyError(f"weight: expected a name in {model.path}, got {name!r}")
-
-
-# --------------------------------------------------------------------------------------------------------------- copies
 
 
 def _require_output(model: Model, source: str, target: str, force: bool) -> None:
@@ -310,19 +204,3 @@ def _require_output(model: Model, source: str, target: str, force: bool) -> None
             f"output {target}: expected a model whose weights can be copied with it, got a file that refers to others"
         )
         raise UnsupportedError(words, file=source)
-
-
-@contextlib.contextmanager
-def _copied(source: str, is_directory: bool, target: str, force: bool) -> Iterator[str]:
-    """Yield the path of a copy, which is renamed to `target` on success."""
-    if not is_directory:
-        with whole_file(target, force) as name:
-            real = paths.real(source)
-            copy_entry(os.path.dirname(real), os.path.basename(real), name, least=stat.S_IWUSR)
-            pending.require_none(source)  # from a writer that died after the model was opened
-            yield name
-        return
-    with NewDirectory(target, replace=paths.is_directory(target)) as new:
-        copy_tree(source, new.name)
-        pending.require_none(source)
-        yield new.name

@@ -24,15 +24,19 @@ from .beneath import Directory, Location
 from .output import NewFile, is_named, lock, sweep, sync, sync_directory
 from .pending import (
     DIGEST_NBYTES,
+    HEAD_NBYTES,
     PATCH,
     REPLACEMENT,
     Entry,
     Journal,
+    Later,
     Pending,
+    header,
     is_staged,
     join,
     journal_name,
     model_of,
+    nbytes_of,
     pieces,
     require_none,
     staged_name,
@@ -57,7 +61,7 @@ class Patch(NamedTuple):
     Attributes:
         path: of the file, relative to the root of the model, with "/".
         offset: of the first byte.
-        data: C-contiguous buffer; held until the commit is done, never copied.
+        data: C-contiguous buffer, held until the commit is done and never copied; or a `Later`.
         written: called once the bytes are in the journal or in a changed copy; what it raises ends the commit, and
             nothing has changed.
     """
@@ -127,7 +131,7 @@ def commit(
     progress = progress or CommitProgress()
     by_path: dict[str, list[Patch]] = {}
     for patch in patches:
-        if memoryview(patch.data).nbytes:
+        if nbytes_of(patch.data):
             by_path.setdefault(patch.path, []).append(patch)
     new: list[Replacement] = list(replacements)
     with contextlib.ExitStack() as stack:
@@ -144,7 +148,7 @@ def commit(
         for path in list(by_path):
             status = os.fstat(held[path])
             for patch in by_path[path]:
-                _require_inside(path, patch.offset, memoryview(patch.data).nbytes, status.st_size)
+                _require_inside(path, patch.offset, nbytes_of(patch.data), status.st_size)
             if status.st_nlink > 1:
                 new.append(Replacement(path, _copier(held[path], by_path.pop(path))))
         if not by_path and len(new) == 1:  # one rename is atomic by itself
@@ -173,7 +177,7 @@ def commit(
 def _finish(found: Pending, held: Mapping[str, int]) -> None:
     """Apply the journal from its own bytes, since patches may be views of the bytes about to change. Then remove it."""
     try:
-        with Journal(found.path) as journal:
+        with Journal(found.path, is_ours=True) as journal:
             _apply(found.root, journal.entries, held)
         os.unlink(found.path)
         sync_directory(found.root)
@@ -285,6 +289,8 @@ def _write_journal(
     progress: CommitProgress,
     written: list[Callable[[], object]],
 ) -> None:
+    import zlib
+
     new = NewFile(found.path, force=False, locked=True)
     try:
         if hasattr(os, "fchmod"):  # readable for those who may read all changed files; writable for the owner only
@@ -292,13 +298,14 @@ def _write_journal(
             for entry in entries:
                 readers &= os.fstat(held[entry.path]).st_mode
             os.fchmod(new.fd, stat.S_IRUSR | stat.S_IWUSR | readers)
-        at = 0
+        at, crc = HEAD_NBYTES, 0
         for number, part in enumerate(pieces(base, entries)):
             write_at(new.fd, [part], at)
-            at += len(part)
-            index, is_data = divmod(number - 2, 2)  # behind the two of the header: the head and the data of each entry
+            at, crc = at + len(part), zlib.crc32(part, crc)
+            index, is_data = divmod(number - 2, 2)  # behind the two of the name: the head and the data of each entry
             if is_data and 0 <= index < len(written):
                 written[index]()
+        write_at(new.fd, [header(at, crc, len(entries))], 0)
         inode = os.fstat(new.fd).st_ino
     except BaseException:
         new.discard()
@@ -347,7 +354,8 @@ def _copier(old: int, patches: list[Patch]) -> Callable[[int], None]:
         finally:
             source.close()
         for patch in patches:
-            write_at(fd, [patch.data], patch.offset)
+            data = patch.data.make() if isinstance(patch.data, Later) else patch.data
+            write_at(fd, [data], patch.offset)
             patch.written()
 
     return write

@@ -22,7 +22,7 @@ import itertools
 import os
 import stat
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from .. import _codec
@@ -39,6 +39,7 @@ _REPLACEMENT_NBYTES = DIGEST_NBYTES + 4096  # no file system has longer names
 _MAGIC, _VERSION = b"milblob", 2
 _FIRST_COUNT = 1 << 16  # entries examined in another user's journal to see whether it concerns a path
 _HEAD = struct.Struct("<8sQII")
+HEAD_NBYTES = _HEAD.size
 _NAME = struct.Struct("<H")
 _ENTRY = struct.Struct("<BHQQQ")
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
@@ -56,8 +57,28 @@ class Pending(NamedTuple):
         return os.path.join(self.root, self.name)
 
 
+class Later:
+    """Bytes that are made when they are written, so that not all of them are in memory at once.
+
+    Attributes:
+        nbytes: how many there will be.
+        make: returns them, a C-contiguous buffer. What it raises ends the work, and nothing has changed.
+    """
+
+    __slots__ = ("make", "nbytes")
+
+    def __init__(self, nbytes: int, make: Callable[[], Any]) -> None:
+        self.nbytes = nbytes
+        self.make = make
+
+
+def nbytes_of(data: Any) -> int:
+    """Return the number of bytes of a buffer, or of a `Later`."""
+    return data.nbytes if isinstance(data, Later) else memoryview(data).nbytes
+
+
 class Entry(NamedTuple):
-    """One change of a journal, with the fields of the file format."""
+    """One change of a journal, with the fields of the file format. The data to be written may be a `Later`."""
 
     kind: int
     path: str
@@ -223,8 +244,11 @@ class Journal:
         FormatError: not a regular file, broken contents, another version.
     """
 
-    def __init__(self, path: str, *, is_whole: bool = True) -> None:
-        """Read a journal; without `is_whole`, only its first entries and no data, in bounded time."""
+    def __init__(self, path: str, *, is_whole: bool = True, is_ours: bool = False) -> None:
+        """Read a journal; without `is_whole`, only its first entries and no data, in bounded time.
+
+        With `is_ours`, this process has just written it and still holds its locks: its checksum is not computed again.
+        """
         self._path = path
         if paths.is_link(path):
             raise FormatError("journal: expected a regular file, got a symbolic link", file=path)
@@ -240,7 +264,7 @@ class Journal:
             os.close(fd)
         try:
             data = memoryview(self._mapping.live())
-            self._require_whole(data, is_whole)
+            self._require_whole(data, is_whole and not is_ours)
             self.base, entries = self._parse(data)
             self.entries = list(entries if is_whole else itertools.islice(entries, _FIRST_COUNT))
         except BaseException:
@@ -258,7 +282,7 @@ class Journal:
         self.entries = []
         self._mapping.close()
 
-    def _require_whole(self, data: memoryview, is_whole: bool) -> None:
+    def _require_whole(self, data: memoryview, is_summed: bool) -> None:
         import zlib
 
         if len(data) < _HEAD.size:
@@ -274,7 +298,7 @@ class Journal:
             raise FormatError(words, offset=len(_MAGIC), file=self._path)
         if nbytes != len(data):
             raise FormatError(f"journal: expected {nbytes} bytes, got {len(data)}", offset=8, file=self._path)
-        got = zlib.crc32(data[_HEAD.size :]) if is_whole else crc
+        got = zlib.crc32(data[_HEAD.size :]) if is_summed else crc
         if got != crc:
             words = f"journal: expected the checksum 0x{crc:08x}, got 0x{got:08x}"
             raise FormatError(words, offset=16, file=self._path)
@@ -325,22 +349,30 @@ class Journal:
             ) from None
 
 
-def pieces(base: str, entries: list[Entry]) -> Iterator[Any]:
-    """Yield the bytes of a journal in order: the header, then the entries' own buffers, not copied."""
-    import zlib
+def header(nbytes: int, crc: int, count: int) -> bytes:
+    """Return the header of a journal of so many bytes and entries; `crc` is that of what follows."""
+    return _HEAD.pack(_MAGIC + bytes([_VERSION]), nbytes, crc, count)
 
+
+def pieces(base: str, entries: list[Entry]) -> Iterator[memoryview]:
+    """Yield the bytes of a journal behind its header, in order: two pieces for the name, then two for each entry.
+
+    The second piece of an entry is its data, not copied; a `Later` is made when its turn comes.
+
+    Raises:
+        ValueError: a `Later` made another number of bytes than it said.
+    """
     name = base.encode()
-    parts: list[Any] = [_NAME.pack(len(name)) + name]
+    yield memoryview(_NAME.pack(len(name)))
+    yield memoryview(name)
     for entry in entries:
-        relative, data = entry.path.encode(), memoryview(entry.data).cast("B")
-        parts.append(_ENTRY.pack(entry.kind, len(relative), entry.file_nbytes, entry.offset, len(data)) + relative)
-        parts.append(data)
-    crc = 0
-    for part in parts:
-        crc = zlib.crc32(part, crc)
-    nbytes = _HEAD.size + sum(len(part) for part in parts)
-    yield _HEAD.pack(_MAGIC + bytes([_VERSION]), nbytes, crc, len(entries))
-    yield from parts
+        relative, nbytes = entry.path.encode(), nbytes_of(entry.data)
+        head = _ENTRY.pack(entry.kind, len(relative), entry.file_nbytes, entry.offset, nbytes)
+        yield memoryview(head + relative)
+        view = memoryview(entry.data.make() if isinstance(entry.data, Later) else entry.data)
+        if view.nbytes != nbytes:
+            raise ValueError(f"new bytes of {entry.path}: expected {nbytes}, got {view.nbytes}")
+        yield view.cast("B") if nbytes else memoryview(b"")
 
 
 # -------------------------------------------------------------------------------------------------------------- staging

@@ -11,7 +11,7 @@ from ..errors import MilblobError
 from ..formats.params import Parameter, is_lazy
 from ..progress import Counter, Progress
 from ..rewrite.destination import is_in_place
-from ..rewrite.refit import RefitReport, Refitted
+from ..rewrite.refit_report import RefitReport, Refitted
 from ..values.cast import CastCounts, cast_array, is_castable
 from .arrays import named_parameters
 from .edit import listed, require_parameters

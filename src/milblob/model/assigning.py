@@ -1,0 +1,129 @@
+"""What a tensor accepts as new values, where its stored bytes are, and how values become such bytes."""
+
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from ..dtypes import DType, as_dtype
+from ..errors import MilblobError, UnsupportedError
+from ..program.scan import Program
+from ..program.wire_edits import require_plain
+from ..storage.mapped import MappedFile
+from ..values.cast import CastCounts, cast_array, is_castable
+from ..values.tensorvalue import pack_tensor, stored_bytes
+from .package import Source
+from .places import RecordPlace
+from .tensor import Tensor
+
+_ONE_BYTE = (DType.INT8, DType.UINT8)
+
+
+class Stored(NamedTuple):
+    """Where the stored bytes of a tensor are.
+
+    Attributes:
+        mapping: the file.
+        offset, nbytes: of the elements of a record, or of the TensorValue of an immediate.
+    """
+
+    mapping: MappedFile
+    offset: int
+    nbytes: int
+
+
+def dtype_of(values: Any) -> DType:
+    """Return the dtype of an array or of a tensor."""
+    own = getattr(values, "mil_dtype", None)
+    return own if own is not None else as_dtype(np.asarray(values).dtype)
+
+
+def shape_of(values: Any) -> tuple[int, ...]:
+    """Return the shape of an array or of a tensor."""
+    return tuple(values.shape if hasattr(values, "shape") else np.shape(values))
+
+
+def require_editable(tensor: Tensor) -> None:
+    """Refuse a tensor whose stored bytes cannot be replaced.
+
+    Raises:
+        UnsupportedError: an immediate of MIL text, or in a Program that protobuf had to put together.
+        As looking up the tensor's record.
+    """
+    place, source = tensor.stored_place, tensor.source
+    if isinstance(place, RecordPlace):
+        with place.naming():
+            place.record()
+    elif source is not None and source.is_text:
+        words = f"{tensor.name}: expected a value in a weight file, got one in MIL text, which is not edited"
+        raise UnsupportedError(words, file=source.mapping.name)
+    else:
+        require_plain(cast(Program, tensor.program), cast(Source, source).mapping.live())
+
+
+def require_shape(tensor: Tensor, values: Any) -> None:
+    """Refuse values of another shape.
+
+    Raises:
+        ValueError.
+    """
+    shape = shape_of(values)
+    if shape != tensor.shape:
+        raise ValueError(f"{tensor.name}: expected shape {tensor.shape}, got {shape}")
+
+
+def is_fitting(dtype: DType, own: DType, can_cast: bool) -> bool:
+    """Whether elements of dtype `own` can be given to a tensor; sub-byte ones may come one per byte."""
+    return own is dtype or (dtype.is_sub_byte and own in _ONE_BYTE) or (can_cast and is_castable(own, dtype))
+
+
+def require_fit(tensor: Tensor, values: Any) -> None:
+    """Refuse values that cannot become those of a tensor as they are; does not look at their elements.
+
+    Raises:
+        UnsupportedError: a compressed weight. TypeError: another dtype. ValueError: another shape.
+        As `require_editable`.
+    """
+    if tensor.compression:
+        words = f"{tensor.name}: expected a weight that is stored dense, got {tensor.op}"
+        raise UnsupportedError(f"{words} (its parts can be set: stored=True)")
+    own = dtype_of(values)
+    if not is_fitting(tensor.mil_dtype, own, False):
+        raise TypeError(f"{tensor.name}: expected elements of {tensor.mil_dtype}, got {own}")
+    require_shape(tensor, values)
+    require_editable(tensor)
+
+
+def stored_of(tensor: Tensor) -> Stored:
+    """Return where the stored bytes of a tensor are, one that is `require_editable`."""
+    place = tensor.stored_place
+    if isinstance(place, RecordPlace):
+        reader, record = place.record()
+        return Stored(reader.mapping, record.data_offset, record.nbytes)
+    return Stored(cast(Source, tensor.source).mapping, *tensor.constant.payload)
+
+
+def encode(
+    tensor: Tensor, values: Any, *, can_cast: bool = False, overflow: str = "error"
+) -> tuple[Any, np.ndarray[Any, Any], CastCounts]:
+    """Return the stored bytes of new values: elements, or a TensorValue; the values themselves; and a cast's counts.
+
+    Args:
+        values: array, or a tensor, which is read; known to fit.
+        can_cast, overflow: as `refit`.
+
+    Raises:
+        OverflowError, TypeError, ValueError: an element outside the dtype; the message names the tensor.
+        As reading `values`.
+    """
+    dtype, counts = tensor.mil_dtype, CastCounts()
+    array = values.read() if hasattr(values, "mil_dtype") else np.asarray(values)
+    try:
+        if can_cast and dtype_of(values) is not dtype:
+            array, counts = cast_array(array, dtype, overflow=overflow)
+        data: Any = stored_bytes(array, dtype) if tensor.is_blob else memoryview(pack_tensor(array, dtype))
+    except MilblobError:
+        raise
+    except (OverflowError, TypeError, ValueError) as error:
+        kind = next(kind for kind in (OverflowError, TypeError, ValueError) if isinstance(error, kind))
+        raise kind(f"{tensor.name}: {error}") from None
+    return data, array, counts

@@ -1,0 +1,229 @@
+"""Which array goes to which weight of a model: names found, dtypes and shapes checked, no element looked at."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from .. import _codec
+from ..arguments import Names, names_in
+from ..closeness import hint
+from ..dtypes import DType
+from ..errors import UnsupportedError
+from ..model.assigning import dtype_of, is_fitting, require_editable, require_shape
+from ..model.model import Model
+from ..model.tensor import Tensor, make_tensor
+from ..program.scan import Program, reading_op
+from ..progress import Progress
+from ..values.cast import CastCounts, is_castable
+from .refit_problems import ERRORS, Problems
+
+Row = _codec.Constant
+_MAX_READERS = 8
+_MATCH = "`milblob match` finds which weight an array is for"
+_CAST = "add --cast (cast=True)"
+_PARTS = "its parts can be set: milblob ls --stored"
+
+
+class How(NamedTuple):
+    """The options of `refit` that decide which array goes where, and how it is converted."""
+
+    mapping: Mapping[str, Names]
+    can_cast: bool
+    overflow: str
+    is_selected: Callable[[str], bool]
+    progress: Progress | None
+    unshare: bool = False
+
+
+@dataclasses.dataclass(eq=False)
+class Item:
+    """One array for one weight, or for some of the operations that read it.
+
+    Attributes:
+        given: name of the array.
+        values: an array, or a tensor that has not been read.
+        tensor: the weight; of a compressed one, its dense form.
+        rows: where the weight is read, if the array is for some of its readers only; None for all.
+        target: the weight as the user named it.
+        counts: what happened in a cast, once it is done.
+        name: of the tensor that has the values in the result.
+        nbytes: of its new stored bytes.
+        is_in_place, unshared: as in `Refitted`.
+    """
+
+    given: str
+    values: Any
+    tensor: Tensor
+    rows: tuple[Row, ...] | None
+    target: str
+    counts: CastCounts = dataclasses.field(default_factory=CastCounts)
+    name: str = ""
+    nbytes: int = 0
+    is_in_place: bool = True
+    unshared: str = ""
+
+    def __post_init__(self) -> None:
+        self.name = self.tensor.name
+        self.given_dtype = dtype_of(self.values)
+
+
+def pair(model: Model, given: Mapping[str, Any], how: How) -> list[Item]:
+    """Find the weight for every array, and check all of them before reporting any problem.
+
+    Args:
+        model: opened with `constants=True, stored=True`.
+        given: name -> array, or tensor not yet read.
+
+    Raises:
+        The only problem itself; ValueError with all of them if there are several, or if there is nothing to do.
+    """
+    problems, items = Problems(), []
+    for old in how.mapping:
+        if old not in given:
+            problems.add(KeyError(f"mapping: expected names of the weights that are given, got {old!r}"))
+    seen: set[tuple[str, str]] = set()
+    unknown: list[tuple[str, str, KeyError]] = []
+    for old in given:
+        for new in names_in(how.mapping.get(old, old)):
+            if (old, new) in seen:
+                continue
+            seen.add((old, new))
+            try:
+                tensor, rows = find(model, new)
+                if how.is_selected(new) or (rows is not None and how.is_selected(tensor.name)):
+                    items.append(Item(old, given[old], tensor, rows, new))
+            except KeyError as error:
+                if how.is_selected(new):
+                    unknown.append((old, new, error))
+            except ERRORS as error:
+                if how.is_selected(new):
+                    problems.add(error)
+    for old, new, cause in unknown:
+        end = hint(new, _weights(model)) if len(unknown) == 1 and not cause.args[0] else ""
+        words = cause.args[0] or f"weight: expected a name in {model.path}, got {new!r:.200}{end}"
+        problems.add_kind(f"arrays with names that {model.path} lacks", _MATCH, old, KeyError(words))
+    for item in items:
+        try:
+            _require_fit(item, how, problems)
+        except ERRORS as error:
+            problems.add(error)
+    problems.raise_any()
+    if not items:
+        raise ValueError("weights: expected at least one, got none")
+    return items
+
+
+def _require_fit(item: Item, how: How, problems: Problems) -> None:
+    tensor, dtype, own = item.tensor, item.tensor.mil_dtype, item.given_dtype
+    if tensor.chain is not None:
+        error: Exception = UnsupportedError(f"{tensor.name}: expected a weight that is stored dense, got {tensor.op}")
+        problems.add_kind("arrays for compressed weights", _PARTS, item.given, error)
+        return
+    if not is_fitting(dtype, own, how.can_cast):
+        if not how.can_cast and is_castable(own, dtype):
+            error = TypeError(f"{tensor.name}: expected elements of {dtype}, got {own}")
+            problems.add_kind(f"{own} arrays for {dtype} weights", _CAST, item.given, error)
+        else:
+            wanted = f"{dtype}, or that can become it" if how.can_cast else dtype
+            problems.add(TypeError(f"{tensor.name}: expected elements of {wanted}, got {own}"))
+        return
+    require_shape(tensor, item.values)
+    require_editable(tensor)
+
+
+# ---------------------------------------------------------------------------------------------------------------- names
+
+
+def find(model: Model, name: str) -> tuple[Tensor, tuple[Row, ...] | None]:
+    """Return the weight of a name; of WEIGHT@OPERATION also where that operation reads it.
+
+    OPERATION is the operation's first output, as `milblob show WEIGHT` prints it, or OPERATION.PARAMETER.
+
+    Raises:
+        KeyError: there is none; with a message only where that says more than the name. UnsupportedError: a part of a
+            chain that is computed.
+    """
+    try:
+        return _weight(model, name), None
+    except KeyError as error:
+        head, separator, operation = name.rpartition("@")
+        if not (separator and head and operation):
+            raise
+        try:
+            tensor = _weight(model, head)
+        except KeyError:
+            raise error from None
+    return tensor, _reading(tensor, operation)
+
+
+def _weight(model: Model, name: str) -> Tensor:
+    found = model.lookup(name)
+    if found is not None:
+        return found
+    for source, program in model.scans:
+        for group in program.groups:
+            full = program.part_names[id(group)]
+            if full == name or full.endswith(f"/{name}"):
+                if not _is_end(program, group.op):
+                    words = f"{name}: expected a weight, got {group.op.type} inside a chain (its parts can be set)"
+                    raise UnsupportedError(words, file=model.path)
+                return make_tensor(model.package, source, program, full, group)
+    raise KeyError("")
+
+
+def _weights(model: Model) -> Iterator[str]:
+    """Yield the names of what an array can be for, compressed weights among them."""
+    yield from (name for name, tensor in model.items() if tensor.mil_dtype is not DType.STRING)
+    for _, program in model.scans:
+        yield from (program.part_names[id(group)] for group in program.groups)
+
+
+def _is_end(program: Program, op: _codec.Op) -> bool:
+    """Whether something but a constexpr operation reads what an operation computes, or nothing does."""
+    readers = [reading_op(row) for row in program.readers().get((op.block, op.name), ())]
+    return op.output_count == 1 and (
+        not readers or any(reader is None or not reader.type.startswith("constexpr_") for reader in readers)
+    )
+
+
+def _reading(tensor: Tensor, operation: str) -> tuple[Row, ...]:
+    rows = tuple(row for row in readers_of(tensor) if operation in _names_of(row))
+    ops = {op.message for row in rows if (op := reading_op(row)) is not None}
+    if len(ops) != 1:
+        words = f"one of {described(tensor)}" if not rows else "the name of one operation"
+        raise KeyError(f"operation that reads {tensor.name}: expected {words}, got {operation!r}")
+    return rows
+
+
+def readers_of(tensor: Tensor) -> list[Row]:
+    """Return where a weight is read by name; nothing for a value that stands inside the operation that uses it."""
+    constant, op = tensor.constant, tensor.op_row
+    if op is None or tensor.program is None:
+        return []
+    if constant is not None and not (constant.key == "val" and op.type == "const"):
+        return []
+    return tensor.program.readers().get((op.block, op.name), [])
+
+
+def _names_of(row: Row) -> Iterator[str]:
+    op = reading_op(row)
+    if op is not None:
+        yield op.name
+        yield f"{op.name}.{row.key}"
+
+
+def described(tensor: Tensor) -> str:
+    """Say which operations read a weight, as they can be named."""
+    found = []
+    for row in readers_of(tensor):
+        op = reading_op(row)
+        found.append("an output of its block" if op is None else f"{op.name} ({op.type}, {row.key})")
+    more = f" and {len(found) - _MAX_READERS} more" if len(found) > _MAX_READERS else ""
+    return f"{', '.join(found[:_MAX_READERS])}{more}" if found else "none"
+
+
+def read(values: Any) -> np.ndarray[Any, Any]:
+    """Return the values of an array, or of a tensor that is not read yet."""
+    return cast("np.ndarray[Any, Any]", values.read() if hasattr(values, "mil_dtype") else np.asarray(values))

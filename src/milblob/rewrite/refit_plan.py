@@ -1,0 +1,336 @@
+"""From arrays and weights to changes of files: what each stored constant is to hold, and which can no longer be one.
+
+coremltools stores equal values once: several operations read one constant, several constants are one record. New values
+that differ need constants and records of their own.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from .. import _codec
+from ..blobs.appended import Appended
+from ..errors import FormatError
+from ..model.assigning import encode, stored_of
+from ..model.digest import hash_bytes
+from ..model.model import Model
+from ..model.places import RecordPlace
+from ..model.sharing import User, record_users
+from ..model.tensor import Tensor
+from ..program import wire_edits
+from ..program.scan import Program
+from ..program.splice import Edit
+from ..storage import paths
+from ..storage.mapped import MappedFile
+from .refit_pairs import How, Item, Row, described, readers_of
+from .refit_problems import ERRORS, Problems
+from .refit_write import FileChange, Write
+
+_UNSHARE = "unshare=True (--unshare)"
+
+
+class Content:
+    """New stored bytes, and the items that they come from.
+
+    Attributes:
+        tensor: a constant that is stored as such bytes.
+        items: the arrays that they are made of.
+    """
+
+    def __init__(self, tensor: Tensor, items: list[Item], make: Callable[[], Any]) -> None:
+        self.tensor, self.items = tensor, items
+        self._make = make
+        self._digest = ""
+        self._data: Any = None
+
+    def make(self) -> Any:
+        """Return the bytes; those of values in a Program are kept, because their number is needed first."""
+        if self._data is not None:
+            return self._data
+        data = self._make()
+        if not self.tensor.is_blob:
+            self._data = data
+        return data
+
+    def is_same(self, other: "Content") -> bool:
+        """Whether two have the same bytes."""
+        own, theirs = self.items, other.items
+        if self is other or (self.is_dense and other.is_dense and own[0].values is theirs[0].values):
+            return True
+        return self._hash() == other._hash()
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the bytes are the values of one array, and not a part of a compressed weight."""
+        return self.items[0].tensor is self.tensor
+
+    def _hash(self) -> str:
+        if not self._digest:
+            self._digest = hash_bytes(memoryview(self.make()))
+        return self._digest
+
+
+class Plan:
+    """What a refit does to the files of a model; nothing is written.
+
+    Attributes:
+        items: the arrays and the weights that they are for.
+        changes: of each file.
+    """
+
+    def __init__(self, model: Model, items: list[Item], how: How) -> None:
+        """Plan, and find problems of every weight before any is raised.
+
+        Raises:
+            As `refit`, one problem or a ValueError that lists them.
+        """
+        self.items = items
+        self._model, self._how = model, how
+        self._contents: dict[str, Content] = {}
+        self._files: dict[str, FileChange] = {}
+        self._new: dict[tuple[int, tuple[int, int]], tuple[Tensor, list[bytes]]] = {}
+        self._names: set[str] = set()
+        problems = Problems()
+        by_tensor: dict[str, list[Item]] = {}
+        for item in items:
+            by_tensor.setdefault(item.tensor.name, []).append(item)
+        for group in by_tensor.values():
+            try:
+                self._add_dense(group)
+            except ERRORS as error:
+                problems.add(error)
+        self._add_records(problems)
+        for content in self._contents.values():
+            try:
+                self._add_write(content.tensor, content)
+            except ERRORS as error:
+                problems.add(error)
+        problems.raise_any()
+        self._add_operations()
+        self.changes = list(self._files.values())
+        for change in self.changes:
+            _require_apart(change)
+
+    def check(self) -> None:
+        """Make all new bytes, one weight at a time, and keep none.
+
+        Raises:
+            What does not fit: one problem, or a ValueError that lists them.
+        """
+        problems, seen = Problems(), set[int]()
+        for change in self.changes:
+            for write in change.writes:
+                try:
+                    write.make()
+                except ERRORS as error:
+                    if id(error) not in seen:  # one weight may have several parts
+                        seen.add(id(error))
+                        problems.add(error)
+        problems.raise_any()
+
+    # ------------------------------------------------------------------------------------------------- stored constants
+
+    def _content(self, tensor: Tensor, item: Item) -> Content:
+        how = self._how
+
+        def make() -> Any:
+            data, _, item.counts = encode(tensor, item.values, can_cast=how.can_cast, overflow=how.overflow)
+            return data
+
+        return Content(tensor, [item], make)
+
+    def _add_dense(self, items: list[Item]) -> None:
+        """Set a constant, and find out which of its readers need another one."""
+        tensor = items[0].tensor
+        classes: list[Content] = []
+        for item in items:
+            content = self._content(tensor, item)
+            same = next((other for other in classes if other.is_same(content)), None)
+            if same is None:
+                classes.append(content)
+            else:
+                same.items.append(item)
+        readers = readers_of(tensor)
+        whole = [c for c in classes if any(item.rows is None for item in c.items)]
+        taken: dict[tuple[int, int], Content] = {}
+        for content in classes:
+            for row in (row for item in content.items for row in item.rows or ()):
+                if not taken.setdefault(row.value, content).is_same(content):
+                    words = f"one array for {described(tensor)}, got {_given([taken[row.value], content])}"
+                    raise ValueError(f"{tensor.name}: expected {words}")
+        left = [row for row in readers if row.value not in taken]
+        if len(classes) == 1 and (whole or not left):
+            self._contents[tensor.name] = classes[0]
+            return
+        self._require_unshare(tensor, classes, whole, left)
+        if whole and not left:
+            words = f"an operation to read {whole[0].items[0].given}, got another array for each: {described(tensor)}"
+            raise ValueError(f"{tensor.name}: expected {words}")
+        main = whole[0] if whole else None if left else classes[0]
+        if main is not None:
+            self._contents[tensor.name] = main
+        for content in classes:
+            rows = [row for row in readers if row.value in taken and taken[row.value] is content]
+            if content is not main and rows:
+                self._add_constant(content, rows)
+
+    def _require_unshare(self, tensor: Tensor, classes: list[Content], whole: list[Content], left: list[Row]) -> None:
+        """Refuse what needs several constants, unless that is allowed and it is known which is for what.
+
+        Raises:
+            ValueError.
+        """
+        if not self._how.unshare:
+            if len(classes) == 1:
+                words = f"an array for all that read it, {described(tensor)}, got one for some of them"
+            else:
+                words = f"equal arrays for it, got different ones: {_given(classes)}"
+            raise ValueError(f"{tensor.name}: expected {words}; {_UNSHARE} makes a constant of its own for each")
+        if len(whole) > 1:
+            words = f"to know which operation reads which of {_given(whole)}; map each to {tensor.name}@OPERATION"
+            raise ValueError(f"{tensor.name}: expected {words}, which is read by {described(tensor)}")
+
+    # ---------------------------------------------------------------------------------------------------------- records
+
+    def _add_records(self, problems: Problems) -> None:
+        """Find constants that are one record and are to hold different values."""
+        if not self._model.scans:
+            return
+        for users in record_users(self._model).values():
+            if len(users) < 2 or not any(user.name in self._contents for user in users):
+                continue
+            try:
+                self._add_record(users)
+            except ERRORS as error:
+                problems.add(error)
+
+    def _add_record(self, users: list[User]) -> None:
+        classes: list[tuple[Content, list[User]]] = []
+        kept = [user for user in users if user.name not in self._contents]
+        for user in users:
+            content = self._contents.get(user.name)
+            if content is not None:
+                same = next((found for other, found in classes if other.is_same(content)), None)
+                if same is None:
+                    classes.append((content, [user]))
+                else:
+                    same.append(user)
+        first, holders = classes[0]
+        if not self._how.unshare and (kept or len(classes) > 1):
+            if kept:
+                words = f"expected new values for {kept[0].name} too, which is the same blob, got none"
+            else:
+                words = f"expected equal values for {classes[1][1][0].name}, which is the same blob, got others"
+            raise ValueError(f"{holders[0].name}: {words}; {_UNSHARE} stores them apart")
+        moved = classes if kept else classes[1:]
+        stays = kept[0].name if kept else holders[0].name
+        for content, movers in moved:
+            offset = self._append(content)
+            for user in movers:
+                own = self._contents.pop(user.name)
+                for item in own.items:
+                    item.unshared, item.is_in_place = item.unshared or stays, False
+                edit = wire_edits.reference_edit(user.program.buffer, user.constant, user.constant.text, offset)
+                self._edit(user.source.mapping, user.program, [edit])
+        for user in () if kept else holders[1:]:  # the same bytes at the same place: one write
+            for item in self._contents.pop(user.name).items:
+                if item not in first.items:
+                    first.items.append(item)
+
+    def _append(self, content: Content) -> int:
+        """Plan a new record in the weight file of a constant; return its offset."""
+        tensor = content.tensor
+        reader = cast(RecordPlace, tensor.stored_place).reader()
+        change = self._file(reader.mapping)
+        if change.appended is None:
+            change.appended = Appended(reader)
+        for item in content.items:
+            item.nbytes += tensor.mil_dtype.nbytes(tensor.size)
+        return change.appended.add(tensor.mil_dtype, tensor.size, content.make)
+
+    # ---------------------------------------------------------------------------------------------------------- Program
+
+    def _add_constant(self, content: Content, rows: list[Row]) -> None:
+        """Plan a new constant operation for some readers of another one."""
+        tensor = content.tensor
+        program, op = cast(Program, tensor.program), cast(_codec.Op, tensor.op_row)
+        name = self._new_name(program, op.name)
+        value: dict[str, Any] = {"tensor": content.make()}
+        if tensor.is_blob:
+            value = {"reference": (tensor.constant.text, self._append(content))}
+        mapping = cast(Any, tensor.source).mapping
+        self._edit(mapping, program, [wire_edits.reading_edit(program.buffer, row, name) for row in rows])
+        new = wire_edits.copied_constant(program.buffer, tensor.constant, name, **value)
+        self._new.setdefault((id(mapping), op.message), (tensor, []))[1].append(new)
+        own = tensor.name.removesuffix(op.name)
+        for item in content.items:
+            item.name, item.unshared, item.is_in_place = f"{own}{name}", tensor.name, False
+            item.nbytes = item.nbytes or memoryview(content.make()).nbytes
+
+    def _new_name(self, program: Program, name: str) -> str:
+        """Return a name that occurs nowhere in a Program."""
+        offset, nbytes = program.span
+        view = memoryview(program.buffer)[offset : offset + nbytes]
+        number = 1
+        while True:
+            number += 1
+            new = f"{name}_{number}"
+            if new not in self._names and re.search(re.escape(new.encode()), view) is None:
+                self._names.add(new)
+                return new
+
+    def _edit(self, mapping: MappedFile, program: Program, edits: Iterable[Edit | None]) -> None:
+        wire_edits.require_plain(program, mapping.live())
+        self._file(mapping).edits += [edit for edit in edits if edit is not None]
+
+    def _add_operations(self) -> None:
+        """Put the new operations behind those that they are copies of; edits inside these go along."""
+        for tensor, new in self._new.values():
+            op, mapping = cast(_codec.Op, tensor.op_row), cast(Any, tensor.source).mapping
+            change, buffer = self._file(mapping), mapping.check_size()
+            start, end = op.message[0], sum(op.message)
+            inside = [edit for edit in change.edits if start <= edit.offset < end]
+            values = [w for w in change.writes if start <= w.offset < end]
+            inside += [
+                edit
+                for w in values
+                if (edit := wire_edits.value_edit(buffer, w.tensor.constant, tensor=w.make())) is not None
+            ]
+            change.edits = [edit for edit in change.edits if edit not in inside]
+            change.writes = [write for write in change.writes if write not in values]
+            change.edits.append(wire_edits.followed_operation(buffer, op, inside, new))
+
+    # ------------------------------------------------------------------------------------------------------------ files
+
+    def _file(self, mapping: MappedFile) -> FileChange:
+        return self._files.setdefault(paths.real(str(mapping.name)), FileChange(mapping))
+
+    def _add_write(self, tensor: Tensor, content: Content) -> None:
+        mapping, offset, nbytes = stored_of(tensor)
+        new_nbytes = nbytes if tensor.is_blob else memoryview(content.make()).nbytes
+        write = Write(content.items[0].name, tensor, offset, nbytes, new_nbytes, content.make)
+        self._file(mapping).writes.append(write)
+        for item in content.items:
+            item.nbytes += new_nbytes
+            item.is_in_place &= new_nbytes == nbytes
+
+
+def _given(classes: list[Content]) -> str:
+    """Name the arrays of some contents, the first of each."""
+    names = [content.items[0].given for content in classes]
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"{', '.join(names[:8])}{more}"
+
+
+def _require_apart(change: FileChange) -> None:
+    """Refuse records whose data overlap: one of them could not be kept.
+
+    Raises:
+        FormatError.
+    """
+    end = 0
+    for write in sorted(change.writes, key=lambda write: write.offset):
+        if write.offset < end:
+            words = f"data of {write.name}: expected none of another record, got some before byte {end}"
+            raise FormatError(words, offset=write.offset, file=change.mapping.name)
+        end = write.offset + write.nbytes

@@ -1,0 +1,81 @@
+"""The problems of a `refit`: all are found before any is raised, and those of one kind are counted."""
+
+from collections.abc import Iterable
+
+from ..errors import MilblobError
+
+ERRORS = (KeyError, TypeError, ValueError, OverflowError, MilblobError)
+"""What is wrong with an array or a weight; anything else ends the work at once."""
+
+_MAX_PROBLEMS = 20
+_MAX_NAMES = 4
+_Kind = tuple[str, str]
+
+
+class Problems:
+    """Collects what is wrong. Several problems of one kind become one: how many, some of their names, what to do."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._single: list[Exception] = []
+        self._kinds: dict[_Kind, list[tuple[str, Exception]]] = {}
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def add(self, error: Exception) -> None:
+        """Add a problem of its own kind."""
+        self._count += 1
+        self._single.append(error)
+
+    def add_kind(self, what: str, remedy: str, name: str, error: Exception) -> None:
+        """Add a problem that others may share.
+
+        Args:
+            what: in the plural, such as "float32 arrays for float16 weights".
+            remedy: what to do, such as "add --cast".
+            name: of the array.
+            error: to raise if this is the only problem of its kind; its message lacks the remedy.
+        """
+        self._count += 1
+        self._kinds.setdefault((what, remedy), []).append((name, error))
+
+    def raise_any(self) -> None:
+        """Raise what was found.
+
+        Raises:
+            The only problem itself; ValueError with all of them if there are several.
+        """
+        if not self._count:
+            return
+        if self._count == 1:
+            if self._single:
+                raise self._single[0]
+            ((_, remedy), [(_, error)]) = next(iter(self._kinds.items()))
+            raise _with_remedy(error, remedy)
+        words = [_words(error) for error in self._single]
+        for (what, remedy), found in self._kinds.items():
+            if len(found) == 1:
+                words.append(f"{_words(found[0][1])} ({remedy})")
+            else:
+                words.append(f"{len(found):,} {what} ({some(name for name, _ in found)}): {remedy}")
+        words[_MAX_PROBLEMS:] = [f"and {len(words) - _MAX_PROBLEMS} more"] if len(words) > _MAX_PROBLEMS else []
+        raise ValueError(f"weights: expected all to fit, got {self._count:,} problems: {'; '.join(words)}")
+
+
+def _with_remedy(error: Exception, remedy: str) -> Exception:
+    if isinstance(error, MilblobError):
+        error.what = f"{error.what} ({remedy})"
+        return error
+    return type(error)(f"{_words(error)} ({remedy})")
+
+
+def _words(error: Exception) -> str:
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+
+
+def some(names: Iterable[str], most: int = _MAX_NAMES) -> str:
+    """Return some of the names, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - most:,} more" if len(found) > most else ""
+    return f"{', '.join(found[:most])}{more}"

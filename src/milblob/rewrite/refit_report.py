@@ -1,0 +1,80 @@
+"""What `refit` reports: one row per weight, and what it did not use."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ..dtypes import DType
+from ..values.cast import CastCounts
+
+
+class Refitted(NamedTuple):
+    """One weight that gets new values.
+
+    Attributes:
+        name: of the tensor in the result; where it was unshared as a new constant, the name of that.
+        given: name in the weights that were given; of an assignment, the same name.
+        dtype, shape: of the tensor.
+        nbytes: as stored.
+        given_dtype: of the given values; differs from `dtype` if they were cast.
+        counts: the cast's counts.
+        file: path of the file that holds the values.
+        in_place: whether the new bytes are as many as the old ones; otherwise the model file is rewritten.
+        unshared: the weight that it was the same stored values with before, and no longer is; else "".
+    """
+
+    name: str
+    given: str
+    dtype: DType
+    shape: tuple[int, ...]
+    nbytes: int
+    given_dtype: DType
+    counts: CastCounts
+    file: str
+    in_place: bool
+    unshared: str = ""
+
+
+class RefitReport(NamedTuple):
+    """What a refit changes, or changed.
+
+    Attributes:
+        source, output: paths; equal for a change in place.
+        changes: one row per weight, in the order of the weights that were given.
+        done: False for a dry run.
+        unused: names in the weights that were given of which nothing was taken, as the mapping or `select` says.
+        constant: with a base: weights that do not follow from it, because all their elements are equal, or integers.
+        left: with a base: weights that stay as they are, as `leave` says.
+    """
+
+    source: str
+    output: str
+    changes: list[Refitted]
+    done: bool
+    unused: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all changed weights, as stored."""
+        return sum(change.nbytes for change in self.changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        rows = []
+        for c in self.changes:
+            row = {"name": c.name, "given": c.given, "dtype": str(c.dtype), "shape": list(c.shape), "nbytes": c.nbytes}
+            row |= {"file": c.file, "in_place": c.in_place, "cast_from": None}
+            if c.given_dtype is not c.dtype:
+                row |= {"cast_from": str(c.given_dtype), **c.counts._asdict()}
+            if c.unshared:
+                row["unshared"] = c.unshared
+            rows.append(row)
+        document = {"source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes}
+        names = {"unused": list(self.unused), "constant": list(self.constant), "left": list(self.left)}
+        return {**document, "tensors": rows, **names}
+
+    def without(self, given: Mapping[str, Any]) -> "RefitReport":
+        """Note which of the weights that were given are not used."""
+        used = {change.given for change in self.changes}
+        return self._replace(unused=tuple(name for name in given if name not in used))

@@ -1,0 +1,159 @@
+"""Writing what a `refit` changes: in place through the journal, or straight into a new copy."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ..blobs.appended import Appended
+from ..model.editable import EditableModel
+from ..model.tensor import Tensor
+from ..program import wire_edits
+from ..program.splice import Edit, splice
+from ..progress import Counter
+from ..storage import journal, paths, pending
+from ..storage.mapped import MappedFile
+from ..storage.output import NewDirectory, whole_file
+from ..storage.transfer import write_at
+from .copying import Changed, copy_between, copy_changed, copy_tree, write_spliced
+
+_LEAST_NBYTES = 1 << 20
+"""A smaller file is changed in place, however much of it changes: then the system's calls take the time."""
+
+
+class Write(NamedTuple):
+    """New stored bytes of one constant.
+
+    Attributes:
+        name: of the tensor, for progress.
+        tensor: the constant that has them.
+        offset, nbytes: of the old bytes.
+        new_nbytes: of the new ones; differs only where the value stands in the model file.
+        make: returns the new bytes, each time that it is called.
+    """
+
+    name: str
+    tensor: Tensor
+    offset: int
+    nbytes: int
+    new_nbytes: int
+    make: Callable[[], Any]
+
+
+@dataclasses.dataclass(eq=False)
+class FileChange:
+    """What changes in one file of a model.
+
+    Attributes:
+        mapping: the open file.
+        writes: new bytes for old ones.
+        edits: of a Program, besides.
+        appended: new records of a weight file.
+    """
+
+    mapping: MappedFile
+    writes: list[Write] = dataclasses.field(default_factory=list)
+    edits: list[Edit] = dataclasses.field(default_factory=list)
+    appended: Appended | None = None
+
+    @property
+    def is_same_size(self) -> bool:
+        """Whether nothing but bytes inside the file changes."""
+        return not self.edits and self.appended is None and all(w.nbytes == w.new_nbytes for w in self.writes)
+
+    def patches(self, path: str, counter: Counter) -> list[journal.Patch] | None:
+        """Return the changes one by one, or None if the file is better written anew.
+
+        A journal takes twice the changed bytes, a new file all bytes once: half of the file costs the same.
+        """
+        changed_nbytes = sum(write.nbytes for write in self.writes)
+        is_large = self.mapping.nbytes >= _LEAST_NBYTES and 2 * changed_nbytes >= self.mapping.nbytes
+        if is_large or not self.is_same_size:
+            return None
+        return [
+            journal.Patch(path, w.offset, pending.Later(w.nbytes, w.make), _counted(counter, w)) for w in self.writes
+        ]
+
+    def write(self, fd: int, counter: Counter) -> None:
+        """Write the changed file to an empty one.
+
+        Raises:
+            FormatError: the file has shrunk. ValueError: other bytes than announced. OSError: as writing.
+            As making the new bytes.
+        """
+        mapping = self.mapping
+        if self.edits or not all(w.nbytes == w.new_nbytes for w in self.writes):
+            self._write_spliced(fd, counter)
+            return
+        os.ftruncate(fd, mapping.nbytes)
+        at = 0
+        for write in sorted(self.writes, key=lambda write: write.offset):
+            copy_between(mapping, at, write.offset, fd)
+            data = memoryview(write.make())
+            if data.nbytes != write.nbytes:
+                raise ValueError(f"new bytes of {write.name}: expected {write.nbytes}, got {data.nbytes}")
+            write_at(fd, [data], write.offset)
+            counter.add_tensor(write.name, write.tensor)
+            at = write.offset + write.nbytes
+        copy_between(mapping, at, mapping.nbytes, fd)
+        if self.appended is not None:
+            self.appended.write(fd, lambda: None)
+
+    def _write_spliced(self, fd: int, counter: Counter) -> None:
+        edits: list[Edit | None] = list(self.edits)
+        if self.writes:
+            buffer = self.mapping.check_size()
+            edits += [wire_edits.value_edit(buffer, w.tensor.constant, tensor=w.make()) for w in self.writes]
+        new = splice(self.mapping, (0, self.mapping.nbytes), wire_edits.combined(edits))
+        write_spliced(new, self.mapping, fd, lambda nbytes: None)
+        for write in self.writes:
+            counter.add_tensor(write.name, write.tensor)
+
+
+def write_in_place(model: EditableModel, changes: list[FileChange], counter: Counter) -> None:
+    """Change the files of a model, all or none.
+
+    Raises:
+        As `FileChange.write` and `journal.commit`.
+    """
+    patches, replacements = [], []
+    for change in changes:
+        path = model.writable(change.mapping)
+        found = change.patches(path, counter)
+        if found is None:
+            replacements.append(journal.Replacement(path, _writing(change, counter)))
+        else:
+            patches += found
+    model.commit(patches, replacements)
+
+
+@contextlib.contextmanager
+def copied(
+    source: str, is_directory: bool, target: str, force: bool, changes: list[FileChange], counter: Counter
+) -> Iterator[str]:
+    """Write a changed copy of a model, which is renamed to `target` at the end of the block; yield its path until then.
+
+    Raises:
+        As `FileChange.write`, `copy_tree` and `NewDirectory`.
+    """
+    changed: Changed = {paths.real(str(c.mapping.name)): (c.mapping, _writing(c, counter)) for c in changes}
+    if not is_directory:
+        with whole_file(target, force) as name:
+            real = paths.real(source)
+            copy_changed(os.path.dirname(real), os.path.basename(real), name, changed)
+            pending.require_none(source)  # from a writer that died after the model was opened
+            yield name
+        return
+    with NewDirectory(target, replace=paths.is_directory(target)) as new:
+        copy_tree(source, new.name, changed)
+        pending.require_none(source)
+        yield new.name
+
+
+def _counted(counter: Counter, write: Write) -> Callable[[], None]:
+    return lambda: counter.add_tensor(write.name, write.tensor)
+
+
+def _writing(change: FileChange, counter: Counter) -> Callable[[int], None]:
+    return lambda fd: change.write(fd, counter)
