@@ -4,7 +4,6 @@ Results never depend on the number of threads: work is divided in the same way f
 and the error raised is the one that processing the items one by one would have met first.
 """
 
-import contextlib
 import os
 import sys
 import threading
@@ -170,41 +169,6 @@ def each(work: Callable[[_T], Any], items: Iterable[_T]) -> None:
     """Call work(item) for each item, several at a time; see `ordered`."""
     for _ in ordered(work, items):
         pass
-
-
-@contextlib.contextmanager
-def beside(work: Callable[[], _R]) -> Iterator[Callable[[], _R]]:
-    """Run `work` beside the block, if a second thread is allowed; otherwise when its result is requested.
-
-    Yields:
-        A function that waits for the result and returns it, or raises what `work` raised. The end of the block waits
-        too.
-    """
-    slot: _Slot[Callable[[], _R], _R] = _Slot()
-    slot.item = work
-    if count() > 1:
-        slot.is_helped = True  # before it starts: whatever happens here, `settle` waits for it
-        try:
-            threading.Thread(target=slot.help, args=(_call,), name="milblob").start()
-        except RuntimeError:  # the system allows no more threads
-            slot.is_helped = False
-
-    def result() -> _R:
-        if not slot.is_helped and not slot.is_done:
-            slot.run(_call)
-        slot.wait()
-        if slot.error is not None:
-            raise slot.error
-        return slot.value
-
-    try:
-        yield result
-    finally:
-        slot.settle()
-
-
-def _call(work: Callable[[], _R]) -> _R:
-    return work()
 
 
 def parts(total: int, nbytes: float, piece_nbytes: int) -> Iterator[tuple[int, int]]:

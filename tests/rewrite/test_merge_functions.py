@@ -364,15 +364,12 @@ def test_broken_sources(pair, tmp_path):
 
 def test_where_the_output_may_go(pair, tmp_path):
     refused(ValueError, "expected a name that ends in .mlpackage", pair, tmp_path, target=tmp_path / "m.mlmodel")
-    for place in (pair[1], pair[0] / "Data/x.mlpackage"):
-        refused(
-            ValueError,
-            r"expected a place outside the models, got one that is \(in\) ",
-            pair,
-            tmp_path,
-            target=place,
-            force=True,
-        )
+    outside = "expected a place outside (of|the) models, got one (in|that holds|of them)"
+    around = tmp_path / "around.mlpackage"
+    shutil.copytree(pair[0], around / "inner.mlpackage")
+    for place in (pair[1], pair[0] / "Data/x.mlpackage", around):
+        refused(ValueError, outside, [*pair, around / "inner.mlpackage"], tmp_path, target=place, force=True)
+    shutil.rmtree(around)
     (tmp_path / "link.mlpackage").symlink_to(pair[0])
     refused(
         ValueError,
@@ -396,6 +393,40 @@ def test_where_the_output_may_go(pair, tmp_path):
         )
     assert (tmp_path / "notes.mlpackage/thesis.txt").read_text() == (tmp_path / "file.mlpackage").read_text() == "mine"
     refused(FileNotFoundError, "no/such, got none", pair, tmp_path, target=tmp_path / "no/such/m.mlpackage")
+
+
+def test_progress(pair, tmp_path):
+    """Each weight that is written, as its bytes are, and then the model file; the sum is what was announced."""
+    rows = []
+    target = tmp_path / "m.mlpackage"
+    merged = milblob.merge_functions(pair, target, progress=lambda *row: rows.append(row))
+    assert [name for name, _, _ in rows][:4] == ["w0", "w1", "w2", "w1"]
+    assert {name for name, _, _ in rows[4:]} == {"model.mlmodel"}
+    spec = (target / "Data/com.apple.CoreML/model.mlmodel").stat().st_size
+    assert {total for _, _, total in rows} == {merged.nbytes + spec} == {rows[-1][1]}
+    assert [done for _, done, _ in rows] == sorted(done for _, done, _ in rows)
+
+    def stop(*_):
+        raise RuntimeError("enough")
+
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(RuntimeError, match="enough"):
+        milblob.merge_functions(pair, target, force=True, progress=stop)
+    assert sorted(os.listdir(tmp_path)) == before and milblob.check(target) == []
+
+
+@pytest.mark.parametrize("changed", ["weights/weight.bin", "model.mlmodel"])
+def test_a_source_that_changes_meanwhile(pair, tmp_path, changed):
+    """Old and new would be mixed: nothing appears."""
+    source = pair[1] / "Data/com.apple.CoreML" / changed
+
+    def touch(*_):
+        status = source.stat()
+        os.utime(source, ns=(status.st_atime_ns, status.st_mtime_ns + 10**9))
+
+    with pytest.raises(milblob.FormatError, match="expected the one that was planned for, unchanged"):
+        milblob.merge_functions(pair, tmp_path / "m.mlpackage", progress=touch)
+    assert not (tmp_path / "m.mlpackage").exists()
 
 
 def test_force_replaces_a_package(pair, tmp_path):

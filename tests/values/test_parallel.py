@@ -263,26 +263,6 @@ def test_errors_are_in_no_cycle(three):
         gc.enable()
 
 
-def test_beside(monkeypatch):
-    """In another thread if there may be one, else when it is asked for."""
-    own = threading.get_ident()
-    for text in ("1", "2"):
-        monkeypatch.setenv("MILBLOB_THREADS", text)
-        calls = []
-        with threads.beside(lambda: calls.append(threading.get_ident()) or len(calls)) as result:  # noqa: B023
-            assert result() == 1 and result() == 1
-        assert (calls == [own]) == (text == "1") and len(calls) == 1
-        with threads.beside(lambda: 1 // 0) as result:
-            for _ in range(2):
-                with pytest.raises(ZeroDivisionError):
-                    result()
-        begun, ended = threading.Event(), []
-        with threads.beside(lambda: (begun.set(), time.sleep(0.05), ended.append(1))):  # noqa: B023
-            if text == "2":
-                assert begun.wait(30)
-        assert len(ended) == (text == "2")  # the end of the block waits; nobody asked for the other one
-
-
 # ------------------------------------------------------------------------------- interruption, processes and shutdown
 
 PREAMBLE = """

@@ -7,14 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from .. import _codec
-from ..arguments import require, require_flags
+from ..arguments import require, require_calls, require_flags
 from ..blobs.equal import Stretch, first_equal
-from ..blobs.reader import BlobReader, BlobRecord
-from ..blobs.writer import BlobWriter
 from ..errors import ProgramError, UnsupportedError
 from ..model.package import ML_PROGRAM, MODEL_PATH, Source, manifest
 from ..model.recovery import open_package
-from ..model.replaceable import require_replaceable
 from ..program.scan import Program
 from ..program.splice import Edit, Spliced, splice
 from ..program.wire_edits import (
@@ -27,10 +24,15 @@ from ..program.wire_edits import (
     text_of,
     varint,
 )
+from ..progress import Counter, Progress
 from ..storage import paths
+from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory
 from ..storage.transfer import write_at
-from ..threads import beside
+from .copying import new_file
+from .destination import is_in_place, require_destination
+from .execute import write_weight_files
+from .tasks import Item, Origin, lay_out
 
 _MODEL_NAME, _WEIGHTS_NAME = "model.mlmodel", "weights"
 _WEIGHT_FILE = "weight.bin"
@@ -93,6 +95,7 @@ def merge_functions(
     *,
     default: str | None = None,
     force: bool = False,
+    progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> MergeReport:
     """Merge several models into one multi-function package; equal weights are stored once.
@@ -108,6 +111,7 @@ def merge_functions(
         dst: the new .mlpackage. Written atomically.
         default: name (in the new package) of the default function; default: that of the first source.
         force: replace a package that exists.
+        progress: called as weights and files are written (see `Progress`).
         max_nbytes: as for `open`, of each source.
 
     Raises:
@@ -116,10 +120,12 @@ def merge_functions(
         ProgramError: a duplicate name, a name that MIL does not allow, or an unknown default function.
         ValueError: no sources; `dst` is not a .mlpackage, or is (in) a source.
         FileExistsError: `dst` exists, and `force` is False, or it is not a package, or it has other files in it.
-        FormatError, ResolveError, OSError: a source cannot be read, or the output cannot be written.
+        FormatError, ResolveError, OSError: a source cannot be read or changed meanwhile, or the output cannot be
+            written.
     """
     target = os.fsdecode(os.fspath(dst))
     require_flags(force=force)
+    require_calls(progress=progress)
     if isinstance(sources, str) or not isinstance(sources, Iterable):
         raise TypeError(f"sources: expected a list of models, got {type(sources).__name__}")
     given = [item if isinstance(item, tuple) else (item, {}) for item in sources]
@@ -127,39 +133,42 @@ def merge_functions(
         raise ValueError("sources: expected at least one model, got none")
     for _, names in given:
         require("name", names, str | Mapping, "one, or a mapping from functions to names")
-    paths = [os.fsdecode(os.fspath(path)) for path, _ in given]
-    replaces = _check_target(target, paths, force)
+    names_of = [os.fsdecode(os.fspath(path)) for path, _ in given]
+    _require_target(target, names_of, force)
     parts: list[_Part] = []
     try:
-        for path, (_, names) in zip(paths, given, strict=True):
+        for path, (_, names) in zip(names_of, given, strict=True):
             parts.append(_Part(path, names, max_nbytes))
         _require_one_opset(parts)
         functions = _name_functions(parts)
         chosen = _choose_default(parts, functions, default)
-        blobs = _Blobs(parts)
-        with NewDirectory(target, replace=replaces) as directory:
+        blobs = _arranged(parts)
+        model = list(_model(parts, chosen))
+        counter = Counter(progress)
+        counter.total_nbytes = blobs.nbytes + sum(map(_nbytes, model))
+        with NewDirectory(target, replace=paths.is_directory(target)) as directory:
             folder = os.path.join(directory.name, "Data", "com.apple.CoreML")
-            os.makedirs(os.path.join(folder, _WEIGHTS_NAME))
-            blobs.write(os.path.join(folder, _WEIGHTS_NAME, _WEIGHT_FILE))
-            _write_file(os.path.join(folder, _MODEL_NAME), list(_model(parts, blobs, chosen)))
-            _write_file(os.path.join(directory.name, "Manifest.json"), [manifest()])
-        return MergeReport(target, functions, chosen, blobs.count, blobs.nbytes, blobs.shared_nbytes)
+            weights = os.path.join(folder, _WEIGHTS_NAME, _WEIGHT_FILE)
+            os.makedirs(os.path.dirname(weights))
+            write_weight_files([(weights, blobs.items, blobs.file_nbytes)], counter)
+            _write_file(os.path.join(folder, _MODEL_NAME), model, counter)
+            _write_file(os.path.join(directory.name, "Manifest.json"), [manifest()], Counter(None))
+            model.clear()  # it holds bytes of the sources
+            for origin, mapping in blobs.origins.items():
+                origin.require_same(mapping.fd)
+        return MergeReport(target, functions, chosen, len(blobs.items), blobs.nbytes, blobs.shared_nbytes)
     finally:
         for part in parts:
             part.package.close()
 
 
-def _check_target(target: str, sources: list[str], force: bool) -> bool:
-    """Refuse a destination that may not be written; return whether it replaces a package."""
+def _require_target(target: str, sources: list[str], force: bool) -> None:
+    """Refuse a destination that may not be written."""
     if not target.rstrip("/\\").endswith(".mlpackage"):
         raise ValueError(f"output {target}: expected a name that ends in .mlpackage")
-    real = os.path.realpath(target)
-    for source in sources:
-        other = os.path.realpath(source)
-        if real == other or real.startswith(other + os.sep) or other.startswith(real + os.sep):
-            raise ValueError(f"output {target}: expected a place outside the models, got one that is (in) {source}")
-    require_replaceable(target, "mlpackage", force)
-    return paths.is_directory(target)
+    if is_in_place(sources, target):
+        raise ValueError(f"output {target}: expected a place outside the models, got one of them")
+    require_destination(sources, "mlpackage", target, force)
 
 
 class _Part:
@@ -290,57 +299,63 @@ def _choose_default(parts: list[_Part], functions: tuple[MergedFunction, ...], d
 # -------------------------------------------------------------------------------------------------------------- weights
 
 
-class _Blobs:
-    """The records that the functions refer to, each distinct one once, in order of first reference."""
+class _Blobs(NamedTuple):
+    """The weight file of the new package.
 
-    def __init__(self, parts: list[_Part]) -> None:
-        self._references: list[tuple[_Part, Any, int]] = []  # with the index of the record
-        self._records: list[tuple[BlobReader, BlobRecord]] = []
-        self._first_count = 0  # records of the first model
-        self.count = self.nbytes = self.shared_nbytes = 0
-        for part in parts:
-            known: dict[tuple[str, int], int] = {}
-            for constant in part.program.scan.constants:
-                if constant.storage == _codec.BLOB:
-                    key = (constant.text, constant.blob_offset)
-                    if key not in known:
-                        known[key] = len(self._records)
-                        reader = part.package.reader(part.source, constant.text)
-                        record = reader.record(constant.blob_offset)
-                        part.package.budget.spend((*key, "record"), record.nbytes)  # records may overlap
-                        self._records.append((reader, record))
-                    self._references.append((part, constant, known[key]))
-            self._first_count = self._first_count or len(self._records)
+    Attributes:
+        items: its records, each distinct one once, in order of first reference.
+        file_nbytes: of the file.
+        nbytes, shared_nbytes: see `MergeReport`.
+        origins: every file that bytes come from, mapped.
+    """
 
-    def write(self, path: str) -> None:
-        """Write the weight file and update every reference to it."""
-        stretches = [
-            Stretch(reader.mapping.check_size(), record.data_offset, record.nbytes, (record.dtype, record.count))
-            for reader, record in self._records
-        ]
-        offsets: list[int] = []
-        # The first model's records are always written; meanwhile the others' are compared with them.
-        own = first_equal(stretches[: self._first_count])
-        # The whole directory around the file is synced later.
-        with beside(lambda: first_equal(stretches)) as every, BlobWriter(path, sync=False) as writer:
-            for index, (reader, record) in enumerate(self._records):
-                first = own[index] if index < len(own) else every()[index]
-                if first == index:
-                    offsets.append(writer.copy(reader, record))
-                    self.nbytes += record.nbytes
-                else:
-                    offsets.append(offsets[first])
-                    self.shared_nbytes += record.nbytes
-            self.count = len(writer)
-        name = f"{MODEL_PATH}{_WEIGHTS_NAME}/{_WEIGHT_FILE}"
-        for part, constant, index in self._references:
-            part.edits.append(reference_edit(part.buffer, constant, name, offsets[index]))
+    items: list[Item]
+    file_nbytes: int
+    nbytes: int
+    shared_nbytes: int
+    origins: dict[Origin, MappedFile]
+
+
+def _arranged(parts: list[_Part]) -> _Blobs:
+    """Lay out the records that the functions refer to, and make every reference to them an edit of its part."""
+    references: list[tuple[_Part, Any, Item]] = []
+    every: list[Item] = []
+    stretches: list[Stretch] = []
+    origins: dict[Origin, MappedFile] = {}
+    for part in parts:
+        known: dict[tuple[str, int], Item] = {}
+        for mapping in part.package.mappings:
+            origins[Origin.of(mapping)] = mapping
+        for constant in part.program.scan.constants:
+            if constant.storage != _codec.BLOB:
+                continue
+            key = (constant.text, constant.blob_offset)
+            if key not in known:
+                reader = part.package.reader(part.source, constant.text)
+                record = reader.record(constant.blob_offset)
+                part.package.budget.spend((*key, "record"), record.nbytes)  # records may overlap
+                origin, span = Origin.of(reader.mapping), (record.data_offset, record.nbytes)
+                item = known[key] = Item(origin, span, record.dtype, record.count, "", _WEIGHT_FILE)
+                origins[origin] = reader.mapping
+                item.order, item.name = (len(every),), constant.op.name if constant.op is not None else ""
+                every.append(item)
+                stretches.append(Stretch(reader.mapping.check_size(), *span, (record.dtype, record.count)))
+            references.append((part, constant, known[key]))
+    for item, index in zip(every, first_equal(stretches), strict=True):
+        item.first = every[index]
+    items = [item for item in every if item.first is item]
+    _, file_nbytes = lay_out(items, 64).get(_WEIGHT_FILE, ([], 64))
+    name = f"{MODEL_PATH}{_WEIGHTS_NAME}/{_WEIGHT_FILE}"
+    for part, constant, item in references:
+        part.edits.append(reference_edit(part.buffer, constant, name, item.first.offset))
+    nbytes = sum(item.nbytes for item in items)
+    return _Blobs(items, file_nbytes, nbytes, sum(item.nbytes for item in every) - nbytes, origins)
 
 
 # ---------------------------------------------------------------------------------------------------------------- model
 
 
-def _model(parts: list[_Part], blobs: _Blobs, default: str) -> Iterator[_Chunk]:
+def _model(parts: list[_Part], default: str) -> Iterator[_Chunk]:
     """Yield the new Model in pieces."""
     description = []
     for part in parts:
@@ -395,15 +410,13 @@ def _nbytes(chunk: _Chunk) -> int:
     return chunk.nbytes if isinstance(chunk, Spliced) else len(chunk)
 
 
-def _write_file(path: str, chunks: Sequence[_Chunk]) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    try:
-        offset = 0
+def _write_file(path: str, chunks: Sequence[_Chunk], counter: Counter) -> None:
+    offset = 0
+    with new_file(path) as fd:
         for chunk in chunks:
             if isinstance(chunk, Spliced):
                 chunk.write_to(fd, offset)
             else:
                 write_at(fd, [chunk], offset)
             offset += _nbytes(chunk)
-    finally:
-        os.close(fd)
+            counter.add(os.path.basename(path), _nbytes(chunk))
