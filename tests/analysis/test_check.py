@@ -11,7 +11,9 @@ import pytest
 
 import milblob
 from milblob.analysis import check_blob as blobcheck
+from milblob.model.package import Package
 from milblob.program import schema
+from other_files import OTHERS
 from paths import DATA
 
 DEMO = DATA.parent.parent / "examples" / "demo.mlpackage"
@@ -384,6 +386,62 @@ def test_lfs_pointers(demo, which):
 def test_a_bare_lfs_pointer(tmp_path):
     (tmp_path / "w.bin").write_bytes(LFS)
     assert codes(problems(tmp_path / "w.bin")) == ["lfs-pointer"]
+
+
+@pytest.mark.parametrize(("name", "code"), [("page.html", "web-page"), ("x.pt", "other-format")])
+def test_files_of_other_formats_in_a_model(demo, name, code):
+    """Each file of a model may be a download that failed; the other files are still checked."""
+    weights(demo).write_bytes(OTHERS[name][0])
+    assert codes(problems(demo)) == [code]
+    model_file(demo).write_bytes(OTHERS[name][0])
+    findings = problems(demo)
+    assert codes(findings) == [code, code]
+    assert {finding.file for finding in findings} == {str(weights(demo)), str(model_file(demo))}
+
+
+def test_the_model_is_opened_once(demo, monkeypatch):
+    """The description and the values are read from the files that are open already."""
+    opened = []
+    real = Package.__init__
+
+    def counted(self, *arguments, **options):
+        opened.append(arguments[0])
+        real(self, *arguments, **options)
+
+    monkeypatch.setattr(Package, "__init__", counted)
+    for source in (demo, model_file(demo), weights(demo), model_file(demo).read_bytes()):
+        opened.clear()
+        milblob.check(source, values=True)
+        assert len(opened) == 1, opened
+
+
+def test_a_reference_to_the_data_of_a_record(demo):
+    """A common mistake of writers: the offset of the data in place of that of the metadata."""
+    with milblob.open(demo) as model:
+        tensor = model["embedding_weight"]
+        offset, data_offset = tensor.offset, tensor.data_offset
+    message = schema.parse("Model", model_file(demo).read_bytes())
+    for number, words in ((data_offset, "where the data begins"), (data_offset + 6, "in the data")):
+        edited = point_to(message, number, was=offset if number == data_offset else data_offset)
+        model_file(demo).write_bytes(edited.SerializeToString(deterministic=True))
+        expected = f"({words} of the record at byte {offset}: a reference names the offset of the record)"
+        (finding,) = [f for f in problems(demo) if f.code == "reference"]
+        assert expected in finding.message
+        with milblob.open(demo) as model, pytest.raises(milblob.FormatError, match=re.escape(expected)):
+            model["embedding_weight"].read()
+        with pytest.raises(milblob.FormatError, match=re.escape(expected)):
+            milblob.load(demo)
+
+
+def point_to(model, offset, was):
+    """Change every reference to one offset in a Model message to another."""
+    for function in model.mlProgram.functions.values():
+        for block in function.block_specializations.values():
+            for operation in block.operations:
+                for value in operation.attributes.values():
+                    if value.WhichOneof("value") == "blobFileValue" and value.blobFileValue.offset == was:
+                        value.blobFileValue.offset = offset
+    return model
 
 
 def test_broken_program_hides_no_broken_weights(demo):

@@ -315,13 +315,40 @@ def test_with_closes_on_errors(path):
         blobs.read(AT_FLOATS)
 
 
-def test_a_bad_header_closes_the_file(path):
+def test_an_offset_of_data_is_explained(path):
+    """One that lies in the data of a record, aligned to pages too; not one outside, nor in a file with broken records."""
+    with milblob.BlobWriter(path, align=4096) as blobs:
+        offsets = [blobs.write(np.arange(40, dtype=np.float32)), blobs.write(np.zeros(0, np.float32))]
+        offsets.append(blobs.write(np.arange(9, dtype=np.int8)))
+    with milblob.BlobReader(path) as blobs:
+        for offset in (offsets[0], offsets[2]):
+            data_offset = blobs.record(offset).data_offset
+            for at, words in ((data_offset, "where the data begins"), (data_offset + 3, "in the data")):
+                with pytest.raises(milblob.FormatError, match=f"{words} of the record at byte {offset}: a reference"):
+                    blobs.read(at)
+        end = blobs.record(offsets[2]).data_offset + 9
+        for at in (0, 16, end, end + 64, 1 << 40):
+            with pytest.raises(milblob.FormatError) as caught:
+                blobs.read(at)
+            assert "a reference" not in str(caught.value)
+    data = bytearray(path.read_bytes())
+    data[offsets[2]] ^= 1
+    with milblob.BlobReader(bytes(data)) as blobs, pytest.raises(milblob.FormatError, match="got 0x00000000 at byte"):
+        blobs.read(blobs.record(offsets[0]).data_offset)
+
+
+def test_a_bad_header_closes_what_the_reader_opened(path, monkeypatch):
     path.write_bytes(b"\1\0\0\0\1\0\0\0" + bytes(120))
+    closed, close = [], MappedFile.close
+    monkeypatch.setattr(MappedFile, "close", lambda self: (closed.append(self.name), close(self)))
+    with pytest.raises(milblob.UnsupportedError, match="Espresso"):
+        milblob.BlobReader(path)
+    assert closed == [str(path)]
     mapping = MappedFile(path)
     with pytest.raises(milblob.UnsupportedError, match="Espresso"):
         milblob.BlobReader(mapping)
-    with pytest.raises(ValueError, match="closed"):
-        mapping.live()
+    assert closed == [str(path)]
+    mapping.close()
 
 
 # ------------------------------------------------------------------------------------------------------------ threads

@@ -207,6 +207,7 @@ def test_all_ways_to_write(path):
 ])  # fmt: skip
 def test_files_that_are_refused(path, content, error, words):
     path.write_bytes(content)
+    gc.collect()
     before = len(os.listdir("/proc/self/fd")) if sys.platform.startswith("linux") else 0
     for _ in range(3):
         with pytest.raises(error, match=words):

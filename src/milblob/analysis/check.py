@@ -3,16 +3,19 @@
 import os
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Any
 
 from .. import _codec
 from ..arguments import require_flags
+from ..blobs.reader import in_data
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, ResolveError
 from ..model.listing import Stamp
 from ..model.model import Model
 from ..model.package import Package, Source, read_json, resolve
+from ..model.recovery import open_package
 from ..program.scan import Compressed, Program
 from ..storage import paths, pending
 from ..storage.beneath import Location
@@ -51,7 +54,7 @@ def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> 
         OSError: the path itself does not exist or cannot be opened. Problems inside are reported, not raised.
     """
     require_flags(values=values)
-    checker = _Checker()
+    checker = _Checker(values, max_nbytes)
     if isinstance(path, str | os.PathLike):
         name = os.fsdecode(os.fspath(path))
         from ..formats.read import array_kind  # readers of models do not wait for the other formats
@@ -69,20 +72,15 @@ def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> 
             checker.check_file(name, name)
     else:
         checker.check_file(path, None)
-    if values:
-        from .check_values import check_values  # reads values, which checking the structure does not
-
-        check_values(checker.found, path, max_nbytes)
     return checker.found.close()
 
 
 class _Lenient(Package):
     """A Package that reports what it cannot open and continues with the rest."""
 
-    def __init__(self, source: Any, report: Callable[[Exception, str], None]) -> None:
+    def __init__(self, source: Any, *, report: Callable[[Exception, str], None], **options: Any) -> None:
         self._report = report
-        self.kind = ""
-        super().__init__(source)
+        super().__init__(source, **options)
 
     def _open_compiled(self, directory: Location, prefix: str, depth: int) -> None:
         try:
@@ -110,6 +108,8 @@ class _Lenient(Package):
         try:
             super()._add_model(mapping, buffer, offset, nbytes, directory, prefix, depth)
         except _REFUSALS as error:
+            if depth == 0:  # of the whole file, which may be one of another kind
+                raise
             self._report(error, prefix)
 
 
@@ -142,8 +142,10 @@ class _Reference:
 
 
 class _Checker:
-    def __init__(self) -> None:
+    def __init__(self, values: bool, max_nbytes: int | None) -> None:
         self.found = Findings()
+        self._values = values
+        self._max_nbytes = max_nbytes
         self._pointers: set[str] = set()  # files that are LFS pointers: reported once, not examined again
         self._references: dict[str, list[_Reference]] = {}  # by path
         self._places: dict[str, Location] = {}
@@ -168,45 +170,43 @@ class _Checker:
 
     def check_file(self, source: Any, path: str | None) -> None:
         """Check a model file, MIL text or blob file; or a buffer."""
-        try:
-            mapping = MappedFile(source)
-        except MilblobError as error:
-            self._report(error)
-            return
-        try:
-            kind = self._check_source(path if path is not None else memoryview(mapping.live()), path)
-            if kind == "blob":
-                check_blob(self.found, mapping.live())
-            elif path is not None and not self._is_sound:
-                weights = Location(path).parent().beneath("weights")
-                if paths.is_directory(weights.path):
-                    for beside in self._walk_files(weights):
-                        if beside.path.endswith(_WEIGHT_SUFFIXES):
-                            self._check_weights(beside, False)
-        finally:
-            mapping.close()
+        kind = self._check_source(source, path)
+        if kind != "blob" and path is not None and not self._is_sound:
+            weights = Location(path).parent().beneath("weights")
+            if paths.is_directory(weights.path):
+                for beside in self._walk_files(weights):
+                    if beside.path.endswith(_WEIGHT_SUFFIXES):
+                        self._check_weights(beside, False)
 
     def _check_source(self, source: Any, path: str | None) -> str:
-        """Check the Programs and the weight files that they name; return the kind of source."""
+        """Check the Programs and the weight files that they name; return the kind of source.
+
+        The model is opened once: its description and its values are read from the same open files.
+        """
         try:
-            package = _Lenient(source, self._report)
+            package = open_package(source, partial(_Lenient, report=self._report), max_nbytes=self._max_nbytes)
         except _REFUSALS as error:
             self._report(error)
             return ""
         try:
+            if package.kind == "blob":
+                check_blob(self.found, package.mappings[0].live())
             for prefix, kind in package.others:
                 words = f"model {prefix.rstrip('/')}: expected an ML Program, got a {kind}, which is not looked into"
                 self.found.add("note", "other-model", words, file=path)
             for part in package.sources:
                 self._check_program(part)
-            kind = package.kind
+            if package.kind != "blob" and self._is_sound:
+                self._check_metadata(package)
+            for path_of_weights in list(self._references):
+                self._check_weights(self._places[path_of_weights], True)
+            if self._values:
+                from .check_values import check_values  # reads values, which checking the structure does not
+
+                check_values(self.found, package)
+            return package.kind
         finally:
             package.close()
-        if kind != "blob" and self._is_sound:
-            self._check_metadata(source)
-        for path_of_weights in list(self._references):
-            self._check_weights(self._places[path_of_weights], True)
-        return kind
 
     def _report(self, error: Exception, prefix: str = "") -> None:
         """Record an exception as a finding."""
@@ -300,11 +300,10 @@ class _Checker:
         except _REFUSALS as error:
             self._report(error)
 
-    def _check_metadata(self, source: Any) -> None:
+    def _check_metadata(self, package: Package) -> None:
         """Report a description that cannot be read; the weights still can."""
         try:
-            with Model(source) as model:
-                _ = model.metadata
+            _ = Model(package).metadata
         except MilblobError as error:
             self.found.add("warning", "metadata", error.what, file=error.file, offset=error.offset, where=error.where)
         except (OSError, ValueError) as error:
@@ -448,6 +447,7 @@ class _Checker:
                 reasons = record_problems(memoryview(buffer), reference.offset)
                 why = reasons[0][2] if reasons else "no record"
                 words = f"record that the Program refers to: expected one, got none here ({why})"
+                words += in_data(blobs.records, reference.offset)
             add("reference", words)
             return
         count, dtype = row[3], BY_BLOB_CODE[row[5]]

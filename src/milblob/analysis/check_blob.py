@@ -11,6 +11,8 @@ from .. import _codec
 from ..blobs.reader import RECORD
 from ..dtypes import BY_BLOB_CODE
 from ..errors import FormatError
+from ..model.identify import is_blob_head
+from ..storage.foreign import foreign, refusal
 
 MAX_ALIKE = 1000  # findings of one code per file; a last finding counts the rest
 
@@ -23,6 +25,8 @@ _CHUNK_NBYTES = 1 << 20
 CODES = frozenset(
     [
         "not-a-model",
+        "other-format",
+        "web-page",
         "manifest",
         "missing-file",
         "escaping-file",
@@ -159,6 +163,10 @@ def check_blob(found: Findings, buffer: _codec.Buffer, references: Sequence[int]
     if buffer.nbytes == 0:
         words = "weight file: expected a storage header of 64 bytes, got an empty file"
         found.add("error", "empty-file", words, file=file, offset=0)
+        return None
+    if (other := None if is_blob_head(memoryview(buffer)) else foreign(buffer, file)) is not None:
+        error = refusal(other, "file: expected a weight file", file)
+        found.add("error", error.code, error.what, file=file)
         return None
     if buffer.nbytes < _HEADER_NBYTES:
         words = f"storage header: expected {_HEADER_NBYTES} bytes, got {buffer.nbytes}"

@@ -11,6 +11,7 @@ from ..dtypes import DType
 from ..errors import LimitError, MilblobError
 from ..model.elements import Piece, stored_piece
 from ..model.model import Model
+from ..model.package import Package
 from ..model.tensor import Tensor
 from .check_blob import Findings
 from .statistics import Statistics, statistics_of
@@ -24,19 +25,17 @@ _INDICES = {"constexpr_lut_to_dense": "indices", "constexpr_lut_to_sparse": "ind
 _BROKEN = (MilblobError, OSError)  # the rest of `check` has reported these already
 
 
-def check_values(found: Findings, source: Any, max_nbytes: int | None = None) -> None:
+def check_values(found: Findings, package: Package) -> None:
     """Read every stored tensor of a model and report what is wrong with the values.
 
     Args:
         found: takes the findings.
-        source: as for `open`. What cannot be opened or read is skipped: `check` reports that.
+        package: an open model. What cannot be read is skipped: `check` reports that.
     """
     try:
-        with Model(source, stored=True, max_nbytes=max_nbytes) as model:
-            _check_numbers(found, model)
-        with Model(source, max_nbytes=max_nbytes) as model:
-            for operation in _operations(model):
-                _check_operation(found, operation)
+        _check_numbers(found, Model(package, stored=True))
+        for operation in _operations(Model(package)):
+            _check_operation(found, operation)
     except LimitError as error:
         found.add("warning", "limit", error.what, file=error.file, where=error.where)
     except _BROKEN:

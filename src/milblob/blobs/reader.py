@@ -10,8 +10,9 @@ import numpy as np
 from .. import _codec
 from ..arguments import as_integer, require_flags
 from ..dtypes import BY_BLOB_CODE, DType
-from ..errors import FormatError, MilblobError
+from ..errors import FormatError, MilblobError, UnsupportedError
 from ..storage import pending
+from ..storage.foreign import explained
 from ..storage.mapped import MappedFile
 from ..values import parallel
 from ..values.arrays import copy_into, filled
@@ -65,6 +66,25 @@ def array_over(
     return values.view()  # of a read-only array, so that it stays read-only
 
 
+def in_data(records: np.ndarray[Any, Any], offset: int) -> str:
+    """Return words for a message that an offset lies in the data of a record, where it should name one; else "".
+
+    Args:
+        records: rows of dtype RECORD, in file order.
+        offset: of no record.
+    """
+    from bisect import bisect_right  # not brought by `import milblob`
+
+    number = bisect_right(records["data_offset"], offset) - 1
+    if number < 0:
+        return ""
+    at, data_offset, nbytes = (int(records[number][key]) for key in ("offset", "data_offset", "nbytes"))
+    if offset >= data_offset + nbytes:
+        return ""
+    where = "where the data begins" if offset == data_offset else "in the data"
+    return f" ({where} of the record at byte {at}: a reference names the offset of the record)"
+
+
 class BlobReader:
     """A blob v2 file ("weight.bin"), memory-mapped.
 
@@ -89,14 +109,21 @@ class BlobReader:
         require_flags(mmap=mmap)
         if isinstance(source, str | os.PathLike):
             pending.require_none(os.fsdecode(source))
-        self.mapping = source if isinstance(source, MappedFile) else MappedFile(source, is_mapped=mmap)
+        is_own = not isinstance(source, MappedFile)
+        self.mapping = MappedFile(source, is_mapped=mmap) if is_own else source
         self._index: np.ndarray[Any, Any] | None = None
         self.mapping.expect_random(True)  # before touching the header: read one page, not a whole read-ahead window
         try:
             self._count: int = _codec.blob_count(self.mapping.live())
             self.mapping.expect_random(False)
+        except (FormatError, UnsupportedError) as error:
+            error = explained(error, self.mapping, "file: expected a weight file")  # a name that the block ends with
+            if is_own:
+                self.mapping.close()
+            raise error from None
         except BaseException:
-            self.mapping.close()
+            if is_own:
+                self.mapping.close()
             raise
 
     @property
@@ -166,7 +193,10 @@ class BlobReader:
         offset = as_integer("record", offset, "its offset or a BlobRecord")
         if offset < 0 or offset >= 1 << 64:
             raise FormatError(f"record offset: expected 0 to 2^64 - 1, got {offset}", file=self.name)
-        data_offset, nbytes, count, padding, code = _codec.blob_record(buffer, offset)
+        try:
+            data_offset, nbytes, count, padding, code = _codec.blob_record(buffer, offset)
+        except FormatError as error:
+            raise self._explained(error, offset) from None
         return BlobRecord(offset, BY_BLOB_CODE[code], nbytes, data_offset, count, padding)
 
     def records_at(self, offsets: list[int]) -> tuple[np.ndarray[Any, Any], int, MilblobError | None]:
@@ -179,7 +209,17 @@ class BlobReader:
         records = np.empty(len(offsets), RECORD)
         metadata = self.mapping.read_at(offsets, _RECORD_NBYTES)
         good, error = _codec.blob_records_at(buffer, np.array(offsets, np.uint64), records, metadata)
+        if isinstance(error, FormatError):
+            error = self._explained(error, offsets[good])
         return records, good, error
+
+    def _explained(self, error: FormatError, offset: int) -> FormatError:
+        """Return an error about a record, which also says whether the offset is that of a record's data."""
+        try:
+            words = in_data(self.index, offset)
+        except MilblobError:  # another record is broken
+            return error
+        return FormatError(error.what + words, offset=error.offset, where=error.where, file=error.file, code=error.code)
 
     def read(self, offset: int | BlobRecord, *, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Return the values of the record at `offset`.

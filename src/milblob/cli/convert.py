@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from ..errors import UnsupportedError
 from ..formats import weights
 from ..formats.write import save
-from ..model.package import BLOB_SUFFIXES
+from ..model.identify import BLOB_SUFFIXES
 from ..storage import paths
 from .progress import shown
 from .saving import check_target, report, say_widened, with_hint

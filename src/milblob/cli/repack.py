@@ -3,7 +3,7 @@
 from argparse import Namespace
 from typing import Any
 
-from ..rewrite.arrange import TensorChange
+from ..rewrite.changes import TensorChange
 from ..rewrite.repack import RepackReport, repack
 from . import output
 from .progress import shown

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import FormatError, UnsupportedError
 from ..storage.beneath import Location
+from ..storage.foreign import foreign, refusal
 from ..storage.mapped import MappedFile
 from ..values.tensorvalue import require_shape
 
@@ -63,6 +64,8 @@ def read_header(head: bytes, nbytes: int, what: str, file: str) -> Header:
     except UnsupportedError:
         raise
     except Exception as error:  # the header is a Python literal: its parser raises many things
+        if (found := foreign(head, file)) is not None and found.name != "npy":
+            raise refusal(found, f"{what}: expected an .npy file", file) from None
         words = " ".join(str(error).split()) or type(error).__name__
         raise FormatError(f"{what}: expected an .npy file, got {words:.200}", file=file) from None
     if dtype.hasobject:

@@ -3,16 +3,18 @@
 import os
 from functools import partial
 
-from ..errors import UnsupportedError
-from ..model.package import BLOB_SUFFIXES
+from ..errors import FormatError, UnsupportedError
+from ..model.identify import BLOB_SUFFIXES, identify
 from ..model.stored import Arrays
 from ..storage import paths
+from ..storage.foreign import Foreign, refusal
 from . import archive
 from .params import Parameters, open_params
 
 SUFFIXES = (".npz", ".safetensors", ".npy", ".params")
 CACHES = ("tensor-cache.json", "ndarray-cache.json")
 LISTINGS = (".json", ".mil")
+_EXPECTED = ".safetensors, .npz, .npy, .params, a directory, an archive, a weight file or a listing"
 
 
 def is_array_file(path: str) -> bool:
@@ -66,6 +68,16 @@ def open_arrays(path: str | os.PathLike[str], *, max_nbytes: int | None = None, 
         An array is examined when it is accessed, which raises the same errors.
     """
     path = os.fsdecode(os.fspath(path))
+    try:
+        return _open(path, max_nbytes, tvm)
+    except (FormatError, UnsupportedError) as error:
+        found = _other(path) if error.code != "lfs-pointer" else None
+        if found is None:
+            raise
+        raise refusal(found, f"arrays: expected {_EXPECTED}", path) from error
+
+
+def _open(path: str, max_nbytes: int | None, tvm: str | None) -> Arrays:
     suffix = os.path.splitext(path)[1].lower()
     if archive.is_archive(path):
         return _as_arrays(archive.kind().open_arrays(path, max_nbytes))
@@ -95,8 +107,23 @@ def open_arrays(path: str | os.PathLike[str], *, max_nbytes: int | None = None, 
         from . import weights
 
         return weights.open_arrays(path, max_nbytes)
-    words = "arrays: expected .safetensors, .npz, .npy, .params, a directory, an archive, a weight file or a listing"
-    raise UnsupportedError(f"{words}, got {path}")
+    raise UnsupportedError(f"arrays: expected {_EXPECTED}, got {path}")
+
+
+def _other(path: str) -> Foreign | None:
+    """Return what a path is that could not be opened, if it is of another kind than its name says."""
+    if archive.is_archive(path) or not paths.is_there(path):
+        return None
+    found = identify(path)
+    if isinstance(found, Foreign):
+        suffix = os.path.splitext(path)[1].lower()
+        if found.name == "directory":
+            return None
+        is_own = suffix in SUFFIXES and found.name == suffix[1:]
+        return None if is_own or (suffix, found.name) == (".npz", "zip") else found
+    if found not in ("mlpackage", "mlmodelc", "mil") and not path.endswith(".mlmodel"):
+        return None
+    return Foreign("model", "a Core ML model", f"milblob extract {path} writes its tensors to a file")
 
 
 def _as_arrays(parameters: Parameters) -> Arrays:

@@ -16,7 +16,7 @@ from ..model.digest import hash_bytes
 from ..model.lazy import LazyTensor
 from ..model.listing import HASH_AT, Row, Stamp, parse_listing, to_json, to_mil
 from ..model.model import Model
-from ..model.package import Package
+from ..model.recovery import open_package, settle
 from ..model.stored import Arrays, StoredArray, restored
 from ..model.tensor import Tensor
 from ..progress import Counter, Progress
@@ -145,10 +145,9 @@ def save(
 
 def _is_of(listing: str, path: str) -> bool:
     """Whether a file is a listing of a weight file, which need not exist."""
-    if pending.pending(listing) is not None:
-        Package(listing).close()  # completes an interrupted change
+    settle(listing)
     try:
-        package = Package(listing)
+        package = open_package(listing)
     except (MilblobError, OSError):
         return False
     try:

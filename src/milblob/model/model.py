@@ -18,6 +18,7 @@ from ..storage import paths
 from ..storage.beneath import Location
 from ..values.tensorvalue import MAX_RANK
 from .package import Package, Source, read_json
+from .recovery import open_package
 from .tensor import Tensor, make_tensor
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ class Model(MappingABC[str, Tensor]):
         require_flags(constants=constants, stored=stored, mmap=mmap)
         self._constants = constants
         self._stored_view = stored
-        self.package = Package(source, is_mapped=mmap, max_nbytes=max_nbytes)
+        if isinstance(source, Package):  # open already, for milblob's own modules
+            self.package = source
+        else:
+            self.package = open_package(source, is_mapped=mmap, max_nbytes=max_nbytes)
         self.path = self.package.path
         self.kind = self.package.kind
         self.tensors: MappingABC[str, Tensor] = {}

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,26 +14,18 @@ from ..errors import FormatError, ResolveError, UnsupportedError
 from ..jsontext import MAX_NBYTES, parse_json
 from ..program.mil_text import parse_text
 from ..program.scan import Program
-from ..storage import journal, paths, pending
+from ..storage import paths
 from ..storage.beneath import Location
+from ..storage.foreign import ONNX, Foreign, explained, is_onnx, refusal
 from ..storage.mapped import MappedFile
-from .listing import (
-    HEAD_NBYTES,
-    Stamp,
-    is_listing,
-    parse_listing,
-    stamp_of_text,
-    to_program,
-)
+from .identify import EXPECTED, SPEC_VERSION_TAG, identify_directory, identify_file
+from .listing import HEAD_NBYTES, Stamp, parse_listing, stamp_of_text, to_program
 from .listing import MODEL_PATH as MODEL_PATH
 
 ML_PROGRAM, PIPELINES = 502, {202: 1, 200: 2, 201: 2}  # field of Model -> messages around Pipeline.models
 MIN_SPEC_VERSION = 6  # iOS 15: the first with ML Programs; older versions are drafts of the format
 MAX_PIPELINE_DEPTH = 16
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-
-_SPEC_VERSION_TAG = 0x08  # the first byte of every Model that a known producer writes
-BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
 
 
 class Source(NamedTuple):
@@ -65,7 +58,8 @@ class Package:
     Args:
         source: path of a .mlpackage, .mlmodelc, .mlmodel, model.mil, blob file or a listing of one; or a buffer or file
             object with the contents of one of the latter four. Its contents decide which, not its name.
-        recover: first complete an interrupted change (see journal.py).
+        settle: completes a pending change of a file that the model names, and returns whether there was one. None only
+            to look at a model whose change is pending: everyone else opens it with `recovery.open_package`.
         is_mapped: map files; else read each file whole when it is first needed (see mapped.py).
         max_nbytes: see `Budget`.
 
@@ -87,10 +81,16 @@ class Package:
     """
 
     def __init__(
-        self, source: Any, *, recover: bool = True, is_mapped: bool = True, max_nbytes: int | None = None
+        self,
+        source: Any,
+        *,
+        settle: Callable[[str], bool] | None = None,
+        is_mapped: bool = True,
+        max_nbytes: int | None = None,
     ) -> None:
         self.closed = self.unsound = False
-        self._recovers, self._is_mapped = recover, is_mapped
+        self._settle, self._is_mapped = settle, is_mapped
+        self.kind = ""
         self.path: str | None = None
         self.budget = Budget(max_nbytes, os.fspath(source) if isinstance(source, str | os.PathLike) else None)
         self.sources: list[Source] = []
@@ -103,7 +103,6 @@ class Package:
         try:
             if isinstance(source, str | os.PathLike):
                 self.path = os.fsdecode(os.fspath(source))
-                self._settle(self.path)
                 if paths.is_directory(self.path):
                     self._open_directory(Location(self.path))
                     return
@@ -111,18 +110,6 @@ class Package:
         except BaseException:
             self.close()
             raise
-
-    def _settle(self, path: str) -> bool:
-        """Complete a change that a killed process began in the model that a path is, or leads into.
-
-        Returns:
-            Whether there was one.
-        """
-        is_done = False
-        while self._recovers and (found := pending.pending(path)) is not None:
-            journal.recover(found, _changeable)
-            is_done = True
-        return is_done
 
     def _map(self, source: Any) -> MappedFile:
         mapping = MappedFile(source, is_mapped=self._is_mapped)
@@ -135,7 +122,7 @@ class Package:
         of it, and open it again.
         """
         mapping = self._map(place)
-        if self._settle(place.path):
+        if self._settle is not None and self._settle(place.path):
             self.mappings.remove(mapping)
             mapping.close()
             mapping = self._map(place)
@@ -144,9 +131,18 @@ class Package:
     # ---------------------------------------------------------------------------------------------------- directories
 
     def _open_directory(self, root: Location) -> None:
-        if paths.is_there(os.path.join(root.path, "Manifest.json")):
-            self.kind = "mlpackage"
-            model = find_root_model(root)
+        kind = identify_directory(root.path)
+        if isinstance(kind, Foreign):
+            advice = f" ({kind.advice})" if kind.advice else ""
+            words = "directory: expected a .mlpackage or .mlmodelc, got neither Manifest.json nor model.mil"
+            raise FormatError(f"{words} but {kind.words}{advice}", file=root.path, code="not-a-model")
+        self.kind = kind
+        if kind == "mlpackage":
+            try:
+                model = find_root_model(root)
+            except FileNotFoundError:
+                words = "package: expected a Manifest.json, got none"
+                raise FormatError(words, file=root.path, code="manifest") from None
             try:
                 mapping = self._map_named(model)  # it may have a journal of its own
             except OSError as error:
@@ -155,10 +151,7 @@ class Package:
                 words = f"root item of the manifest: expected at {model.path}, got no such file"
                 raise ResolveError(words, file=os.path.join(root.path, "Manifest.json"), code="missing-file") from None
             self._open_model(mapping, model.parent())
-        elif root.path.rstrip("/\\").endswith(".mlpackage"):
-            raise FormatError("package: expected a Manifest.json, got none", file=root.path, code="manifest")
         else:
-            self.kind = "mlmodelc"
             self._open_compiled(root, "", 0)
 
     def _open_compiled(self, directory: Location, prefix: str, depth: int) -> None:
@@ -199,34 +192,38 @@ class Package:
     def _open_file(self, mapping: MappedFile) -> None:
         data = memoryview(mapping.live())
         directory = Location(self.path).parent() if self.path is not None else None
-        suffix = os.path.splitext(self.path or "")[1]
         _require_bytes(mapping)
-        head = bytes(data[:64])
-        if suffix == ".mil" or head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"program"):
-            self.kind = "mil"
+        kind = identify_file(data, self.path)
+        if isinstance(kind, Foreign):
+            raise refusal(kind, EXPECTED, mapping.name)
+        self.kind = kind
+        if kind == "mil":
             self._open_text(mapping, directory, "")
-        elif is_listing(bytes(data[:HEAD_NBYTES])):
-            self.kind = "listing"
+        elif kind == "listing":
             file, rows, stamp = parse_listing(data, mapping.name)
             buffer = _codec.Buffer(to_program(file, rows), mapping.name)
             self.sources.append(Source("", directory, mapping, (buffer, 0, buffer.nbytes), True, 0, None, stamp))
-        elif suffix in BLOB_SUFFIXES or is_blob_head(data):
-            self.kind = "blob"
+        elif kind == "blob":
             self.blobs = BlobReader(mapping)
         else:
-            self.kind = "mlmodel"
-            if suffix != ".mlmodel" and data[0] != _SPEC_VERSION_TAG:
+            if data[0] != SPEC_VERSION_TAG and not (self.path or "").endswith(".mlmodel"):
                 _require_message(mapping)
             self._open_model(mapping, directory)
 
     def _open_text(self, mapping: MappedFile, directory: Location | None, prefix: str) -> None:
-        program = _codec.Buffer(parse_text(mapping.live()), mapping.name)
+        try:
+            program = _codec.Buffer(parse_text(mapping.live()), mapping.name)
+        except (FormatError, UnsupportedError) as error:
+            raise explained(error, mapping, "model.mil: expected MIL text", is_text=True) from None
         stamp = stamp_of_text(bytes(memoryview(mapping.live())[:HEAD_NBYTES]))
         self.sources.append(Source(prefix, directory, mapping, (program, 0, program.nbytes), True, 0, None, stamp))
 
     def _open_model(self, mapping: MappedFile, directory: Location | None) -> None:
         _require_bytes(mapping)
-        self._add_model(mapping, mapping.live(), 0, mapping.nbytes, directory, "", 0)
+        try:
+            self._add_model(mapping, mapping.live(), 0, mapping.nbytes, directory, "", 0)
+        except (FormatError, UnsupportedError) as error:
+            raise explained(error, mapping, "model file: expected a serialized Model") from None
 
     def _add_model(
         self,
@@ -272,6 +269,9 @@ class Package:
         elif depth > 0:
             self.others.append((prefix, _type_name(kind) or "unknown"))
         else:
+            numbers = frozenset(number for number, *_ in _codec.wire_fields(buffer, offset, nbytes))
+            if is_onnx(numbers):
+                raise refusal(ONNX, EXPECTED, mapping.name)
             name = _type_name(kind)
             what = f"a {name}" if name else f"type number {kind}" if kind else "none that is known"
             raise UnsupportedError(
@@ -327,9 +327,14 @@ class Package:
                     file=source.mapping.name,
                     code="missing-file",
                 ) from None
-            found = BlobReader(mapping)
-            if source.stamp is not None:
-                source.stamp.require(mapping)
+            try:
+                found = BlobReader(mapping)
+                if source.stamp is not None:
+                    source.stamp.require(mapping)
+            except BaseException:
+                self.mappings.remove(mapping)
+                mapping.close()
+                raise
             self._readers[key] = self._by_place[real] = found
             if self.closed:  # by another thread, which did not see this reader
                 mapping.close()
@@ -373,15 +378,6 @@ class Package:
             mapping.close()
 
 
-def _changeable(path: str) -> set[str]:
-    """Return the files that a journal of the model at `path` may change."""
-    package = Package(path, recover=False)
-    try:
-        return package.changeable()
-    finally:
-        package.close()
-
-
 def _require_bytes(mapping: MappedFile) -> None:
     """Refuse an empty file, which protobuf would parse as an empty Model."""
     if mapping.nbytes == 0:
@@ -404,13 +400,6 @@ def _type_name(kind: int) -> str | None:
     from ..program.schema import MODEL_TYPES
 
     return MODEL_TYPES.get(kind)
-
-
-def is_blob_head(data: memoryview | bytes) -> bool:
-    """Whether data begins with a storage header, version 2 (or 1, refused by name), and a sentinel if it has any."""
-    if len(data) < 64 or bytes(data[4:8]) not in (b"\2\0\0\0", b"\1\0\0\0"):
-        return False
-    return data[4] == 2 or (len(data) >= 68 and bytes(data[64:68]) == b"\xef\xbe\xad\xde")
 
 
 def _read_model(

@@ -9,7 +9,8 @@ from ..errors import FormatError, MilblobError, UnsupportedError
 from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.output import is_ours
-from .package import BLOB_SUFFIXES, Package, find_root_model, is_blob_head, read_json
+from .identify import BLOB_SUFFIXES, is_blob_head
+from .package import Package, find_root_model, read_json
 
 IsPart = Callable[[str], bool]
 """Whether the name of a file, relative to a directory, with "/", is one of those that belong there."""
@@ -100,7 +101,7 @@ def _package(root: Location) -> IsPart:
 def _compiled(root: Location) -> IsPart:
     """Accept the files that Core ML's compiler writes, and weight files."""
     with contextlib.suppress(UnsupportedError):  # it was read then, and is a model of another type
-        Package(root.path, recover=False).close()
+        Package(root.path).close()
     return lambda name: _COMPILED.fullmatch(name) is not None or _is_weights(root, name)
 
 

@@ -12,7 +12,8 @@ from ..blobs.equal import Stretch, first_equal
 from ..blobs.reader import BlobReader, BlobRecord
 from ..blobs.writer import BlobWriter
 from ..errors import ProgramError, UnsupportedError
-from ..model.package import ML_PROGRAM, MODEL_PATH, Package, Source, manifest
+from ..model.package import ML_PROGRAM, MODEL_PATH, Source, manifest
+from ..model.recovery import open_package
 from ..model.replaceable import require_replaceable
 from ..program.scan import Program
 from ..program.splice import Edit, Spliced, splice
@@ -166,7 +167,7 @@ class _Part:
 
     def __init__(self, path: str, names: str | Mapping[str, str], max_nbytes: int | None) -> None:
         self.path = path
-        self.package = Package(path, max_nbytes=max_nbytes)
+        self.package = open_package(path, max_nbytes=max_nbytes)
         try:
             self.source = self._require_program()
             self.buffer = self.source.mapping.live()

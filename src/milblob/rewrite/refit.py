@@ -21,7 +21,7 @@ from ..selection import Select, selector
 from ..storage import paths, pending
 from ..storage.output import NewDirectory, whole_file
 from ..values.cast import CastCounts
-from .destination import copy_entry, copy_tree
+from .copying import copy_entry, copy_tree
 
 _MAX_PROBLEMS = 20
 

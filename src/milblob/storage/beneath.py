@@ -206,6 +206,10 @@ class Location:
     def _refuse(self, real: str | None = None) -> NoReturn:
         found = real if real is not None else os.path.realpath(self.path)
         words = f"reference {self._relative!r}: expected a file inside {self._root()}, got a link to {found}"
+        if "/blobs/" in found and "/snapshots/" in os.path.abspath(self._root()):
+            words += (
+                " (the cache of Hugging Face links files: `hf download --local-dir DIR` makes a copy without links)"
+            )
         raise ResolveError(words, code="escaping-file")
 
     def __repr__(self) -> str:

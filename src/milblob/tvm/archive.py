@@ -6,7 +6,8 @@ from typing import Any
 
 from ..errors import FormatError, UnsupportedError
 from ..formats.params import MAGIC as PARAMS_MAGIC
-from ..storage import journal, paths, pending
+from ..model.recovery import settle
+from ..storage import paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from ..storage.output import PREFIX
@@ -112,8 +113,7 @@ class Archive:
             return {os.path.join(folder, name) for name in os.listdir(folder)} if paths.is_directory(folder) else set()
 
         try:
-            while (found := pending.pending(root)) is not None:
-                journal.recover(found, changeable)
+            settle(root, changeable)
         except (FormatError, OSError) as error:
             self._report.error("journal", error)
 
@@ -177,7 +177,10 @@ class Archive:
         """
         member = self.files.get(name)
         if member is None:
-            raise FormatError(f"archive: expected a file {name}, got none", file=self.path)
+            advice = (
+                " (no archive in Model Library Format: unpack one of another kind first)" if name == METADATA else ""
+            )
+            raise FormatError(f"archive: expected a file {name}, got none{advice}", file=self.path)
         if name in self.twice:
             raise FormatError(f"member {name}: expected once, got it twice", offset=member.header, file=self.path)
         if member.kind != "file":

@@ -1,0 +1,102 @@
+"""What a path, or the bytes of a file, is: the kind of model, or what else. Opens no model and completes no change."""
+
+import os
+from typing import Any
+
+from ..storage import paths, pending
+from ..storage.foreign import ONNX, Foreign, foreign
+from .listing import HEAD_NBYTES, is_listing
+
+BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
+COMPILED = ("model.mil", "model0", "model.espresso.net", "coremldata.bin")
+"""Names by one of which a directory is a compiled model."""
+
+SPEC_VERSION_TAG = 0x08
+"""The first byte of every Model that a known producer writes."""
+
+EXPECTED = "file: expected a Core ML model, MIL text or a weight file"
+_MODEL_SUFFIXES = (".mlpackage", ".mlmodelc", ".mlmodel")
+_MAX_ENTRIES = 1000  # of a directory that is no model, to say what is in it
+
+
+def identify(source: Any) -> str | Foreign:
+    """Return what a path is, or a file that has these bytes.
+
+    Args:
+        source: a path; or the bytes of a file, or its first kilobyte, as a bytes-like object.
+
+    Returns:
+        "mlpackage", "mlmodelc", "mlmodel", "mil", "listing" or "blob"; else a Foreign. What could be a serialized Model
+        is "mlmodel": only reading it decides.
+
+    Raises:
+        OSError: the path cannot be examined.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return identify_file(memoryview(source))
+    path = os.fsdecode(os.fspath(source))
+    if paths.is_directory(path):
+        return identify_directory(path)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+        return identify_file(memoryview(file.read(HEAD_NBYTES)), path)
+
+
+def identify_file(data: memoryview, path: str | None = None) -> str | Foreign:
+    """As `identify`, for the bytes of a file; its suffix decides only what they leave open."""
+    suffix = os.path.splitext(path or "")[1]
+    if bytes(data[:64]).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"program"):
+        return "mil"
+    if suffix == ".mil":
+        found = foreign(data, path)
+        return "mil" if found is None or found.name == "text" else found
+    if is_listing(bytes(data[:HEAD_NBYTES])):
+        return "listing"
+    if is_blob_head(data):
+        return "blob"
+    if len(data) and data[0] != SPEC_VERSION_TAG and (found := foreign(data, path)) is not None:
+        around = pending.enclosing(path) if path is not None else None
+        return (
+            found if around is None else Foreign("part", f"{found.words} that is a part of a model", f"open {around}")
+        )
+    if suffix == ".onnx":
+        return ONNX
+    if path is not None and os.path.basename(path) == "coremldata.bin":
+        return Foreign("part", "a part of a compiled model", f"open {os.path.dirname(os.path.abspath(path))}")
+    return "blob" if suffix in BLOB_SUFFIXES else "mlmodel"
+
+
+def identify_directory(path: str) -> str | Foreign:
+    """As `identify`, for a directory."""
+
+    def has(name: str) -> bool:
+        return paths.is_there(os.path.join(path, name))
+
+    if has("Manifest.json") or path.rstrip("/\\").endswith(".mlpackage"):
+        return "mlpackage"
+    if any(map(has, COMPILED)):
+        return "mlmodelc"
+    around = pending.enclosing(path)
+    if around is not None:
+        return Foreign("directory", "a directory inside a model", f"open {around}")
+    with os.scandir(path) as entries:
+        names = sorted(entry.name for entry, _ in zip(entries, range(_MAX_ENTRIES), strict=False))
+    models = [name for name in names if name.endswith(_MODEL_SUFFIXES)]
+    if models:
+        return Foreign("directory", f"a directory with {_few(models)} in it", f"open {os.path.join(path, models[0])}")
+    if "saved_model.pb" in names:
+        return Foreign("directory", "a SavedModel of TensorFlow, which milblob does not read")
+    arrays = [name for name in names if name.endswith((".safetensors", ".npz", ".npy", ".params", ".gguf"))]
+    if arrays:
+        return Foreign("directory", f"a directory with {_few(arrays)} in it", f"give {os.path.join(path, arrays[0])}")
+    return Foreign("directory", f"a directory with {_few(names)} in it" if names else "an empty directory")
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def is_blob_head(data: memoryview | bytes) -> bool:
+    """Whether data begins with a storage header, version 2 (or 1, refused by name), and a sentinel if it has any."""
+    if len(data) < 64 or bytes(data[4:8]) not in (b"\2\0\0\0", b"\1\0\0\0"):
+        return False
+    return data[4] == 2 or (len(data) >= 68 and bytes(data[64:68]) == b"\xef\xbe\xad\xde")

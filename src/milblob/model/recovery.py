@@ -1,0 +1,49 @@
+"""Completing an interrupted change of a model before it is opened."""
+
+import os
+from collections.abc import Callable, Collection
+from typing import Any
+
+from ..storage import journal, pending
+from .package import Package
+
+
+def open_package(source: Any, kind: Callable[..., Package] = Package, **options: Any) -> Package:
+    """Open the files of a model once no change of it is pending: the only way to open one that others may write to.
+
+    Args:
+        source: as for Package.
+        kind: makes the Package.
+        options: as for Package.
+
+    Raises:
+        As Package and `journal.recover`.
+    """
+    if isinstance(source, str | os.PathLike):
+        settle(os.fsdecode(os.fspath(source)))
+    return kind(source, settle=settle, **options)
+
+
+def settle(path: str, changeable: Callable[[str], Collection[str]] | None = None) -> bool:
+    """Complete a change that a killed process began in the model that a path is, or leads into.
+
+    Args:
+        path: of a model, or of a file that one names.
+        changeable: see `journal.recover`; default: what `Package.changeable` says.
+
+    Returns:
+        Whether there was one.
+    """
+    is_done = False
+    while (found := pending.pending(path)) is not None:
+        journal.recover(found, changeable or _changeable)
+        is_done = True
+    return is_done
+
+
+def _changeable(path: str) -> set[str]:
+    package = Package(path)
+    try:
+        return package.changeable()
+    finally:
+        package.close()

@@ -1,0 +1,173 @@
+"""Files of other kinds in place of a Core ML model or its weights: what they are by their bytes, and what to do.
+
+Asked only about what could not be opened, or is no model: nothing that parses is refused because it looks like another.
+"""
+
+import codecs
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ..errors import FormatError, UnsupportedError
+from .mapped import MappedFile
+
+ARRAY_COMMANDS = "milblob ls, show, stats, hash, diff, match, extract, convert and pack"
+"""The commands that take files of arrays."""
+
+_HEAD_NBYTES = 1024
+_MEMBERS = 64  # of a zip archive, whose names are looked at
+_PYTORCH = "load it with torch.load, save its tensors with safetensors.torch.save_file, and give that file"
+_UNREAD = "which milblob does not read"
+_BLANK = b"\xef\xbb\xbf \t\r\n"
+_LEGACY_PYTORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_TVM_MAGIC = 0xF7E58D4F05049CB7.to_bytes(8, "little")
+_COMPRESSED = (
+    (b"\x1f\x8b", "gzip", "gunzip"),
+    (b"BZh", "bzip2", "bunzip2"),
+    (b"\xfd7zXZ\0", "xz", "unxz"),
+    (b"\x28\xb5\x2f\xfd", "Zstandard", "unzstd"),
+    (b"7z\xbc\xaf\x27\x1c", "7-Zip", "7z x"),
+)
+
+
+class Foreign(NamedTuple):
+    """A kind of file that is not Core ML's.
+
+    Attributes:
+        name: short: "safetensors", "npz", "npy", "params", "pytorch", "pickle", "zip", "keras", "hdf5", "onnx",
+            "tflite", "gguf", "tar", "compressed", "html", "xml", "json" or "text"; `identify` adds "directory" and
+            "part".
+        words: what it is, with an article.
+        advice: what to do with it; "" if nothing is known.
+    """
+
+    name: str
+    words: str
+    advice: str = ""
+
+
+ONNX = Foreign("onnx", f"an ONNX model, {_UNREAD}", "give the Core ML model of that network")
+
+
+def foreign(data: Any, file: str | None = None) -> Foreign | None:
+    """Return what bytes are that are no model, if that can be told.
+
+    Args:
+        data: a file, or its first kilobyte or more, as a bytes-like object.
+        file: its name, for the advice.
+    """
+    head, name = bytes(memoryview(data)[:_HEAD_NBYTES]), file or "it"
+    if head.startswith(b"PK\x03\x04"):
+        return _zip(memoryview(data), name)
+    for magic, words, command in _COMPRESSED:
+        if head.startswith(magic):
+            return Foreign("compressed", f"a file that {words} compressed", f"decompress it first: {command} {name}")
+    if head[257:262] == b"ustar":
+        return Foreign("tar", "a tar archive", f"unpack it first: tar xf {name}")
+    if head.startswith(_LEGACY_PYTORCH):
+        return Foreign("pytorch", "a PyTorch file of the old form", _PYTORCH)
+    if re.match(rb"\x80[\2-\5]", head) and (head[1] < 4 or head[2:3] == b"\x95"):
+        return Foreign("pickle", "a Python pickle", "save its arrays as safetensors or npz where it is trusted")
+    if head.startswith(b"\x93NUMPY"):
+        return _arrays("npy", "a NumPy array", name)
+    if head.startswith(_TVM_MAGIC):
+        return _arrays("params", "parameters of TVM", name)
+    if head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= 100_000_000:
+        return _arrays("safetensors", "a safetensors file", name)
+    if head.startswith(b"GGUF"):
+        return Foreign("gguf", f"a GGUF file, {_UNREAD}", "save its tensors as safetensors, and give that file")
+    if head[4:8] == b"TFL3":
+        return Foreign("tflite", f"a TensorFlow Lite model, {_UNREAD}", "give the Core ML model of that network")
+    if head.startswith(b"\x89HDF\r\n\x1a\n"):
+        return Foreign("hdf5", f"an HDF5 file, such as Keras writes, {_UNREAD}", "save its arrays as npz")
+    return _text(head)
+
+
+def is_onnx(numbers: frozenset[int]) -> bool:
+    """Whether a message that has these fields is an ONNX model: it has a graph, which Model has not."""
+    return 7 in numbers and numbers <= {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
+
+
+def _arrays(suffix: str, words: str, name: str) -> Foreign:
+    advice = f"{ARRAY_COMMANDS} take it, and milblob refit gives its values to a model"
+    if not name.lower().endswith(f".{suffix}"):
+        advice = f"if its name ends in .{suffix}, {advice}"
+    return Foreign(suffix, words, advice)
+
+
+def _zip(data: memoryview, name: str) -> Foreign:
+    members = list(_members(data))
+    ends = tuple(member.rpartition("/")[2] for member in members)
+    if any(".mlpackage" in member or ".mlmodelc" in member for member in members) or "Manifest.json" in ends:
+        how = f"name it {name}.zip, and unpack that" if name.endswith(".mlpackage") else f"unzip {name}"
+        return Foreign("zip", "a zip archive of a Core ML model", f"unpack it first: {how}")
+    if any(end in ("data.pkl", "constants.pkl", "byteorder") for end in ends) or "archive_format" in ends:
+        return Foreign("pytorch", "a PyTorch file", _PYTORCH)
+    if members and all(member.endswith(".npy") for member in members):
+        return _arrays("npz", "an npz file", name)
+    if {"config.json", "model.weights.h5"} & set(members):
+        return Foreign("keras", f"a Keras model, {_UNREAD}", "save its arrays as npz")
+    return Foreign("zip", "a zip archive", f"unpack it first: unzip {name}")
+
+
+def _members(data: memoryview) -> Iterator[str]:
+    """Yield the names of a zip archive's first members, as far as their sizes are before their data."""
+    at = 0
+    for _ in range(_MEMBERS):
+        if bytes(data[at : at + 4]) != b"PK\x03\x04" or len(data) - at < 30:
+            return
+        flags = int.from_bytes(data[at + 6 : at + 8], "little")
+        nbytes = int.from_bytes(data[at + 18 : at + 22], "little")
+        name_nbytes, extra_nbytes = (int.from_bytes(data[at + i : at + i + 2], "little") for i in (26, 28))
+        yield bytes(data[at + 30 : at + 30 + name_nbytes]).decode("utf-8", "replace")
+        if flags & 8 or nbytes == 0xFFFFFFFF:  # the size comes after the data, or in the extra field
+            return
+        at += 30 + name_nbytes + extra_nbytes + nbytes
+
+
+def _text(head: bytes) -> Foreign | None:
+    start = head.lstrip(_BLANK)
+    if re.match(rb"<(!doctype html|html|head|body)\b", start, re.IGNORECASE):
+        advice = "a download that failed, or needs a login, leaves one; download the file again"
+        return Foreign("html", "an HTML page in place of the file", advice)
+    if start.startswith(b"<?xml"):
+        return Foreign("xml", "an XML document")
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(start)  # the head may end inside a character
+    except UnicodeDecodeError:
+        return None
+    if not text or not all(c.isprintable() or c in "\t\r\n" for c in text):
+        return None
+    first = text.splitlines()[0][:60]
+    if start[:1] in (b"{", b"["):
+        return Foreign("json", f"JSON that is no listing of a weight file: {first!r}")
+    return Foreign("text", f"text: {first!r}")
+
+
+def refusal(found: Foreign, expected: str, file: str | None) -> FormatError | UnsupportedError:
+    """Return the error about a file of another kind.
+
+    Args:
+        found: what it is.
+        expected: what was expected, such as "file: expected a weight file".
+        file: its name.
+    """
+    words = f"{expected}, got {found.words}" + (f" ({found.advice})" if found.advice else "")
+    if found.name in ("html", "xml", "json", "text"):
+        return FormatError(words, file=file, code="web-page" if found.name == "html" else "not-a-model")
+    return UnsupportedError(words, file=file, code="other-format")
+
+
+def explained(
+    error: FormatError | UnsupportedError, mapping: MappedFile, expected: str, *, is_text: bool = False
+) -> FormatError | UnsupportedError:
+    """Return the `refusal` of a file whose bytes are those of another kind of file; else the error about them itself.
+
+    Args:
+        error: that its own reader raised.
+        mapping: of the file.
+        expected: as for `refusal`.
+        is_text: text is expected, so that the error about it says more.
+    """
+    found = foreign(mapping.live(), mapping.name)
+    return error if found is None or (is_text and found.name == "text") else refusal(found, expected, mapping.name)

@@ -1,0 +1,261 @@
+"""model/identify.py: what a path is, and what milblob says about files and directories that are no model."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import milblob
+from cases import model_directory
+from milblob.cli import main
+from milblob.model import recovery
+from milblob.model.identify import identify
+from milblob.storage.foreign import ARRAY_COMMANDS, Foreign
+from other_files import LFS_POINTER, ONNX, OTHERS, TORCH, code_of, zip_of
+from paths import DATA
+
+CASE = DATA / "opset_ios17_fp16"
+PACKAGE, COMPILED = CASE / "model.mlpackage", CASE / "model.mlmodelc"
+INSIDE = model_directory(PACKAGE)
+
+
+@pytest.fixture
+def path_of(tmp_path):
+    """Write one of the files of other formats."""
+
+    def write(name):
+        path = tmp_path / name
+        path.write_bytes(OTHERS[name][0])
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        (PACKAGE, "mlpackage"),
+        (COMPILED, "mlmodelc"),
+        (INSIDE / "model.mlmodel", "mlmodel"),
+        (COMPILED / "model.mil", "mil"),
+        (INSIDE / "weights" / "weight.bin", "blob"),
+    ],
+)
+def test_models(source, kind):
+    assert identify(source) == identify(str(source)) == kind
+    if source.is_file():
+        data = source.read_bytes()
+        assert identify(data) == identify(memoryview(data)[:1024]) == kind
+    with milblob.open(source) as model:
+        assert model.kind == kind
+
+
+def test_listings(tmp_path):
+    milblob.write_weights({"a": np.zeros(12, np.float32)}, tmp_path / "w.bin", listing=tmp_path / "w.json")
+    assert identify(tmp_path / "w.json") == "listing" and identify(tmp_path / "w.bin") == "blob"
+
+
+def test_every_model_of_the_fixtures_is_one():
+    """Nothing that opens is taken for a file of another kind."""
+    count = 0
+    for path in DATA.rglob("*"):
+        if path.suffix in (".mlpackage", ".mlmodelc", ".mlmodel", ".mil") or path.name.endswith("weight.bin"):
+            assert isinstance(identify(path), str), path
+            count += 1
+    assert count > 100
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_files_of_other_formats(name, path_of):
+    path, (data, kind, advice) = path_of(name), OTHERS[name]
+    with pytest.raises(milblob.MilblobError, match="expected ") as caught:
+        milblob.open(path)
+    error = caught.value
+    assert error.code == code_of(kind) and advice in str(error) and str(error).isprintable()
+    assert error.file == str(path)
+    assert [finding.code for finding in milblob.check(path)] == [error.code]
+    found = identify(path)
+    assert isinstance(found, Foreign) and found.name == kind and found.words in str(error)
+    with pytest.raises(milblob.MilblobError, match="expected ") as caught:
+        milblob.open(data)  # a buffer has no name: the bytes say it
+    if kind not in ("xml", "json", "text"):
+        assert caught.value.code == error.code
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_command_that_opens_a_model_says_so(name, path_of, tmp_path, capsys):
+    """One line that says what the file is and what to do, whatever the command; arrays are listed where they can be."""
+    path, (_, kind, advice) = str(path_of(name)), OTHERS[name]
+    listed = path.endswith(f".{kind}") and kind in ("safetensors", "npz", "npy")
+    own = str(shutil.copytree(PACKAGE, tmp_path / "own.mlpackage"))
+    commands = {
+        "ls": ["ls", path], "show": ["show", path], "stats": ["stats", path], "hash": ["hash", path],
+        "diff": ["diff", path, path], "match": ["match", path, path],
+        "extract": ["extract", path, "-o", str(tmp_path / "o.npz")],
+        "convert": ["convert", path, str(tmp_path / "c.npz")],
+        "pack": ["pack", path, "-o", str(tmp_path / "p.bin")],
+        "repack": ["repack", path, "-o", str(tmp_path / "r.bin")],
+        "refit": ["refit", path, path],
+        "refit with it": ["refit", own, path, "--dry-run"],
+        "merge-functions": ["merge-functions", path, own, "-o", str(tmp_path / "m.mlpackage")],
+    }  # fmt: skip
+    for command, words in commands.items():
+        status = main(words)
+        captured = capsys.readouterr()
+        if listed and command in ARRAY_COMMANDS.replace("milblob ", "").replace(" and ", ", ").split(", "):
+            assert status in (0, 1), (command, captured.err)
+            continue
+        lines = captured.err.splitlines()
+        assert status == 2 and len(lines) == 1 and lines[0].startswith("milblob: "), (command, captured.err)
+        if not (listed and command == "refit with it"):  # which names an array that the model has not
+            assert advice in lines[0], (command, lines[0])
+
+
+def test_the_commands_that_are_named_take_arrays(path_of, tmp_path, capsys):
+    with pytest.raises(milblob.UnsupportedError) as caught:
+        milblob.open(path_of("w.npz"))
+    assert f"{ARRAY_COMMANDS} take it, and milblob refit gives its values to a model" in str(caught.value)
+    values = {"fc_weight": np.zeros((8, 8), np.float16)}
+    np.savez(tmp_path / "new.npz", **values)
+    own = shutil.copytree(PACKAGE, tmp_path / "own.mlpackage")
+    assert main(["refit", str(own), str(tmp_path / "new.npz"), "-q"]) == 0
+    assert not milblob.load(own)["fc_weight"].any()
+    capsys.readouterr()
+
+
+# --------------------------------------------------------------------------------------------------------- directories
+
+
+def refused(path, *words, code="not-a-model"):
+    with pytest.raises(milblob.FormatError) as caught:
+        milblob.open(path)
+    assert caught.value.code == code and all(word in str(caught.value) for word in words), str(caught.value)
+    assert isinstance(identify(path), Foreign)
+
+
+def test_directories_of_neither_kind(tmp_path):
+    refused(tmp_path, "an empty directory")
+    (tmp_path / "notes.txt").write_text("x")
+    refused(tmp_path, "a directory with notes.txt in it")
+    for number in range(5):
+        (tmp_path / f"part{number}").mkdir()
+    refused(tmp_path, "notes.txt, part0, part1, ... in it")
+    (tmp_path / "w.safetensors").write_bytes(OTHERS["w.safetensors"][0])
+    refused(tmp_path, "a directory with w.safetensors in it", f"give {tmp_path / 'w.safetensors'}")
+    shutil.copytree(PACKAGE, tmp_path / "a.mlpackage")
+    refused(tmp_path, "a directory with a.mlpackage in it", f"open {tmp_path / 'a.mlpackage'}")
+
+
+def test_a_saved_model_of_tensorflow(tmp_path):
+    (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01")
+    refused(tmp_path, "TensorFlow")
+
+
+@pytest.mark.parametrize("inside", ["Data", "Data/com.apple.CoreML", "Data/com.apple.CoreML/weights"])
+def test_a_directory_inside_a_model(inside, tmp_path):
+    package = shutil.copytree(PACKAGE, tmp_path / "a.mlpackage")
+    refused(package / inside, "a directory inside a model", f"open {package}")
+
+
+def test_files_inside_a_model(tmp_path):
+    package = shutil.copytree(PACKAGE, tmp_path / "a.mlpackage")
+    with pytest.raises(milblob.UnsupportedError, match=rf"JSON .* that is a part of a model \(open {package}\)"):
+        milblob.open(package / "Manifest.json")
+    compiled = shutil.copytree(COMPILED, tmp_path / "b.mlmodelc")
+    (compiled / "coremldata.bin").write_bytes(bytes(100))
+    with pytest.raises(milblob.UnsupportedError, match=rf"a part of a compiled model \(open {compiled}\)"):
+        milblob.open(compiled / "coremldata.bin")
+
+
+# ------------------------------------------------------------------------------------------- files that a model names
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "words"),
+    [
+        (LFS_POINTER, "lfs-pointer", "git lfs pull"),
+        (b"<!doctype html><html>", "web-page", "got an HTML page"),
+        (b"Entry not found", "not-a-model", "got text: 'Entry not found'"),
+        (TORCH, "other-format", "got a PyTorch file"),
+        (zip_of("weight.bin"), "other-format", "got a zip archive"),
+    ],
+)
+def test_files_that_a_model_names(data, code, words, tmp_path):
+    """A failed download is one whichever of a model's files it stands for."""
+    for inside in ("weights/weight.bin", "model.mlmodel"):
+        package = shutil.copytree(PACKAGE, tmp_path / f"{os.path.basename(inside)}.mlpackage")
+        (model_directory(package) / inside).write_bytes(data)
+        with pytest.raises(milblob.MilblobError) as caught:
+            milblob.load(package)
+        assert caught.value.code == code and words in str(caught.value)
+        assert code in [finding.code for finding in milblob.check(package)]
+    compiled = shutil.copytree(COMPILED, tmp_path / "c.mlmodelc")
+    (compiled / "model.mil").write_bytes(data)
+    with pytest.raises(milblob.MilblobError) as caught:
+        milblob.load(compiled)
+    if code != "not-a-model":  # text that is no MIL is an error in MIL text
+        assert caught.value.code == code and words in str(caught.value)
+    (tmp_path / "bare.bin").write_bytes(data)
+    with pytest.raises(milblob.MilblobError) as caught:
+        milblob.BlobReader(tmp_path / "bare.bin")
+    assert caught.value.code == code and words in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "npz", "npy", "params"])
+@pytest.mark.parametrize("name", ["page.html", "x.pt", "weight.bin.gz", "a.zip", "m.gguf", "net.onnx"])
+def test_files_with_the_suffix_of_arrays(name, suffix, tmp_path):
+    """The name says arrays, the bytes say something else."""
+    path = tmp_path / f"fc_weight.{suffix}"
+    path.write_bytes(OTHERS[name][0])
+    new = shutil.copytree(PACKAGE, tmp_path / "own.mlpackage")
+    with pytest.raises(milblob.MilblobError) as caught:
+        milblob.refit(new, path)
+    _, kind, advice = OTHERS[name]
+    if (kind, suffix) != ("zip", "npz") and kind != "onnx":  # a broken one of its kind; bytes that any name may have
+        assert caught.value.code == code_of(kind) and advice in str(caught.value)
+
+
+def test_a_model_in_place_of_arrays(tmp_path):
+    new = shutil.copytree(PACKAGE, tmp_path / "own.mlpackage")
+    for other in (PACKAGE, COMPILED, INSIDE / "model.mlmodel"):
+        with pytest.raises(milblob.UnsupportedError, match=r"got a Core ML model \(milblob extract "):
+            milblob.refit(new, other)
+    (tmp_path / "net.onnx").write_bytes(ONNX)
+    with pytest.raises(milblob.UnsupportedError, match="got an ONNX model"):
+        milblob.refit(new, tmp_path / "net.onnx")
+
+
+def test_a_cache_that_links_files(tmp_path):
+    """The cache of huggingface_hub: snapshots link to blobs outside the package."""
+    cache = tmp_path / "models--a--b"
+    package = cache / "snapshots" / "0123" / "a.mlpackage"
+    package.parent.mkdir(parents=True)
+    shutil.copytree(PACKAGE, package)
+    (cache / "blobs").mkdir()
+    weights = model_directory(package) / "weights" / "weight.bin"
+    shutil.move(weights, cache / "blobs" / "abcd")
+    weights.symlink_to(os.path.relpath(cache / "blobs" / "abcd", weights.parent))
+    with pytest.raises(
+        milblob.ResolveError, match=r"`hf download --local-dir DIR` makes a copy without links"
+    ) as caught:
+        milblob.load(package)
+    assert caught.value.code == "escaping-file"
+    weights.unlink()
+    weights.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(milblob.ResolveError) as caught:
+        milblob.load(package)
+    assert "hf download" not in str(caught.value)
+
+
+# -------------------------------------------------------------------------------------------------------------- opening
+
+
+def test_looking_completes_nothing(tmp_path, monkeypatch):
+    """`identify` says what a path is without opening it; opening completes a pending change, once, before anything else."""
+    calls = []
+    monkeypatch.setattr(recovery.pending, "pending", lambda path: calls.append(path))
+    assert identify(PACKAGE) == "mlpackage" and calls == []
+    with milblob.open(PACKAGE):
+        assert calls[0] == str(PACKAGE)
+        assert calls[1:] == [str(INSIDE / "model.mlmodel")]
