@@ -22,6 +22,7 @@ from ..storage.beneath import Location
 from ..storage.mapped import LFS_PREFIX, MappedFile
 from ..values.tensorvalue import unpack_at
 from .check_blob import CODES, BlobFile, Finding, Findings, check_blob, record_problems, record_row
+from .check_storage import check_permissions, check_sizes, check_strays
 
 __all__ = ["Finding", "check"]
 
@@ -67,6 +68,7 @@ def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> 
         if stat.S_ISDIR(os.stat(name).st_mode):
             checker.check_directory(name)
         else:
+            check_permissions(checker.found, [name])
             checker.check_file(name, name)
     else:
         checker.check_file(path, None)
@@ -157,8 +159,10 @@ class _Checker:
     def check_directory(self, root: str) -> None:
         """Check a .mlpackage or a .mlmodelc."""
         files = list(self._walk_files(Location(root)))
+        names = [place.path for place in files]
+        check_permissions(self.found, [*dict.fromkeys(map(os.path.dirname, names)), *names])
         if paths.is_there(os.path.join(root, "Manifest.json")):
-            self._check_manifest(root)
+            self._check_manifest(root, names)
         self._check_source(root, root)
         for place in files:
             if place.path.endswith(_WEIGHT_SUFFIXES) and os.path.basename(place.path) != "coremldata.bin":
@@ -253,7 +257,7 @@ class _Checker:
         self._pointers.add(os.path.realpath(place.path))
         return True
 
-    def _check_manifest(self, root: str) -> None:
+    def _check_manifest(self, root: str, files: list[str]) -> None:
         """Report what is wrong with a manifest. The Package itself reports that its root item cannot be opened."""
         path = os.path.join(root, "Manifest.json")
         try:
@@ -283,6 +287,8 @@ class _Checker:
                 self.found.add("note", "manifest", words, file=path)
             if key != identifier:
                 self._check_item(root, key, item["path"], path)
+        items = [item.get("path") for item in entries.values() if isinstance(item, dict)]
+        check_strays(self.found, root, files, [item for item in items if isinstance(item, str)])
 
     def _check_item(self, root: str, key: str, relative: str, manifest: str) -> None:
         try:
@@ -323,6 +329,7 @@ class _Checker:
             if group.op.shape is None:
                 words = f"output of {group.op.type}: expected a tensor type, got none"
                 self.found.add("error", "program", words, file=file, where=f"{source.prefix}{group.op.name}")
+        check_sizes(self.found, source, program, ends)
         for constant in program.scan.constants:
             if constant.storage == _codec.BLOB:
                 self._add_reference(source, _Reference(program, constant))

@@ -61,6 +61,9 @@ CODES = frozenset(
         "mask-count",
         "palette-index",
         "limit",
+        "compressed-larger",
+        "inline-large",
+        "owner-only",
     ]
 )
 """Every code that a finding can have; docs/cli.md says what they mean."""
@@ -72,8 +75,8 @@ class Finding(NamedTuple):
     """One thing that `milblob.check` noticed.
 
     Attributes:
-        severity: "error": a reader fails or returns wrong values; "warning": readers differ on it; "note": valid, but
-            worth knowing.
+        severity: "error": a reader fails or returns wrong values; "warning": readers differ on it, or it is most likely
+            not meant; "note": valid, but worth knowing.
         code: stable short name of the kind of problem, such as "sentinel"; docs/cli.md lists all.
         message: one line: what, expected, got.
         file: path of the file it is in; None in a buffer.

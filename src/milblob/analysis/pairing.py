@@ -13,7 +13,7 @@ from .aligning import Alignment, plain
 from .operations import CompressedWeight, Constant, Key, key_of
 from .sides import Side
 
-_NUMBERED = re.compile(r"(?:.*/)?[a-z]+(?:_[a-z]+)*_\d+(?:_[a-z]+(?:_[a-z]+)*_\d+)?(?:\..*)?")
+_NUMBERED = re.compile(r"[a-z]+(?:_[a-z]+)*_\d+(?:_[a-z]+(?:_[a-z]+)*_\d+)?(?:\..*)?")
 """Names that converters make of the type of an operation and a number, such as "const_3" and "linear_0_weight_0"."""
 
 Pair = tuple[str, str]
@@ -259,7 +259,9 @@ def _by_given_name(pairing: _Pairing) -> Iterator[Pair]:
     """The same name, if somebody gave it: where there are operations, numbers that a converter gave tell less."""
     theirs = pairing.left(1)
     is_sure = pairing.alignment is None
-    yield from ((n, n) for n in pairing.left(0) if n in theirs and (is_sure or not _NUMBERED.fullmatch(n)))
+    yield from (
+        (n, n) for n in pairing.left(0) if n in theirs and (is_sure or not _NUMBERED.fullmatch(n.rpartition("/")[2]))
+    )
 
 
 def _by_name(pairing: _Pairing) -> Iterator[Pair]:
