@@ -13,7 +13,7 @@ HEADERS := $(wildcard include/milblob/*.h include/milblob/*/*.h include/milblob/
 SANITIZED := build/sanitize
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo check test thorough lint types stubs neon tvm-oracle fuzz sanitize leaks bench performance build clean
+.PHONY: help demo check test thorough lint types stubs neon tvm-oracle finetune fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -54,6 +54,10 @@ neon: $(VENV)/.tools ## the kernels for arm64 in every way: cross compilers, san
 tvm-oracle: $(VENV)/.tvm $(VENV)/.tools ## ask TVM itself about .params files, and record what it says in tests/data/tvm
 	$(VENV)/tvm/$(notdir $(BIN))/python tests/data/make_tvm_oracle.py record tests/data/tvm
 	MILBLOB_TVM_PYTHON="$(CURDIR)/$(VENV)/tvm/$(notdir $(BIN))/python" $(PY) -m pytest tests/tvm/live.py tests/tvm/test_params.py
+
+TORCH := $(VENV)/torch/$(notdir $(BIN))/python
+finetune: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## what refit --base does to torch networks: docs/fine-tuning.md; TORCH=python that has torch
+	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/rewrite/live_finetune.py
 
 SECONDS := 60
 fuzz: $(VENV)/.built $(VENV)/.fuzzer ## every fuzz harness for SECONDS=60 each (clang); findings go to build/fuzz/findings
@@ -131,6 +135,13 @@ $(VENV)/.tvm: pyproject.toml | $(VENV)/.python
 	$(PY) -m venv --clear $(VENV)/tvm
 	$(VENV)/tvm/$(notdir $(BIN))/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(VENV)/tvm/$(notdir $(BIN))/python -m pip install --quiet --group tvm
+	@touch $@
+
+# torch in an environment of its own, several GB on Linux, which nothing else needs.
+$(VENV)/.torch: pyproject.toml | $(VENV)/.python
+	$(PY) -m venv --clear $(VENV)/torch
+	$(VENV)/torch/$(notdir $(BIN))/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(VENV)/torch/$(notdir $(BIN))/python -m pip install --quiet --group finetune
 	@touch $@
 
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined

@@ -12,8 +12,9 @@ from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..values.cast import cast_array, is_castable
 from .derivation import Derivation, Folded, Source
-from .folds import EPSILONS, Norm, Ratio, Vectors, channels, fitting, fold_weight, is_scaled, ratio, scale_of
+from .folds import EPSILONS, FORMS, Norm, Ratio, Vectors, channels, fitting, fold_weight, is_scaled, ratio, scale_of
 from .readers import Convolution
+from .renderings import sqnr_of
 from .same_elements import May
 from .siblings import Siblings
 
@@ -23,6 +24,7 @@ TOLERANCE = {DType.FLOAT32: 1e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 3e-2}
 """How far the factors of channels may be from a scale before a fold is computed in full."""
 
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
+_MAX_RESIDUAL = 0.7  # of a channel that was compressed; what 3 dB are
 _FEW = 4  # channels that are compared before all are
 
 
@@ -114,6 +116,29 @@ class FoldFinder:
         plain = [Fold(convolution, own, norm) for norm in fits]
         return (self._with_bias(plain, convolution.bias) if convolution.bias is not None else []) or plain
 
+    def rendered(self, convolution: Convolution, own: str, dense: Values) -> list[Fold]:
+        """Return what may have been folded before a weight was compressed.
+
+        The bias, which is not compressed, tells to the bit; without one, the compressed values tell.
+        """
+        groups = convolution.groups
+        source = self._array(own).reshape(dense.shape)
+        few, wanted = (channels(values, groups)[:_FEW] for values in (source, dense))
+        if ratio(wanted, few, 0).residual > _MAX_RESIDUAL or not self._may(100 * dense.size):
+            return []
+        factors = ratio(dense, source, groups)
+        norms = self._siblings.norms.get(len(factors.factors), [])
+
+        def is_near(norm: Norm, vectors: Vectors) -> bool:
+            return sqnr_of(fold_weight(source, norm, vectors, groups), dense, groups) is not None
+
+        plain = [
+            Fold(convolution, own, n) for n in fitting(factors.factors, norms, self._array, is_near, _MAX_RESIDUAL)
+        ]
+        if convolution.bias is None:
+            return plain
+        return self._with_bias(plain, convolution.bias)
+
     def _with_bias(self, folds: list[Fold], bias: str) -> list[Fold]:
         weight = self._weights[bias]
         found, complete = [], set()
@@ -141,7 +166,9 @@ def likeliest(folds: Iterable[Fold]) -> list[Fold]:
     """Choose between folds of the same arrays that differ in epsilon only, or in the order of the arithmetic.
 
     Rounding hides small differences. One network rarely has several epsilons, so the one that most convolutions allow
-    is taken. Where it is none of EPSILONS, all stay: too many numbers are near each other.
+    is taken. Where it is none of EPSILONS, all stay: too many numbers are near each other. Of the forms, the pass that
+    made the weight decides: fuse_conv_batchnorm leaves constants without a name of their own ("const_3"), and
+    fuse_conv_scale calls them after the operation.
     """
     groups: dict[Any, list[Fold]] = defaultdict(list)
     for fold in folds:
@@ -155,10 +182,16 @@ def likeliest(folds: Iterable[Fold]) -> list[Fold]:
     for group in groups.values():
         usual = [fold for fold in group if fold.norm.epsilon in rank]
         if usual:
-            chosen.append(min(usual, key=lambda fold: (-votes[fold.norm.epsilon], rank[fold.norm.epsilon])))
+            chosen.append(min(usual, key=lambda f: (_is_other_form(f), -votes[f.norm.epsilon], rank[f.norm.epsilon])))
         else:
-            chosen += list({fold.norm.epsilon: fold for fold in reversed(group)}.values())
+            group.sort(key=_is_other_form, reverse=True)
+            chosen += list({fold.norm.epsilon: fold for fold in group}.values())
     return chosen
+
+
+def _is_other_form(fold: Fold) -> bool:
+    is_norm = fold.convolution.weight.rpartition("/")[2].startswith("const_")
+    return is_norm != (fold.norm.form == FORMS[0])
 
 
 def have_equal_bits(values: Values, weight: Tensor) -> bool:

@@ -26,6 +26,7 @@ _MEANS = ("running_mean", "moving_mean", "mean")
 _VARIANCES = ("running_var", "moving_variance", "moving_var", "variance", "var")
 _GAMMAS = ("weight", "gamma", "scale")
 _BETAS = ("bias", "beta")
+_SUFFIXES = sorted(_MEANS + _VARIANCES + _GAMMAS + _BETAS, key=len, reverse=True)
 
 
 class Vectors(NamedTuple):
@@ -77,7 +78,8 @@ class Norm:
     def __str__(self) -> str:
         if self.form == "scale":
             return f"the scale {self.gamma}"
-        name = str(self.variance).rpartition(".")[0] or str(self.variance)
+        suffix = next((alias for alias in _SUFFIXES if _ends_with(str(self.variance), alias)), "")
+        name = str(self.variance).removesuffix(suffix).rstrip("./_") or str(self.variance)
         return f"the batch norm {name} (epsilon {self.epsilon:g})"
 
 
@@ -206,8 +208,9 @@ def find_norms(shapes: Mapping[str, tuple[int, ...]]) -> list[Norm]:
     by_prefix: dict[str, dict[str, str]] = {}
     for name, shape in shapes.items():
         if len([size for size in shape if size != 1]) <= 1:
-            prefix, dot, last = _split(name)
-            by_prefix.setdefault(prefix + dot, {})[last] = name
+            suffix = next((alias for alias in _SUFFIXES if _ends_with(name, alias)), None)
+            if suffix is not None:
+                by_prefix.setdefault(name[: -len(suffix)], {})[suffix] = name
     found = []
     for known in by_prefix.values():
         mean, variance = _one_of(known, _MEANS), _one_of(known, _VARIANCES)
@@ -242,11 +245,8 @@ def epsilons(norm: Norm, vectors: Vectors, factors: Values) -> Iterable[float]:
         )
 
 
-def _split(name: str) -> tuple[str, str, str]:
-    for separator in (".", "/"):
-        if separator in name:
-            return name.rpartition(separator)
-    return "", "", name
+def _ends_with(name: str, word: str) -> bool:
+    return name.endswith(word) and not name[: -len(word)][-1:].isalnum()
 
 
 def _one_of(known: Mapping[str, str], names: tuple[str, ...]) -> str | None:

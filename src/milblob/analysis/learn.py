@@ -5,7 +5,8 @@ they leave open stays open: a weight then has several claims, whose new values m
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,12 @@ from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..values.cast import cast_array
 from .agreeing import agreeing
-from .conv_folds import FoldFinder, have_equal_bits, likeliest
-from .derivation import Derivation, Moved, Source, Summed
+from .conv_folds import Fold, FoldFinder, have_equal_bits, likeliest
+from .derivation import Derivation, Moved, Rows, Source, Summed
 from .layouts import Layout, layouts
 from .lineage import Claim, Lineage, Origin
 from .readers import Reader, Readers
+from .renderings import correlate, sqnr_of
 from .row_runs import RowIndex
 from .same_elements import same_elements
 from .sharing import by_blob
@@ -30,6 +32,7 @@ Values = np.ndarray[Any, Any]
 _MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 400
 """About a nanosecond each, reckoned and not measured; what somebody made to take longer stays unknown."""
 
+_SAMPLE_COUNT = 1024
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 
 
@@ -63,6 +66,7 @@ class _Learner:
         self._folds = FoldFinder(self.given, self.weights, self.siblings, self.may)
         self.claims: dict[str, dict[Derivation | None, set[str]]] = defaultdict(dict)
         self.certain: dict[str, Derivation] = {}
+        self.sqnr: dict[str, float] = {}  # of compressed weights
         self.equal: dict[str, list[tuple[str, Layout]]] = {}
         self.is_open: set[str] = set()  # weights of which a reader was not explained
         self._indexes: dict[tuple[DType, int], RowIndex] = {}
@@ -83,6 +87,7 @@ class _Learner:
         """Fill `claims`, from what is certain to what depends on it."""
         self._find_equal(looked_at)
         self._settle_equal()
+        self._render(name for name, weight in self.weights.items() if weight.chain is not None)
         rest = [name for name in self.weights if name not in self.equal and not self.is_flat(name)]
         # A new batch norm scales by almost 1, which rounding may hide: so also look at weights that are equal.
         self._fold(name for name in self.weights if not self.is_flat(name))
@@ -198,7 +203,7 @@ class _Learner:
         """Claim weights of convolutions with a batch norm or a scale folded in, and their biases."""
         found = []
         for name in names:
-            convolution = self.readers.convolution(name)
+            convolution = self.readers.convolution(name) if name not in self.sqnr else None
             if convolution is None:
                 continue
             is_equal = name in self.equal
@@ -208,10 +213,68 @@ class _Learner:
                 if factors is not None:
                     found += self._folds.folds(convolution, own, factors, with_scales=not is_equal)
         for fold in likeliest(found):
-            name, bias = fold.convolution.weight, fold.convolution.bias
-            self.claim(name, fold.weight(self.weights[name].shape))
-            if fold.gives_bias and bias is not None:
-                self.claim(bias, fold.bias(self.weights[bias].shape), fold.convolution.bias_words)
+            self._claim_fold(fold)
+
+    def _claim_fold(self, fold: Fold) -> None:
+        name, bias = fold.convolution.weight, fold.convolution.bias
+        self.claim(name, fold.weight(self.weights[name].shape))
+        if fold.gives_bias and bias is not None:
+            self.claim(bias, fold.bias(self.weights[bias].shape), fold.convolution.bias_words)
+
+    # ------------------------------------------------------------------------------------------------------- compressed
+
+    def _render(self, names: Iterable[str]) -> None:
+        """Claim compressed weights: what they render, as near as their compression can come."""
+        folds: list[Fold] = []
+        for name in names:
+            weight = self.weights[name]
+            if name in self.equal or weight.mil_dtype not in _FLOATS or not self.may(1_000_000 + 20 * weight.size):
+                continue
+            dense = np.asarray(weight.read())
+            found = {option: self._sqnr(dense, option) for option in self._alike(name, dense)}
+            for option, sqnr in found.items():
+                if sqnr is not None:
+                    self._claim_rendered(name, option, sqnr)
+            convolution = self.readers.convolution(name)
+            if name not in self.claims and convolution is not None:
+                folds += [
+                    fold
+                    for own in self._folds.candidates(convolution)
+                    for fold in self._folds.rendered(convolution, own, dense)
+                ]
+        for fold in likeliest(folds):
+            self._claim_fold(fold)
+            name = fold.convolution.weight
+            sqnr = self._sqnr(np.asarray(self.weights[name].read()), fold.weight(self.weights[name].shape))
+            self.sqnr[name] = min(self.sqnr.get(name, np.inf), sqnr or 0.0)
+
+    def _alike(self, name: str, dense: Values) -> Iterator[Derivation]:
+        """Yield arrays, and ranges of rows of arrays, of which a sample is like a compressed weight."""
+        flat, shape = dense.reshape(-1), dense.shape
+        positions = np.unique(np.linspace(0, flat.size - 1, _SAMPLE_COUNT).astype(np.int64))
+        some = flat[positions]
+        for given, tensor in self.given.items():
+            if tensor.mil_dtype not in _FLOATS or not self.may(100_000):
+                continue
+            if tensor.size == flat.size:
+                values = self.array(given).reshape(-1)
+                for layout in layouts(tensor.shape, shape):
+                    if self.may(100_000) and correlate(values[layout.sources(tensor.shape, positions)], some):
+                        yield _moved(Source(given), layout)
+            elif tensor.ndim == len(shape) >= 2 and tensor.shape[1:] == shape[1:] and tensor.shape[0] > shape[0]:
+                values = self.array(given).reshape(-1)
+                for begin in range(0, tensor.shape[0] - shape[0] + 1, gcd(tensor.shape[0], shape[0])):
+                    start = begin * (flat.size // shape[0])
+                    if self.may(100_000) and correlate(values[start + positions], some):
+                        yield Rows(Source(given), begin, begin + shape[0])
+
+    def _sqnr(self, dense: Values, option: Derivation) -> float | None:
+        values = option.compute(self.array)
+        return sqnr_of(values.reshape(dense.shape), dense) if self.may(40 * dense.size) else None
+
+    def _claim_rendered(self, name: str, option: Derivation, sqnr: float) -> None:
+        self.claim(name, option)
+        self.sqnr[name] = min(self.sqnr.get(name, np.inf), sqnr)
 
     # ------------------------------------------------------------------------------------------------------------- rows
 
@@ -332,7 +395,7 @@ class _Learner:
             claims = self.claims.get(name, {})
             if any(derivation is not None for derivation in claims):
                 found = tuple(Claim(derivation, tuple(sorted(readers))) for derivation, readers in claims.items())
-                origins[name] = Origin(name, found)
+                origins[name] = Origin(name, found, self.sqnr.get(name))
             elif not (_is_weight(weight) or self._is_parameter(name)):
                 continue
             elif weight.mil_dtype not in _FLOATS or self.is_flat(name):
