@@ -27,7 +27,8 @@ demo: $(VENV)/.built ## open a small model, list its weights, load them, say wha
 check: lint ## lint, types and the fast tests: what to run between two changes
 	$(PY) -m pytest -n auto -m "not slow"
 
-test: lint $(VENV)/.aarch64 ## lint, types and all tests
+test: lint $(VENV)/.aarch64 ## lint, types and all tests: minutes
+	@echo "all tests: about five minutes on two cores (make check runs the fast ones)"
 	$(PY) -m pytest -n auto
 
 thorough: $(VENV)/.built $(VENV)/.tools ## all tests with far more random inputs, and with files of many GiB (10 GB of disk)
@@ -96,7 +97,7 @@ $(VENV)/.python:
 	    echo "python3-venv and python3-dev); make PYTHON=path names one" >&2; \
 	    exit 1; \
 	fi; \
-	echo "$$found -m venv $(VENV)"; "$$found" -m venv --clear $(VENV)
+	echo "making $(VENV) with $$found; packages come from PyPI"; "$$found" -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1" "setuptools>=77" "cython>=3.1"
 	@touch $@
 
@@ -106,11 +107,13 @@ STALE := $(filter-out %.abi3.so,$(wildcard src/milblob/_codec.*.so))
 # The package itself, editable, with rich for tables. Installing compiles the extension; later only what changed is compiled.
 $(VENV)/.built: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python
 	@rm -f $(STALE)
+	@echo "compiling the extension: about a minute"
 	$(if $(filter pyproject.toml setup.py,$?),$(PY) -m pip install --quiet --no-build-isolation --editable ".[tables]", \
 	    $(PY) setup.py --quiet build_ext --inplace)
 	@touch $@
 
 $(VENV)/.tools: pyproject.toml | $(VENV)/.built
+	@echo "installing what lint and tests need, coremltools among it: a minute or two"
 	$(PY) -m pip install --quiet --group test --group lint
 	@touch $@
 

@@ -49,6 +49,14 @@ def test_names():
             assert as_dtype(value) is member
         if member.name not in ("UINT3", "UINT6"):  # their arrays are uint8
             assert as_dtype(member.numpy) is member
+    for name, member in {"f16": "FLOAT16", "FP16": "FLOAT16", "half": "FLOAT16", "bf16": "BFLOAT16", "BF16": "BFLOAT16",
+                         "f32": "FLOAT32", "fp32": "FLOAT32", "Float32": "FLOAT32", "f64": "FLOAT64", "F8_E4M3": "FLOAT8E4M3FN",
+                         "float8_e5m2": "FLOAT8E5M2", "i8": "INT64", "u1": "UINT8"}.items():  # fmt: skip
+        assert as_dtype(name) is DType(name) is DType[member], name
+    for value in (np.float16, np.dtype("float16"), "fp16", DType.FLOAT16):
+        assert DType(value) is DType.FLOAT16
+    with pytest.raises(ValueError, match="no such"):
+        DType("no such")
     assert as_dtype("uint8") is as_dtype(np.uint8) is DType.UINT8
     assert as_dtype(">i4") is DType.INT32
     assert as_dtype(np.dtype("U5")) is DType.STRING

@@ -28,6 +28,7 @@ from .program.scan import Use
 from .values.tensorvalue import pack_tensor, unpack_tensor
 
 if TYPE_CHECKING:
+    __version__: str
     from . import tvm as tvm
     from .about import Info, info
     from .analysis.check import Finding, check
@@ -168,6 +169,10 @@ _archive.register(_archives)  # formats lie below tvm, and import nothing of it
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from .about import version
+
+        return version()
     if name == "tvm":  # a package, for the other family of formats
         from importlib import import_module
 
@@ -182,4 +187,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__", "tvm"])

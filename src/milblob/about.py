@@ -84,7 +84,7 @@ def info() -> Info:
     compiler, stable = _codec.build()
     tiers, tier = _codec.tiers()
     return Info(
-        version=_version("milblob") or "unknown",
+        version=version(),
         python=sys.version.split()[0],
         packages={name: _version(name) for name in ("numpy", "ml_dtypes", "protobuf")},
         platform=sysconfig.get_platform(),
@@ -100,10 +100,15 @@ def info() -> Info:
     )
 
 
+def version() -> str:
+    """Return the version of milblob; "unknown" if it is not installed."""
+    return _version("milblob") or "unknown"
+
+
 def _version(name: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib import metadata
 
     try:
-        return version(name)
-    except PackageNotFoundError:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
         return None

@@ -53,6 +53,23 @@ def as_integer(what: str, value: Any, words: str = "an integer") -> int:
         raise TypeError(f"{what}: expected {words}, got {type(value).__name__}") from None
 
 
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def parse_nbytes(text: str) -> int:
+    """Return the number of bytes in a text: "1000000", "64K", "16MiB", "2G".
+
+    Raises:
+        ValueError: it is something else.
+    """
+    number = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = number[-1:] if number[-1:] in _UNITS else ""
+    try:
+        return int(float(number.removesuffix(unit)) * (1 << _UNITS[unit]))
+    except (ValueError, OverflowError):
+        raise ValueError(f"size: expected bytes, such as 64M or 2G, got {text!r}") from None
+
+
 Names = str | Sequence[str] | None
 
 

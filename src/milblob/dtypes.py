@@ -40,6 +40,14 @@ class _DTypeBase(enum.Enum):
         self.nbits = nbits
         self.field = field
 
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        """Find a member by all that `as_dtype` takes."""
+        try:
+            return as_dtype(value)
+        except TypeError:
+            return None  # Enum raises ValueError
+
     def __str__(self) -> str:
         return self.name.lower()
 
@@ -95,22 +103,29 @@ Attributes:
 
 BY_MIL_CODE: dict[int, Any] = {member.mil_code: member for member in DType}
 BY_BLOB_CODE: dict[int, Any] = {member.blob_code: member for member in DType if member.blob_code}
-_BY_NAME: dict[str, Any] = {name: m for m in DType for name in (m.name, m.name.lower(), m.mil_text)}
+# What PyTorch, safetensors and others call them. Names that NumPy has for other types, such as "i8", are NumPy's.
+_ALIASES = {
+    "f16": "FLOAT16", "fp16": "FLOAT16", "f32": "FLOAT32", "fp32": "FLOAT32", "f64": "FLOAT64", "fp64": "FLOAT64",
+    "bf16": "BFLOAT16", "f8_e4m3": "FLOAT8E4M3FN", "fp8_e4m3": "FLOAT8E4M3FN", "float8_e4m3fn": "FLOAT8E4M3FN",
+    "f8_e5m2": "FLOAT8E5M2", "fp8_e5m2": "FLOAT8E5M2", "float8_e5m2": "FLOAT8E5M2",
+}  # fmt: skip
+_BY_NAME: dict[str, Any] = {name.lower(): m for m in DType for name in (m.name, m.mil_text)}
+_BY_NAME |= {alias: DType[name] for alias, name in _ALIASES.items()}
 # uint8 arrays are UINT8: a NumPy dtype stands for the first member in this order that has it.
 _BY_NUMPY: dict[Any, Any] = {m.numpy: m for m in reversed(DType) if m.name not in ("UINT3", "UINT6", "STRING")}
 _BY_NUMPY[np.dtype(np.uint8)] = DType.UINT8
 
 
 def as_dtype(value: Any) -> Any:
-    """Return the DType that a DType, a name ("float16", "FLOAT16", "fp16") or a NumPy dtype stands for.
+    """Return the DType that a DType, a name ("float16", "FLOAT16", "fp16", "f16") or a NumPy dtype stands for.
 
     Raises:
         TypeError: nothing in the table corresponds.
     """
     if isinstance(value, DType):
         return value
-    if isinstance(value, str) and value in _BY_NAME:
-        return _BY_NAME[value]
+    if isinstance(value, str) and value.lower() in _BY_NAME:
+        return _BY_NAME[value.lower()]
     try:
         if value is None:  # which NumPy takes for float64
             raise TypeError

@@ -203,7 +203,7 @@ def test_refusals(cli, tmp_path):
         (npz, tmp_path / "x.txt"): "expected .npz, .safetensors, .params or a directory",
         (npz, tmp_path / "x.npz", "-f", "main"): "expected a model, which -f",
         (npz, tmp_path / "x.npz", "--stored"): "expected a model, which -f",
-        (npz, tmp_path / "x.npz", "-k", "v*"): "expected at least one, got none for -k v*",
+        (npz, tmp_path / "x.npz", "-k", "v*"): f"-k v*: expected the name of a tensor in {npz}, got none that matches",
         (npz, tmp_path / "x.npz", "--align", "4096"): "expected a weight file",
         (npz, tmp_path / "x.npz", "--listing", "y.json"): "expected a weight file",
         (npz, tmp_path / "x.bin", "--listing", npz, "--force"): "expected a place outside",

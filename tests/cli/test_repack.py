@@ -45,6 +45,8 @@ def cli(capsys):
     (["--externalize=3", "--split=function"], {"externalize": 3, "split": "function"}),
     (["--split", "1K"], {"split": 1024}),
     (["--split", "0.5KiB"], {"split": 512}),
+    (["--split", "2k"], {"split": "2K"}),
+    (["--split", "0.001M"], {"split": "0.001MiB"}),
     (["--merge"], {"merge": True}),
     (["--decompress"], {"decompress": True}),
     (["--function", "add"], {"functions": ["add"]}),

@@ -7,13 +7,14 @@ from math import prod
 from typing import Any
 
 from .. import _codec
-from ..arguments import require_flags
+from ..arguments import require_calls, require_flags
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, ResolveError
 from ..model.listing import Stamp
 from ..model.model import Model
 from ..model.package import Package, Source, read_json, resolve
 from ..program.scan import Compressed, Program
+from ..progress import Progress
 from ..storage import paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import LFS_PREFIX, MappedFile
@@ -28,7 +29,9 @@ _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
 _REFUSALS = (MilblobError, OSError, ValueError)
 
 
-def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> list[Finding]:
+def check(
+    path: Any, *, values: bool = False, progress: Progress | None = None, max_nbytes: int | None = None
+) -> list[Finding]:
     """Check a model, or a bare weight file, and report every problem in one pass.
 
     A broken part is reported and the rest is still checked: a bad manifest hides no bad record, and one bad record
@@ -39,6 +42,7 @@ def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> 
             object that holds one of the latter four (references to weight files cannot be followed from there).
         values: check values too, which reads all weights: NaNs, infinities, indices outside their palette, masks whose
             number of ones differs from that of the nonzero values, bits set after the last element.
+        progress: called as the values of each tensor have been checked (see `Progress`).
         max_nbytes: as for `open`; the check of values reports those beyond it as not examined.
 
     A `.params` file and an archive of TVM, given by path, are checked by milblob.tvm: docs/tvm.md has the codes.
@@ -50,6 +54,7 @@ def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> 
         OSError: the path itself does not exist or cannot be opened. Problems inside are reported, not raised.
     """
     require_flags(values=values)
+    require_calls(progress=progress)
     checker = _Checker()
     if isinstance(path, str | os.PathLike):
         name = os.fsdecode(os.fspath(path))
@@ -70,7 +75,7 @@ def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> 
     if values:
         from .check_values import check_values  # reads values, which checking the structure does not
 
-        check_values(checker.found, path, max_nbytes)
+        check_values(checker.found, path, max_nbytes, progress)
     return checker.found.close()
 
 

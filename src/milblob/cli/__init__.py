@@ -8,10 +8,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from .arguments import parse
-from .output import escape
+from .commands import parse
+from .failures import EXIT_ERROR, report
 
-EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
 
@@ -40,25 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except SystemExit as stop:  # argparse: --help, --version, wrong usage
         return stop.code if isinstance(stop.code, int) else EXIT_ERROR
-    except MemoryError:
-        return _fail("not enough memory")
-    except RecursionError:
-        return _fail("input: expected less nesting, got more than Python can follow")
-    except KeyError as error:
-        return _fail(str(error.args[0]) if error.args else "unknown name")
-    except OSError as error:
-        file = f": {error.filename}" if error.filename is not None else ""
-        return _fail(f"{error.strerror}{file}" if error.strerror else str(error))
-    except (ValueError, TypeError, NotImplementedError, LookupError, OverflowError) as error:
-        return _fail(str(error))
-
-
-def _fail(message: str) -> int:
-    with suppress(OSError):
-        sys.stdout.flush()
-    with suppress(OSError):
-        print(f"milblob: {escape(message)}", file=sys.stderr)
-    return EXIT_ERROR
+    except Exception as error:
+        with suppress(OSError):
+            sys.stdout.flush()
+        return report(error)
 
 
 def _discard_stdout() -> None:

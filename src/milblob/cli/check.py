@@ -1,14 +1,25 @@
 """milblob check: every problem of models and weight files."""
 
 import os
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from typing import Any
 
 from ..analysis.check import check
-from . import output
+from . import options, output, tables
+from .progress import shown
 
 _EXIT_FINDINGS, _EXIT_ERROR = 1, 2
+
+EXAMPLES = ("check Model.mlpackage --values", "check *.mlpackage -q")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    models = f"{options.MODEL}; .params file or archive of TVM"
+    parser.add_argument("models", metavar="MODEL", nargs="+", help=models)
+    parser.add_argument("--values", action="store_true", help="also check values, which reads all weights")
+    options.add_reporting(parser, quiet="no notes, no summaries, no progress", verbose="count the findings by code")
 
 
 def run(arguments: Namespace) -> int:
@@ -18,7 +29,8 @@ def run(arguments: Namespace) -> int:
     prefixed = arguments.quiet and len(arguments.models) > 1  # without a summary, each line names the model
     for path in arguments.models:
         try:
-            findings = check(path, values=arguments.values, max_nbytes=arguments.max_nbytes)
+            with shown(arguments) as progress:
+                findings = check(path, values=arguments.values, progress=progress, max_nbytes=arguments.max_nbytes)
         except OSError as error:
             output.say(f"{error.strerror or error}: {path}")
             status = _EXIT_ERROR
@@ -33,12 +45,12 @@ def run(arguments: Namespace) -> int:
         for finding in findings:
             if finding.severity != "note" or not arguments.quiet:
                 line = _shorter(str(finding), path)
-                print(output.escape(f"{path}: {line}" if prefixed else line))
+                tables.print_text(f"{path}: {line}" if prefixed else line)
         if not arguments.quiet:
-            print(f"{output.escape(path)}: {_summary(counts)}")
+            tables.print_text(f"{path}: {_summary(counts)}")
         if arguments.verbose:
             for code, count in Counter(finding.code for finding in findings).items():
-                print(f"  {code} {count}")
+                tables.print_text(f"  {code} {count}")
     if arguments.json:
         output.print_json({"models": results})
     return status

@@ -1,24 +1,65 @@
 """milblob diff: compare two models, or a model and a file of arrays."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 from ..analysis.diff import Diff, TensorDiff, diff, summary
-from . import names, output
+from . import names, options, output, tables
 from .progress import shown
-from .selection import describe_filter
+from .selection import check_keep, describe_filter
+from .tables import LAST, Column
 
 _EXIT_DIFFERENT = 1
 _MAX_CHANGES = 20
-_HEADS = ["name", "what", "dtype", "shape", "differ", "max", "mean", "relative", "cosine", "SQNR dB"]
+_COLUMNS = [
+    Column("name", is_name=True),
+    Column("in B", is_name=True),
+    Column("what"),
+    Column("dtype", drop=6),
+    Column("shape", drop=3),
+    Column("differ", True, drop=5),
+    Column("max", True, drop=LAST + 1),
+    Column("mean", True, drop=2),
+    Column("relative", True, drop=1),
+    Column("cosine", True, drop=4),
+    Column("SQNR dB", True),
+]
 _WHAT = {
     "same": "same", "stored": "same, stored otherwise", "close": "close", "dtype": "same, other dtype",
     "named": "in both", "different": "other values", "shape": "other shape",
     "only_a": "only in A", "only_b": "only in B",
 }  # fmt: skip
 
+EXAMPLES = (
+    "diff Model.mlpackage Half.mlpackage --top 10",
+    "diff Model.mlpackage new.safetensors -k 'head*' --rtol 1e-3",
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    what = "a model, weight file or listing; .safetensors, .npz, .npy, .params, directory of .npy, archive of TVM"
+    parser.add_argument("a", metavar="A", help=what)
+    parser.add_argument("b", metavar="B", help="likewise, compared with A")
+    options.add_selection(parser)
+    options.add_stored(parser)
+    options.add_mapping(parser, "the tensor OLD of A is NEW of B; may be repeated")
+    tolerance = "elements may differ by X; default: 0"
+    parser.add_argument("--atol", metavar="X", type=options.at_least_0, default=0.0, help=tolerance)
+    relative = "elements may differ by X times the magnitude of A's; default: 0"
+    parser.add_argument("--rtol", metavar="X", type=options.at_least_0, default=0.0, help=relative)
+    parser.add_argument("--names-only", action="store_true", help="compare only the names of tensors")
+    worst = "list only the N tensors that differ most, worst first"
+    parser.add_argument("--top", metavar="N", type=options.count, help=worst)
+    options.add_reporting(
+        parser,
+        quiet="print nothing; the exit status has the result",
+        verbose="also list equal tensors, all changes, and which tools made the models",
+    )
+
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    check_keep(arguments, arguments.a, arguments.b, stored=arguments.stored)
     with shown(arguments) as progress:
         found = diff(
             arguments.a,
@@ -33,8 +74,8 @@ def run(arguments: Namespace) -> int:
             progress=progress,
             max_nbytes=arguments.max_nbytes,
         )
-    if not found.rows and describe_filter(arguments) and not arguments.quiet:
-        output.say(f"no tensor matches {describe_filter(arguments)}")
+    if not found.rows and describe_filter(arguments):  # "same" would say more than was seen
+        raise ValueError(f"tensors to compare: expected at least one, got none for {describe_filter(arguments)}")
     if arguments.json:
         output.print_json(found.to_dict())
     elif not arguments.quiet:
@@ -49,34 +90,33 @@ def _print(found: Diff, arguments: Namespace) -> None:
         worst = found.worst()
         rows, left = worst[: arguments.top], max(0, len(worst) - arguments.top)
     if rows:
-        cells = [_cells(row) for row in rows]
-        used = [i for i in range(len(_HEADS)) if i < 2 or any(line[i] for line in cells)]
-        right = [number for number, i in enumerate(used) if i > 3]
-        output.print_table([_HEADS[i] for i in used], [[line[i] for i in used] for line in cells], right=right)
+        cells = [_cells(row, arguments.verbose) for row in rows]
+        used = [i for i in range(len(_COLUMNS)) if any(line[i] for line in cells)]
+        tables.print_table([_COLUMNS[i] for i in used], [[line[i] for i in used] for line in cells])
         if left:
-            print(f"... and {output.plural(left, 'tensor')} that differ less")
+            tables.print_text(f"... and {output.plural(left, 'tensor')} that differ less")
         print()
     changes = [*found.structure, *found.metadata, *(found.tools if arguments.verbose else ())]
     shown = changes if arguments.verbose else changes[:_MAX_CHANGES]
     for change in shown:
-        print(output.escape(change.words))
+        tables.print_text(change.words)
     if len(shown) < len(changes):
-        print(f"... and {len(changes) - len(shown):,} more (-v shows them)")
+        tables.print_text(f"... and {len(changes) - len(shown):,} more (-v shows them)")
     if changes:
         print()
-    print(f"{'same' if found.same else 'different'}: {summary(found)}")
+    tables.print_text(f"{'same' if found.same else 'different'}: {summary(found)}")
 
 
-def _cells(row: TensorDiff) -> list[str]:
-    name = row.name if row.other in (None, row.name) else f"{row.name} = {row.other}"
+def _cells(row: TensorDiff, is_verbose: bool) -> list[str]:
+    other = "" if row.other in (None, row.name) else row.other
     dtypes = [
-        "" if dtype is None else f"{dtype}{f' ({scheme})' if scheme else ''}"
+        "" if dtype is None else output.type_words(str(dtype), scheme, is_verbose)
         for dtype, scheme in zip(row.dtypes, row.compressions, strict=True)
     ]
     shapes = [
         "" if shape is None else output.shape_text(None if size < 0 else size for size in shape) for shape in row.shapes
     ]
-    cells = [name, _WHAT[row.kind], _both(*dtypes), _both(*shapes)]
+    cells = [row.name, other or "", _WHAT[row.kind], _both(*dtypes), _both(*shapes)]
     figures = row.figures
     if figures is None:
         return [*cells, *[""] * 6]

@@ -5,9 +5,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..analysis.statistics import Statistics
-from . import output
+from . import output, tables
+from .tables import Column
 
 _BAR_NCHARS = 40
+_LEFT_OF_BAR_NCHARS = 36
 
 
 def number(value: Any) -> str:
@@ -43,16 +45,19 @@ def print_histogram(statistics: Statistics) -> None:
         return
     block = "\u2588" if output.can_draw("\u2588") else "#"
     most = max(count for _, _, count in bins)
+    width = tables.terminal_width()
+    nchars = _BAR_NCHARS if width is None else min(_BAR_NCHARS, width - _LEFT_OF_BAR_NCHARS)
     cells = []
     for low, high, count in bins:
-        bar = block * max(round(_BAR_NCHARS * count / most), 1 if count else 0)
+        bar = block * max(round(nchars * count / most), 1 if count else 0)
         ends = [str(end) if isinstance(end, int) else f"{end:.4g}" for end in (low, high)]
         cells.append([*ends, str(count), bar])
     if all(low == high for low, high, _ in bins):
         cells = [[number(low), *cell[2:]] for (low, _, _), cell in zip(bins, cells, strict=True)]
-        output.print_table(["value", "count", ""], cells, right=(0, 1))
+        tables.print_table([Column("value", True), Column("count", True), Column("", drop=1)], cells)
     else:
-        output.print_table(["from", "to", "count", ""], cells, right=(0, 1, 2))
+        columns = [Column("from", True), Column("to", True), Column("count", True), Column("", drop=1)]
+        tables.print_table(columns, cells)
 
 
 def totals_by(keys: Iterable[str], all_statistics: Iterable[Statistics]) -> dict[str, tuple[int, Statistics]]:

@@ -1,6 +1,6 @@
 """milblob ls: list the tensors of a model."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
@@ -11,12 +11,50 @@ from ..errors import MilblobError, UnsupportedError
 from ..formats.params import Parameter
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
-from . import output
+from . import options, output, tables
 from .patterns import fold, scopes
 from .saving import dtype_text
 from .selection import Chosen, describe_filter, open_chosen
+from .several import run_each
+from .tables import LAST, Column
 
 _MAX_SCOPES = 12
+_ORDERS = ("file", "name", "size", "dtype", "offset")
+_NAME, _COUNT, _DTYPE, _SHAPE = (
+    Column("name", is_name=True),
+    Column("count", True),
+    Column("dtype", drop=LAST + 2),
+    Column("shape", drop=LAST + 1),
+)
+_FIGURES = (Column("size", True), Column("bits", True, drop=2), Column("share", True, drop=1))
+_PLACE = (
+    Column("function", drop=3),
+    Column("op", drop=4, is_name=True),
+    Column("offset", True, drop=6),
+    Column("file", drop=5, is_name=True),
+)
+_TOTALS = (
+    Column("", is_name=True),
+    Column("tensors", True),
+    Column("elements", True, drop=3),
+    Column("size", True),
+    Column("bits", True, drop=2),
+    Column("share", True, drop=1),
+)
+
+EXAMPLES = ("ls Model.mlpackage --pattern", "ls Model.mlpackage -k '*bias' --sort size")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    options.add_models(parser)
+    options.add_selection(parser)
+    options.add_views(parser)
+    fold = "fold names that differ only in numbers into one row"
+    parser.add_argument("-p", "--pattern", action="store_true", help=fold)
+    keys = f"{', '.join(_ORDERS)}; default: file, the model's own order"
+    parser.add_argument("-s", "--sort", metavar="KEY", choices=_ORDERS, default="file", help=keys)
+    options.add_reporting(parser, quiet="no totals", verbose="also show function, operation, offset and file")
 
 
 class Listed(NamedTuple):
@@ -47,8 +85,12 @@ class Listed(NamedTuple):
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    return run_each(arguments, _list)
+
+
+def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     with ExitStack() as stack:
-        opened = open_chosen(stack, arguments.model, arguments, constants=arguments.constants, stored=arguments.stored)
+        opened = open_chosen(stack, path, arguments, constants=arguments.constants, stored=arguments.stored)
         chosen = opened.tensors
         rows = [
             _row(tensor) if isinstance(tensor, Tensor) else array_row(name, tensor, opened.path)
@@ -59,15 +101,14 @@ def run(arguments: Namespace) -> int:
         if not chosen and describe_filter(arguments) and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
         if arguments.json:
-            _print_json(opened, rows, unique, arguments)
-            return 0
+            return 0, _document(opened, rows, unique, arguments)
         if arguments.pattern:
             _print_patterns(rows, arguments.sort)
         elif rows:
             _print_rows(rows, arguments.verbose)
         if not arguments.quiet:
             _print_totals(rows, unique, opened.kind == "blob")
-    return 0
+    return 0, None
 
 
 def _row(tensor: Tensor) -> Listed:
@@ -160,7 +201,7 @@ def _totals(rows: list[Listed], unique: int) -> dict[str, Any]:
     }
 
 
-def _print_json(opened: Chosen, rows: list[Listed], unique: int, arguments: Namespace) -> None:
+def _document(opened: Chosen, rows: list[Listed], unique: int, arguments: Namespace) -> dict[str, Any]:
     document: dict[str, Any] = {
         "path": opened.path,
         "kind": opened.kind,
@@ -178,7 +219,7 @@ def _print_json(opened: Chosen, rows: list[Listed], unique: int, arguments: Name
             }
             for name, members in _folded(rows, arguments.sort)
         ]
-    output.print_json(document)
+    return document
 
 
 def _folded(rows: list[Listed], order: str) -> list[tuple[str, list[Listed]]]:
@@ -190,17 +231,13 @@ def _folded(rows: list[Listed], order: str) -> list[tuple[str, list[Listed]]]:
     return folded
 
 
-def _dtype(row: Listed) -> str:
-    return f"{row.dtype} ({row.compression})" if row.compression else row.dtype
-
-
 def _print_rows(rows: list[Listed], verbose: bool) -> None:
     total = sum(row.nbytes or 0 for row in rows)
-    heads = ["name", "dtype", "shape", "size", "bits", "share"]
+    columns = [_NAME, _DTYPE, _SHAPE, *_FIGURES]
     cells = [
         [
             row.name,
-            _dtype(row),
+            output.type_words(row.dtype, row.compression),
             output.shape_text(row.shape),
             output.size(row.nbytes),
             row.nbits,
@@ -209,10 +246,11 @@ def _print_rows(rows: list[Listed], verbose: bool) -> None:
         for row in rows
     ]
     if verbose:
-        heads += ["function", "op", "offset", "file"]
+        columns += _PLACE
         for row, line in zip(rows, cells, strict=True):
-            line += [row.function, row.op, "" if row.offset is None else str(row.offset), row.file or ""]
-    output.print_table(heads, cells, right=(3, 4, 5, 8))
+            op = output.chain_words(row.compression) or row.op
+            line += [row.function, op, "" if row.offset is None else str(row.offset), row.file or ""]
+    tables.print_table(columns, cells)
 
 
 def _print_patterns(rows: list[Listed], order: str) -> None:
@@ -226,7 +264,7 @@ def _print_patterns(rows: list[Listed], order: str) -> None:
             [
                 pattern,
                 count,
-                _dtype(first),
+                output.type_words(first.dtype, first.compression),
                 output.shape_text(first.shape),
                 output.size(nbytes),
                 first.nbits,
@@ -234,16 +272,16 @@ def _print_patterns(rows: list[Listed], order: str) -> None:
             ]
         )
     if cells:
-        output.print_table(["name", "count", "dtype", "shape", "size", "bits", "share"], cells, right=(1, 4, 5, 6))
+        tables.print_table([_NAME, _COUNT, _DTYPE, _SHAPE, *_FIGURES], cells)
 
 
 def _print_totals(rows: list[Listed], unique: int, is_blob: bool) -> None:
     totals = _totals(rows, unique)
-    tables = [("by dtype", totals["by_dtype"])]
+    groups = [("by dtype", totals["by_dtype"])]
     if not is_blob and len(totals["by_scope"]) < len(rows):
-        tables.append(("by scope", totals["by_scope"]))
+        groups.append(("by scope", totals["by_scope"]))
     cells = [["total", *_total_cells(totals, totals["nbytes"])]]
-    for title, table in tables:
+    for title, table in groups:
         if len(table) < 2:
             continue
         ranked = sorted(table.items(), key=lambda item: -item[1]["nbytes"])
@@ -256,9 +294,10 @@ def _print_totals(rows: list[Listed], unique: int, is_blob: bool) -> None:
             cells.append([f"  {len(rest)} others", *_total_cells(summed, totals["nbytes"])])
     if rows:
         print()
-    output.print_table(["", "tensors", "elements", "size", "bits", "share"], cells, right=(1, 2, 3, 4, 5))
+    tables.print_table(_TOTALS, cells)
     if unique < totals["nbytes"]:
-        print(f"\nSome are stored once for several tensors: the files hold {output.size(unique)}.")
+        print()
+        tables.print_text(f"Some are stored once for several tensors: the files hold {output.size(unique)}.")
 
 
 def _total_cells(entry: Any, total: int) -> list[str]:

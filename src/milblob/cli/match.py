@@ -1,17 +1,44 @@
 """milblob match: find which training tensor became which weight."""
 
 import json
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 from ..analysis.match import match
 from ..analysis.matches import Matching, summary
 from ..storage.output import NewFile
-from . import output
+from . import options, output, tables
 from .progress import shown
 from .saving import check_target
+from .selection import check_keep
+from .tables import LAST, Column
 
 _EXIT_LEFT = 1
 _MAX_LEFT = 20
+_COLUMNS = [
+    Column("given", is_name=True),
+    Column("weight", is_name=True),
+    Column("how"),
+    Column("needs", drop=LAST + 1),
+    Column("refit", is_name=True),
+]
+
+EXAMPLES = (
+    "match new.safetensors Model.mlpackage",
+    "match new.safetensors Model.mlpackage -o mapping.json",
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    given = ".safetensors, .npz, .npy or .params file, directory of .npy files, archive of TVM, or a model"
+    parser.add_argument("weights", metavar="WEIGHTS", help=given)
+    parser.add_argument("model", metavar="MODEL", help=options.ANY)
+    options.add_keep(parser)
+    similar = "least correlation of similar values, up to 1; default: 0.7"
+    parser.add_argument("--threshold", metavar="R", type=float, default=0.7, help=similar)
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the mapping that refit takes: a .json object")
+    options.add_force(parser, "replace FILE")
+    options.add_reporting(parser, quiet="no table, no progress", verbose="list every name that was not matched")
 
 
 def run(arguments: Namespace) -> int:
@@ -19,6 +46,7 @@ def run(arguments: Namespace) -> int:
     if arguments.output is not None:
         for source in (arguments.weights, arguments.model):
             check_target(source, arguments.output)
+    check_keep(arguments, arguments.model, stored=False)
     with shown(arguments) as progress:
         found = match(
             arguments.weights,
@@ -60,19 +88,19 @@ def _print(found: Matching, arguments: Namespace) -> None:
         refit = m.refit or (f"no, without {m.without[0]}{more}" if m.without else "no")
         cells.append([m.given, m.name, how, ", ".join(m.needs) or "-", refit])
     if cells:
-        output.print_table(["given", "weight", "how", "needs", "refit"], cells)
+        tables.print_table(_COLUMNS, cells)
         print()
     for tie in found.ties:
-        print(output.escape(f"ambiguous: {_some(tie.given, arguments)} for {_some(tie.names, arguments)}"))
+        tables.print_text(f"ambiguous: {_some(tie.given, arguments)} for {_some(tie.names, arguments)}")
     if found.unmatched_names:
-        print(output.escape(f"of the model, not matched: {_some(found.unmatched_names, arguments)}"))
+        tables.print_text(f"of the model, not matched: {_some(found.unmatched_names, arguments)}")
     if found.equal_given:
-        print(output.escape(f"given, equal to others that matched: {_some(found.equal_given, arguments)}"))
+        tables.print_text(f"given, equal to others that matched: {_some(found.equal_given, arguments)}")
     if found.unmatched_given:
-        print(output.escape(f"given, not matched: {_some(found.unmatched_given, arguments)}"))
+        tables.print_text(f"given, not matched: {_some(found.unmatched_given, arguments)}")
     if found.ties or found.unmatched_names or found.unmatched_given or found.equal_given:
         print()
-    print(summary(found))
+    tables.print_text(summary(found))
     if arguments.output is not None:
         count = sum(name is not None for name in found.refit_mapping.values())
         output.say(

@@ -1,13 +1,10 @@
-"""Formatting of results: tables, sizes, JSON, and text that is safe for a terminal."""
+"""Formatting of results: sizes, shapes, JSON, and text that is safe for a terminal."""
 
 import json
-import os
-import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
-
-MAX_RICH_ROWS = 1000  # rich takes seconds to lay out more; plain text has the same columns
 
 
 def escape(text: str) -> str:
@@ -42,6 +39,19 @@ def shape_text(shape: Iterable[int | None] | None) -> str:
     return "" if shape is None else f"[{', '.join('?' if n is None else str(n) for n in shape)}]"
 
 
+def type_words(dtype: str, compression: str, is_verbose: bool = False) -> str:
+    """Return a dtype, and how a compressed weight is stored: "float16 as int4 /32"; verbose: by its operations."""
+    if not compression:
+        return dtype
+    words = chain_words(compression) if is_verbose else getattr(compression, "words", compression)
+    return f"{dtype} as {words}"
+
+
+def chain_words(compression: str) -> str:
+    """Return the operations that compute a weight, from the dense end inwards; "" if it is not compressed."""
+    return " <- ".join(getattr(compression, "operations", ()) or (compression,))
+
+
 def plural(count: int, noun: str) -> str:
     """Return "1 tensor", "2 tensors"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
@@ -54,8 +64,9 @@ def print_json(document: Any) -> None:
 
 
 def say(message: str) -> None:
-    """Print a message to stderr."""
-    print(f"milblob: {escape(message)}", file=sys.stderr)
+    """Print a message to stderr, if that is open."""
+    with suppress(OSError):
+        print(f"milblob: {escape(message)}", file=sys.stderr)
 
 
 def can_draw(text: str) -> bool:
@@ -64,58 +75,4 @@ def can_draw(text: str) -> bool:
         text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
-    return True
-
-
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> None:
-    """Print a table: with rich where it is installed and stdout is a terminal, else as aligned plain text.
-
-    Names are never cut or folded to fit: a table that is too wide is plain text, which the terminal wraps.
-
-    Args:
-        heads: column heads; all empty for a list of keys and values, whose last column may be folded.
-        rows: cells, one line each.
-        right: indices of the columns that are aligned to the right.
-    """
-    cells = [[escape(cell) for cell in row] for row in rows]
-    right = frozenset(right)
-    widths = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(heads)]
-    fits = sum(widths) + 3 * len(widths) <= shutil.get_terminal_size().columns or not any(heads)
-    if fits and len(cells) <= MAX_RICH_ROWS and _is_terminal() and _print_rich(heads, cells, right):
-        return
-    for row in [list(heads), *cells] if any(heads) else cells:
-        columns = enumerate(zip(row, widths, strict=True))
-        padded = [cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in columns]
-        print("  ".join(padded).rstrip())
-
-
-def _is_terminal() -> bool:
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-
-
-def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int]) -> bool:
-    """Print a table with rich; return False if it is not installed."""
-    try:
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:
-        return False
-    has_heads = any(heads)
-    table = Table(
-        box=box.SIMPLE_HEAD if has_heads else None,
-        show_header=has_heads,
-        header_style="bold",
-        padding=(0, 1),
-        pad_edge=False,
-        show_edge=False,
-    )
-    for index, head in enumerate(heads):
-        justify: Any = "right" if index in right else "left"
-        style = "cyan" if index == 0 else None
-        table.add_column(head, justify=justify, overflow="fold", no_wrap=has_heads or index == 0, style=style)
-    for row in rows:
-        table.add_row(*[Text(cell) for cell in row])
-    Console(highlight=False, emoji=False, markup=False).print(table)
     return True

@@ -7,12 +7,15 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ..formats.read import array_kind, open_arrays
-from ..formats.weights import with_notes
 from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..selection import selector
+from . import output
+
+_VIEWS = ((False, False), (False, True), (True, False), (True, True))
+"""`constants` and `stored` of every view of a model, the usual one first."""
 
 
 def _is_in(tensor: Tensor, function: str) -> bool:
@@ -64,12 +67,16 @@ def open_chosen(
         model = stack.enter_context(
             opening.open(source, constants=constants, stored=stored, max_nbytes=arguments.max_nbytes)
         )
-        tensors = select(model, arguments)
-        return Chosen(source, model.kind, with_notes(tensors, model) if noted else tensors, model)
+        chosen = select(model, arguments)
+        if not noted:
+            return Chosen(source, model.kind, chosen, model)
+        from ..formats.weights import with_notes  # brings what writes weight files: a listing needs none of it
+
+        return Chosen(source, model.kind, with_notes(chosen, model), model)
     if arguments.function is not None or constants or stored:
         raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
     arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes, tvm=tvm))
-    return Chosen(source, kind, {name: arrays[name] for name in filter(selector(arguments.keep or None), arrays)}, None)
+    return Chosen(source, kind, {name: arrays[name] for name in kept(arrays, arguments, source)}, None)
 
 
 def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None = None) -> LazyTensor:
@@ -93,15 +100,61 @@ def select(model: Model, arguments: Namespace) -> dict[str, Tensor]:
     wanted = arguments.function
     if wanted is not None:
         check_function(model, wanted)
-    is_kept = selector(arguments.keep or None)
-    chosen = {}
-    for name, tensor in model.items():
-        if wanted is not None and not _is_in(tensor, wanted):
-            continue
-        if not is_kept(name):
-            continue
-        chosen[name] = tensor
-    return chosen
+    inside = [name for name, tensor in model.items() if wanted is None or _is_in(tensor, wanted)]
+    return {name: model[name] for name in kept(inside, arguments, str(model.path))}
+
+
+def kept(names: Iterable[str], arguments: Namespace, where: str) -> list[str]:
+    """Return the names that -k selects: all, if it is not given.
+
+    A glob that matches nothing beside others that match something is named on stderr.
+
+    Args:
+        names: to choose from.
+        arguments: of the command.
+        where: what has these names, for messages.
+
+    Raises:
+        ValueError: none matches, in any command: what was asked for cannot be done.
+    """
+    names = list(names)
+    if not arguments.keep:
+        return names
+    found = list(filter(selector(arguments.keep), names))
+    if not found:
+        words = " ".join(f"-k {glob}" for glob in arguments.keep)
+        hint = _hint(arguments.keep[0].strip("*"), names)
+        raise ValueError(f"{words}: expected the name of a tensor in {where}, got none that matches{hint}")
+    if not arguments.quiet:
+        for glob in arguments.keep:
+            if not any(map(selector(glob), found)):
+                output.say(f"-k {glob}: no tensor in {where} matches")
+    return found
+
+
+def check_keep(arguments: Namespace, *sources: str, stored: bool | None = None) -> None:
+    """Check -k of a command that does not open its models itself, before it does anything.
+
+    Args:
+        arguments: of the command.
+        sources: models or files of arrays; a name may be of any of them.
+        stored: see `milblob.open`; None: a name may be of any view, also of constants that are no weights.
+
+    Raises:
+        ValueError: none matches. As opening them does.
+    """
+    if not arguments.keep:
+        return
+    names: dict[str, None] = {}
+    for source in sources:
+        with ExitStack() as stack:
+            if array_kind(source) is not None:
+                names.update(dict.fromkeys(stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes))))
+                continue
+            for constants, parts in _VIEWS if stored is None else [(False, stored)]:
+                model = opening.open(source, constants=constants, stored=parts, max_nbytes=arguments.max_nbytes)
+                names.update(dict.fromkeys(stack.enter_context(model)))
+    kept(names, arguments, " and ".join(sources))
 
 
 def check_function(model: Model, wanted: str) -> None:
@@ -131,7 +184,7 @@ def find(source: str, name: str, function: str | None, max_nbytes: int | None = 
         KeyError: no view has it, or several tensors could be meant.
     """
     known: dict[str, None] = {}
-    for constants, stored in ((False, False), (False, True), (True, False), (True, True)):
+    for constants, stored in _VIEWS:
         model = opening.open(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
         try:
             if function is not None:

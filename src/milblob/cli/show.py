@@ -1,6 +1,6 @@
 """milblob show: describe one tensor, or the model itself."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from typing import Any
 
@@ -11,8 +11,9 @@ from ..model import open as opening
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..program.compression import Compression
-from . import output
+from . import options, output, tables
 from .selection import find
+from .tables import LAST, Column
 from .values import (
     FIRST_COUNT,
     FIRST_COUNT_VERBOSE,
@@ -20,6 +21,28 @@ from .values import (
     print_statistics,
     values_json,
 )
+
+_PARTS = [
+    Column("part"),
+    Column("name", is_name=True),
+    Column("dtype", drop=LAST + 3),
+    Column("shape", drop=LAST + 2),
+    Column("size", True, drop=LAST + 1),
+]
+
+EXAMPLES = ("show Model.mlpackage", "show Model.mlpackage head_weight")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("model", metavar="MODEL", help=options.ANY)
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a tensor; default: the model itself")
+    parser.add_argument("-f", "--function", metavar="NAME", help="the function that the tensor belongs to")
+    options.add_reporting(
+        parser,
+        quiet="read no values; omit user-defined metadata",
+        verbose="show more values; the inputs and outputs of every function",
+    )
 
 
 def run(arguments: Namespace) -> int:
@@ -49,7 +72,7 @@ def run(arguments: Namespace) -> int:
 def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
     place = _place(tensor)
     if arguments.quiet and not arguments.json:
-        output.print_table(["", ""], _place_rows(tensor, place))
+        tables.print_pairs(_place_rows(tensor, place))
         return
     first_count = FIRST_COUNT_VERBOSE if arguments.verbose else FIRST_COUNT
     first: list[Any] = []
@@ -67,7 +90,7 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
         if failure is not None:  # its location is known all the same; exit status 2 says that there are no values
             raise failure
         return
-    output.print_table(["", ""], _place_rows(tensor, place))
+    tables.print_pairs(_place_rows(tensor, place))
     if tensor.parts:
         print()
         _print_parts(tensor)
@@ -110,37 +133,32 @@ def _data_offset(tensor: Tensor) -> int | None:
         return None
 
 
-def _place_rows(tensor: Tensor, place: dict[str, Any]) -> list[list[str]]:
-    rows = [["name", place["name"]], ["type", f"{place['dtype']} {output.shape_text(place['shape'])}"]]
+def _place_rows(tensor: Tensor, place: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [("name", place["name"]), ("type", f"{place['dtype']} {output.shape_text(place['shape'])}")]
     if place["nbytes"] is not None:
-        rows.append(
-            [
-                "stored",
-                output.plural(place["nbytes"], "byte")
-                + (f" ({output.size(place['nbytes'])})" if place["nbytes"] >= 1024 else ""),
-            ]
-        )
+        rounded = f" ({output.size(place['nbytes'])})" if place["nbytes"] >= 1024 else ""
+        rows.append(("stored", output.plural(place["nbytes"], "byte") + rounded))
     if place["file"] is not None:
-        rows.append(["file", place["file"]])
+        rows.append(("file", place["file"]))
     if place["offset"] is not None:
         data = f", data at byte {place['data_offset']}" if place["data_offset"] is not None else ""
         what = "record at byte" if tensor.is_blob else "value at byte"
-        rows.append(["offset", f"{what} {place['offset']}{data}"])
+        rows.append(("offset", f"{what} {place['offset']}{data}"))
     if place["op"]:
-        rows.append(["operation", place["op"] + (f" in function {place['function']}" if place["function"] else "")])
+        rows.append(("operation", place["op"] + (f" in function {place['function']}" if place["function"] else "")))
     if tensor.compression:
-        rows.append(["compressed", _compression_words(tensor.compression)])
+        rows.append(("compressed", _compression_words(tensor.compression)))
     if place["where"]:
-        rows.append(["path", place["where"]])
+        rows.append(("path", place["where"]))
     for use in tensor.consumers:
         words = "returned by its block" if use.op == "return" else f"{use.op} {use.name!r}, as {use.parameter}"
-        rows.append(["used by", words])
+        rows.append(("used by", words))
     return rows
 
 
 def _compression_words(compression: Compression) -> str:
     """How a weight is compressed, in one line."""
-    words = [" <- ".join(compression.operations)]
+    words = [output.chain_words(compression)]
     if compression.bits_per_weight is not None:
         words.append(f"{compression.bits_per_weight:.3g} bits per weight")
     if compression.nbits is not None:
@@ -161,7 +179,7 @@ def _print_parts(tensor: Tensor) -> None:
     for key, part in tensor.parts.items():
         stored = output.size(None if None in part.declared_shape else part.nbytes)
         cells.append([key, part.name, str(part.mil_dtype), output.shape_text(part.declared_shape), stored])
-    output.print_table(["part", "name", "dtype", "shape", "size"], cells, right=(4,))
+    tables.print_table(_PARTS, cells)
 
 
 # ----------------------------------------------------------------------------------------------------------- the model
@@ -197,12 +215,12 @@ def _describe_model(model: Model) -> dict[str, Any]:
     }
 
 
-def _feature_rows(features: dict[str, Any], of: str) -> list[list[str]]:
+def _feature_rows(features: dict[str, Any], of: str) -> list[tuple[str, str]]:
     rows = []
     for key, head in (("inputs", "input"), ("outputs", "output"), ("states", "state")):
         for feature in features[key]:
             words = f": {feature['description']}" if feature["description"] else ""
-            rows.append([f"{head} {of}".rstrip(), f"{feature['name']}  {feature['type']}{words}"])
+            rows.append((f"{head} {of}".rstrip(), f"{feature['name']}  {feature['type']}{words}"))
     return rows
 
 
@@ -211,18 +229,18 @@ def _feature(feature: Any) -> dict[str, str]:
 
 
 def _print_model(document: dict[str, Any], arguments: Namespace) -> None:
-    rows = [["model", f"{document['path']} ({document['kind']})"]]
+    rows = [("model", f"{document['path']} ({document['kind']})")]
     keys = ("description", "author", "license", "version", "producer", "opset", "spec_version")
-    rows += [[key.replace("_", " "), str(document[key])] for key in keys if document[key]]
+    rows += [(key.replace("_", " "), str(document[key])) for key in keys if document[key]]
     if document["functions"]:
         default = f" (default {document['default_function']})" if document["default_function"] else ""
-        rows.append(["functions", ", ".join(document["functions"]) + default])
-    rows.append(["tensors", str(document["tensors"])])
+        rows.append(("functions", ", ".join(document["functions"]) + default))
+    rows.append(("tensors", str(document["tensors"])))
     if arguments.verbose and document["function_features"]:
         for name, features in document["function_features"].items():
             rows += _feature_rows(features, f"of {name}")
     else:
         rows += _feature_rows(document, "")
     if not arguments.quiet:
-        rows += [["user-defined", f"{key} = {value}"] for key, value in sorted(document["user_defined"].items())]
-    output.print_table(["", ""], rows)
+        rows += [("user-defined", f"{key} = {value}") for key, value in sorted(document["user_defined"].items())]
+    tables.print_pairs(rows)

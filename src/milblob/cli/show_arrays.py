@@ -9,7 +9,7 @@ from ..errors import MilblobError
 from ..formats.params import Parameter
 from ..formats.read import open_arrays
 from ..model.lazy import LazyTensor
-from . import output
+from . import output, tables
 from .ls import Listed, array_row
 from .selection import find_array
 from .tvm_words import library_document, library_rows
@@ -43,7 +43,7 @@ def _show_file(stack: ExitStack, arguments: Namespace, kind: str) -> None:
     rows = [array_row(name, arrays[name], arguments.model) for name in arrays]
     nbytes = sum(row.nbytes or 0 for row in rows)
     document: dict[str, Any] = {"path": arguments.model, "kind": kind, "tensors": len(rows), "nbytes": nbytes}
-    lines = [["file", f"{arguments.model} ({kind})"], ["tensors", str(len(rows))], ["size", output.size(nbytes)]]
+    lines = [("file", f"{arguments.model} ({kind})"), ("tensors", str(len(rows))), ("size", output.size(nbytes))]
     if kind == "archive":
         from ..tvm.library import open as open_library
 
@@ -53,7 +53,7 @@ def _show_file(stack: ExitStack, arguments: Namespace, kind: str) -> None:
     if arguments.json:
         output.print_json(document)
     else:
-        output.print_table(["", ""], lines)
+        tables.print_pairs(lines)
 
 
 def _show_array(array: LazyTensor, arguments: Namespace) -> None:
@@ -62,7 +62,7 @@ def _show_array(array: LazyTensor, arguments: Namespace) -> None:
     if isinstance(array, Parameter):
         document["tvm_dtype"] = array.dtype_text
     if arguments.quiet and not arguments.json:
-        output.print_table(["", ""], _place_rows(row))
+        tables.print_pairs(_place_rows(row))
         return
     summary, failure, first = None, None, []
     try:
@@ -74,7 +74,7 @@ def _show_array(array: LazyTensor, arguments: Namespace) -> None:
         document["values"] = None if summary is None else values_json(summary, first)
         output.print_json(document)
     else:
-        output.print_table(["", ""], _place_rows(row))
+        tables.print_pairs(_place_rows(row))
     if failure is not None:  # where it lies is known all the same; exit code 2 says that there are no values
         raise failure
     if summary is not None and not arguments.json:
@@ -85,11 +85,11 @@ def _show_array(array: LazyTensor, arguments: Namespace) -> None:
 _KEYS = ("name", "dtype", "shape", "nbytes", "file", "offset")
 
 
-def _place_rows(row: Listed) -> list[list[str]]:
-    rows = [["name", row.name], ["type", f"{row.dtype} {output.shape_text(row.shape)}"]]
+def _place_rows(row: Listed) -> list[tuple[str, str]]:
+    rows = [("name", row.name), ("type", f"{row.dtype} {output.shape_text(row.shape)}")]
     if row.nbytes is not None:
-        rows.append(["stored", output.plural(row.nbytes, "byte")])
-    rows.append(["file", row.file or ""])
+        rows.append(("stored", output.plural(row.nbytes, "byte")))
+    rows.append(("file", row.file or ""))
     if row.offset is not None:
-        rows.append(["offset", f"data at byte {row.offset}"])
+        rows.append(("offset", f"data at byte {row.offset}"))
     return rows

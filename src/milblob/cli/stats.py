@@ -1,24 +1,84 @@
 """milblob stats: statistics of every tensor, and totals."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ..analysis.statistics import Statistics, statistics_of
+from ..dtypes import DType, as_dtype
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..progress import Counter
-from . import output
+from . import options, output, tables
 from .figures import histogram_json, print_histogram, short, to_dict, totals_by
 from .patterns import scopes
 from .progress import shown
 from .selection import Chosen, describe_filter, open_chosen
+from .several import run_each
+from .tables import Column
 
 _EXIT_FINDINGS = 1
 _MAX_SCOPES = 12
-_HEADS = ["name", "dtype", "shape", "min", "max", "mean", "deviation", "absmax", "zeros", "special", "distinct"]
-_MORE_HEADS = ["smallest", "subnormal", "NaN", "+inf", "-inf", "-0", "float16 overflow"]
+_COLUMNS = [
+    Column("name", is_name=True),
+    Column("dtype", drop=5),
+    Column("shape", drop=3),
+    Column("min", True),
+    Column("max", True),
+    Column("mean", True),
+    Column("deviation", True, drop=6),
+    Column("absmax", True, drop=1),
+    Column("zeros", True, drop=4),
+    Column("special", True, drop=8),
+    Column("distinct", True, drop=2),
+]
+# With -v, what was asked for stays longest.
+_MORE = [
+    Column("smallest", True, drop=9),
+    Column("subnormal", True, drop=10),
+    Column("NaN", True, drop=14),
+    Column("+inf", True, drop=13),
+    Column("-inf", True, drop=12),
+    Column("-0", True, drop=11),
+    Column("float16 overflow", True, drop=15),
+]
+_TOTALS = [
+    Column("", is_name=True),
+    Column("tensors", True, drop=1),
+    Column("elements", True, drop=3),
+    Column("min", True),
+    Column("max", True),
+    Column("mean", True),
+    Column("deviation", True, drop=4),
+    Column("zeros", True, drop=2),
+    Column("special", True, drop=6),
+]
+_KEYS = ("file", "name", "dtype", "count", "minimum", "maximum", "mean", "deviation", "absmax", "zeros", "distinct")
+
+EXAMPLES = ("stats Model.mlpackage --sort absmax", "stats Model.mlpackage --would-overflow float16")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    options.add_models(parser)
+    options.add_selection(parser)
+    options.add_views(parser)
+    overflow = "list only tensors with finite values that overflow float16; exit status 1 if there are any"
+    parser.add_argument("--would-overflow", metavar="DTYPE", type=_float16, help=overflow)
+    parser.add_argument("--histogram", action="store_true", help="also print a histogram of each tensor")
+    keys = f"{', '.join(_KEYS)}; default: file, the model's own order; figures with the largest first"
+    parser.add_argument("-s", "--sort", metavar="KEY", choices=_KEYS, default="file", help=keys)
+    options.add_reporting(parser, quiet="no totals, no progress", verbose="more columns")
+
+
+def _float16(text: str) -> str:
+    try:
+        if as_dtype(text) is DType.FLOAT16:
+            return "float16"
+    except TypeError:
+        pass
+    raise ArgumentTypeError(f"expected float16, got {text!r}")
 
 
 class _Row(NamedTuple):
@@ -34,14 +94,22 @@ class _Row(NamedTuple):
         return self.tensor.op.removeprefix("constexpr_")
 
     @property
-    def dtype(self) -> str:
-        return f"{self.tensor.mil_dtype} ({self.scheme})" if self.scheme else str(self.tensor.mil_dtype)
+    def compression(self) -> str:
+        """The same with its attributes."""
+        return self.tensor.compression if isinstance(self.tensor, Tensor) else ""
+
+    def dtype(self, is_verbose: bool = False) -> str:
+        return output.type_words(str(self.tensor.mil_dtype), self.compression, is_verbose)
 
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    return run_each(arguments, _judge)
+
+
+def _judge(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     with ExitStack() as stack:
-        opened = open_chosen(stack, arguments.model, arguments, constants=arguments.constants, stored=arguments.stored)
+        opened = open_chosen(stack, path, arguments, constants=arguments.constants, stored=arguments.stored)
         chosen = opened.tensors
         if not chosen and describe_filter(arguments) and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
@@ -49,11 +117,11 @@ def run(arguments: Namespace) -> int:
         overflowing = [row for row in rows if row.figures.float16_overflows]
         shown = overflowing if arguments.would_overflow else rows
         shown = _sorted(shown, arguments.sort)
+        status = _EXIT_FINDINGS if arguments.would_overflow and overflowing else 0
         if arguments.json:
-            output.print_json(_document(opened, shown, rows, arguments))
-        else:
-            _print(shown, rows, arguments)
-    return _EXIT_FINDINGS if arguments.would_overflow and overflowing else 0
+            return status, _document(opened, shown, rows, arguments)
+        _print(shown, rows, arguments)
+    return status, None
 
 
 def _rows(chosen: Mapping[str, LazyTensor], arguments: Namespace) -> list[_Row]:
@@ -71,7 +139,7 @@ def _sorted(rows: list[_Row], key: str) -> list[_Row]:
     if key == "file":
         return rows
     if key in ("name", "dtype"):
-        return sorted(rows, key=lambda row: row.name if key == "name" else row.dtype)
+        return sorted(rows, key=lambda row: row.name if key == "name" else row.dtype())
     # Rows without the figure come last.
     return sorted(rows, key=lambda row: (getattr(row.figures, key) is None, -(getattr(row.figures, key) or 0)))
 
@@ -113,18 +181,24 @@ def _total_json(count: int, figures: Statistics) -> dict[str, Any]:
 
 def _print(shown: list[_Row], rows: list[_Row], arguments: Namespace) -> None:
     if shown:
-        heads = _HEADS + (_MORE_HEADS if arguments.verbose or arguments.would_overflow else [])
-        cells = [[row.name, row.dtype, output.shape_text(row.figures.shape), *_cells(row.figures)] for row in shown]
-        output.print_table(heads, [line[: len(heads)] for line in cells], right=range(3, len(heads)))
+        columns = _COLUMNS + (_MORE if arguments.verbose or arguments.would_overflow else [])
+        cells = [
+            [row.name, row.dtype(arguments.verbose), output.shape_text(row.figures.shape), *_cells(row.figures)]
+            for row in shown
+        ]
+        tables.print_table(columns, [line[: len(columns)] for line in cells])
     if arguments.histogram:
         for row in shown:
             if row.figures.histogram:
-                print(f"\n{output.escape(row.name)}")
+                print()
+                tables.print_text(row.name)
                 print_histogram(row.figures)
     if arguments.would_overflow:
         if not arguments.quiet:
             words = f"{output.plural(len(shown), 'tensor')} of {len(rows)} would overflow {arguments.would_overflow}"
-            print(f"\n{words}" if shown else words)
+            if shown:
+                print()
+            tables.print_text(words)
     elif not arguments.quiet and rows:
         _print_totals(rows)
 
@@ -153,13 +227,13 @@ def _cells(figures: Statistics) -> list[str]:
 
 
 def _print_totals(rows: list[_Row]) -> None:
-    tables = _totals(rows)
-    if len(tables["by_scope"]) == len(rows):
-        del tables["by_scope"]
-    if set(tables["by_scheme"]) == {"none"}:
-        del tables["by_scheme"]
+    groups = _totals(rows)
+    if len(groups["by_scope"]) == len(rows):
+        del groups["by_scope"]
+    if set(groups["by_scheme"]) == {"none"}:
+        del groups["by_scheme"]
     cells = [["total", *_total_cells(len(rows), Statistics.merge(row.figures for row in rows))]]
-    for title, table in tables.items():
+    for title, table in groups.items():
         if len(table) < 2:
             continue
         cells.append([title.replace("_", " "), *[""] * 8])
@@ -169,8 +243,7 @@ def _print_totals(rows: list[_Row]) -> None:
             merged = Statistics.merge(figures for _, (_, figures) in rest)
             cells.append([f"  {len(rest)} others", *_total_cells(sum(count for _, (count, _) in rest), merged)])
     print()
-    heads = ["", "tensors", "elements", "min", "max", "mean", "deviation", "zeros", "special"]
-    output.print_table(heads, cells, right=range(1, 9))
+    tables.print_table(_TOTALS, cells)
 
 
 def _total_cells(count: int, figures: Statistics) -> list[str]:

@@ -1,6 +1,6 @@
 """milblob tvm params: parameters of a Model Library Format archive, out and in."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
 
@@ -10,13 +10,43 @@ from ..formats.read import open_arrays
 from ..formats.write import save
 from ..model.lazy import LazyTensor
 from ..rewrite.refit import refit
-from ..selection import selector
 from ..tvm import Library
 from ..tvm import open as open_library
 from ..tvm.arrays import named_parameters
+from . import options
 from .progress import shown
 from .refit import say_refit
 from .saving import check_target, report
+from .selection import check_keep, kept
+
+EXAMPLES = (
+    "tvm params model.tar -o weights.npz",
+    "tvm params model.tar --with parameters.npz -o retrained.tar",
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("model", metavar="ARCHIVE", help=options.ARCHIVE)
+    target = (
+        "file.params, file.npz, file.safetensors or directory/; with --with the new archive, of the kind that ARCHIVE "
+        "is; default: ARCHIVE itself"
+    )
+    parser.add_argument("-o", "--output", metavar="OUT", help=target)
+    new = "new values: .npz, .safetensors, .npy or .params file, or another archive; names, shapes and dtypes must fit"
+    parser.add_argument("--with", dest="new", metavar="NEW", help=new)
+    module = "only this module, whose parameters then have their own names, without MODULE/"
+    parser.add_argument("-m", "--module", metavar="MODULE", help=module)
+    options.add_keep(parser, "only parameters whose name matches")
+    parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
+    options.add_force(parser, "replace what is at OUT")
+    options.add_dry_run(parser)
+    options.add_reporting(
+        parser,
+        quiet="no message, no progress",
+        verbose="name each parameter",
+        json="say what was done as one JSON object",
+    )
 
 
 def run(arguments: Namespace) -> int:
@@ -36,7 +66,7 @@ def _write_out(arguments: Namespace) -> int:
     with ExitStack() as stack:
         library = stack.enter_context(open_library(arguments.model, max_nbytes=arguments.max_nbytes))
         named = _named(library, arguments.module)
-        chosen = {name: named[name] for name in filter(selector(arguments.keep or None), named)}
+        chosen = {name: named[name] for name in kept(named, arguments, arguments.model)}
         if not chosen:
             raise ValueError(f"parameters of {arguments.model}: expected at least one, got none")
         progress = stack.enter_context(shown(arguments))
@@ -63,17 +93,20 @@ def _require_module(library: Library, module: str) -> None:
 
 
 def _take_in(arguments: Namespace) -> int:
-    done = refit(
-        arguments.model,
-        arguments.new,
-        mapping=_mapping(arguments),
-        cast=arguments.cast,
-        select=arguments.keep or None,
-        output=arguments.output,
-        force=arguments.force,
-        dry_run=arguments.dry_run,
-        max_nbytes=arguments.max_nbytes,
-    )
+    check_keep(arguments, arguments.model)
+    with shown(arguments) as progress:
+        done = refit(
+            arguments.model,
+            arguments.new,
+            mapping=_mapping(arguments),
+            cast=arguments.cast,
+            select=arguments.keep or None,
+            output=arguments.output,
+            force=arguments.force,
+            dry_run=arguments.dry_run,
+            progress=progress,
+            max_nbytes=arguments.max_nbytes,
+        )
     say_refit(done, arguments)
     return 0
 

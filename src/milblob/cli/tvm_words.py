@@ -28,13 +28,13 @@ def library_document(library: Library) -> dict[str, Any]:
     }
 
 
-def library_rows(library: Library) -> list[list[str]]:
+def library_rows(library: Library) -> list[tuple[str, str]]:
     """Return rows of names and words."""
-    rows = [["format", f"Model Library Format version {library.version}, {library.style}, {library.kind}"]]
-    rows.append(["created", "?" if library.created is None else f"{library.created} (local time)"])
+    rows = [("format", f"Model Library Format version {library.version}, {library.style}, {library.kind}")]
+    rows.append(("created", "?" if library.created is None else f"{library.created} (local time)"))
     for module in library.modules.values():
         words = [", ".join(module.executors) or "no executor", *(target.text for target in module.targets)]
-        rows.append(["module", f"{module.name}: {'; '.join(words)}"])
+        rows.append(("module", f"{module.name}: {'; '.join(words)}"))
     return rows
 
 

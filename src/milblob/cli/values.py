@@ -7,7 +7,7 @@ import numpy as np
 from ..analysis.statistics import Statistics
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
-from . import output
+from . import tables
 from .figures import histogram_json, number, plain, print_histogram
 
 FIRST_COUNT, FIRST_COUNT_VERBOSE = 8, 64
@@ -35,14 +35,14 @@ def values_json(summary: Statistics, first: list[Any]) -> dict[str, Any]:
 def print_statistics(summary: Statistics, first: list[Any]) -> None:
     """Print the first values, extremes and a histogram."""
     shown = ", ".join(map(number, first)) + (", ..." if summary.count > len(first) else "")
-    rows = [["first values", shown]]
+    rows = [("first values", shown)]
     if summary.minimum is not None:
-        rows.append(["min, max", f"{number(summary.minimum)}, {number(summary.maximum)}"])
-        rows.append(["mean, deviation", f"{number(summary.mean)}, {number(summary.deviation)}"])
+        rows.append(("min, max", f"{number(summary.minimum)}, {number(summary.maximum)}"))
+        rows.append(("mean, deviation", f"{number(summary.mean)}, {number(summary.deviation)}"))
     for words, count in (("zeros", summary.zeros), ("NaN", summary.nans), ("infinite", summary.infinities)):
         if count:
-            rows.append([words, f"{count} of {summary.count}"])
-    output.print_table(["", ""], rows)
+            rows.append((words, f"{count} of {summary.count}"))
+    tables.print_pairs(rows)
     if summary.histogram:
         print()
         print_histogram(summary)

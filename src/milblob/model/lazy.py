@@ -108,6 +108,37 @@ class LazyTensor:
             return values.astype(dtype)
         return values.copy() if copy else values
 
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Export the values as DLPack does, for `torch.as_tensor` and the like, which would else read item by item.
+
+        Always a copy: PyTorch ignores that an array is read-only, and writing to a mapped file would end the process.
+
+        Raises:
+            BufferError: a dtype that NumPy does not export, such as bfloat16; or copy=False.
+        """
+        if copy is False:
+            raise BufferError(f"{self.name}: expected a copy to be allowed, got copy=False; np.asarray gives a view")
+        if self.dtype.isbuiltin != 1 or self.dtype.kind == "O":
+            how = ""
+            if self.mil_dtype in (DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2):
+                bits = f"int{self.mil_dtype.nbits}"
+                how = f"; use torch.from_numpy(t.read().view('{bits}')).view(torch.{self.dtype.name})"
+            raise BufferError(f"{self.name}: expected a dtype that NumPy exports, got {self.mil_dtype}{how}")
+        values = np.array(self.read())
+        if max_version is None:
+            return values.__dlpack__(stream=stream)
+        return values.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)  # type: ignore[call-arg,unused-ignore]
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # kDLCPU
+
     def __getitem__(self, key: Any) -> Any:
         return self.place.read_key(key)
 

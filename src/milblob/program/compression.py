@@ -37,6 +37,8 @@ class Compression(str):
         group_shape: how many indices along each axis share a palette.
         vector_size: elements of a palette's entry.
         sparsity: the share of elements that are zero and not stored.
+        element_dtype: DType of an index, a quantized or a nonzero element, or of what a cast reads.
+        words: all this in a few characters, such as "int4 /32", "pal6" or "sparse 60%"; see docs/cli.md.
     """
 
     operations: tuple[str, ...] = ()
@@ -46,9 +48,11 @@ class Compression(str):
     group_shape: Shape | None = None
     vector_size: int | None = None
     sparsity: float | None = None
+    element_dtype: Any = None
+    words: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the scheme and all attributes, JSON-able."""
+        """Return the scheme and its figures, JSON-able."""
         names = (
             "operations", "bits_per_weight", "nbits", "block_shape", "group_shape", "vector_size", "sparsity",
         )  # fmt: skip
@@ -84,6 +88,7 @@ def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compres
         if not isinstance(inner, Compressed):
             break
         link = inner
+    result.words = _words(result, _shape(weight))
     return result
 
 
@@ -92,6 +97,8 @@ def _describe(link: Compressed, result: Compression, number: Callable[[Any], int
     parts, kind = link.parts, _kind(link)
     elements, lut = parts.get(_ELEMENTS.get(kind, "")), parts.get("lut")
     shape = _shape(parts.get(_MASKS.get(kind, "")) or elements)
+    if elements is not None:
+        result.element_dtype = BY_MIL_CODE.get(_op_or_constant(elements).mil_code)
     # iOS16: indices are packed in bytes, so the size of the palette gives their bits.
     is_packed = kind == "lut_to_dense" and "shape" in parts
     if is_packed:
@@ -99,7 +106,7 @@ def _describe(link: Compressed, result: Compression, number: Callable[[Any], int
         result.nbits = count.bit_length() - 1 if count else None
         result.group_shape, result.vector_size = shape, 1
     elif elements is not None and kind != "cast":
-        dtype = BY_MIL_CODE.get(_op_or_constant(elements).mil_code)
+        dtype = result.element_dtype
         if dtype is not None and dtype.is_integer:
             result.nbits = dtype.nbits
     if lut is not None and not is_packed:
@@ -115,6 +122,31 @@ def _describe(link: Compressed, result: Compression, number: Callable[[Any], int
             axis %= len(shape)
             is_vector = any(_shape(parts.get(key)) for key in ("scale", "zero_point"))
             result.block_shape = tuple(1 if i == axis and is_vector else n for i, n in enumerate(shape))
+
+
+def _words(found: Compression, shape: Shape | None) -> str:
+    """Say in a few characters what the elements are, and how many share a scale or a palette."""
+    words = []
+    if any(operation in ("sparse_to_dense", *_MASKS) for operation in found.operations):
+        words.append("sparse" if found.sparsity is None else f"sparse {found.sparsity:.0%}")
+    if found.vector_size is not None:
+        words.append(f"pal{found.nbits or ''}" + (f" v{found.vector_size}" if found.vector_size > 1 else ""))
+        words += ["scaled"] if found.block_shape else _sharing(found.group_shape, shape)
+    elif found.block_shape is not None or found == "cast":
+        words.append(str(found.element_dtype or found))
+        words += _sharing(found.block_shape, shape)
+    return " ".join(words) or str(found)
+
+
+def _sharing(block: Shape | None, shape: Shape | None) -> list[str]:
+    """Nothing if all elements share one scale or palette; "/ch" if those of a channel do; else the size of a block."""
+    if block is None or shape is None or len(block) != len(shape):
+        return []
+    divided = [size for size, whole in zip(block, shape, strict=True) if size < whole]
+    if divided == [1]:
+        return ["/ch"]
+    sizes = [size for size in divided if size > 1] or divided[:1]
+    return [f"/{'x'.join(map(str, sizes))}"] if sizes else []
 
 
 def _kind(link: Compressed) -> str:

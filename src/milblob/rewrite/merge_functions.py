@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from .. import _codec
-from ..arguments import require, require_flags
+from ..arguments import require, require_calls, require_flags
 from ..blobs.equal import Stretch, first_equal
 from ..blobs.reader import BlobReader, BlobRecord
 from ..blobs.writer import BlobWriter
@@ -26,6 +26,7 @@ from ..program.wire_edits import (
     text_of,
     varint,
 )
+from ..progress import Counter, Progress
 from ..storage import paths
 from ..storage.output import NewDirectory
 from ..storage.transfer import write_at
@@ -92,6 +93,7 @@ def merge_functions(
     *,
     default: str | None = None,
     force: bool = False,
+    progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> MergeReport:
     """Merge several models into one multi-function package; equal weights are stored once.
@@ -107,6 +109,7 @@ def merge_functions(
         dst: the new .mlpackage. Written atomically.
         default: name (in the new package) of the default function; default: that of the first source.
         force: replace a package that exists.
+        progress: called as each record has been written, or was found to be there already (see `Progress`).
         max_nbytes: as for `open`, of each source.
 
     Raises:
@@ -119,6 +122,7 @@ def merge_functions(
     """
     target = os.fsdecode(os.fspath(dst))
     require_flags(force=force)
+    require_calls(progress=progress)
     if isinstance(sources, str) or not isinstance(sources, Iterable):
         raise TypeError(f"sources: expected a list of models, got {type(sources).__name__}")
     given = [item if isinstance(item, tuple) else (item, {}) for item in sources]
@@ -139,7 +143,7 @@ def merge_functions(
         with NewDirectory(target, replace=replaces) as directory:
             folder = os.path.join(directory.name, "Data", "com.apple.CoreML")
             os.makedirs(os.path.join(folder, _WEIGHTS_NAME))
-            blobs.write(os.path.join(folder, _WEIGHTS_NAME, _WEIGHT_FILE))
+            blobs.write(os.path.join(folder, _WEIGHTS_NAME, _WEIGHT_FILE), progress)
             _write_file(os.path.join(folder, _MODEL_NAME), list(_model(parts, blobs, chosen)))
             _write_file(os.path.join(directory.name, "Manifest.json"), [manifest()])
         return MergeReport(target, functions, chosen, blobs.count, blobs.nbytes, blobs.shared_nbytes)
@@ -295,6 +299,7 @@ class _Blobs:
     def __init__(self, parts: list[_Part]) -> None:
         self._references: list[tuple[_Part, Any, int]] = []  # with the index of the record
         self._records: list[tuple[BlobReader, BlobRecord]] = []
+        self._names: list[str] = []  # of the first tensor that refers to each
         self._first_count = 0  # records of the first model
         self.count = self.nbytes = self.shared_nbytes = 0
         for part in parts:
@@ -308,15 +313,17 @@ class _Blobs:
                         record = reader.record(constant.blob_offset)
                         part.package.budget.spend((*key, "record"), record.nbytes)  # records may overlap
                         self._records.append((reader, record))
+                        self._names.append(constant.op.name if constant.op is not None else constant.text)
                     self._references.append((part, constant, known[key]))
             self._first_count = self._first_count or len(self._records)
 
-    def write(self, path: str) -> None:
+    def write(self, path: str, progress: Progress | None) -> None:
         """Write the weight file and update every reference to it."""
         stretches = [
             Stretch(reader.mapping.check_size(), record.data_offset, record.nbytes, (record.dtype, record.count))
             for reader, record in self._records
         ]
+        counter = Counter(progress, (record for _, record in self._records))
         offsets: list[int] = []
         # The first model's records are always written; meanwhile the others' are compared with them.
         own = first_equal(stretches[: self._first_count])
@@ -330,6 +337,7 @@ class _Blobs:
                 else:
                     offsets.append(offsets[first])
                     self.shared_nbytes += record.nbytes
+                counter.add(self._names[index], record.nbytes)
             self.count = len(writer)
         name = f"{MODEL_PATH}{_WEIGHTS_NAME}/{_WEIGHT_FILE}"
         for part, constant, index in self._references:

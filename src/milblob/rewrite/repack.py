@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _codec
-from ..arguments import as_integer, require, require_calls, require_flags
+from ..arguments import as_integer, parse_nbytes, require, require_calls, require_flags
 from ..blobs.writer import ALIGNMENTS
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, UnsupportedError
@@ -128,8 +128,8 @@ def repack(
             weight file; a blob file, or several, to be merged into one.
         dst: where the result goes. May be `src` itself, which is then replaced.
         cast: dtype -> dtype, among float32, float16 and bfloat16; or one dtype, for all of them. Round to nearest even.
-            float32 as float16 becomes a `constexpr_cast`, so that consumers see the same type. Without
-            `select`, vectors that would become one, and values inside other operations, stay as they are.
+            float32 as float16 becomes a `constexpr_cast`: consumers see the same type and compute in float32 as before.
+            Without `select`, vectors that would become one, and values inside other operations, stay as they are.
         dedupe: keep one of several equal records. Equal means dtype, count and bytes; nothing is decided by a hash.
         gc: drop records that nothing refers to. (Records whose last reference is removed here are always dropped.)
         externalize: move immediates of so many elements or more to the weight file; True for 10. For systems before
@@ -223,7 +223,14 @@ def _threshold(name: str, value: int | bool | None) -> int | None:
 
 
 def _split(value: str | int | None) -> str | int | None:
-    return value if value is None or isinstance(value, str) else as_integer("split", value, "'function' or a size")
+    if value is None or value == "function":
+        return value
+    if isinstance(value, str):
+        try:
+            return parse_nbytes(value)
+        except ValueError:
+            raise ValueError(f"split: expected 'function' or a size, such as '500M' or '1G', got {value!r}") from None
+    return as_integer("split", value, "'function' or a size")
 
 
 def _names(what: str, value: str | Sequence[str] | None) -> tuple[str, ...] | None:
@@ -244,9 +251,7 @@ def _require_options(options: Options) -> None:
     one_of("align", options.align, ALIGNMENTS)
     one_of("overflow", options.overflow, OVERFLOW_POLICIES)
     one_of("nan", options.nan, NAN_POLICIES)
-    if isinstance(options.split, str):
-        one_of("split", options.split, ("function",))
-    elif options.split is not None and options.split < 192:
+    if isinstance(options.split, int) and options.split < 192:
         raise ValueError(f"split: expected 'function' or a size of 192 bytes or more, got {options.split}")
     if options.externalize is not None and options.inline is not None and options.externalize < options.inline:
         words = f"expected at most the {options.externalize} elements from which on values are externalized"

@@ -1,0 +1,141 @@
+"""Names shortened in the middle, so that they fit a column and stay distinct."""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+_TOKEN = re.compile(r"[._/]*[^._/]+|[._/]+$")
+_MAX_TRIES = 24
+_LEAST_NCHARS = 3  # of a part of a name that tells it from others, where not even those fit
+
+
+def width_of(text: str) -> int:
+    """Return the columns of a terminal that a line of printable text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_cell_width(character) for character in text)
+
+
+def _cell_width(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def head_of(text: str, width: int) -> str:
+    """Return the longest beginning of a text that takes at most `width` columns."""
+    taken = 0
+    for end, character in enumerate(text):
+        taken += _cell_width(character)
+        if taken > width:
+            return text[:end]
+    return text
+
+
+def _tail_of(text: str, width: int) -> str:
+    taken = 0
+    for count, character in enumerate(reversed(text)):
+        taken += _cell_width(character)
+        if taken > width:
+            return text[len(text) - count :]
+    return text
+
+
+def fold_names(names: Iterable[str], width: int, mark: str) -> dict[str, str]:
+    """Shorten names, so that each takes at most `width` columns and no two distinct ones become the same.
+
+    First all names lose a stretch at one place, as near to the middle as keeps them distinct. If there is no such
+    place, those that would look the same keep the parts between `.`, `_` and `/` in which they differ. If these do not
+    fit either, a number tells the names apart.
+
+    Args:
+        names: any; a name may occur several times.
+        width: columns.
+        mark: what stands for what is left out, such as "…".
+
+    Returns:
+        name -> name, or its short form.
+    """
+    distinct = list(dict.fromkeys(names))
+    room = max(width - len(mark), 2)
+    middle = (room + 1) // 2
+    tries = sorted(range(1, room), key=lambda head: abs(head - middle))
+    step = max(1, len(tries) // _MAX_TRIES)
+    best: dict[str, str] = {}
+    best_count = -1
+    for head in tries[::step]:
+        found = {name: _cut(name, head, room, mark) if width_of(name) > width else name for name in distinct}
+        count = len(set(found.values()))
+        if count > best_count:
+            best, best_count = found, count
+        if count == len(distinct):
+            return found
+    return _separated(best, width, mark)
+
+
+def _cut(name: str, head: int, room: int, mark: str) -> str:
+    start = head_of(name, head)
+    return start + mark + _tail_of(name, room - width_of(start))
+
+
+def _separated(folded: dict[str, str], width: int, mark: str) -> dict[str, str]:
+    """Tell those names apart that `folded` makes equal."""
+    by_form: dict[str, list[str]] = {}
+    for name, form in folded.items():
+        by_form.setdefault(form, []).append(name)
+    alike = [name for names in by_form.values() if len(names) > 1 for name in names]
+    taken = {form for form, names in by_form.items() if len(names) == 1}
+    result = dict(folded)
+    result.update(_by_parts(alike, width, mark))
+    for name in alike:
+        form, number = result[name], 1
+        while form in taken:
+            number += 1
+            suffix = f"~{number}"
+            form = head_of(result[name], width - len(suffix)) + suffix
+        taken.add(form)
+        result[name] = form
+    return result
+
+
+def _by_parts(names: list[str], width: int, mark: str) -> dict[str, str]:
+    """Shorten names to the parts in which they differ from each other, and others as far as there is room."""
+    parts = {name: _TOKEN.findall(name) for name in names}
+    following: dict[tuple[str, ...], set[str]] = {}  # what comes after a beginning, in any name
+    for row in parts.values():
+        for end in range(len(row) + 1):
+            following.setdefault(tuple(row[:end]), set()).add(row[end] if end < len(row) else "")
+    result = {}
+    for name, row in parts.items():
+        needed = [len(following[tuple(row[:at])]) > 1 for at in range(len(row))]
+        if width_of(_joined(row, needed, mark)) > width:
+            row = [_least(part, following[tuple(row[:at])], mark) for at, part in enumerate(row)]
+            if width_of(_joined(row, needed, mark)) > width:
+                result[name] = _cut(name, (width - len(mark) + 1) // 2, width - len(mark), mark)
+                continue
+        others = [at for at in range(len(row)) if not needed[at]]
+        others = [at for pair in zip(others, reversed(others), strict=True) for at in pair][: len(others)]
+        for at in others:  # from both ends
+            needed[at] = True
+            if width_of(_joined(row, needed, mark)) > width:
+                needed[at] = False
+        result[name] = _joined(row, needed, mark)
+    return result
+
+
+def _least(part: str, siblings: set[str], mark: str) -> str:
+    """The shortest beginning of a part that no sibling has, and a mark."""
+    for end in range(_LEAST_NCHARS, len(part) - len(mark)):
+        if not any(other != part and other.startswith(part[:end]) for other in siblings):
+            return part[:end] + mark
+    return part
+
+
+def _joined(row: list[str], needed: list[bool], mark: str) -> str:
+    text = ""
+    for part, is_needed in zip(row, needed, strict=True):
+        if is_needed:
+            text += part
+        elif not text.endswith(mark):
+            text += mark
+    return text

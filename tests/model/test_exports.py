@@ -1,0 +1,81 @@
+"""Tensors as other libraries take them: in one piece, never item by item."""
+
+import numpy as np
+import pytest
+
+import milblob
+from milblob.formats.read import open_arrays
+from milblob.model.lazy import LazyTensor
+from paths import DATA, DEMO
+
+
+@pytest.fixture
+def no_items(monkeypatch):
+    """Reading an item or iterating is an error."""
+
+    def refused(self, *_):
+        raise AssertionError(f"{self.name} is read item by item")
+
+    for name in ("__getitem__", "__iter__", "__len__"):
+        monkeypatch.setattr(LazyTensor, name, refused)
+
+
+def sources(tmp_path):
+    np.savez(tmp_path / "w.npz", w=np.arange(12, dtype=np.float32).reshape(3, 4))
+    yield milblob.open(DEMO)
+    yield milblob.open(DATA / "blob_all_dtypes/weight.bin")
+    yield milblob.open(DATA / "palette_4bit/model.mlpackage")
+    yield milblob.open(DATA / "immediates/model.mlmodel", constants=True)
+    yield open_arrays(tmp_path / "w.npz")
+
+
+def test_numpy_and_dlpack_take_tensors_in_one_piece(no_items, tmp_path):
+    """DLPack is what torch.as_tensor looks for first; the values are those of `read`, in memory of their own."""
+    exported = refused = 0
+    for source in sources(tmp_path):
+        with source as tensors:
+            for tensor in tensors.values():
+                values = tensor.read()
+                assert np.array_equal(np.asarray(tensor).view(np.ndarray), values, equal_nan=values.dtype.kind == "f")
+                assert tensor.__dlpack_device__() == (1, 0)
+                try:
+                    found = np.from_dlpack(tensor)
+                except BufferError as error:
+                    assert str(error).startswith(f"{tensor.name}: expected a dtype that NumPy exports, got ")
+                    assert values.dtype == object or values.dtype.type.__module__ != "numpy", tensor
+                    refused += 1
+                    continue
+                assert found.dtype == values.dtype and found.shape == values.shape
+                assert found.tobytes() == values.tobytes()
+                assert not np.shares_memory(found, values)  # which may be a mapped file, and torch does not ask
+                exported += 1
+    assert exported > 70 and refused > 3
+
+
+def test_dlpack_arguments():
+    with milblob.open(DEMO) as model:
+        tensor = model["head_bias"]
+        assert "dltensor" in repr(tensor.__dlpack__())
+        assert "dltensor_versioned" in repr(tensor.__dlpack__(max_version=(1, 0)))
+        assert "dltensor" in repr(tensor.__dlpack__(copy=True))
+        with pytest.raises(BufferError, match=r"head_bias: expected a copy to be allowed, got copy=False; np\.asarray"):
+            tensor.__dlpack__(copy=False)
+
+
+def test_bfloat16_says_what_to_write_instead():
+    with milblob.open(DATA / "blob_handmade/weight.bin") as model:
+        tensor = next(tensor for tensor in model.values() if tensor.mil_dtype is milblob.DType.BFLOAT16)
+        with pytest.raises(
+            BufferError, match=r"use torch\.from_numpy\(t\.read\(\)\.view\('int16'\)\)\.view\(torch\.bfloat16\)"
+        ):
+            tensor.__dlpack__()
+
+
+def test_torch(no_items):
+    torch = pytest.importorskip("torch")
+    with milblob.open(DEMO) as model:
+        tensor = model["head_weight"]
+        for take in (torch.as_tensor, torch.tensor, torch.asarray, torch.from_dlpack):
+            found = take(tensor)
+            assert np.array_equal(found.numpy(), tensor.read())
+            found[0, 0] = 1  # a copy: the mapped file is read-only
