@@ -17,7 +17,9 @@ FLAGS = {
     "repack": ("dedupe", "gc", "merge", "canonical", "decompress", "force", "dry_run"), "write_weights": ("force",),
     "BlobWriter": ("sync",),
 }  # fmt: skip
-FUNCTIONS = dict.fromkeys(("diff", "match", "refit", "repack", "write_weights"), ("progress",))
+FUNCTIONS = dict.fromkeys(
+    ("check", "content_hash", "diff", "match", "merge_functions", "refit", "repack", "write_weights"), ("progress",)
+)
 SELECTING = ("diff", "match", "refit", "repack")
 OTHERS = [
     ("diff", "function", ["main"], "a name, got list"),

@@ -2,7 +2,6 @@
 MILBLOB_SAMPLES. What is expected is read from their bytes by coremltools, by tests/support/reference.py or by plain patterns.
 """
 
-import os
 import re
 import struct
 from pathlib import Path
@@ -15,10 +14,9 @@ import reference
 from cases import model_directory
 from dtype_values import NUMPY
 from milblob.program import schema
-from paths import ROOT
+from paths import SAMPLES
 from protobuf_programs import blocks_of
 
-SAMPLES = Path(os.environ.get("MILBLOB_SAMPLES") or ROOT.parent / "shared" / "samples")
 ENCODER = "FluidInference+FluidAudio/streaming_encoder"
 COMPLETE = [
     "adamsro+dtln-aec-coreml/DTLN_AEC_128_Part1.mlpackage",

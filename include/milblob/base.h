@@ -62,6 +62,7 @@ typedef enum mb_status {
     MB_RANK,        /* a tensor type whose rank is `expected` lists `got` dimensions */
     MB_TYPE,        /* a value with no type, or whose type cannot hold it */
     MB_EDGE,        /* an edit of `got` bytes that does not begin and end where fields do */
+    MB_TEXTLESS,    /* something that MIL text has no form for: `detail` tells what */
     MB_CHANGED      /* a source changed between two readings: the first one counted `expected` */
 } mb_status;
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .blobs.writer import BlobWriter
     from .formats.weights import write_weights
     from .model.editable import EditableModel
+    from .model.text import to_text
     from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType
     from .program.value import BlobReference, Value
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
@@ -108,6 +109,7 @@ __all__ = [
     "refit",
     "repack",
     "statistics",
+    "to_text",
     "unpack_tensor",
     "write_weights",
 ]
@@ -148,6 +150,7 @@ _LATER = {
     "StateType": "program.types",
     "TensorType": "program.types",
     "TupleType": "program.types",
+    "to_text": "model.text",
     "BlobReference": "program.value",
     "Value": "program.value",
     "Binding": "program.view",

@@ -1,5 +1,5 @@
 # The compiled core. What each function does and raises is in its docstring (src/milblob/_codec.pyx).
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -15,6 +15,7 @@ RECORD_FIELDS: tuple[str, ...]
 SCAN_ALL: int
 SCAN_USES: int
 SCAN_PLAIN: int
+SCAN_KNOWN: int
 ATTRIBUTE: int
 INPUT: int
 BLOCK_ATTRIBUTE: int
@@ -24,6 +25,9 @@ RETURN: int
 IMMEDIATE: int
 BLOB: int
 NAME: int
+WRITE_ALL: int
+WRITE_CUT: int
+WRITE_NONE: int
 GRAPH_OUTPUT: int
 GRAPH_INPUT: int
 GRAPH_PARAMETER: int
@@ -388,6 +392,20 @@ class GraphOperations:
 def graph_program(buffer: Buffer, offset: int, nbytes: int, flags: int = 0) -> Graph | None: ...
 def graph_operation(graph: Graph, view: Any, row: int) -> Any: ...
 def scan_program(buffer: Buffer, offset: int, nbytes: int, flags: int = 0) -> Scan | None: ...
+def graph_text(
+    graph: Graph,
+    offset: int,
+    nbytes: int,
+    write: Callable[[bytes], object],
+    path: Callable[[int], str],
+    whole: bool,
+    functions: list[int],
+    statements: list[int],
+    minor: int = 3,
+    end: bytes = b"",
+    weights: int = 0,
+    is_plain: bool = False,
+) -> bool: ...
 def text_to_program(text: Buffer) -> bytes: ...
 def splice_prefixes(
     buffer: Buffer, offset: int, nbytes: int, edits: list[tuple[int, int, int]]

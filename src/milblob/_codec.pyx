@@ -22,9 +22,10 @@ from types import MappingProxyType as _MappingProxyType
 from .errors import FormatError, UnsupportedError, program_path
 
 RECORD_FIELDS = ("offset", "data_offset", "nbytes", "count", "padding_nbits", "blob_code", "mil_code")
-SCAN_ALL, SCAN_USES, SCAN_PLAIN = 1, 2, 4
+SCAN_ALL, SCAN_USES, SCAN_PLAIN, SCAN_KNOWN = 1, 2, 4, 8
 ATTRIBUTE, INPUT, BLOCK_ATTRIBUTE, FUNCTION_ATTRIBUTE, PROGRAM_ATTRIBUTE, RETURN = 1, 2, 3, 4, 5, 6
 IMMEDIATE, BLOB, NAME = 1, 2, 3
+WRITE_ALL, WRITE_CUT, WRITE_NONE = C.MB_WRITE_ALL, C.MB_WRITE_CUT, C.MB_WRITE_NONE
 GRAPH_OUTPUT, GRAPH_INPUT, GRAPH_PARAMETER = C.MB_GRAPH_OUTPUT, C.MB_GRAPH_INPUT, C.MB_GRAPH_PARAMETER
 PACK_RAW, PACK_BOOL = C.MB_PACK_RAW, C.MB_PACK_BOOL
 PACK_I16, PACK_U16, PACK_I32, PACK_I64 = C.MB_PACK_I16, C.MB_PACK_U16, C.MB_PACK_I32, C.MB_PACK_I64
@@ -117,6 +118,9 @@ cdef _error(C.mb_error *e, name, str where=""):
     if e.status == C.MB_VERSION:
         older = " (the older Espresso weight format)" if e.got == 1 else ""
         return UnsupportedError(f"storage version: expected 2, got {e.got}{older}", offset=e.offset, file=name, where=where)
+    if e.status == C.MB_TEXTLESS:
+        words = f"MIL text: expected a Program that text can hold, got {e.detail.decode()}"
+        return UnsupportedError(words, offset=e.offset, file=name, where=where)
     words = _WORDS.get(<int>e.status, "{what}: expected {expected}, got {got}")
     found = "the end" if e.got > 255 else repr(chr(e.got))
     what = e.detail.decode() if e.detail != NULL else "data"
@@ -135,3 +139,4 @@ include "codec/decode.pxi"
 include "codec/values.pxi"
 include "codec/programs.pxi"
 include "codec/graph.pxi"
+include "codec/text.pxi"

@@ -5,7 +5,7 @@ cdef extern from "milblob/base.h" nogil:
     ctypedef enum mb_status:
         MB_OK, MB_FULL, MB_SPLIT, MB_TRUNCATED, MB_SENTINEL, MB_VERSION, MB_COUNT, MB_DTYPE, MB_BOUNDS, MB_OVERLAP
         MB_OVERFLOW, MB_PADDING, MB_VARINT, MB_TAG, MB_NUMBER, MB_LENGTH, MB_DEPTH, MB_RANGE, MB_UTF8
-        MB_SYNTAX, MB_RANK, MB_TYPE, MB_EDGE, MB_CHANGED
+        MB_SYNTAX, MB_RANK, MB_TYPE, MB_EDGE, MB_CHANGED, MB_TEXTLESS
     ctypedef struct mb_error:
         mb_status status
         uint64_t offset, expected, got
@@ -333,6 +333,35 @@ cdef extern from "milblob/wire/splice.h" nogil:
         uint64_t prefix_count, new_nbytes
     mb_status mb_splice_walk(const uint8_t *base, uint64_t offset, uint64_t nbytes, const mb_edit *edits, uint64_t count,
                              mb_level *levels, mb_prefix *prefixes, uint64_t capacity, mb_splice *splice, mb_error *error)
+
+cdef extern from "milblob/text/print.h" nogil:
+    ctypedef int (*mb_flush)(void *context, const uint8_t *bytes, uint64_t nbytes) noexcept nogil
+    ctypedef struct mb_print:
+        uint8_t *out
+        uint64_t capacity, at
+        mb_flush flush
+        void *context
+        bint stopped
+    bint mb_print_flush(mb_print *print)
+
+cdef extern from "milblob/text/write.h" nogil:
+    ctypedef enum mb_write_weights:
+        MB_WRITE_ALL, MB_WRITE_CUT, MB_WRITE_NONE
+    ctypedef enum mb_write_step:
+        MB_WRITE_HEADER, MB_WRITE_FUNCTION, MB_WRITE_STATEMENT
+    ctypedef struct mb_write_key:
+        mb_span key, value
+    ctypedef struct mb_writer:
+        const mb_graph *graph
+        const uint8_t *base
+        mb_error *error
+        mb_print print
+        bint is_plain, has_scalars
+        mb_write_weights weights
+        mb_write_key *keys
+        uint64_t key_capacity
+        uint32_t operation
+    mb_status mb_text_write(mb_writer *w, mb_write_step step, mb_span program, uint32_t row, uint64_t minor)
 
 cdef extern from "milblob/text/parse.h" nogil:
     mb_status mb_text_to_program(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import milblob
+import tvm_archives
 from children import child_environment
 from editable_packages import make_package
 from milblob.cli import main
+from paths import DATA
 
 # A second has passed whenever somebody looks at the clock.
 CODE = """
@@ -28,9 +30,13 @@ COMMANDS = {
     "convert": ["{weights}", "{out}.bin"],
     "pack": ["{weights}", "-o", "{out}.bin"],
     "refit": ["{model}", "{weights}"],
+    "hash": ["{model}"],
+    "check": ["{model}", "--values"],
+    "merge-functions": ["{ios18}", "-o", "{out}.mlpackage"],
+    "tvm params": ["{archive}", "--with", "{parameters}", "-o", "{out}.tar"],
     "repack": ["{model}", "-o", "{out}.mlpackage", "--align", "4096"],
 }
-WRITING = ("extract", "convert", "pack", "repack")
+WRITING = ("extract", "convert", "pack", "repack", "merge-functions", "tvm params")
 
 
 @pytest.fixture
@@ -38,7 +44,13 @@ def places(tmp_path):
     """Of a model, of a file with as many arrays of other values, and of what is written."""
     model, weights = make_package(tmp_path, 1), tmp_path / "w.npz"
     np.savez(weights, **{name: array + array.dtype.type(1) for name, array in milblob.load(model).items()})
-    return {"model": model, "weights": weights, "out": tmp_path / "out"}
+    tvm_archives.make(tmp_path / "model.tar", tvm_archives.files_of())
+    assert main(["tvm", "params", str(tmp_path / "model.tar"), "-o", str(tmp_path / "p.npz"), "-q"]) == 0
+    ios18 = DATA / "opset_ios18_fp16/model.mlpackage"
+    return {
+        "model": model, "weights": weights, "ios18": ios18, "archive": tmp_path / "model.tar",
+        "parameters": tmp_path / "p.npz", "out": tmp_path / "out",
+    }  # fmt: skip
 
 
 def on_a_terminal(arguments):
@@ -64,21 +76,21 @@ def on_a_terminal(arguments):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_bar(places, command):
-    arguments = [command, *(argument.format(**places) for argument in COMMANDS[command])]
+    arguments = [*command.split(), *(argument.format(**places) for argument in COMMANDS[command])]
     force = ["--force"] if command in WRITING else []
     assert "\x1b" not in on_a_terminal([*arguments, "-q"])
     text = on_a_terminal([*arguments, *force])
     lines = [part.removesuffix("\x1b[K") for part in text.split("\r") if part.endswith("\x1b[K")]
     bars = [line for line in lines if line.startswith("[")]
     assert bars and bars[-1].startswith(f"[{'#' * 30}] 100%") and all(len(bar) < 80 for bar in bars), text
-    assert any(name in bar for name in ("floats", "bytes", "ints") for bar in bars)
+    assert any(name in bar for name in ("floats", "bytes", "ints", "weight", "p0") for bar in bars), bars
     assert text[text.rindex("100%") :].partition("\r")[2].startswith("\x1b[K")  # taken back before anything is said
 
 
 def test_no_bar_without_a_terminal(places, capsys):
     for command, arguments in COMMANDS.items():
         force = ["--force"] if command in WRITING else []
-        assert main([command, *(argument.format(**places) for argument in arguments), *force]) in (0, 1)
+        assert main([*command.split(), *(argument.format(**places) for argument in arguments), *force]) in (0, 1)
         assert "\r" not in capsys.readouterr().err
 
 

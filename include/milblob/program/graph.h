@@ -113,6 +113,8 @@ static inline mb_status mb_graph_named_type(mb_graph *graph, mb_cursor named, ui
             name = mb_span_of(scan, &wire);
         } else if (wire.number == 2) {
             if (mb_scan_single(scan, &named, &wire, &type, "type of an input or output")) return scan->error->status;
+        } else if (mb_scan_unknown(scan, &wire)) {
+            return scan->error->status;
         }
     }
     mb_graph_add_name(graph, name, type, kind, owner);
@@ -130,13 +132,19 @@ static inline mb_status mb_graph_input(mb_graph *graph, mb_cursor entry, uint64_
     while (argument.at < argument.end) {
         mb_span name = {0, 0}, value = {0, 0};
         if (mb_read_field(&argument, &wire, scan->error)) return scan->error->status;
-        if (wire.number != 1) continue;
+        if (wire.number != 1) {
+            if (mb_scan_unknown(scan, &wire)) return scan->error->status;
+            continue;
+        }
         if (mb_scan_bytes(scan, &argument, &wire, "binding")) return scan->error->status;
         mb_cursor binding = mb_cursor_into(&argument, &wire);
         uint64_t start = mb_offset(&binding);
         while (binding.at < binding.end) {
             if (mb_read_field(&binding, &wire, scan->error)) return scan->error->status;
-            if (wire.number != 1 && wire.number != 2) continue;
+            if (wire.number != 1 && wire.number != 2) {
+                if (mb_scan_unknown(scan, &wire)) return scan->error->status;
+                continue;
+            }
             if (mb_scan_single(scan, &binding, &wire, wire.number == 1 ? &name : &value, "member of Binding")) return scan->error->status;
             if (name.offset != 0 && value.offset != 0) return mb_fail(scan->error, MB_SPLIT, start, 1, 2, "member of Binding");
         }
@@ -183,7 +191,10 @@ static inline mb_status mb_graph_walk_operation(mb_graph *graph, mb_span span, u
     uint64_t number = graph->operation_count++;
     for (mb_cursor at = message; at.at < at.end;) {
         if (mb_read_field(&at, &wire, scan->error)) return scan->error->status;
-        if (wire.number < 1 || wire.number > 5) continue;
+        if (wire.number > 5) {
+            if (mb_scan_unknown(scan, &wire)) return scan->error->status;
+            continue;
+        }
         if (mb_scan_bytes(scan, &at, &wire, "field of Operation")) return scan->error->status;
         if (wire.number == 1) {
             row.type = mb_span_of(scan, &wire);
@@ -236,6 +247,7 @@ static inline mb_status mb_graph_block_names(mb_graph *graph, mb_cursor *message
             *message = before;
             break;
         }
+        if (wire.number > 4 && mb_scan_unknown(scan, &wire)) return scan->error->status;
         if (wire.number != 1 && wire.number != 2) continue;
         if (mb_scan_bytes(scan, message, &wire, "field of Block")) return scan->error->status;
         has_outputs |= wire.number == 2;
@@ -271,6 +283,7 @@ static inline mb_status mb_graph_walk_block(mb_graph *graph, mb_span span, mb_gr
     for (uint32_t index = 0; at.at < at.end;) {
         if (mb_read_field(&at, &wire, scan->error)) return scan->error->status;
         is_late |= wire.number == 1 || wire.number == 2;
+        if (wire.number > 4 && mb_scan_unknown(scan, &wire)) return scan->error->status;
         if (wire.number != 3) continue;
         if (mb_scan_bytes(scan, &at, &wire, "field of Block")) return scan->error->status;
         if (mb_graph_walk_operation(graph, mb_span_of(scan, &wire), (uint32_t)number, index++, depth)) return scan->error->status;
@@ -308,7 +321,10 @@ static inline mb_status mb_graph_walk_function(mb_graph *graph, mb_span name, mb
     if (number < graph->function_capacity) graph->functions[number] = row;
     for (mb_cursor at = message; at.at < at.end;) {
         if (mb_read_field(&at, &wire, scan->error)) return scan->error->status;
-        if (wire.number < 1 || wire.number > 4) continue;
+        if (wire.number > 4) {
+            if (mb_scan_unknown(scan, &wire)) return scan->error->status;
+            continue;
+        }
         if (mb_scan_bytes(scan, &at, &wire, "field of Function")) return scan->error->status;
         if (wire.number == 1) {
             if (mb_graph_named_type(graph, mb_cursor_into(&at, &wire), MB_GRAPH_PARAMETER, number)) return scan->error->status;
@@ -356,6 +372,8 @@ static inline mb_status mb_program_graph(mb_graph *graph, mb_span program) {
             if (mb_scan_pair(scan, mb_cursor_into(&at, &wire), &name, &function)) return scan->error->status;
             if (name.offset == 0) name.offset = function.offset; /* no key: an empty one */
             if (mb_graph_walk_function(graph, name, function)) return scan->error->status;
+        } else if (wire.number > 4 && mb_scan_unknown(scan, &wire)) {
+            return scan->error->status;
         }
     }
     uint64_t most = graph->function_count | graph->block_count | graph->operation_count;

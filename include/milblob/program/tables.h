@@ -21,7 +21,8 @@ enum mb_scan_flags {
     MB_SCAN_ALL = 1,    /* every tensor constant; else blob-file values, numeric immediates of ten or more elements and
                            whatever belongs to a constexpr operation */
     MB_SCAN_USES = 2,   /* instead: a row for every name that an operation reads or a block returns */
-    MB_SCAN_PLAIN = 4   /* the Program was rewritten: do not look for repeated map keys again */
+    MB_SCAN_PLAIN = 4,  /* the Program was rewritten: do not look for repeated map keys again */
+    MB_SCAN_KNOWN = 8   /* refuse, by MB_TEXTLESS, fields that no specification names; for who makes text of the Program */
 };
 
 enum mb_owner { MB_OWNER_ATTRIBUTE = 1, MB_OWNER_INPUT = 2, MB_OWNER_BLOCK = 3, MB_OWNER_FUNCTION = 4, MB_OWNER_PROGRAM = 5, MB_OWNER_RETURN = 6 };
@@ -124,6 +125,12 @@ static inline mb_status mb_scan_single(mb_scan *scan, const mb_cursor *cursor, c
     return MB_OK;
 }
 
+/* A field with a number that the specification does not have. */
+static inline mb_status mb_scan_unknown(mb_scan *scan, const mb_wire *wire) {
+    if (!(scan->flags & MB_SCAN_KNOWN)) return MB_OK;
+    return mb_fail(scan->error, MB_TEXTLESS, (uint64_t)(wire->tag - scan->base), 0, wire->number, "a field that the specification does not have");
+}
+
 static inline void mb_scan_number(mb_scan *scan, uint64_t number) {
     if (scan->number_count < scan->number_capacity) scan->numbers[scan->number_count] = number;
     scan->number_count++;
@@ -140,6 +147,8 @@ static inline mb_status mb_scan_pair(mb_scan *scan, mb_cursor entry, mb_span *ke
             *key = mb_span_of(scan, &wire);
         } else if (wire.number == 2) {
             if (mb_scan_single(scan, &entry, &wire, value, "value of a map")) return scan->error->status;
+        } else if (mb_scan_unknown(scan, &wire)) {
+            return scan->error->status;
         }
     }
     if (value->offset == 0) value->offset = mb_offset(&entry);

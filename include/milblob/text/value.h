@@ -287,7 +287,8 @@ static inline bool mb_text_elements(mb_text *text, mb_packer *packer) {
             if (mb_text_try(text, ',')) break;
         }
     } while (level > 0);
-    if (deepest > 1 && deepest != most) return mb_text_fail(text, MB_RANK, text->at, most, deepest, "nested lists");
+    /* Lists without any element need not be as deep: [[]] is all there is of a shape of 1, 0, 5. */
+    if (deepest > 1 && deepest != most && seen) return mb_text_fail(text, MB_RANK, text->at, most, deepest, "nested lists");
     return true;
 }
 

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from .. import _codec
-from ..arguments import require_flags
+from ..arguments import require_calls, require_flags
 from ..blobs.reader import in_data
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, ResolveError
@@ -17,6 +17,7 @@ from ..model.model import Model
 from ..model.package import Package, Source, read_json, resolve
 from ..model.recovery import open_package
 from ..program.scan import Compressed, Program
+from ..progress import Progress
 from ..storage import paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import LFS_PREFIX, MappedFile
@@ -32,7 +33,9 @@ _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
 _REFUSALS = (MilblobError, OSError, ValueError)
 
 
-def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> list[Finding]:
+def check(
+    path: Any, *, values: bool = False, progress: Progress | None = None, max_nbytes: int | None = None
+) -> list[Finding]:
     """Check a model, or a bare weight file, and report every problem in one pass.
 
     A broken part is reported and the rest is still checked: a bad manifest hides no bad record, and one bad record
@@ -43,6 +46,7 @@ def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> 
             object that holds one of the latter four (references to weight files cannot be followed from there).
         values: check values too, which reads all weights: NaNs, infinities, indices outside their palette, masks whose
             number of ones differs from that of the nonzero values, bits set after the last element.
+        progress: called as the values of each tensor have been checked (see `Progress`).
         max_nbytes: as for `open`; the check of values reports those beyond it as not examined.
 
     A `.params` file and an archive of TVM, given by path, are checked by milblob.tvm: docs/tvm.md has the codes.
@@ -54,7 +58,8 @@ def check(path: Any, *, values: bool = False, max_nbytes: int | None = None) -> 
         OSError: the path itself does not exist or cannot be opened. Problems inside are reported, not raised.
     """
     require_flags(values=values)
-    checker = _Checker(values, max_nbytes)
+    require_calls(progress=progress)
+    checker = _Checker(values, max_nbytes, progress)
     if isinstance(path, str | os.PathLike):
         name = os.fsdecode(os.fspath(path))
         from ..formats.read import array_kind  # readers of models do not wait for the other formats
@@ -142,10 +147,11 @@ class _Reference:
 
 
 class _Checker:
-    def __init__(self, values: bool, max_nbytes: int | None) -> None:
+    def __init__(self, values: bool, max_nbytes: int | None, progress: Progress | None) -> None:
         self.found = Findings()
         self._values = values
         self._max_nbytes = max_nbytes
+        self._progress = progress
         self._pointers: set[str] = set()  # files that are LFS pointers: reported once, not examined again
         self._references: dict[str, list[_Reference]] = {}  # by path
         self._places: dict[str, Location] = {}
@@ -203,7 +209,7 @@ class _Checker:
             if self._values:
                 from .check_values import check_values  # reads values, which checking the structure does not
 
-                check_values(self.found, package)
+                check_values(self.found, package, self._progress)
             return package.kind
         finally:
             package.close()

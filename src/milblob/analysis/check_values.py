@@ -13,6 +13,7 @@ from ..model.elements import Piece, stored_piece
 from ..model.model import Model
 from ..model.package import Package
 from ..model.tensor import Tensor
+from ..progress import Counter, Progress
 from .check_blob import Findings
 from .statistics import Statistics, statistics_of
 
@@ -25,30 +26,57 @@ _INDICES = {"constexpr_lut_to_dense": "indices", "constexpr_lut_to_sparse": "ind
 _BROKEN = (MilblobError, OSError)  # the rest of `check` has reported these already
 
 
-def check_values(found: Findings, package: Package) -> None:
+def check_values(found: Findings, package: Package, progress: Progress | None = None) -> None:
     """Read every stored tensor of a model and report what is wrong with the values.
 
     Args:
         found: takes the findings.
         package: an open model. What cannot be read is skipped: `check` reports that.
+        progress: called as each tensor has been looked at (see `Progress`).
     """
+    counter = Counter(progress)
+    steps = _steps(found, package, counter)
+    while (tensor := _next(found, steps)) is not None:
+        counter.add(tensor.name, _nbytes(tensor))  # outside of what catches errors: `progress` may raise any
+
+
+def _next(found: Findings, steps: Iterator[Tensor]) -> Tensor | None:
+    """Do one step; None at the end, and where the model can be followed no further."""
     try:
-        _check_numbers(found, Model(package, stored=True))
-        for operation in _operations(Model(package)):
-            _check_operation(found, operation)
+        return next(steps, None)
     except LimitError as error:
         found.add("warning", "limit", error.what, file=error.file, where=error.where)
     except _BROKEN:
-        return
+        pass
+    return None
+
+
+def _steps(found: Findings, package: Package, counter: Counter) -> Iterator[Tensor]:
+    """Yield each tensor after it was checked: numbers first, then compressed weights."""
+    model = Model(package, stored=True)
+    tensors = [tensor for tensor in model.values() if "FLOAT" in tensor.mil_dtype.name and _is_readable(tensor)]
+    operations = list(_operations(Model(package)))
+    counter.total_nbytes = sum(map(_nbytes, (*tensors, *operations)))
+    yield from _check_numbers(found, model, tensors)
+    for operation in operations:
+        _check_operation(found, operation)
+        yield operation
+
+
+def _nbytes(tensor: Tensor) -> int:
+    try:
+        return tensor.nbytes
+    except _BROKEN:
+        return 0
 
 
 # ------------------------------------------------------------------------------------------------------ NaN, infinities
 
 
-def _check_numbers(found: Findings, model: Model) -> None:
-    tensors = [tensor for tensor in model.values() if "FLOAT" in tensor.mil_dtype.name and _is_readable(tensor)]
+def _check_numbers(found: Findings, model: Model, tensors: list[Tensor]) -> Iterator[Tensor]:
     for tensor, figures in zip(tensors, statistics_of(tensors, distinct=False), strict=True):
         _report_numbers(found, tensor, figures)
+        yield tensor
     for tensor in model.values():
         if tensor.mil_dtype.is_sub_byte and not tensor.is_blob and _has_padding_bits(tensor):
             words = f"unused bits of the last {tensor.mil_dtype} byte: expected zeros, got others"

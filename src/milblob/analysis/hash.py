@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from .. import _codec
-from ..arguments import require_flags
+from ..arguments import require_calls, require_flags
 from ..dtypes import DType
 from ..model.digest import digest
 from ..model.elements import Piece, dense_pieces, in_order, stored_piece
@@ -16,6 +16,7 @@ from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..program.scan import Program
+from ..progress import Counter, Progress
 from .sides import Side, is_arrays
 
 
@@ -31,7 +32,9 @@ class ContentHash(NamedTuple):
     tensors: dict[str, str]
 
 
-def content_hash(source: Any, *, dense: bool = False, max_nbytes: int | None = None) -> ContentHash:
+def content_hash(
+    source: Any, *, dense: bool = False, progress: Progress | None = None, max_nbytes: int | None = None
+) -> ContentHash:
     """Hash the contents of a model or weight file: BLAKE3, see docs/hash.md.
 
     Offsets, layout, alignment, uninitialised and padding bytes, file names, the order of maps, dates, metadata and
@@ -42,6 +45,7 @@ def content_hash(source: Any, *, dense: bool = False, max_nbytes: int | None = N
             archive of TVM; or a mapping from names to arrays. Arrays have the hash of a weight file with their names.
         dense: hash compressed weights by their decoded values, so that they equal those of the decompressed model; else
             by their scheme and stored parts.
+        progress: called as each tensor has been hashed (see `Progress`).
         max_nbytes: as for `open`; default: that of an open Model.
 
     Returns:
@@ -51,14 +55,15 @@ def content_hash(source: Any, *, dense: bool = False, max_nbytes: int | None = N
         As `open` and `Tensor.read`: all or nothing.
     """
     require_flags(dense=dense)
+    require_calls(progress=progress)
     if is_arrays(source):
         with contextlib.ExitStack() as stack:
             arrays = Side.open(source, False, stack, max_nbytes).tensors
-            digests = dict(zip(arrays, tensor_hashes(arrays.values(), dense=dense), strict=True))
+            digests = dict(zip(arrays, tensor_hashes(arrays.values(), dense=dense, progress=progress), strict=True))
             return ContentHash(_whole(digests, []), digests)
     with _with_constants(source, max_nbytes) as model:
         tensors = {name: tensor for name, tensor in model.items() if not is_left_out(tensor, dense)}
-        hashes = dict(zip(tensors, tensor_hashes(tensors.values(), dense=dense), strict=True))
+        hashes = dict(zip(tensors, tensor_hashes(tensors.values(), dense=dense, progress=progress), strict=True))
         uses = [line for _, program in model.scans for line in _uses(program, dense)]
         return ContentHash(_whole(hashes, uses), hashes)
 
@@ -68,10 +73,17 @@ def _whole(hashes: Mapping[str, str], uses: list[bytes]) -> str:
     return _message(b"milblob model 1\n" + b"".join(sorted(lines + uses)))
 
 
-def tensor_hashes(tensors: Iterable[LazyTensor], *, dense: bool = False) -> Iterator[str]:
+def tensor_hashes(
+    tensors: Iterable[LazyTensor], *, dense: bool = False, progress: Progress | None = None
+) -> Iterator[str]:
     """Yield the hash of each tensor, in order; small ones are worked on several at a time."""
     known: dict[Any, bytes] = {}
-    yield from in_order(tensors, lambda tensor: _tensor(tensor, dense, known).hex())
+    tensors = list(tensors)
+    counter = Counter(progress, tensors)
+    hashes = in_order(tensors, lambda tensor: _tensor(tensor, dense, known).hex())
+    for tensor, found in zip(tensors, hashes, strict=True):
+        counter.add_tensor(tensor.name, tensor)
+        yield found
 
 
 def is_left_out(tensor: Tensor, dense: bool = False) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..analysis.check import check
 from . import options, output, tables
+from .progress import shown
 
 _EXIT_FINDINGS, _EXIT_ERROR = 1, 2
 
@@ -18,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     models = f"{options.MODEL}; .params file or archive of TVM"
     parser.add_argument("models", metavar="MODEL", nargs="+", help=models)
     parser.add_argument("--values", action="store_true", help="also check values, which reads all weights")
-    options.add_reporting(parser, quiet="no notes, no summaries", verbose="count the findings by code")
+    options.add_reporting(parser, quiet="no notes, no summaries, no progress", verbose="count the findings by code")
 
 
 def run(arguments: Namespace) -> int:
@@ -28,7 +29,8 @@ def run(arguments: Namespace) -> int:
     prefixed = arguments.quiet and len(arguments.models) > 1  # without a summary, each line names the model
     for path in arguments.models:
         try:
-            findings = check(path, values=arguments.values, max_nbytes=arguments.max_nbytes)
+            with shown(arguments) as progress:
+                findings = check(path, values=arguments.values, progress=progress, max_nbytes=arguments.max_nbytes)
         except OSError as error:
             output.say(f"{error.strerror or error}: {path}")
             status = _EXIT_ERROR

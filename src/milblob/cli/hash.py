@@ -7,6 +7,7 @@ from typing import Any
 from ..analysis.hash import content_hash, tensor_hashes
 from ..formats.read import array_kind
 from . import options, output
+from .progress import shown
 from .selection import describe_filter, open_chosen
 from .several import run_each
 
@@ -19,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_selection(parser)
     parser.add_argument("--dense", action="store_true", help="hash compressed weights by their decoded values")
     options.add_reporting(
-        parser, quiet="print only the model's hash", verbose="every tensor constant, not only the weights"
+        parser, quiet="print only the model's hash, no progress", verbose="every tensor constant, not only the weights"
     )
 
 
@@ -36,11 +37,14 @@ def _hash(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
         chosen = opened.tensors
         if not chosen and filtered and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
-        if filtered:
-            whole, hashes = None, dict(zip(chosen, tensor_hashes(chosen.values(), dense=arguments.dense), strict=True))
-        else:
-            whole, every = content_hash(chosen if opened.model is None else opened.model, dense=arguments.dense)
-            hashes = {name: every[name] for name in chosen if name in every}
+        with shown(arguments) as progress:
+            if filtered:
+                hashes = tensor_hashes(chosen.values(), dense=arguments.dense, progress=progress)
+                whole, found = None, dict(zip(chosen, hashes, strict=True))
+            else:
+                source = chosen if opened.model is None else opened.model
+                whole, every = content_hash(source, dense=arguments.dense, progress=progress)
+                found = {name: every[name] for name in chosen if name in every}
         if arguments.json:
             document: dict[str, Any] = {
                 "path": opened.path,
@@ -48,9 +52,9 @@ def _hash(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
                 "dense": arguments.dense,
                 "model": whole,
             }
-            return 0, {**document, "tensors": hashes}
+            return 0, {**document, "tensors": found}
         if not arguments.quiet or filtered:
-            for name, digest in hashes.items():
+            for name, digest in found.items():
                 print(f"{digest}  {output.escape(name)}")
         if whole is not None:
             print(f"{whole}  {output.escape(path)}")

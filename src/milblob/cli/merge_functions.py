@@ -5,6 +5,7 @@ from argparse import ArgumentParser, Namespace
 
 from ..rewrite import merge_functions
 from . import options, output
+from .progress import shown
 
 EXAMPLES = (
     "merge-functions prefill.mlpackage decode.mlpackage -o LLM.mlpackage",
@@ -23,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_force(parser, "replace an existing package")
     options.add_reporting(
         parser,
-        quiet="no message",
+        quiet="no message, no progress",
         verbose="print where each function comes from",
         json="print the result as one JSON object",
     )
@@ -32,13 +33,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command."""
     names = _names(arguments.models, arguments.names)
-    merged = merge_functions.merge_functions(
-        list(zip(arguments.models, names, strict=True)),
-        arguments.output,
-        default=arguments.default,
-        force=arguments.force,
-        max_nbytes=arguments.max_nbytes,
-    )
+    with shown(arguments) as progress:
+        merged = merge_functions.merge_functions(
+            list(zip(arguments.models, names, strict=True)),
+            arguments.output,
+            default=arguments.default,
+            force=arguments.force,
+            progress=progress,
+            max_nbytes=arguments.max_nbytes,
+        )
     if arguments.json:
         output.print_json(
             {

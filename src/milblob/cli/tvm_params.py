@@ -94,17 +94,19 @@ def _require_module(library: Library, module: str) -> None:
 
 def _take_in(arguments: Namespace) -> int:
     check_keep(arguments, arguments.model)
-    done = refit(
-        arguments.model,
-        arguments.new,
-        mapping=_mapping(arguments),
-        cast=arguments.cast,
-        select=arguments.keep or None,
-        output=arguments.output,
-        force=arguments.force,
-        dry_run=arguments.dry_run,
-        max_nbytes=arguments.max_nbytes,
-    )
+    with shown(arguments) as progress:
+        done = refit(
+            arguments.model,
+            arguments.new,
+            mapping=_mapping(arguments),
+            cast=arguments.cast,
+            select=arguments.keep or None,
+            output=arguments.output,
+            force=arguments.force,
+            dry_run=arguments.dry_run,
+            progress=progress,
+            max_nbytes=arguments.max_nbytes,
+        )
     say_refit(done, arguments)
     return 0
 

@@ -1,0 +1,200 @@
+"""A model's Program as MIL text, and the neighbourhood of one of its operations."""
+
+import io
+from contextlib import ExitStack
+from typing import Any, BinaryIO, overload
+
+from ..errors import UnsupportedError
+from ..program.mil_text import WEIGHTS, Write, version_of, write_operations, write_program
+from ..program.scan import Program
+from ..program.view import Operation
+from ..program.wire_edits import field
+from .model import Model
+from .package import Source
+
+_SPEC_VERSION = 9  # of the Model around a message Program; no text depends on it
+
+
+@overload
+def to_text(
+    source: Any,
+    out: None = None,
+    *,
+    function: str | None = None,
+    operation: str | None = None,
+    around: int = 1,
+    weights: str | None = None,
+    version: str | None = None,
+    max_nbytes: int | None = None,
+) -> str: ...
+@overload
+def to_text(
+    source: Any,
+    out: BinaryIO,
+    *,
+    function: str | None = None,
+    operation: str | None = None,
+    around: int = 1,
+    weights: str | None = None,
+    version: str | None = None,
+    max_nbytes: int | None = None,
+) -> None: ...
+def to_text(
+    source: Any,
+    out: BinaryIO | None = None,
+    *,
+    function: str | None = None,
+    operation: str | None = None,
+    around: int = 1,
+    weights: str | None = None,
+    version: str | None = None,
+    max_nbytes: int | None = None,
+) -> str | None:
+    """Write a Program as MIL text, as Apple's compiler does.
+
+    Args:
+        source: a Model, whatever `open` takes, or a Program or Model as a protobuf message.
+        out: file that is open for writing bytes; the text is UTF-8. None returns the text instead.
+        function: the only function that is written, as in `Model.functions`. A pipeline has a Program for each model,
+            and needs one.
+        operation: write no Program but the operations around this one, by the name of an output.
+        around: how many steps from it, along inputs and outputs.
+        weights: "all" writes immediates whole, "head" eight elements of ten or more, "none" none of these. Only "all"
+            can be read again. Default: "all", "head" for the surroundings of an operation.
+        version: of the language: "1.0" spells scalars ``tensor<fp16, []>``, "1.3" ``fp16``. Default: that of the source
+            if it is text, else the latest.
+        max_nbytes: as for `open`.
+
+    Returns:
+        The text; None with `out`. Of a model that is text, and all of which is asked for, it is that text.
+
+    Raises:
+        UnsupportedError: something that text cannot hold (docs/mil-text.md), a pipeline without `function`, a weight
+            file. KeyError: no such function or operation. ValueError: another version, or another word for weights.
+            As `open`.
+    """
+    if weights is None:
+        weights = "all" if operation is None else "head"
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights: expected one of {', '.join(WEIGHTS)}, got {weights!r}")
+    memory = io.BytesIO()
+    write = memory.write if out is None else out.write
+    with ExitStack() as stack:
+        if isinstance(source, Model):
+            model = source
+        else:
+            model = stack.enter_context(Model(_serialized(source), max_nbytes=max_nbytes))
+        if operation is not None:
+            found = neighbourhood(model, operation, around, function)
+            write_operations(found[0].view, found, write, weights=weights)
+        else:
+            _write_model(model, write, function, weights, version)
+    return memory.getvalue().decode() if out is None else None
+
+
+def _serialized(source: Any) -> Any:
+    """The bytes of a model file for a message Program or Model; other sources as they are."""
+    name = getattr(getattr(source, "DESCRIPTOR", None), "full_name", "")
+    if name not in ("CoreML.Specification.MILSpec.Program", "CoreML.Specification.Model"):
+        return source
+    data = source.SerializeToString(deterministic=True)
+    return data if name.endswith(".Model") else field(1, _SPEC_VERSION) + field(502, data)
+
+
+def _write_model(model: Model, write: Write, function: str | None, weights: str, version: str | None) -> None:
+    part, program = _chosen(model, function)
+    text = part.mapping.check_size() if part.is_text else None
+    own = version_of(bytes(memoryview(text)[:200])) if text is not None else None
+    if text is not None and function is None and weights == "all" and version in (None, own):
+        view = memoryview(text)
+        for start in range(0, len(view), 1 << 20):
+            write(bytes(view[start : start + (1 << 20)]))
+        return
+    ends = text is None or bytes(memoryview(text)[-1:]) == b"\n"
+    names = None if function is None else [function.removeprefix(part.prefix)]
+    write_program(
+        program.buffer,
+        program.span,
+        write,
+        functions=names,
+        version=version or own,
+        weights=weights,
+        newline=ends,
+        is_plain=program.rewritten,
+    )
+
+
+def _chosen(model: Model, function: str | None) -> tuple[Source, Program]:
+    """The Program that a function belongs to, or the only one."""
+    model.package.require_open()
+    if function is not None:
+        for part, program in model.scans:
+            if any(part.prefix + name == function for name, _, _ in program.scan.functions):
+                return part, program
+        raise KeyError(f"function: expected one of {', '.join(model.functions[:8]) or 'none'}, got {function!r}")
+    if len(model.scans) != 1:
+        what = f"a pipeline of {len(model.scans)}; choose one by a function" if model.scans else "a weight file"
+        raise UnsupportedError(f"MIL text: expected a model with one Program, got {what}", file=model.path)
+    return model.scans[0]
+
+
+def neighbourhood(model: Model, name: str, around: int = 1, function: str | None = None) -> list[Operation]:
+    """Return an operation and those that are at most so many steps from it along inputs and outputs, in Program order.
+
+    An operation inside a block of another one that is returned is left out: it is written with that one.
+
+    Args:
+        name: of an output of the operation, or its own where that is another one (its attribute `name`).
+        function: where it is looked for; None for all.
+
+    Raises:
+        KeyError: no operation has that name, or several have. ValueError: a negative number of steps.
+    """
+    if around < 0:
+        raise ValueError(f"around: expected 0 or more steps, got {around}")
+    start = _named(model, name, function)
+    found = {start.row: start}
+    edge = [start]
+    for _ in range(around):
+        reached = [other for op in edge for other in _neighbours(op) if other.row not in found]
+        edge = list({op.row: op for op in reached}.values())
+        if not edge:
+            break
+        found |= {op.row: op for op in edge}
+    return [op for _, op in sorted(found.items()) if not _is_inside(op, found)]
+
+
+def _named(model: Model, name: str, function: str | None) -> Operation:
+    functions = model.functions if function is None else (function,)
+    candidates = [op for one in functions for op in model.functions[one].walk() if name in op.output_names]
+    if not candidates:
+        candidates = [op for one in functions for op in model.functions[one].walk() if _own_name(op) == name]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        words = (
+            f"operation: expected a name that one has, got {name!r}, which {len(candidates)} have; choose a function"
+        )
+        raise KeyError(words)
+    raise KeyError(f"operation: expected the name of an output, got {name!r}")
+
+
+def _own_name(operation: Operation) -> Any:
+    """The attribute `name`, which may differ from what the outputs are called."""
+    value = operation.attributes.get("name")
+    return None if value is None or value.kind != "tensor" else value.read()
+
+
+def _neighbours(operation: Operation) -> list[Operation]:
+    found = [b.definition for bindings in operation.inputs.values() for b in bindings]
+    readers = [consumer.reader for consumer in operation.consumers]
+    return [other for other in (*found, *readers) if isinstance(other, Operation)]
+
+
+def _is_inside(operation: Operation, others: dict[int, Operation]) -> bool:
+    outer = operation.block.operation
+    while outer is not None:
+        if outer.row in others:
+            return True
+        outer = outer.block.operation
+    return False
