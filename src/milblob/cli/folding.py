@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Iterable
 
 _TOKEN = re.compile(r"[._/]*[^._/]+|[._/]+$")
+_NUMBERS = re.compile(r"\{[^{}…]*\}")
 _MAX_TRIES = 24
 _LEAST_NCHARS = 3  # of a part of a name that tells it from others, where not even those fit
 
@@ -61,16 +62,18 @@ def fold_names(names: Iterable[str], width: int, mark: str) -> dict[str, str]:
     middle = (room + 1) // 2
     tries = sorted(range(1, room), key=lambda head: abs(head - middle))
     step = max(1, len(tries) // _MAX_TRIES)
+    has_numbers = any("{" in name for name in distinct)
     best: dict[str, str] = {}
-    best_count = -1
+    best_score = (-1, 0)
     for head in tries[::step]:
         found = {name: _cut(name, head, room, mark) if width_of(name) > width else name for name in distinct}
-        count = len(set(found.values()))
-        if count > best_count:
-            best, best_count = found, count
-        if count == len(distinct):
-            return found
-    return _separated(best, width, mark)
+        # Numbers in braces, which stand for many names, stay whole where that is possible.
+        score = (len(set(found.values())), sum(len(_NUMBERS.findall(form)) for form in found.values()))
+        if score > best_score:
+            best, best_score = found, score
+        if score[0] == len(distinct) and not has_numbers:
+            break
+    return best if best_score[0] == len(distinct) else _separated(best, width, mark)
 
 
 def _cut(name: str, head: int, room: int, mark: str) -> str:
