@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import pytest
 
 import milblob
@@ -48,3 +49,144 @@ def test_never_wrong_without_a_word(name, kind, tmp_path):
         if (name, kind) == ("tied_embedding", "symmetric"):  # coremltools left out adding zeros, and no value tells
             wanted = {key: value for key, value in wanted.items() if key in got}
         assert {key: got.get(key) for key in wanted} == wanted, changed
+
+
+# ------------------------------------------------------------------------------------------------------------- refused
+
+
+def example(name, tmp_path, make=random_arrays):
+    shapes, _ = NETWORKS[name]
+    base = make(shapes, 1)
+    return converted(name, base, tmp_path / "m.mlpackage"), base, random_arrays(shapes, 2)
+
+
+def test_checkpoints_that_differ_in_more_than_values(tmp_path):
+    model, base, new = example("conv_norm", tmp_path)
+    before = constants(model)
+    shorter = {
+        **new,
+        "b.weight": new["b.weight"][:-1],
+        "c.weight": new["c.weight"].astype(np.float16),
+        "more": new["b.bias"],
+    }
+    del shorter["b.bias"]
+    with pytest.raises(ValueError, match="expected the arrays of the base, with other values") as refused:
+        milblob.refit(model, shorter, base=base)
+    for words in (
+        "1 only in the base: b.bias", "1 only in the new weights: more",
+        "c.weight is float32 [12, 8, 3, 3] in the base, float16 [12, 8, 3, 3] now",
+        "b.weight is float32 [12] in the base, float32 [11] now",
+    ):  # fmt: skip
+        assert words in str(refused.value)
+    assert constants(model) == before
+
+
+def test_changes_that_would_be_lost(tmp_path):
+    model, base, new = example("conv_norm", tmp_path)
+    extra = np.arange(7, dtype=np.float32)
+    base, new = base | {"head": extra, "same": extra}, new | {"head": extra + 1, "same": extra}
+    with pytest.raises(
+        ValueError, match="1 array differs from the base, and no weight of the model follows from it: head"
+    ):
+        milblob.refit(model, new, base=base)
+    report = milblob.refit(model, new, base=base, mapping={"head": None})
+    assert report.unused == ("head", "same") == tuple(report.to_dict()["unused"])
+    with pytest.raises(ValueError, match="expected None for arrays to leave out"):
+        milblob.refit(model, new, base=base, mapping={"head": "const_0_to_fp16"})
+    with pytest.raises(KeyError, match="expected names of arrays of the base, got other"):
+        milblob.refit(model, new, base=base, mapping={"other": None})
+
+
+def test_counters_of_batches_are_only_listed(tmp_path):
+    model, base, new = example("conv_norm", tmp_path)
+    counter = "b.num_batches_tracked"
+    report = milblob.refit(model, new | {counter: np.array(9)}, base=base | {counter: np.array(3)})
+    assert report.unused == (counter,)
+
+
+def test_a_part_of_an_array_that_no_weight_follows_from(tmp_path):
+    model, base, new = example("split_attention", tmp_path)
+    more = np.zeros((4, 6), np.float32)
+    for arrays, rows in ((base, more), (new, more + 1)):
+        arrays["a.in_proj_weight"] = np.concatenate([arrays["a.in_proj_weight"], rows])
+        arrays["a.in_proj_bias"] = np.concatenate([arrays["a.in_proj_bias"], more[:, 0]])
+    with pytest.raises(ValueError, match=r"a\.in_proj_weight \(of which a part is used\)"):
+        milblob.refit(model, new, base=base)
+    new["a.in_proj_weight"][-4:] = 0
+    assert milblob.refit(model, new, base=base).unused == ()
+
+
+def test_weights_that_cannot_be_computed(tmp_path, cli):
+    """All at once; --leave lets one stay as it is."""
+    model, base, new = example("two_conv_norms", tmp_path)
+    wrong = base | {"d.weight": base["d.weight"] + 1, "e.bias": base["e.bias"] + 1}
+    before = constants(model)
+    with pytest.raises(ValueError, match="2 weights of the model that milblob cannot compute from the base") as refused:
+        milblob.refit(model, new, base=wrong)
+    assert "const_2_to_fp16, const_3_to_fp16" in str(refused.value) and "d.weight, d.bias, e.weight" in str(
+        refused.value
+    )
+    assert constants(model) == before
+    kept = {name: base[name] for name in base if name[0] in "de"}
+    report = milblob.refit(model, new | {n: wrong[n] for n in kept}, base=wrong, leave=["const_2*", "const_3*"])
+    assert report.left == ("const_2_to_fp16", "const_3_to_fp16") and len(report.changes) == 2
+    now = constants(model)
+    assert sum(now[key] == before[key] for key in now if key[2] in ("weight", "bias")) == 2
+    with pytest.raises(ValueError, match="leave: expected a base too"):
+        milblob.refit(model, {"const_0_to_fp16": now}, leave="const_2*")
+
+
+def test_another_network(tmp_path):
+    model, _, _ = example("conv_norm", tmp_path)
+    shapes, _ = NETWORKS["linears"]
+    with pytest.raises(ValueError, match="2 weights of the model that milblob cannot compute from the base"):
+        milblob.refit(model, random_arrays(shapes, 2), base=random_arrays(shapes, 1))
+
+
+def test_constants_that_new_values_would_tear_apart(tmp_path):
+    """Biases of zeros are stored once, also for a layer that has none; what each reader gets is known, and differs."""
+    shapes, _ = NETWORKS["shared_norms"]
+    base, new = random_arrays(shapes, 1), random_arrays(shapes, 2)
+    base |= {name: np.zeros_like(base[name]) for name in ("l.bias", "n.bias", "o.bias")}
+    model = converted("shared_norms", base, tmp_path / "m.mlpackage")
+    with pytest.raises(
+        ValueError, match="shared by l.bias and n.bias and o.bias and by linear_1_cast_fp16.bias, whose new"
+    ):
+        milblob.refit(model, new, base=base)
+    same = new | {name: base[name] for name in ("l.bias", "n.bias", "o.bias")}
+    milblob.refit(model, same, base=base)
+    assert constants(model) == constants(converted("shared_norms", same, tmp_path / "new.mlpackage"))
+
+
+def test_compressed_weights_need_to_be_requantized(tmp_path):
+    import coremltools as ct
+    import coremltools.optimize.coreml as cto
+
+    model, base, new = example("joined_attention", tmp_path)
+    loaded = ct.models.MLModel(str(model), skip_model_load=True)
+    config = cto.OptimizationConfig(global_config=cto.OpLinearQuantizerConfig(weight_threshold=16))
+    coded = tmp_path / "coded.mlpackage"
+    cto.linear_quantize_weights(loaded, config).save(str(coded))
+    with pytest.raises(milblob.UnsupportedError, match="expected a weight that is stored dense"):
+        milblob.refit(coded, new, base=base)
+
+
+def test_select_and_dry_run(tmp_path, cli):
+    model, base, new = example("two_conv_norms", tmp_path)
+    before = constants(model)
+    np.savez(tmp_path / "base.npz", **base)
+    np.savez(tmp_path / "new.npz", **new, counter=np.array(3))
+    np.savez(tmp_path / "base.npz", **base, counter=np.array(3))
+    arguments = ("refit", model, tmp_path / "new.npz", "--base", tmp_path / "base.npz")
+    status, out, err = cli(*arguments, "--dry-run")
+    assert status == 0 and constants(model) == before
+    rows = [line.split("  ") for line in out.splitlines()]
+    assert [row[-1].strip() for row in rows[1:]] == [
+        "c.weight, the batch norm b (epsilon 1e-05) folded in", "c.bias, the batch norm b (epsilon 1e-05) folded in",
+        "d.weight, the batch norm e (epsilon 0.001) folded in", "d.bias, the batch norm e (epsilon 0.001) folded in",
+    ]  # fmt: skip
+    assert "nothing written (--dry-run)" in err and "not used: counter" in err
+    assert cli(*arguments, "-k", "const_0*", "-k", "const_1*", "-o", tmp_path / "two.mlpackage")[0] == 0
+    now = constants(tmp_path / "two.mlpackage")
+    assert sum(now[key] != before[key] for key in now) == 2 and constants(model) == before
+    assert cli(*arguments, "-q") == (0, "", "") or "counter" in cli(*arguments, "-q")[2]

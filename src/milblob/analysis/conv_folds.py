@@ -14,7 +14,7 @@ from ..values.cast import cast_array, is_castable
 from .derivation import Derivation, Folded, Source
 from .folds import EPSILONS, FORMS, Norm, Ratio, Vectors, channels, fitting, fold_weight, is_scaled, ratio, scale_of
 from .readers import Convolution
-from .renderings import sqnr_of
+from .renderings import block_of, sqnr_of
 from .same_elements import May
 from .siblings import Siblings
 
@@ -24,7 +24,8 @@ TOLERANCE = {DType.FLOAT32: 1e-5, DType.FLOAT16: 4e-3, DType.BFLOAT16: 3e-2}
 """How far the factors of channels may be from a scale before a fold is computed in full."""
 
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
-_MAX_RESIDUAL = 0.7  # of a channel that was compressed; what 3 dB are
+_MAX_RESIDUAL = 0.7  # of channels that were compressed; what 3 dB are
+_SOME = 64
 _FEW = 4  # channels that are compared before all are
 
 
@@ -123,14 +124,17 @@ class FoldFinder:
         """
         groups = convolution.groups
         source = self._array(own).reshape(dense.shape)
-        few, wanted = (channels(values, groups)[:_FEW] for values in (source, dense))
-        if ratio(wanted, few, 0).residual > _MAX_RESIDUAL or not self._may(100 * dense.size):
+        few, wanted = (channels(values, groups)[:_SOME].astype(np.float64) for values in (source, dense))
+        rest = wanted - np.nan_to_num(ratio(wanted, few, 0).factors)[:, None] * few
+        if (rest**2).sum() > _MAX_RESIDUAL**2 * (wanted**2).sum() or not self._may(100 * dense.size):
             return []
         factors = ratio(dense, source, groups)
         norms = self._siblings.norms.get(len(factors.factors), [])
 
+        block = block_of(self._weights[convolution.weight])
+
         def is_near(norm: Norm, vectors: Vectors) -> bool:
-            return sqnr_of(fold_weight(source, norm, vectors, groups), dense, groups) is not None
+            return sqnr_of(fold_weight(source, norm, vectors, groups), dense, block) is not None
 
         plain = [
             Fold(convolution, own, n) for n in fitting(factors.factors, norms, self._array, is_near, _MAX_RESIDUAL)

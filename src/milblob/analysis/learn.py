@@ -17,11 +17,11 @@ from ..model.tensor import Tensor
 from ..values.cast import cast_array
 from .agreeing import agreeing
 from .conv_folds import Fold, FoldFinder, have_equal_bits, likeliest
-from .derivation import Derivation, Moved, Rows, Source, Summed
+from .derivation import Derivation, Moved, Rows, Source, Stacked, Summed
 from .layouts import Layout, layouts
 from .lineage import Claim, Lineage, Origin
 from .readers import Reader, Readers
-from .renderings import correlate, sqnr_of
+from .renderings import block_of, correlate, sqnr_of
 from .row_runs import RowIndex
 from .same_elements import same_elements
 from .sharing import by_blob
@@ -231,7 +231,7 @@ class _Learner:
             if name in self.equal or weight.mil_dtype not in _FLOATS or not self.may(1_000_000 + 20 * weight.size):
                 continue
             dense = np.asarray(weight.read())
-            found = {option: self._sqnr(dense, option) for option in self._alike(name, dense)}
+            found = {option: self._sqnr(name, dense, option) for option in self._alike(name, dense)}
             for option, sqnr in found.items():
                 if sqnr is not None:
                     self._claim_rendered(name, option, sqnr)
@@ -245,7 +245,7 @@ class _Learner:
         for fold in likeliest(folds):
             self._claim_fold(fold)
             name = fold.convolution.weight
-            sqnr = self._sqnr(np.asarray(self.weights[name].read()), fold.weight(self.weights[name].shape))
+            sqnr = self._sqnr(name, np.asarray(self.weights[name].read()), fold.weight(self.weights[name].shape))
             self.sqnr[name] = min(self.sqnr.get(name, np.inf), sqnr or 0.0)
 
     def _alike(self, name: str, dense: Values) -> Iterator[Derivation]:
@@ -268,9 +268,33 @@ class _Learner:
                     if self.may(100_000) and correlate(values[start + positions], some):
                         yield Rows(Source(given), begin, begin + shape[0])
 
-    def _sqnr(self, dense: Values, option: Derivation) -> float | None:
-        values = option.compute(self.array)
-        return sqnr_of(values.reshape(dense.shape), dense) if self.may(40 * dense.size) else None
+        if (joined := self._joined(dense)) is not None:
+            yield joined
+
+    def _joined(self, dense: Values) -> Derivation | None:
+        """Return the arrays of which each is like the rows of a compressed weight that follow the one before."""
+        parts: list[Derivation] = []
+        begin = 0
+        while begin < dense.shape[0]:
+            for given, tensor in self.given.items():
+                if tensor.ndim < 2 or tensor.shape[1:] != dense.shape[1:] or tensor.mil_dtype not in _FLOATS:
+                    continue
+                rows = tensor.shape[0]
+                if begin + rows <= dense.shape[0] and rows < dense.shape[0] and self.may(200_000):
+                    some = np.unique(np.linspace(0, tensor.size - 1, _SAMPLE_COUNT).astype(np.int64))
+                    wanted = dense[begin : begin + rows].reshape(-1)[some]
+                    if correlate(self.array(given).reshape(-1)[some], wanted):
+                        parts.append(Source(given))
+                        begin += rows
+                        break
+            else:
+                return None
+        return Stacked(tuple(parts)) if len(parts) > 1 else None
+
+    def _sqnr(self, name: str, dense: Values, option: Derivation) -> float | None:
+        if not self.may(300 * dense.size):
+            return None
+        return sqnr_of(option.compute(self.array).reshape(dense.shape), dense, block_of(self.weights[name]))
 
     def _claim_rendered(self, name: str, option: Derivation, sqnr: float) -> None:
         self.claim(name, option)

@@ -5,43 +5,86 @@ from typing import Any
 
 import numpy as np
 
-from .folds import channels
+from ..model.tensor import Tensor
 
 Values = np.ndarray[Any, Any]
 
 _MIN_SQNR = 3.0  # dB; palettes of 2 entries reach 4
-_SLACK = 1e-3  # rounding of scales to float16
-_SIGMAS = 5.0
-_MIN_SHARE = 0.97  # of the channels
+_MAX_SHARE = 0.02  # of the elements may miss: borders between entries move when entries are rounded
+_SLACK = 2e-3  # of a value: float16, and scales of float16
 _MIN_CORRELATION = 0.5  # of a sample
 
 
-def sqnr_of(values: Values, rendered: Values, groups: int = 0) -> float | None:
+def sqnr_of(values: Values, rendered: Values, block: tuple[int, ...] | None = None) -> float | None:
     """Return in dB how near compressed values are to dense ones; None if they are something else.
 
-    Rounding keeps the size of each output channel. Pruning, and palettes whose entries are means, take off just what
-    they are wrong by. So a channel that was multiplied by something, as a batch norm does, shows, however coarse the
-    compression is.
+    Whoever rounds or palettizes takes the nearest number that there is. Whoever prunes keeps numbers, or makes them 0.
+    So every number that is not 0 must be the nearest of those that occur. Where a channel was multiplied by something
+    in between, as a batch norm does, many are not, however coarse the compression is.
 
     Args:
         values: what may have been compressed. rendered: the compressed values, decoded. Of one shape.
-        groups: of a conv_transpose, for `channels`.
+        block: shape of the blocks that have a scale or a palette of their own; None for the whole.
     """
-    x, y = (channels(np.atleast_2d(a).astype(np.float64), groups) for a in (values, rendered))
+    x, y = (_blocks(array.astype(np.float64), block) for array in (values, rendered))
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         return None
-    size, noise = (x * x).sum(axis=1), ((x - y) ** 2).sum(axis=1)
-    total, error = float(size.sum()), float(noise.sum())
-    if error == 0:
+    signal, noise = float((x * x).sum()), float(((x - y) ** 2).sum())
+    if noise == 0:
         return math.inf
-    if total == 0 or 10 * math.log10(total / error) < _MIN_SQNR:
+    if signal == 0 or 10 * math.log10(signal / noise) < _MIN_SQNR:
         return None
-    known = size > 0
-    factor = (x * y).sum(axis=1)[known] / size[known]
-    relative = noise[known] / size[known]
-    slack = _SIGMAS * np.sqrt(relative / x.shape[1]) + _SLACK
-    is_kept = (factor >= 1 - relative - slack) & (factor <= 1 + slack)
-    return 10 * math.log10(total / error) if is_kept.mean() >= _MIN_SHARE else None
+    is_kept = y != 0
+    missed = np.count_nonzero(~_is_nearest(x, y)[is_kept])
+    return 10 * math.log10(signal / noise) if missed <= max(_MAX_SHARE * np.count_nonzero(is_kept), 2) else None
+
+
+def _is_nearest(x: Values, y: Values) -> Values:
+    """Return for [blocks, elements] whether each y is the nearest to x of the numbers that y has in its block."""
+    order = np.argsort(y, axis=1, kind="stable")
+    levels = np.take_along_axis(y, order, axis=1)
+    is_new = np.diff(levels, axis=1) > 0
+    below, above = np.full_like(levels, -np.inf), np.full_like(levels, np.inf)
+    below[:, 1:][is_new] = levels[:, :-1][is_new]
+    above[:, :-1][is_new] = levels[:, 1:][is_new]
+    below = np.maximum.accumulate(below, axis=1)  # within equal numbers, the first knows what is below
+    above = np.minimum.accumulate(above[:, ::-1], axis=1)[:, ::-1]
+    sorted_x = np.take_along_axis(x, order, axis=1)
+    apart = np.abs(sorted_x - levels)
+    slack = _SLACK * np.abs(levels)
+    nearest: Values = (apart <= np.abs(sorted_x - below) + slack) & (apart <= np.abs(sorted_x - above) + slack)
+    result = np.empty_like(nearest)
+    np.put_along_axis(result, order, nearest, axis=1)
+    return result
+
+
+def _blocks(array: Values, block: tuple[int, ...] | None) -> Values:
+    """Return an array as [blocks, elements]."""
+    if block is None or len(block) != array.ndim:
+        return array.reshape(1, -1)
+    split = [size for whole, part in zip(array.shape, block, strict=True) for size in (whole // part, part)]
+    count = array.ndim
+    turned = array.reshape(split).transpose(*range(0, 2 * count, 2), *range(1, 2 * count, 2))
+    return np.ascontiguousarray(turned).reshape(-1, math.prod(block))
+
+
+def block_of(weight: Tensor) -> tuple[int, ...] | None:
+    """Return the shape of the blocks of a compressed weight that have a scale or a palette of their own."""
+    block = list(weight.shape)
+    for key, part in weight.parts.items():
+        inner = block_of(part) if part.chain is not None else None
+        shape = part.shape
+        if key == "scale" and len(shape) == 1 < len(weight.shape):
+            axis = next((at for at, size in enumerate(weight.shape) if size == shape[0] > 1), None)
+            if axis is not None:
+                block[axis] = 1
+        elif key in ("scale", "lut") and len(shape) >= len(block):
+            for at, size in enumerate(weight.shape):
+                if shape[at] and size % shape[at] == 0:
+                    block[at] = math.gcd(block[at], size // shape[at])
+        if inner is not None and len(inner) == len(block) and part.shape == weight.shape:
+            block = [math.gcd(ours, theirs) for ours, theirs in zip(block, inner, strict=True)]
+    return tuple(block) if tuple(block) != weight.shape else None
 
 
 def correlate(a: Values, b: Values) -> bool:

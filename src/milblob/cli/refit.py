@@ -62,6 +62,9 @@ def run(arguments: Namespace) -> int:
             progress=progress,
             max_nbytes=arguments.max_nbytes,
         )
+    if arguments.base is not None and arguments.dry_run and not (arguments.json or arguments.quiet):
+        cells = [[c.name, str(c.dtype), output.shape_text(c.shape), c.given] for c in report.changes]
+        output.print_table(["weight", "dtype", "shape", "follows from"], cells)
     say_refit(report, arguments)
     return 0
 
@@ -78,6 +81,8 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
         output.print_json(report.to_dict())
     elif not arguments.quiet:
         output.say(_summary(report))
+        _say_others("follow from no array, for all their elements are equal, or integers", report.constant)
+        _say_others("stay as they are (--leave)", report.left)
     if report.unused and not arguments.json:  # with -q too: nothing that was given is passed over in silence
         output.say(_unused(report, arguments))
 
@@ -88,6 +93,12 @@ def _unused(report: RefitReport, arguments: Namespace) -> str:
         return count
     more = f" and {len(report.unused) - _MAX_UNUSED:,} more" if len(report.unused) > _MAX_UNUSED else ""
     return f"{count}: {', '.join(report.unused[:_MAX_UNUSED])}{more}"
+
+
+def _say_others(words: str, names: tuple[str, ...]) -> None:
+    if names:
+        more = f" and {len(names) - _MAX_UNUSED:,} more" if len(names) > _MAX_UNUSED else ""
+        output.say(f"{words}: {', '.join(names[:_MAX_UNUSED])}{more}")
 
 
 def _summary(report: RefitReport) -> str:
