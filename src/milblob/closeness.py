@@ -26,10 +26,8 @@ def close_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     import heapq
 
     candidates = heapq.nlargest(_MAX_COMPARED, (other for other in known if len(other) <= _MAX_NCHARS), key=shared)
-    found = difflib.get_close_matches(name, candidates, n=count, cutoff=_MIN_RATIO)
-    if not found:
-        found = [other for other in candidates if name.lower() in other.lower()][:count]
-    return found
+    found = [other for other in candidates if len(name) > 2 and name.lower() in other.lower()][:count]
+    return found or difflib.get_close_matches(name, candidates, n=count, cutoff=_MIN_RATIO)
 
 
 def hint(name: str, known: Iterable[str]) -> str:

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 def add(parser: ArgumentParser) -> None:
     """Add the options that set limits."""
-    group = parser.add_argument_group(
-        "limits", "With any of these, exit status 1 means that a weight is beyond one, and nothing else counts."
-    )
+    group = parser.add_argument_group("limits", "With any of these, exit status 1 means that a weight is beyond one.")
     least = "least signal-to-noise ratio of each weight, in dB"
     group.add_argument("--min-sqnr", metavar="DB", type=_number("min_sqnr"), help=least)
     group.add_argument("--min-cosine", metavar="C", type=_number("min_cosine"), help="least cosine, -1 to 1")

@@ -3,11 +3,17 @@
 from argparse import ArgumentParser, Namespace
 
 from ..rewrite.refit import RefitReport, refit
-from . import names, options, output
+from . import names, options, output, tables
 from .progress import shown
 from .selection import check_keep
 
 _MAX_UNUSED = 20
+_COLUMNS = [
+    tables.Column("weight", is_name=True),
+    tables.Column("dtype", drop=1),
+    tables.Column("shape", drop=0),
+    tables.Column("follows from", is_name=True),
+]
 
 EXAMPLES = (
     "refit Model.mlpackage new.safetensors --cast",
@@ -64,7 +70,7 @@ def run(arguments: Namespace) -> int:
         )
     if arguments.base is not None and arguments.dry_run and not (arguments.json or arguments.quiet):
         cells = [[c.name, str(c.dtype), output.shape_text(c.shape), c.given] for c in report.changes]
-        output.print_table(["weight", "dtype", "shape", "follows from"], cells)
+        tables.print_table(_COLUMNS, cells)
     say_refit(report, arguments)
     return 0
 
