@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import FormatError, MilblobError, ResolveError
-from . import mapped, paths
+from . import mapped, owners, paths
 from .beneath import Directory, Location
 from .output import NewFile, is_named, lock, sweep, sync, sync_directory
 from .pending import (
@@ -143,8 +143,13 @@ def commit(
             sweep_staged(full)  # refuses a file with a journal; no one else can write one while we hold the lock
         for path in list(by_path):
             status = os.fstat(held[path])
+            by_path[path] = _once(by_path[path])
             for patch in by_path[path]:
                 _require_inside(path, patch.offset, memoryview(patch.data).nbytes, status.st_size)
+            if sum(memoryview(patch.data).nbytes for patch in by_path[path]) > status.st_size:
+                raise ValueError(
+                    f"patches of {path}: expected no more bytes than it has, got parts of it several times"
+                )
             if status.st_nlink > 1:
                 new.append(Replacement(path, _copier(held[path], by_path.pop(path))))
         if not by_path and len(new) == 1:  # one rename is atomic by itself
@@ -170,6 +175,32 @@ def commit(
     return {replacement.path for replacement in new}
 
 
+def _once(patches: list[Patch]) -> list[Patch]:
+    """Return the patches without repetitions: two tensors may be the same bytes of a file, and get the same values.
+
+    So a journal has no more bytes than the files that it changes, by which whoever reads it bounds it.
+    """
+    places: dict[tuple[int, int], int] = {}
+    result: list[Patch] = []
+    for patch in patches:
+        data = memoryview(patch.data).cast("B")
+        place = places.setdefault((patch.offset, data.nbytes), len(result))
+        same = result[place] if place < len(result) else patch
+        if same is not patch and (same.data is patch.data or memoryview(same.data).cast("B") == data):
+            result[place] = same._replace(written=_both(same.written, patch.written))
+        else:
+            result.append(patch)
+    return result
+
+
+def _both(first: Callable[[], object], second: Callable[[], object]) -> Callable[[], object]:
+    def written() -> None:
+        first()
+        second()
+
+    return written
+
+
 def _finish(found: Pending, held: Mapping[str, int]) -> None:
     """Apply the journal from its own bytes, since patches may be views of the bytes about to change. Then remove it."""
     try:
@@ -189,8 +220,6 @@ def _replace(target: str, old: int, write: Callable[[int], object], progress: Co
     """Give one file new contents."""
     new = NewFile(target, locked=True)
     try:
-        if hasattr(os, "fchmod"):
-            os.fchmod(new.fd, _mode_like(new.fd, os.fstat(old)))
         write(new.fd)
         inode = os.fstat(new.fd).st_ino
     except BaseException:
@@ -226,8 +255,7 @@ def _stage(root: str, replacement: Replacement, old: int) -> Entry:
     with _directory_of(root, replacement.path) as directory:
         fd = directory.open(name, _FLAGS | os.O_CREAT | os.O_EXCL)
         try:
-            if hasattr(os, "fchmod"):
-                os.fchmod(fd, _mode_like(fd, status))
+            owners.keep_file(fd, status)
             replacement.write(fd)
             sync(fd)
             nbytes, digest = os.fstat(fd).st_size, _digest(fd)
@@ -253,19 +281,6 @@ def _directory_of(root: str, path: str) -> Directory:
 def _sync_names(directory: Directory) -> None:
     if directory.fd >= 0:
         sync(directory.fd)
-
-
-def _mode_like(fd: int, old: os.stat_result) -> int:
-    """Give the new file the owner and group of the one it replaces, where allowed; return the permissions to set.
-
-    Root is allowed to: a root process that only reads a model must not take its files from their owner. The permissions
-    are those of the old file, but none for the group if the group could not be kept.
-    """
-    for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
-        with contextlib.suppress(OSError):
-            os.fchown(fd, owner, group)
-    is_same = os.fstat(fd).st_gid == old.st_gid
-    return stat.S_IMODE(old.st_mode) & (~0 if is_same else ~stat.S_IWGRP)
 
 
 def _digest(fd: int) -> bytes:
@@ -543,8 +558,6 @@ def _require_sound(found: Pending, entry: Entry, changeable: Collection[str]) ->
         if not is_staged(name, os.path.basename(entry.path)):
             words = f"journal: expected the name of a replacement for {entry.path}, got {name!r}"
             raise FormatError(words, file=found.path)
-    else:
-        raise FormatError(f"journal: expected a patch or a replacement, got kind {entry.kind}", file=found.path)
 
 
 def _staged(entry: Entry) -> str:
