@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from .._codec import exchange
-from . import owners, paths
+from . import mounts, owners, paths
 from .pending import require_none
 
 if sys.platform != "win32":
@@ -143,7 +143,7 @@ class NewDirectory:
     `.milblob-*.old`; a process killed at that moment leaves both directories complete, neither under the final name.
 
     Raises:
-        FileExistsError: `path` exists and `replace` is False, or is no directory.
+        FileExistsError: `path` exists and `replace` is False, or is no directory, or something is mounted in it.
         FileNotFoundError: the directory to create it in does not exist.
         BlockingIOError: from `commit`: another writer has the lock of the directory to be replaced.
         OSError: from the system.
@@ -159,6 +159,8 @@ class NewDirectory:
         if old is not None and not (replace and stat.S_ISDIR(old.st_mode)):
             wanted = "a directory or nothing" if replace else "no such directory"
             raise FileExistsError(f"{path}: expected {wanted}, got {'one' if not replace else _kind(old)}")
+        if old is not None:
+            mounts.require_none(self.path)
         _require_parent(path, self.path)
         parent = os.path.dirname(self.path) or "."
         sweep(parent)
@@ -174,6 +176,8 @@ class NewDirectory:
             if self._old is not None and self._fd >= 0:
                 owners.keep_file(self._fd, self._old)  # last: from now on others may enter it
                 sync(self._fd)  # else a power failure might leave the new directory with temporary permissions
+            if self._old is not None:
+                mounts.require_none(self.path)  # again: writing may have taken long
             with _locked(self.path, self._locked):
                 old = self._take_name()
                 try:
