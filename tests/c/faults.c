@@ -325,9 +325,14 @@ SENDFILE(sendfile64)
     }
 SYNC(fsync)
 SYNC(fdatasync)
+/* A file that becomes shorter takes no room. */
+static int does_truncate(int fd, off_t nbytes) {
+    struct stat status;
+    return raw(SYS_fstat, fd, (long)&status, 0, 0) == 0 && nbytes <= status.st_size ? OTHER : CREATE;
+}
 #define TRUNCATE(name) \
     int name(int fd, off_t nbytes) { \
-        CALL(int, #name, CREATE, is_fd_below(fd), -1, real(fd, nbytes), \
+        CALL(int, #name, does_truncate(fd, nbytes), is_fd_below(fd), -1, real(fd, nbytes), \
              if (result == 0) note("truncate", inode_of(fd), nbytes, "", "", "", 0)); \
     }
 TRUNCATE(ftruncate)

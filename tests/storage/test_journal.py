@@ -5,7 +5,9 @@ import os
 import pathlib
 import shutil
 import stat
+import struct
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -395,6 +397,7 @@ def test_every_truncation_changes_nothing(tmp_path):
 
 def test_names_in_a_journal_that_is_changed_after_they_were_checked(tmp_path):
     """Whoever owns the files may write to their journal while somebody with more rights, such as root, applies it."""
+    make(tmp_path)
     path = tmp_path / JOURNAL
     path.write_bytes(journal_bytes((2, "in/c", 6, 0, DIGEST + STAGED), (1, "a", 30000, 5, b"123"), base="model"))
     with pending.Journal(str(path)) as found:
@@ -403,6 +406,63 @@ def test_names_in_a_journal_that_is_changed_after_they_were_checked(tmp_path):
         replacement, patch = found.entries
         assert (found.base, replacement[:4], patch[:4]) == ("model", (2, "in/c", 6, 0), (1, "a", 30000, 5))
         assert bytes(replacement.data) == DIGEST + STAGED and len(patch.data) == 3
+
+
+HUGE = 1 << 40
+SPARSE = {
+    "one patch of all": [(1, "a", HUGE, 0, HUGE)],
+    "a patch that its file would have to be large for": [(1, "a", HUGE, 0, 30001)],
+    "patches of the whole file, twice": [(1, "a", 30000, 0, 30000), (1, "a", 30000, 0, 30000)],
+    "patches of every file, and one more": [(1, "a", 30000, 0, 30000), (1, "in/b", 30000, 0, 1), (1, "a", 30000, 0, 1)],
+    "empty patches": [(1, "a", 30000, 0, 0)] * 100,
+    "nothing": [(0, "", 0, 0, 0)],
+    "of nothing": [(1, "none", HUGE, 0, HUGE)],
+    "a replacement": [(2, "in/c", 6, 0, HUGE)],
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_huge_sparse_journal_is_not_read(tmp_path, monkeypatch, name):
+    """It takes no room on the disk and belongs to whoever opens the model; more than the files hold is not looked at."""
+    make(tmp_path)
+    body = struct.pack("<H", 0)
+    with (tmp_path / JOURNAL).open("wb") as file:
+        at = 24
+        for kind, path, file_nbytes, offset, nbytes in SPARSE[name]:
+            file.seek(at)
+            file.write(body + struct.pack("<BHQQQ", kind, len(path), file_nbytes, offset, nbytes) + path.encode())
+            at, body = file.tell() + nbytes, b""
+        file.truncate(max(at, HUGE if name == "nothing" else 0))
+        nbytes = file.seek(0, 2)
+        file.seek(0)
+        file.write(
+            struct.pack("<8sQII", b"milblob\2", nbytes, 0, (1 << 32) - 1 if name == "nothing" else len(SPARSE[name]))
+        )
+    read = []
+    monkeypatch.setattr(zlib, "crc32", lambda data, *_: read.append(len(data)))
+    with pytest.raises(milblob.FormatError, match="journal: expected"):
+        recover_all(str(tmp_path))
+    assert read == [] and number_of(tmp_path) == 0
+
+
+def test_tensors_that_are_the_same_bytes_are_in_a_journal_once(tmp_path, monkeypatch):
+    make(tmp_path)
+    told: list[int] = []
+    seen = []
+    write = journal.pieces
+    monkeypatch.setattr(journal, "pieces", lambda base, entries: seen.append(entries) or write(base, entries))
+    data = np.arange(30000, dtype=np.uint8)
+    patches = [
+        Patch("a", 0, given, lambda number=number: told.append(number))
+        for number, given in enumerate((data, data.copy(), data))
+    ]
+    patches += [Patch("in/b", 0, b"12", lambda: told.append(3)), Patch("in/b", 0, b"34", lambda: told.append(4))]
+    commit(str(tmp_path), "", patches)
+    assert [len(memoryview(entry.data)) for entry in seen[0]] == [30000, 2, 2] and sorted(told) == [0, 1, 2, 3, 4]
+    assert (tmp_path / "a").read_bytes() == data.tobytes() and (tmp_path / "in/b").read_bytes()[:2] == b"34"
+    with pytest.raises(ValueError, match="expected no more bytes than it has"):
+        commit(str(tmp_path), "", [Patch("a", 0, data), Patch("a", 0, data[::-1].copy())])
+    assert (tmp_path / "a").read_bytes() == data.tobytes() and not (tmp_path / JOURNAL).exists()
 
 
 def test_journal_that_is_no_file(tmp_path):

@@ -407,8 +407,8 @@ class BlobWriter:
         """Close the file; with `undo`, restore its old state or remove it.
 
         Raises:
-            OSError: closing failed after writing without `sync`, where it may say that bytes did not get to the disk.
-                If they are there, or nothing counts, it says nothing: whoever were told of it would append them again.
+            OSError: closing failed after writing without `sync`, which may tell of bytes that did not reach the disk.
+                If they are there, or do not count, it is ignored: whoever were told of it would append again.
         """
         fd, self._fd = self._fd, -1
         new, self._new = self._new, None

@@ -175,17 +175,20 @@ class _BlobStorageWriter:
         with self._turn:
             if self._count == 0xFFFFFFFF:
                 raise RuntimeError(f"{os.fsdecode(self._path)}: expected less than 2^32 - 1 records, got as many")
-            end = -1
+            end, is_counted = -1, False
             try:
                 end = os.lseek(self._fd, 0, os.SEEK_END)  # the current end of the file, whoever wrote to it
                 offset, data_offset = _codec.blob_place(end)
                 padding_nbits = data.nbytes * 8 - count * dtype.nbits
                 metadata = _codec.blob_metadata(dtype.blob_code or 0, data.nbytes, data_offset, padding_nbits)
                 write_at(self._fd, [metadata, data], offset)
+                is_counted = True
                 write_at(self._fd, [(self._count + 1).to_bytes(4, "little")], 0)
             except OSError as error:
                 if end >= 0:
                     with contextlib.suppress(OSError):
+                        if is_counted:  # perhaps in part; while it counts, the record has to stay
+                            write_at(self._fd, [self._count.to_bytes(4, "little")], 0)
                         os.ftruncate(self._fd, end)  # the records that were there still count, and nothing follows them
                 words = f"[MIL FileWriter]: Unknown error occurred while writing data to the file. ({error})"
                 raise RuntimeError(words) from error

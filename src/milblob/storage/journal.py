@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import FormatError, MilblobError, ResolveError
-from . import mapped, paths
+from . import mapped, owners, paths
 from .beneath import Directory, Location
 from .output import NewFile, is_named, lock, sweep, sync, sync_directory
 from .pending import (
@@ -147,8 +147,13 @@ def commit(
             sweep_staged(full)  # refuses a file with a journal; no one else can write one while we hold the lock
         for path in list(by_path):
             status = os.fstat(held[path])
+            by_path[path] = _once(by_path[path])
             for patch in by_path[path]:
                 _require_inside(path, patch.offset, nbytes_of(patch.data), status.st_size)
+            if sum(nbytes_of(patch.data) for patch in by_path[path]) > status.st_size:
+                raise ValueError(
+                    f"patches of {path}: expected no more bytes than it has, got parts of it several times"
+                )
             if status.st_nlink > 1:
                 new.append(Replacement(path, _copier(held[path], by_path.pop(path))))
         if not by_path and len(new) == 1:  # one rename is atomic by itself
@@ -174,6 +179,38 @@ def commit(
     return {replacement.path for replacement in new}
 
 
+def _once(patches: list[Patch]) -> list[Patch]:
+    """Return the patches without repetitions: two tensors may be the same bytes of a file, and get the same values.
+
+    So a journal has no more bytes than the files that it changes, by which whoever reads it bounds it.
+    """
+    places: dict[tuple[int, int], int] = {}
+    result: list[Patch] = []
+    for patch in patches:
+        place = places.setdefault((patch.offset, nbytes_of(patch.data)), len(result))
+        same = result[place] if place < len(result) else patch
+        if same is not patch and _are_equal(same.data, patch.data):
+            result[place] = same._replace(written=_both(same.written, patch.written))
+        else:
+            result.append(patch)
+    return result
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    """Whether two buffers hold the same bytes. Of what is made later that is not known unless it is one object."""
+    if a is b:
+        return True
+    return not isinstance(a, Later) and not isinstance(b, Later) and memoryview(a).cast("B") == memoryview(b).cast("B")
+
+
+def _both(first: Callable[[], object], second: Callable[[], object]) -> Callable[[], object]:
+    def written() -> None:
+        first()
+        second()
+
+    return written
+
+
 def _finish(found: Pending, held: Mapping[str, int]) -> None:
     """Apply the journal from its own bytes, since patches may be views of the bytes about to change. Then remove it."""
     try:
@@ -193,8 +230,6 @@ def _replace(target: str, old: int, write: Callable[[int], object], progress: Co
     """Give one file new contents."""
     new = NewFile(target, locked=True)
     try:
-        if hasattr(os, "fchmod"):
-            os.fchmod(new.fd, _mode_like(new.fd, os.fstat(old)))
         write(new.fd)
         inode = os.fstat(new.fd).st_ino
     except BaseException:
@@ -230,8 +265,7 @@ def _stage(root: str, replacement: Replacement, old: int) -> Entry:
     with _directory_of(root, replacement.path) as directory:
         fd = directory.open(name, _FLAGS | os.O_CREAT | os.O_EXCL)
         try:
-            if hasattr(os, "fchmod"):
-                os.fchmod(fd, _mode_like(fd, status))
+            owners.keep_file(fd, status)
             replacement.write(fd)
             sync(fd)
             nbytes, digest = os.fstat(fd).st_size, _digest(fd)
@@ -257,19 +291,6 @@ def _directory_of(root: str, path: str) -> Directory:
 def _sync_names(directory: Directory) -> None:
     if directory.fd >= 0:
         sync(directory.fd)
-
-
-def _mode_like(fd: int, old: os.stat_result) -> int:
-    """Give the new file the owner and group of the one it replaces, where allowed; return the permissions to set.
-
-    Root is allowed to: a root process that only reads a model must not take its files from their owner. The permissions
-    are those of the old file, but none for the group if the group could not be kept.
-    """
-    for owner, group in ((-1, old.st_gid), (old.st_uid, -1)):
-        with contextlib.suppress(OSError):
-            os.fchown(fd, owner, group)
-    is_same = os.fstat(fd).st_gid == old.st_gid
-    return stat.S_IMODE(old.st_mode) & (~0 if is_same else ~stat.S_IWGRP)
 
 
 def _digest(fd: int) -> bytes:
@@ -551,8 +572,6 @@ def _require_sound(found: Pending, entry: Entry, changeable: Collection[str]) ->
         if not is_staged(name, os.path.basename(entry.path)):
             words = f"journal: expected the name of a replacement for {entry.path}, got {name!r}"
             raise FormatError(words, file=found.path)
-    else:
-        raise FormatError(f"journal: expected a patch or a replacement, got kind {entry.kind}", file=found.path)
 
 
 def _staged(entry: Entry) -> str:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from .._codec import exchange
-from . import paths
+from . import mounts, owners, paths
 from .pending import require_none
 
 if sys.platform != "win32":
@@ -46,8 +46,8 @@ class NewFile:
         path: the final name, links resolved.
 
     An exception in the block leaves everything as it was. On Linux the file has no name until it is complete, so not
-    even kill -9 leaves anything; elsewhere it has a temporary name (see `sweep`). Permissions are those of the replaced
-    file, else those of the umask.
+    even kill -9 leaves anything; elsewhere it has a temporary name (see `sweep`). Owner and permissions
+    are those of the replaced file (see owners.py), else those of this process and its umask.
 
     Raises:
         FileExistsError: `path` exists and `force` is False, or it is not a regular file. (Also from `commit`, if it was
@@ -68,12 +68,13 @@ class NewFile:
         sweep(directory)
         # From the first byte on, no more readable than the file that it replaces.
         self.fd, self._name = _create_file(directory, 0o666 if old is None else 0o600)
-        if old is not None and hasattr(os, "fchmod"):
-            os.fchmod(self.fd, stat.S_IMODE(old.st_mode))
+        self._old = old
 
     def commit(self) -> None:
         """Give the file its name. On failure everything is as it was, and this object cannot be used again."""
         try:
+            if self._old is not None:
+                owners.keep_file(self.fd, self._old)  # before it is synced: a power failure loses these just like bytes
             if self._sync:
                 sync(self.fd)
             name = self._name
@@ -142,7 +143,7 @@ class NewDirectory:
     `.milblob-*.old`; a process killed at that moment leaves both directories complete, neither under the final name.
 
     Raises:
-        FileExistsError: `path` exists and `replace` is False, or is no directory.
+        FileExistsError: `path` exists and `replace` is False, or is no directory, or something is mounted in it.
         FileNotFoundError: the directory to create it in does not exist.
         BlockingIOError: from `commit`: another writer has the lock of the directory to be replaced.
         OSError: from the system.
@@ -158,20 +159,25 @@ class NewDirectory:
         if old is not None and not (replace and stat.S_ISDIR(old.st_mode)):
             wanted = "a directory or nothing" if replace else "no such directory"
             raise FileExistsError(f"{path}: expected {wanted}, got {'one' if not replace else _kind(old)}")
+        if old is not None:
+            mounts.require_none(self.path)
         _require_parent(path, self.path)
         parent = os.path.dirname(self.path) or "."
         sweep(parent)
-        self._mode = stat.S_IMODE(old.st_mode) if old is not None else None
+        self._old = old
         self.name, self._fd = _create_directory(parent, 0o777 if old is None else 0o700)
 
     def commit(self) -> None:
         """Give the directory its name. On failure everything is as it was, and this object cannot be used again."""
         try:
+            if self._old is not None and self._fd >= 0:
+                owners.keep_tree(self._fd, self.path)
             sync_tree(self.name)
-            if self._mode is not None:
-                os.chmod(self.name, self._mode)
-                if self._fd >= 0:
-                    sync(self._fd)  # else a power failure might leave the new directory with temporary permissions
+            if self._old is not None and self._fd >= 0:
+                owners.keep_file(self._fd, self._old)  # last: from now on others may enter it
+                sync(self._fd)  # else a power failure might leave the new directory with temporary permissions
+            if self._old is not None:
+                mounts.require_none(self.path)  # again: writing may have taken long
             with _locked(self.path, self._locked):
                 old = self._take_name()
                 try:
@@ -266,6 +272,8 @@ def whole_file(path: str, force: bool = False, *, locked: bool = False) -> Itera
         yield name
         with _opened(name) as handle:
             os.chmod(name, mode)  # before it is synced: a power failure loses permissions just like bytes
+            if old is not None:
+                owners.keep_file(handle, old)
             sync(handle)
         _move(name, target, force, locked)
     finally:

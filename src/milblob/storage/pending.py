@@ -264,9 +264,11 @@ class Journal:
             os.close(fd)
         try:
             data = memoryview(self._mapping.live())
-            self._require_whole(data, is_whole and not is_ours)
+            crc = self._require_header(data)
             self.base, entries = self._parse(data)
-            self.entries = list(entries if is_whole else itertools.islice(entries, _FIRST_COUNT))
+            self.entries = list(self._bounded(entries) if is_whole else itertools.islice(entries, _FIRST_COUNT))
+            if is_whole and not is_ours:
+                self._require_whole(data, crc)
         except BaseException:
             self.close()
             raise
@@ -282,9 +284,7 @@ class Journal:
         self.entries = []
         self._mapping.close()
 
-    def _require_whole(self, data: memoryview, is_summed: bool) -> None:
-        import zlib
-
+    def _require_header(self, data: memoryview) -> int:
         if len(data) < _HEAD.size:
             raise FormatError(f"journal: expected a header of {_HEAD.size} bytes, got {len(data)}", file=self._path)
         magic, nbytes, crc, _ = _HEAD.unpack_from(data)
@@ -298,7 +298,37 @@ class Journal:
             raise FormatError(words, offset=len(_MAGIC), file=self._path)
         if nbytes != len(data):
             raise FormatError(f"journal: expected {nbytes} bytes, got {len(data)}", offset=8, file=self._path)
-        got = zlib.crc32(data[_HEAD.size :]) if is_summed else crc
+        return int(crc)
+
+    def _bounded(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Yield the entries, unless they hold more bytes than the files that they change.
+
+        A sparse file takes no room, and can be of any size: what it holds is not read before this is known. Each entry
+        has a head that is not zero, so the number of entries is bounded by what the file takes on the disk.
+        """
+        left: dict[str, int] = {}
+        for entry in entries:
+            if entry.kind == PATCH:
+                if entry.path not in left:
+                    status = None if "\0" in entry.path else paths.status(join(os.path.dirname(self._path), entry.path))
+                    if status is None:
+                        words = "journal: expected changes of the model file and its weight files only, got one of "
+                        raise FormatError(f"{words}{entry.path!r:.500}, which is not there", file=self._path)
+                    left[entry.path] = status.st_size
+                left[entry.path] -= len(entry.data)
+                if left[entry.path] < 0 or not len(entry.data):
+                    words = f"journal: expected patches with as many bytes as {entry.path} at most, got "
+                    words += "more" if len(entry.data) else "an empty one"
+                    raise FormatError(words, file=self._path)
+            elif entry.kind != REPLACEMENT:
+                words = f"journal: expected a patch or a replacement, got kind {entry.kind}"
+                raise FormatError(words, file=self._path)
+            yield entry
+
+    def _require_whole(self, data: memoryview, crc: int) -> None:
+        import zlib
+
+        got = zlib.crc32(data[_HEAD.size :])
         if got != crc:
             words = f"journal: expected the checksum 0x{crc:08x}, got 0x{got:08x}"
             raise FormatError(words, offset=16, file=self._path)
