@@ -119,7 +119,7 @@ class Module:
         if self._params is None:
             name = self.params_file
             if name is None:
-                return Parameters({}, lambda: None)
+                return Parameters({}, lambda name, row: row)
             try:
                 mapping, offset, nbytes = self._library.archive.place(name)
                 budget = self._library.budget
