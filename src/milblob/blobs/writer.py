@@ -100,7 +100,7 @@ class BlobWriter:
                 found = bytes(memoryview(reader.mapping.live())[offset : offset + 64])
                 if found.startswith(_SENTINEL) and found[_MARK_AT:] != _MARK:
                     # Not from an interrupted append: a Program may refer to it, whatever the header says.
-                    words = f"records: expected {count} as the header says, got another behind them"
+                    words = f"records: expected {count} as the header says, got another after them"
                     raise FormatError(words, offset=offset, file=self.path)
                 self._nbytes_before = reader.mapping.nbytes
             self._count = self._count_before = count

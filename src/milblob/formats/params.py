@@ -232,8 +232,8 @@ class Scan(NamedTuple):
         names: all names, with lone surrogates for bytes that are no UTF-8; some may be there twice.
         rows: one for each record up to the first that is not good, in order; see `_codec.params_record`.
         reserved: of the header; TVM writes 0.
-        end: offset behind the last good record.
-        error: what is wrong with the names, or with the record behind the rows; None if all is well.
+        end: offset after the last good record.
+        error: what is wrong with the names, or with the record after the rows; None if all is well.
     """
 
     names: list[str]
@@ -300,7 +300,7 @@ def parameters_in(
 ) -> Parameters:
     """Return the tensors of a `.params` file that lies at [offset, offset + nbytes) of a mapped file.
 
-    Bytes behind the last tensor are left alone, as TVM does: `check` reports them.
+    Bytes after the last tensor are left alone, as TVM does: `check` reports them.
 
     Raises:
         FormatError: it is broken, also where TVM would not notice: cut off inside the last tensor, or a name twice.

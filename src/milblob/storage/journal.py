@@ -296,7 +296,7 @@ def _write_journal(
         for number, part in enumerate(pieces(base, entries)):
             write_at(new.fd, [part], at)
             at += len(part)
-            index, is_data = divmod(number - 2, 2)  # behind the two of the header: the head and the data of each entry
+            index, is_data = divmod(number - 2, 2)  # after the two of the header: the head and the data of each entry
             if is_data and 0 <= index < len(written):
                 written[index]()
         inode = os.fstat(new.fd).st_ino

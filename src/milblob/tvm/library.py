@@ -131,7 +131,7 @@ class Module:
         return self._params
 
     def reload(self) -> None:
-        """Look at the parameters anew, since their file may be another one."""
+        """Forget the parameters: their file may be another one now."""
         self._params = None
 
     @property
