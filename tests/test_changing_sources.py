@@ -203,7 +203,7 @@ def test_reading_a_model_that_a_process_changes(tmp_path):
 
 
 def test_an_element_that_did_not_fit_and_is_gone(monkeypatch):
-    """The kernel counts an overflow; looked for again, there is none: an error of ours, and no reading behind the array."""
+    """The kernel counts an overflow; looked for again, there is none: an error of ours, and no reading after the array."""
     array = np.array([1, 1e30, 2], "<f4")
 
     def counted_before(kind, source, offset, count, dst, clamp):

@@ -51,7 +51,7 @@ def test_every_state(faults, tmp_path, name):
     ("what", "name"),
     [
         ("sync", "new weight file"), ("sync", "append"), ("sync", "edit package"), ("sync", "edit blobs of package"),
-        ("sync", "complete an edit"), ("sync", "refit to file"), ("sync", "extract npz"), ("sync_directory", "weight file anew"),
+        ("sync", "complete an edit"), ("sync", "refit to file"), ("sync", "extract npz"), ("sync_directory", "replaced weight file"),
         ("sync_directory", "edit package"), ("sync_directory", "repack to package"), ("sync_tree", "repack package"),
         ("sync_tree", "merge functions"), ("sync_tree", "extract npy"),
     ],
@@ -70,7 +70,7 @@ def test_a_missing_sync_is_seen(faults, tmp_path, what, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["append behind a tail", "edit package", "edit weight file", "complete an edit", "repack package"]
+    "name", ["append after a tail", "edit package", "edit weight file", "complete an edit", "repack package"]
 )
 def test_power_fails_twice(faults, tmp_path, name):
     """It fails again while what the first failure left is completed, or done once more."""

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .blobs.reader import RECORD, BlobReader, BlobRecord
 from .dtypes import DType
-from .errors import (
-    FormatError,
-    LimitError,
-    MilblobError,
-    ProgramError,
-    ResolveError,
-    UnsupportedError,
-)
+from .errors import FormatError, LimitError, MilblobError, ProgramError, ResolveError, UnsupportedError
 from .formats import archive as _archive
 from .model.model import Model, load
 from .model.open import open

@@ -63,7 +63,7 @@ def test_unsound_fixtures_are_told(path):
 
 
 def blob(*records, count=None, version=2):
-    """A blob file of (code, data) or (code, data, padding bits); data right behind the metadata."""
+    """A blob file of (code, data) or (code, data, padding bits); data right after the metadata."""
     body = b""
     for code, data, *padding in records:
         at = 64 + len(body)
@@ -140,7 +140,7 @@ def test_sentinel(at, number):
 def test_sentinel_and_the_way_on_lost():
     data = good()
     data[192:256] = b"\x11" * 64
-    assert found(data, 192) == ["sentinel"]  # the record behind it is found and counted, this one counts too
+    assert found(data, 192) == ["sentinel"]  # the record after it is found and counted, this one counts too
 
 
 def test_dtype_code():

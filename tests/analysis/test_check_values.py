@@ -106,7 +106,7 @@ def test_a_mask_with_another_count(package, case, name, key):
     assert ".op[" in found[0].where
 
 
-def test_bits_behind_a_mask(tmp_path):
+def test_bits_after_a_mask(tmp_path):
     path = tmp_path / "m.mlpackage"
     shutil.copytree(DATA / "constexpr_ios16" / "model.mlpackage", path)
     program_path = path / "Data/com.apple.CoreML/model.mlmodel"
@@ -120,7 +120,7 @@ def test_bits_behind_a_mask(tmp_path):
     assert codes(path) == [("note", "padding")]
 
 
-def test_bits_behind_an_immediate(tmp_path):
+def test_bits_after_an_immediate(tmp_path):
     path = tmp_path / "m.mlmodel"
     packed = reference.pack_elements([1, 2, 3, 1, 2, 3, 0, 1, 2, 3, 1], "UINT3")
     for last, expected in ((0, []), (0x80, [("note", "padding")])):

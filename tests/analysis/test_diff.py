@@ -286,7 +286,7 @@ def test_padding_bits_and_layout(tmp_path):
         milblob.write_weights({"w": four, "x": noise()}, tmp_path / f"{name}.bin", listing=tmp_path / f"{name}.json", dtypes={"w": "int4"}, align=align)  # fmt: skip
     data = bytearray((tmp_path / "b.bin").read_bytes())
     start = struct.unpack_from("<Q", data, records_of(data)[0] + 16)[0]
-    data[start + 1] |= 0xF0  # four bits behind the last element
+    data[start + 1] |= 0xF0  # four bits after the last element
     (tmp_path / "b.bin").write_bytes(data)
     assert kinds(milblob.diff(tmp_path / "a.json", tmp_path / "b.json")) == {"w": "same", "x": "same"}
     data[start + 1] ^= 0x01

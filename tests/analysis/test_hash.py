@@ -252,7 +252,7 @@ def test_the_order_of_maps(tmp_path):
 
 
 def test_uninitialised_bytes(tmp_path):
-    """What coremltools before 8.0 left in bytes 24 to 63 of records, and set bits behind the last element."""
+    """What coremltools before 8.0 left in bytes 24 to 63 of records, and set bits after the last element."""
     package = tmp_path / "demo.mlpackage"
     shutil.copytree(DEMO, package)
     path = package / "Data/com.apple.CoreML/weights/weight.bin"

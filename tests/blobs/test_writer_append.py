@@ -23,7 +23,7 @@ NEW = [
 ]
 """What the tests append: staged, written directly, staged."""
 HELD = 640
-"""Where they begin behind the records of `plain`."""
+"""Where they begin after the records of `plain`."""
 HOSTILE = DATA / "blob_garbage" / "weight.bin"
 
 
@@ -81,7 +81,7 @@ def test_files_of_others(path, case):
 
 
 def test_records_made_by_hand(path):
-    """Data that is not right behind its metadata, and at no multiple of 64."""
+    """Data that is not right after its metadata, and at no multiple of 64."""
     data = bytearray(struct.pack("<II56x", 2, 2))
     data += struct.pack("<IIQQ40x", reference.SENTINEL, 3, 10, 200) + bytes(72) + b"0123456789" + bytes(46)
     data += struct.pack("<IIQQ40x", reference.SENTINEL, 3, 3, len(data) + 64 + 5) + bytes(5) + b"abc"
@@ -126,7 +126,7 @@ def test_records_that_the_header_does_not_count_are_not_overwritten(path):
     path.write_bytes(old)
     with pytest.raises(milblob.FormatError) as caught:
         milblob.BlobWriter(path, "a")
-    assert str(caught.value) == f"records: expected 2 as the header says, got another behind them at byte 448 in {path}"
+    assert str(caught.value) == f"records: expected 2 as the header says, got another after them at byte 448 in {path}"
     assert path.read_bytes() == old
 
 

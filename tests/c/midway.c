@@ -59,7 +59,7 @@ static void fill(uint8_t *dst, uint64_t nbytes, int way) {
         dst[i] = way == 0 ? 1 : way == 1 ? (uint8_t)(i % 8 == 0) : way == 2 ? (uint8_t)any : way == 3 ? 0xff : way == 4 ? 0x80 : way == 5 ? (uint8_t)(i % 2 == 0 ? 0x81 : 0x01)
                : way == 6 ? text[i % (sizeof text - 1)] : way == 7 || way == 10 ? 0 : way == 9 ? (uint8_t)(i < 72 ? 0xff : i % 8 == 0) : (uint8_t)(i % 8 < (wide >> 60) / 2 ? any : 0);
     }
-    /* Three messages in each other. The innermost has its tag in byte 7, and its length behind that: in the second page, if the
+    /* Three messages in each other. The innermost has its tag in byte 7, and its length after that: in the second page, if the
      * first one ends there. */
     for (uint64_t depth = 0, at = 0; (way == 7 || way == 10) && depth < 3; depth++) {
         dst[at++] = depth == 1 || (depth == 2 && way == 10) ? 0x8a : 0x0a;

@@ -38,7 +38,7 @@ static void fill(uint8_t *dst, int way) {
 int main(int argc, char **argv) {
     static const int pairs[][2] = {{0, 1}, {2, 1}, {2, 3}, {3, 1}, {4, 1}, {5, 1}, {5, 4}};
     const unsigned long rounds = argc > 1 ? strtoul(argv[1], NULL, 10) : 100;
-    shared = (uint8_t *)exactly(NBYTES); /* a sanitizer sees the first byte behind it */
+    shared = (uint8_t *)exactly(NBYTES); /* a sanitizer sees the first byte after it */
     for (unsigned k = 0; k < sizeof pairs / sizeof pairs[0]; k++) {
         pthread_t thread;
         fill(contents[0], pairs[k][0]), fill(contents[1], pairs[k][1]);

@@ -24,13 +24,13 @@ static void check_layout(const uint8_t *data, uint64_t nbytes, uint64_t align) {
         if (dtype->nbits >= 8) size = elements * dtype->nbits / 8;
         require(mb_blob_place(end, align, &offset, &data_offset), "a place");
         require(offset % 64 == 0 && offset >= end && offset - end < 64, "metadata at the next multiple of 64");
-        require(data_offset % align == 0 && data_offset - offset >= 64 && data_offset - offset < 64 + align, "data behind it");
+        require(data_offset % align == 0 && data_offset - offset >= 64 && data_offset - offset < 64 + align, "data after it");
         mb_blob_record_store(file + offset, dtype->blob_code, size, data_offset, size * 8 - elements * dtype->nbits);
         end = data_offset + size;
         require(end <= capacity, "room");
     }
     mb_blob_header_store(file, count);
-    uint8_t *whole = (uint8_t *)exactly(end); /* nothing behind the end of the last data */
+    uint8_t *whole = (uint8_t *)exactly(end); /* nothing after the end of the last data */
     memcpy(whole, file, (size_t)end);
     mb_blob_record records[8];
     require(mb_blob_header(whole, end, &found, &error) == MB_OK && found == count, "the count");

@@ -18,7 +18,7 @@ static void check_unpack(const mb_tier *tier, const uint8_t *src, uint64_t nbyte
     count -= fewer < count ? fewer : count;
     uint8_t *packed = (uint8_t *)exactly(mb_packed_nbytes(count, nbits)), *dst = (uint8_t *)exactly(count + shift);
     require(mb_packed_nbytes(count, nbits) == (count * nbits + 7) / 8, "as many bytes as the bits need");
-    memcpy(packed, src, (size_t)mb_packed_nbytes(count, nbits)); /* nothing behind the last element's byte */
+    memcpy(packed, src, (size_t)mb_packed_nbytes(count, nbits)); /* nothing after the last element's byte */
     for (unsigned is_signed = 0; is_signed < 2; is_signed++) {
         const unsigned sign = is_signed ? 1u << (nbits - 1) : 0;
         tier->unpack[is_signed](dst + shift, packed, count, nbits);

@@ -113,7 +113,7 @@ static void check_encode(int kind, const void *src, uint64_t count) {
     free(slow);
 }
 
-/* Elements of any length: each takes a byte that says how many of the bytes behind it are its own, and its sign. */
+/* Elements of any length: each takes a byte that says how many of the bytes after it are its own, and its sign. */
 static void check_encoders(const uint8_t *data, uint64_t nbytes) {
     static const int kinds[] = {MB_PACK_I16, MB_PACK_U16, MB_PACK_I32, MB_PACK_I64};
     for (int k = 0; k < 4; k++) {

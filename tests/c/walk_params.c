@@ -16,7 +16,7 @@ static void check_record(const mb_param *param, const uint8_t *data, uint64_t nb
     require(param->nbytes == (is_empty ? 0 : expected), "as many bytes as the shape says");
 }
 
-/* The same record from a copy of its bytes alone: nothing behind it is touched. */
+/* The same record from a copy of its bytes alone: nothing after it is touched. */
 static void check_window(const mb_param *param, const uint8_t *data, uint64_t nbytes) {
     uint64_t size = param->data_offset - param->offset;
     for (uint64_t cut = 0; cut < 2; cut++) {

@@ -215,7 +215,7 @@ def test_versions_of_tvm(tmp_path, cli):
 def test_no_archive_is_made_anew(params, tmp_path, cli):
     for name in ("x.tar", "x.tar.gz"):
         status, _, err = cli("convert", params, tmp_path / name)
-        assert status == 2 and "no archive is made anew" in err and not (tmp_path / name).exists()
+        assert status == 2 and "nothing makes a new one" in err and not (tmp_path / name).exists()
 
 
 def test_diff(archive, tmp_path, cli):

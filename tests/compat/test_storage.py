@@ -382,7 +382,7 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     assert ours._BlobStorageReader(str(path)).read_uint8_data(192).tolist() == [3]
 
 
-def test_two_writers_of_one_file_append_behind_each_other(tmp_path):
+def test_two_writers_of_one_file_append_one_after_the_other(tmp_path):
     files = []
     for module, name in ((theirs, "theirs"), (ours, "ours")):
         a = module._BlobStorageWriter(str(tmp_path / name))

@@ -198,14 +198,14 @@ def appended_to(listing, weights):
         blobs.write(np.zeros(3, np.float32))
 
 
-def cut_behind(listing, weights):
+def cut_after(listing, weights):
     with weights.open("ab") as file:
         file.write(bytes(64))
 
 
 OTHERS = [
     replaced_by_another_pair, replaced_by_equal_shapes, written_without_a_listing, written_record_by_record, rearranged,
-    appended_to, cut_behind,
+    appended_to, cut_after,
 ]  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def test_dedupe_is_exact(tmp_path):
     with milblob.BlobReader(tmp_path / "out.mlpackage" / FILE) as blobs:
         assert len(blobs) == 7
     written = (tmp_path / "out.mlpackage" / FILE).read_bytes()
-    assert written[8:64] == bytes(56) and written[64 + 32 : 128] == bytes(32)  # garbage is not written anew
+    assert written[8:64] == bytes(56) and written[64 + 32 : 128] == bytes(32)  # garbage is not copied
     pytest.importorskip("coremltools")
     assert theirs(tmp_path / "out.mlpackage") == theirs(source)
 

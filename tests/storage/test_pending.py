@@ -135,7 +135,7 @@ def fail_and_go_on(path, second, fault=None):
     except (OSError, milblob.FormatError):
         pass
     else:
-        # What must be refused while a change is half done; the rest is done by opening the model anew.
+        # What must be refused while a change is half done; the rest is done by opening the model again.
         assert not was_pending or second in ("read_anew", "open_anew"), (
             f"{second} after a commit that failed on the way"
         )

@@ -148,7 +148,7 @@ def operator_files(version=7):
 
 
 def tar_of(files, *, prefix="./", edit=lambda info: info, extra=()):
-    """A tar as the exporter made it: PAX, directories as members, root's, sorted; `extra`: (TarInfo, bytes) behind them."""
+    """A tar as the exporter made it: PAX, directories as members, root's, sorted; `extra`: (TarInfo, bytes) after them."""
     stream = io.BytesIO()
     folders = {""} | {"/".join(name.split("/")[:n]) for name in files for n in range(1, name.count("/") + 1)}
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:

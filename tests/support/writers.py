@@ -183,7 +183,7 @@ def old_blobs(folder):
 
 
 def old_blobs_with_a_tail(folder):
-    """An append that was interrupted has left bytes behind the last record."""
+    """An append that was interrupted has left bytes after the last record."""
     old_blobs(folder)
     with (folder / "w.bin").open("ab") as file:
         file.write(b"\xff" * 3000)
@@ -241,7 +241,7 @@ def package_through_a_link(folder):
 
 
 def model_file(folder):
-    """Its one value needs more bytes later: the file is written anew, which is one rename."""
+    """Its one value needs more bytes later: the file is written again, which is one rename."""
     value = immediate(code("INT32"), [40], ints(np.zeros(40)))
     (folder / "m.mlmodel").write_bytes(model(program(const(value, "ints"))))
 
@@ -398,10 +398,10 @@ def their_items(folder):
 
 WRITERS = {
     "new weight file": Writer(nothing, close_twice("w"), ("w.bin",), model_at("w.bin")),
-    "weight file anew": Writer(old_blobs, close_twice("w"), ("w.bin",), model_at("w.bin")),
-    "weight file anew, no O_TMPFILE": Writer(old_blobs, named(close_twice("w")), ("w.bin",), model_at("w.bin")),
+    "replaced weight file": Writer(old_blobs, close_twice("w"), ("w.bin",), model_at("w.bin")),
+    "replaced weight file, no O_TMPFILE": Writer(old_blobs, named(close_twice("w")), ("w.bin",), model_at("w.bin")),
     "append": Writer(old_blobs, close_twice("a"), ("w.bin",), model_at("w.bin")),
-    "append behind a tail": Writer(old_blobs_with_a_tail, close_twice("a"), ("w.bin",), model_at("w.bin")),
+    "append after a tail": Writer(old_blobs_with_a_tail, close_twice("a"), ("w.bin",), model_at("w.bin")),
     "edit package": Writer(package, edit("m.mlpackage"), ("m.mlpackage",), model_at("m.mlpackage")),
     "edit package, no O_TMPFILE": Writer(
         package, named(edit("m.mlpackage")), ("m.mlpackage",), model_at("m.mlpackage")

@@ -83,7 +83,7 @@ def test_save_writes_what_tvm_writes(params, tmp_path):
     assert (tmp_path / "copy.params").read_bytes() == params.read_bytes()
     with pytest.raises(FileExistsError):
         save({}, str(params))
-    with pytest.raises(ValueError, match="no archive is made anew"):
+    with pytest.raises(ValueError, match="nothing makes a new one"):
         save({}, str(tmp_path / "x.tar"))
 
 

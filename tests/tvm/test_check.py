@@ -245,7 +245,7 @@ def test_every_mutation_ends_in_a_list():
             assert "\n" not in str(error)
 
 
-def test_members_behind_a_global_header():
+def test_members_after_a_global_header():
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "git"}) as tar:
         for name, data in made.files_of().items():

@@ -177,7 +177,7 @@ def test_sparse_members_are_refused():
         (header(b"./p", 1 << 30, kind=b"x"), "extended tar header: expected at most 1048576 bytes"),
         (header(b"./p", 1 << 30, kind=b"L"), "extended tar header: expected at most 1048576 bytes"),
         (header(b"./p", 4000, kind=b"L"), "extended tar header: expected 4000 bytes, got 0"),
-        (pax((b"path", b"x")) + END, "expected a member behind it, got the end"),
+        (pax((b"path", b"x")) + END, "expected a member after it, got the end"),
         (b"x" * 100, "tar header: expected 512 bytes, got 100"),
     ],
 )  # fmt: skip

@@ -53,7 +53,7 @@ def test_writes_the_bytes_that_tvm_writes(tmp_path, what):
     path = tmp_path / "a.params"
     tvm.write_params(arrays_of(row["arrays"]), path)
     got, expected = path.read_bytes(), bytes.fromhex(row["hex"])
-    if "float4" in what or what == "all":  # TVM leaves what was in memory behind the packed half
+    if "float4" in what or what == "all":  # TVM leaves what was in memory after the packed half
         count = row["arrays"][-1][3]
         free = len(count) // 2 // 2
         assert len(got) == len(expected) and got[len(got) - free :] == bytes(free)

@@ -1,4 +1,4 @@
-/* blob/store.h: writes the header and record metadata of blob v2 files. blob.h has the layout and reads them. */
+/* blob/store.h: writes the header and record metadata of blob v2 files. blob/blob.h has the layout and reads them. */
 #ifndef MILBLOB_STORE_H
 #define MILBLOB_STORE_H
 

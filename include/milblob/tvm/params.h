@@ -1,4 +1,4 @@
-/* params.h: TVM's `.params` files: the names, and where the record of each tensor and its elements lie.
+/* tvm/params.h: TVM's `.params` files: the names, and where the record of each tensor and its elements lie.
  *
  *   0    magic u64, reserved u64, count n u64
  *   24   n names: length u64, bytes                               then n u64 again
@@ -30,7 +30,7 @@ typedef struct mb_param {
     uint16_t lanes;
 } mb_param;
 
-/* Take `nbytes` bytes: *data, and the cursor behind them. fails: MB_TRUNCATED */
+/* Take `nbytes` bytes: *data, and the cursor after them. fails: MB_TRUNCATED */
 static inline mb_status mb_param_take(mb_cursor *cursor, uint64_t nbytes, const char *what, const uint8_t **data, mb_error *error) {
     if (nbytes > mb_left(cursor)) return mb_fail(error, MB_TRUNCATED, mb_offset(cursor), nbytes, mb_left(cursor), what);
     *data = cursor->at;
@@ -53,7 +53,7 @@ static inline mb_status mb_params_header(mb_cursor *cursor, uint64_t *count, uin
     return MB_OK;
 }
 
-/* Read the names, and the second count behind them.
+/* Read the names, and the second count after them.
  * in   cursor: as mb_params_header leaves it       out  params[0 .. count): name_offset, name_nbytes; cursor: at the records
  * over-reads: none      fails: MB_TRUNCATED, MB_COUNT (the counts differ)                                              */
 static inline mb_status mb_params_names(mb_cursor *cursor, uint64_t count, mb_param *params, mb_error *error) {
@@ -73,7 +73,7 @@ static inline mb_status mb_params_names(mb_cursor *cursor, uint64_t count, mb_pa
 
 /* Read one record. Its elements are not touched, and need not be there: whoever reads a large file reads its records only.
  * in   cursor: at a record; file_left: bytes of the file from there on, no fewer than the cursor has
- * out  *param: all but the name; cursor: behind the record, at its elements
+ * out  *param: all but the name; cursor: after the record, at its elements
  * over-reads: none      fails: MB_TRUNCATED (the record in the cursor, its elements in the file), MB_SENTINEL, MB_NUMBER
  *                              (device type, ndim, a dimension), MB_OVERFLOW, MB_COUNT (nbytes are not those of the shape) */
 static inline mb_status mb_params_record(mb_cursor *cursor, uint64_t file_left, mb_param *param, mb_error *error) {

@@ -2,8 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -14,7 +13,7 @@ from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, ResolveError
 from ..model.listing import Stamp
 from ..model.model import Model
-from ..model.package import Package, Source, read_json, resolve
+from ..model.package import REFUSALS, Package, Source, read_json, resolve
 from ..model.recovery import open_package
 from ..program.scan import Compressed, Program
 from ..progress import Progress
@@ -29,8 +28,6 @@ __all__ = ["Finding", "check"]
 
 _SMALL_NBYTES = 1024
 _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
-# What examining a hostile file tree can raise; ValueError is for names that no file system accepts.
-_REFUSALS = (MilblobError, OSError, ValueError)
 
 
 def check(
@@ -78,44 +75,6 @@ def check(
     else:
         checker.check_file(path, None)
     return checker.found.close()
-
-
-class _Lenient(Package):
-    """A Package that reports what it cannot open and continues with the rest."""
-
-    def __init__(self, source: Any, *, report: Callable[[Exception, str], None], **options: Any) -> None:
-        self._report = report
-        super().__init__(source, **options)
-
-    def _open_compiled(self, directory: Location, prefix: str, depth: int) -> None:
-        try:
-            super()._open_compiled(directory, prefix, depth)
-        except _REFUSALS as error:
-            self._report(error, prefix)
-
-    def _open_file(self, mapping: MappedFile) -> None:
-        try:
-            super()._open_file(mapping)
-        except _REFUSALS as error:
-            if self.kind != "blob":  # check_blob checks its header
-                self._report(error, "")
-
-    def _add_model(
-        self,
-        mapping: MappedFile,
-        buffer: _codec.Buffer,
-        offset: int,
-        nbytes: int,
-        directory: Location | None,
-        prefix: str,
-        depth: int,
-    ) -> None:
-        try:
-            super()._add_model(mapping, buffer, offset, nbytes, directory, prefix, depth)
-        except _REFUSALS as error:
-            if depth == 0:  # of the whole file, which may be one of another kind
-                raise
-            self._report(error, prefix)
 
 
 class _Reference:
@@ -190,8 +149,8 @@ class _Checker:
         The model is opened once: its description and its values are read from the same open files.
         """
         try:
-            package = open_package(source, partial(_Lenient, report=self._report), max_nbytes=self._max_nbytes)
-        except _REFUSALS as error:
+            package = open_package(source, report=self._report, max_nbytes=self._max_nbytes)
+        except REFUSALS as error:
             self._report(error)
             return ""
         try:
@@ -243,7 +202,7 @@ class _Checker:
                     place = root.entry(os.path.relpath(path, root.path))
                     if status.st_size < _SMALL_NBYTES and self._is_pointer(place):
                         continue
-                except _REFUSALS as error:
+                except REFUSALS as error:
                     self._report(error)
                     continue
                 yield place
@@ -268,7 +227,7 @@ class _Checker:
         path = os.path.join(root, "Manifest.json")
         try:
             manifest = read_json(Location(root).beneath("Manifest.json"))
-        except _REFUSALS:
+        except REFUSALS:
             return  # the Package reports that
         if not isinstance(manifest, dict):
             return
@@ -303,7 +262,7 @@ class _Checker:
                 self.found.add("error", "missing-file", words, file=manifest)
         except ResolveError as error:
             self.found.add("error", "escaping-file", f"manifest item {key!r}: {error.what}", file=manifest)
-        except _REFUSALS as error:
+        except REFUSALS as error:
             self._report(error)
 
     def _check_metadata(self, package: Package) -> None:
@@ -321,7 +280,7 @@ class _Checker:
         try:
             program = Program(*(source.program[0], source.program[1:]), source.prefix, constants=True)
             program.names()
-        except _REFUSALS as error:
+        except REFUSALS as error:
             self._report(error, source.prefix)
             return
         file = source.mapping.name
@@ -382,7 +341,7 @@ class _Checker:
             else:
                 self.found.add("error", "escaping-file", error.what, file=source.mapping.name, where=reference.where)
             return
-        except _REFUSALS as error:
+        except REFUSALS as error:
             self._unresolved.add(key)
             self._report(error)
             return
@@ -403,7 +362,7 @@ class _Checker:
         try:
             pending.require_none(place.path)
             mapping = MappedFile(place)
-        except _REFUSALS as error:
+        except REFUSALS as error:
             self._report(error)
             if isinstance(error, MilblobError):
                 self._pointers.add(real)

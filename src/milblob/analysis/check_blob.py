@@ -316,7 +316,7 @@ def record_problems(data: memoryview, at: int) -> list[tuple[str, int, str]]:
     if at < _HEADER_NBYTES or at + _RECORD_NBYTES > len(data):
         words = f"record metadata: expected {_RECORD_NBYTES} bytes, got a file that ends at {len(data)}"
         if at < _HEADER_NBYTES:
-            words = f"record metadata: expected it behind the storage header of {_HEADER_NBYTES} bytes, got byte {at}"
+            words = f"record metadata: expected it after the storage header of {_HEADER_NBYTES} bytes, got byte {at}"
         return [("bounds", at, words)]
     sentinel, code, nbytes, data_offset, padding = _METADATA.unpack_from(data, at)
     problems = []
@@ -362,7 +362,7 @@ def _check_overlaps(found: Findings, file: str | None, records: np.ndarray[Any, 
         other = int(furthest[index - 1])
         first, second = int(owners[other]), int(owners[index])
         words = (
-            f"record at byte {second}: expected to lie behind the record at byte {first}, which ends at "
+            f"record at byte {second}: expected to begin after the record at byte {first}, which ends at "
             f"{int(ends[other])}, got byte {int(starts[index])}"
         )
         found.add("error", "overlap", words, file=file, offset=second)

@@ -135,12 +135,12 @@ class BlobWriter:
             return self._write(array, dtype)
 
     def _write(self, array: Any, dtype: Any) -> int:
-        target = None if dtype is None else _require_blob(dtype)
+        asked = None if dtype is None else _require_blob(as_dtype(dtype))
         if isinstance(array, int | float | list | tuple) and not isinstance(array, np.generic):
-            array = as_array(array, target)
+            array = as_array(array, asked)
         array = np.asarray(array)
         own = as_dtype(array.dtype)
-        target = _require_blob(own) if target is None else target
+        target = _require_blob(own) if asked is None else asked
         if target is not own and not (target.is_integer and (own.is_integer or own is DType.BOOL)):
             raise TypeError(f"array: expected elements of {target}, got {own}; convert them first")
         if array.dtype == target.numpy and target.nbits >= 8 and array.flags.c_contiguous:
@@ -163,7 +163,7 @@ class BlobWriter:
         self._require_process()
         with self._turn:
             self._require_open()
-            target = _require_blob(dtype)
+            target = _require_blob(as_dtype(dtype))
             view = memoryview(_codec.Buffer(data))
             count = _require_count(view.nbytes, target, count, "data")
             unused = view.nbytes * 8 - count * target.nbits
@@ -232,7 +232,7 @@ class BlobWriter:
         self._require_process()
         with self._turn:
             self._require_open()
-            target = _require_blob(dtype)
+            target = _require_blob(as_dtype(dtype))
             nbytes = as_integer("nbytes", nbytes)
             if nbytes < 0:
                 raise ValueError(f"nbytes: expected 0 or more, got {nbytes}")
@@ -464,11 +464,10 @@ class BlobWriter:
         return f"<BlobWriter {self.path}: {state}>"
 
 
-def _require_blob(dtype: Any) -> DType:
-    target = as_dtype(dtype)
-    if target.blob_code is None:
-        raise TypeError(f"dtype: expected one that blob files hold, got {target}")
-    return target
+def _require_blob(dtype: DType) -> DType:
+    if dtype.blob_code is None:
+        raise TypeError(f"dtype: expected one that blob files hold, got {dtype}")
+    return dtype
 
 
 def _require_count(nbytes: int, dtype: DType, count: int | None, what: str) -> int:

@@ -7,23 +7,8 @@ import numpy as np
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
 
-PLAIN = frozenset(
-    DType[name]
-    for name in (
-        "BOOL",
-        "FLOAT16",
-        "FLOAT32",
-        "FLOAT64",
-        "INT8",
-        "INT16",
-        "INT32",
-        "INT64",
-        "UINT8",
-        "UINT16",
-        "UINT32",
-        "UINT64",
-    )
-)
+_NUMPY = "BOOL FLOAT16 FLOAT32 FLOAT64 INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64"
+PLAIN = frozenset(DType[name] for name in _NUMPY.split())
 """Dtypes that NumPy itself has."""
 
 

@@ -35,22 +35,13 @@ def save(
     progress: Progress | None = None,
     packed: bool = False,
 ) -> None:
-    """Write tensors to a directory.
+    """Write tensors to a directory: see `write.Save`.
 
-    Args:
-        tensors: name -> Tensor or StoredArray. Read one at a time; written zero-copy from the mapped file where it
-            holds the values.
-        path: appears whole or not at all.
-        force: replace a directory that an earlier call has made, with nothing else in it. No other is ever replaced.
-        progress: called as each tensor is written (see `Progress`).
-        packed: see `elements`.
+    With `force`, a directory that an earlier call has made is replaced if nothing else is in it. No other ever is.
 
     index.json is {"format": "milblob", "tensors": {name: {"file", "dtype", "shape", "stored"}}}: `dtype` is milblob's
     name, `stored` the NumPy dtype in the file, which differs where NumPy lacks the dtype (see `elements`, also for when
     there is "packed").
-
-    Raises:
-        As `Tensor.read`; FileExistsError: the directory exists.
     """
     index: dict[str, dict[str, Any]] = {}
     counter = Counter(progress, tensors.values())
@@ -116,7 +107,7 @@ def read_index(directory: str) -> dict[str, Any] | None:
     return rows
 
 
-def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
+def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
     """Open a directory written by `save`, or any directory of .npy files; those take their file names as names.
 
     Raises:
@@ -129,18 +120,17 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
         rows = {name.removesuffix(".npy"): {"file": name} for name in names}
         if not rows:
             raise FormatError(f"directory: expected {INDEX} or .npy files, got neither", file=path)
-    budget = Budget(max_nbytes, path)
-    return Arrays({name: partial(_find, path, name, row, budget) for name, row in rows.items()}, lambda: None)
+    return Arrays(rows, partial(_found, path, Budget(max_nbytes, path)))
 
 
-def _find(directory: str, name: str, row: Mapping[str, Any], budget: Budget) -> StoredArray:
+def _found(directory: str, budget: Budget, name: str, row: Mapping[str, Any]) -> StoredArray:
     place = Location(directory).beneath(row["file"])
     header, load = open_array(place)
     budget.add_file(place.path, header.nbytes + header.dtype.itemsize * prod(header.shape))
     return restored(name, row, header.dtype, header.shape, load, place.path, budget)
 
 
-def open_file(path: str, max_nbytes: int | None = None) -> Arrays:
+def open_file(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
     """Open one .npy file as an array, named by the index beside it or else by its file name.
 
     Raises:
@@ -152,4 +142,4 @@ def open_file(path: str, max_nbytes: int | None = None) -> Arrays:
         ((name, row) for name, row in rows.items() if row["file"] == file_name),
         (file_name.removesuffix(".npy"), {"file": file_name}),
     )
-    return Arrays({name: partial(_find, directory, name, row, Budget(max_nbytes, path))}, lambda: None)
+    return Arrays({name: row}, partial(_found, directory, Budget(max_nbytes, path)))

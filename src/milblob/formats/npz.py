@@ -6,7 +6,6 @@ import json
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,21 +40,9 @@ def save(
     progress: Progress | None = None,
     packed: bool = False,
 ) -> None:
-    """Write tensors to an .npz file that `numpy.load` reads.
+    """Write tensors to an .npz file that `numpy.load` reads: see `write.Save`.
 
-    Args:
-        tensors: name -> Tensor or StoredArray. Read one at a time; written zero-copy from the mapped file where it
-            holds the values.
-        path: appears whole or not at all.
-        force: replace a file that exists.
-        progress: called as each tensor is written (see `Progress`).
-        packed: see `elements`.
-
-    Names that a zip cannot hold, or that would escape the directory where it is unpacked, are escaped; the notes have
-    the original names. For dtypes that NumPy lacks see `elements`.
-
-    Raises:
-        As `Tensor.read`; FileExistsError: without `force`.
+    Names that a zip cannot hold, or that would escape the directory where it is unpacked, are escaped.
     """
     notes: dict[str, dict[str, Any]] = {}
     counter = Counter(progress, tensors.values())
@@ -94,7 +81,7 @@ def _write(archive: zipfile.ZipFile, key: str, array: np.ndarray[Any, Any]) -> N
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
+def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
     """Open an .npz file from any writer.
 
     Uncompressed members are read zero-copy, after their checksum was verified; compressed ones are unpacked when they
@@ -126,13 +113,14 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
     except BaseException:
         mapping.close()
         raise
-    return Arrays(
-        {name: partial(_find, members[key], name, notes.get(key), budget) for name, key in names.items()},
-        mapping.close,
-    )
+
+    def find(name: str, key: str) -> StoredArray:
+        return _found(members[key], name, notes.get(key), budget)
+
+    return Arrays(names, find, mapping.close)
 
 
-def _find(member: "_Member", name: str, note: dict[str, Any] | None, budget: Budget) -> StoredArray:
+def _found(member: "_Member", name: str, note: dict[str, Any] | None, budget: Budget) -> StoredArray:
     header = member.header()
 
     def load() -> np.ndarray[Any, Any]:

@@ -2,9 +2,9 @@
 
 import os
 import struct
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from math import prod
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ..dtypes import DType, as_dtype
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..model.lazy import LazyTensor
 from ..model.places import Place
+from ..model.stored import Arrays
 from ..progress import Counter, Progress
 from ..storage import paths
 from ..storage.mapped import MappedFile
@@ -231,8 +232,8 @@ class Scan(NamedTuple):
         names: all names, with lone surrogates for bytes that are no UTF-8; some may be there twice.
         rows: one for each record up to the first that is not good, in order; see `_codec.params_record`.
         reserved: of the header; TVM writes 0.
-        end: offset behind the last good record.
-        error: what is wrong with the names, or with the record behind the rows; None if all is well.
+        end: offset after the last good record.
+        error: what is wrong with the names, or with the record after the rows; None if all is well.
     """
 
     names: list[str]
@@ -268,37 +269,14 @@ def scan(mapping: MappedFile, offset: int, nbytes: int) -> Scan:
     return Scan(names, rows, reserved, at, error)
 
 
-class Parameters(Mapping[str, Parameter]):
+class Parameters(Arrays[Parameter]):
     """The tensors of one `.params` file or tensor cache by name, in its order. Nothing of their values has been read.
 
     A context manager. Closing ends reading; arrays that were read stay valid.
     """
 
-    def __init__(self, tensors: Mapping[str, Callable[[], Parameter]], close: Callable[[], None]) -> None:
-        self._tensors = tensors
-        self._close = close
 
-    def __getitem__(self, name: str) -> Parameter:
-        return self._tensors[name]()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Views(Mapping[str, np.ndarray[Any, Any]]):
+class Views(Arrays[np.ndarray[Any, Any]]):
     """The values of tensors by name, each read when it is asked for.
 
     A context manager. Closing ends reading; arrays that were read stay valid.
@@ -308,26 +286,8 @@ class Views(Mapping[str, np.ndarray[Any, Any]]):
     """
 
     def __init__(self, tensors: Parameters) -> None:
+        super().__init__(tensors, lambda name, tensor: tensor.read(), tensors.close)
         self.tensors = tensors
-
-    def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
-        return self.tensors[name].read()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self.tensors.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def parameters_in(
@@ -340,7 +300,7 @@ def parameters_in(
 ) -> Parameters:
     """Return the tensors of a `.params` file that lies at [offset, offset + nbytes) of a mapped file.
 
-    Bytes behind the last tensor are left alone, as TVM does: `check` reports them.
+    Bytes after the last tensor are left alone, as TVM does: `check` reports them.
 
     Raises:
         FormatError: it is broken, also where TVM would not notice: cut off inside the last tensor, or a name twice.
@@ -356,24 +316,7 @@ def parameters_in(
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         words = f"names of tensors: expected each once, got {twice!r:.100} twice"
         raise FormatError(words, offset=offset + _HEAD.size, file=mapping.name)
-    return Parameters(_Rows(found, mapping, codes, budget), close)
-
-
-class _Rows(Mapping[str, Callable[[], Parameter]]):
-    """Makes a Parameter of a row when it is asked for."""
-
-    def __init__(self, rows: dict[str, Any], mapping: MappedFile, codes: Codes, budget: Budget | None) -> None:
-        self._rows, self._mapping, self._codes, self._budget = rows, mapping, codes, budget
-
-    def __getitem__(self, name: str) -> Callable[[], Parameter]:
-        row = self._rows[name]
-        return lambda: parameter_of(name, row, self._mapping, self._codes, self._budget)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
+    return Parameters(found, lambda name, row: parameter_of(name, row, mapping, codes, budget), close)
 
 
 def parameter_of(name: str, row: Any, mapping: MappedFile, codes: Codes, budget: Budget | None = None) -> Parameter:

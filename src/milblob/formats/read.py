@@ -1,15 +1,15 @@
 """Opening files of arrays: which format a path has."""
 
 import os
-from functools import partial
 
 from ..errors import FormatError, UnsupportedError
 from ..model.identify import BLOB_SUFFIXES, identify
+from ..model.lazy import LazyTensor
 from ..model.stored import Arrays
 from ..storage import paths
 from ..storage.foreign import Foreign, refusal
 from . import archive
-from .params import Parameters, open_params
+from .params import open_params
 
 SUFFIXES = (".npz", ".safetensors", ".npy", ".params")
 CACHES = ("tensor-cache.json", "ndarray-cache.json")
@@ -46,7 +46,9 @@ def _holds_npy(path: str) -> bool:
     return any(name.endswith(".npy") for name in names) and not {"Manifest.json", "model.mil", "model0"} & {*names}
 
 
-def open_arrays(path: str | os.PathLike[str], *, max_nbytes: int | None = None, tvm: str | None = None) -> Arrays:
+def open_arrays(
+    path: str | os.PathLike[str], *, max_nbytes: int | None = None, tvm: str | None = None
+) -> Arrays[LazyTensor]:
     """Open a .safetensors, .npz, .npy or .params file, a directory of .npy files, a weight file or a listing of one.
 
     Also a tensor cache of TVM, or the parameters of a Model Library Format archive: as they are called in their file;
@@ -77,14 +79,14 @@ def open_arrays(path: str | os.PathLike[str], *, max_nbytes: int | None = None, 
         raise refusal(found, f"arrays: expected {_EXPECTED}", path) from error
 
 
-def _open(path: str, max_nbytes: int | None, tvm: str | None) -> Arrays:
+def _open(path: str, max_nbytes: int | None, tvm: str | None) -> Arrays[LazyTensor]:
     suffix = os.path.splitext(path)[1].lower()
     if archive.is_archive(path):
-        return _as_arrays(archive.kind().open_arrays(path, max_nbytes))
+        return archive.kind().open_arrays(path, max_nbytes)
     if is_cache(path):
         from . import tensor_cache
 
-        return _as_arrays(tensor_cache.open_cache(path, max_nbytes))
+        return tensor_cache.open_cache(path, max_nbytes)
     if paths.is_directory(path):
         from . import npy_dir
 
@@ -98,7 +100,7 @@ def _open(path: str, max_nbytes: int | None, tvm: str | None) -> Arrays:
 
         return safetensors.open_arrays(path, max_nbytes)
     if suffix == ".params":
-        return _as_arrays(open_params(path, tvm=tvm, max_nbytes=max_nbytes))
+        return open_params(path, tvm=tvm, max_nbytes=max_nbytes)
     if suffix == ".npy":
         from . import npy_dir
 
@@ -124,7 +126,3 @@ def _other(path: str) -> Foreign | None:
     if found not in ("mlpackage", "mlmodelc", "mil") and not path.endswith(".mlmodel"):
         return None
     return Foreign("model", "a Core ML model", f"milblob extract {path} writes its tensors to a file")
-
-
-def _as_arrays(parameters: Parameters) -> Arrays:
-    return Arrays({name: partial(parameters.__getitem__, name) for name in parameters}, parameters.close)

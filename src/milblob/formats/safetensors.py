@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -52,21 +51,13 @@ def save(
     progress: Progress | None = None,
     packed: bool = False,
 ) -> None:
-    """Write tensors to a .safetensors file.
+    """Write tensors to a .safetensors file: see `write.Save`. bfloat16 and fp8 are stored as such.
 
-    Args:
-        tensors: name -> Tensor or StoredArray. The library takes all of them at once; recent versions write directly
-            from the mapped file where it holds the values.
-        path: appears whole or not at all.
-        force: replace a file that exists.
-        progress: called as each tensor is read (see `Progress`); the library writes all of them at the end.
-        packed: see `elements`.
-
-    bfloat16 and fp8 are stored as such; for dtypes that safetensors lacks see `elements`.
+    The library takes all tensors at once, and writes them at the end: `progress` counts those that are read. Recent
+    versions write directly from the mapped file where it holds the values.
 
     Raises:
-        As `Tensor.read`; FileExistsError: without `force`.
-        UnsupportedError: the library is not installed, or refuses a name.
+        As `write.Save`; UnsupportedError: the library is not installed, or refuses a name.
     """
     safetensors = _library()
     notes: dict[str, dict[str, Any]] = {}
@@ -104,7 +95,7 @@ def _library() -> Any:
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
+def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
     """Open a .safetensors file from any writer.
 
     The library checks the file. Its NumPy interface copies every tensor and has no views of bfloat16 and fp8, so
@@ -130,13 +121,11 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
     except BaseException:
         mapping.close()
         raise
-    return Arrays(
-        {
-            name: partial(_find, mapping, path, start, name, header[key], notes.get(key), budget)
-            for name, key in names.items()
-        },
-        mapping.close,
-    )
+
+    def find(name: str, key: str) -> StoredArray:
+        return _found(mapping, path, start, name, header[key], notes.get(key), budget)
+
+    return Arrays(names, find, mapping.close)
 
 
 def _read_header(mapping: MappedFile, path: str) -> tuple[dict[str, Any], int]:
@@ -159,7 +148,7 @@ def _read_header(mapping: MappedFile, path: str) -> tuple[dict[str, Any], int]:
     return header, start
 
 
-def _find(
+def _found(
     mapping: MappedFile,
     path: str,
     start: int,

@@ -1,8 +1,6 @@
 """Tensor caches of newer TVM and MLC: `tensor-cache.json`, formerly `ndarray-cache.json`, and its shards."""
 
 import os
-from collections.abc import Callable
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -52,7 +50,7 @@ def open_cache(path: str, max_nbytes: int | None = None) -> Parameters:
         for mapping in mappings:
             mapping.close()
 
-    tensors: dict[str, Callable[[], Parameter]] = {}
+    tensors: dict[str, Parameter] = {}
     try:
         for shard in shards:
             mapping = _open_shard(shard, path)
@@ -63,15 +61,11 @@ def open_cache(path: str, max_nbytes: int | None = None) -> Parameters:
                 if parameter.name in tensors:
                     words = f"names of tensors: expected each once, got {parameter.name!r:.100} twice"
                     raise FormatError(words, file=path)
-                tensors[parameter.name] = partial(_same, parameter)
+                tensors[parameter.name] = parameter
     except BaseException:
         close()
         raise
-    return Parameters(tensors, close)
-
-
-def _same(parameter: Parameter) -> Parameter:
-    return parameter
+    return Parameters(tensors, lambda _, parameter: parameter, close)
 
 
 def _json_path(path: str) -> str:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -328,7 +327,7 @@ def _file_in_listing(path: str, listing: str) -> str:
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
+def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]:
     """Open a weight file or a listing of one: a mapping from names to `StoredArray`.
 
     Raises:
@@ -340,11 +339,10 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays:
     except BaseException:
         model.close()
         raise
-    return Arrays({name: partial(_stored, name, tensors) for name in tensors}, model.close)
+    return Arrays(tensors, _stored, model.close)
 
 
-def _stored(name: str, tensors: Mapping[str, LazyTensor]) -> StoredArray:
-    tensor = tensors[name]
+def _stored(name: str, tensor: LazyTensor) -> StoredArray:
     if isinstance(tensor, StoredArray):
         return tensor
     budget = cast(Tensor, tensor).package.budget

@@ -56,7 +56,7 @@ class Stamp(NamedTuple):
         if (data.nbytes, found) != self or not int(found, 16):
             got = f"{data.nbytes} bytes with {f'hash {found}' if int(found, 16) else 'none'}"
             words = f"weights of a listing: expected {self.nbytes} bytes with hash {self.hash} in the header, got {got}"
-            words += " (another weight file, or one that was written anew: write both again, or open it alone)"
+            words += " (another weight file, or one that was written again: write both together, or open it alone)"
             raise FormatError(words, offset=HASH_AT, file=weights.name)
 
 

@@ -155,11 +155,7 @@ class Metadata:
 
     @classmethod
     def from_metadata_json(
-        cls,
-        contents: Any,
-        *,
-        opset: str | Mapping[str, str] = "",
-        build_info: Mapping[str, str] | None = None,
+        cls, contents: Any, *, opset: str | Mapping[str, str] = "", build_info: Mapping[str, str] | None = None
     ) -> "Metadata":
         """Read the metadata.json of a compiled model.
 

@@ -348,12 +348,7 @@ class _Records(MappingABC[str, Tensor]):
 
 
 def load(
-    source: Any,
-    *,
-    constants: bool = False,
-    stored: bool = False,
-    mmap: bool = True,
-    max_nbytes: int | None = None,
+    source: Any, *, constants: bool = False, stored: bool = False, mmap: bool = True, max_nbytes: int | None = None
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Read every weight of a model: name -> ndarray.
 

@@ -10,7 +10,7 @@ import numpy as np
 from .. import _codec
 from ..blobs.reader import BlobReader
 from ..budget import Budget
-from ..errors import FormatError, ResolveError, UnsupportedError
+from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
 from ..jsontext import MAX_NBYTES, parse_json
 from ..program.mil_text import parse_text
 from ..program.scan import Program
@@ -25,6 +25,9 @@ from .listing import MODEL_PATH as MODEL_PATH
 ML_PROGRAM, PIPELINES = 502, {202: 1, 200: 2, 201: 2}  # field of Model -> messages around Pipeline.models
 MIN_SPEC_VERSION = 6  # iOS 15: the first with ML Programs; older versions are drafts of the format
 MAX_PIPELINE_DEPTH = 16
+REFUSALS = (MilblobError, OSError, ValueError)
+"""What examining a hostile file tree can raise; ValueError is for names that no file system accepts."""
+
 _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
@@ -60,6 +63,8 @@ class Package:
             object with the contents of one of the latter four. Its contents decide which, not its name.
         settle: completes a pending change of a file that the model names, and returns whether there was one. None only
             to look at a model whose change is pending: everyone else opens it with `recovery.open_package`.
+        report: called with the error of what cannot be opened, and the prefix of that model; the rest is opened all the
+            same. None raises it. In any case raises what is wrong with the source as a whole.
         is_mapped: map files; else read each file whole when it is first needed (see mapped.py).
         max_nbytes: see `Budget`.
 
@@ -85,11 +90,12 @@ class Package:
         source: Any,
         *,
         settle: Callable[[str], bool] | None = None,
+        report: Callable[[Exception, str], None] | None = None,
         is_mapped: bool = True,
         max_nbytes: int | None = None,
     ) -> None:
         self.closed = self.unsound = False
-        self._settle, self._is_mapped = settle, is_mapped
+        self._settle, self._report, self._is_mapped = settle, report, is_mapped
         self.kind = ""
         self.path: str | None = None
         self.budget = Budget(max_nbytes, os.fspath(source) if isinstance(source, str | os.PathLike) else None)
@@ -106,7 +112,7 @@ class Package:
                 if paths.is_directory(self.path):
                     self._open_directory(Location(self.path))
                     return
-            self._open_file(self._map(source))
+            self._try("", self._open_file, self._map(source))
         except BaseException:
             self.close()
             raise
@@ -157,7 +163,16 @@ class Package:
                 raise ResolveError(words, file=os.path.join(root.path, "Manifest.json"), code="missing-file") from None
             self._open_model(mapping, model.parent())
         else:
-            self._open_compiled(root, "", 0)
+            self._try("", self._open_compiled, root, "", 0)
+
+    def _try(self, prefix: str, work: Callable[..., None], *arguments: Any) -> None:
+        """Open a part of the source. Its error is reported, or raised if nobody wants reports."""
+        try:
+            work(*arguments)
+        except REFUSALS as error:
+            if self._report is None:
+                raise
+            self._report(error, prefix)
 
     def _open_compiled(self, directory: Location, prefix: str, depth: int) -> None:
         path = directory.path
@@ -171,8 +186,9 @@ class Package:
             if depth == MAX_PIPELINE_DEPTH:
                 raise FormatError(f"pipelines: expected at most {MAX_PIPELINE_DEPTH} levels, got more", file=path)
             number = 0
-            while has(f"model{number}"):
-                self._open_compiled(directory.beneath(f"model{number}"), f"{prefix}model{number}/", depth + 1)
+            while has(name := f"model{number}"):
+                inner = f"{prefix}{name}/"
+                self._try(inner, self._open_compiled, directory.beneath(name), inner, depth + 1)
                 number += 1
             self._require_programs(depth, path)
         elif prefix and (has("model.espresso.net") or has("coremldata.bin")):
@@ -209,7 +225,11 @@ class Package:
             buffer = _codec.Buffer(to_program(file, rows), mapping.name)
             self.sources.append(Source("", directory, mapping, (buffer, 0, buffer.nbytes), True, 0, None, stamp))
         elif kind == "blob":
-            self.blobs = BlobReader(mapping)
+            try:
+                self.blobs = BlobReader(mapping)
+            except REFUSALS:
+                if self._report is None:  # else `check_blob` says what is wrong with it
+                    raise
         else:
             if data[0] != SPEC_VERSION_TAG and not (self.path or "").endswith(".mlmodel"):
                 _require_message(mapping)
@@ -269,7 +289,8 @@ class Package:
                 at = inner[-1] if inner else (body[0], 0)
             models = [(o, n) for number, wire, _, o, n in _codec.wire_fields(buffer, *at) if number == 1 and wire == 2]
             for index, (o, n) in enumerate(models):
-                self._add_model(mapping, buffer, o, n, directory, f"{prefix}model{index}/", depth + 1)
+                member = f"{prefix}model{index}/"
+                self._try(member, self._add_model, mapping, buffer, o, n, directory, member, depth + 1)
             self._require_programs(depth, mapping.name)
         elif depth > 0:
             self.others.append((prefix, _type_name(kind) or "unknown"))

@@ -8,12 +8,11 @@ from ..storage import journal, pending
 from .package import Package
 
 
-def open_package(source: Any, kind: Callable[..., Package] = Package, **options: Any) -> Package:
+def open_package(source: Any, **options: Any) -> Package:
     """Open the files of a model once no change of it is pending: the only way to open one that others may write to.
 
     Args:
         source: as for Package.
-        kind: makes the Package.
         options: as for Package.
 
     Raises:
@@ -21,7 +20,7 @@ def open_package(source: Any, kind: Callable[..., Package] = Package, **options:
     """
     if isinstance(source, str | os.PathLike):
         settle(os.fsdecode(os.fspath(source)))
-    return kind(source, settle=settle, **options)
+    return Package(source, settle=settle, **options)
 
 
 def settle(path: str, changeable: Callable[[str], Collection[str]] | None = None) -> bool:

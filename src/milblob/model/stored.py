@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ..values.tensorvalue import require_shape
 from .lazy import LazyTensor
 from .places import Place
 
+_A = TypeVar("_A", covariant=True)
 _BY_NAME: dict[str, DType] = {str(dtype): dtype for dtype in DType}
 
 
@@ -157,24 +158,32 @@ class StoredArray(LazyTensor):
         return f"<StoredArray {self.name!r}: {self.mil_dtype} [{', '.join(map(str, self.shape))}]>"
 
 
-class Arrays(Mapping[str, LazyTensor]):
+class Arrays(Mapping[str, _A]):
     """The arrays of a file by name, in its order; what each is, is found out when it is asked for.
 
     A context manager. Closing ends reading; arrays that were read stay valid.
+
+    Args:
+        rows: name -> what the file says about the array.
+        find: called with a name and its row, returns the array.
+        close: closes the file.
     """
 
-    def __init__(self, find: Mapping[str, Callable[[], LazyTensor]], close: Callable[[], None]) -> None:
+    def __init__(
+        self, rows: Mapping[str, Any], find: Callable[[str, Any], _A], close: Callable[[], None] = lambda: None
+    ) -> None:
+        self._rows = rows
         self._find = find
         self._close = close
 
-    def __getitem__(self, name: str) -> LazyTensor:
-        return self._find[name]()
+    def __getitem__(self, name: str) -> _A:
+        return self._find(name, self._rows[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._find)
+        return iter(self._rows)
 
     def __len__(self) -> int:
-        return len(self._find)
+        return len(self._rows)
 
     def close(self) -> None:
         """Close the file."""

@@ -167,11 +167,7 @@ def reference_edit(buffer: _codec.Buffer, constant: _codec.Constant, file_name: 
 
 
 def value_edit(
-    buffer: _codec.Buffer,
-    constant: _codec.Constant,
-    *,
-    reference: tuple[str, int] | None = None,
-    tensor: Any = None,
+    buffer: _codec.Buffer, constant: _codec.Constant, *, reference: tuple[str, int] | None = None, tensor: Any = None
 ) -> Edit | None:
     """Replace the content of a Value: a reference by elements, elements by a reference, or one of them by another.
 
@@ -374,7 +370,7 @@ def _start_of(buffer: _codec.Buffer, op: _codec.Op) -> int:
     head = field(_BLOCK_OPERATIONS, b"")[:-1] + varint(nbytes)
     start = offset - len(head)
     if start < 0 or bytes(memoryview(buffer)[start:offset]) != head:
-        words = f"operation {op.name!r}: expected its length in {len(head) - 1} bytes behind its tag, got another form"
+        words = f"operation {op.name!r}: expected its length in {len(head) - 1} bytes after its tag, got another form"
         raise UnsupportedError(words, offset=offset, file=buffer.name)
     return start
 

@@ -14,16 +14,7 @@ from ..model.package import ML_PROGRAM, MODEL_PATH, Source, manifest
 from ..model.recovery import open_package
 from ..program.scan import Program
 from ..program.splice import Edit, Spliced, splice
-from ..program.wire_edits import (
-    combined,
-    field,
-    fields_of,
-    reference_edit,
-    require_plain,
-    text_edit,
-    text_of,
-    varint,
-)
+from ..program.wire_edits import combined, field, fields_of, reference_edit, require_plain, text_edit, text_of, varint
 from ..progress import Counter, Progress
 from ..storage import paths
 from ..storage.mapped import MappedFile

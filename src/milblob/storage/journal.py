@@ -323,7 +323,7 @@ def _write_journal(
         for number, part in enumerate(pieces(base, entries)):
             write_at(new.fd, [part], at)
             at, crc = at + len(part), zlib.crc32(part, crc)
-            index, is_data = divmod(number - 2, 2)  # behind the two of the name: the head and the data of each entry
+            index, is_data = divmod(number - 2, 2)  # after the two of the name: the head and the data of each entry
             if is_data and 0 <= index < len(written):
                 written[index]()
         write_at(new.fd, [header(at, crc, len(entries))], 0)

@@ -84,7 +84,7 @@ class Archive:
             # Behind anything but zeros the walk has stopped, and said why.
             ends = bytes(data[end : end + BLOCK]) == bytes(BLOCK)
             if self._report.is_gathering and ends and any(data[end : end + _TAIL_NBYTES]):
-                words = "end of tar: expected nothing but zeros behind it, got something"
+                words = "end of tar: expected nothing but zeros after it, got something"
                 self._report.note("warning", "tar-end", words, offset=end)
             self._mapping = mapping
         except BaseException:

@@ -1,10 +1,7 @@
 """The parameters of an archive as a file of arrays: what milblob's other commands and functions take."""
 
-from functools import partial
-from typing import Any
-
 from ..errors import FormatError
-from ..formats.params import Parameter, Parameters
+from ..formats.params import Parameters
 from .library import Library, Module
 from .library import open as open_library
 
@@ -38,13 +35,8 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Parameters:
     """
     library = open_library(path, max_nbytes=max_nbytes)
     try:
-        rows = {name: partial(_parameter, *place) for name, place in named_parameters(library).items()}
+        rows = named_parameters(library)
     except BaseException:
         library.close()
         raise
-    return Parameters(rows, library.close)
-
-
-def _parameter(module: Module, name: str) -> Any:
-    parameter: Parameter = module.params[name]
-    return parameter
+    return Parameters(rows, lambda _, place: place[0].params[place[1]], library.close)

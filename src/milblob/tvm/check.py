@@ -259,7 +259,7 @@ class _Params:
             words = f"{error.what}{f', of tensor {name}' if name else ''}"
             self._note("error", "params", words, error.offset or 0)
         elif found.end < offset + nbytes:
-            words = f"end of .params: expected it behind the last tensor, got {offset + nbytes - found.end} bytes more"
+            words = f"end of .params: expected it after the last tensor, got {offset + nbytes - found.end} bytes more"
             self._note("warning", "params-trailing", words, found.end)
         for name, count in Counter(found.names).items():
             if count > 1:

@@ -238,7 +238,7 @@ def _change_directory(library: "Library", edits: list[_Edit]) -> None:
 
 
 def _copy_directory(library: "Library", edits: list[_Edit], path: str, force: bool) -> None:
-    """Write a directory anew."""
+    """Write a new directory in place of the old one."""
     source, target = paths.real(library.path or ""), paths.real(path)
     if f"{target}{os.sep}".startswith(f"{source}{os.sep}") or f"{source}{os.sep}".startswith(f"{target}{os.sep}"):
         raise ValueError(f"output {path}: expected a place outside of {library.path}, got one inside or around it")

@@ -119,7 +119,7 @@ class Module:
         if self._params is None:
             name = self.params_file
             if name is None:
-                return Parameters({}, lambda: None)
+                return Parameters({}, lambda name, row: row)
             try:
                 mapping, offset, nbytes = self._library.archive.place(name)
                 budget = self._library.budget
@@ -131,7 +131,7 @@ class Module:
         return self._params
 
     def reload(self) -> None:
-        """Look at the parameters anew, since their file may be another one."""
+        """Forget the parameters: their file may be another one now."""
         self._params = None
 
     @property

@@ -21,7 +21,7 @@ class Member(NamedTuple):
     """One member of an archive.
 
     Attributes:
-        name: without "./" in front and "/" behind; "" for the root. As it is, if it leads out of the archive.
+        name: without "./" before and "/" after; "" for the root. As it is, if it leads out of the archive.
         raw: as the archive has it.
         kind: "file", "directory", or what is neither: "link", "device", "pipe", "sparse", "unknown".
         header: byte offset of its header; in a directory 0.
@@ -94,7 +94,7 @@ class _Walk:
         while True:
             self.end = at
             if extra and (nbytes - at < BLOCK or data[at : at + BLOCK] == _ZEROS):
-                self._refuse("extended tar header: expected a member behind it, got the end", at)
+                self._refuse("extended tar header: expected a member after it, got the end", at)
             if nbytes - at < BLOCK:
                 if nbytes > at:
                     self._refuse(f"tar header: expected {BLOCK} bytes, got {nbytes - at}", at)
@@ -160,7 +160,7 @@ class _Walk:
         return int(text)
 
     def _read_extra(self, kind: bytes, at: int, size: int, extra: dict[str, str]) -> int:
-        """Read a header for the next one; return the offset behind it."""
+        """Read a header for the next one; return the offset after it."""
         start = at + BLOCK
         if size > _MAX_RECORD_NBYTES:
             self._refuse(f"extended tar header: expected at most {_MAX_RECORD_NBYTES} bytes, got {size}", at)

@@ -27,11 +27,11 @@ def decompress(source: MappedFile, limit: int) -> MappedFile:
     Memory does not grow with the archive. The file lies where `tempfile` puts it (TMPDIR) and is gone with the mapping.
 
     Args:
-        source: the gzip file; it may have several members, and zeros behind the last.
+        source: the gzip file; it may have several members, and zeros after the last.
         limit: bytes that it may decompress to.
 
     Raises:
-        FormatError: no gzip, a wrong checksum, cut off, something behind the end, or more than `limit` bytes.
+        FormatError: no gzip, a wrong checksum, cut off, something after the end, or more than `limit` bytes.
         OSError: the temporary file cannot be written.
     """
     import zlib
@@ -41,7 +41,7 @@ def decompress(source: MappedFile, limit: int) -> MappedFile:
         while at < len(data):
             if done and bytes(data[at : at + len(MAGIC)]) != MAGIC:
                 if any(data[at:]):
-                    raise FormatError("gzip: expected its end, got something behind it", offset=at, file=source.name)
+                    raise FormatError("gzip: expected its end, got something after it", offset=at, file=source.name)
                 break
             stream = zlib.decompressobj(31)
             try:
