@@ -158,6 +158,7 @@ def test_an_unknown_name_brings_close_ones():
             KeyError, match="expected a name of the model, got 'head_wieght'; did you mean head_weight or"
         ) as caught:
             model["head_wieght"]
+        assert caught.value.args == ("head_wieght",)
         assert pickle.loads(pickle.dumps(caught.value)).args == (str(caught.value.args[0]),)
         with pytest.raises(KeyError, match="got 'QUERY_weight'; did you mean layers_0_attention_query_weight or "):
             model["QUERY_weight"]

@@ -49,7 +49,9 @@ def hint(name: str, known: Iterable[str]) -> str:
 
 
 class Unknown:
-    """The argument of a KeyError about a name. Close names are looked for when it is printed: `get` never prints it.
+    """The argument of a KeyError about a name, which it equals, as that of a dict does.
+
+    Close names are looked for when it is printed: `get` never prints it.
 
     Args:
         name: that is not there.
@@ -65,6 +67,12 @@ class Unknown:
         return f"tensor: expected a name of the model, got {self._name!r}{close}"
 
     __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        return self._name == (other._name if isinstance(other, Unknown) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._name)
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         return str, (str(self),)

@@ -282,7 +282,7 @@ def test_diff_options(files, cli, tmp_path):
     assert out[2].startswith("w ")
     status, out, _ = cli("diff", *files, "--names-only")
     assert status == 1 and out.splitlines()[-1] == "different: 4 tensors: 3 in both, 1 only in A"
-    assert cli("diff", *files, "--map", "gone=x", "-k", "gone")[1].splitlines()[1].startswith("gone = x  other shape")
+    assert cli("diff", *files, "--map", "gone=x", "-k", "gone")[1].splitlines()[1].startswith("gone  x     other shape")
     mapping = tmp_path / "mapping.json"
     mapping.write_text('{"gone": null, "w": "x", "x": "w"}')
     status, out, _ = cli("diff", *files, "--mapping", mapping, "--json")
