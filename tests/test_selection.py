@@ -157,7 +157,7 @@ def test_an_unknown_name_brings_close_ones():
             model["head_wieght"]
         with pytest.raises(KeyError, match="got 'QUERY_weight'; did you mean layers_0_attention_query_weight or "):
             model["QUERY_weight"]
-        with pytest.raises(KeyError, match="got 3$"):
+        with pytest.raises(KeyError, match="got 3'$"):
             model[3]
         names = model.tensors
         try:

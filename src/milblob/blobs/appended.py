@@ -25,7 +25,7 @@ def end_of_records(reader: BlobReader) -> int:
     found = bytes(memoryview(reader.mapping.live())[offset : offset + 64])
     if found.startswith(_SENTINEL) and found[MARK_AT:] != MARK:
         # Not from an interrupted append: a Program may refer to it, whatever the header says.
-        words = f"records: expected {len(reader)} as the header says, got another behind them"
+        words = f"records: expected {len(reader)} as the header says, got another after them"
         raise FormatError(words, offset=offset, file=reader.name)
     return end
 
