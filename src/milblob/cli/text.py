@@ -10,8 +10,8 @@ from typing import Any
 from ..model import open as opening
 from ..model.model import Model
 from ..model.text import neighbourhood, write_text
-from ..program.mil_text import WEIGHTS
 from ..program.view import Operation
+from ..program.write_text import WEIGHTS
 from . import options, output, tables
 
 EXAMPLES = ("text Model.mlpackage", "text Model.mlpackage --op logits --around 2")

@@ -5,10 +5,10 @@ from contextlib import ExitStack
 from typing import Any, BinaryIO, overload
 
 from ..errors import UnsupportedError
-from ..program.mil_text import WEIGHTS, Write, version_of, write_operations, write_program
 from ..program.scan import Program
 from ..program.view import Operation
 from ..program.wire_edits import field
+from ..program.write_text import WEIGHTS, Write, version_of, write_operations, write_program
 from .model import Model
 from .package import Source
 
