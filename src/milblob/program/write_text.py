@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from .. import _codec
 from ..errors import FormatError, UnsupportedError
@@ -56,11 +57,7 @@ def write_program(
             if version is not None and int(version.partition(".")[0]) != graph.version:
                 raise ValueError(f"version: expected {graph.version}.N, as the Program says, got {version}")
             rows = _rows(graph, functions)
-            view = ProgramView(buffer, span, is_plain=is_plain)
-
-            def path(row: int, view: ProgramView = view) -> str:
-                return view.operation(row).path
-
+            path = partial(_path, buffer, span, is_plain)
             end = b"}\n" if newline else b"}"
             mode = WEIGHTS[weights]
             if _codec.graph_text(graph, *span, write, path, True, rows, [], minor, end, mode, is_plain):
@@ -69,6 +66,11 @@ def write_program(
             raise FormatError("Program: expected plain form from protobuf, got messages in pieces", file=buffer.name)
         buffer, span = rewrite(buffer, span)
         is_plain = True
+
+
+def _path(buffer: _codec.Buffer, span: tuple[int, int], is_plain: bool, row: int) -> str:
+    """The path of an operation, for a message."""
+    return ProgramView(buffer, span, is_plain=is_plain).operation(row).path
 
 
 def _rows(graph: _codec.Graph, functions: Sequence[str] | None) -> list[int]:
