@@ -1,4 +1,4 @@
-"""model.mil to Program bytes: 5 MB of compiled text. No other reader of it is known.
+"""model.mil to Program bytes and back: 5 MB of compiled text. No other reader or writer of it is known.
 
 For orientation: protobuf parsing the same Program from its own bytes, and str.split, which only finds the words.
 """
@@ -16,6 +16,7 @@ from conftest import scaled
 from milblob import _codec
 from milblob.program import schema
 from milblob.program.mil_text import parse_text
+from milblob.program.write_text import write_program
 
 FIXTURES = Path(__file__).parent.parent / "tests" / "data"
 NBYTES = scaled(5_000_000, 50_000)
@@ -76,6 +77,23 @@ def bench_milblob(row: Any, case: Any) -> None:
         "limit_ms": len(text) / 200e6 * 1e3 if ", statements" in job else None,
     }
     row(job, "milblob: parse_text", lambda: parse_text(_codec.Buffer(text)), check=check, **options)
+
+
+def bench_write(row: Any, case: Any) -> None:
+    """The text that mil_printer.py prints, from the Program's bytes."""
+    job, text, program = case
+    data = _codec.Buffer(program.SerializeToString())
+
+    def run() -> bytes:
+        parts: list[bytes] = []
+        write_program(data, (0, data.nbytes), parts.append, version="1.0", newline=False)
+        return b"".join(parts)
+
+    def check(got: bytes) -> None:
+        assert got == text
+
+    options = {"limit_ms": len(text) / 300e6 * 1e3 if ", numbers" in job else None}
+    row(f"{job}, written", "milblob: write_program", run, check=check, role="milblob", nbytes=len(text), **options)
 
 
 def bench_protobuf(row: Any, case: Any) -> None:

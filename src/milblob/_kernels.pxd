@@ -5,7 +5,7 @@ cdef extern from "milblob/base.h" nogil:
     ctypedef enum mb_status:
         MB_OK, MB_FULL, MB_SPLIT, MB_TRUNCATED, MB_SENTINEL, MB_VERSION, MB_COUNT, MB_DTYPE, MB_BOUNDS, MB_OVERLAP
         MB_OVERFLOW, MB_PADDING, MB_VARINT, MB_TAG, MB_NUMBER, MB_LENGTH, MB_DEPTH, MB_RANGE, MB_UTF8
-        MB_SYNTAX, MB_RANK, MB_TYPE, MB_EDGE, MB_CHANGED, MB_TEXTLESS
+        MB_SYNTAX, MB_RANK, MB_TYPE, MB_EDGE, MB_TEXTLESS, MB_CHANGED
     ctypedef struct mb_error:
         mb_status status
         uint64_t offset, expected, got

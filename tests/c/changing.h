@@ -12,6 +12,7 @@
 #include "milblob/kernels/hash.h"
 #include "milblob/wire/pack.h"
 #include "milblob/program/program.h"
+#include "milblob/text/write.h"
 #include "milblob/wire/splice.h"
 #include "milblob/blob/store.h"
 #include "milblob/text/parse.h"
@@ -215,6 +216,52 @@ static void scan_program(source s) {
                 second.entry_count <= first.entry_count && second.number_count <= first.number_count, "no more rows than there is room for");
 }
 
+static mb_status graph_with(mb_graph *graph, source s, const mb_graph *room, mb_error *error) {
+    const mb_span all = {0, s.nbytes};
+    memset(graph, 0, sizeof *graph);
+    graph->scan.base = s.data, graph->scan.error = error;
+    graph->functions = (mb_graph_function *)exactly((graph->function_capacity = room->function_count) * sizeof *graph->functions);
+    graph->blocks = (mb_graph_block *)exactly((graph->block_capacity = room->block_count) * sizeof *graph->blocks);
+    graph->operations = (mb_graph_operation *)exactly((graph->operation_capacity = room->operation_count) * sizeof *graph->operations);
+    graph->names = (mb_graph_name *)exactly((graph->name_capacity = room->name_count) * sizeof *graph->names);
+    graph->arguments = (mb_graph_argument *)exactly((graph->argument_capacity = room->argument_count) * sizeof *graph->arguments);
+    graph->bindings = (mb_graph_binding *)exactly((graph->binding_capacity = room->binding_count) * sizeof *graph->bindings);
+    return mb_program_graph(graph, all);
+}
+
+static void free_graph(mb_graph *graph) {
+    free(graph->functions), free(graph->blocks), free(graph->operations);
+    free(graph->names), free(graph->arguments), free(graph->bindings);
+}
+
+static int drop_text(void *context, const uint8_t *bytes, uint64_t nbytes) {
+    (void)context, (void)bytes;
+    return nbytes > 0;
+}
+
+/* A graph has room for what the first walk counted; what it says is then written, from bytes that may be others. */
+static void graph_program(source s) {
+    static mb_graph nothing, first, second;
+    mb_error error = {MB_OK, 0, 0, 0, NULL};
+    const mb_span all = {0, s.nbytes};
+    graph_with(&first, s, &nothing, &error);
+    free_graph(&first);
+    source_changes();
+    if (graph_with(&second, s, &first, &error) == MB_OK) {
+        mb_writer w;
+        memset(&w, 0, sizeof w);
+        w.graph = &second, w.base = s.data, w.error = &error, w.print.flush = drop_text;
+        w.keys = (mb_write_key *)exactly((w.key_capacity = 64) * sizeof *w.keys);
+        w.print.out = (uint8_t *)exactly(w.print.capacity = 4096);
+        source_changes();
+        if (mb_text_write(&w, MB_WRITE_HEADER, all, 0, 3) == MB_OK)
+            for (uint32_t i = 0; i < second.function_count && mb_text_write(&w, MB_WRITE_FUNCTION, all, i, 0) == MB_OK; i++) source_changes();
+        free(w.keys);
+        free(w.print.out);
+    }
+    free_graph(&second);
+}
+
 static void walk_blob(source s) {
     uint32_t count = 0, done = 0;
     mb_error error;
@@ -302,7 +349,7 @@ static void operate(const mb_tier *tier, source s, unsigned which) {
     else if (which == 27) spread(tier, s, 1), spread(tier, s, 6);
     else if (which < 32) spread(tier, s, 8u << (which - 28));
     else if (which == 32) look_up(tier, s, 4, 2), look_up(tier, s, 8, 1), look_up(tier, s, 8, 2), look_up(tier, s, 8, 4), look_up(tier, s, 6, 1);
-    else if (which == 33) splice(s), scan_program(s), walk_blob(s);
+    else if (which == 33) splice(s), scan_program(s), graph_program(s), walk_blob(s);
     else if (which == 34) parse_text(s);
     else if (which == 35) for (int kind = 0; kind < MB_CAST_COUNT; kind++) cast(tier, s, kind);
     else measure(tier, s);

@@ -1,8 +1,9 @@
-/* scan_program.c: scans each file as a Program, and makes its graph, with tables that grow from nothing; see replay.h for the
- * command line. */
+/* scan_program.c: scans each file as a Program, makes its graph, with tables that grow from nothing, and writes its text; see
+ * replay.h for the command line. */
 #include "milblob/program/graph.h"
 #include "milblob/program/program.h"
 #include "tensor_value.h"
+#include "written.h"
 
 static uint64_t file_nbytes;
 
@@ -155,6 +156,7 @@ static void graph_with(const uint8_t *data, uint64_t nbytes, uint32_t flags) {
         require(status == MB_OK || error.detail != NULL, "an error that has words");
         require(status == MB_OK || status == MB_FULL || error.offset <= nbytes, "an error with its place");
         if (status == MB_OK) check_graph(&graph);
+        if (status == MB_OK && flags & MB_SCAN_KNOWN) check_written(&graph, nbytes);
         free(graph.functions);
         free(graph.blocks);
         free(graph.operations);
@@ -171,6 +173,7 @@ static void check(const uint8_t *data, uint64_t nbytes) {
     file_nbytes = nbytes;
     graph_with(data, nbytes, 0);
     graph_with(data, nbytes, MB_SCAN_PLAIN);
+    graph_with(data, nbytes, MB_SCAN_KNOWN);
     scan_with(data, nbytes, 0);
     scan_with(data, nbytes, MB_SCAN_ALL);
     scan_with(data, nbytes, MB_SCAN_USES);

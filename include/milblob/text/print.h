@@ -37,7 +37,12 @@ MB_STEP uint8_t *mb_print_room(mb_print *print, uint64_t nbytes) {
     return print->out + print->at;
 }
 
-static inline void mb_print_bytes(mb_print *print, const uint8_t *bytes, uint64_t nbytes) {
+MB_STEP void mb_print_bytes(mb_print *print, const uint8_t *bytes, uint64_t nbytes) {
+    if (nbytes <= print->capacity - print->at) { /* nearly always */
+        memcpy(print->out + print->at, bytes, (size_t)nbytes);
+        print->at += nbytes;
+        return;
+    }
     while (nbytes > 0) {
         if (print->at == print->capacity) mb_print_flush(print);
         uint64_t part = print->capacity - print->at;
@@ -49,7 +54,7 @@ static inline void mb_print_bytes(mb_print *print, const uint8_t *bytes, uint64_
     }
 }
 
-static inline void mb_print_text(mb_print *print, const char *text) { mb_print_bytes(print, (const uint8_t *)text, strlen(text)); }
+MB_STEP void mb_print_text(mb_print *print, const char *text) { mb_print_bytes(print, (const uint8_t *)text, strlen(text)); }
 
 /* A number of digits, most significant first, at dst, which has room for 20; returns how many characters. Two digits at a time: a division costs more than
  * all the rest. */

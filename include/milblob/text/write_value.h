@@ -224,7 +224,7 @@ static inline bool mb_write_tensor_value(mb_writer *w, mb_span span) {
     if (w->weights == MB_WRITE_ALL || count < MB_WEIGHT_COUNT) return mb_write_nested(w, &from, count);
     mb_print_text(&w->print, "[");
     if (w->weights == MB_WRITE_CUT) {
-        if (!mb_write_row(w, &from, count < MB_WRITE_HEAD ? count : MB_WRITE_HEAD)) return false;
+        if (!mb_write_row(w, &from, count < MB_WRITE_HEAD ? count : (uint64_t)MB_WRITE_HEAD)) return false;
         mb_print_text(&w->print, ", ");
     }
     mb_print_text(&w->print, "...]");

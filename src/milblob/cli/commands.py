@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 COMMANDS = {
     "ls": "list the tensors of a model or weight file",
     "show": "show a model, or one of its tensors",
+    "text": "print the Program as MIL text, or the surroundings of one operation",
     "stats": "print statistics of every tensor: extremes, mean, zeros, NaNs",
     "hash": "print hashes of the contents, equal for equal models",
     "diff": "compare two models, or a model and a file of arrays",

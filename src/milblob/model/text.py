@@ -5,10 +5,10 @@ from contextlib import ExitStack
 from typing import Any, BinaryIO, overload
 
 from ..errors import UnsupportedError
-from ..program.mil_text import WEIGHTS, Write, version_of, write_operations, write_program
 from ..program.scan import Program
 from ..program.view import Operation
 from ..program.wire_edits import field
+from ..program.write_text import WEIGHTS, Write, version_of, write_operations, write_program
 from .model import Model
 from .package import Source
 
@@ -84,12 +84,34 @@ def to_text(
             model = source
         else:
             model = stack.enter_context(Model(_serialized(source), max_nbytes=max_nbytes))
-        if operation is not None:
-            found = neighbourhood(model, operation, around, function)
-            write_operations(found[0].view, found, write, weights=weights)
-        else:
-            _write_model(model, write, function, weights, version)
+        write_text(
+            model,
+            write,
+            function=function,
+            operation=operation,
+            around=around,
+            weights=weights,
+            version=version,
+        )
     return memory.getvalue().decode() if out is None else None
+
+
+def write_text(
+    model: Model,
+    write: Write,
+    *,
+    function: str | None = None,
+    operation: str | None = None,
+    around: int = 1,
+    weights: str = "all",
+    version: str | None = None,
+) -> None:
+    """Write an open model as `to_text` does, by a function that is called with UTF-8 bytes."""
+    if operation is None:
+        _write_model(model, write, function, weights, version)
+        return
+    found = neighbourhood(model, operation, around, function)
+    write_operations(found[0].view, found, write, weights=weights)
 
 
 def _serialized(source: Any) -> Any:
