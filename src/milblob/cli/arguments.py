@@ -385,6 +385,8 @@ def _add_refit(commands: Any) -> None:
     parser.add_argument(
         "--base", metavar="FILE", help="what the model was converted from: tells how each weight came to be"
     )
+    epsilon = "with --base, an epsilon of batch norms to try before the usual ones"
+    parser.add_argument("--epsilon", metavar="E", type=float, help=epsilon)
     leave = "with --base, a weight that may stay as it is, although nothing is known about it; may be repeated"
     parser.add_argument("--leave", metavar="GLOB", action="append", default=[], help=leave)
     parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")

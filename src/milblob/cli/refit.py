@@ -17,6 +17,7 @@ def run(arguments: Namespace) -> int:
             arguments.weights,
             base=arguments.base,
             leave=arguments.leave or None,
+            epsilon=arguments.epsilon,
             mapping=names.mapping(arguments),
             cast=arguments.cast,
             overflow=arguments.overflow,

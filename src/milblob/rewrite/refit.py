@@ -5,6 +5,7 @@ import os
 import stat
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from numbers import Real
 from typing import Any, NamedTuple
 
 from .. import _codec
@@ -101,6 +102,7 @@ def refit(
     *,
     base: Any = None,
     leave: Select = None,
+    epsilon: float | None = None,
     mapping: Mapping[str, Names] | None = None,
     cast: bool = False,
     overflow: str = "error",
@@ -122,6 +124,7 @@ def refit(
         base: as `weights`: the checkpoint that the model was converted from. How each weight follows from it is found
             out, checked against the present values, and done with `weights`, casts included (docs/fine-tuning.md).
         leave: with `base`: weights of the model that may stay as they are although nothing is known about them.
+        epsilon: with `base`: of batch norms, where it is not one of the usual ones and milblob cannot tell.
         mapping: name in `weights` -> name in the model, where they differ; None leaves one out. A list of names gives
             several weights the same values, as all weights of one blob need them.
         cast: convert floats to floats (round to nearest even) and integers to integers (every element is checked).
@@ -146,6 +149,7 @@ def refit(
     source = os.fsdecode(os.fspath(path))
     require_flags(cast=cast, force=force, dry_run=dry_run)
     require_calls(progress=progress)
+    require("epsilon", 0.0 if epsilon is None else epsilon, Real, "a number")
     require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
     how = _How(mapping or {}, cast, overflow, selector(select), progress)
     with contextlib.ExitStack() as stack:
@@ -154,14 +158,17 @@ def refit(
             from .from_base import rebase
 
             is_left = selector(leave) if leave is not None else lambda _: False
-            found = rebase(source, given, _arrays(base, stack, max_nbytes), how.mapping, how.is_selected, is_left)
+            found = rebase(
+                source, given, _arrays(base, stack, max_nbytes), how.mapping, how.is_selected, is_left, epsilon=epsilon
+            )
             report = refit(
                 source, found.arrays, mapping=found.mapping, cast=True, overflow=overflow, select=select,
                 output=output, force=force, dry_run=dry_run, progress=progress,
             )  # fmt: skip
             return report._replace(unused=found.unused, constant=found.constant, left=found.left)
-        if leave is not None:
-            raise ValueError("leave: expected a base too, got none")
+        for name, value in (("leave", leave), ("epsilon", epsilon)):
+            if value is not None:
+                raise ValueError(f"{name}: expected a base too, got none")
         if is_archive(source):
             report = kind().refit(
                 source, given, mapping=how.mapping, cast=cast, overflow=overflow,
