@@ -1,5 +1,6 @@
 """milblob.refit with a base: what coremltools did to the base is done to new weights, to the bit, or refused by name."""
 
+import random
 import shutil
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 import milblob
 from finetuning import NETWORKS, constants, converted, initial_arrays, random_arrays, symmetric_arrays, twin_arrays
+from thorough import sized
 
 pytest.importorskip("coremltools")
 
@@ -33,7 +35,8 @@ def test_never_wrong_without_a_word(name, kind, tmp_path):
     base = KINDS[kind](shapes, 1)
     model = converted(name, base, tmp_path / "m.mlpackage")
     tuned = random_arrays(shapes, 2)
-    changes = [list(shapes), *([one] for one in shapes)]
+    singles = random.Random(f"{name} {kind}").sample(list(shapes), min(sized(3, 99), len(shapes)))
+    changes = [list(shapes), *([one] for one in singles)]
     with milblob.open(model, constants=True) as opened:
         names = list(opened)
     for number, changed in enumerate(changes):
@@ -190,3 +193,18 @@ def test_select_and_dry_run(tmp_path, cli):
     now = constants(tmp_path / "two.mlpackage")
     assert sum(now[key] != before[key] for key in now) == 2 and constants(model) == before
     assert cli(*arguments, "-q") == (0, "", "") or "counter" in cli(*arguments, "-q")[2]
+
+
+def test_an_epsilon_that_values_do_not_tell(tmp_path):
+    """Rounded to float16, several numbers near 2.5e-4 fit."""
+    model, base, new = example("depthwise_and_grouped", tmp_path)
+    base["e.running_var"] = base["e.running_var"] * 0 + np.float32(1.5)
+    model = converted("depthwise_and_grouped", base, tmp_path / "flat.mlpackage")
+    with pytest.raises(ValueError, match="const_2_to_fp16"):
+        milblob.refit(model, new, base=base)
+    milblob.refit(model, new, base=base, epsilon=2.5e-4)
+    assert constants(model) == constants(converted("depthwise_and_grouped", new, tmp_path / "new.mlpackage"))
+    with pytest.raises(ValueError, match="epsilon: expected a base too"):
+        milblob.refit(model, new, epsilon=1e-5)
+    with pytest.raises(TypeError, match="epsilon: expected a number"):
+        milblob.refit(model, new, base=base, epsilon="1e-5")

@@ -63,12 +63,19 @@ class FoldFinder:
         given: arrays by name. weights: of the model.
         siblings: of the arrays.
         may: the work budget.
+        epsilon: to try before the usual ones.
     """
 
     def __init__(
-        self, given: Mapping[str, LazyTensor], weights: Mapping[str, Tensor], siblings: Siblings, may: May
+        self,
+        given: Mapping[str, LazyTensor],
+        weights: Mapping[str, Tensor],
+        siblings: Siblings,
+        may: May,
+        epsilon: float | None = None,
     ) -> None:
         self._given, self._weights, self._siblings, self._may = given, weights, siblings, may
+        self._epsilon = epsilon
 
     def _array(self, name: str) -> Values:
         return np.asarray(self._given[name].read())
@@ -113,7 +120,7 @@ class FoldFinder:
                 fold_weight(source, norm, vectors, convolution.groups), target, weight.mil_dtype
             )
 
-        fits = fitting(found.factors, norms, self._array, is_exact, TOLERANCE[weight.mil_dtype])
+        fits = fitting(found.factors, norms, self._array, is_exact, TOLERANCE[weight.mil_dtype], self._epsilon)
         plain = [Fold(convolution, own, norm) for norm in fits]
         return (self._with_bias(plain, convolution.bias) if convolution.bias is not None else []) or plain
 
@@ -137,7 +144,8 @@ class FoldFinder:
             return sqnr_of(fold_weight(source, norm, vectors, groups), dense, block) is not None
 
         plain = [
-            Fold(convolution, own, n) for n in fitting(factors.factors, norms, self._array, is_near, _MAX_RESIDUAL)
+            Fold(convolution, own, n)
+            for n in fitting(factors.factors, norms, self._array, is_near, _MAX_RESIDUAL, self._epsilon)
         ]
         if convolution.bias is None:
             return plain
@@ -166,7 +174,7 @@ class FoldFinder:
         return have_equal_bits(derivation.compute(self._array), weight)
 
 
-def likeliest(folds: Iterable[Fold]) -> list[Fold]:
+def likeliest(folds: Iterable[Fold], epsilon: float | None = None) -> list[Fold]:
     """Choose between folds of the same arrays that differ in epsilon only, or in the order of the arithmetic.
 
     Rounding hides small differences. One network rarely has several epsilons, so the one that most convolutions allow
@@ -178,10 +186,11 @@ def likeliest(folds: Iterable[Fold]) -> list[Fold]:
     for fold in folds:
         norm = fold.norm
         groups[fold.convolution, fold.own, norm.gamma, norm.beta, norm.mean, norm.variance, fold.own_bias].append(fold)
-    votes: Counter[float] = Counter()
+    votes: Counter[float | None] = Counter()
     for group in groups.values():
         votes.update({fold.norm.epsilon for fold in group})
-    rank = {epsilon: place for place, epsilon in enumerate(EPSILONS)}
+    votes[epsilon] = votes.total() + 1  # what the caller says is taken wherever it fits
+    rank: dict[float | None, int] = {epsilon: -1, **{value: place for place, value in enumerate(EPSILONS)}}
     chosen = []
     for group in groups.values():
         usual = [fold for fold in group if fold.norm.epsilon in rank]

@@ -263,6 +263,7 @@ def fitting(
     arrays: Callable[[str], Values],
     is_exact: Callable[[Norm, Vectors], bool],
     tolerance: float,
+    epsilon: float | None = None,
 ) -> list[Norm]:
     """Return the norms that were folded: their scales are the factors, and what they give is the weight to the bit.
 
@@ -271,6 +272,7 @@ def fitting(
         norms: candidates of as many channels, or scales.
         is_exact: whether the fold of a norm gives the weight.
         tolerance: how far a scale may be from its factor before it is not computed in full.
+        epsilon: to try before the usual ones.
     """
     found = []
     for norm in norms:
@@ -278,8 +280,11 @@ def fitting(
             continue
         for candidate in _variants(norm, arrays):
             vectors = candidate.vectors(arrays)
-            for epsilon in epsilons(candidate, vectors, factors):
-                tried = replace(candidate, epsilon=epsilon)
+            values = epsilons(candidate, vectors, factors)
+            if epsilon is not None and candidate.variance is not None:
+                values = (epsilon, *(value for value in values if value != epsilon))
+            for value in values:
+                tried = replace(candidate, epsilon=value)
                 if _is_near(scale_of(tried, vectors), factors, tolerance) and is_exact(tried, vectors):
                     found.append(tried)
                     if candidate.variance is None:

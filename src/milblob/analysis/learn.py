@@ -40,6 +40,7 @@ def learn(
     given: Mapping[str, LazyTensor],
     weights: Mapping[str, Tensor],
     looked_at: Callable[[str, LazyTensor], None] = lambda *_: None,
+    epsilon: float | None = None,
 ) -> Lineage:
     """Learn how the weights of a model follow from the arrays of a checkpoint.
 
@@ -47,8 +48,9 @@ def learn(
         given: the arrays of the checkpoint by name.
         weights: the constants of the model, compressed weights in their dense form.
         looked_at: called with each array, once it was compared with all weights.
+        epsilon: of batch norms, to try before the usual ones.
     """
-    learner = _Learner(given, weights)
+    learner = _Learner(given, weights, epsilon)
     learner.learn(looked_at)
     return learner.lineage()
 
@@ -56,14 +58,16 @@ def learn(
 class _Learner:
     """The state of one `learn`."""
 
-    def __init__(self, given: Mapping[str, LazyTensor], weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, given: Mapping[str, LazyTensor], weights: Mapping[str, Tensor], epsilon: float | None) -> None:
+        self._epsilon = epsilon
         self.given = {name: t for name, t in given.items() if t.mil_dtype not in (DType.STRING, DType.BOOL) and t.size}
         self.all_given = given
         self.weights = {name: t for name, t in weights.items() if _is_candidate(t)}
         self.members = by_blob(self.weights)
+        self.first_of = {name: first for first, members in self.members.items() for name in members}
         self.readers = Readers(self.weights)
         self.siblings = Siblings({name: tensor.shape for name, tensor in self.given.items()})
-        self._folds = FoldFinder(self.given, self.weights, self.siblings, self.may)
+        self._folds = FoldFinder(self.given, self.weights, self.siblings, self.may, epsilon)
         self.claims: dict[str, dict[Derivation | None, set[str]]] = defaultdict(dict)
         self.certain: dict[str, Derivation] = {}
         self.sqnr: dict[str, float] = {}  # of compressed weights
@@ -122,7 +126,7 @@ class _Learner:
         for names in groups.values():
             given = list(dict.fromkeys(given for given, _ in self.equal[names[0]]))
             owner = self._owners(given, names)
-            blobs = {first for first, members in self.members.items() if set(members) & set(names)}
+            blobs = {self.first_of[name] for name in names}
             left = [name for name in given if name not in owner.values()]
             for name in names:
                 mine = [owner[name]] if name in owner else []
@@ -136,9 +140,7 @@ class _Learner:
 
     def _owners(self, given: Iterable[str], names: Iterable[str]) -> dict[str, str]:
         """Return the array that the name of a weight says: weight -> array."""
-        names = list(names)
-        first_of = {name: first for first, members in self.members.items() for name in members}
-        return {new: old for old, new in agreeing(given, names, {name: first_of[name] for name in names})}
+        return {new: old for old, new in agreeing(given, names, self.first_of)}
 
     def _claim_equal(self, name: str, given: Iterable[str], is_named: bool) -> None:
         """Claim arrays with a weight's elements; several layouts too, unless the name says whose weight it is."""
@@ -212,7 +214,7 @@ class _Learner:
                 factors = self._folds.ratio(convolution, own)
                 if factors is not None:
                     found += self._folds.folds(convolution, own, factors, with_scales=not is_equal)
-        for fold in likeliest(found):
+        for fold in likeliest(found, self._epsilon):
             self._claim_fold(fold)
 
     def _claim_fold(self, fold: Fold) -> None:
@@ -242,7 +244,7 @@ class _Learner:
                     for own in self._folds.candidates(convolution)
                     for fold in self._folds.rendered(convolution, own, dense)
                 ]
-        for fold in likeliest(folds):
+        for fold in likeliest(folds, self._epsilon):
             self._claim_fold(fold)
             name = fold.convolution.weight
             sqnr = self._sqnr(name, np.asarray(self.weights[name].read()), fold.weight(self.weights[name].shape))

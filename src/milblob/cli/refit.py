@@ -31,6 +31,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_mapping(parser, "the array OLD of WEIGHTS is the weight NEW of the model; may be repeated")
     base = "what the model was converted from: tells how each weight came to be"
     parser.add_argument("--base", metavar="FILE", help=base)
+    epsilon = "with --base, an epsilon of batch norms to try before the usual ones"
+    parser.add_argument("--epsilon", metavar="E", type=float, help=epsilon)
     leave = "with --base, a weight that may stay as it is, although nothing is known about it; may be repeated"
     parser.add_argument("--leave", metavar="GLOB", action="append", default=[], help=leave)
     parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
@@ -57,6 +59,7 @@ def run(arguments: Namespace) -> int:
             arguments.weights,
             base=arguments.base,
             leave=arguments.leave or None,
+            epsilon=arguments.epsilon,
             mapping=names.mapping(arguments),
             cast=arguments.cast,
             overflow=arguments.overflow,

@@ -52,6 +52,7 @@ def rebase(
     is_selected: Callable[[str], bool],
     is_left: Callable[[str], bool],
     unshare: bool = False,
+    epsilon: float | None = None,
 ) -> Rebased:
     """Learn from a base checkpoint how each weight of a model came to be, and do the same with another checkpoint.
 
@@ -62,6 +63,7 @@ def rebase(
         is_selected: of the name of a weight: whether it is to change.
         is_left: of the name of a weight: whether it may stay as it is, although nothing is known about it.
         unshare: whether readers of one weight may get different values from now on.
+        epsilon: of batch norms, to try before the usual ones.
 
     Raises:
         ValueError: the checkpoints do not have the same arrays; a weight that does not follow from the base; an array
@@ -74,7 +76,7 @@ def rebase(
     _require_alike(*sides)
     old, tuned = sides
     with Model(path, constants=True) as model:
-        lineage = learn(old, dict(model))
+        lineage = learn(old, dict(model), epsilon=epsilon)
         weights = {name: model[name] for name in lineage.origins}
         problems = _unknown(lineage, is_selected, is_left) + _lost(lineage, old, tuned)
         result = _Writing(old, tuned, unshare)

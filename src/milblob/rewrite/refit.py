@@ -4,6 +4,7 @@ import contextlib
 import os
 import typing
 from collections.abc import Iterator, Mapping
+from numbers import Real
 from typing import Any
 
 from .. import _codec
@@ -30,6 +31,7 @@ def refit(
     *,
     base: Any = None,
     leave: Select = None,
+    epsilon: float | None = None,
     mapping: Mapping[str, Names] | None = None,
     cast: bool = False,
     overflow: str = "error",
@@ -52,6 +54,7 @@ def refit(
         base: as `weights`: the checkpoint that the model was converted from. How each weight follows from it is found
             out, checked against the present values, and done with `weights`, casts included (docs/fine-tuning.md).
         leave: with `base`: weights of the model that may stay as they are although nothing is known about them.
+        epsilon: with `base`: of batch norms, where it is not one of the usual ones and milblob cannot tell.
         mapping: name in `weights` -> name in the model, where they differ; None leaves one out. A list of names gives
             several weights the same values. "WEIGHT@OPERATION" stands for the weight where that operation reads it
             (its first output, or OPERATION.PARAMETER). Several arrays for one weight must be equal, unless `unshare`.
@@ -79,6 +82,7 @@ def refit(
     source = os.fsdecode(os.fspath(path))
     require_flags(cast=cast, unshare=unshare, force=force, dry_run=dry_run)
     require_calls(progress=progress)
+    require("epsilon", 0.0 if epsilon is None else epsilon, Real, "a number")
     require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
     how = How(mapping or {}, cast, overflow, selector(select), progress, unshare)
     target = source if output is None else os.fsdecode(os.fspath(output))
@@ -89,14 +93,15 @@ def refit(
 
             is_left = selector(leave) if leave is not None else lambda _: False
             old = _arrays(base, stack, max_nbytes)
-            found = rebase(source, given, old, how.mapping, how.is_selected, is_left, unshare)
+            found = rebase(source, given, old, how.mapping, how.is_selected, is_left, unshare, epsilon=epsilon)
             report = refit(
                 source, found.arrays, mapping=found.mapping, cast=True, overflow=overflow, unshare=unshare,
                 select=select, output=output, force=force, dry_run=dry_run, progress=progress,
             )  # fmt: skip
             return report._replace(unused=found.unused, constant=found.constant, left=found.left)
-        if leave is not None:
-            raise ValueError("leave: expected a base too, got none")
+        for name, value in (("leave", leave), ("epsilon", epsilon)):
+            if value is not None:
+                raise ValueError(f"{name}: expected a base too, got none")
         if is_archive(source):
             _refuse_for_archives(unshare=unshare)
             report = kind().refit(
