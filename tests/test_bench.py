@@ -120,7 +120,7 @@ def bench_kills(row):
 @pytest.fixture(scope="module")
 def bench():
     """The modules of bench/ that need nothing but the standard library."""
-    names = "results", "table", "plot", "report"
+    names = "results", "table", "plot", "report", "against"
     before = {name: sys.modules.pop(name, None) for name in names}
     sys.path.insert(0, str(BENCH))
     try:
@@ -179,6 +179,90 @@ def test_a_failing_rival_is_absent_and_the_others_go_on(tiny):
     assert "bench_tiny: tiny: wrong: failed: AssertionError" in printed
     assert re.search(r"target <= 1/2 of slow \(is 1/[\d,.]+\): met", printed)
     assert data["header"]["milblob"]["tier"] in data["header"]["milblob"]["tiers"]
+
+
+@pytest.fixture
+def trees(tmp_path):
+    """Two trees with the milblob of this run and benchmarks of their own, which a test may change."""
+    if os.name == "nt":
+        pytest.skip("the benchmarks run on POSIX systems")
+    for name in ("then", "now"):
+        folder = tmp_path / name / "bench"
+        folder.mkdir(parents=True)
+        (tmp_path / name / "src").symlink_to(Path(milblob.__file__).parents[1])
+        for file in (*HARNESS, "against.py"):
+            shutil.copy(BENCH / file, folder)
+        (folder / "bench_tiny.py").write_text(TINY)
+    return tmp_path / "then", tmp_path / "now"
+
+
+def against(trees, *jobs):
+    """Return (exit code, what was printed, the rows of the JSON)."""
+    out = trees[1] / "against.json"
+    arguments = [trees[1] / "bench" / "against.py", trees[0], *jobs, "--json", out, "--seconds", "0.01"]
+    done = run_python(*arguments, MILBLOB_BENCH_SCALE="0.01")
+    return done.returncode, done.stdout, json.loads(out.read_text()) if out.exists() else done.stderr
+
+
+def test_two_trees_side_by_side(trees):
+    code, printed, rows = against(trees)
+    names = [(row["job"], row["row"]) for row in rows]
+    assert names == [
+        ("tiny", "milblob"),
+        ("nap", "1x"),
+        ("nap", "10x"),
+        ("nap", "100x"),
+        ("memory", "64 MiB, 32 of them kept"),
+    ]
+    for row in rows:
+        then, now = row["seconds"]
+        assert len(then) == len(now) >= 5 and min(then) > 0 and len(row["cpu"][1]) == len(now)
+    for index in (0, 1):
+        assert min(rows[3]["seconds"][index]) >= 0.02  # what a row takes, not what the harness does
+    assert ", 0 absent" in printed and code == int("SLOWER" in printed)
+
+
+def test_two_trees_with_rows_of_their_own(trees):
+    """A row that is in one tree only is not compared; one that gives a wrong result is named, and the others go on."""
+    then, now = (tree / "bench" / "bench_tiny.py" for tree in trees)
+    then.write_text(TINY.replace("def bench_memory", "def bench_of_old"))
+    now.write_text(TINY.replace("len(got) == 1000", "len(got) == 1001").replace('f"{factor}x"', 'f"milblob {factor}x"'))
+    (trees[1] / "bench" / "bench_new.py").write_text(TINY)
+    code, printed, rows = against(trees)
+    assert code == 1 and rows == [] and "bench_new: not in" in printed
+    assert re.search(r"absent: bench_tiny.py::bench_milblob\[turn0\]: row tiny milblob -> absent .*assert", printed), (
+        printed
+    )
+    assert printed.count("row nap") == 2 * 3 and "bench_memory" not in printed and ", 4 absent" in printed
+
+
+def test_two_trees_of_which_one_dies(trees):
+    (trees[1] / "bench" / "bench_tiny.py").write_text(
+        TINY.replace("is_thousand(got):\n", "is_thousand(got):\n    os._exit(9)\n")
+    )
+    code, printed, _ = against(trees)
+    assert code == 1 and "a process has ended" in printed and "0 rows, 0 slower by more than 5%, 1 absent" in printed
+
+
+def test_against_something_that_is_no_milblob(trees):
+    code, printed, error = against((trees[0] / "none", trees[1]))
+    assert code == 1 and "expected a commit, or a directory" in error
+    shutil.rmtree(trees[0] / "bench")
+    (trees[0] / "src").unlink()
+    code, printed, rows = against(trees)
+    assert "not in" in printed and rows == []
+
+
+def test_slower_is_slower_by_the_clock_and_in_cpu_time(bench):
+    times = bench["against"].Times("job", "row")
+    for seconds, cpu, is_slower in (
+        ([1, 1.04], [1, 1.2], False),
+        ([1, 1.2], [1, 1.04], False),
+        ([1, 1.06], [1, 1.06], True),
+    ):
+        times.seconds, times.cpu = ([seconds[0], 9], [seconds[1], 9]), ([cpu[0], 9], [cpu[1], 9])
+        assert times.is_slower is is_slower
+        assert ("SLOWER" in str(times)) is is_slower
 
 
 def test_rows_take_turns(tiny):

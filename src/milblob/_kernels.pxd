@@ -248,6 +248,9 @@ cdef extern from "milblob/system/exchange.h" nogil:
 cdef extern from "milblob/system/beneath.h" nogil:
     int mb_open_beneath(int fd, const char *name, int flags)
 
+cdef extern from "milblob/system/above.h" nogil:
+    int64_t mb_look_above(const char *path, const char *name)
+
 cdef extern from "milblob/program/tables.h" nogil:
     uint32_t MB_NONE
     uint64_t MB_UNKNOWN

@@ -13,7 +13,7 @@ from cases import DENSE_CASES, dense_rows
 from constexpr_bytes import code, constexpr, value
 from dtype_values import assert_same
 from hostile_bytes import Sparse, blob_value, field, model, operation, program, write_package
-from milblob.rewrite import tasks as plan
+from milblob.rewrite import execute
 from paths import DATA
 from repacking import FILE, WEIGHTS, findings, measured_repack, record_values, references, tree, value_type
 
@@ -242,7 +242,7 @@ def test_what_is_refused(tmp_path):
 
 def test_large_weights_in_pieces(tmp_path, monkeypatch):
     """Pieces of any size: packed elements, vectors of a palette, a mask."""
-    monkeypatch.setattr(plan, "TASK_NBYTES", 64)
+    monkeypatch.setattr(execute, "TASK_NBYTES", 64)
     for case in ("matrix_palettes", "matrix_chains", "sparse_palette"):
         source = DATA / case / "model.mlpackage"
         dense_copy(source, tmp_path / f"{case}.mlpackage")

@@ -300,7 +300,8 @@ def test_command(cli, tmp_path, package):
     status, out, err = cli("refit", package, tmp_path / "w.npz", "--json", "-v")
     document = json.loads(out)
     assert status == 0 and number_of(package) == 1
-    assert list(document) == ["source", "output", "done", "nbytes", "tensors", "unused"] and document["done"] is True
+    keys = ["source", "output", "done", "nbytes", "tensors", "unused", "constant", "left"]
+    assert list(document) == keys and document["done"] is True
     assert [row["name"] for row in document["tensors"]] == ["floats", "bytes", "ints"]
     assert document["tensors"][0] == {
         "name": "floats", "given": "floats", "dtype": "float32", "shape": [3, 100], "nbytes": 1200,

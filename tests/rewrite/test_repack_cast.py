@@ -300,7 +300,7 @@ def test_file_that_breaks_while_it_is_cast(tmp_path, monkeypatch):
     def fail(*_, **__):
         raise milblob.FormatError("size: expected 160 bytes as when it was opened, got 7")
 
-    monkeypatch.setattr(milblob.rewrite.tasks, "convert_into", fail)
+    monkeypatch.setattr(milblob.rewrite.execute, "convert_into", fail)
     with pytest.raises(milblob.FormatError, match="^size: expected"):
         milblob.repack(tmp_path / "w.bin", tmp_path / "out.bin", cast="float16")
     assert not (tmp_path / "out.bin").exists()

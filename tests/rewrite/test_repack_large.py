@@ -136,7 +136,7 @@ def test_dense_package_in_parts(folder):
 
 def test_holes_that_are_none(tmp_path, monkeypatch):
     """Where the file system is wrong about a hole, its bytes are copied all the same."""
-    from milblob.rewrite import tasks as plan
+    from milblob.rewrite import copying
     from milblob.storage.mapped import MappedFile
 
     path = tmp_path / "file"
@@ -145,23 +145,23 @@ def test_holes_that_are_none(tmp_path, monkeypatch):
     monkeypatch.setattr(
         os, "lseek", lambda fd, at, how: {os.SEEK_HOLE: at, os.SEEK_DATA: min(at + 7000, len(data))}[how]
     )
-    assert list(plan.data_ranges(MappedFile(path), 0, len(data))) == [(0, 7000), (7000, 7000), (28000, 2001)]
-    assert list(plan.data_ranges(MappedFile(path), 20000, 5000)) == []
-    monkeypatch.setattr(plan, "SETTLED_S", -1e9)
-    assert list(plan.data_ranges(MappedFile(path), 0, len(data))) == []
+    assert list(copying.data_ranges(MappedFile(path), 0, len(data))) == [(0, 7000), (7000, 7000), (28000, 2001)]
+    assert list(copying.data_ranges(MappedFile(path), 20000, 5000)) == []
+    monkeypatch.setattr(copying, "SETTLED_S", -1e9)
+    assert list(copying.data_ranges(MappedFile(path), 0, len(data))) == []
 
     def fail(*_):
         raise OSError(22, "invalid argument")
 
     monkeypatch.setattr(os, "lseek", lambda fd, at, how: at)  # neither data nor a hole: somebody is writing
-    assert list(plan.data_ranges(MappedFile(path), 100, 9000)) == [(100, 9000)]
+    assert list(copying.data_ranges(MappedFile(path), 100, 9000)) == [(100, 9000)]
     monkeypatch.setattr(os, "lseek", fail)
-    assert list(plan.data_ranges(MappedFile(path), 100, 9000)) == [(100, 9000)]
+    assert list(copying.data_ranges(MappedFile(path), 100, 9000)) == [(100, 9000)]
     monkeypatch.undo()
     with path.open("wb") as file:
         file.truncate(1 << 20)
         file.seek(300_000)
         file.write(b"z")
-    ranges = list(plan.data_ranges(MappedFile(path), 5, (1 << 20) - 5))
+    ranges = list(copying.data_ranges(MappedFile(path), 5, (1 << 20) - 5))
     assert any(at <= 300_000 < at + size for at, size in ranges) and sum(size for _, size in ranges) <= (1 << 20) - 5
-    assert list(plan.data_ranges(MappedFile(bytes(100)), 10, 20)) == [(10, 20)]
+    assert list(copying.data_ranges(MappedFile(bytes(100)), 10, 20)) == [(10, 20)]

@@ -18,7 +18,7 @@ import milblob
 from children import run_child
 from faults import temporaries
 from milblob import repack
-from milblob.rewrite import destination
+from milblob.rewrite import copying, execute
 from milblob.rewrite import tasks as plan
 from milblob.storage.output import NewDirectory, lock
 from repacking import (
@@ -444,7 +444,7 @@ def test_what_an_interrupted_writer_has_left(tmp_path, source):
     with pytest.raises(milblob.FormatError):
         milblob.repack(source, tmp_path / "other.mlpackage")
     with pytest.raises(milblob.FormatError, match="expected no change while it is read, got a journal"):
-        list(destination.walk(str(source)))
+        list(copying.walk(str(source)))
 
 
 def test_names_that_are_like_those_of_an_interrupted_writer_are_copied(tmp_path, source):
@@ -535,7 +535,7 @@ def test_progress_that_fails(tmp_path, source, small_tasks, error, at):
 
 def test_nothing_is_written_after_a_failure(tmp_path, source, small_tasks, monkeypatch):
     """Workers that are in the middle of something are waited for before the temporary directory goes."""
-    running, most, real = [0], [0], plan.run_task
+    running, most, real = [0], [0], execute.run_task
 
     def slow(task):
         running[0] += 1
@@ -549,7 +549,7 @@ def test_nothing_is_written_after_a_failure(tmp_path, source, small_tasks, monke
         if most[0]:
             raise RuntimeError("stop")
 
-    monkeypatch.setattr(plan, "run_task", slow)
+    monkeypatch.setattr(execute, "run_task", slow)
     with concurrent.futures.ThreadPoolExecutor(4) as pool, pytest.raises(RuntimeError):
         milblob.repack(source, tmp_path / "out.mlpackage", **OPTIONS, executor=pool, progress=progress)
     assert running == [0] and most[0] >= 1 and os.listdir(tmp_path) == ["s"]
@@ -571,9 +571,12 @@ def test_error_while_the_result_is_put_together(tmp_path, source, monkeypatch):
     def fail(*_):
         raise OSError(5, "input/output error")
 
-    for name in ("set_mode", "splice", "copy_entry", "make_tasks"):
+    writing = sys.modules[repack.__module__]
+    for module, name in (
+        (writing, "set_mode"), (writing, "splice"), (writing, "copy_entry"), (execute, "make_tasks"),
+    ):  # fmt: skip
         with monkeypatch.context() as patch:
-            patch.setattr(sys.modules[repack.__module__], name, fail)
+            patch.setattr(module, name, fail)
             for target in (tmp_path / "out.mlpackage", source):
                 with pytest.raises(OSError, match="input/output error"):
                     milblob.repack(source, target, merge=True)

@@ -14,7 +14,7 @@ import pytest
 
 import milblob
 from milblob.formats.read import open_arrays
-from milblob.rewrite.destination import copy_tree
+from milblob.rewrite.copying import copy_tree
 from milblob.storage import beneath
 from milblob.storage.beneath import Location
 from opening import WAYS, open_by

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import itertools
 import os
 import pathlib
 import shutil
@@ -182,6 +183,11 @@ def test_after_a_commit_that_failed(faults, tmp_path, second, mode, code, linked
     assert numbers == ({1} if mode == "fail" else {0, 1})  # what failed once is written by `close`
 
 
+def nowhere(*_):
+    """What `look_above` answers where the system has no lstat."""
+    return -errno.ENOSYS
+
+
 class Failing:
     """Python's questions to the file system, and its removals: the nth below a directory fails, or all from it on."""
 
@@ -195,6 +201,7 @@ class Failing:
         with self._monkeypatch.context() as patch:
             for name in ("stat", "lstat", "readlink", "access", "scandir", "listdir", "unlink", "replace"):
                 patch.setattr(os, name, functools.partial(self._meet, getattr(os, name)))
+            patch.setattr(pending._codec, "look_above", nowhere)  # which asks in C; test_faults.py makes that fail
             yield
 
     def _meet(self, real, path=".", *args, **kwargs):
@@ -740,6 +747,68 @@ def test_journal_above_of_one_s_own(trees):
         with pytest.raises(milblob.FormatError, match="journal: expected a header") as caught:
             milblob.open(path)
         assert caught.value.file == os.path.realpath(root.parent / pending.JOURNAL)
+
+
+def ask(path):
+    """Which journal a path has."""
+    return pending.pending(path)
+
+
+def test_a_journal_is_found_in_c_as_in_python(faults, tmp_path, monkeypatch):
+    """Beside a file, in a directory, and above either, of every kind and at every level."""
+    folder = tmp_path / "a" / "b.mlpackage" / "c"
+    folder.mkdir(parents=True)
+    (folder / "file").write_bytes(b"")
+    asked = [
+        folder / "file",
+        folder,
+        folder.parent,
+        tmp_path / "a",
+        folder / "none",
+        folder / "file" / "x",
+        folder / "none" / "x",
+    ]
+    asked += [tmp_path, tmp_path.parent, pathlib.Path("/"), pathlib.Path("/none"), folder / ("x" * 300)]
+    places = [folder, folder.parent, tmp_path / "a", tmp_path]
+    journals = [None, *(place / pending.JOURNAL for place in places)]
+    journals += [
+        place.parent / f".{place.name}{pending.JOURNAL}"
+        for place in (folder / "file", folder, folder / "none", tmp_path / "a")
+    ]
+    found = []
+    for journal_path in journals:
+        for kind in ("file", "dangling link", "directory"):
+            if journal_path is not None:
+                {"file": pathlib.Path.touch, "directory": pathlib.Path.mkdir}.get(
+                    kind, lambda path: path.symlink_to("none")
+                )(journal_path)
+            for path in map(str, asked):
+                answers = []
+                for look in (None, nowhere):
+                    with monkeypatch.context() as patch:
+                        if look is not None:
+                            patch.setattr(pending._codec, "look_above", look)
+                        try:
+                            answers.append(pending.pending(path))
+                        except OSError as error:
+                            answers.append(error.errno)
+                assert answers[0] == answers[1], (path, journal_path, kind)
+                found.append(answers[0])
+                if answers[0] and not isinstance(answers[0], int):
+                    assert answers[0].path == str(journal_path)
+            if journal_path is not None:
+                journal_path.rmdir() if kind == "directory" else journal_path.unlink()
+    assert sum(isinstance(answer, pending.Pending) for answer in found) > 20 and found.count(errno.ENAMETOOLONG) > 20
+    codes = set()
+    for code in ("EIO", "EACCES", "ENOMEM"):
+        for number in itertools.count(1):
+            outcome = faults.run(ask, [str(folder / "file")], root=tmp_path, kinds=("looks",), number=number, code=code)
+            if outcome.calls < number:
+                break
+            assert outcome.exit == "error" and f"[Errno {getattr(errno, code)}]" in outcome.error, outcome
+            codes.add((code, outcome.what))
+    assert len({what for _, what in codes if "stat" in what}) >= 1 and len(codes) >= 6
+    assert number > 6  # the file, what is beside it, and four directories
 
 
 # ------------------------------------------------------------------------------------------------------------------- paths

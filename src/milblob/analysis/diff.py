@@ -20,7 +20,8 @@ from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..threads import ordered
 from .diff_program import Change, Key, compare_metadata, compare_programs, key_of
-from .pairing import Pairs, Side, of_function, pair
+from .pairing import Pairs, of_function, pair
+from .sides import Side
 
 _DIFFERENT = ("different", "dtype", "shape", "only_a", "only_b")
 _MAX_LINES = 40

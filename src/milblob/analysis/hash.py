@@ -16,7 +16,7 @@ from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..program.scan import Program
-from .pairing import Side, is_arrays
+from .sides import Side, is_arrays
 
 
 class ContentHash(NamedTuple):

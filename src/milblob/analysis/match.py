@@ -1,33 +1,31 @@
 """milblob.match: find which training tensor became which weight of a model."""
 
 import contextlib
-import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
-from math import prod
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from .. import _codec
 from ..arguments import require, require_calls
 from ..dtypes import DType
 from ..model.editable import blob_users
-from ..model.elements import PIECE_COUNT, Elements, have_equal_bits, starts
+from ..model.elements import Elements, have_equal_bits
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..progress import Counter, Progress
 from ..selection import Select, selector
-from ..values.cast import cast_array, is_castable
 from .agreeing import agreeing
 from .diff import measure
 from .diff_program import WEIGHT_COUNT
-from .layouts import Layout, layouts
+from .layouts import Layout
 from .matches import Match, Matching, Tie
-from .pairing import Side, is_arrays
+from .same_elements import Edge, Moved, affordable_layouts, same_elements
+from .sharing import by_blob
+from .sides import Side, is_arrays
 
 MIN_CORRELATION = 0.7
 _MIN_COUNT = 16  # of elements; smaller tensors look alike by accident
@@ -35,7 +33,6 @@ _SAMPLE_COUNT = 1024
 _SLACK = 0.12  # how far a sample's correlation may be below that of the whole
 _TIE = 0.002  # correlations closer than this cannot tell candidates apart
 _MAX_CONFIRMED = 4  # candidates per weight that are compared in full
-_MAX_VERIFIED = 4096  # pairs with the same elements whose order is compared
 _MAX_RIVALS = 32  # equally similar weights among which names decide
 _MAX_LACKING = 100  # names listed in `Match.without`
 _PRODUCTS_COUNT = 1 << 22  # correlations of samples in memory at a time
@@ -107,27 +104,6 @@ def _target(model: Any, stack: contextlib.ExitStack, max_nbytes: int | None) -> 
     return Side(dict(whole), whole, whole.path or "model in memory")
 
 
-def _by_blob(tensors: Mapping[str, LazyTensor]) -> dict[str, list[str]]:
-    """Put weights together that are stored as the same records, such as those of two functions, by the first's name."""
-    found: dict[Any, list[str]] = {}
-    real: dict[str | None, str | None] = {}
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            found[name] = [name]
-            continue
-        stored = list(tensor.parts.values()) if tensor.chain is not None else [tensor]
-        places = []
-        for part in stored:
-            if part.is_blob:
-                path = part.file
-                if path not in real:
-                    real[path] = path if path is None else os.path.realpath(path)
-                places.append((real[path], part.offset))
-        kind = (tensor.op, tensor.mil_dtype, tensor.shape, tuple(places))
-        found.setdefault(kind if len(places) == len(stored) > 0 else name, []).append(name)
-    return {names[0]: names for names in found.values()}
-
-
 def _with_what_lacks(model: Model, matches: list[Match]) -> list[Match]:
     """Note where `refit` would refuse a weight because it cannot write another weight that is the same blob."""
     writable = {match.name for match in matches if match.refit}
@@ -171,7 +147,7 @@ class _Work:
         progress: Progress | None,
     ) -> None:
         self.given, self.weights = given, weights
-        self.members = _by_blob(weights)  # per blob; its first weight represents all of them
+        self.members = by_blob(weights)  # per blob; its first weight represents all of them
         self.first_of = {name: first for first, members in self.members.items() for name in members}
         self.names = {name: weights[name] for name in self.members}
         self.found: dict[str, list[Match]] = defaultdict(list)
@@ -180,7 +156,6 @@ class _Work:
         self.taken: set[str] = set()  # of the model's
         self.equal: set[str] = set()  # of those given: equal to one that was found
         self._counter = Counter(progress, given.values())
-        self._seed = int.from_bytes(os.urandom(8), "little")  # nobody can make tensors look equal
         count = sum(tensor.size for tensors in (given, weights) for tensor in tensors.values())
         self._work_left = _MIN_WORK + _WORK_PER_ELEMENT * count
 
@@ -188,12 +163,6 @@ class _Work:
         """Whether enough of the work budget is left; if so, spend it."""
         self._work_left -= work
         return self._work_left >= 0
-
-    def _layouts(self, old: tuple[int, ...], new: tuple[int, ...]) -> list[Layout]:
-        """Return the layouts to try for a pair of shapes."""
-        found = layouts(old, new) if self._may(50_000) else []
-        self._may(20_000 * len(found))
-        return found
 
     def _add(self, given: str, name: str, how: str, layout: Layout, correlation: float = 1.0) -> None:
         ours, theirs = self.given[given], self.weights[name]
@@ -223,68 +192,15 @@ class _Work:
 
     def match_exactly(self) -> None:
         """Match tensors with the same elements after a cast, in any order."""
-        kinds: dict[int, set[DType]] = defaultdict(set)
-        groups: dict[Any, tuple[dict[Any, _Class], dict[Any, _Class]]] = {}
-        ours = {tensor.size for tensor in self.given.values()}
-        for name, tensor in self.names.items():
-            if tensor.size in ours:
-                kinds[tensor.size].add(tensor.mil_dtype)
-                self._classify(groups, 1, name, tensor, tensor.mil_dtype)
-        for name, given in self.given.items():
-            for dtype in kinds.get(given.size, ()):
-                if is_castable(given.mil_dtype, dtype):
-                    self._classify(groups, 0, name, given, dtype)
-            self._counter.add_tensor(name, given)
-        edges = [
-            edge
-            for (_, dtype, _), (a, b) in groups.items()
-            if a and b
-            for edge in self._edges(a.values(), b.values(), dtype)
-        ]
-        self._settle(edges)
+        self._settle(same_elements(self.given, self.names, self._may, self._counter.add_tensor))
 
-    def _classify(self, groups: dict[Any, Any], side: int, name: str, tensor: LazyTensor, dtype: DType) -> None:
-        """Add a tensor to the group with the same elements, and there to the class with the same order and shape."""
-        nbytes = dtype.numpy.itemsize
-        unordered, ordered = 0, []
-        try:
-            for piece in _pieces(Elements(tensor), dtype):
-                data = piece.view(np.uint8)
-                unordered += _codec.hash_elements(data, nbytes)
-                ordered.append(_codec.hash_bytes(_codec.Buffer(data), 0, data.nbytes, self._seed))
-        except OverflowError:  # an integer is out of range
-            return
-        classes = groups.setdefault((tensor.size, dtype, unordered % (1 << 64)), ({}, {}))[side]
-        key = (tensor.shape, tuple(ordered))
-        classes.setdefault(key, _Class(key, tensor.shape, tensor.mil_dtype, [])).members.append(name)
-
-    def _edges(self, ours: Iterable["_Class"], theirs: Iterable["_Class"], dtype: DType) -> Iterator["_Edge"]:
-        """Yield classes with the same elements that match in some layout."""
-        verified = 0
-        for new in theirs:
-            for old in ours:
-                verified += 1
-                if verified > _MAX_VERIFIED:
-                    return
-                if old.key == new.key:  # the hashes agree: compare the elements
-                    order = self._layouts(old.shape, new.shape)[:1]
-                else:
-                    order = self._layouts(old.shape, new.shape)
-                a, b = self.given[old.members[0]], self.names[new.members[0]]
-                for cost, layout in enumerate(order):
-                    if not self._may(200_000 + 4 * a.size):
-                        return
-                    if _are_equal(a, b, layout, dtype):
-                        yield _Edge(cost, old, new, layout)
-                        break
-
-    def _settle(self, edges: list["_Edge"]) -> None:
+    def _settle(self, edges: list["Edge"]) -> None:
         """Choose the simplest layout of each weight; then let names decide between equal ones, or leave them tied."""
-        best: dict[int, _Edge] = {}
+        best: dict[int, Edge] = {}
         for edge in edges:
             if id(edge.new) not in best or edge.rank < best[id(edge.new)].rank:
                 best[id(edge.new)] = edge
-        by_given: dict[frozenset[str], list[_Edge]] = defaultdict(list)
+        by_given: dict[frozenset[str], list[Edge]] = defaultdict(list)
         members = {id(edge.old): frozenset(edge.old.members) for edge in best.values()}
         for edge in best.values():
             by_given[members[id(edge.old)]].append(edge)
@@ -348,7 +264,7 @@ class _Work:
             sketches = self._sketches([self.names[name] for name in new], positions)
             for old_shape, old in ours.items():
                 tensors = [self.given[name] for name in old]
-                for layout in self._layouts(old_shape, new_shape):
+                for layout in affordable_layouts(old_shape, new_shape, self._may):
                     if not self._may(len(new) * len(old) * len(positions) // 8):
                         break
                     samples = self._sketches(tensors, layout.sources(old_shape, positions))
@@ -404,7 +320,7 @@ class _Work:
             for given, (_, layout) in ranked[: self._candidate_count(name)]:
                 if not self._may(300_000 + 10 * self.names[name].size):
                     break
-                figures = measure(_Moved(self.given[given], layout), Elements(self.names[name]))
+                figures = measure(Moved(self.given[given], layout), Elements(self.names[name]))
                 correlation = figures.correlation
                 if correlation is not None and correlation >= threshold and (figures.relative or 0) < 1:
                     confirmed.append((correlation, name, given, layout))
@@ -465,69 +381,7 @@ _Row = tuple[float, str, str, Layout]  # correlation, first weight of a blob, gi
 _Candidates = dict[str, tuple[float, Layout]]  # given -> correlation of a sample, layout
 
 
-class _Class(NamedTuple):
-    """Tensors with the same elements, order and shape, whose hashes are `key`."""
-
-    key: Any
-    shape: tuple[int, ...]
-    dtype: DType
-    members: list[str]
-
-
-class _Edge(NamedTuple):
-    """Training tensors, and the weights that they equal in a layout."""
-
-    cost: int
-    old: _Class
-    new: _Class
-    layout: Layout
-
-    @property
-    def rank(self) -> tuple[bool, int, bool]:
-        """Sort key, simplest first: identity layout, then the order of layouts, then without a cast."""
-        return not self.layout.is_identity, self.cost, self.old.dtype is not self.new.dtype
-
-
 # --------------------------------------------------------------------------------------------------------------- values
-
-
-class _Moved(Elements):
-    """The elements of a tensor in another layout."""
-
-    def __init__(self, tensor: LazyTensor, layout: Layout) -> None:
-        if layout.axes is None:
-            super().__init__(tensor)
-            return
-        view = layout.view(np.ascontiguousarray(tensor.read()).reshape(tensor.shape))
-        self.dtype, self.shape, self.count = tensor.mil_dtype, view.shape, prod(tensor.shape)
-        self._dense = self._packed = self._flat = None
-        self._view = view
-
-    def read(self, begin: int, count: int) -> np.ndarray[Any, Any]:
-        """See Elements."""
-        view = getattr(self, "_view", None)
-        if view is None:
-            return super().read(begin, count)
-        return np.ascontiguousarray(view.flat[begin : begin + count])
-
-
-def _pieces(elements: Elements, dtype: DType) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the elements, cast to a dtype; numbers that are too large become infinite.
-
-    Raises:
-        OverflowError: an integer that is out of range.
-    """
-    for begin in starts(elements.count):
-        values = elements.read(begin, min(PIECE_COUNT, elements.count - begin))
-        if elements.dtype is not dtype:
-            values = cast_array(values, dtype, overflow="inf")[0]
-        yield values
-
-
-def _are_equal(given: LazyTensor, weight: LazyTensor, layout: Layout, dtype: DType) -> bool:
-    """Whether a training tensor in a layout, cast, is a weight to the bit."""
-    pairs = zip(_pieces(_Moved(given, layout), dtype), _pieces(Elements(weight), dtype), strict=True)
-    return all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in pairs)
 
 
 def _is_decoded(tensor: LazyTensor) -> bool:

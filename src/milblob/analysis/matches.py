@@ -50,8 +50,8 @@ class Match(NamedTuple):
     @property
     def refit(self) -> str:
         """How `refit` can write it: "as it is", "with a cast" (cast=True), or "" if it cannot."""
-        if self.compression or not self.layout.is_identity or self.without:
-            return ""
+        if self.how == "similar" or self.compression or not self.layout.is_identity or self.without:
+            return ""  # what is only similar was made by a computation that is not known, such as a folded batch norm
         return "as it is" if self.given_dtype is self.dtype else "with a cast"
 
     def apply(self, array: Any) -> np.ndarray[Any, Any]:

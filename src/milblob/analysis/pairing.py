@@ -1,71 +1,32 @@
-"""The two sides of a comparison, and the pairing of their tensors."""
+"""Which tensor of A is which of B: a list of rules, each for what those before it left."""
 
-import contextlib
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from ..arguments import Names, names_in, require
-from ..dtypes import dtype_of
-from ..formats.read import is_array_file, open_arrays
-from ..formats.weights import with_notes
+from ..arguments import Names, names_in
 from ..model.lazy import LazyTensor
-from ..model.model import Model
-from ..model.stored import StoredArray
 from ..model.tensor import Tensor
+from .sides import Side
+
+Pair = tuple[str, str]
+"""A tensor of A and a tensor of B, by name."""
+
+Pairs = list[tuple[str | None, str | None]]
+"""The same with None where one side lacks it."""
 
 
-def is_arrays(source: Any) -> bool:
-    """Whether what a caller gave is arrays, in a file or in memory, and no model."""
-    if isinstance(source, str | os.PathLike):
-        return is_array_file(os.fsdecode(source))
-    return isinstance(source, Mapping) and not isinstance(source, Model)
+def pair(a: Side, b: Side, mapping: Mapping[str, Names]) -> Pairs:
+    """Find the tensor of B for each of A. Constants that are weights on one side only are added to the other side.
 
-
-class Side(NamedTuple):
-    """One side of a comparison.
-
-    Attributes:
-        tensors: by name, those to compare. `pair` adds constants that are weights only on the other side.
-        model: the model that has them; None for arrays.
-        words: its name in messages.
+    Raises:
+        KeyError, ValueError: see `diff`.
     """
-
-    tensors: dict[str, LazyTensor]
-    model: Model | None
-    words: str
-
-    @classmethod
-    def open(cls, source: Any, stored: bool, stack: contextlib.ExitStack, max_nbytes: int | None = None) -> "Side":
-        """Open a caller's source; if it is opened here, it is closed with the stack."""
-        if isinstance(source, Model):
-            return cls(dict(source), source, source.path or "model in memory")
-        if isinstance(source, Mapping):
-            for name in source:
-                require("names of arrays", name, str, "str")
-            return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays")
-        if is_arrays(source):
-            arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes))
-            return cls({name: arrays[name] for name in arrays}, None, os.fsdecode(source))
-        model = stack.enter_context(Model(source, stored=stored, max_nbytes=max_nbytes))
-        return cls(dict(with_notes(model, model)), model, model.path or "model in memory")
-
-    @property
-    def has_program(self) -> bool:
-        """Whether it is a model, and not a weight file."""
-        return self.model is not None and self.model.kind not in ("blob", "listing")
-
-    def find(self, name: str) -> str | None:
-        """Return the only tensor name that a name, with or without its prefix, stands for."""
-        if name in self.tensors:
-            return name
-        if self.model is None or name not in self.model:
-            return None
-        found = self.model[name].name
-        return found if found in self.tensors else None
+    pairing = _Pairing(a, b)
+    pairing.follow(mapping)
+    for rule in _RULES:
+        pairing.add(rule(pairing))
+    return pairing.rows()
 
 
 class _Spare:
@@ -95,119 +56,136 @@ class _Spare:
         names = self._tails.get(name, ())
         return names[0] if len(names) == 1 else None
 
-    def take(self, name: str) -> str:
-        """Add a constant to the tensors that are compared."""
-        self._side.tensors[name] = self.tensors[name]
-        return name
 
+class _Pairing:
+    """The pairs that were found so far, and what is left.
 
-def _array(name: str, value: Any) -> LazyTensor:
-    if isinstance(value, LazyTensor):
-        return value
-    array = np.asarray(value)
-    return StoredArray(name, dtype_of(array, f"array {name!r}"), array.shape, lambda: array)
-
-
-Pairs = list[tuple[str | None, str | None]]
-
-
-def pair(a: Side, b: Side, mapping: Mapping[str, Names]) -> Pairs:
-    """Find the tensor of B for each of A.
-
-    Raises:
-        KeyError, ValueError: see `diff`.
+    Attributes:
+        sides: A and B.
+        spare: their small constants that are no weights there.
+        pairs: name in A -> names in B; empty for a tensor that the mapping leaves out.
+        taken: names in B that are in a pair.
     """
-    spare = _Spare(a), _Spare(b)
-    mapped, dropped = _mapped(a, b, spare, mapping)
-    found = {old: new[0] for old, new in mapped.items()}
-    taken = {name for new in mapped.values() for name in new}
 
-    def add(pairs: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, a: Side, b: Side) -> None:
+        self.sides = a, b
+        self.spare = _Spare(a), _Spare(b)
+        self.pairs: dict[str, list[str]] = {}
+        self.taken: set[str] = set()
+
+    def add(self, pairs: Iterable[Pair]) -> None:
+        """Add those of the pairs whose tensors are in none yet."""
         for old, new in pairs:
-            if old not in found and old not in dropped and new not in taken:
-                found[old] = new
-                taken.add(new)
+            if old not in self.pairs and new not in self.taken:
+                self._take(0, old)
+                self._take(1, new)
+                self.pairs[old] = [new]
+                self.taken.add(new)
 
-    def left() -> tuple[list[str], list[str]]:
-        ours = [name for name in a.tensors if name not in found and name not in dropped]
-        return ours, [name for name in b.tensors if name not in taken]
+    def _take(self, number: int, name: str) -> None:
+        """Make sure that a tensor is among those that are compared: it may be a spare one."""
+        tensors = self.sides[number].tensors
+        if name not in tensors:
+            tensors[name] = self.spare[number].tensors[name]
 
-    add((name, name) for name in a.tensors if name in b.tensors)
-    if all(left()):
-        ours, theirs = left()
-        add((name, other) for name in ours if (other := b.find(name)) is not None)
-        add((other, name) for name in theirs if (other := a.find(name)) is not None)
-    # Whether a small constant counts as a weight depends on where it is stored.
-    ours, theirs = left()
-    add((name, spare[1].take(other)) for name in ours if (other := spare[1].find(name)) is not None)
-    add((spare[0].take(other), name) for name in theirs if (other := spare[0].find(name)) is not None)
-    if a.model is not None and b.model is not None:
-        several = len(a.model.functions) > 1 or len(b.model.functions) > 1
-        ours, theirs = left()
-        if ours and theirs:
-            add(_same_readers(_named(a.tensors, ours), _named(b.tensors, theirs), several))
-        ours, theirs = left()
-        if ours:
-            unpaired = {name: tensor for name, tensor in spare[1].tensors.items() if name not in taken}
-            pairs = list(_same_readers(_named(a.tensors, ours), unpaired, several))
-            add((name, spare[1].take(other)) for name, other in pairs)
-        if theirs:
-            unpaired = {name: tensor for name, tensor in spare[0].tensors.items() if name not in found}
-            pairs = list(_same_readers(unpaired, _named(b.tensors, theirs), several))
-            add((spare[0].take(other), name) for other, name in pairs)
-    rows: Pairs = [
-        (name, new) for name in a.tensors if name not in dropped for new in mapped.get(name, [found.get(name)])
-    ]
-    return rows + [(None, name) for name in b.tensors if name not in taken]
+    def left(self, number: int) -> dict[str, LazyTensor]:
+        """Return the tensors of A (0) or B (1) that are in no pair."""
+        done = self.taken if number else self.pairs
+        return {name: tensor for name, tensor in self.sides[number].tensors.items() if name not in done}
 
+    def spare_left(self, number: int) -> dict[str, Tensor]:
+        """Return the small constants of A (0) or B (1) that are in no pair."""
+        done = self.taken if number else self.pairs
+        return {name: tensor for name, tensor in self.spare[number].tensors.items() if name not in done}
 
-def _named(tensors: Mapping[str, LazyTensor], names: Iterable[str]) -> dict[str, LazyTensor]:
-    return {name: tensors[name] for name in names}
+    def follow(self, mapping: Mapping[str, Names]) -> None:
+        """Add the pairs of a mapping.
 
+        Raises:
+            KeyError, ValueError: see `diff`.
+        """
+        for old, value in mapping.items():
+            ours = self._find(0, old)
+            names = names_in(value)
+            if not names:
+                self.pairs[ours] = []
+                continue
+            known = ours in self.pairs
+            for new in names:
+                theirs = self._find(1, new)
+                if theirs in self.taken or known:
+                    raise ValueError(f"mapping: expected each name once, got another one for {old!r} or {new!r}")
+                self.pairs.setdefault(ours, []).append(theirs)
+                self.taken.add(theirs)
 
-def _mapped(
-    a: Side, b: Side, spare: tuple[_Spare, _Spare], mapping: Mapping[str, Names]
-) -> tuple[dict[str, list[str]], set[str]]:
-    """Return the pairs of a mapping, and the names that it leaves out."""
+    def _find(self, number: int, name: str) -> str:
+        found = self.sides[number].find(name)
+        if found is None:
+            found = self.spare[number].find(name)
+            if found is None:
+                raise KeyError(f"mapping: expected names in {self.sides[number].words}, got {name!r}")
+            self._take(number, found)
+        return found
 
-    def find(number: int, name: str) -> str | None:
-        known = (a, b)[number].find(name)
-        if known is not None:
-            return known
-        other = spare[number].find(name)
-        return None if other is None else spare[number].take(other)
-
-    found: dict[str, list[str]] = {}
-    taken: set[str] = set()
-    dropped: set[str] = set()
-    for old, value in mapping.items():
-        ours = find(0, old)
-        if ours is None:
-            raise KeyError(f"mapping: expected names in {a.words}, got {old!r}")
-        names = names_in(value)
-        if not names:
-            dropped.add(ours)
-            continue
-        known = ours in found
-        for new in names:
-            theirs = find(1, new)
-            if theirs is None:
-                raise KeyError(f"mapping: expected names in {b.words}, got {new!r}")
-            if theirs in taken or known:
-                raise ValueError(f"mapping: expected each name once, got another one for {old!r} or {new!r}")
-            found.setdefault(ours, []).append(theirs)
-            taken.add(theirs)
-    return found, dropped
+    def rows(self) -> Pairs:
+        """Return all tensors of A in their order, those that the mapping leaves out omitted, then the rest of B."""
+        a, b = self.sides
+        rows: Pairs = [(old, new) for old in a.tensors for new in self.pairs.get(old, [None])]
+        return rows + [(None, name) for name in b.tensors if name not in self.taken]
 
 
-def _same_readers(
-    old: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor], several: bool
-) -> Iterator[tuple[str, str]]:
-    """Pair tensors that have the same consumers, if each side has only one such tensor.
+# ---------------------------------------------------------------------------------------------------------------- rules
 
-    Args:
-        several: whether there are several functions; then the function must be the same too.
-    """
+
+def _by_name(pairing: _Pairing) -> Iterator[Pair]:
+    """The same name."""
+    theirs = pairing.left(1)
+    yield from ((name, name) for name in pairing.left(0) if name in theirs)
+
+
+def _by_name_without_prefix(pairing: _Pairing) -> Iterator[Pair]:
+    """The same name once the prefix of a function or a pipeline is gone, if only one tensor has it."""
+    a, b = pairing.sides
+    ours, theirs = pairing.left(0), pairing.left(1)
+    if ours and theirs:
+        yield from ((name, other) for name in ours if (other := b.find(name)) is not None)
+        yield from ((other, name) for name in theirs if (other := a.find(name)) is not None)
+
+
+def _by_name_of_small_constant(pairing: _Pairing) -> Iterator[Pair]:
+    """Likewise, but a weight on one side only: where a small constant is stored decides whether it is one."""
+    yield from ((name, other) for name in pairing.left(0) if (other := pairing.spare[1].find(name)) is not None)
+    yield from ((other, name) for name in pairing.left(1) if (other := pairing.spare[0].find(name)) is not None)
+
+
+def _by_reader(pairing: _Pairing) -> Iterator[Pair]:
+    """Read by the same operations as the same parameters: coremltools renames a weight when it compresses it."""
+    yield from _same_readers(pairing, pairing.left(0), pairing.left(1))
+
+
+def _by_reader_of_small_constant(pairing: _Pairing) -> Iterator[Pair]:
+    """Likewise, but a weight on one side only."""
+    if ours := pairing.left(0):
+        yield from _same_readers(pairing, ours, pairing.spare_left(1))
+    if theirs := pairing.left(1):
+        yield from _same_readers(pairing, pairing.spare_left(0), theirs)
+
+
+_RULES: tuple[Callable[[_Pairing], Iterator[Pair]], ...] = (
+    _by_name,
+    _by_name_without_prefix,
+    _by_name_of_small_constant,
+    _by_reader,
+    _by_reader_of_small_constant,
+)
+
+
+def _same_readers(pairing: _Pairing, old: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]) -> Iterator[Pair]:
+    """Pair tensors that have the same consumers, if each side has only one such tensor."""
+    models = [side.model for side in pairing.sides]
+    if not old or not new or None in models:
+        return
+    several = any(len(model.functions) > 1 for model in models if model is not None)
     readers: list[dict[Any, list[str]]] = []
     for tensors in (old, new):
         found: dict[Any, list[str]] = {}

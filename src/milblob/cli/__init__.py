@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from .arguments import parse
+from .commands import parse
 from .output import escape
 
 EXIT_ERROR = 2

@@ -1,14 +1,24 @@
 """milblob check: every problem of models and weight files."""
 
 import os
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from typing import Any
 
 from ..analysis.check import check
-from . import output
+from . import options, output
 
 _EXIT_FINDINGS, _EXIT_ERROR = 1, 2
+
+EXAMPLES = ("check Model.mlpackage --values", "check *.mlpackage -q")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    models = f"{options.MODEL}; .params file or archive of TVM"
+    parser.add_argument("models", metavar="MODEL", nargs="+", help=models)
+    parser.add_argument("--values", action="store_true", help="also check values, which reads all weights")
+    options.add_reporting(parser, quiet="no notes, no summaries", verbose="count the findings by code")
 
 
 def run(arguments: Namespace) -> int:

@@ -1,7 +1,7 @@
 """milblob convert: between models, weight files and other formats, lossless."""
 
 import os
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 
 from ..errors import UnsupportedError
@@ -9,9 +9,33 @@ from ..formats import weights
 from ..formats.write import save
 from ..model.package import BLOB_SUFFIXES
 from ..storage import paths
+from . import options
 from .progress import shown
 from .saving import check_target, report, say_widened, with_hint
 from .selection import describe_filter, open_chosen
+
+EXAMPLES = ("convert Model.mlpackage weights.npz", "convert new.safetensors weight.bin")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    what = "a model, weight file or listing; .safetensors, .npz, .npy, .params, directory of .npy, archive of TVM"
+    parser.add_argument("source", metavar="SRC", help=what)
+    target = "file.safetensors, file.npz, file.params, directory/ or weight.bin, with weight.json"
+    parser.add_argument("target", metavar="DST", help=target)
+    options.add_selection(parser)
+    options.add_views(parser)
+    options.add_listing(parser)
+    options.add_align(parser)
+    tvm = "version of TVM that wrote, or is to read, a .params file, such as 0.14; default: 0.23 or later"
+    parser.add_argument("--tvm", metavar="VERSION", help=tvm)
+    options.add_force(parser)
+    options.add_reporting(
+        parser,
+        quiet="no message, no progress",
+        verbose="name each tensor that was written",
+        json="say what was written as one JSON object",
+    )
 
 
 def run(arguments: Namespace) -> int:

@@ -1,9 +1,9 @@
 """milblob diff: compare two models, or a model and a file of arrays."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 from ..analysis.diff import Diff, TensorDiff, diff, summary
-from . import names, output
+from . import names, options, output
 from .progress import shown
 from .selection import describe_filter
 
@@ -15,6 +15,33 @@ _WHAT = {
     "named": "in both", "different": "other values", "shape": "other shape",
     "only_a": "only in A", "only_b": "only in B",
 }  # fmt: skip
+
+EXAMPLES = (
+    "diff Model.mlpackage Half.mlpackage --top 10",
+    "diff Model.mlpackage new.safetensors -k 'head*' --rtol 1e-3",
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    what = "a model, weight file or listing; .safetensors, .npz, .npy, .params, directory of .npy, archive of TVM"
+    parser.add_argument("a", metavar="A", help=what)
+    parser.add_argument("b", metavar="B", help="likewise, compared with A")
+    options.add_selection(parser)
+    options.add_stored(parser)
+    options.add_mapping(parser, "the tensor OLD of A is NEW of B; may be repeated")
+    tolerance = "elements may differ by X; default: 0"
+    parser.add_argument("--atol", metavar="X", type=options.at_least_0, default=0.0, help=tolerance)
+    relative = "elements may differ by X times the magnitude of A's; default: 0"
+    parser.add_argument("--rtol", metavar="X", type=options.at_least_0, default=0.0, help=relative)
+    parser.add_argument("--names-only", action="store_true", help="compare only the names of tensors")
+    worst = "list only the N tensors that differ most, worst first"
+    parser.add_argument("--top", metavar="N", type=options.count, help=worst)
+    options.add_reporting(
+        parser,
+        quiet="print nothing; the exit status has the result",
+        verbose="also list equal tensors, all changes, and which tools made the models",
+    )
 
 
 def run(arguments: Namespace) -> int:

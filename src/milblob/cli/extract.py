@@ -1,13 +1,32 @@
 """milblob extract: write tensors to another format."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 
 from ..errors import UnsupportedError
 from ..formats.write import save
+from . import options
 from .progress import shown
 from .saving import check_target, report, say_widened, with_hint
 from .selection import describe_filter, open_chosen
+
+EXAMPLES = ("extract Model.mlpackage -o weights.safetensors", "extract Model.mlpackage -k 'head*' -o head/")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("model", metavar="MODEL", help=options.ANY)
+    target = "file.npz, file.safetensors, file.params or directory/"
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help=target)
+    options.add_selection(parser)
+    options.add_views(parser)
+    options.add_force(parser)
+    options.add_reporting(
+        parser,
+        quiet="no message, no progress",
+        verbose="name each tensor that was written",
+        json="say what was written as one JSON object",
+    )
 
 
 def run(arguments: Namespace) -> int:

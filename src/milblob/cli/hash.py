@@ -1,13 +1,25 @@
 """milblob hash: hashes of the contents of every tensor and of the model."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from typing import Any
 
 from ..analysis.hash import content_hash, tensor_hashes
 from ..formats.read import array_kind
-from . import output
+from . import options, output
 from .selection import describe_filter, open_chosen
+
+EXAMPLES = ("hash Model.mlpackage -q", "hash Model.mlpackage -k 'head*'")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("model", metavar="MODEL", help=options.ANY)
+    options.add_selection(parser)
+    parser.add_argument("--dense", action="store_true", help="hash compressed weights by their decoded values")
+    options.add_reporting(
+        parser, quiet="print only the model's hash", verbose="every tensor constant, not only the weights"
+    )
 
 
 def run(arguments: Namespace) -> int:

@@ -1,9 +1,16 @@
 """milblob info: versions, build, kernels and threads."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 from ..about import info
-from . import output
+from . import options, output
+
+EXAMPLES = ("info", "info --json")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    options.add_json(parser)
 
 
 def run(arguments: Namespace) -> int:

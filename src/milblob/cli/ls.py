@@ -1,6 +1,6 @@
 """milblob ls: list the tensors of a model."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
@@ -11,12 +11,27 @@ from ..errors import MilblobError, UnsupportedError
 from ..formats.params import Parameter
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
-from . import output
+from . import options, output
 from .patterns import fold, scopes
 from .saving import dtype_text
 from .selection import Chosen, describe_filter, open_chosen
 
 _MAX_SCOPES = 12
+_ORDERS = ("file", "name", "size", "dtype", "offset")
+
+EXAMPLES = ("ls Model.mlpackage --pattern", "ls Model.mlpackage -k '*bias' --sort size")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("model", metavar="MODEL", help=options.ANY)
+    options.add_selection(parser)
+    options.add_views(parser)
+    fold = "fold names that differ only in numbers into one row"
+    parser.add_argument("-p", "--pattern", action="store_true", help=fold)
+    keys = f"{', '.join(_ORDERS)}; default: file, the model's own order"
+    parser.add_argument("-s", "--sort", metavar="KEY", choices=_ORDERS, default="file", help=keys)
+    options.add_reporting(parser, quiet="no totals", verbose="also show function, operation, offset and file")
 
 
 class Listed(NamedTuple):

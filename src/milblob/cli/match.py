@@ -1,17 +1,35 @@
 """milblob match: find which training tensor became which weight."""
 
 import json
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 from ..analysis.match import match
 from ..analysis.matches import Matching, summary
 from ..storage.output import NewFile
-from . import output
+from . import options, output
 from .progress import shown
 from .saving import check_target
 
 _EXIT_LEFT = 1
 _MAX_LEFT = 20
+
+EXAMPLES = (
+    "match new.safetensors Model.mlpackage",
+    "match new.safetensors Model.mlpackage -o mapping.json",
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    given = ".safetensors, .npz, .npy or .params file, directory of .npy files, archive of TVM, or a model"
+    parser.add_argument("weights", metavar="WEIGHTS", help=given)
+    parser.add_argument("model", metavar="MODEL", help=options.ANY)
+    options.add_keep(parser)
+    similar = "least correlation of similar values, up to 1; default: 0.7"
+    parser.add_argument("--threshold", metavar="R", type=float, default=0.7, help=similar)
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the mapping that refit takes: a .json object")
+    options.add_force(parser, "replace FILE")
+    options.add_reporting(parser, quiet="no table, no progress", verbose="list every name that was not matched")
 
 
 def run(arguments: Namespace) -> int:

@@ -1,10 +1,32 @@
 """milblob merge-functions: merge several packages into one with all their functions."""
 
 import os
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 from ..rewrite import merge_functions
-from . import output
+from . import options, output
+
+EXAMPLES = (
+    "merge-functions prefill.mlpackage decode.mlpackage -o LLM.mlpackage",
+    "merge-functions prefill.mlpackage decode.mlpackage -o LLM.mlpackage -v",
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    models = ".mlpackage with an ML Program for iOS 18 or later"
+    parser.add_argument("models", metavar="MODEL", nargs="+", help=models)
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the new .mlpackage")
+    rename = "rename a function; MODEL=NAME where it has only one; may be repeated"
+    parser.add_argument("--as", metavar="[MODEL:]FUNCTION=NAME", dest="names", action="append", default=[], help=rename)
+    parser.add_argument("--default", metavar="NAME", help="the default function; default: that of the first model")
+    options.add_force(parser, "replace an existing package")
+    options.add_reporting(
+        parser,
+        quiet="no message",
+        verbose="print where each function comes from",
+        json="print the result as one JSON object",
+    )
 
 
 def run(arguments: Namespace) -> int:

@@ -1,7 +1,7 @@
 """milblob pack: write arrays to a bare weight file, with a listing of their names."""
 
 import os
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,10 +11,33 @@ from ..formats.read import open_arrays
 from ..formats.weights import write_weights
 from ..model.lazy import LazyTensor
 from ..selection import selector
-from . import output
+from . import options, output
 from .progress import shown
 from .saving import check_target, report
 from .selection import describe_filter
+
+EXAMPLES = ("pack new.safetensors -o weight.bin", "pack new.safetensors -o weight.bin -k 'head*' --listing weight.mil")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    files = ".npy, .npz, .safetensors or .params files, directories of .npy files"
+    parser.add_argument("sources", metavar="FILE", nargs="+", help=files)
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the weight file, such as weight.bin")
+    options.add_keep(parser)
+    dtypes = "store these as another integer dtype, such as 'w*=uint4'; may be repeated"
+    parser.add_argument("--dtype", metavar="NAME=DTYPE", action="append", default=[], help=dtypes)
+    skip = "leave out what weight files cannot hold: bool, 64-bit numbers, strings"
+    parser.add_argument("--skip-unsupported", action="store_true", help=skip)
+    options.add_listing(parser)
+    options.add_align(parser)
+    options.add_force(parser)
+    options.add_reporting(
+        parser,
+        quiet="no message, no progress",
+        verbose="name each tensor that was written",
+        json="say what was written as one JSON object",
+    )
 
 
 def run(arguments: Namespace) -> int:

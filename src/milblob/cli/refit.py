@@ -1,12 +1,42 @@
 """milblob refit: give weights of a model new values."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 from ..rewrite.refit import RefitReport, refit
-from . import names, output
+from . import names, options, output
 from .progress import shown
 
 _MAX_UNUSED = 20
+
+EXAMPLES = (
+    "refit Model.mlpackage new.safetensors --cast",
+    "refit Model.mlpackage new.safetensors --cast -k 'head*' --dry-run",
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    models = ".mlpackage, .mlmodelc, .mlmodel or weight file; archive of TVM"
+    parser.add_argument("model", metavar="MODEL", help=models)
+    given = ".safetensors, .npz, .npy or .params file, or a directory of .npy files"
+    parser.add_argument("weights", metavar="WEIGHTS", help=given)
+    options.add_keep(parser, "only weights of the model whose name matches")
+    options.add_mapping(parser, "the array OLD of WEIGHTS is the weight NEW of the model; may be repeated")
+    base = "what the model was converted from: tells how each weight came to be"
+    parser.add_argument("--base", metavar="FILE", help=base)
+    leave = "with --base, a weight that may stay as it is, although nothing is known about it; may be repeated"
+    parser.add_argument("--leave", metavar="GLOB", action="append", default=[], help=leave)
+    parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
+    options.add_overflow(parser)
+    parser.add_argument("-o", "--output", metavar="OUT", help="write a copy of the model there instead")
+    options.add_force(parser, "replace an existing OUT")
+    options.add_dry_run(parser)
+    options.add_reporting(
+        parser,
+        quiet="no message, no progress",
+        verbose="name each weight that is changed",
+        json="print the changes as one JSON object",
+    )
 
 
 def run(arguments: Namespace) -> int:
@@ -15,6 +45,8 @@ def run(arguments: Namespace) -> int:
         report = refit(
             arguments.model,
             arguments.weights,
+            base=arguments.base,
+            leave=arguments.leave or None,
             mapping=names.mapping(arguments),
             cast=arguments.cast,
             overflow=arguments.overflow,

@@ -1,12 +1,50 @@
 """milblob repack: rewrite a model or weight files."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from ..rewrite.arrange import TensorChange
+from ..rewrite.changes import TensorChange
 from ..rewrite.repack import RepackReport, repack
-from . import output
+from . import options, output
 from .progress import shown
+
+EXAMPLES = (
+    "repack Model.mlpackage -o Small.mlpackage --cast float32=float16",
+    "repack Model.mlpackage -o Split.mlpackage --split 100K --dry-run",
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    add = parser.add_argument
+    models = ".mlpackage, .mlmodelc, .mlmodel or weight file; several weight files become one"
+    add("models", metavar="MODEL", nargs="+", help=models)
+    add("-o", "--output", metavar="OUT", required=True, help="the result; may be MODEL itself, which is then replaced")
+    options.add_keep(parser, "cast, externalize and inline only tensors whose name matches")
+    functions = "keep only this function; may be repeated"
+    add("-f", "--function", metavar="NAME", action="append", help=functions)
+    casts = "store float32, float16 or bfloat16 weights as another of them; may be repeated"
+    add("--cast", metavar="[FROM=]TO", action="append", default=[], help=casts)
+    options.add_overflow(parser)
+    add("--nan", choices=("keep", "error"), default="keep", help="what a cast does with NaNs; default: keep")
+    add("--decompress", action="store_true", help="make compressed weights dense")
+    add("--dedupe", action="store_true", help="store equal weights once")
+    add("--gc", action="store_true", help="drop records that nothing refers to")
+    count: dict[str, Any] = {"metavar": "N", "nargs": "?", "type": int, "const": True}
+    add("--externalize", **count, help="move values of N (10) or more elements to the weight file")
+    add("--inline", **count, help="move values of fewer than N (10) elements into the Program")
+    what = "'function': one weight file per function; or the largest size of a file, such as 1G"
+    add("--split", metavar="WHAT", type=_split, help=what)
+    add("--merge", action="store_true", help="merge everything into one weight file")
+    options.add_align(parser)
+    add("--canonical", action="store_true", help="use a layout that depends only on the contents")
+    options.add_force(parser)
+    options.add_dry_run(parser, "say what would be done, write nothing")
+    options.add_reporting(parser, quiet="no summary, no progress", verbose="every tensor, not only those that change")
+
+
+def _split(text: str) -> str | int:
+    return text if text == "function" else options.size(text)
 
 
 def run(arguments: Namespace) -> int:

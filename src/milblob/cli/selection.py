@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ..formats.read import array_kind, open_arrays
-from ..formats.weights import with_notes
 from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.model import Model
@@ -64,8 +63,12 @@ def open_chosen(
         model = stack.enter_context(
             opening.open(source, constants=constants, stored=stored, max_nbytes=arguments.max_nbytes)
         )
-        tensors = select(model, arguments)
-        return Chosen(source, model.kind, with_notes(tensors, model) if noted else tensors, model)
+        chosen = select(model, arguments)
+        if not noted:
+            return Chosen(source, model.kind, chosen, model)
+        from ..formats.weights import with_notes  # brings what writes weight files: a listing needs none of it
+
+        return Chosen(source, model.kind, with_notes(chosen, model), model)
     if arguments.function is not None or constants or stored:
         raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
     arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes, tvm=tvm))

@@ -1,6 +1,6 @@
 """milblob show: describe one tensor, or the model itself."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,7 @@ from ..model import open as opening
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..program.compression import Compression
-from . import output
+from . import options, output
 from .selection import find
 from .values import (
     FIRST_COUNT,
@@ -20,6 +20,20 @@ from .values import (
     print_statistics,
     values_json,
 )
+
+EXAMPLES = ("show Model.mlpackage", "show Model.mlpackage head_weight")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("model", metavar="MODEL", help=options.ANY)
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a tensor; default: the model itself")
+    parser.add_argument("-f", "--function", metavar="NAME", help="the function that the tensor belongs to")
+    options.add_reporting(
+        parser,
+        quiet="read no values; omit user-defined metadata",
+        verbose="show more values; the inputs and outputs of every function",
+    )
 
 
 def run(arguments: Namespace) -> int:

@@ -1,6 +1,6 @@
 """milblob stats: statistics of every tensor, and totals."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from ..analysis.statistics import Statistics, statistics_of
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..progress import Counter
-from . import output
+from . import options, output
 from .figures import histogram_json, print_histogram, short, to_dict, totals_by
 from .patterns import scopes
 from .progress import shown
@@ -19,6 +19,22 @@ _EXIT_FINDINGS = 1
 _MAX_SCOPES = 12
 _HEADS = ["name", "dtype", "shape", "min", "max", "mean", "deviation", "absmax", "zeros", "special", "distinct"]
 _MORE_HEADS = ["smallest", "subnormal", "NaN", "+inf", "-inf", "-0", "float16 overflow"]
+_KEYS = ("file", "name", "dtype", "count", "minimum", "maximum", "mean", "deviation", "absmax", "zeros", "distinct")
+
+EXAMPLES = ("stats Model.mlpackage --sort absmax", "stats Model.mlpackage --would-overflow float16")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("model", metavar="MODEL", help=options.ANY)
+    options.add_selection(parser)
+    options.add_views(parser)
+    overflow = "list only tensors with finite values that overflow float16; exit status 1 if there are any"
+    parser.add_argument("--would-overflow", metavar="DTYPE", choices=("float16",), help=overflow)
+    parser.add_argument("--histogram", action="store_true", help="also print a histogram of each tensor")
+    keys = f"{', '.join(_KEYS)}; default: file, the model's own order; figures with the largest first"
+    parser.add_argument("-s", "--sort", metavar="KEY", choices=_KEYS, default="file", help=keys)
+    options.add_reporting(parser, quiet="no totals, no progress", verbose="more columns")
 
 
 class _Row(NamedTuple):

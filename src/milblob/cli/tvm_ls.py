@@ -1,11 +1,11 @@
 """milblob tvm ls: what a Model Library Format archive holds besides parameters."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from ..tvm import Library
 from ..tvm import open as open_library
-from . import output
+from . import options, output
 from .tvm_words import (
     function_rows,
     library_document,
@@ -14,6 +14,14 @@ from .tvm_words import (
     port_rows,
     storage_rows,
 )
+
+EXAMPLES = ("tvm ls model.tar", "tvm ls model.tar --json")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("model", metavar="ARCHIVE", help=options.ARCHIVE)
+    options.add_reporting(parser, quiet="no files", verbose="operator functions, storage ids and every file too")
 
 
 def run(arguments: Namespace) -> int:

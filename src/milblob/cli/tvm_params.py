@@ -1,6 +1,6 @@
 """milblob tvm params: parameters of a Model Library Format archive, out and in."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from contextlib import ExitStack
 
@@ -14,9 +14,39 @@ from ..selection import selector
 from ..tvm import Library
 from ..tvm import open as open_library
 from ..tvm.arrays import named_parameters
+from . import options
 from .progress import shown
 from .refit import say_refit
 from .saving import check_target, report
+
+EXAMPLES = (
+    "tvm params model.tar -o weights.npz",
+    "tvm params model.tar --with parameters.npz -o retrained.tar",
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("model", metavar="ARCHIVE", help=options.ARCHIVE)
+    target = (
+        "file.params, file.npz, file.safetensors or directory/; with --with the new archive, of the kind that ARCHIVE "
+        "is; default: ARCHIVE itself"
+    )
+    parser.add_argument("-o", "--output", metavar="OUT", help=target)
+    new = "new values: .npz, .safetensors, .npy or .params file, or another archive; names, shapes and dtypes must fit"
+    parser.add_argument("--with", dest="new", metavar="NEW", help=new)
+    module = "only this module, whose parameters then have their own names, without MODULE/"
+    parser.add_argument("-m", "--module", metavar="MODULE", help=module)
+    options.add_keep(parser, "only parameters whose name matches")
+    parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
+    options.add_force(parser, "replace what is at OUT")
+    options.add_dry_run(parser)
+    options.add_reporting(
+        parser,
+        quiet="no message, no progress",
+        verbose="name each parameter",
+        json="say what was done as one JSON object",
+    )
 
 
 def run(arguments: Namespace) -> int:

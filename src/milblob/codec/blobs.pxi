@@ -210,3 +210,21 @@ def open_beneath(int fd, bytes name not None, int flags):
     with nogil:
         result = C.mb_open_beneath(fd, text, flags)
     return result
+
+
+def look_above(bytes path not None, bytes name not None):
+    """Look for a name in a directory and in every directory above it; beside `path`, as ".BASE" + name, if that is none.
+
+    Args:
+        path: absolute, without a slash at its end unless it is the root.
+
+    Returns:
+        The bytes of `path` that are the directory where the name is; len(path) + 1 if it is beside `path`; 0 if it is
+        nowhere; or the negative errno of a place that cannot be examined, ENOSYS where the system has no lstat.
+    """
+    cdef const char *directory = path
+    cdef const char *entry = name
+    cdef int64_t result
+    with nogil:
+        result = C.mb_look_above(directory, entry)
+    return result

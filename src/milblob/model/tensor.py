@@ -80,6 +80,15 @@ class Tensor(LazyTensor):
         return stored_place(self.package, self.source, self.program, self.name, row)
 
     @property
+    def nbytes(self) -> int:
+        """See the class."""
+        if self.chain is None and self.mil_dtype is not DType.STRING and None not in self._shape:
+            return self.mil_dtype.nbytes(
+                prod(cast(tuple[int, ...], self._shape))
+            )  # its place, which says so too, costs more
+        return self.place.nbytes()
+
+    @property
     def is_blob(self) -> bool:
         """Whether the values are in a blob file, not in the Program."""
         return self.constant.storage == _codec.BLOB if self.constant is not None else self.chain is None

@@ -21,7 +21,7 @@ from ..selection import Select, selector
 from ..storage import paths, pending
 from ..storage.output import NewDirectory, whole_file
 from ..values.cast import CastCounts
-from .destination import copy_entry, copy_tree
+from .copying import copy_entry, copy_tree
 
 _MAX_PROBLEMS = 20
 
@@ -59,6 +59,8 @@ class RefitReport(NamedTuple):
         changes: one row per weight, in the order of the weights that were given.
         done: False for a dry run.
         unused: names in the weights that were given of which nothing was taken, as the mapping or `select` says.
+        constant: with a base: weights that do not follow from it, because all their elements are equal, or integers.
+        left: with a base: weights that stay as they are, as `leave` says.
     """
 
     source: str
@@ -66,6 +68,8 @@ class RefitReport(NamedTuple):
     changes: list[Refitted]
     done: bool
     unused: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -82,7 +86,8 @@ class RefitReport(NamedTuple):
                 row |= {"cast_from": str(c.given_dtype), **c.counts._asdict()}
             rows.append(row)
         document = {"source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes}
-        return {**document, "tensors": rows, "unused": list(self.unused)}
+        names = {"unused": list(self.unused), "constant": list(self.constant), "left": list(self.left)}
+        return {**document, "tensors": rows, **names}
 
     def without(self, given: Mapping[str, Any]) -> "RefitReport":
         """Note which of the weights that were given are not used."""
@@ -94,6 +99,8 @@ def refit(
     path: str | os.PathLike[str],
     weights: Any,
     *,
+    base: Any = None,
+    leave: Select = None,
     mapping: Mapping[str, Names] | None = None,
     cast: bool = False,
     overflow: str = "error",
@@ -112,6 +119,9 @@ def refit(
         weights: name -> array (a NumPy array, or a Tensor of another model), or the path of a .safetensors, .npz,
             .npy or .params file, of a directory of .npy files, or of an archive. Every one of them must fit; weights
             of the model that are not among them stay.
+        base: as `weights`: the checkpoint that the model was converted from. How each weight follows from it is found
+            out, checked against the present values, and done with `weights`, casts included (docs/fine-tuning.md).
+        leave: with `base`: weights of the model that may stay as they are although nothing is known about them.
         mapping: name in `weights` -> name in the model, where they differ; None leaves one out. A list of names gives
             several weights the same values, as all weights of one blob need them.
         cast: convert floats to floats (round to nearest even) and integers to integers (every element is checked).
@@ -140,6 +150,18 @@ def refit(
     how = _How(mapping or {}, cast, overflow, selector(select), progress)
     with contextlib.ExitStack() as stack:
         given = _arrays(weights, stack, max_nbytes)
+        if base is not None:
+            from .from_base import rebase
+
+            is_left = selector(leave) if leave is not None else lambda _: False
+            found = rebase(source, given, _arrays(base, stack, max_nbytes), how.mapping, how.is_selected, is_left)
+            report = refit(
+                source, found.arrays, mapping=found.mapping, cast=True, overflow=overflow, select=select,
+                output=output, force=force, dry_run=dry_run, progress=progress,
+            )  # fmt: skip
+            return report._replace(unused=found.unused, constant=found.constant, left=found.left)
+        if leave is not None:
+            raise ValueError("leave: expected a base too, got none")
         if is_archive(source):
             report = kind().refit(
                 source, given, mapping=how.mapping, cast=cast, overflow=overflow,

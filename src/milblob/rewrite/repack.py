@@ -3,9 +3,9 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import _codec
 from ..arguments import as_integer, require, require_calls, require_flags
 from ..blobs.writer import ALIGNMENTS
 from ..dtypes import DType, as_dtype
@@ -21,17 +21,12 @@ from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, lock, whole_file
 from ..storage.transfer import write_at
 from ..values.cast import NAN_POLICIES, OVERFLOW_POLICIES, CastCounts
-from .arrange import WEIGHT_COUNT, Arrangement, Options, TensorChange
-from .destination import (
-    copy_entry,
-    is_in_place,
-    new_file,
-    require_destination,
-    set_mode,
-    walk,
-    write_spliced,
-)
-from .tasks import DENSE, Item, Task, add_counts, make_tasks, run_tasks, write_dense
+from .arrange import Arrangement, arrange
+from .changes import WEIGHT_COUNT, Options, TensorChange
+from .copying import copy_entry, new_file, set_mode, walk, write_spliced
+from .destination import is_in_place, require_destination
+from .execute import add_counts, write_weight_files
+from .tasks import Item
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -301,7 +296,7 @@ class _Repacking:
             if self._in_place and not dry_run:
                 self._lock(models, stack)
             required = listed_files(self._sources[0]) if model.kind == "mlpackage" else []
-            arrangement = Arrangement(models, self._options, required)
+            arrangement = arrange(models, self._options, required)
             for opened in models:
                 self._held |= {os.path.realpath(str(mapped.name)): mapped for mapped in opened.package.mappings}
             for mapped in self._held.values():
@@ -396,13 +391,10 @@ class _Repacking:
         """Map each changed file that is not a weight file to its new contents: bytes in a list, or a Spliced."""
         records = arrangement.records
         changed: dict[str, Any] = {}
-        moves: dict[str, dict[Any, Any]] = {}
-        for prefix, old, new in arrangement.moves():
-            moves.setdefault(prefix, {})[old] = new
         for part, _ in model.scans:
             mapped, name = part.mapping, _inside(records.root, str(part.mapping.name))
-            if part.is_text and moves.get(part.prefix):
-                text = relocate(bytes(mapped.live()), moves[part.prefix], mapped.name)
+            if part.is_text and part.prefix in arrangement.moves:
+                text = relocate(bytes(mapped.live()), arrangement.moves[part.prefix], mapped.name)
                 changed[name] = [text]
             elif not part.is_text and arrangement.edits:
                 changed[name] = splice(mapped, (0, mapped.nbytes), arrangement.edits)
@@ -451,33 +443,20 @@ class _Repacking:
             set_mode(path, os.fstat(mapped.fd).st_mode)
 
     def _fill(self, files: list[tuple[str, list[Item], int]], changes: list[TensorChange]) -> None:
-        """Write weight files: the headers here, the records in workers."""
-        tasks: list[Task] = []
-        numbered: list[Item] = []
-        dense: list[tuple[str, Item]] = []
-        for path, items, nbytes in files:
-            with new_file(path) as fd:
-                os.ftruncate(fd, nbytes)
-                write_at(fd, [_codec.blob_header(len(items))], 0)
-            tasks += make_tasks(path, items, len(numbered), self._options.overflow, self._options.nan)
-            numbered += items
-            dense += [(path, item) for item in items if item.how == DENSE]
         first = {id(change.item.first): change for change in reversed(changes) if change.item is not None}
 
-        def done(task: Task, counts: Any) -> None:
-            for number, found in counts:
-                change = first[id(numbered[number])]
-                total = add_counts(CastCounts(change.overflow, change.nan, change.underflow), found)
-                change.overflow, change.nan, change.underflow = total
-            for step in task.steps:
-                self._counter.add(step.name, step.written_nbytes)
+        def cast_done(item: Item, counts: CastCounts) -> None:
+            change = first[id(item)]
+            total = add_counts(CastCounts(change.overflow, change.nan, change.underflow), counts)
+            change.overflow, change.nan, change.underflow = total
 
-        run_tasks(self._executor, tasks, done)
-        for path, item in dense:  # after the tasks, which may write zeros between their own records
-            write_dense(path, item, self._written(item.name))
+        write_weight_files(
+            files, self._counter, overflow=self._options.overflow, nan=self._options.nan, executor=self._executor,
+            cast_done=cast_done,
+        )  # fmt: skip
 
     def _written(self, name: str) -> Callable[[int], None]:
-        return lambda nbytes: self._counter.add(name, nbytes)
+        return partial(self._counter.add, name)
 
 
 def _plain(name: str) -> str:

@@ -14,7 +14,8 @@ from ..formats.params import Parameter, element_bytes, is_lazy
 from ..formats.params_codes import PACKED
 from ..jsontext import parse_json
 from ..model.replaceable import IsPart, require_replaceable
-from ..rewrite.destination import is_in_place, new_file, set_mode
+from ..rewrite.copying import new_file, set_mode
+from ..rewrite.destination import is_in_place
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import MappedFile

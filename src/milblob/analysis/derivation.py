@@ -1,0 +1,229 @@
+"""How the values of a weight follow from arrays of a checkpoint: small expressions that can be computed and printed.
+
+An expression holds names, never values, so what was learned from one checkpoint can be computed for another one. The
+cast to the weight's dtype is not a part of it: whoever writes the values casts them last.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DType, as_dtype
+from .folds import Norm, fold_bias, fold_weight
+from .layouts import Layout
+
+Values = np.ndarray[Any, Any]
+Arrays = Callable[[str], Values]
+"""Returns the array of a checkpoint by its name."""
+
+
+class Derivation:
+    """What a weight is made of; each subclass is one step."""
+
+    def compute(self, arrays: Arrays) -> Values:
+        """Return the values, in the dtype of the arrays or, after arithmetic, in that of the arithmetic."""
+        raise NotImplementedError
+
+    def sources(self) -> Iterator[str]:
+        """Yield the name of each array that takes part, perhaps several times."""
+        raise NotImplementedError
+
+    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
+        """Return the dtype of what `compute` returns, from those of the arrays."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the step and those below it as JSON can hold them."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Source(Derivation):
+    """An array as it is."""
+
+    name: str
+
+    def compute(self, arrays: Arrays) -> Values:
+        """See Derivation."""
+        return arrays(self.name)
+
+    def sources(self) -> Iterator[str]:
+        """See Derivation."""
+        yield self.name
+
+    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
+        """See Derivation."""
+        return dtypes(self.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """See Derivation."""
+        return {"array": self.name}
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Moved(Derivation):
+    """Transposed, reshaped, or both."""
+
+    of: Derivation
+    layout: Layout
+
+    def compute(self, arrays: Arrays) -> Values:
+        """See Derivation."""
+        return np.ascontiguousarray(self.layout.apply(np.ascontiguousarray(self.of.compute(arrays))))
+
+    def sources(self) -> Iterator[str]:
+        """See Derivation."""
+        return self.of.sources()
+
+    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
+        """See Derivation."""
+        return self.of.dtype(dtypes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """See Derivation."""
+        return {"of": self.of.to_dict(), **self.layout._asdict()}
+
+    def __str__(self) -> str:
+        return f"{self.of}: {', '.join(self.layout.words)}"
+
+
+@dataclass(frozen=True)
+class Rows(Derivation):
+    """A range along the first axis."""
+
+    of: Derivation
+    begin: int
+    end: int
+
+    def compute(self, arrays: Arrays) -> Values:
+        """See Derivation."""
+        return self.of.compute(arrays)[self.begin : self.end]
+
+    def sources(self) -> Iterator[str]:
+        """See Derivation."""
+        return self.of.sources()
+
+    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
+        """See Derivation."""
+        return self.of.dtype(dtypes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """See Derivation."""
+        return {"rows": [self.begin, self.end], "of": self.of.to_dict()}
+
+    def __str__(self) -> str:
+        return f"{self.of}[{self.begin}:{self.end}]"
+
+
+@dataclass(frozen=True)
+class Stacked(Derivation):
+    """Several, one after the other along the first axis."""
+
+    parts: tuple[Derivation, ...]
+
+    def compute(self, arrays: Arrays) -> Values:
+        """See Derivation."""
+        values = [part.compute(arrays) for part in self.parts]
+        if len({part.dtype for part in values}) > 1:
+            values = [part.astype(np.float32) for part in values]
+        return np.concatenate(values)
+
+    def sources(self) -> Iterator[str]:
+        """See Derivation."""
+        for part in self.parts:
+            yield from part.sources()
+
+    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
+        """See Derivation."""
+        found = {part.dtype(dtypes) for part in self.parts}
+        return found.pop() if len(found) == 1 else DType.FLOAT32
+
+    def to_dict(self) -> dict[str, Any]:
+        """See Derivation."""
+        return {"concatenated": [part.to_dict() for part in self.parts]}
+
+    def __str__(self) -> str:
+        shown = [str(part) for part in self.parts[:6]]
+        return f"{' | '.join(shown)}{f' | {len(self.parts) - 6} more' if len(self.parts) > 6 else ''}"
+
+
+@dataclass(frozen=True)
+class Summed(Derivation):
+    """The sum of two vectors, such as the two biases of an LSTM, in float32."""
+
+    a: Derivation
+    b: Derivation
+
+    def compute(self, arrays: Arrays) -> Values:
+        """See Derivation."""
+        a, b = (part.compute(arrays).astype(np.float32) for part in (self.a, self.b))
+        with np.errstate(all="ignore"):
+            return np.asarray(a.reshape(-1) + b.reshape(-1))
+
+    def sources(self) -> Iterator[str]:
+        """See Derivation."""
+        yield from self.a.sources()
+        yield from self.b.sources()
+
+    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
+        """See Derivation."""
+        return DType.FLOAT32
+
+    def to_dict(self) -> dict[str, Any]:
+        """See Derivation."""
+        return {"sum": [self.a.to_dict(), self.b.to_dict()]}
+
+    def __str__(self) -> str:
+        return f"{self.a} + {self.b}"
+
+
+@dataclass(frozen=True)
+class Folded(Derivation):
+    """The weight or the bias of a convolution with a batch norm, or a scale, folded in.
+
+    Attributes:
+        of: the convolution's own weight or bias; None for a bias that it does not have.
+        norm: what was folded.
+        groups: of a conv_transpose; 0 for a conv.
+        is_bias: whether it is the bias.
+        shape: of the result.
+    """
+
+    of: Derivation | None
+    norm: Norm
+    groups: int
+    is_bias: bool
+    shape: tuple[int, ...]
+
+    def compute(self, arrays: Arrays) -> Values:
+        """See Derivation."""
+        own = None if self.of is None else self.of.compute(arrays)
+        vectors = self.norm.vectors(arrays)
+        if self.is_bias:
+            return fold_bias(own, self.norm, vectors).reshape(self.shape)
+        convolution = np.zeros(self.shape, np.float32) if own is None else own
+        return fold_weight(convolution.reshape(self.shape), self.norm, vectors, self.groups)
+
+    def sources(self) -> Iterator[str]:
+        """See Derivation."""
+        if self.of is not None:
+            yield from self.of.sources()
+        yield from self.norm.names(self.is_bias)
+
+    def dtype(self, dtypes: Callable[[str], DType]) -> DType:
+        """See Derivation."""
+        return as_dtype(self.norm.dtype)
+
+    def to_dict(self) -> dict[str, Any]:
+        """See Derivation."""
+        own = None if self.of is None else self.of.to_dict()
+        part = "bias" if self.is_bias else "weight"
+        return {"fold": self.norm.to_dict(), "part": part, "of": own, "groups": self.groups}
+
+    def __str__(self) -> str:
+        return f"{self.of if self.of is not None else 'no bias'}, {self.norm} folded in"

@@ -1,0 +1,282 @@
+"""Batch norms and scales that a converter folds into convolutions: computed as coremltools computes them, and found.
+
+coremltools 9's passes `fuse_conv_batchnorm`, `fuse_conv_scale` and `fuse_conv_bias` compute with NumPy in the dtype of
+the weights, one channel after the other. The same operations in the same order on whole arrays give the same bits.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Values = np.ndarray[Any, Any]
+
+EPSILONS = (1e-5, 1e-3, 1e-6, 1e-12, 1e-4, 1e-2, 1e-8, 1e-7, 0.0)
+"""Tried in this order where the checkpoint does not say: it does not hold a batch norm's epsilon."""
+
+FORMS = ("batch_norm", "frozen", "steps")
+"""How a batch norm is computed: by the operation `batch_norm`; as `x * scale + shift` with constants
+(FrozenBatchNorm2d); one step after the other (a batch norm without gamma and beta)."""
+
+_MEANS = ("running_mean", "moving_mean", "mean")
+_VARIANCES = ("running_var", "moving_variance", "moving_var", "variance", "var")
+_GAMMAS = ("weight", "gamma", "scale")
+_BETAS = ("bias", "beta")
+
+
+class Vectors(NamedTuple):
+    """The arrays of a batch norm in the dtype of the arithmetic, each [channels]; None where it has none."""
+
+    gamma: Values | None
+    beta: Values | None
+    mean: Values | None
+    variance: Values | None
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A batch norm, or a scale and shift, of a checkpoint.
+
+    Attributes:
+        gamma, beta, mean, variance: names of arrays; None where the checkpoint has none.
+        epsilon: added to the variance.
+        form: one of FORMS, or "scale": gamma alone is multiplied.
+        dtype: of the arithmetic: "float32" or "float16".
+    """
+
+    gamma: str | None
+    beta: str | None
+    mean: str | None
+    variance: str | None
+    epsilon: float = EPSILONS[0]
+    form: str = FORMS[0]
+    dtype: str = "float32"
+
+    def names(self, is_bias: bool) -> Iterator[str]:
+        """Yield the names of the arrays that take part in a weight, or in a bias."""
+        used = (self.gamma, self.variance, *((self.beta, self.mean) if is_bias else ()))
+        return (name for name in used if name is not None)
+
+    def vectors(self, arrays: Callable[[str], Values]) -> Vectors:
+        """Read its arrays."""
+        dtype = np.dtype(self.dtype)
+        names = (self.gamma, self.beta, self.mean, self.variance)
+        return Vectors(*(None if name is None else arrays(name).reshape(-1).astype(dtype) for name in names))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        return {
+            "gamma": self.gamma, "beta": self.beta, "mean": self.mean, "variance": self.variance,
+            "epsilon": self.epsilon, "form": self.form, "dtype": self.dtype,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        if self.form == "scale":
+            return f"the scale {self.gamma}"
+        name = str(self.variance).rpartition(".")[0] or str(self.variance)
+        return f"the batch norm {name} (epsilon {self.epsilon:g})"
+
+
+def scale_of(norm: Norm, vectors: Vectors) -> Values:
+    """Return what each output channel is multiplied by: [channels], or [1] for one scale for all.
+
+    Raises:
+        ValueError: a norm without any array that scales.
+    """
+    gamma, variance = vectors.gamma, vectors.variance
+    if variance is None:
+        if gamma is None:
+            raise ValueError("norm: expected a gamma or a variance, got neither")
+        return gamma
+    with np.errstate(all="ignore"):
+        root = np.sqrt(variance + variance.dtype.type(norm.epsilon))
+        one = variance.dtype.type(1)
+        if norm.form == "batch_norm":
+            return np.asarray((np.ones_like(root) if gamma is None else gamma) / root)
+        inverse = one / root
+        return np.asarray(inverse if gamma is None else gamma * inverse)
+
+
+def fold_weight(weight: Values, norm: Norm, vectors: Vectors, groups: int) -> Values:
+    """Return a convolution's weight with a norm folded in.
+
+    Args:
+        weight: [out, in / groups, ...] of a conv; [in, out / groups, ...] of a conv_transpose.
+        groups: of a conv_transpose; 0 for a conv.
+    """
+    scale = scale_of(norm, vectors)
+    own = weight.astype(scale.dtype)
+    rows = channels(own, groups)
+    with np.errstate(all="ignore"):
+        return from_channels(rows * scale[:, None], own.shape, groups)
+
+
+def fold_bias(bias: Values | None, norm: Norm, vectors: Vectors) -> Values:
+    """Return a convolution's bias, [channels], with a norm folded in."""
+    scale = scale_of(norm, vectors)
+    own = np.zeros_like(scale) if bias is None else bias.reshape(-1).astype(scale.dtype)
+    zero = scale.dtype.type(0)
+    mean = zero if vectors.mean is None else vectors.mean
+    beta = zero if vectors.beta is None else vectors.beta
+    with np.errstate(all="ignore"):
+        if norm.form == "scale":
+            return np.asarray(own * scale + beta) if vectors.beta is not None else np.asarray(own * scale)
+        if norm.form == "frozen":
+            return np.asarray(own * scale + (beta - mean * scale))
+        if norm.form == "steps":
+            return (
+                np.asarray((own - mean) * scale + beta)
+                if vectors.beta is not None
+                else np.asarray((own - mean) * scale)
+            )
+        return np.asarray(scale * (own - mean) + beta)
+
+
+def channels(weight: Values, groups: int) -> Values:
+    """Return a weight as [output channels, the rest], in the order in which coremltools scales channels.
+
+    For a conv_transpose of several groups that order is not the order of its outputs, unless each group has one:
+    coremltools scales other channels than the batch norm did. What is computed here is what it writes.
+    """
+    if not groups:
+        return weight.reshape(weight.shape[0], -1)
+    turned = np.moveaxis(weight, 1, 0)
+    return np.ascontiguousarray(turned).reshape(weight.shape[1] * groups, -1)
+
+
+def from_channels(rows: Values, shape: tuple[int, ...], groups: int) -> Values:
+    """Undo `channels`."""
+    if not groups:
+        return rows.reshape(shape)
+    return np.ascontiguousarray(np.moveaxis(rows.reshape(shape[1], shape[0], *shape[2:]), 0, 1))
+
+
+# ---------------------------------------------------------------------------------------------------------------- found
+
+
+class Ratio(NamedTuple):
+    """How a weight differs from an array by one factor per output channel.
+
+    Attributes:
+        factors: float64 [channels]; NaN where the array has only zeros.
+        residual: what a channel differs by beyond its factor, relative to the channel: the largest of all.
+    """
+
+    factors: Values
+    residual: float
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The smallest and the largest factor."""
+        known = self.factors[np.isfinite(self.factors)]
+        return (float(known.min()), float(known.max())) if known.size else (1.0, 1.0)
+
+
+def ratio(weight: Values, own: Values, groups: int) -> Ratio:
+    """Return the factor of each output channel from `own` to `weight`, two arrays of one shape, and what is left."""
+    x, y = (channels(values, groups).astype(np.float64) for values in (own, weight))
+    with np.errstate(all="ignore"):
+        size = (x * x).sum(axis=1)
+        factors = np.where(size > 0, (x * y).sum(axis=1) / np.where(size > 0, size, 1), np.nan)
+        rest = np.sqrt(((y - np.nan_to_num(factors)[:, None] * x) ** 2).sum(axis=1))
+        norms = np.sqrt((y * y).sum(axis=1))
+        relative = np.where(norms > 0, rest / np.where(norms > 0, norms, 1), 0.0)
+    return Ratio(factors, float(np.nan_to_num(relative, nan=np.inf).max(initial=0)))
+
+
+def find_norms(shapes: Mapping[str, tuple[int, ...]]) -> list[Norm]:
+    """Return the batch norms among the arrays of a checkpoint: a mean and a variance of one size under one prefix."""
+    by_prefix: dict[str, dict[str, str]] = {}
+    for name, shape in shapes.items():
+        if len([size for size in shape if size != 1]) <= 1:
+            prefix, dot, last = _split(name)
+            by_prefix.setdefault(prefix + dot, {})[last] = name
+    found = []
+    for known in by_prefix.values():
+        mean, variance = _one_of(known, _MEANS), _one_of(known, _VARIANCES)
+        if mean is None or variance is None or _size(shapes[mean]) != _size(shapes[variance]):
+            continue
+        gamma, beta = (
+            name if name is not None and _size(shapes[name]) == _size(shapes[mean]) else None
+            for name in (_one_of(known, _GAMMAS), _one_of(known, _BETAS))
+        )
+        found.append(Norm(gamma, beta, mean, variance))
+    return found
+
+
+def epsilons(norm: Norm, vectors: Vectors, factors: Values) -> Iterable[float]:
+    """Yield the epsilons with which a batch norm may have been folded: those of EPSILONS, and what the factors say."""
+    yield from EPSILONS
+    variance, gamma = vectors.variance, vectors.gamma
+    if variance is None:
+        return
+    with np.errstate(all="ignore"):
+        top = 1.0 if gamma is None else gamma.astype(np.float64)
+        implied = (top / factors) ** 2 - variance.astype(np.float64)
+        # Where the variance is small, epsilon counts most.
+        order = np.argsort(variance)[: max(len(variance) // 8, 1)]
+        guess = float(np.nanmedian(implied[order])) if np.isfinite(implied[order]).any() else 0.0
+    if guess > 0:
+        for digits in (0, 1, 2):
+            rounded = float(f"{guess:.{digits}e}")
+            if rounded not in EPSILONS:
+                yield rounded
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    for separator in (".", "/"):
+        if separator in name:
+            return name.rpartition(separator)
+    return "", "", name
+
+
+def _one_of(known: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    return next((known[name] for name in names if name in known), None)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def fitting(
+    factors: Values,
+    norms: Iterable[Norm],
+    arrays: Callable[[str], Values],
+    is_exact: Callable[[Norm, Vectors], bool],
+    tolerance: float,
+) -> list[Norm]:
+    """Return the norms that were folded: their scales are the factors, and what they give is the weight to the bit.
+
+    Args:
+        factors: as `ratio` found them.
+        norms: candidates of as many channels, or scales.
+        is_exact: whether the fold of a norm gives the weight.
+        tolerance: how far a scale may be from its factor before it is not computed in full.
+    """
+    found = []
+    for norm in norms:
+        for candidate in _variants(norm, arrays):
+            vectors = candidate.vectors(arrays)
+            for epsilon in epsilons(candidate, vectors, factors):
+                tried = replace(candidate, epsilon=epsilon)
+                if _is_near(scale_of(tried, vectors), factors, tolerance) and is_exact(tried, vectors):
+                    found.append(tried)
+                    break
+    return found
+
+
+def _variants(norm: Norm, arrays: Callable[[str], Values]) -> Iterator[Norm]:
+    forms = (norm.form,) if norm.variance is None else FORMS
+    first = norm.gamma or norm.variance
+    is_half = first is not None and arrays(first).dtype == np.float16
+    for dtype in ("float32", "float16") if is_half else ("float32",):
+        for form in forms:
+            yield replace(norm, form=form, dtype=dtype)
+
+
+def _is_near(scale: Values, factors: Values, tolerance: float) -> bool:
+    with np.errstate(all="ignore"):
+        apart = np.abs(scale.astype(np.float64) - factors) / np.maximum(np.abs(factors), 1e-30)
+    known = apart[np.isfinite(factors)]
+    return known.size > 0 and float(np.nan_to_num(np.median(known), nan=np.inf)) <= tolerance

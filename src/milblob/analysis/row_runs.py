@@ -1,0 +1,172 @@
+"""Finds weights that consist of rows of other arrays: split, concatenated, reordered, along any axis."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..dtypes import DType
+from ..model.lazy import LazyTensor
+from ..values.cast import cast_array, is_castable
+from .derivation import Derivation, Moved, Rows, Source, Stacked
+from .layouts import Layout
+from .same_elements import May
+
+Values = np.ndarray[Any, Any]
+
+_PIECE_COUNT = 1 << 20
+_MAX_CANDIDATES = 8  # equal rows of other arrays that are followed
+_MIN_ROW = 2  # elements; single ones are equal by accident
+
+
+class _Axis(NamedTuple):
+    """An array seen as rows along one of its axes."""
+
+    name: str
+    axis: int
+    shape: tuple[int, ...]
+
+
+class _Run(NamedTuple):
+    """Consecutive rows of a weight that are consecutive rows of an array.
+
+    Attributes:
+        candidates: (number of the array's axis, first row), of all arrays that have these rows.
+        length: rows.
+        first_count, last_count: how many arrays have its first row, and its last one.
+    """
+
+    candidates: list[tuple[int, int]]
+    length: int
+    first_count: int
+    last_count: int
+
+
+class RowIndex:
+    """The rows of all arrays of a checkpoint that have as many elements as rows of some weight.
+
+    Args:
+        given: arrays by name.
+        dtype: of the weights; arrays are cast to it.
+        count: elements of a row.
+        may: the work budget.
+    """
+
+    def __init__(self, given: Mapping[str, LazyTensor], dtype: DType, count: int, may: May) -> None:
+        self._count = count
+        random = np.random.default_rng()  # nobody can make rows look equal
+        self._factors = random.integers(1, 1 << 63, count, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+        self._axes: list[_Axis] = []
+        keys, owners, rows = [], [], []
+        for name, tensor in given.items():
+            if not is_castable(tensor.mil_dtype, dtype) or tensor.ndim < 2:
+                continue
+            for axis, size in enumerate(tensor.shape):
+                if tensor.size != size * count or size == 0 or not may(100_000 + 30 * tensor.size):
+                    continue
+                found = self._keys(np.asarray(tensor.read()), axis, dtype)
+                keys.append(found)
+                owners.append(np.full(size, len(self._axes)))
+                rows.append(np.arange(size))
+                self._axes.append(_Axis(name, axis, tensor.shape))
+        none = np.zeros(0, np.int64)
+        order = np.argsort(np.concatenate(keys), kind="stable") if keys else none
+        self._keys_sorted = np.concatenate(keys)[order] if keys else np.zeros(0, np.uint64)
+        self._owners = np.concatenate(owners)[order] if keys else none
+        self._rows = np.concatenate(rows)[order] if keys else none
+
+    def _keys(self, array: Values, axis: int, dtype: DType) -> Values:
+        """Return a hash of each row along an axis: [rows] uint64."""
+        whole = np.moveaxis(array, axis, 0)
+        size = whole.shape[0]
+        found = np.empty(size, np.uint64)
+        step = max(_PIECE_COUNT // self._count, 1)
+        for begin in range(0, size, step):
+            piece = np.ascontiguousarray(whole[begin : begin + step]).reshape(-1, self._count)
+            if piece.dtype != dtype.numpy:
+                piece = cast_array(piece, dtype, overflow="inf")[0]
+            bits = piece.view(f"u{piece.dtype.itemsize}").astype(np.uint64) + np.uint64(1)
+            mixed = bits * self._factors
+            found[begin : begin + step] = (mixed ^ (mixed >> np.uint64(29))).sum(axis=1, dtype=np.uint64)
+        return found
+
+    def find(self, weight: Values, dtype: DType) -> Iterator[list[Derivation]]:
+        """Yield, for each axis along which a weight consists of rows of the arrays, the ways in which it does.
+
+        Nothing is known for certain before the result is compared: rows were compared by their hashes.
+        """
+        for axis, size in enumerate(weight.shape):
+            if weight.size != size * self._count or self._count < _MIN_ROW:
+                continue
+            runs = self._runs(self._keys(weight, axis, dtype))
+            if runs is not None:
+                yield self._ways(runs, axis, weight.shape)
+
+    def _runs(self, keys: Values) -> list["_Run"] | None:
+        """Return the runs of rows of one array that follow each other; None if a row is in no array, or unclear."""
+        low, high = (np.searchsorted(self._keys_sorted, keys, side) for side in ("left", "right"))
+        spans = list(zip(low.tolist(), high.tolist(), strict=True))
+        runs: list[_Run] = []
+        for first, last in spans:
+            if first == last:
+                return None
+            run = runs[-1] if runs else None
+            continued = (
+                [] if run is None else [at for at in run.candidates if self._follows(at, run.length, first, last)]
+            )
+            if run is not None and continued:
+                runs[-1] = _Run(continued, run.length + 1, run.first_count, last - first)
+                continue
+            places = range(first, min(last, first + _MAX_CANDIDATES))
+            candidates = [(int(self._owners[at]), int(self._rows[at])) for at in places]
+            runs.append(_Run(candidates, 1, last - first, last - first))
+        # Between two runs, a row that other arrays have too may belong to either.
+        if len(runs) > 1 and any({run.first_count, run.last_count} != {len(run.candidates)} for run in runs):
+            return None
+        return None if any(run.first_count > _MAX_CANDIDATES for run in runs) else runs
+
+    def _follows(self, start: tuple[int, int], length: int, first: int, last: int) -> bool:
+        places = range(first, min(last, first + 4 * _MAX_CANDIDATES))
+        return any(self._owners[at] == start[0] and self._rows[at] == start[1] + length for at in places)
+
+    def _ways(self, runs: list["_Run"], axis: int, shape: tuple[int, ...]) -> list[Derivation]:
+        """Return the first way, and those that differ from it in one run."""
+        first = [run.candidates[0] for run in runs]
+        choices = [first]
+        for at, run in enumerate(runs):
+            choices += [[*first[:at], other, *first[at + 1 :]] for other in run.candidates[1:]]
+        return [self._derivation(choice, [run.length for run in runs], axis, shape) for choice in choices]
+
+    def _derivation(
+        self, places: list[tuple[int, int]], lengths: list[int], axis: int, shape: tuple[int, ...]
+    ) -> Derivation:
+        parts: list[Derivation] = []
+        for (owner, row), length in zip(places, lengths, strict=True):
+            source = self._axes[owner]
+            part = turned(Source(source.name), source.axis, len(source.shape))
+            if _inner(source) != _inner(self._axes[places[0][0]]):
+                part = Moved(part, Layout(None, None, (source.shape[source.axis], *_inner(self._axes[places[0][0]]))))
+            if (row, length) != (0, source.shape[source.axis]):
+                part = Rows(part, row, row + length)
+            parts.append(part)
+        result = parts[0] if len(parts) == 1 else Stacked(tuple(parts))
+        rows_first = (shape[axis], *shape[:axis], *shape[axis + 1 :])
+        if any(_inner(self._axes[owner]) != rows_first[1:] for owner, _ in places):
+            result = Moved(result, Layout(None, None, rows_first))
+        if axis:
+            order = list(range(1, len(shape)))
+            order.insert(axis, 0)
+            result = Moved(result, Layout(None, tuple(order), None))
+        return result
+
+
+def turned(of: Derivation, axis: int, ndim: int) -> Derivation:
+    """Return an array with an axis moved to the front."""
+    if axis == 0:
+        return of
+    return Moved(of, Layout(None, (axis, *(other for other in range(ndim) if other != axis)), None))
+
+
+def _inner(source: _Axis) -> tuple[int, ...]:
+    """The shape of one row."""
+    return (*source.shape[: source.axis], *source.shape[source.axis + 1 :])

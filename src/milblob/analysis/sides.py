@@ -1,0 +1,73 @@
+"""The two sides of a comparison: what a caller gave, opened, as tensors by name."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arguments import require
+from ..dtypes import dtype_of
+from ..formats.read import is_array_file, open_arrays
+from ..formats.weights import with_notes
+from ..model.lazy import LazyTensor
+from ..model.model import Model
+from ..model.stored import StoredArray
+
+
+def is_arrays(source: Any) -> bool:
+    """Whether what a caller gave is arrays, in a file or in memory, and no model."""
+    if isinstance(source, str | os.PathLike):
+        return is_array_file(os.fsdecode(source))
+    return isinstance(source, Mapping) and not isinstance(source, Model)
+
+
+class Side(NamedTuple):
+    """One side of a comparison.
+
+    Attributes:
+        tensors: by name, those to compare. `pair` adds constants that are weights only on the other side.
+        model: the model that has them; None for arrays.
+        words: its name in messages.
+    """
+
+    tensors: dict[str, LazyTensor]
+    model: Model | None
+    words: str
+
+    @classmethod
+    def open(cls, source: Any, stored: bool, stack: contextlib.ExitStack, max_nbytes: int | None = None) -> "Side":
+        """Open a caller's source; if it is opened here, it is closed with the stack."""
+        if isinstance(source, Model):
+            return cls(dict(source), source, source.path or "model in memory")
+        if isinstance(source, Mapping):
+            for name in source:
+                require("names of arrays", name, str, "str")
+            return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays")
+        if is_arrays(source):
+            arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes))
+            return cls({name: arrays[name] for name in arrays}, None, os.fsdecode(source))
+        model = stack.enter_context(Model(source, stored=stored, max_nbytes=max_nbytes))
+        return cls(dict(with_notes(model, model)), model, model.path or "model in memory")
+
+    @property
+    def has_program(self) -> bool:
+        """Whether it is a model, and not a weight file."""
+        return self.model is not None and self.model.kind not in ("blob", "listing")
+
+    def find(self, name: str) -> str | None:
+        """Return the only tensor name that a name, with or without its prefix, stands for."""
+        if name in self.tensors:
+            return name
+        if self.model is None or name not in self.model:
+            return None
+        found = self.model[name].name
+        return found if found in self.tensors else None
+
+
+def _array(name: str, value: Any) -> LazyTensor:
+    if isinstance(value, LazyTensor):
+        return value
+    array = np.asarray(value)
+    return StoredArray(name, dtype_of(array, f"array {name!r}"), array.shape, lambda: array)

@@ -1,0 +1,112 @@
+"""Options that several commands have. Those of one command are in its module."""
+
+import argparse
+
+MODEL = ".mlpackage, .mlmodelc, .mlmodel, model.mil or weight file"
+ANY = f"{MODEL}; .params, .safetensors or .npz file, archive of TVM (.tar, .tar.gz, directory)"
+ARCHIVE = "Model Library Format archive: .tar, .tar.gz, or the directory that it was unpacked to"
+
+Parser = argparse.ArgumentParser
+
+
+def add_selection(parser: Parser) -> None:
+    """Add -k and -f, which `selection.select` applies."""
+    add_keep(parser)
+    parser.add_argument("-f", "--function", metavar="NAME", help="select tensors of this function")
+
+
+def add_keep(parser: Parser, what: str = "only tensors whose name matches") -> None:
+    """Add -k; `what` says what it selects."""
+    words = f"{what}; may be repeated"
+    parser.add_argument("-k", "--keep", metavar="GLOB", action="append", default=[], help=words)
+
+
+def add_views(parser: Parser) -> None:
+    """Add --constants and --stored: what counts as a tensor."""
+    parser.add_argument("--constants", action="store_true", help="every tensor constant, not only the weights")
+    add_stored(parser)
+
+
+def add_stored(parser: Parser) -> None:
+    """Add --stored."""
+    words = "the stored parts of compressed weights instead of the weights"
+    parser.add_argument("--stored", action="store_true", help=words)
+
+
+def add_mapping(parser: Parser, words: str) -> None:
+    """Add --map and --mapping, which `names.mapping` reads; `words` say what OLD and NEW are."""
+    parser.add_argument("--map", metavar="OLD=NEW", action="append", default=[], help=words)
+    file = "a .json object {old: new}, null leaving one out; or lines OLD=NEW; '#' begins a comment"
+    parser.add_argument("--mapping", metavar="FILE", help=file)
+
+
+def add_overflow(parser: Parser) -> None:
+    """Add --overflow, for commands that cast."""
+    words = "what a cast does with too large numbers: error, inf, clamp; default: error"
+    parser.add_argument("--overflow", metavar="HOW", choices=("error", "inf", "clamp"), default="error", help=words)
+
+
+def add_align(parser: Parser) -> None:
+    """Add --align, for commands that lay out a weight file."""
+    words = "begin data at multiples of 64, 4096 or 16384"
+    parser.add_argument("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=words)
+
+
+def add_listing(parser: Parser) -> None:
+    """Add --listing, for commands that write a bare weight file."""
+    words = "listing of names and offsets: .json, or .mil for MIL text; default: named as the weight file"
+    parser.add_argument("--listing", metavar="FILE", help=words)
+
+
+def add_force(parser: Parser, words: str = "replace what is there") -> None:
+    """Add --force."""
+    parser.add_argument("--force", action="store_true", help=words)
+
+
+def add_dry_run(parser: Parser, words: str = "check everything, write nothing") -> None:
+    """Add -n."""
+    parser.add_argument("-n", "--dry-run", action="store_true", help=words)
+
+
+def add_reporting(parser: Parser, *, quiet: str, verbose: str, json: str = "one JSON object") -> None:
+    """Add what nearly every command has: --max-nbytes, --json, and -q or -v, with words on what these do."""
+    most = "most bytes of values to make of the files, such as 100G; default: 256 times their size, 1G at least"
+    parser.add_argument("--max-nbytes", metavar="SIZE", type=size, help=most)
+    add_json(parser, json)
+    volume = parser.add_mutually_exclusive_group()
+    volume.add_argument("-q", "--quiet", action="store_true", help=quiet)
+    volume.add_argument("-v", "--verbose", action="store_true", help=verbose)
+
+
+def add_json(parser: Parser, words: str = "one JSON object") -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help=words)
+
+
+def size(text: str) -> int:
+    """Parse a number of bytes: 1000000, 64K, 16MiB, 2G."""
+    units = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+    number = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = number[-1:] if number[-1:] in units else ""
+    try:
+        return int(float(number.removesuffix(unit)) * (1 << units[unit]))
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"size: expected bytes, such as 64M or 2G, got {text!r}") from None
+
+
+def count(text: str) -> int:
+    """Parse a whole number, 0 or more."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text!r}")
+    return int(text)
+
+
+def at_least_0(text: str) -> float:
+    """Parse a number, 0 or more."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if not number >= 0:
+        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text!r}")
+    return number

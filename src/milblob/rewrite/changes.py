@@ -1,0 +1,72 @@
+"""What a repack is asked to do, and what it does to each tensor."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..dtypes import DType
+from .tasks import Item
+
+WEIGHT_COUNT = 10
+"""The ecosystem's threshold: constants of this many elements are kept in the weight file."""
+
+
+class Options(NamedTuple):
+    """The options of `repack`; see there."""
+
+    cast: dict[DType, DType]
+    dedupe: bool = False
+    gc: bool = False
+    externalize: int | None = None
+    inline: int | None = None
+    split: str | int | None = None
+    merge: bool = False
+    align: int = 64
+    canonical: bool = False
+    select: Callable[[str], bool] | None = None
+    functions: tuple[str, ...] | None = None
+    overflow: str = "error"
+    nan: str = "keep"
+    decompress: bool = False
+
+    @property
+    def moves(self) -> bool:
+        """Whether anything may change; if not, the result is a plain copy."""
+        plain = Options({}, select=self.select, overflow=self.overflow, nan=self.nan)
+        return self != plain
+
+
+class TensorChange:
+    """What happens to one tensor.
+
+    Attributes:
+        name: of the tensor; for a record that nothing refers to, the name of its file and "#n".
+        actions: "cast", "externalize", "inline", "deduplicate", "drop", "decompress"; none for a tensor that is kept. A
+            decompressed weight has a row after all tensors; its parts, which have rows of their own, are dropped.
+        dtype, dtype_after, nbytes, nbytes_after: of the stored values. nbytes_after is 0 for a tensor that shares its
+            record with an earlier one.
+        file, offset, file_after, offset_after: of the record, by name in the model; None for immediates.
+        overflow, nan, underflow: counts of a cast, see `cast.CastCounts`. Known when the cast is done.
+    """
+
+    __slots__ = (
+        "actions", "dtype", "dtype_after", "file", "file_after", "item", "name", "nan", "nbytes", "nbytes_after",
+        "offset", "offset_after", "overflow", "underflow",
+    )  # fmt: skip
+
+    def __init__(self, name: str, dtype: DType, nbytes: int, file: str | None, offset: int | None) -> None:
+        self.name = name
+        self.actions: list[str] = []
+        self.dtype = self.dtype_after = dtype
+        self.nbytes = self.nbytes_after = nbytes
+        self.file = self.file_after = file
+        self.offset = self.offset_after = offset
+        self.overflow = self.nan = self.underflow = 0
+        self.item: Item | None = None
+
+    def drop(self) -> None:
+        """Mark the tensor as dropped."""
+        self.actions.append("drop")
+        self.nbytes_after, self.file_after, self.offset_after = 0, None, None
+
+    def __repr__(self) -> str:
+        return f"<TensorChange {self.name!r}: {', '.join(self.actions) or 'keep'}>"

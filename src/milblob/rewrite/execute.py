@@ -1,0 +1,232 @@
+"""Running the tasks of a plan: workers copy, cast and decode records into files that exist already."""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from .. import _codec
+from ..dtypes import DType
+from ..errors import FormatError
+from ..progress import Counter
+from ..storage.mapped import MappedFile
+from ..storage.transfer import copy_range, write_at
+from ..threads import ordered
+from ..values.cast import CastCounts, convert_into
+from ..values.dense import Dense, read
+from ..values.tensorvalue import stored_bytes, unpack_at
+from .copying import data_ranges, new_file
+from .tasks import CAST, COPY, DENSE, TASK_NBYTES, VALUE, Item, Origin, Step, Task, make_tasks
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
+_STAGING_NBYTES = 1 << 20
+_CAST_NBYTES = 1 << 18  # of the wider type: both sides of a part stay in the second-level cache
+
+
+def write_weight_files(
+    files: Sequence[tuple[str, list[Item], int]],
+    counter: Counter,
+    *,
+    overflow: str = "error",
+    nan: str = "keep",
+    executor: "Executor | None" = None,
+    cast_done: Callable[[Item, CastCounts], None] = lambda item, counts: None,
+) -> None:
+    """Write new weight files that are laid out: the headers here, the records in workers.
+
+    Args:
+        files: path, records in order and size in bytes of each.
+        counter: told of every record, or part of one, that is written.
+        overflow, nan: policies of casts.
+        executor: see `run_tasks`.
+        cast_done: called with each cast record, or part of one, and its counts.
+
+    Raises:
+        As `run_task` and `write_dense`.
+    """
+    tasks: list[Task] = []
+    numbered: list[Item] = []
+    dense: list[tuple[str, Item]] = []
+    for path, items, nbytes in files:
+        with new_file(path) as fd:
+            os.ftruncate(fd, nbytes)
+            write_at(fd, [_codec.blob_header(len(items))], 0)
+        tasks += make_tasks(path, items, len(numbered), overflow, nan)
+        numbered += items
+        dense += [(path, item) for item in items if item.how == DENSE]
+
+    def done(task: Task, counts: list[tuple[int, CastCounts]]) -> None:
+        for number, found in counts:
+            cast_done(numbered[number], found)
+        for step in task.steps:
+            counter.add(step.name, step.written_nbytes)
+
+    run_tasks(executor, tasks, done)
+    for path, item in dense:  # after the tasks, which may write zeros between their own records
+        write_dense(path, item, partial(counter.add, item.name))
+
+
+def run_tasks(executor: "Executor | None", tasks: list[Task], done: Callable[[Task, Any], None]) -> None:
+    """Run tasks, and call `done` with each task and its result, in order, in this thread.
+
+    After an error, in a task or in `done`, no new task starts, and running ones are waited for.
+
+    Args:
+        executor: None for threads (see threads.py) if something is computed; copies run in this thread, because file
+            systems allow one writer at a time in a file.
+    """
+    if executor is None:
+        computes = any(step.how != COPY for task in tasks for step in task.steps)
+        for task, result in zip(tasks, ordered(run_task, tasks, computes), strict=True):
+            done(task, result)
+        return
+    from concurrent.futures import wait
+
+    futures: list[Future[Any]] = []
+    try:
+        for task in tasks:
+            futures.append(executor.submit(run_task, task))  # noqa: PERF401  # the list survives if a submit fails
+        for task, future in zip(tasks, futures, strict=True):
+            done(task, future.result())
+    finally:
+        for future in futures:
+            future.cancel()
+        wait(futures)
+
+
+def run_task(task: Task) -> list[tuple[int, CastCounts]]:
+    """Write the records of a task. Runs in any thread or process.
+
+    Returns:
+        Counts of the casts among them: (number, counts).
+
+    Raises:
+        OSError, FormatError: a file cannot be read or written. OverflowError, ValueError: the policies of casts; the
+            tensor is named.
+    """
+    fd = os.open(task.path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+    sources: dict[Origin, MappedFile] = {}
+    counts: list[tuple[int, CastCounts]] = []
+    output = _Output(fd, task.begin)
+    try:
+        for step in task.steps:
+            source = sources.get(step.origin)
+            if source is None:
+                source = sources[step.origin] = step.origin.open()
+            if step.metadata:
+                output.put(step.metadata, step.offset)
+            if step.how == CAST:
+                counts.append((step.number, _cast(step, source, output, task)))
+            elif step.how == VALUE:
+                buffer, dtype = source.check_size(), DType[step.dtype]
+                values = unpack_at(buffer, step.start, step.nbytes, dtype, step.shape)
+                output.put(stored_bytes(values, dtype), step.data_offset)
+            elif step.nbytes <= _STAGING_NBYTES // 4:
+                view = memoryview(source.check_size())
+                output.put(view[step.start : step.start + step.nbytes], step.data_offset)
+            else:
+                output.flush()
+                for start, nbytes in data_ranges(source, step.start, step.nbytes):
+                    copy_range(source, start, nbytes, fd, step.data_offset + start - step.start)
+        output.flush()
+    finally:
+        os.close(fd)
+        for source in sources.values():
+            source.close()
+    return counts
+
+
+def write_dense(path: str, item: Item, done: Callable[[int], None]) -> None:
+    """Write the record of a compressed weight as dense values, a piece at a time.
+
+    Args:
+        path: the file, which exists and has its final size.
+        item: with DENSE.
+        done: called with the number of bytes of each piece.
+
+    Raises:
+        FormatError: parts that do not match. OSError: the file cannot be written.
+    """
+    dense, nbits = cast("Callable[[], Dense]", item.open)(), item.target.nbits
+    unit = 8 * max(dense.unit, 1)  # packed elements must fill whole bytes
+    part = max(TASK_NBYTES // item.target.numpy.itemsize // unit, 1) * unit
+    space = np.empty(min(part, item.count), item.target.numpy)
+    fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        write_at(fd, [item.metadata()], item.offset)
+        for begin in range(0, item.count, part):
+            count = min(part, item.count - begin)
+            values = stored_bytes(read(dense, space[:count], begin, (count,)), item.target)
+            write_at(fd, [values], item.data_offset + begin * nbits // 8)
+            done(len(values))
+    finally:
+        os.close(fd)
+
+
+class _Output:
+    """Collects small writes to neighbouring places; gaps between them are zero."""
+
+    def __init__(self, fd: int, begin: int) -> None:
+        self.fd = fd
+        self._pieces: list[Any] = []
+        self._begin = self._end = begin
+
+    def put(self, data: Any, offset: int) -> None:
+        nbytes = len(data)
+        gap = offset - self._end
+        if gap != 0 and (gap < 0 or gap >= 1 << 16 or not self._pieces):
+            self.flush()
+            self._begin = self._end = offset
+        elif gap:
+            self._pieces.append(bytes(gap))
+        self._pieces.append(data)
+        self._end = offset + nbytes
+        if self._end - self._begin >= _STAGING_NBYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._pieces:
+            # One copy in memory: a system call per small piece would cost more.
+            data = b"".join(self._pieces) if len(self._pieces) > 2 else None
+            write_at(self.fd, [data] if data is not None else self._pieces, self._begin)
+        self._pieces = []
+        self._begin = self._end
+
+
+def _cast(step: Step, source: MappedFile, output: _Output, task: Task) -> CastCounts:
+    """Convert one record, or a part of it, in cache-sized chunks. Holes are zero and stay holes."""
+    dtype, target = DType[step.dtype], DType[step.target]
+    source_nbytes, target_nbytes = dtype.nbits // 8, target.nbits // 8
+    part = _CAST_NBYTES // max(source_nbytes, target_nbytes)
+    out = np.empty(part, target.numpy)
+    total = CastCounts()
+    output.flush()
+    end = 0  # elements done: data ranges may begin and end in the middle of an element
+    for start, nbytes in data_ranges(source, step.start, step.nbytes):
+        done = max(end, (start - step.start) // source_nbytes)
+        end = -(-(start - step.start + nbytes) // source_nbytes)
+        while done < end:
+            count = min(part, end - done)
+            into, at = out[:count], step.start + done * source_nbytes
+            try:
+                counts = convert_into(
+                    into, source.check_size(), at, count, dtype, target, overflow=task.overflow, nan=task.nan,
+                    first_index=step.first_index + done,
+                )  # fmt: skip
+            except FormatError:
+                raise
+            except (OverflowError, ValueError) as error:
+                raise type(error)(f"{step.name or 'record'}: {error}") from None
+            total = add_counts(total, counts)
+            write_at(output.fd, [into.view(np.uint8)], step.data_offset + done * target_nbytes)
+            done += count
+    return total
+
+
+def add_counts(a: CastCounts, b: CastCounts) -> CastCounts:
+    """Return the sum of two parts' counts."""
+    return CastCounts(a.overflow + b.overflow, a.nan + b.nan, a.underflow + b.underflow)

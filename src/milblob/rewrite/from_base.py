@@ -1,0 +1,219 @@
+"""New weights by way of the checkpoint that a model was converted from: what `refit(..., base=...)` writes."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..analysis.derivation import Derivation
+from ..analysis.learn import learn
+from ..analysis.lineage import Claim, Lineage, Origin
+from ..analysis.sides import Side
+from ..arguments import Names, names_in
+from ..errors import UnsupportedError
+from ..formats.archive import is_archive
+from ..model.elements import Elements, have_equal_bits
+from ..model.lazy import LazyTensor
+from ..model.model import Model
+from ..model.stored import StoredArray
+from ..model.tensor import Tensor
+from ..values.cast import cast_array, is_castable
+
+_MAX_NAMES = 20
+_COUNTERS = ("num_batches_tracked",)
+"""Arrays that training changes and no converter uses: they are listed as not used, and no more."""
+
+
+class Rebased(NamedTuple):
+    """What a refit is to write.
+
+    Attributes:
+        arrays: label -> new values, computed when they are read. A label says how they follow from the checkpoint.
+        mapping: label -> the weights that get them, or WEIGHT@OPERATION.PARAMETER where only some readers do.
+        unused: arrays of the checkpoint that no weight follows from.
+        constant: weights that follow from no array, because all their elements are equal, or integers.
+        left: weights that stay as they are, as the caller says.
+    """
+
+    arrays: dict[str, StoredArray]
+    mapping: dict[str, Names]
+    unused: tuple[str, ...]
+    constant: tuple[str, ...]
+    left: tuple[str, ...]
+
+
+def rebase(
+    path: str,
+    new: Mapping[str, Any],
+    base: Mapping[str, Any],
+    mapping: Mapping[str, Names],
+    is_selected: Callable[[str], bool],
+    is_left: Callable[[str], bool],
+) -> Rebased:
+    """Learn from a base checkpoint how each weight of a model came to be, and do the same with another checkpoint.
+
+    Args:
+        path: of the model; it is only read.
+        new, base: arrays by name.
+        mapping: None for each array that is to be left out.
+        is_selected: of the name of a weight: whether it is to change.
+        is_left: of the name of a weight: whether it may stay as it is, although nothing is known about it.
+
+    Raises:
+        ValueError: the checkpoints do not have the same arrays; a weight that does not follow from the base; an array
+            that differs and that no weight follows from. Each is named.
+    """
+    out = _left_out(mapping, base)
+    if is_archive(path):
+        raise UnsupportedError("base: expected a Core ML model to refit, got an archive of TVM", file=path)
+    sides = [_tensors(arrays, out) for arrays in (base, new)]
+    _require_alike(*sides)
+    old, tuned = sides
+    with Model(path, constants=True) as model:
+        lineage = learn(old, dict(model))
+        weights = {name: model[name] for name in lineage.origins}
+        _require_known(lineage, is_selected, is_left, old, tuned)
+        result = _Writing(old, tuned)
+        for origin in lineage.origins.values():
+            if is_selected(origin.name) and not is_left(origin.name):
+                result.add(origin, weights[origin.name])
+    unused = tuple(name for name in new if name in out or name in lineage.unused)
+    left = tuple(name for name in [*lineage.origins, *lineage.unknown] if is_left(name))
+    return Rebased(result.arrays, result.mapping, unused, lineage.constant, left)
+
+
+def _left_out(mapping: Mapping[str, Names], base: Mapping[str, Any]) -> set[str]:
+    wrong = [name for name, names in mapping.items() if names_in(names)]
+    if wrong:
+        words = "mapping with a base: expected None for arrays to leave out, for the base says where the others belong"
+        raise ValueError(f"{words}; got a name for {_some(wrong)}")
+    lacking = [name for name in mapping if name not in base]
+    if lacking:
+        raise KeyError(f"mapping: expected names of arrays of the base, got {_some(lacking)}")
+    return set(mapping)
+
+
+def _tensors(arrays: Mapping[str, Any], out: set[str]) -> dict[str, LazyTensor]:
+    with contextlib.ExitStack() as stack:
+        return {name: tensor for name, tensor in Side.open(arrays, False, stack).tensors.items() if name not in out}
+
+
+def _require_alike(base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]) -> None:
+    """Refuse checkpoints of two different networks.
+
+    Raises:
+        ValueError: with all differences.
+    """
+    problems = []
+    for have, lack, words in ((base, new, "only in the base"), (new, base, "only in the new weights")):
+        names = [name for name in have if name not in lack]
+        if names:
+            problems.append(f"{len(names):,} {words}: {_some(names)}")
+    for name, old in base.items():
+        tuned = new.get(name)
+        if tuned is not None and (old.shape, old.mil_dtype) != (tuned.shape, tuned.mil_dtype):
+            words = (
+                f"{name} is {old.mil_dtype} {list(old.shape)} in the base, {tuned.mil_dtype} {list(tuned.shape)} now"
+            )
+            problems.append(words)
+    if problems:
+        problems[_MAX_NAMES:] = [f"and {len(problems) - _MAX_NAMES} more"] if len(problems) > _MAX_NAMES else []
+        raise ValueError(f"weights: expected the arrays of the base, with other values; {'; '.join(problems)}")
+
+
+def _require_known(
+    lineage: Lineage,
+    is_selected: Callable[[str], bool],
+    is_left: Callable[[str], bool],
+    base: Mapping[str, LazyTensor],
+    new: Mapping[str, LazyTensor],
+) -> None:
+    """Refuse weights that were not understood, and changes that would be lost.
+
+    Raises:
+        ValueError: with all of them.
+    """
+    problems = []
+    unknown = [name for name in lineage.unknown if is_selected(name) and not is_left(name)]
+    if unknown:
+        words = f"{len(unknown):,} weights of the model do not follow from the base: {_some(unknown)}"
+        problems.append(f"{words} (--leave NAME leaves one as it is, such as a mask or a table of positions)")
+    lost = [
+        name
+        for name in lineage.unused
+        if name in new and not name.endswith(_COUNTERS) and not _are_equal(base[name], new[name])
+    ]
+    if lost:
+        words = (
+            f"{len(lost):,} arrays differ from the base, and no weight of the model follows from them: {_some(lost)}"
+        )
+        problems.append(f"{words} (null in the mapping leaves one out)")
+    if problems:
+        raise ValueError(f"weights: expected what the model was converted from; {'; '.join(problems)}")
+
+
+def _are_equal(a: LazyTensor, b: LazyTensor) -> bool:
+    if a.size == 0 or a.mil_dtype.name == "STRING":
+        return bool(np.array_equal(np.asarray(a.read()), np.asarray(b.read())))
+    return have_equal_bits(Elements(a), Elements(b))
+
+
+def _some(names: list[str]) -> str:
+    return (
+        f"{', '.join(names[:_MAX_NAMES])}{f' and {len(names) - _MAX_NAMES:,} more' if len(names) > _MAX_NAMES else ''}"
+    )
+
+
+class _Writing:
+    """Collects what is to be written."""
+
+    def __init__(self, base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]) -> None:
+        self._base, self._new = base, new
+        self.arrays: dict[str, StoredArray] = {}
+        self.mapping: dict[str, Names] = {}
+
+    def add(self, origin: Origin, weight: Tensor) -> None:
+        """Add a weight: what its claims agree on, else each claim for its readers."""
+        claims = origin.claims
+        known = [claim for claim in claims if claim.derivation is not None]
+        if len(claims) == 1 or self._agree(claims, weight):
+            self._add(known[0], weight, weight.name)
+            return
+        for claim in claims:
+            targets = [f"{weight.name}@{reader}" for reader in claim.readers] or [weight.name]
+            for target in targets:
+                self._add(claim, weight, target)
+
+    def _agree(self, claims: tuple[Claim, ...], weight: Tensor) -> bool:
+        first = self._cast(claims[0].derivation, weight)
+        return all(self._cast(claim.derivation, weight).tobytes() == first.tobytes() for claim in claims[1:])
+
+    def _cast(self, derivation: Derivation | None, weight: Tensor) -> np.ndarray[Any, Any]:
+        values = np.asarray(weight.read()) if derivation is None else self._compute(derivation)
+        if not is_castable(values.dtype, weight.mil_dtype):
+            return values
+        return cast_array(np.ascontiguousarray(values).reshape(weight.shape), weight.mil_dtype, overflow="inf")[0]
+
+    def _compute(self, derivation: Derivation) -> np.ndarray[Any, Any]:
+        return derivation.compute(lambda name: np.asarray(self._new[name].read()))
+
+    def _add(self, claim: Claim, weight: Tensor, target: str) -> None:
+        derivation, shape = claim.derivation, weight.shape
+        label = str(derivation) if derivation is not None else f"{weight.name} as it is"
+        known = self.arrays.get(label)
+        if known is not None and known.shape != shape:
+            label = f"{label}: reshape {list(shape)}"
+            known = self.arrays.get(label)
+        if known is None:
+            if derivation is None:
+                present = np.array(weight.read())
+                self.arrays[label] = StoredArray(label, weight.mil_dtype, shape, lambda: present, "memory")
+            else:
+                dtype = derivation.dtype(lambda name: self._base[name].mil_dtype)
+                found: Derivation = derivation
+                self.arrays[label] = StoredArray(
+                    label, dtype, shape, lambda: self._compute(found).reshape(shape), "memory"
+                )
+            self.mapping[label] = []
+        self.mapping[label] = [*names_in(self.mapping[label]), target]

@@ -1,0 +1,141 @@
+"""How the Program of a repacked model refers to its values, and the edits that make it do so.
+
+Needs a layout: the records of the result have their files and offsets.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, cast
+
+from .. import _codec
+from ..dtypes import DType
+from ..errors import ProgramError, UnsupportedError
+from ..model.model import Model
+from ..model.package import MODEL_PATH, Source
+from ..model.tensor import Tensor
+from ..program import cast_rules
+from ..program.scan import Compressed, Program
+from ..program.splice import Edit
+from ..program.wire_edits import combined, function_edits, reference_edit, require_plain, value_edit
+from .decompress import Decompression
+from .tasks import Item
+
+Place = tuple[str, int]
+"""(fileName, offset) as a Program spells it."""
+
+
+class Reference(NamedTuple):
+    """A constant that the result keeps.
+
+    Attributes:
+        tensor: of the source.
+        item: the record of its value; None if the value is, or becomes, an immediate.
+        target: dtype that it is cast to, or None.
+        value: the new TensorValue of an immediate, if it changes.
+    """
+
+    tensor: Tensor
+    item: Item | None = None
+    target: DType | None = None
+    value: bytes | None = None
+
+    @property
+    def source(self) -> Source:
+        """The Program's file."""
+        return cast(Source, self.tensor.source)
+
+    @property
+    def place(self) -> Place | None:
+        """Its record in the result, as the Program spells it; None without one."""
+        item, constant = self.item, self.tensor.constant
+        if item is None:
+            return None
+        if constant.storage == _codec.BLOB and item.before is not None and item.first.file == item.before[0]:
+            return constant.text, item.first.offset
+        return _spelled(item)
+
+
+class DenseWeight(NamedTuple):
+    """A compressed weight that becomes dense: a new record, or a new TensorValue."""
+
+    decompression: Decompression
+    tensor: Tensor
+    item: Item | None
+    value: bytes | None
+
+
+def _spelled(item: Item) -> Place:
+    """Return the place of a record relative to its model."""
+    first = item.first
+    return MODEL_PATH + (first.file.removeprefix(f"{first.base}/") if first.base else first.file), first.offset
+
+
+def program_edits(
+    model: Model,
+    functions: tuple[str, ...] | None,
+    references: Sequence[Reference],
+    decompressions: Iterable[Decompression],
+    weights: Sequence[DenseWeight],
+) -> list[Edit]:
+    """Return the edits of the model file.
+
+    Args:
+        model: the source.
+        functions: that the result keeps; None for all.
+        references: constants that the result keeps.
+        decompressions: of its Programs.
+        weights: that become dense.
+
+    Raises:
+        ProgramError: a cast after which an operation would not type-check; no function is left.
+        UnsupportedError: functions of a pipeline; a Program that protobuf had to rewrite.
+    """
+    edits: list[Edit | None] = []
+    if functions is not None:
+        edits += _function_edits(model, functions)
+    for reference in references:
+        edits += _edits_of(reference)
+    for decompression in decompressions:
+        edits += decompression.edits()
+    for weight in weights:
+        tensor, value = weight.tensor, weight.value if weight.item is None else _spelled(weight.item)
+        group = cast(Compressed, tensor.chain)
+        edits.append(weight.decompression.weight_edit(group, tensor.mil_dtype, tensor.shape, value))
+    return combined(edits)
+
+
+def _edits_of(reference: Reference) -> Iterable[Edit | None]:
+    constant, place = reference.tensor.constant, reference.place
+    is_same = place is None or (constant.text, constant.blob_offset) == place
+    if reference.source.is_text or (is_same and reference.target is None and reference.value is None):
+        return ()
+    program = cast(Program, reference.tensor.program)
+    require_plain(program, reference.source.mapping.live())
+    if reference.target is not None:
+        return cast_rules.cast_edits(program, constant, reference.target, reference.value if place is None else place)
+    if place is None:
+        return [value_edit(program.buffer, constant, tensor=reference.value)]
+    if constant.storage != _codec.BLOB:
+        return [value_edit(program.buffer, constant, reference=place)]
+    return [reference_edit(program.buffer, constant, *place)]
+
+
+def text_moves(references: Iterable[Reference]) -> dict[str, dict[Place, Place]]:
+    """Return the references in MIL text that change: Program prefix -> old place -> new place."""
+    result: dict[str, dict[Place, Place]] = {}
+    for reference in references:
+        place, constant = reference.place, reference.tensor.constant
+        before = constant.text, constant.blob_offset
+        if reference.source.is_text and place is not None and place != before:
+            result.setdefault(reference.source.prefix, {})[before] = place
+    return result
+
+
+def _function_edits(model: Model, functions: tuple[str, ...]) -> list[Edit]:
+    if len(model.scans) != 1:
+        raise UnsupportedError("functions: expected a model with one Program, got a pipeline", file=model.path)
+    source, program = model.scans[0]
+    require_plain(program, source.mapping.live())
+    if not functions:
+        raise ProgramError("functions: expected at least one to keep, got none", file=model.path)
+    keep = [name.removeprefix(program.prefix) for name in functions]
+    return function_edits(program.buffer, program.span, source.description, keep)

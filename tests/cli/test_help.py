@@ -1,0 +1,110 @@
+"""What --help prints: it imports no command, ends with examples that run, and fits 80 columns."""
+
+import pathlib
+import shlex
+import shutil
+
+import numpy as np
+import pytest
+
+import milblob
+import tvm_archives
+from children import run_child
+from milblob.cli import commands, main, tvm
+from paths import DATA, DEMO
+
+NAMES = [*(name for name in commands.COMMANDS if name != "tvm"), *(f"tvm {name}" for name in tvm.COMMANDS)]
+
+
+def examples_of(cli, name):
+    status, out, err = cli(*name.split(), "--help")
+    assert (status, err) == (0, "")
+    return [line.removeprefix("  milblob ") for line in out.partition("\nexamples:\n")[2].splitlines()]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A directory with the files that the examples name."""
+    folder = tmp_path_factory.mktemp("examples")
+    model = shutil.copytree(DEMO, folder / "Model.mlpackage")
+    milblob.repack(model, folder / "Half.mlpackage", cast={"float32": "float16"})
+    new = {name: np.array(array * 1.5, np.float32) for name, array in milblob.load(model).items()}
+    np.savez(folder / "new.npz", **new)
+    assert main(["convert", str(folder / "new.npz"), str(folder / "new.safetensors"), "-q"]) == 0
+    for name in ("prefill", "decode"):
+        shutil.copytree(DATA / "opset_ios18_fp16/model.mlpackage", folder / f"{name}.mlpackage")
+    tvm_archives.make(folder / "model.tar", tvm_archives.files_of())
+    for name in ("parameters.npz", "model.params"):
+        assert main(["tvm", "params", str(folder / "model.tar"), "-o", str(folder / name), "-q"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_examples_run(cli, files, name, tmp_path, monkeypatch):
+    found = examples_of(cli, name)
+    assert len(set(found)) == 2, name
+    for number, example in enumerate(found):
+        monkeypatch.chdir(shutil.copytree(files, tmp_path / str(number)))
+        assert f"{example} ".startswith(f"{name} ")
+        status, out, err = cli(*[part for word in shlex.split(example) for part in expanded(word, example)])
+        assert (example, status) == (example, 1 if name == "diff" else 0), err
+        assert out or err or example.endswith(" -q")
+
+
+def expanded(word, example):
+    """As a shell does: a pattern that is not quoted stands for the files that it matches."""
+    if "*" not in word or f"'{word}'" in example:
+        return [word]
+    return sorted(str(path) for path in pathlib.Path().glob(word))
+
+
+@pytest.mark.parametrize("name", ["", "tvm", *NAMES])
+def test_help_fits_80_columns(cli, name, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = cli(*name.split(), "--help")[1]
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+    if name in ("", "tvm"):  # one line each
+        rows = [line for line in out.partition("  COMMAND\n")[2].splitlines() if not line.startswith("      ")]
+        assert len(rows) == len(commands.COMMANDS if not name else tvm.COMMANDS)
+
+
+def test_every_module_of_a_command_is_in_the_list():
+    package = pathlib.Path(commands.__file__).parent
+    modules = {path.stem for path in package.glob("*.py") if "\ndef add_arguments(" in path.read_text("utf-8")}
+    assert modules == {"tvm", *(name.replace("-", "_").replace(" ", "_") for name in NAMES)}
+
+
+def test_a_command_imports_no_other():
+    """The list of commands imports none of them; a command imports neither the others nor what only they need."""
+    code = """
+        from milblob.cli import main
+        main(sys.argv[1:])
+        print("|", *sorted(name for name in sys.modules if name.startswith("milblob.")))
+    """
+
+    def imported(*argv):
+        return set(run_child(code, *argv).rpartition("|")[2].split())
+
+    modules = {f"milblob.cli.{name.replace('-', '_')}" for name in commands.COMMANDS}
+    assert not imported("--help") & modules
+    listing = imported("ls", DEMO)
+    assert listing & modules == {"milblob.cli.ls"}
+    assert not {"milblob.rewrite", "milblob.analysis", "milblob.blobs.writer"} & listing
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "COMMAND"),
+        (["tvm"], "milblob tvm --help"),
+        (["lss"], "'lss'"),
+        (["ls"], "MODEL"),
+        (["ls", "x", "-y"], "-y"),
+        (["tvm", "ls", "x", "-y"], "-y"),
+    ],
+)
+def test_wrong_usage_says_where_help_is(cli, argv, words):
+    status, out, err = cli(*argv)
+    assert (status, out) == (2, "")
+    assert words in err
+    assert "--help" in err
