@@ -238,6 +238,32 @@ def palette_indices_32(
     weights: Buffer | None = None,
     first: int = 0,
 ) -> tuple[list[float], list[float], tuple[float, float, float]]: ...
+
+MAGNITUDES: int
+
+def prune_count(counts: _Out, src: Buffer, offset: int, count: int, is_f16: bool) -> None: ...
+def prune_collect(out: _Out, room: int, src: Buffer, offset: int, count: int, top: int) -> int: ...
+def prune_split(
+    mask: _Out, kept: _Out, room: int, src: Buffer, offset: int, count: int, is_f16: bool, cut: int
+) -> tuple[int, tuple[float, float, float]]: ...
+def quantize_ranges(
+    src: Buffer, offset: int, is_f16: bool, begin: int, count: int, grid: Grid, least: _Out, most: _Out
+) -> int: ...
+def quantize(
+    out: _Out | None,
+    src: Buffer,
+    offset: int,
+    is_f16: bool,
+    begin: int,
+    count: int,
+    grid: Grid,
+    scale: Buffer,
+    zero: Buffer,
+    least: int,
+    most: int,
+    block_errors: _Out | None = None,
+    weights: Buffer | None = None,
+) -> tuple[float, float, float]: ...
 def wide_moments(kind: int, src: Buffer, offset: int, count: int, distinct: Distinct | None = None) -> Moments: ...
 def hash_stretches(src: Buffer, offset: int, nbytes: int, first: int, is_root: bool = False) -> bytes: ...
 def hash_join(cvs: bytes) -> bytes: ...

@@ -1,5 +1,5 @@
 # Every C function and type that _codec.pyx may use. The headers document them.
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from "milblob/base.h" nogil:
     ctypedef enum mb_status:
@@ -366,3 +366,21 @@ cdef extern from "milblob/text/write.h" nogil:
 cdef extern from "milblob/text/parse.h" nogil:
     mb_status mb_text_to_program(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,
                                  uint64_t *out_nbytes, mb_error *error)
+
+cdef extern from "milblob/kernels/quantize.h" nogil:
+    ctypedef struct mb_quantize_error:
+        double squared, power, largest
+    uint64_t mb_quantize_ranges(const mb_tier *tier, const uint8_t *src, bint is_f16, uint64_t begin, uint64_t count,
+                                mb_grid *grid, float *least, float *most)
+    void mb_quantize(const mb_tier *tier, uint8_t *dst, const uint8_t *src, bint is_f16, uint64_t begin, uint64_t count,
+                     mb_grid *grid, const float *scale, const float *zero, int32_t least, int32_t most,
+                     mb_quantize_error *error, double *block_errors, const float *weights)
+
+cdef extern from "milblob/kernels/prune.h" nogil:
+    int MB_MAGNITUDES
+    ctypedef struct mb_prune_error:
+        double squared, power, largest
+    void mb_prune_count(const uint8_t *src, uint64_t count, bint is_f16, uint64_t *counts)
+    uint64_t mb_prune_collect(const uint8_t *src, uint64_t count, uint32_t top, uint32_t *dst, uint64_t room)
+    uint64_t mb_prune_split(const uint8_t *src, uint64_t count, bint is_f16, uint32_t cut, uint8_t *mask, uint8_t *kept,
+                            uint64_t room, mb_prune_error *error)

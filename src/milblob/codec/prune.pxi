@@ -1,0 +1,47 @@
+# Part of _codec.pyx: pruning.
+
+MAGNITUDES = C.MB_MAGNITUDES
+
+
+def prune_count(counts, Buffer src not None, uint64_t offset, uint64_t count, bint is_f16):
+    """Add to `counts`, MAGNITUDES uint64, how many elements have each of the upper 15 bits of a magnitude."""
+    cdef _View into = _View(counts, 8 * C.MB_MAGNITUDES, "counts", 8)
+    _elements_check(src, offset, count, 2 if is_f16 else 4)
+    if into.data == NULL:
+        raise ValueError("counts: expected an array, got None")
+    with nogil:
+        C.mb_prune_count(src.data + offset, count, is_f16, <uint64_t *>into.data)
+
+
+def prune_collect(out, uint64_t room, Buffer src not None, uint64_t offset, uint64_t count, uint32_t top):
+    """Write to `out`, `room` uint32, the magnitudes of float32 elements with these upper 15 bits; return how many."""
+    cdef _View into = _View(out, 4 * room, "out")
+    cdef uint64_t found
+    _elements_check(src, offset, count, 4)
+    with nogil:
+        found = C.mb_prune_collect(src.data + offset, count, top, <uint32_t *>into.data, room if into.data else 0)
+    return found
+
+
+def prune_split(mask, kept, uint64_t room, Buffer src not None, uint64_t offset, uint64_t count, bint is_f16, uint32_t cut):
+    """Keep elements whose magnitude has more than the bits `cut`.
+
+    Args:
+        mask: (count + 7) // 8 bytes for a bit per element, least significant first.
+        kept: memory for `room` elements, which get those that are kept.
+
+    Returns:
+        (how many are kept, (squared error, power, largest error)).
+    """
+    cdef _View bits = _View(mask, count // 8 + (count % 8 != 0), "mask", 1)
+    cdef _View into = _View(kept, room * (2 if is_f16 else 4), "kept", 1)
+    cdef C.mb_prune_error error
+    cdef uint64_t found
+    _elements_check(src, offset, count, 2 if is_f16 else 4)
+    if bits.data == NULL:
+        raise ValueError("mask: expected an array, got None")
+    memset(&error, 0, sizeof(error))
+    with nogil:
+        found = C.mb_prune_split(src.data + offset, count, is_f16, cut, <uint8_t *>bits.data, <uint8_t *>into.data,
+                                 room if into.data else 0, &error)
+    return found, (error.squared, error.power, error.largest)

@@ -1,0 +1,119 @@
+"""Pruning against coremltools: the same zeros, ties included."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from matrix import every
+from milblob.values.prune import prune
+
+
+def dense(result):
+    bits = np.unpackbits(result.mask, count=int(np.prod(result.shape)), bitorder="little").astype(bool)
+    out = np.zeros(bits.size, result.nonzero.dtype)
+    out[bits] = result.nonzero
+    return out.reshape(result.shape)
+
+
+def theirs(array, options):
+    from coremltools.optimize.coreml._quantization_passes import prune_weights as pruner
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if "threshold" in options:
+            found = pruner.compress_by_threshold(array.copy(), options["threshold"], 0.0)
+        elif "n_m" in options:
+            found = pruner.compress_by_nm_sparsity(array.copy(), options["n_m"], options.get("dim", 1))
+        else:
+            dim = options.get("dim", 0 if "block" in options else None)
+            found = pruner.compress_by_magnitude(array.copy(), options["sparsity"], options.get("block"), dim)
+        return found, pruner.decompress(found)
+
+
+def arrays():
+    rng = np.random.default_rng(0)
+    yield "normal", rng.standard_normal((30, 22, 3))
+    yield "ties", rng.integers(-4, 5, (30, 22, 3)) / 4
+    yield "zero", np.zeros((30, 22, 3))
+    yield "half zero", rng.standard_normal((30, 22, 3)) * (rng.random((30, 22, 3)) < 0.5)
+    yield "tiny", rng.standard_normal((30, 22, 3)) * 3e-7
+    yield "large", rng.standard_normal((30, 22, 3)) * 9000
+    yield "negative zero", np.copysign(rng.integers(0, 2, (30, 22, 3)), -1.0)
+    yield "matrix", rng.standard_normal((41, 40))
+    yield "rank 5", rng.standard_normal((10, 8, 2, 3, 2))
+
+
+OPTIONS = [
+    *({"sparsity": part} for part in (0.0, 0.1, 0.3, 0.5, 0.75, 0.9, 0.999, 1.0)),
+    *({"threshold": cut} for cut in (0.0, 1e-12, 0.25, 0.3, 1e9)),
+    *({"sparsity": part, "block": size} for part in (0.0, 0.3, 0.5, 1.0) for size in (2, 3, 4)),
+    {"sparsity": 0.5, "block": 2, "dim": 1},
+    *({"n_m": pair} for pair in ((1, 2), (2, 4), (3, 4), (0, 3), (3, 3))),
+    {"n_m": (2, 4), "dim": 0},
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["float16", "float32"])
+def test_the_zeros_of_coremltools(dtype):
+    pytest.importorskip("coremltools")
+
+    def check(case, options):
+        array = cases[case].astype(dtype)
+        result, (found, wide) = prune(array, **options), theirs(array, options)
+        assert np.array_equal(result.mask, found.mask)
+        assert result.nonzero.tobytes() == found.nonzero_data.tobytes()
+        assert np.array_equal(dense(result), wide)
+        lost = array.astype(np.float64) - wide
+        assert result.squared == pytest.approx(float(np.sum(lost**2)), rel=1e-9)
+        assert result.power == pytest.approx(float(np.sum(array.astype(np.float64) ** 2)), rel=1e-9)
+        assert result.largest == pytest.approx(float(np.abs(lost).max()))
+
+    cases = dict(arrays())
+    every(check, cases, OPTIONS)
+
+
+def test_many_float16_elements():
+    """More than float16 can count: coremltools' threshold is NaN there, and it prunes nothing."""
+    array = np.random.default_rng(1).standard_normal((300, 300)).astype(np.float16)
+    result = prune(array, sparsity=0.75)
+    assert 0.75 <= result.sparsity < 0.751
+    magnitudes = np.abs(array)
+    kept = magnitudes[dense(result) != 0]
+    assert magnitudes[dense(result) == 0].max() < kept.min()
+
+
+def test_large_arrays_in_parts(monkeypatch):
+    pytest.importorskip("coremltools")
+    array = np.random.default_rng(2).standard_normal((500, 300)).astype(np.float32)
+    found, _ = theirs(array, {"sparsity": 0.37})
+    for threads in ("1", "3"):
+        monkeypatch.setenv("MILBLOB_THREADS", threads)
+        monkeypatch.setattr("milblob.values.prune._PART_NBYTES", 1 << 14)
+        result = prune(array, sparsity=0.37)
+        assert np.array_equal(result.mask, found.mask)
+        assert np.array_equal(result.nonzero, found.nonzero_data)
+
+
+@pytest.mark.parametrize(
+    ("array", "options", "words"),
+    [
+        (np.array([1, np.nan], np.float16), {"sparsity": 0.5}, "array: expected finite elements, got 1 that are NaN or infinite"),
+        (np.array([1, np.inf], np.float32), {"threshold": 0.5}, "array: expected finite elements, got 1"),
+        (np.zeros((0, 3), np.float16), {"sparsity": 0.5}, "array: expected elements, got shape"),
+        (np.zeros(3, np.float16), {}, "prune: expected exactly one of sparsity, threshold and n_m"),
+        (np.zeros(3, np.float16), {"sparsity": 0.5, "threshold": 1.0}, "prune: expected exactly one of"),
+        (np.zeros(3, np.float16), {"sparsity": 1.5}, "sparsity: expected 0 to 1, got 1.5"),
+        (np.zeros(3, np.float16), {"threshold": -1.0}, "threshold: expected zero or more, got -1.0"),
+        (np.zeros(3, np.float16), {"sparsity": 0.5, "dim": 1}, "dim: expected None without block and n_m, got 1"),
+        (np.zeros((8, 8), np.float16), {"threshold": 0.5, "block": 2}, "block: expected None with a threshold"),
+        (np.zeros((8, 8), np.float16), {"sparsity": 0.5, "block": 5}, "neighbours: expected at most half of the 8 of dimension 0, got 5"),
+        (np.zeros((8, 8), np.float16), {"n_m": (3, 2)}, "n_m: expected 0 <= n <= m, got (3, 2)"),
+        (np.zeros((8, 8), np.float16), {"n_m": (1, 2), "dim": 2}, "dim: expected 0 or 1, got 2"),
+        (np.zeros(8, np.float16), {"n_m": (1, 2)}, "array: expected 2 to 5 dimensions, where neighbours are pruned"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(array, options, words):
+    with pytest.raises(ValueError) as caught:
+        prune(array, **options)
+    assert str(caught.value).startswith(words)

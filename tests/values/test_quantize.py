@@ -1,0 +1,216 @@
+"""Linear quantization against coremltools: the same bits for float32, at most its error for float16."""
+
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from matrix import every
+from milblob import _codec
+from milblob.values.quantize import quantize
+
+DTYPES = ["int8", "uint8", "int4", "uint4"]
+MODES = ["linear_symmetric", "linear"]
+SHAPE = (12, 64, 3, 2)
+BLOCKS = [
+    (0, 0, 0, 0),
+    (1, 0, 0, 0),
+    (0, 1, 0, 0),
+    (1, 32, 0, 0),
+    (4, 16, 3, 1),
+    (0, 0, 0, 1),
+    (1, 1, 1, 1),
+    (3, 0, 1, 2),
+]
+
+
+def dense(result):
+    """The dense values, computed the slow way."""
+    shape = result.data.shape
+    wide = [result.scale] + ([] if result.zero_point is None else [result.zero_point])
+    for axis, length in enumerate(shape):
+        wide = [np.repeat(part, length // part.shape[axis], axis) for part in wide]
+    data = result.data.astype(np.float32)
+    if result.zero_point is not None:
+        data = data - wide[1].astype(np.float32)
+    return (data * wide[0].astype(np.float32)).astype(result.scale.dtype)
+
+
+def theirs(array, dtype, mode, blocks):
+    from coremltools.optimize.coreml._quantization_passes import linear_quantize_weights as quantizer
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = quantizer.blockwise_compress_by_dtype(array.copy(), dtype, mode.upper(), list(blocks))
+        return found, quantizer.decompress(found)
+
+
+def arrays(dtype):
+    rng = np.random.default_rng(0)
+    yield "normal", rng.standard_normal(SHAPE) * 0.02
+    yield "positive", rng.random(SHAPE) + 3
+    yield "zero", np.zeros(SHAPE)
+    yield "constant", np.full(SHAPE, -0.7)
+    yield "tiny", rng.standard_normal(SHAPE) * (2e-7 if dtype == np.float16 else 1e-41)
+    yield "large", rng.standard_normal(SHAPE) * (9000 if dtype == np.float16 else 1e34)
+    yield "outliers", rng.standard_normal(SHAPE) * np.where(rng.random(SHAPE) < 0.01, 50, 0.1)
+    yield "some zero", rng.standard_normal(SHAPE) * (np.arange(SHAPE[0]) % 2).reshape(-1, 1, 1, 1)
+    yield "ties", rng.integers(-254, 255, SHAPE) / 2
+
+
+@pytest.fixture(params=_codec.tiers()[0])
+def tier(request):
+    before = _codec.tiers()[1]
+    _codec.set_tier(request.param)
+    yield request.param
+    _codec.set_tier(before)
+
+
+def test_float32_has_the_bits_of_coremltools(tier):
+    pytest.importorskip("coremltools")
+
+    def check(case, dtype, mode, blocks):
+        array = cases[case].astype(np.float32)
+        result, (found, wide) = quantize(array, dtype, mode=mode, blocks=blocks), theirs(array, dtype, mode, blocks)
+        assert result.data.astype(np.int16).tobytes() == found.data.astype(np.int16).tobytes()
+        assert result.scale.tobytes() == found.scale.tobytes()
+        assert result.scale.shape == found.scale.shape
+        assert (result.zero_point is None) == (found.offset is None)
+        if found.offset is not None:
+            assert result.zero_point.astype(np.int16).tobytes() == found.offset.astype(np.int16).tobytes()
+            assert result.zero_point.shape == found.offset.shape
+        assert dense(result).tobytes() == wide.tobytes()
+        error = array.astype(np.float64) - wide
+        assert result.squared == pytest.approx(float(np.sum(error**2)), rel=1e-5)
+        assert result.power == pytest.approx(float(np.sum(array.astype(np.float64) ** 2)), rel=1e-9)
+        assert result.largest == pytest.approx(float(np.abs(error).max()), rel=1e-6, abs=1e-44)
+
+    cases = dict(arrays(np.float32))
+    every(check, cases, DTYPES, MODES, BLOCKS)
+
+
+def test_float16_is_at_least_as_good_as_coremltools(tier):
+    pytest.importorskip("coremltools")
+
+    def check(case, dtype, mode, blocks):
+        array = cases[case].astype(np.float16)
+        result, (found, wide) = quantize(array, dtype, mode=mode, blocks=blocks), theirs(array, dtype, mode, blocks)
+        ours, other = (np.sum((array.astype(np.float64) - part) ** 2) for part in (dense(result), wide))
+        assert ours <= other or np.isnan(other)
+        assert result.squared == pytest.approx(float(ours), rel=1e-5, abs=1e-30)
+        assert result.scale.dtype == np.float16
+        assert result.scale.shape == found.scale.shape
+
+    cases = dict(arrays(np.float16))
+    every(check, cases, DTYPES, MODES, BLOCKS)
+
+
+def test_no_integer_is_nearer():
+    """Every finite float16, on scales from subnormal to large: the dense value is the nearest of all."""
+    array = np.arange(65536, dtype=np.uint16).view(np.float16)
+    array = array[np.isfinite(array)]
+
+    def check(part, dtype, mode):
+        limited = array[np.abs(array) <= part]
+        result = quantize(limited, dtype, mode=mode)
+        point = 0.0 if result.zero_point is None else float(result.zero_point[0])
+        low = {"int8": -128, "uint8": 0, "int4": -8, "uint4": 0}[dtype]
+        high = low + (256 if dtype.endswith("8") else 16)
+        if mode == "linear_symmetric":
+            low, high = (low + 1, high) if low else (low, high - 1)
+        grid = (np.arange(low, high).astype(np.float32) - np.float32(point)) * np.float32(result.scale[0])
+        with np.errstate(over="ignore"):
+            grid = grid.astype(np.float16).astype(np.float64)
+        nearest = np.min(np.abs(limited.astype(np.float64)[:, None] - grid), axis=1)
+        got = np.abs(limited.astype(np.float64) - dense(result).astype(np.float64))
+        assert np.array_equal(got, nearest)
+
+    every(check, [2.0**-20, 0.01, 1.0, 1000.0, 32000.0, 65504.0], DTYPES, MODES)
+
+
+def test_ranges_whose_width_overflows():
+    """coremltools' scale is infinite there, or its zero point NaN."""
+    rng = np.random.default_rng(4)
+
+    def check(dtype, mode, target):
+        most = 0.8 * float(np.finfo(dtype).max)  # so that the ends of the scale do not overflow
+        array = (rng.uniform(-1, 1, (4, 100)) * most).astype(dtype)
+        result = quantize(array, target, mode=mode, blocks=(1, 0))
+        steps = 254 if target.endswith("8") else 14
+        assert np.isfinite(result.scale).all()
+        assert result.largest <= 2 * most / steps
+        assert 0 < result.squared / result.power < 0.02 or dtype == np.float32  # whose squares may overflow
+
+    every(check, [np.float16, np.float32], MODES, DTYPES)
+
+
+def test_search_is_never_worse():
+    rng = np.random.default_rng(2)
+
+    def check(dtype, target, mode, blocks):
+        array = (rng.standard_normal((16, 64)) * np.where(rng.random((16, 64)) < 0.02, 20, 1)).astype(dtype)
+        plain = quantize(array, target, mode=mode, blocks=blocks)
+        found = quantize(array, target, mode=mode, blocks=blocks, search=True)
+        assert found.squared <= plain.squared
+        if target.endswith("4"):
+            assert found.squared < plain.squared
+        importance = rng.random((16, 64)) ** 4
+        heavy = quantize(array, target, mode=mode, blocks=blocks, search=True, importance=importance)
+
+        def weighted(result):
+            return float(np.sum(importance.astype(np.float32) * (dense(result).astype(np.float64) - array) ** 2))
+
+        assert weighted(heavy) <= weighted(found) * (1 + 1e-6)
+
+    every(check, [np.float16, np.float32], DTYPES, MODES, [(0, 0), (1, 0), (0, 1), (1, 32)])
+
+
+def test_same_bits_for_any_number_of_threads(monkeypatch):
+    array = np.random.default_rng(5).standard_normal((96, 1 << 10)).astype(np.float16)
+    monkeypatch.setattr("milblob.values.quantize._PART_COUNT", 1 << 12)
+
+    def run():
+        for blocks in ((0, 0), (1, 0), (0, 1), (1, 32), (32, 1)):
+            result = quantize(array, "int4", blocks=blocks, mode="linear", search=True)
+            yield result.data.tobytes(), result.scale.tobytes(), result.zero_point.tobytes(), result[4:]
+
+    monkeypatch.setenv("MILBLOB_THREADS", "1")
+    alone = list(run())
+    monkeypatch.setenv("MILBLOB_THREADS", "3")
+    assert list(run()) == alone
+
+
+def test_memory_orders_and_ranks():
+    rng = np.random.default_rng(8)
+    for shape in ((), (1,), (7,), (4, 6), (2, 3, 4), (2, 2, 2, 2, 3)):
+        array = rng.standard_normal(shape).astype(np.float32)
+        result = quantize(array, "int8")
+        assert result.scale.shape == (1,) * len(shape)
+        for order in (np.asfortranarray(array), array[..., ::-1][..., ::-1]) if shape else ():
+            assert np.array_equal(quantize(order, "int8").data, result.data)
+
+
+@pytest.mark.parametrize(
+    ("array", "options", "words"),
+    [
+        (np.array([1, np.nan], np.float16), {}, "array: expected finite elements, got 1 that are NaN or infinite"),
+        (np.array([1, -np.inf], np.float32), {"mode": "linear"}, "array: expected finite elements, got 1"),
+        (np.zeros((0, 3), np.float16), {}, "array: expected elements, got shape"),
+        (np.zeros(3, np.float16), {"dtype": "int16"}, "dtype: expected int8, uint8, int4 or uint4, got"),
+        (np.zeros(3, np.float16), {"mode": "affine"}, "mode: expected one of linear_symmetric, linear, got 'affine'"),
+        (np.zeros((6, 2), np.float16), {"blocks": (4, 0)}, "blocks: expected sizes that divide the shape (6, 2), got (4, 0)"),
+        (np.zeros((6, 2), np.float16), {"blocks": (2,)}, "blocks: expected a size for each of 2 dimensions"),
+        (np.zeros(3, np.float16), {"importance": np.ones(3)}, "importance: expected None without search"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(array, options, words):
+    with pytest.raises(ValueError) as caught:
+        quantize(array, **options)
+    assert str(caught.value).startswith(words)
+
+
+def test_other_dtypes_are_refused():
+    for dtype in (np.float64, np.int8, ml_dtypes.bfloat16):
+        with pytest.raises(TypeError, match="array: expected float16 or float32, got"):
+            quantize(np.zeros(4, dtype))
