@@ -394,6 +394,15 @@ def _add_refit(commands: Any) -> None:
         "--unshare", action="store_true", help="store apart what was stored once and gets different values"
     )
     parser.add_argument(
+        "--requantize",
+        metavar="HOW",
+        choices=("keep", "fit"),
+        help="compressed weights: keep their scales, palettes and masks, or fit new ones to the values",
+    )
+    parser.add_argument(
+        "--min-sqnr", metavar="DB", type=float, help="write nothing if a requantized weight has a lower SQNR, in dB"
+    )
+    parser.add_argument(
         "-k",
         "--keep",
         metavar="GLOB",

@@ -19,6 +19,8 @@ def run(arguments: Namespace) -> int:
             cast=arguments.cast,
             overflow=arguments.overflow,
             unshare=arguments.unshare,
+            requantize=arguments.requantize,
+            min_sqnr=arguments.min_sqnr,
             select=arguments.keep or None,
             output=arguments.output,
             force=arguments.force,
@@ -35,6 +37,8 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
     if arguments.verbose:
         for change in report.changes:
             cast = "" if change.given_dtype is change.dtype else f" from {change.given_dtype}"
+            if change.requantized:
+                cast += f", requantized ({change.requantized}), SQNR {_decibels(change.sqnr)}"
             given = "" if change.given == change.name else f" <- {change.given}"
             apart = f", apart from {change.unshared}" if change.unshared else ""
             output.say(f"{change.name}{given} {change.dtype} {output.shape_text(change.shape)}{cast}{apart}")
@@ -54,6 +58,10 @@ def _unused(report: RefitReport, arguments: Namespace) -> str:
     return f"{count}: {', '.join(report.unused[:_MAX_UNUSED])}{more}"
 
 
+def _decibels(sqnr: float | None) -> str:
+    return "none (zeros)" if sqnr is None else "inf dB" if sqnr == float("inf") else f"{sqnr:.1f} dB"
+
+
 def _summary(report: RefitReport) -> str:
     words = f"{output.plural(len(report.changes), 'weight')}, {output.size(report.nbytes)}"
     if report.output != report.source:
@@ -71,4 +79,9 @@ def _summary(report: RefitReport) -> str:
     unshared = [change for change in report.changes if change.unshared]
     if unshared:
         words += f"; {output.plural(len(unshared), 'weight')} stored apart"
+    coded = [change for change in report.changes if change.requantized]
+    if coded:
+        worst = min(coded, key=lambda change: float("-inf") if change.sqnr is None else change.sqnr)
+        words += f"; {output.plural(len(coded), 'weight')} requantized, SQNR {_decibels(worst.sqnr)}"
+        words += f" or more ({worst.name})" if len(coded) > 1 else ""
     return words if report.done else f"{words}; nothing written (--dry-run)"
