@@ -119,6 +119,7 @@ class Diff:
         tools: Changes in when and by which tools the models were made; they do not count as differences.
         atol, rtol: the tolerances.
         names_only: whether only names were compared.
+        left_out: tensors of A that the mapping leaves out; they were not compared.
     """
 
     a: str
@@ -130,6 +131,7 @@ class Diff:
     atol: float = 0.0
     rtol: float = 0.0
     names_only: bool = False
+    left_out: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:
@@ -160,7 +162,7 @@ class Diff:
         document |= {"atol": self.atol, "rtol": self.rtol, "tensors": [row.to_dict() for row in self.rows]}
         for key in ("structure", "metadata", "tools"):
             document[key] = [change._asdict() for change in getattr(self, key)]
-        return {**document, "totals": self.totals}
+        return {**document, "left_out": list(self.left_out), "totals": self.totals}
 
     def __str__(self) -> str:
         lines = [f"{row.name}: {row.words}" for row in self.rows if row.kind not in ("same", "named")]
@@ -185,7 +187,8 @@ def summary(diff: Diff) -> str:
     }  # fmt: skip
     parts = [f"{diff.totals[kind]:,} {text}" for kind, text in words.items() if diff.totals[kind]]
     count = len(diff.rows)
-    return f"{count:,} tensor{'' if count == 1 else 's'}" + (f": {', '.join(parts)}" if parts else "")
+    words = f"{count:,} tensor{'' if count == 1 else 's'}" + (f": {', '.join(parts)}" if parts else "")
+    return words + (f"; {len(diff.left_out):,} left out by the mapping" if diff.left_out else "")
 
 
 def diff(
@@ -242,6 +245,8 @@ def diff(
     with contextlib.ExitStack() as stack:
         first, second = (Side.open(side, stored, stack, max_nbytes) for side in (a, b))
         pairs = pair(first, second, mapping or {})
+        known = {old for old, _ in pairs}
+        left_out = tuple(name for name in first.tensors if name not in known)
         if function is not None:
             pairs = of_function(pairs, first, second, function)
         pairs = [both for both in pairs if any(name is not None and is_selected(name) for name in both)]
@@ -253,7 +258,7 @@ def diff(
             rows.append(_compare(old, ours, new, theirs, atol, rtol, names_only, parts))
             if ours is not None:
                 counter.add_tensor(str(old), ours)
-        result = Diff(first.words, second.words, rows, atol=atol, rtol=rtol, names_only=names_only)
+        result = Diff(first.words, second.words, rows, atol=atol, rtol=rtol, names_only=names_only, left_out=left_out)
         is_whole = select is None and function is None and not names_only
         if is_whole and first.has_program and second.has_program:
             models = cast(Model, first.model), cast(Model, second.model)

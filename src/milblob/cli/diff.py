@@ -39,6 +39,8 @@ def run(arguments: Namespace) -> int:
         output.print_json(found.to_dict())
     elif not arguments.quiet:
         _print(found, arguments)
+    elif found.left_out:  # nothing that was given is passed over in silence
+        output.say(f"{output.plural(len(found.left_out), 'tensor')} of A left out by the mapping")
     return 0 if found.same else _EXIT_DIFFERENT
 
 
