@@ -187,8 +187,8 @@ def summary(diff: Diff) -> str:
     }  # fmt: skip
     parts = [f"{diff.totals[kind]:,} {text}" for kind, text in words.items() if diff.totals[kind]]
     count = len(diff.rows)
-    words = f"{count:,} tensor{'' if count == 1 else 's'}" + (f": {', '.join(parts)}" if parts else "")
-    return words + (f"; {len(diff.left_out):,} left out by the mapping" if diff.left_out else "")
+    text = f"{count:,} tensor{'' if count == 1 else 's'}" + (f": {', '.join(parts)}" if parts else "")
+    return text + (f"; {len(diff.left_out):,} left out by the mapping" if diff.left_out else "")
 
 
 def diff(

@@ -22,8 +22,8 @@ from .refit_problems import ERRORS, Problems
 Row = _codec.Constant
 _MAX_READERS = 8
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
-_MATCH = "`milblob match` finds which weight an array is for"
-_CAST = "add --cast (cast=True)"
+MATCH = "`milblob match` finds which weight an array is for"
+CAST = "add --cast (cast=True)"
 _REQUANTIZE = "add --requantize keep or fit, or give its parts by their own names (milblob ls --stored)"
 
 
@@ -107,7 +107,7 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[Item]:
     for old, new, cause in unknown:
         end = hint(new, _weights(model)) if len(unknown) == 1 and not cause.args[0] else ""
         words = cause.args[0] or f"weight: expected a name in {model.path}, got {new!r:.200}{end}"
-        problems.add_kind(f"arrays with names that {model.path} lacks", _MATCH, old, KeyError(words))
+        problems.add_kind(f"arrays with names that {model.path} lacks", MATCH, old, KeyError(words))
     for item in items:
         try:
             _require_fit(item, how, problems)
@@ -135,7 +135,7 @@ def _require_fit(item: Item, how: How, problems: Problems) -> None:
     if not is_fitting(dtype, own, how.can_cast):
         if not how.can_cast and is_castable(own, dtype):
             error = TypeError(f"{tensor.name}: expected elements of {dtype}, got {own}")
-            problems.add_kind(f"{own} arrays for {dtype} weights", _CAST, item.given, error)
+            problems.add_kind(f"{own} arrays for {dtype} weights", CAST, item.given, error)
         else:
             wanted = f"{dtype}, or that can become it" if how.can_cast else dtype
             problems.add(TypeError(f"{tensor.name}: expected elements of {wanted}, got {own}"))
