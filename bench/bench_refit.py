@@ -1,9 +1,12 @@
-"""New values for one weight of a 1 GiB model, on the disk when the call returns.
+"""New values for one weight of a 1 GiB model, and for all weights of a smaller one, on the disk when the call returns.
 
 The time should be that of the weight's bytes and not of the file's: rows with eight times the weights, and with a package
 of an eighth of the size, stand beside. milblob writes the bytes twice, to the journal and in place, each synced, so that
 a crash at any moment leaves the old values or the new ones; the others leave whatever was written by then. Whoever has
 no way of changing a file in place rewrites all of it.
+
+New values for all weights are written once: to a copy, or to a new file in place of the old one. That should take no
+longer than `repack`, which writes as many bytes; the limit is a copy of the file.
 """
 
 import os
@@ -114,6 +117,46 @@ ROWS: dict[str, tuple[Callable[[Path], Any], str, dict[str, Any]]] = {
     COPY: (copy_file, "mlpackage", {"role": "aside", "note": REWRITE}),
     "safetensors: load_file, save_file": (safetensors_rewrite, "safetensors", {}),
 }
+
+
+ALL = {SMALL.name(i): -SMALL[i + 1] for i in range(SMALL_COUNT)}
+JOB_ALL = f"refit all of {SMALL.nbytes / 2**20:.0f} MiB"
+REPACK = "milblob: repack"
+
+
+def refit_all(path: Path) -> Any:
+    """In place: the weight file is written anew."""
+    milblob.refit(path, ALL)
+    return milblob.load(path)[FIRST]
+
+
+def refit_to_copy(path: Path) -> Any:
+    """The copy is written with the new values."""
+    target = path.with_name("refit-all.mlpackage")
+    milblob.refit(path, ALL, output=target, force=True)
+    return milblob.load(target)[FIRST]
+
+
+def repack_all(path: Path) -> Any:
+    """The same bytes, read from the model itself."""
+    target = path.with_name("refit-repacked.mlpackage")
+    milblob.repack(path, target, force=True)
+    return NEW[FIRST] if milblob.load(target)[FIRST].size == NEW[FIRST].size else None
+
+
+ROWS_ALL: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
+    COPY: (copy_file, {"role": "limit"}),
+    REPACK: (repack_all, {"role": "aside", "note": "as many bytes, without new values"}),
+    "milblob: refit to a copy": (refit_to_copy, {"role": "milblob", "targets": {REPACK: 1.3}}),
+    "milblob: refit in place": (refit_all, {"role": "milblob", "targets": {REPACK: 1.3}}),
+}
+
+
+@pytest.mark.parametrize("name", ROWS_ALL)
+def bench_refit_all(row: Any, made: Made, name: str) -> None:
+    run, options = ROWS_ALL[name]
+    path = made("refit-all-of.mlpackage", lambda path: makers.WRITERS["mlpackage"](path, SMALL))
+    row(JOB_ALL, name, lambda: run(path), check=check, **options)
 
 
 def check(values: Any) -> None:

@@ -294,8 +294,8 @@ def test_lists_in_mappings(functions, tmp_path, cli):
     # One name of a blob is still refused, and a weight for which two are given.
     with pytest.raises(ValueError, match="expected new values for beta/base_weight too, which is the same blob"):
         milblob.refit(functions, {"w": weight}, mapping={"w": names[:1]})
-    with pytest.raises(ValueError, match="alpha/base_weight: expected one array for it, got w and v"):
-        milblob.refit(functions, {"w": weight, "v": weight}, mapping={"w": names, "v": names[0]})
+    with pytest.raises(ValueError, match="alpha/base_weight: expected equal arrays for it, got different ones: w, v"):
+        milblob.refit(functions, {"w": weight, "v": weight + 1}, mapping={"w": names, "v": names[0]})
     with pytest.raises(ValueError, match="expected at least one, got none"):
         milblob.refit(functions, {"w": weight}, mapping={"w": []})
     for wrong in (1, ["a", 2], {"a": "b"}):

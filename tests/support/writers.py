@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import milblob
+from blob_files import blob_file
 from editable_packages import code, ints, make_package
-from hostile_bytes import const, immediate, model, program
+from hostile_bytes import blob_value, const, immediate, model, program, write_package
 from merging import package_of
 from milblob import cli
 from milblob.cli.commands import parse
@@ -280,6 +281,14 @@ def package_and_arrays(folder):
     refit_arrays(folder)
 
 
+def shared_and_arrays(folder):
+    """Two weights that are one record, and different new values for them."""
+    data, (at,) = blob_file(("FLOAT32", np.zeros(30, "<f4")))
+    value = blob_value(code("FLOAT32"), [30], "@model_path/weights/weight.bin", at)
+    write_package(folder, model(program(const(value, "a"), const(value, "b"))), {"weight.bin": data})
+    np.savez(folder / "w.npz", a=np.full(30, 1, "<f4"), b=np.full(30, 2, "<f4"))
+
+
 def package_arrays_and_output(folder):
     package_and_arrays(folder)
     shutil.copytree(folder / "m.mlpackage", folder / "out.mlpackage")
@@ -420,6 +429,10 @@ WRITERS = {
     "complete an edit": Writer(pending, twice(lambda f: complete(f, "")), ("m.mlpackage",), model_at("m.mlpackage")),
     "refit": Writer(
         package_and_arrays, command("refit", "/m.mlpackage", "/w.npz"), ("m.mlpackage",), model_at("m.mlpackage")
+    ),
+    "refit --unshare": Writer(
+        shared_and_arrays, command("refit", "/m.mlpackage", "/w.npz", "--unshare"), ("m.mlpackage",),
+        model_at("m.mlpackage"),
     ),
     "refit to package": Writer(
         package_arrays_and_output, command("refit", "/m.mlpackage", "/w.npz", "-o", "/out.mlpackage", "--force"),

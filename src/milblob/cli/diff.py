@@ -82,6 +82,8 @@ def run(arguments: Namespace) -> int:
         output.print_json(found.to_dict() | (gate.to_dict() if gate is not None else {}))
     elif not arguments.quiet:
         _print(found, arguments, gate)
+    elif found.left_out:  # nothing that was given is passed over in silence
+        output.say(f"{output.plural(len(found.left_out), 'tensor')} of A left out by the mapping")
     return 0 if (found.same if gate is None else gate.passes) else _EXIT_DIFFERENT
 
 

@@ -80,6 +80,9 @@ def _write(found: Matching, path: str, force: bool) -> None:
 
 def _print(found: Matching, arguments: Namespace) -> None:
     if arguments.quiet:
+        left = found.unmatched_given + found.equal_given
+        if left:  # nothing that was given is passed over in silence
+            output.say(f"{output.plural(len(left), 'array')} not matched")
         return
     cells = []
     asked_for_all = not arguments.keep  # else most of what was given is of no interest

@@ -39,6 +39,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_overflow(parser)
     unshare = "store apart what was stored once and gets different values"
     parser.add_argument("--unshare", action="store_true", help=unshare)
+    requantize = "compressed weights: keep their scales, palettes and masks, or fit new ones to the values"
+    parser.add_argument("--requantize", metavar="HOW", choices=("keep", "fit"), help=requantize)
+    least = "write nothing if a requantized weight has a lower SQNR, in dB"
+    parser.add_argument("--min-sqnr", metavar="DB", type=float, help=least)
     parser.add_argument("-o", "--output", metavar="OUT", help="write a copy of the model there instead")
     options.add_force(parser, "replace an existing OUT")
     options.add_dry_run(parser)
@@ -64,6 +68,8 @@ def run(arguments: Namespace) -> int:
             cast=arguments.cast,
             overflow=arguments.overflow,
             unshare=arguments.unshare,
+            requantize=arguments.requantize,
+            min_sqnr=arguments.min_sqnr,
             select=arguments.keep or None,
             output=arguments.output,
             force=arguments.force,
@@ -83,6 +89,8 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
     if arguments.verbose:
         for change in report.changes:
             cast = "" if change.given_dtype is change.dtype else f" from {change.given_dtype}"
+            if change.requantized:
+                cast += f", requantized ({change.requantized}), SQNR {_decibels(change.sqnr)}"
             given = "" if change.given == change.name else f" <- {change.given}"
             apart = f", apart from {change.unshared}" if change.unshared else ""
             output.say(f"{change.name}{given} {change.dtype} {output.shape_text(change.shape)}{cast}{apart}")
@@ -110,6 +118,10 @@ def _say_others(words: str, names: tuple[str, ...]) -> None:
         output.say(f"{words}: {', '.join(names[:_MAX_UNUSED])}{more}")
 
 
+def _decibels(sqnr: float | None) -> str:
+    return "none (zeros)" if sqnr is None else "inf dB" if sqnr == float("inf") else f"{sqnr:.1f} dB"
+
+
 def _summary(report: RefitReport) -> str:
     words = f"{output.plural(len(report.changes), 'weight')}, {output.size(report.nbytes)}"
     if report.output != report.source:
@@ -127,4 +139,9 @@ def _summary(report: RefitReport) -> str:
     unshared = [change for change in report.changes if change.unshared]
     if unshared:
         words += f"; {output.plural(len(unshared), 'weight')} stored apart"
+    coded = [change for change in report.changes if change.requantized]
+    if coded:
+        worst = min(coded, key=lambda change: float("-inf") if change.sqnr is None else change.sqnr)
+        words += f"; {output.plural(len(coded), 'weight')} requantized, SQNR {_decibels(worst.sqnr)}"
+        words += f" or more ({worst.name})" if len(coded) > 1 else ""
     return words if report.done else f"{words}; nothing written (--dry-run)"

@@ -4,7 +4,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from ..errors import FormatError
 from ..program.splice import Spliced
@@ -85,67 +85,6 @@ def copy_entry(
         if held is None:
             mapping.close()
     set_mode(target, before.st_mode, least=least)
-
-
-def write_entry(root: str, name: str, target: str, held: MappedFile, write: Callable[[int], object]) -> None:
-    """Write a changed copy of a file, with its permissions, which its owner can write to.
-
-    Args:
-        root, name, target: as for `copy_entry`.
-        held: the open file, of which `write` makes the copy.
-        write: called with a descriptor of an empty file.
-
-    Raises:
-        FormatError: the file changed meanwhile, or another has its name. As `write`.
-    """
-    origin = os.path.join(root, name)
-    before = os.fstat(held.fd)
-    with new_file(target) as fd:
-        write(fd)
-    after, named = os.fstat(held.fd), paths.status(origin)
-    is_same = (after.st_size, after.st_mtime_ns) == (held.nbytes, before.st_mtime_ns)
-    if not is_same or named is None or not os.path.samestat(named, after):
-        raise FormatError("file: expected no change while it is copied, got one", file=origin)
-    set_mode(target, before.st_mode, least=stat.S_IWUSR)
-
-
-Changed = Mapping[str, tuple[MappedFile, Callable[[int], object]]]
-"""Real path of a file that changes -> the open file, and what writes the changed copy to an empty file."""
-
-
-def copy_changed(root: str, name: str, target: str, changed: Changed) -> None:
-    """Copy a file of a model, or write its changed copy; the owner can write to it. As `copy_entry`."""
-    found = None if paths.is_link(os.path.join(root, name)) else changed.get(paths.real(os.path.join(root, name)))
-    if found is None:
-        copy_entry(root, name, target, least=stat.S_IWUSR)
-    else:
-        write_entry(root, name, target, *found)
-
-
-def copy_tree(source: str, target: str, changed: Changed | None = None) -> None:
-    """Copy a whole model to an empty directory, with some files changed: files as files, links as links.
-
-    Its owner can write to the copy.
-
-    Raises:
-        As `copy_entry`, `write_entry` and `walk`.
-    """
-    root = os.path.realpath(source)
-    entries = list(walk(root))
-    for name, is_directory in entries:
-        if is_directory:
-            os.mkdir(os.path.join(target, name))
-        else:
-            copy_changed(root, name, os.path.join(target, name), changed or {})
-    for name, is_directory in reversed(entries):
-        if is_directory:
-            set_mode(os.path.join(target, name), os.stat(os.path.join(root, name)).st_mode, least=stat.S_IRWXU)
-
-
-def copy_between(mapping: MappedFile, start: int, end: int, fd: int) -> None:
-    """Copy bytes of a mapped file to the same place of a file of zeros; holes stay holes."""
-    if end > start:
-        _copy(mapping, start, end - start, fd, start, lambda nbytes: None)
 
 
 def write_spliced(spliced: Spliced, mapping: MappedFile, fd: int, written: Callable[[int], None]) -> None:

@@ -24,6 +24,8 @@ from .refit_write import FileChange, copied, write_in_place
 
 __all__ = ["RefitReport", "Refitted", "refit"]
 
+REQUANTIZE = ("keep", "fit")
+
 
 def refit(
     path: str | os.PathLike[str],
@@ -36,6 +38,8 @@ def refit(
     cast: bool = False,
     overflow: str = "error",
     unshare: bool = False,
+    requantize: str | None = None,
+    min_sqnr: float | None = None,
     select: Select = None,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
@@ -62,6 +66,10 @@ def refit(
         overflow: what a cast does with a finite number that is too large: "error", "inf" or "clamp".
         unshare: where weights that are stored once get different values, store them apart: new records in the weight
             file, and new constants where operations read one constant. Without it, that is an error.
+        requantize: how a compressed weight takes floats: "keep" puts them onto its scales, offsets, palettes and masks;
+            "fit" makes new ones of the same shapes and dtypes. Without it, a compressed weight is an error.
+        min_sqnr: least signal-to-quantization-noise ratio, in dB, of each weight that is requantized. If one has less,
+            nothing is written.
         select: glob, several, or a function of a name in the model: the weights that change; others are left out.
         output: write a copy of the model with the new values there, whole or not at all; `path` stays as it is.
         force: replace what is at `output`: a file, or a model.
@@ -84,7 +92,10 @@ def refit(
     require_calls(progress=progress)
     require("epsilon", 0.0 if epsilon is None else epsilon, Real, "a number")
     require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
-    how = How(mapping or {}, cast, overflow, selector(select), progress, unshare)
+    require("min_sqnr", 0 if min_sqnr is None else min_sqnr, Real, "a number of dB")
+    if requantize is not None and requantize not in REQUANTIZE:
+        raise ValueError(f"requantize: expected one of {', '.join(REQUANTIZE)}, got {requantize!r}")
+    how = How(mapping or {}, cast, overflow, selector(select), progress, unshare, requantize or "", min_sqnr)
     target = source if output is None else os.fsdecode(os.fspath(output))
     with contextlib.ExitStack() as stack:
         given = _arrays(weights, stack, max_nbytes)
@@ -96,14 +107,15 @@ def refit(
             found = rebase(source, given, old, how.mapping, how.is_selected, is_left, unshare, epsilon=epsilon)
             report = refit(
                 source, found.arrays, mapping=found.mapping, cast=True, overflow=overflow, unshare=unshare,
-                select=select, output=output, force=force, dry_run=dry_run, progress=progress,
+                requantize=requantize, min_sqnr=min_sqnr, select=select, output=output, force=force, dry_run=dry_run,
+                progress=progress,
             )  # fmt: skip
             return report._replace(unused=found.unused, constant=found.constant, left=found.left)
         for name, value in (("leave", leave), ("epsilon", epsilon)):
             if value is not None:
                 raise ValueError(f"{name}: expected a base too, got none")
         if is_archive(source):
-            _refuse_for_archives(unshare=unshare)
+            _refuse_for_archives(unshare=unshare, requantize=requantize, min_sqnr=min_sqnr)
             report = kind().refit(
                 source, given, mapping=how.mapping, cast=cast, overflow=overflow,
                 select=how.is_selected, progress=progress,
@@ -116,14 +128,14 @@ def refit(
                 plan = Plan(model, pair(model, given, how), how)
                 with _all_problems(plan):
                     write_in_place(model, plan.changes, _counter(how, plan.changes))
-                return _report(plan, source, source, True).without(given)
+                return _report(plan, source, source, True, how).without(given)
         with Model(source, constants=True, stored=True) as unchanged:
             if output is not None:
                 _require_output(unchanged, source, target, force)
             plan = Plan(unchanged, pair(unchanged, given, how), how)
             if dry_run:
                 plan.check()
-                return _report(plan, source, target, False).without(given)
+                return _report(plan, source, target, False, how).without(given)
             with (
                 _all_problems(plan),
                 copied(
@@ -132,7 +144,7 @@ def refit(
                 Model(copy, constants=True, stored=True),  # whatever it holds can be opened
             ):
                 pass
-            report = _report(plan, source, target, True).without(given)
+            report = _report(plan, source, target, True, how).without(given)
             root = os.path.abspath(source)
             return report._replace(changes=[c._replace(file=_moved(c.file, root, target)) for c in report.changes])
 
@@ -168,15 +180,16 @@ def _all_problems(plan: Plan) -> Iterator[None]:
         raise
 
 
-def _report(plan: Plan, source: str, output: str, done: bool) -> RefitReport:
+def _report(plan: Plan, source: str, output: str, done: bool, how: How) -> RefitReport:
     changes = []
     for item in plan.items:
         tensor = item.tensor
         file = tensor.file or source
+        requantized = how.requantize if tensor.chain is not None else ""
         changes.append(
             Refitted(
                 item.name, item.given, tensor.mil_dtype, tensor.shape, item.nbytes, item.given_dtype, item.counts,
-                file, item.is_in_place, item.unshared,
+                file, item.is_in_place, item.sqnr, requantized, item.unshared,
             )
         )  # fmt: skip
     return RefitReport(source, output, changes, done)

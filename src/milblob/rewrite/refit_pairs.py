@@ -21,9 +21,10 @@ from .refit_problems import ERRORS, Problems
 
 Row = _codec.Constant
 _MAX_READERS = 8
-_MATCH = "`milblob match` finds which weight an array is for"
-_CAST = "add --cast (cast=True)"
-_PARTS = "its parts can be set: milblob ls --stored"
+_FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
+MATCH = "`milblob match` finds which weight an array is for"
+CAST = "add --cast (cast=True)"
+_REQUANTIZE = "add --requantize keep or fit, or give its parts by their own names (milblob ls --stored)"
 
 
 class How(NamedTuple):
@@ -35,6 +36,8 @@ class How(NamedTuple):
     is_selected: Callable[[str], bool]
     progress: Progress | None
     unshare: bool = False
+    requantize: str = ""
+    min_sqnr: float | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -47,7 +50,7 @@ class Item:
         tensor: the weight; of a compressed one, its dense form.
         rows: where the weight is read, if the array is for some of its readers only; None for all.
         target: the weight as the user named it.
-        counts: what happened in a cast, once it is done.
+        counts, sqnr: what happened in the conversion, once it is done.
         name: of the tensor that has the values in the result.
         nbytes: of its new stored bytes.
         is_in_place, unshared: as in `Refitted`.
@@ -59,6 +62,7 @@ class Item:
     rows: tuple[Row, ...] | None
     target: str
     counts: CastCounts = dataclasses.field(default_factory=CastCounts)
+    sqnr: float | None = None
     name: str = ""
     nbytes: int = 0
     is_in_place: bool = True
@@ -103,7 +107,7 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[Item]:
     for old, new, cause in unknown:
         end = hint(new, _weights(model)) if len(unknown) == 1 and not cause.args[0] else ""
         words = cause.args[0] or f"weight: expected a name in {model.path}, got {new!r:.200}{end}"
-        problems.add_kind(f"arrays with names that {model.path} lacks", _MATCH, old, KeyError(words))
+        problems.add_kind(f"arrays with names that {model.path} lacks", MATCH, old, KeyError(words))
     for item in items:
         try:
             _require_fit(item, how, problems)
@@ -118,13 +122,20 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[Item]:
 def _require_fit(item: Item, how: How, problems: Problems) -> None:
     tensor, dtype, own = item.tensor, item.tensor.mil_dtype, item.given_dtype
     if tensor.chain is not None:
-        error: Exception = UnsupportedError(f"{tensor.name}: expected a weight that is stored dense, got {tensor.op}")
-        problems.add_kind("arrays for compressed weights", _PARTS, item.given, error)
+        if not how.requantize:
+            error: Exception = UnsupportedError(
+                f"{tensor.name}: expected a weight that is stored dense, got {tensor.op}"
+            )
+            problems.add_kind("arrays for compressed weights", _REQUANTIZE, item.given, error)
+            return
+        if own not in _FLOATS:
+            raise TypeError(f"{tensor.name}: expected floats to requantize, got {own}")
+        require_shape(tensor, item.values)
         return
     if not is_fitting(dtype, own, how.can_cast):
         if not how.can_cast and is_castable(own, dtype):
             error = TypeError(f"{tensor.name}: expected elements of {dtype}, got {own}")
-            problems.add_kind(f"{own} arrays for {dtype} weights", _CAST, item.given, error)
+            problems.add_kind(f"{own} arrays for {dtype} weights", CAST, item.given, error)
         else:
             wanted = f"{dtype}, or that can become it" if how.can_cast else dtype
             problems.add(TypeError(f"{tensor.name}: expected elements of {wanted}, got {own}"))

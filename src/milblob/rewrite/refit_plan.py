@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from .. import _codec
 from ..blobs.appended import Appended
-from ..errors import FormatError
+from ..errors import FormatError, UnsupportedError
 from ..model.assigning import encode, stored_of
 from ..model.digest import hash_bytes
 from ..model.model import Model
@@ -25,6 +25,7 @@ from ..storage.mapped import MappedFile
 from .refit_pairs import How, Item, Row, described, readers_of
 from .refit_problems import ERRORS, Problems
 from .refit_write import FileChange, Write
+from .requantize import Recent, requantized
 
 _UNSHARE = "unshare=True (--unshare)"
 
@@ -90,21 +91,26 @@ class Plan:
         self._files: dict[str, FileChange] = {}
         self._new: dict[tuple[int, tuple[int, int]], tuple[Tensor, list[bytes]]] = {}
         self._names: set[str] = set()
+        self._recent = Recent()
+        self._every: list[Content] = []
         problems = Problems()
         by_tensor: dict[str, list[Item]] = {}
         for item in items:
             by_tensor.setdefault(item.tensor.name, []).append(item)
         for group in by_tensor.values():
             try:
-                self._add_dense(group)
+                (self._add_chain if group[0].tensor.chain is not None else self._add_dense)(group)
             except ERRORS as error:
                 problems.add(error)
+        self._every = list(self._contents.values())
         self._add_records(problems)
         for content in self._contents.values():
             try:
                 self._add_write(content.tensor, content)
             except ERRORS as error:
                 problems.add(error)
+        if problems:
+            self._make_all(problems)
         problems.raise_any()
         self._add_operations()
         self.changes = list(self._files.values())
@@ -117,16 +123,16 @@ class Plan:
         Raises:
             What does not fit: one problem, or a ValueError that lists them.
         """
-        problems, seen = Problems(), set[int]()
-        for change in self.changes:
-            for write in change.writes:
-                try:
-                    write.make()
-                except ERRORS as error:
-                    if id(error) not in seen:  # one weight may have several parts
-                        seen.add(id(error))
-                        problems.add(error)
+        problems = Problems()
+        self._make_all(problems)
         problems.raise_any()
+
+    def _make_all(self, problems: Problems) -> None:
+        for content in self._every:
+            try:
+                content.make()
+            except ERRORS as error:
+                problems.add(error)
 
     # ------------------------------------------------------------------------------------------------- stored constants
 
@@ -138,6 +144,19 @@ class Plan:
             return data
 
         return Content(tensor, [item], make)
+
+    def _add_chain(self, items: list[Item]) -> None:
+        """Set the stored parts of a compressed weight."""
+        item = items[0]
+        if len(items) > 1 or item.rows is not None:
+            words = f"{item.tensor.name}: expected one array for all that read a compressed weight, got several"
+            raise UnsupportedError(f"{words} (repack --decompress makes it dense)", file=self._model.path)
+        for tensor, make in requantized(item, self._how, self._recent):
+            content = Content(tensor, [item], make)
+            other = self._contents.setdefault(tensor.name, content)
+            if not other.is_same(content):
+                words = f"{tensor.name}: expected equal values for it from {other.items[0].given} and {item.given}"
+                raise ValueError(f"{words}, got others")
 
     def _add_dense(self, items: list[Item]) -> None:
         """Set a constant, and find out which of its readers need another one."""

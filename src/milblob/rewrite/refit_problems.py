@@ -18,13 +18,17 @@ class Problems:
     def __init__(self) -> None:
         self._count = 0
         self._single: list[Exception] = []
+        self._seen: set[int] = set()  # of those in _single, which keeps them
         self._kinds: dict[_Kind, list[tuple[str, Exception]]] = {}
 
     def __bool__(self) -> bool:
         return self._count > 0
 
     def add(self, error: Exception) -> None:
-        """Add a problem of its own kind."""
+        """Add a problem of its own kind, unless it is there already."""
+        if id(error) in self._seen:
+            return
+        self._seen.add(id(error))
         self._count += 1
         self._single.append(error)
 

@@ -15,10 +15,13 @@ class Refitted(NamedTuple):
         given: name in the weights that were given; of an assignment, the same name.
         dtype, shape: of the tensor.
         nbytes: as stored.
-        given_dtype: of the given values; differs from `dtype` if they were cast.
+        given_dtype: of the given values; differs from `dtype` if they were cast or requantized.
         counts: the cast's counts.
         file: path of the file that holds the values.
         in_place: whether the new bytes are as many as the old ones; otherwise the model file is rewritten.
+        sqnr: of a requantized weight, the signal-to-quantization-noise ratio of its values in dB: those that were given
+            are the signal. None for other weights, and for zeros that are not met exactly.
+        requantized: "keep" or "fit" for a compressed weight, else "".
         unshared: the weight that it was the same stored values with before, and no longer is; else "".
     """
 
@@ -31,6 +34,8 @@ class Refitted(NamedTuple):
     counts: CastCounts
     file: str
     in_place: bool
+    sqnr: float | None = None
+    requantized: str = ""
     unshared: str = ""
 
 
@@ -65,7 +70,10 @@ class RefitReport(NamedTuple):
         for c in self.changes:
             row = {"name": c.name, "given": c.given, "dtype": str(c.dtype), "shape": list(c.shape), "nbytes": c.nbytes}
             row |= {"file": c.file, "in_place": c.in_place, "cast_from": None}
-            if c.given_dtype is not c.dtype:
+            if c.requantized:
+                sqnr = c.sqnr if c.sqnr is None or c.sqnr < float("inf") else "Infinity"
+                row |= {"requantized": c.requantized, "sqnr": sqnr}
+            elif c.given_dtype is not c.dtype:
                 row |= {"cast_from": str(c.given_dtype), **c.counts._asdict()}
             if c.unshared:
                 row["unshared"] = c.unshared

@@ -16,7 +16,8 @@ from ..storage import journal, paths, pending
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, whole_file
 from ..storage.transfer import write_at
-from .copying import Changed, copy_between, copy_changed, copy_tree, write_spliced
+from .changed_copy import Changed, copy_between, copy_changed, copy_changed_tree
+from .copying import write_spliced
 
 _LEAST_NBYTES = 1 << 20
 """A smaller file is changed in place, however much of it changes: then the system's calls take the time."""
@@ -135,7 +136,7 @@ def copied(
     """Write a changed copy of a model, which is renamed to `target` at the end of the block; yield its path until then.
 
     Raises:
-        As `FileChange.write`, `copy_tree` and `NewDirectory`.
+        As `FileChange.write`, `copy_changed_tree` and `NewDirectory`.
     """
     changed: Changed = {paths.real(str(c.mapping.name)): (c.mapping, _writing(c, counter)) for c in changes}
     if not is_directory:
@@ -146,7 +147,7 @@ def copied(
             yield name
         return
     with NewDirectory(target, replace=paths.is_directory(target)) as new:
-        copy_tree(source, new.name, changed)
+        copy_changed_tree(source, new.name, changed)
         pending.require_none(source)
         yield new.name
 

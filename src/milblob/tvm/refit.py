@@ -11,10 +11,12 @@ from ..errors import MilblobError
 from ..formats.params import Parameter, is_lazy
 from ..progress import Counter, Progress
 from ..rewrite.destination import is_in_place
+from ..rewrite.refit_pairs import CAST, MATCH
+from ..rewrite.refit_problems import ERRORS, Problems
 from ..rewrite.refit_report import RefitReport, Refitted
 from ..values.cast import CastCounts, cast_array, is_castable
 from .arrays import named_parameters
-from .edit import listed, require_parameters
+from .edit import require_parameters
 from .library import Library, Module
 from .library import open as open_library
 
@@ -43,7 +45,10 @@ class _Values:
         self.is_cast = self.given_dtype is not self._wanted
         if self.is_cast and not (can_cast and is_castable(self.given_dtype, self._wanted)):
             wanted = f"{self._wanted}, or that can become it" if can_cast else self._wanted
-            raise TypeError(f"{name}: expected elements of {wanted}, got {self.given_dtype}")
+            error = TypeError(f"{name}: expected elements of {wanted}, got {self.given_dtype}")
+            if not can_cast and is_castable(self.given_dtype, self._wanted):
+                raise _NeedsCastError(f"{self.given_dtype} arrays for {self._wanted} weights", error)
+            raise error
         if tuple(self._source.shape) != self.shape:
             raise ValueError(f"{name}: expected shape {self.shape}, got {tuple(self._source.shape)}")
 
@@ -64,6 +69,19 @@ class _Values:
             kind = next(kind for kind in (OverflowError, TypeError, ValueError) if isinstance(error, kind))
             raise kind(f"{self._name}: {error}") from None
         return values if values.dtype == self.dtype else values.astype(self.dtype)
+
+
+class _NeedsCastError(Exception):
+    """Values that a cast would make fit.
+
+    Attributes:
+        what: the values and the parameters, in the plural.
+        error: that says so of one of them.
+    """
+
+    def __init__(self, what: str, error: Exception) -> None:
+        super().__init__(what)
+        self.what, self.error = what, error
 
 
 class _Target:
@@ -132,11 +150,10 @@ def _pair(
     if not known:
         for module in library.modules.values():
             require_parameters(library, module)
-    problems: list[Exception] = [
-        KeyError(f"mapping: expected names of the weights that are given, got {old!r}")
-        for old in mapping
-        if old not in given
-    ]
+    problems = Problems()
+    for old in mapping:
+        if old not in given:
+            problems.add(KeyError(f"mapping: expected names of the weights that are given, got {old!r}"))
     targets: dict[str, _Target] = {}
     pairs = [(old, new) for old in given for new in names_in(mapping.get(old, old))]
     for old, new in pairs:
@@ -155,10 +172,13 @@ def _pair(
             targets[new] = _Target(old, new, module, key, values)
             if values.is_cast:
                 values.read()  # what does not fit is said before anything is written
-        except (KeyError, TypeError, ValueError, OverflowError, MilblobError) as error:
-            problems.append(error)
-    if problems:
-        raise listed(problems, "weights")
+        except _NeedsCastError as found:
+            problems.add_kind(found.what, CAST, old, found.error)
+        except KeyError as error:
+            problems.add_kind(f"arrays with names that {library.path} lacks", MATCH, old, error)
+        except ERRORS as error:
+            problems.add(error)
+    problems.raise_any()
     if not targets:
         raise ValueError("weights: expected at least one, got none")
     return list(targets.values())
