@@ -259,3 +259,29 @@ def test_looking_completes_nothing(tmp_path, monkeypatch):
     with milblob.open(PACKAGE):
         assert calls[0] == str(PACKAGE)
         assert calls[1:] == [str(INSIDE / "model.mlmodel")]
+
+
+# ------------------------------------------------------------------------------------------------------- hostile bytes
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_any_part_of_a_file_is_something(name):
+    """Cut off at every byte, or with a byte changed: an answer, never another error."""
+    data, _, _ = OTHERS[name]
+    rng = np.random.default_rng(len(data))
+    for end in range(min(len(data), 1100)):
+        assert isinstance(identify(data[:end]), str | Foreign)
+    for at in rng.integers(0, min(len(data), 600), 300):
+        changed = bytearray(data)
+        changed[at] = rng.integers(0, 256)
+        found = identify(changed)
+        assert isinstance(found, str) or "\n" not in found.words
+    assert isinstance(identify(data + bytes(1 << 20)), str | Foreign)
+
+
+def test_a_zip_archive_that_leads_in_circles():
+    """Sizes in the headers of members are those of the file itself: looking at names ends."""
+    member = b"PK\x03\x04" + bytes(14) + (0).to_bytes(4, "little") * 2 + (0).to_bytes(4, "little")
+    assert identify(member * 100_000).name == "zip"
+    large = b"PK\x03\x04" + bytes(14) + (0xFFFFFFFE).to_bytes(4, "little") * 2 + (0xFFFFFFFF).to_bytes(4, "little")
+    assert identify(large).name == "zip"
