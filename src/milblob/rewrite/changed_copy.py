@@ -8,8 +8,7 @@ from ..errors import FormatError
 from ..storage import paths
 from ..storage.mapped import MappedFile
 from ..storage.transfer import copy_range
-from .cing.py import data_ranges
-from .copying import copy_entry, new_file, set_mode, walk
+from .copying import copy_entry, data_ranges, new_file, set_mode, walk
 
 
 def write_entry(root: str, name: str, target: str, held: MappedFile, write: Callable[[int], object]) -> None:
