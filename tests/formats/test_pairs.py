@@ -306,3 +306,24 @@ def test_a_failure_of_a_tensor_leaves_the_pair(pair):
         milblob.write_weights({"a": Refuses()}, weights, listing=listing, force=True)
     assert {path: path.read_bytes() for path in pair} == before
     assert sorted(os.listdir(weights.parent)) == sorted(path.name for path in pair)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_listing_that_is_a_link_elsewhere_is_refused(tmp_path, writer, kind):
+    """A journal beside its target could not name the weights; a kill between two renames would lose the old pair."""
+    for which, arrays in (("old", OLD), ("new", NEW)):
+        np.savez(tmp_path / f"{which}.npz", **arrays)
+    folder, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for path in (folder / "sub", elsewhere):
+        path.mkdir(parents=True)
+    listing = folder / f"w.{kind}"
+    write(folder, listing.name, "old", force=False)
+    listing.rename(elsewhere / listing.name)
+    listing.symlink_to(f"../elsewhere/{listing.name}")
+    before = {path: path.read_bytes() for path in (listing, folder / "sub" / "w.bin")}
+    assert state_of(folder, listing.name) == "old"
+    with pytest.raises((ValueError, OSError), match="got a link to|as the command says"):
+        WRITERS[writer](folder, listing.name, "new")
+    assert {path: path.read_bytes() for path in before} == before and listing.is_symlink()

@@ -131,6 +131,8 @@ def save(
             write_records(BlobWriter(temporary, align=align, sync=False))
     else:
         is_of = force and paths.is_file(listing) and _is_of(listing, path)
+        if is_of:
+            _require_one_directory(listing, path)
         if is_of and _can_replace(listing, path):
             _replace_pair(listing, path, align, write_records, write_listing)
         else:
@@ -157,11 +159,24 @@ def _is_of(listing: str, path: str) -> bool:
         package.close()
 
 
+def _require_one_directory(listing: str, path: str) -> None:
+    """Refuse to replace a pair whose listing is a link to another directory: no journal there could name the weights.
+
+    Raises:
+        ValueError: it is.
+    """
+    real = paths.real(listing)
+    directory = os.path.dirname(real).rstrip(os.sep) + os.sep
+    if paths.is_file(path) and not paths.real(path).startswith(directory):
+        words = (
+            f"listing {listing}: expected a file beside {path}, or above it, got a link to {real}, which could not be "
+        )
+        raise ValueError(f"{words}replaced together with the weights; remove the link, or name another listing")
+
+
 def _can_replace(listing: str, path: str) -> bool:
     """Whether a journal beside the listing can replace both files."""
-    directory = os.path.dirname(paths.real(listing)).rstrip(os.sep) + os.sep
-    is_inside = paths.is_file(path) and paths.real(path).startswith(directory)
-    return is_inside and os.access(listing, os.W_OK) and os.access(path, os.W_OK)
+    return paths.is_file(path) and os.access(listing, os.W_OK) and os.access(path, os.W_OK)
 
 
 def _replace_pair(
