@@ -449,7 +449,7 @@ def _add_repack(commands: Any) -> None:
     add("--merge", action="store_true", help="merge everything into one weight file")
     align = "begin data at multiples of 64, 4096 or 16384"
     add("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=align)
-    add("--canonical", action="store_true", help="use a layout that depends only on the contents")
+    add("--canonical", action="store_true", help="one form of every file: the same model gives the same bytes")
     globs = "cast, externalize and inline only tensors whose name matches; may be repeated"
     add("-k", "--keep", metavar="GLOB", action="append", default=[], help=globs)
     functions = "keep only this function; may be repeated"
