@@ -5,6 +5,7 @@ import numpy as np
 from cases import model_directory
 from milblob import pack_tensor
 from milblob.program import schema
+from reference import read_fields, write_varint
 
 F32, U8, STRING = 11, 31, 2
 LONG = np.arange(12, dtype=np.float32)
@@ -84,3 +85,25 @@ def blocks_of(block, path=""):
         for number, inner in enumerate(op.blocks):
             step = f"{op.outputs[0].name if op.outputs else op.type}[{number}]"
             yield from blocks_of(inner, f"{path}/{step}" if path else step)
+
+
+def reverse_maps(descriptor, data):
+    """The bytes of a message with the entries of every map in it, at any depth, in reverse order.
+
+    Args:
+        descriptor: of the message; fields that it lacks stay as they are.
+        data: as protobuf writes it.
+    """
+    fields = []
+    for number, wire, value in read_fields(data):
+        field = descriptor.fields_by_number.get(number)
+        is_entry = wire == 2 and field is not None and field.message_type is not None
+        if is_entry:
+            value = reverse_maps(field.message_type, value)
+            is_entry = field.message_type.GetOptions().map_entry
+        head = write_varint(number << 3 | wire) + (write_varint(len(value)) if wire == 2 else b"")
+        fields.append((number if is_entry else 0, head + (write_varint(value) if wire == 0 else value)))
+    entries = {}
+    for number, encoded in fields:
+        entries.setdefault(number, []).append(encoded)
+    return b"".join(entries[number].pop() if number else encoded for number, encoded in fields)

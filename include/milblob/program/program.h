@@ -118,6 +118,8 @@ static inline mb_status mb_scan_output(mb_scan *scan, mb_span span, mb_op *op) {
     mb_cursor output = mb_cursor_at(scan, span);
     mb_span type_span = {0, 0};
     mb_type type;
+    op->name.offset = span.offset; /* proto3 leaves an empty name out */
+    op->name.nbytes = 0;
     while (output.at < output.end) {
         mb_wire wire;
         if (mb_read_field(&output, &wire, scan->error)) return scan->error->status;

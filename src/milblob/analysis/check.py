@@ -253,7 +253,8 @@ class _Checker:
             if key != identifier:
                 self._check_item(root, key, item["path"], path)
         items = [item.get("path") for item in entries.values() if isinstance(item, dict)]
-        check_strays(self.found, root, files, [item for item in items if isinstance(item, str)])
+        others = [file for file in files if not file.endswith(_WEIGHT_SUFFIXES)]  # a Program may refer to those
+        check_strays(self.found, root, others, [item for item in items if isinstance(item, str)])
 
     def _check_item(self, root: str, key: str, relative: str, manifest: str) -> None:
         try:

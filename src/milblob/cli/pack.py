@@ -9,6 +9,7 @@ from ..dtypes import DType, as_dtype
 from ..errors import UnsupportedError
 from ..formats.read import open_arrays
 from ..formats.weights import write_weights
+from ..model.identify import identify
 from ..model.lazy import LazyTensor
 from ..selection import selector
 from . import options, output
@@ -45,7 +46,7 @@ def run(arguments: Namespace) -> int:
     target = arguments.output
     listing = arguments.listing or os.path.splitext(target)[0] + ".json"
     for source in arguments.sources:
-        if is_model_name(source):
+        if is_model_name(source) and isinstance(identify(source), str):  # else it says what it is when it is opened
             raise ValueError(
                 f"{source}: expected a file of arrays, got a model; `milblob convert MODEL weight.bin` takes one"
             )

@@ -81,7 +81,8 @@ def arrange(models: Sequence[Model], options: Options, required: Iterable[str] =
     else:
         if options.decompress:
             choice.decompressions.update(_decompressions(model, choice))
-        for tensor in model.tensors.values():
+        tensors = model.tensors.values()
+        for tensor in sorted(tensors, key=_order) if options.canonical else tensors:
             change, reference = _arranged(tensor, choice, sources)
             changes += [change] if change is not None else []
             references += [reference] if reference is not None else []
@@ -103,6 +104,13 @@ def arrange(models: Sequence[Model], options: Options, required: Iterable[str] =
         return Arrangement(changes, records, [], {})
     edits = program_edits(model, options.functions, references, choice.decompressions.values(), weights)
     return Arrangement(changes, records, edits, text_moves(references))
+
+
+def _order(tensor: Tensor) -> Any:
+    """Return where a constant is in its Program, whatever the order of the maps on the way to it."""
+    op, constant = tensor.op_row, tensor.constant
+    at = -1 if op is None else op.message[0]
+    return tensor.function, at, constant.block, constant.owner, constant.key, constant.binding, constant.steps
 
 
 def _require_support(model: Model, options: Options) -> None:
@@ -375,9 +383,15 @@ def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable
     least = max(choice.options.inline or 0, 1)  # every weight must stay listed, however small
     for source, program in model.scans:
         decompression = choice.decompressions[id(program)]
-        for group in decompression.weights:
+        tensors = [
+            make_tensor(model.package, source, program, program.part_names[id(group)], group)
+            for group in decompression.weights
+        ]
+        if choice.options.canonical:
+            tensors.sort(key=lambda tensor: (tensor.function, tensor.op_row.message))
+        for tensor in tensors:
+            group = cast(Compressed, tensor.chain)
             require_plain(program, source.mapping.live())
-            tensor = make_tensor(model.package, source, program, program.part_names[id(group)], group)
             dtype = tensor.mil_dtype
             change = TensorChange(tensor.name, dtype, 0, None, None)
             change.actions.append("decompress")

@@ -10,10 +10,11 @@ from ..arguments import as_integer, parse_nbytes, require, require_calls, requir
 from ..blobs.writer import ALIGNMENTS
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, UnsupportedError
+from ..model.canonical import canonical_model
 from ..model.manifest import listed_files, with_folders
 from ..model.model import Model
 from ..program.relocate import relocate
-from ..program.splice import splice
+from ..program.splice import Edit, splice
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..storage import paths, pending
@@ -134,8 +135,10 @@ def repack(
             that weight files shall not pass (a larger record has a file to itself; where none does, nothing moves).
         merge: one weight file for all.
         align: data begins at multiples of 64, 4096 or 16384 bytes.
-        canonical: records in the order in which the Program refers to them, reserved bytes zero: the same model gives
-            the same bytes, wherever it was written.
+        canonical: one form of every file, so that two conversions of one network give the same bytes: records in the
+            order of the Program, reserved bytes zero; the model file with its maps and fields in order (made in
+            memory, at most 2 GiB) and without coremltools' date of conversion; identifiers of the manifest that follow
+            from the contents. MIL text stays as it is.
         decompress: make compressed weights (all, or those that `select` names) dense: the operation that yields one
             becomes a `const` of the same name, output and type, its values those that `Tensor.read` gives. What was
             only a part of it goes. Not together with `cast`: repack twice.
@@ -403,13 +406,16 @@ class _Repacking:
             if part.is_text and part.prefix in arrangement.moves:
                 text = relocate(bytes(mapped.live()), arrangement.moves[part.prefix], mapped.name)
                 changed[name] = [text]
+            elif not part.is_text and self._options.canonical:
+                changed[name] = [_canonical(mapped, arrangement.edits)]
             elif not part.is_text and arrangement.edits:
                 changed[name] = splice(mapped, (0, mapped.nbytes), arrangement.edits)
                 self._counter.total_nbytes += changed[name].nbytes
         if model.kind == "mlpackage":
             have = {name.rpartition("/")[0] for name in records.weight_files}
             new_places = sorted({name.rpartition("/")[0] for name in records.files} - have)
-            data = with_folders(self._sources[0], new_places)
+            contents = b"".join(changed[name][0] for name in sorted(changed)) if self._options.canonical else None
+            data = with_folders(self._sources[0], new_places, contents)
             if data is not None:
                 changed["Manifest.json"] = [data]
         return changed
@@ -421,6 +427,9 @@ class _Repacking:
                 ((items, nbytes),) = arrangement.records.files.values()
                 self._counter.total_nbytes = sum(item.target_nbytes for item in items)
                 self._fill([(name, items, nbytes)], arrangement.changes)
+            elif self._options.canonical and model.kind == "mlmodel":
+                with new_file(name) as fd:
+                    write_at(fd, [_canonical(model.scans[0][0].mapping, arrangement.edits)], 0)
             elif arrangement.edits:
                 mapped = model.scans[0][0].mapping
                 spliced = splice(mapped, (0, mapped.nbytes), arrangement.edits)
@@ -464,6 +473,11 @@ class _Repacking:
 
     def _written(self, name: str) -> Callable[[int], None]:
         return partial(self._counter.add, name)
+
+
+def _canonical(mapped: MappedFile, edits: list[Edit]) -> bytes:
+    """Return the canonical form of an edited model file."""
+    return canonical_model(splice(mapped, (0, mapped.nbytes), edits).tobytes(), mapped.name)
 
 
 def _plain(name: str) -> str:
