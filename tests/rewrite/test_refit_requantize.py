@@ -290,3 +290,28 @@ def test_a_fit_equals_a_fresh_conversion(tmp_path, mode, dtype, granularity):
     assert found.keys() == expected.keys()
     for name in expected:
         assert found[name].tobytes() == expected[name].tobytes(), name
+
+
+def test_names_of_compressed_weights_without_their_function(tmp_path):
+    """A bare name where one weight has it; ambiguous and inner ones are refused; many unknown names cost no product."""
+    program_, blocks = new_program("f", "g")
+    for number, block in enumerate(blocks):
+        parts = {"data": np.zeros((12, 2), np.float32), "scale": np.ones((12, 1), np.float32)}
+        add_op(block, "constexpr_blockwise_shift_scale", "both", (12, 2), **parts)
+        if number:
+            add_op(block, "constexpr_blockwise_shift_scale", "inner", (12, 2), **parts)
+            add_op(block, "constexpr_blockwise_shift_scale", "mine", (12, 2), data="inner", scale=parts["scale"])
+    path = tmp_path / "m.mlmodel"
+    path.write_bytes(as_model(program_))
+    values = np.arange(24, dtype=np.float32).reshape(12, 2)
+    assert milblob.refit(path, {"mine": values}, requantize="keep").changes[0].name == "g/mine"
+    assert milblob.load(path)["g/mine"].tobytes() == values.tobytes()
+    with pytest.raises(KeyError, match="expected one of f/both, g/both, got the ambiguous 'both'"):
+        milblob.refit(path, {"both": values}, requantize="keep")
+    with pytest.raises(
+        milblob.UnsupportedError, match="inner: expected a weight, got constexpr_blockwise_shift_scale inside"
+    ):
+        milblob.refit(path, {"inner": values}, requantize="keep")
+    unknown = {f"x{i}": values for i in range(20_000)}
+    with pytest.raises(ValueError, match="20,000 arrays with names that"):
+        milblob.refit(path, unknown, requantize="keep")

@@ -290,3 +290,29 @@ def test_layer_norms_of_coremltools(tmp_path, precision):
     assert len(report.changes) == 2 * layers and sum(bool(c.unshared) for c in report.changes) == 2 * layers - 2
     assert read(package) == read(fresh)
     assert [f for f in milblob.check(package) if f.severity == "error"] == []
+
+
+@pytest.mark.parametrize("case", ["functions", "opset_ios16_fp16"])
+def test_compiled_models_are_refused_where_their_text_would_change(tmp_path, case):
+    """MIL text is not edited: what one record can hold is written, and what needs another reference is refused."""
+    import shutil
+
+    from paths import DATA
+
+    path = shutil.copytree(DATA / case / "model.mlmodelc", tmp_path / "m.mlmodelc")
+    values = milblob.load(path)
+    name = next(n for n, v in values.items() if v.dtype.kind == "f")
+    with milblob.open(path) as model:
+        users = [n for n, t in model.items() if t.is_blob and t.offset == model[name].offset]
+        use = model[name].consumers[0].name
+    before, new = files_of(path), values[name] + 1
+    if len(users) > 1:
+        with pytest.raises(milblob.UnsupportedError, match="expected one that lies in the file in one piece"):
+            milblob.refit(path, {name: new}, unshare=True)
+    else:
+        milblob.refit(path, {"a": new}, mapping={"a": f"{name}@{use}"}, unshare=True)
+        assert milblob.load(path)[name].tobytes() == new.tobytes()
+        return
+    assert files_of(path) == before and left(tmp_path) == []
+    milblob.refit(path, dict.fromkeys(users, new), unshare=True)  # equal: one write
+    assert all(milblob.load(path)[n].tobytes() == new.tobytes() for n in users)

@@ -13,14 +13,16 @@ from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..model.assigning import dtype_of, is_fitting, require_editable, require_shape
 from ..model.model import Model
+from ..model.package import Source
 from ..model.tensor import Tensor, make_tensor
-from ..program.scan import Program, reading_op
+from ..program.scan import Compressed, Program, reading_op
 from ..progress import Progress
 from ..values.cast import CastCounts, is_castable
 from .refit_problems import ERRORS, Problems
 
 Row = _codec.Constant
 _MAX_READERS = 8
+_MAX_TAILS = 32  # prefixes that may be left out of a name, as in Model
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 MATCH = "`milblob match` finds which weight an array is for"
 CAST = "add --cast (cast=True)"
@@ -84,6 +86,7 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[Item]:
         The only problem itself; ValueError with all of them if there are several, or if there is nothing to do.
     """
     problems, items = Problems(), []
+    names = Weights(model)
     for old in how.mapping:
         if old not in given:
             problems.add(KeyError(f"mapping: expected names of the weights that are given, got {old!r}"))
@@ -95,7 +98,7 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[Item]:
                 continue
             seen.add((old, new))
             try:
-                tensor, rows = find(model, new)
+                tensor, rows = names.find(new)
                 if how.is_selected(new) or (rows is not None and how.is_selected(tensor.name)):
                     items.append(Item(old, given[old], tensor, rows, new))
             except KeyError as error:
@@ -147,41 +150,66 @@ def _require_fit(item: Item, how: How, problems: Problems) -> None:
 # ---------------------------------------------------------------------------------------------------------------- names
 
 
-def find(model: Model, name: str) -> tuple[Tensor, tuple[Row, ...] | None]:
-    """Return the weight of a name; of WEIGHT@OPERATION also where that operation reads it.
+class Weights:
+    """The weights of a model by name, compressed ones among them.
 
-    OPERATION is the operation's first output, as `milblob show WEIGHT` prints it, or OPERATION.PARAMETER.
-
-    Raises:
-        KeyError: there is none; with a message only where that says more than the name. UnsupportedError: a part of a
-            chain that is computed.
+    Args:
+        model: opened with `stored=True`, which lists the parts of compressed weights.
     """
-    try:
-        return _weight(model, name), None
-    except KeyError as error:
-        head, separator, operation = name.rpartition("@")
-        if not (separator and head and operation):
-            raise
-        try:
-            tensor = _weight(model, head)
-        except KeyError:
-            raise error from None
-    return tensor, _reading(tensor, operation)
 
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._chains: dict[str, list[tuple[Source, Program, Compressed, str]]] | None = None
 
-def _weight(model: Model, name: str) -> Tensor:
-    found = model.lookup(name)
-    if found is not None:
-        return found
-    for source, program in model.scans:
-        for group in program.groups:
-            full = program.part_names[id(group)]
-            if full == name or full.endswith(f"/{name}"):
-                if not _is_end(program, group.op):
-                    words = f"{name}: expected a weight, got {group.op.type} inside a chain (its parts can be set)"
-                    raise UnsupportedError(words, file=model.path)
-                return make_tensor(model.package, source, program, full, group)
-    raise KeyError("")
+    def find(self, name: str) -> tuple[Tensor, tuple[Row, ...] | None]:
+        """Return the weight of a name; of WEIGHT@OPERATION also where that operation reads it.
+
+        OPERATION is the operation's first output, as `milblob show WEIGHT` prints it, or OPERATION.PARAMETER.
+
+        Raises:
+            KeyError: there is none; with a message only where that says more than the name. UnsupportedError: a part of
+                a chain that is computed.
+        """
+        found = self._weight(name)
+        if found is not None:
+            return found, None
+        head, _, operation = name.rpartition("@")
+        tensor = self._weight(head) if head and operation else None
+        if tensor is None:
+            raise KeyError("")
+        return tensor, _reading(tensor, operation)
+
+    def _weight(self, name: str) -> Tensor | None:
+        found = self._model.lookup(name)
+        if found is not None:
+            return found
+        if self._chains is None:
+            self._chains = self._by_name()
+        chains = self._chains.get(name, [])
+        if not chains:
+            return None
+        if len(chains) > 1:
+            raise KeyError(f"tensor: expected one of {', '.join(c[3] for c in chains[:8])}, got the ambiguous {name!r}")
+        source, program, group, full = chains[0]
+        if not _is_end(program, group.op):
+            words = f"{name}: expected a weight, got {group.op.type} inside a chain (its parts can be set)"
+            raise UnsupportedError(words, file=self._model.path)
+        return make_tensor(self._model.package, source, program, full, group)
+
+    def _by_name(self) -> dict[str, list[tuple[Source, Program, Compressed, str]]]:
+        """Find the operations that compute weights by their names, whole ones and without prefixes."""
+        whole: dict[str, list[tuple[Source, Program, Compressed, str]]] = {}
+        tails: dict[str, list[tuple[Source, Program, Compressed, str]]] = {}
+        for source, program in self._model.scans:
+            for group in program.groups:
+                full = program.part_names[id(group)]
+                row = (source, program, group, full)
+                whole.setdefault(full, []).append(row)
+                tail = full
+                for _ in range(min(full.count("/"), _MAX_TAILS)):
+                    tail = tail.partition("/")[2]
+                    tails.setdefault(tail, []).append(row)
+        return tails | whole
 
 
 def _weights(model: Model) -> Iterator[str]:

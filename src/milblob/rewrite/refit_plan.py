@@ -169,6 +169,9 @@ class Plan:
                 classes.append(content)
             else:
                 same.items.append(item)
+        if len(classes) == 1 and any(item.rows is None for item in items):  # nearly all: nobody asks who reads them
+            self._contents[tensor.name] = classes[0]
+            return
         readers = readers_of(tensor)
         whole = [c for c in classes if any(item.rows is None for item in c.items)]
         taken: dict[tuple[int, int], Content] = {}
@@ -178,7 +181,7 @@ class Plan:
                     words = f"one array for {described(tensor)}, got {_given([taken[row.value], content])}"
                     raise ValueError(f"{tensor.name}: expected {words}")
         left = [row for row in readers if row.value not in taken]
-        if len(classes) == 1 and (whole or not left):
+        if len(classes) == 1 and not left:
             self._contents[tensor.name] = classes[0]
             return
         self._require_unshare(tensor, classes, whole, left)
