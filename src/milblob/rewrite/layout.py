@@ -60,6 +60,7 @@ class Records:
         files: weight file of the result -> (its items in order, size in bytes); only rewritten files.
         gone: weight files of the source that the result lacks or rewrites.
         used: (file, offset) of records in the source that are, or were, referred to.
+        origins: every file that bytes come from, mapped.
     """
 
     def __init__(self, root: str, align: int, canonical: bool) -> None:
@@ -69,26 +70,21 @@ class Records:
         self.files: dict[str, tuple[list[Item], int]] = {}
         self.gone: set[str] = set()
         self.used: set[tuple[str, int]] = set()
+        self.origins: dict[Origin, MappedFile] = {}
         self._align = align
         self._canonical = canonical
         self._dense: dict[Any, Item] = {}
         self._by_record: dict[tuple[str, int, DType], Item] = {}
-        self._origins: dict[int, Origin] = {}
-        self._held: dict[Origin, MappedFile] = {}
+        self._origin_of: dict[int, Origin] = {}
         self._others: set[str] | None = None
 
     def origin(self, mapping: MappedFile) -> Origin:
         """Describe a file that bytes come from."""
-        origin = self._origins.get(id(mapping))
+        origin = self._origin_of.get(id(mapping))
         if origin is None:
-            origin = self._origins[id(mapping)] = Origin.of(mapping)
-            self._held[origin] = mapping
+            origin = self._origin_of[id(mapping)] = Origin.of(mapping)
+            self.origins[origin] = mapping
         return origin
-
-    @property
-    def origins(self) -> dict[Origin, MappedFile]:
-        """Every file that bytes come from, mapped."""
-        return self._held
 
     def weight_file(self, name: str, base: str, reader: BlobReader) -> WeightFile:
         """Return the weight file of that name, adding it if it is new."""
@@ -123,10 +119,7 @@ class Records:
         self, mapping: MappedFile, span: tuple[int, int], dtype: DType, shape: tuple[int, ...], base: str, how: str
     ) -> Item:
         """Return a new item for bytes in a model file."""
-        count = 1
-        for size in shape:
-            count *= size
-        item = Item(self.origin(mapping), span, dtype, count, base, self._default_file(base), how)
+        item = Item(self.origin(mapping), span, dtype, prod(shape), base, self._default_file(base), how)
         item.shape = shape
         item.order = (0 if self._canonical else 1, len(self.items), 0)
         self.items.append(item)
@@ -193,7 +186,7 @@ class Records:
         self.items = [item for item in self.items if item.first is item]
 
     def _bytes_of(self, item: Item, is_compared: bool) -> tuple[_codec.Buffer, int, int]:
-        buffer = self._held[item.origin].check_size()
+        buffer = self.origins[item.origin].check_size()
         if item.how != VALUE or not is_compared:
             return buffer, item.start, item.nbytes
         values = unpack_at(buffer, item.start, item.nbytes, item.dtype, item.shape)
