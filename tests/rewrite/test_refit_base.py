@@ -3,6 +3,7 @@
 import random
 import shutil
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -24,6 +25,20 @@ def test_equals_a_new_conversion(name, precision, tmp_path):
     report = milblob.refit(model, new, base=base)
     assert report.unused == ()
     assert constants(model) == constants(converted(name, new, tmp_path / "new.mlpackage", precision))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+@pytest.mark.parametrize(
+    "name", ["two_conv_norms", "frozen_norm", "linears", "joined_attention", "lstm", "norms_alone"]
+)
+def test_checkpoints_of_other_dtypes(name, dtype, tmp_path):
+    """Saved in half precision, or in double; loaded as float32 to be converted."""
+    shapes, _ = NETWORKS[name]
+    base, new = ({key: array.astype(dtype) for key, array in random_arrays(shapes, seed).items()} for seed in (1, 2))
+    loaded = [{key: array.astype(np.float32) for key, array in arrays.items()} for arrays in (base, new)]
+    model = converted(name, loaded[0], tmp_path / "m.mlpackage")
+    assert milblob.refit(model, new, base=base).unused == ()
+    assert constants(model) == constants(converted(name, loaded[1], tmp_path / "new.mlpackage"))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ they leave open stays open: a weight then has several claims, whose new values m
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from math import gcd
 from typing import Any
 
@@ -33,6 +34,8 @@ _MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 400
 """About a nanosecond each, reckoned and not measured; what somebody made to take longer stays unknown."""
 
 _SAMPLE_COUNT = 1024
+_MAX_LAYOUTS = 6
+_MAX_CLAIMS = 64  # equal arrays that may be one weight
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 
 
@@ -144,13 +147,16 @@ class _Learner:
 
     def _claim_equal(self, name: str, given: Iterable[str], is_named: bool) -> None:
         """Claim arrays with a weight's elements; several layouts too, unless the name says whose weight it is."""
-        for one in dict.fromkeys(given):
-            layout = next(layout for other, layout in self.equal[name] if other == one)
+        layout_of = dict(reversed(self.equal[name]))
+        for one in islice(dict.fromkeys(given), _MAX_CLAIMS):  # the rest counts as not used, so no change is lost
+            layout = layout_of[one]
             found = [layout]
             if not (is_named and layout.is_identity):
-                found += [
-                    other for other in self._layouts(one, name) if other != layout and self._is_laid(one, name, other)
-                ]
+                others = [other for other in self._layouts(one, name) if other != layout]
+                if len(others) > _MAX_LAYOUTS and self.is_flat(name):
+                    self.claim(name, None)  # any order gives these values: new ones are refused
+                else:
+                    found += [other for other in others if self._is_laid(one, name, other)]
             for other in found:
                 self.claim(name, _moved(Source(one), other))
 

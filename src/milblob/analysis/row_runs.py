@@ -53,7 +53,7 @@ class RowIndex:
     """
 
     def __init__(self, given: Mapping[str, LazyTensor], dtype: DType, count: int, may: May) -> None:
-        self._count = count
+        self._count, self._may = count, may
         random = np.random.default_rng()  # nobody can make rows look equal
         self._factors = random.integers(1, 1 << 63, count, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
         self._axes: list[_Axis] = []
@@ -96,7 +96,7 @@ class RowIndex:
         Nothing is known for certain before the result is compared: rows were compared by their hashes.
         """
         for axis, size in enumerate(weight.shape):
-            if weight.size != size * self._count or self._count < _MIN_ROW:
+            if weight.size != size * self._count or self._count < _MIN_ROW or not self._may(20_000 * size):
                 continue
             runs = self._runs(self._keys(weight, axis, dtype))
             if runs is not None:

@@ -1,0 +1,70 @@
+"""Learning from a base takes bounded time, whatever the values are, and what is left out is refused."""
+
+import numpy as np
+import pytest
+
+import milblob
+from blob_files import blob_file
+from hostile_bytes import blob_value, const, model, program, write_package
+from milblob.analysis import learn as learning
+from milblob.dtypes import DType
+from milblob.model.stored import StoredArray
+
+FILE = "@model_path/weights/weight.bin"
+
+
+def package_of(folder, weights):
+    code = DType.FLOAT32.mil_code
+    data, offsets = blob_file(*(("FLOAT32", array.reshape(-1)) for array in weights.values()))
+    rows = [
+        const(blob_value(code, list(array.shape), FILE, at), name)
+        for (name, array), at in zip(weights.items(), offsets, strict=True)
+    ]
+    return write_package(folder, model(program(*rows)), {"weight.bin": data})
+
+
+def learnt(package, base):
+    given = {
+        name: StoredArray(name, DType.FLOAT32, array.shape, lambda array=array: array, "memory")
+        for name, array in base.items()
+    }
+    with milblob.open(package, constants=True) as opened:
+        return learning.learn(given, dict(opened))
+
+
+HOSTILE = {
+    "equal vectors": {f"{i}": np.zeros(64, np.float32) for i in range(100)},
+    "equal matrices": {f"{i}": np.arange(12, dtype=np.float32).reshape(3, 4) % 5 for i in range(100)},
+    "rows that repeat": {"w": np.tile(np.array([[1, 2], [1, 2], [3, 4]], np.float32), (4000, 1))},
+    "symmetric in all ways": {f"{i}": np.ones((2, 2, 2, 2, 2), np.float32) for i in range(20)},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_learning_has_an_end(name, tmp_path):
+    weights = HOSTILE[name]
+    package = package_of(tmp_path, {f"w{key}": array for key, array in weights.items()})
+    base = {
+        f"given{key}": np.concatenate([array, array[:1]]) if name.startswith("rows") else array
+        for key, array in weights.items()
+    }
+    lineage = learnt(package, base)
+    for origin in lineage.origins.values():
+        known = [claim.derivation for claim in origin.claims if claim.derivation is not None]
+        assert len({source for derivation in known for source in derivation.sources()}) <= learning._MAX_CLAIMS
+        assert len(known) <= learning._MAX_CLAIMS * (1 + learning._MAX_LAYOUTS)
+    # Whatever was left out is not lost: a change of any array is noticed.
+    for changed in list(base)[:: max(len(base) // 3, 1)]:
+        new = {**base, changed: base[changed] + 1}
+        with pytest.raises(ValueError, match="differ"):
+            milblob.refit(package, new, base=base, dry_run=True)
+
+
+def test_without_work_everything_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(learning, "_MIN_WORK", 0)
+    monkeypatch.setattr(learning, "_WORK_PER_ELEMENT", 0)
+    array = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
+    package = package_of(tmp_path, {"w": array})
+    with pytest.raises(ValueError, match="1 weight of the model that milblob cannot compute from the base: w"):
+        milblob.refit(package, {"w": array + 1}, base={"w": array})
