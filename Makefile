@@ -21,8 +21,9 @@ help: ## say what there is
 	@echo "make bench JOB=list runs bench/bench_list.py alone; AGAINST=bench/results/NAME.json says what has changed"
 	@echo "make demo MODEL=path shows any model; PYTHON=path chooses the Python (3.11 or newer) that makes .venv"
 
-demo: $(VENV)/.built ## open a small model, list its weights, load them, say what happened
+demo: $(VENV)/.built ## open a small model, list its weights, load them (the first time it compiles: a minute)
 	@$(PY) examples/demo.py "$(MODEL)"
+	@echo; echo "next: $(BIN)/milblob ls -p \"$(MODEL)\", $(BIN)/milblob --help, or import milblob in $(PY)"
 
 check: lint ## lint, types and the fast tests: what to run between two changes
 	$(PY) -m pytest -n auto -m "not slow"

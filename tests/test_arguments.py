@@ -117,7 +117,10 @@ def test_numbers_of_a_writer(tmp_path):
             (lambda: writer.write_packed(b"ab", "int8", "2"), "count: expected an integer, got str"),
             (lambda: writer.fill([offset], b"ab"), "record: expected the offset of one, got list"),
             (lambda: writer.fill(offset, b"ab", None), "start: expected an integer, got NoneType"),
-            (lambda: writer.write([1.0], "(1,"), "dtype: expected a DType, a name or a NumPy dtype, got "),
+            (
+                lambda: writer.write([1.0], "(1,"),
+                "dtype: expected a DType, a NumPy dtype or a name such as 'float16', got ",
+            ),
         ):
             with pytest.raises(TypeError, match=f"^{words}"):
                 call()

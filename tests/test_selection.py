@@ -1,6 +1,7 @@
 """`select` of every function that has it: a glob, several, or a predicate, with one meaning and one grammar of errors."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from editable_packages import code, files_of
 from hostile_bytes import blob_value, const, model, program, write_package
 from milblob.cli import main
 from milblob.selection import selector
+from paths import DEMO
 
 SHAPES = {"floats": (30, 10), "bytes": (7, 20), "ints": (11, 40)}
 KINDS = {
@@ -147,3 +149,29 @@ def test_the_command_line_means_the_same(package, tmp_path, capsys):
             assert {row["name"] for row in json.loads(text)["tensors"] if row["actions"]} == {"floats", "ints"}
         else:
             assert chosen == {"floats", "ints"}, (command, text)
+
+
+def test_an_unknown_name_brings_close_ones():
+    """In the message of the KeyError of a model; nobody who only asks `get` or `in` waits for the search."""
+    with milblob.open(DEMO) as model:
+        with pytest.raises(
+            KeyError, match="expected a name of the model, got 'head_wieght'; did you mean head_weight or"
+        ) as caught:
+            model["head_wieght"]
+        assert caught.value.args == ("head_wieght",)
+        assert pickle.loads(pickle.dumps(caught.value)).args == (str(caught.value.args[0]),)
+        with pytest.raises(KeyError, match="got 'QUERY_weight'; did you mean layers_0_attention_query_weight or "):
+            model["QUERY_weight"]
+        with pytest.raises(KeyError, match="got 3$"):
+            model[3]
+        names = model.tensors
+        try:
+            model.tensors = Costly(names)
+            assert model.get("head_wieght") is None
+        finally:
+            model.tensors = names
+
+
+class Costly(dict):
+    def __iter__(self):
+        raise AssertionError("somebody looks through all names")

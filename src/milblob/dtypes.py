@@ -131,7 +131,7 @@ def as_dtype(value: Any) -> Any:
             raise TypeError
         dtype = np.dtype(value)
     except (TypeError, ValueError, SyntaxError):
-        raise TypeError(f"dtype: expected a DType, a name or a NumPy dtype, got {value!r}") from None
+        raise TypeError(f"dtype: expected a DType, a NumPy dtype or a name such as 'float16', got {value!r}") from None
     if dtype.kind in "USOT":
         return DType.STRING
     found = _BY_NUMPY.get(dtype) or _BY_NUMPY.get(dtype.newbyteorder("<"))

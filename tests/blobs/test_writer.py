@@ -107,7 +107,7 @@ class Arraylike:
     (np.zeros(2, "i4"), "float16", "array: expected elements of float16, got int32; convert them first"),
     (np.zeros(2, "u1"), "float8e5m2", "array: expected elements of float8e5m2, got uint8; convert them first"),
     (np.zeros(2, bool), "float16", "array: expected elements of float16, got bool; convert them first"),
-    (np.zeros(2, "f2"), "nonsense", "dtype: expected a DType, a name or a NumPy dtype, got 'nonsense'"),
+    (np.zeros(2, "f2"), "nonsense", "dtype: expected a DType, a NumPy dtype or a name such as 'float16', got 'nonsense'"),
 ])  # fmt: skip
 def test_what_cannot_be_written(tmp_path, source, dtype, words):
     with milblob.BlobWriter(tmp_path / "a", sync=False) as blobs:

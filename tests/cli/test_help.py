@@ -97,7 +97,10 @@ def test_a_command_imports_no_other():
     [
         ([], "COMMAND"),
         (["tvm"], "milblob tvm --help"),
-        (["lss"], "'lss'"),
+        (["lss"], "expected a command, got 'lss'; did you mean ls or "),
+        (["repak", "x"], "expected a command, got 'repak'; did you mean repack or pack?"),
+        (["xyzzy"], "expected a command, got 'xyzzy', one of ls, show, stats, "),
+        (["tvm", "parms"], "expected a command, got 'parms'; did you mean params?; see milblob tvm --help"),
         (["ls"], "MODEL"),
         (["ls", "x", "-y"], "-y"),
         (["tvm", "ls", "x", "-y"], "-y"),

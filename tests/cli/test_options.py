@@ -129,3 +129,20 @@ def test_names_of_dtypes(cli, tmp_path, pair):
     assert "expected float16, got 'bf16'" in cli("stats", DEMO, "--would-overflow", "bf16")[2]
     np.savez(tmp_path / "w.npz", w=np.arange(4, dtype=np.uint8))
     assert cli("pack", tmp_path / "w.npz", "-o", tmp_path / "w.bin", "--dtype", "w=UINT4", "-q")[0] == 0
+
+
+def test_a_model_is_not_a_file_of_arrays(cli, places):
+    for argv in (["extract", places["model"], "-o", "x.mlpackage"], ["convert", places["model"], "x.mlmodelc/"]):
+        status, out, err = cli(*argv)
+        assert (status, out) == (2, "")
+        assert "expected a file of arrays, got a model; `milblob repack MODEL -o` writes one" in err
+    status, out, err = cli("pack", places["model"], "-o", places["out"])
+    assert (status, out) == (2, "")
+    assert "expected a file of arrays, got a model; `milblob convert MODEL weight.bin` takes one" in err
+
+
+def test_a_model_without_weights_is_named(cli):
+    path = DATA / "type_attributes/model.mlmodel"
+    assert cli("stats", path) == (0, "", f"milblob: {path}: no weights (--constants takes every constant)\n")
+    assert cli("stats", path, "-q") == (0, "", "")
+    assert "total        0" in cli("ls", path)[1]

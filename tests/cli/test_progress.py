@@ -53,11 +53,11 @@ def places(tmp_path):
     }  # fmt: skip
 
 
-def on_a_terminal(arguments):
+def on_a_terminal(arguments, code=CODE):
     """Run a command; return what it has written to stderr, a terminal."""
     pty = pytest.importorskip("pty")
     master, slave = pty.openpty()
-    command = [sys.executable, "-c", CODE, *arguments]
+    command = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(command, stderr=slave, stdout=subprocess.DEVNULL, env=child_environment()) as child:
         os.close(slave)
         data = b""
@@ -72,6 +72,31 @@ def on_a_terminal(arguments):
     os.close(master)
     assert child.returncode in (0, 1), data
     return data.decode()
+
+
+SLEEPING = """
+import sys, threading, time
+from types import SimpleNamespace
+from milblob.cli import progress
+progress._PROGRESS_AFTER_S = 0.01
+seen = threading.Event()
+write = sys.stderr.write
+sys.stderr.write = lambda text: (write(text), "%" in text and seen.set())[0]
+with progress.shown(SimpleNamespace(quiet=False)) as line:
+    assert seen.wait(60)  # one tensor takes long, and nothing has been called
+    line("first", 50, 100)
+    seen.clear()
+    assert seen.wait(60)
+before = threading.active_count()
+assert before == 1, "the thread has ended"
+"""
+
+
+def test_a_bar_is_renewed_while_one_tensor_takes_long():
+    text = on_a_terminal([], SLEEPING)
+    bars = [part for part in text.split("\r") if part.startswith("[")]
+    assert bars[0].startswith(f"[{' ' * 30}]   0%  0 B  0 s") and any("50%" in bar and "first" in bar for bar in bars)
+    assert text.endswith("\r\x1b[K")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -124,6 +124,10 @@ def test_casts(cli, tmp_path):
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--align", "100"], "invalid choice: 100"),
+    (["-k", "head*"], "-k: expected --cast, --decompress, --externalize or --inline, which it selects for, got none"),
+    (["-k", "head*", "--dedupe"], "-k: expected --cast, "),
+    (["--overflow", "inf"], "--overflow: expected --cast, which it is about, got none"),
+    (["--nan", "error"], "--nan: expected --cast, which it is about, got none"),
     (["--split", "lots"], "size: expected bytes, such as 64M or 2G, got 'lots'"),
     (["--split", "1"], "split: expected 'function' or a size of 192 bytes or more, got 1"),
     (["--split", "1e400"], "size: expected bytes"),

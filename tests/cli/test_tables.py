@@ -317,3 +317,19 @@ def test_every_compressed_weight_has_short_words():
                     assert words and len(words) <= 26 and "_" not in words, (path, tensor, words)
                     seen.add(words)
     assert len(seen) > 30
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["_a" * 50_000 + str(i) + "_a" * 50_000 for i in range(20)],
+        ["x" * 100 + f"{i:06}" + "y" * 100 + f"{i % 7}" + "z" * 100 for i in range(5_000)],
+        ["重_" * 400 + f"{i}" + "_b" * 400 for i in range(300)],
+    ],
+    ids=["long names", "many names", "wide names"],
+)
+def test_hostile_names_are_folded_in_linear_time(names):
+    """These would take minutes if every name were compared with every other, or every part with all before it."""
+    folded = fold_names(names, 24, "…")
+    assert len(set(folded.values())) == len(names)
+    assert all(columns_of(form) <= 24 for form in folded.values())

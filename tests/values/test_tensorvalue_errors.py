@@ -59,7 +59,7 @@ def test_counts_that_do_not_fit(shape, words):
         ((b"", "int32", None), TypeError, "shape: expected a number or several, got NoneType"),
         ((b"", "int32", "x"), TypeError, "shape: expected integers, got str"),
         ((b"", "int32", (1.5,)), TypeError, "shape: expected integers, got float"),
-        ((b"", None, (0,)), TypeError, "dtype: expected a DType, a name or a NumPy dtype, got None"),
+        ((b"", None, (0,)), TypeError, "dtype: expected a DType, a NumPy dtype or a name such as 'float16', got None"),
         ((None, "int32", (0,)), TypeError, "value: expected a buffer or a TensorValue message, got NoneType"),
         (([1], "int32", (1,)), TypeError, "value: expected a buffer or a TensorValue message, got list"),
     ],

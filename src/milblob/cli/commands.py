@@ -1,6 +1,7 @@
 """The list of commands, and the parser that imports the module of the one that is used."""
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
@@ -31,14 +32,32 @@ commands, such as `tvm`, has neither `run` nor EXAMPLES.
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that reports wrong usage in one line, like every other error."""
+class CommandParser(argparse.ArgumentParser):
+    """A parser that reports wrong usage in one line, like every other error.
+
+    Attributes:
+        names: its commands; empty if it has none.
+    """
+
+    names: tuple[str, ...] = ()
 
     def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where the help is; exit status 2."""
         self.exit(2, f"milblob: {message}; see {self.prog} --help\n")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Look for the name of a command, then parse."""
+        first = next(iter(sys.argv[1:] if args is None else args), "-")
+        if self.names and not first.startswith("-") and first not in self.names:
+            from difflib import get_close_matches
 
-class _Command(_Parser):
+            close = get_close_matches(first, self.names, n=2, cutoff=0.5)
+            hint = f"; did you mean {' or '.join(close)}?" if close else f", one of {', '.join(self.names)}"
+            self.error(f"expected a command, got {first!r}{hint}")
+        return super().parse_known_args(args, namespace)
+
+
+class _Command(CommandParser):
     """The parser of one command. Its options are added when it is used, because its module is imported only then."""
 
     def __init__(self, *, module: str, **options: Any) -> None:
@@ -63,7 +82,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     Raises:
         SystemExit: --help, --version or wrong usage.
     """
-    parser = _Parser(
+    parser = CommandParser(
         prog="milblob",
         description="Inspect and change Core ML models, weight files and TVM's files of parameters.",
         allow_abbrev=False,
@@ -73,7 +92,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def add_commands(parser: argparse.ArgumentParser, summaries: Mapping[str, str], prefix: str = "") -> None:
+def add_commands(parser: CommandParser, summaries: Mapping[str, str], prefix: str = "") -> None:
     """Add commands to a parser.
 
     Args:
@@ -81,6 +100,7 @@ def add_commands(parser: argparse.ArgumentParser, summaries: Mapping[str, str], 
         summaries: names, each with one line about the command.
         prefix: what the names of their modules begin with.
     """
+    parser.names = tuple(summaries)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Command)
     for name, summary in summaries.items():
         module = prefix + name.replace("-", "_")

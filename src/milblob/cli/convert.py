@@ -11,7 +11,7 @@ from ..model.package import BLOB_SUFFIXES
 from ..storage import paths
 from . import options
 from .progress import shown
-from .saving import check_target, report, say_widened, with_hint
+from .saving import check_target, refuse_model, report, say_widened, with_hint
 from .selection import describe_filter, open_chosen
 
 EXAMPLES = ("convert Model.mlpackage weights.npz", "convert new.safetensors weight.bin")
@@ -41,6 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command."""
     source, target = arguments.source, arguments.target
+    refuse_model(target)
     to_weights = os.path.splitext(target)[1].lower() in BLOB_SUFFIXES and not paths.is_directory(target)
     listing = None
     if to_weights:

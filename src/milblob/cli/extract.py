@@ -7,7 +7,7 @@ from ..errors import UnsupportedError
 from ..formats.write import save
 from . import options
 from .progress import shown
-from .saving import check_target, report, say_widened, with_hint
+from .saving import check_target, refuse_model, report, say_widened, with_hint
 from .selection import describe_filter, open_chosen
 
 EXAMPLES = ("extract Model.mlpackage -o weights.safetensors", "extract Model.mlpackage -k 'head*' -o head/")
@@ -32,6 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command."""
     target = arguments.output
+    refuse_model(target)
     check_target(arguments.model, target)
     with ExitStack() as stack:
         chosen = open_chosen(

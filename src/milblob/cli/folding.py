@@ -3,9 +3,12 @@
 import re
 import unicodedata
 from collections.abc import Iterable
+from itertools import pairwise
 
 _TOKEN = re.compile(r"[._/]*[^._/]+|[._/]+$")
+_NUMBERS = re.compile(r"\{[^{}…]*\}")
 _MAX_TRIES = 24
+_MAX_NCHARS = 1000
 _LEAST_NCHARS = 3  # of a part of a name that tells it from others, where not even those fit
 
 
@@ -61,16 +64,19 @@ def fold_names(names: Iterable[str], width: int, mark: str) -> dict[str, str]:
     middle = (room + 1) // 2
     tries = sorted(range(1, room), key=lambda head: abs(head - middle))
     step = max(1, len(tries) // _MAX_TRIES)
+    widths = {name: width_of(name) for name in distinct}
+    has_numbers = any("{" in name for name in distinct)
     best: dict[str, str] = {}
-    best_count = -1
+    best_score = (-1, 0)
     for head in tries[::step]:
-        found = {name: _cut(name, head, room, mark) if width_of(name) > width else name for name in distinct}
-        count = len(set(found.values()))
-        if count > best_count:
-            best, best_count = found, count
-        if count == len(distinct):
-            return found
-    return _separated(best, width, mark)
+        found = {name: _cut(name, head, room, mark) if widths[name] > width else name for name in distinct}
+        # Numbers in braces, which stand for many names, stay whole where that is possible.
+        score = (len(set(found.values())), sum(len(_NUMBERS.findall(form)) for form in found.values()))
+        if score > best_score:
+            best, best_score = found, score
+        if score[0] == len(distinct) and not has_numbers:
+            break
+    return best if best_score[0] == len(distinct) else _separated(best, width, mark)
 
 
 def _cut(name: str, head: int, room: int, mark: str) -> str:
@@ -86,11 +92,13 @@ def _separated(folded: dict[str, str], width: int, mark: str) -> dict[str, str]:
     alike = [name for names in by_form.values() if len(names) > 1 for name in names]
     taken = {form for form, names in by_form.items() if len(names) == 1}
     result = dict(folded)
-    result.update(_by_parts(alike, width, mark))
+    # Names that only a hostile file has are told apart by numbers: the parts of long ones take long to compare.
+    result.update(_by_parts([name for name in alike if len(name) <= _MAX_NCHARS], width, mark))
+    numbers: dict[str, int] = {}
     for name in alike:
-        form, number = result[name], 1
+        form = result[name]
         while form in taken:
-            number += 1
+            number = numbers[result[name]] = numbers.get(result[name], 1) + 1
             suffix = f"~{number}"
             form = head_of(result[name], width - len(suffix)) + suffix
         taken.add(form)
@@ -105,11 +113,18 @@ def _by_parts(names: list[str], width: int, mark: str) -> dict[str, str]:
     for row in parts.values():
         for end in range(len(row) + 1):
             following.setdefault(tuple(row[:end]), set()).add(row[end] if end < len(row) else "")
+    known: dict[tuple[str, ...], dict[str, int]] = {}
+
+    def lengths(beginning: tuple[str, ...]) -> dict[str, int]:
+        if beginning not in known:
+            known[beginning] = _distinct_lengths(following[beginning])
+        return known[beginning]
+
     result = {}
     for name, row in parts.items():
         needed = [len(following[tuple(row[:at])]) > 1 for at in range(len(row))]
         if width_of(_joined(row, needed, mark)) > width:
-            row = [_least(part, following[tuple(row[:at])], mark) for at, part in enumerate(row)]
+            row = [_least(part, lengths(tuple(row[:at])).get(part, 0), mark) for at, part in enumerate(row)]
             if width_of(_joined(row, needed, mark)) > width:
                 result[name] = _cut(name, (width - len(mark) + 1) // 2, width - len(mark), mark)
                 continue
@@ -123,12 +138,25 @@ def _by_parts(names: list[str], width: int, mark: str) -> dict[str, str]:
     return result
 
 
-def _least(part: str, siblings: set[str], mark: str) -> str:
-    """The shortest beginning of a part that no sibling has, and a mark."""
-    for end in range(_LEAST_NCHARS, len(part) - len(mark)):
-        if not any(other != part and other.startswith(part[:end]) for other in siblings):
-            return part[:end] + mark
-    return part
+def _distinct_lengths(parts: set[str]) -> dict[str, int]:
+    """For each part the length of its shortest beginning that no other has; more than its own if there is none."""
+    ordered = sorted(parts)
+    shared = [_shared_length(*pair) for pair in pairwise(ordered)]
+    return {
+        part: max(before, after) + 1 for part, before, after in zip(ordered, [0, *shared], [*shared, 0], strict=True)
+    }
+
+
+def _shared_length(a: str, b: str) -> int:
+    """The length of the beginning that two texts share."""
+    same = min(len(a), len(b))
+    return next((i for i in range(same) if a[i] != b[i]), same)
+
+
+def _least(part: str, length: int, mark: str) -> str:
+    """The shortest beginning of a part that tells it from others, and a mark; the part itself if that is no shorter."""
+    end = max(length, _LEAST_NCHARS)
+    return part[:end] + mark if end + len(mark) < len(part) else part
 
 
 def _joined(row: list[str], needed: list[bool], mark: str) -> str:

@@ -28,10 +28,10 @@ _NAME, _COUNT, _DTYPE, _SHAPE = (
 )
 _FIGURES = (Column("size", True), Column("bits", True, drop=2), Column("share", True, drop=1))
 _PLACE = (
-    Column("function", drop=3),
-    Column("op", drop=4, is_name=True),
-    Column("offset", True, drop=6),
-    Column("file", drop=5, is_name=True),
+    Column("function", drop=4),
+    Column("op", drop=LAST + 3, is_name=True),
+    Column("offset", True, drop=LAST + 4),
+    Column("file", drop=3, is_name=True),
 )
 _TOTALS = (
     Column("", is_name=True),
@@ -246,8 +246,10 @@ def _print_rows(rows: list[Listed], verbose: bool) -> None:
         for row in rows
     ]
     if verbose:
+        columns[3] = columns[3]._replace(drop=LAST)  # the size makes room for what -v is for
         columns += _PLACE
         for row, line in zip(rows, cells, strict=True):
+            line[1] = row.dtype  # the operations say how it is compressed
             op = output.chain_words(row.compression) or row.op
             line += [row.function, op, "" if row.offset is None else str(row.offset), row.file or ""]
     tables.print_table(columns, cells)

@@ -13,7 +13,7 @@ from ..model.lazy import LazyTensor
 from ..selection import selector
 from . import options, output
 from .progress import shown
-from .saving import check_target, report
+from .saving import check_target, is_model_name, report
 from .selection import describe_filter, kept
 
 EXAMPLES = ("pack new.safetensors -o weight.bin", "pack new.safetensors -o weight.bin -k 'head*' --listing weight.mil")
@@ -45,6 +45,10 @@ def run(arguments: Namespace) -> int:
     target = arguments.output
     listing = arguments.listing or os.path.splitext(target)[0] + ".json"
     for source in arguments.sources:
+        if is_model_name(source):
+            raise ValueError(
+                f"{source}: expected a file of arrays, got a model; `milblob convert MODEL weight.bin` takes one"
+            )
         check_target(source, target)
         check_target(source, listing)
     with ExitStack() as stack:

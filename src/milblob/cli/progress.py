@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import sys
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator
@@ -27,25 +28,50 @@ def shown(arguments: Namespace) -> Iterator["Progress | None"]:
 
 
 class Progress:
-    """A line on a terminal, shown after the first second; called as `milblob.progress.Progress` says."""
+    """A line on a terminal, shown after the first second; called as `milblob.progress.Progress` says.
+
+    Between calls, which come once for each tensor, a thread renews it: work on one large tensor is seen to go on too.
+    """
 
     def __init__(self) -> None:
         self._started = self._last = time.monotonic()
         self._shown = False
+        self._state = ("", 0, 0)
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._keep_showing, daemon=True)
+        self._thread.start()
 
     def __call__(self, name: str, done_nbytes: int, total_nbytes: int) -> None:
         """Print how much is done, at most a few times per second."""
-        now = time.monotonic()
-        if now - self._started < _PROGRESS_AFTER_S or now - self._last < _PROGRESS_EVERY_S:
-            return
+        with self._lock:
+            self._state = (name, done_nbytes, total_nbytes)
+            now = time.monotonic()
+            if now - self._started >= _PROGRESS_AFTER_S and now - self._last >= _PROGRESS_EVERY_S:
+                self._show(now)
+
+    def _keep_showing(self) -> None:
+        while not self._closed.wait(_PROGRESS_AFTER_S):
+            with self._lock:
+                if not self._closed.is_set():
+                    self._show(time.monotonic())
+
+    def _show(self, now: float) -> None:
+        name, done_nbytes, total_nbytes = self._state
         self._last, self._shown = now, True
-        portion = done_nbytes / total_nbytes if total_nbytes else 1.0
+        portion = done_nbytes / total_nbytes if total_nbytes else float(bool(name))
         bar = "#" * int(30 * portion)
-        line = f"[{bar:<30}] {portion:4.0%}  {output.size(done_nbytes)}  {output.escape(name)}"
+        seconds = int(now - self._started)
+        line = f"[{bar:<30}] {portion:4.0%}  {output.size(done_nbytes)}  {seconds} s  {output.escape(name)}".rstrip()
         columns = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be taken back
-        print(f"\r{line[:columns]}\x1b[K", end="", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a terminal that is gone ends no work
+            print(f"\r{line[:columns]}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Remove the line."""
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        self._closed.set()
+        with self._lock:
+            if self._shown:
+                with contextlib.suppress(OSError):
+                    print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        self._thread.join()

@@ -69,6 +69,7 @@ def run(arguments: Namespace) -> int:
         "nan": arguments.nan, "force": arguments.force, "decompress": arguments.decompress,
         "max_nbytes": arguments.max_nbytes,
     }  # fmt: skip
+    _check_use(arguments)
     check_keep(arguments, *arguments.models)
     with shown(arguments) as progress:
         report = repack(arguments.models, arguments.output, dry_run=arguments.dry_run, progress=progress, **options)
@@ -80,6 +81,20 @@ def run(arguments: Namespace) -> int:
     if not arguments.quiet:
         _summary(report)
     return 0
+
+
+def _check_use(arguments: Namespace) -> None:
+    """Refuse options that have nothing to apply to: what was meant is not known, and nothing would be said.
+
+    Raises:
+        ValueError: there is one.
+    """
+    selects = (arguments.cast, arguments.decompress, arguments.externalize is not None, arguments.inline is not None)
+    if arguments.keep and not any(selects):
+        raise ValueError("-k: expected --cast, --decompress, --externalize or --inline, which it selects for, got none")
+    for option, value, default in (("--overflow", arguments.overflow, "error"), ("--nan", arguments.nan, "keep")):
+        if value != default and not arguments.cast:
+            raise ValueError(f"{option}: expected --cast, which it is about, got none")
 
 
 def _casts(texts: list[str]) -> Any:

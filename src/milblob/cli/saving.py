@@ -29,6 +29,23 @@ def check_target(source: str, target: str) -> None:
         raise ValueError(f"output {target}: expected a place outside the model, got one that {how} {source}")
 
 
+def is_model_name(path: str) -> bool:
+    """Whether a path is called as a model."""
+    return path.rstrip("/\\").lower().endswith((".mlpackage", ".mlmodelc", ".mlmodel"))
+
+
+def refuse_model(target: str) -> None:
+    """Refuse to write arrays where the name says that a model is wanted.
+
+    Raises:
+        ValueError: it does.
+    """
+    if is_model_name(target):
+        raise ValueError(
+            f"output {target}: expected a file of arrays, got a model; `milblob repack MODEL -o` writes one"
+        )
+
+
 def with_hint(error: UnsupportedError, tensors: Mapping[str, LazyTensor], arguments: Namespace) -> UnsupportedError:
     """Say of a compressed weight how its parts can be had."""
     if not arguments.stored and any(getattr(tensor, "compression", "") for tensor in tensors.values()):

@@ -1,17 +1,16 @@
 """Selection of tensors: -k, -f, and names with close matches."""
 
-import difflib
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..formats.read import array_kind, open_arrays
 from ..model import open as opening
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
-from ..selection import selector
+from ..selection import hint, selector
 from . import output
 
 _VIEWS = ((False, False), (False, True), (True, False), (True, True))
@@ -87,7 +86,7 @@ def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None 
     """
     arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes))
     if name not in arrays:
-        raise KeyError(f"array: expected a name in {source}, got {name!r}{_hint(name, arrays)}")
+        raise KeyError(f"array: expected a name in {source}, got {name!r}{hint(name, arrays)}")
     return arrays[name]
 
 
@@ -123,8 +122,8 @@ def kept(names: Iterable[str], arguments: Namespace, where: str) -> list[str]:
     found = list(filter(selector(arguments.keep), names))
     if not found:
         words = " ".join(f"-k {glob}" for glob in arguments.keep)
-        hint = _hint(arguments.keep[0].strip("*"), names)
-        raise ValueError(f"{words}: expected the name of a tensor in {where}, got none that matches{hint}")
+        close = hint(arguments.keep[0].strip("*"), names)
+        raise ValueError(f"{words}: expected the name of a tensor in {where}, got none that matches{close}")
     if not arguments.quiet:
         for glob in arguments.keep:
             if not any(map(selector(glob), found)):
@@ -163,7 +162,7 @@ def check_function(model: Model, wanted: str) -> None:
     if wanted not in known:
         names = ", ".join(model.functions[:8]) + (", ..." if len(model.functions) > 8 else "")
         expected = f"one of {names}" if names else "none, in a weight file"
-        raise KeyError(f"function: expected {expected}, got {wanted!r} in {model.path}{_hint(wanted, known)}")
+        raise KeyError(f"function: expected {expected}, got {wanted!r} in {model.path}{hint(wanted, known)}")
 
 
 def describe_filter(arguments: Namespace) -> str:
@@ -200,7 +199,7 @@ def find(source: str, name: str, function: str | None, max_nbytes: int | None = 
         if model.kind == "blob":
             break
     of = "" if function is None else f" of function {function}"
-    raise KeyError(f"tensor: expected a name{of} in {source}, got {name!r}{_hint(name, known)}")
+    raise KeyError(f"tensor: expected a name{of} in {source}, got {name!r}{hint(name, known)}")
 
 
 def _lookup(model: Model, name: str, function: str | None) -> Tensor | None:
@@ -215,14 +214,6 @@ def _lookup(model: Model, name: str, function: str | None) -> Tensor | None:
     try:
         return model[name]
     except KeyError as error:
-        if "ambiguous" in str(error.args[0]) and error.args[0] != name:
+        if isinstance(error.args[0], str):  # ambiguous
             raise
         return None
-
-
-def _hint(name: str, known: Iterable[Any]) -> str:
-    names = list(known)  # weights come first
-    close = difflib.get_close_matches(name, names[:50000], n=3, cutoff=0.5)
-    if not close and name:
-        close = [other for other in names if name.lower() in other.lower()][:3]
-    return f"; did you mean {' or '.join(close)}?" if close else ""

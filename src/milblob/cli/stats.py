@@ -117,6 +117,8 @@ def _judge(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]
         overflowing = [row for row in rows if row.figures.float16_overflows]
         shown = overflowing if arguments.would_overflow else rows
         shown = _sorted(shown, arguments.sort)
+        if not rows and not describe_filter(arguments) and not arguments.quiet:
+            output.say(f"{path}: no weights" + ("" if arguments.constants else " (--constants takes every constant)"))
         status = _EXIT_FINDINGS if arguments.would_overflow and overflowing else 0
         if arguments.json:
             return status, _document(opened, shown, rows, arguments)

@@ -99,6 +99,8 @@ def _wrapped(text: str, width: int) -> list[str]:
         end = len(line)
         if text[end] != " " and " " in line.strip(" "):
             end = line.rindex(" ")
+        elif text[end] != " " and "/" in line[end // 2 :]:  # a path
+            end = line.rindex("/") + 1
         lines.append(text[:end].rstrip(" "))
         text = text[end:].lstrip(" ")
     return [*lines, text]
@@ -180,7 +182,7 @@ def _print_rich(
         show_header=bool(heads),
         header_style="bold",
         padding=(0, 1),
-        collapse_padding=True,
+        collapse_padding=bool(heads),  # else there is a line between columns, which takes one
         pad_edge=False,
         show_edge=False,
     )

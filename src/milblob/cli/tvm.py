@@ -1,8 +1,6 @@
 """milblob tvm: the commands for archives in Model Library Format."""
 
-from argparse import ArgumentParser
-
-from .commands import add_commands
+from .commands import CommandParser, add_commands
 
 COMMANDS = {
     "ls": "list modules, memory, parameters and files of an archive",
@@ -11,6 +9,6 @@ COMMANDS = {
 }
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def add_arguments(parser: CommandParser) -> None:
     """Add the commands."""
     add_commands(parser, COMMANDS, "tvm_")

@@ -14,6 +14,7 @@ from ..blobs.reader import BlobReader
 from ..dtypes import BY_BLOB_CODE
 from ..errors import MilblobError, UnsupportedError
 from ..program.scan import Program
+from ..selection import Unknown
 from ..storage import paths
 from ..storage.beneath import Location
 from ..values.tensorvalue import MAX_RANK
@@ -110,7 +111,7 @@ class Model(MappingABC[str, Tensor]):
             return self.tensors[candidates[0]]
         if candidates:
             raise KeyError(f"tensor: expected one of {', '.join(candidates[:8])}, got the ambiguous {name!r}")
-        raise KeyError(name)
+        raise KeyError(Unknown(name, self.tensors))
 
     def _by_short_name(self) -> dict[str, list[str]]:
         """Map every tail of a prefixed name: "model0/main/w" can also be looked up as "main/w" and "w"."""
