@@ -99,7 +99,7 @@ def test_a_command_imports_no_other():
         (["tvm"], "milblob tvm --help"),
         (["lss"], "expected a command, got 'lss'; did you mean ls or "),
         (["repak", "x"], "expected a command, got 'repak'; did you mean repack or pack?"),
-        (["xyzzy"], "expected a command, got 'xyzzy', one of ls, show, stats, "),
+        (["xyzzy"], "expected a command, got 'xyzzy', one of ls, show, text, stats, "),
         (["tvm", "parms"], "expected a command, got 'parms'; did you mean params?; see milblob tvm --help"),
         (["ls"], "MODEL"),
         (["ls", "x", "-y"], "-y"),

@@ -15,7 +15,9 @@ from ..model.listing import Stamp
 from ..model.model import Model
 from ..model.package import REFUSALS, Package, Source, read_json, resolve
 from ..model.recovery import open_package
+from ..program.rules import RULES, breaches
 from ..program.scan import Compressed, Program
+from ..program.view import ProgramView
 from ..progress import Progress
 from ..storage import paths, pending
 from ..storage.beneath import Location
@@ -160,7 +162,7 @@ class _Checker:
                 words = f"model {prefix.rstrip('/')}: expected an ML Program, got a {kind}, which is not looked into"
                 self.found.add("note", "other-model", words, file=path)
             for part in package.sources:
-                self._check_program(part)
+                self._check_program(part, package.kind != "listing")
             if package.kind != "blob" and self._is_sound:
                 self._check_metadata(package)
             for path_of_weights in list(self._references):
@@ -277,7 +279,8 @@ class _Checker:
 
     # ----------------------------------------------------------------------------------------------------- the Programs
 
-    def _check_program(self, source: Source) -> None:
+    def _check_program(self, source: Source, is_written: bool) -> None:
+        """Check a Program; `is_written` unless it is only what a listing of a weight file was made into."""
         try:
             program = Program(*(source.program[0], source.program[1:]), source.prefix, constants=True)
             program.names()
@@ -296,11 +299,23 @@ class _Checker:
                 words = f"output of {group.op.type}: expected a tensor type, got none"
                 self.found.add("error", "program", words, file=file, where=f"{source.prefix}{group.op.name}")
         check_sizes(self.found, source, program, ends)
+        if is_written:
+            self._check_rules(source, program)
         for constant in program.scan.constants:
             if constant.storage == _codec.BLOB:
                 self._add_reference(source, _Reference(program, constant))
             elif constant.storage == _codec.IMMEDIATE and constant.shape is not None:
                 self._check_immediate(source, program, constant)
+
+    def _check_rules(self, source: Source, program: Program) -> None:
+        """Report where the Program breaks the specification: see program/rules.py."""
+        try:
+            view = ProgramView(program.buffer, program.span, source.prefix, is_plain=program.rewritten)
+            for breach in breaches(view):
+                severity = RULES[breach.rule].severity
+                self.found.add(severity, breach.rule, breach.message, file=source.mapping.name, where=breach.where)
+        except _REFUSALS as error:
+            self._report(error, source.prefix)
 
     def _check_immediate(self, source: Source, program: Program, constant: Any) -> None:
         offset, nbytes = constant.payload
