@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from .blobs.writer import BlobWriter
     from .formats.weights import write_weights
     from .model.editable import EditableModel
+    from .rewrite.compress import CompressReport, WeightReport, compress
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
+    from .rewrite.recipes import Linear, Palette, Prune
     from .rewrite.refit import RefitReport, Refitted, refit
     from .rewrite.repack import RepackReport, repack
 
@@ -50,6 +52,7 @@ __all__ = [
     "BlobRecord",
     "BlobWriter",
     "Change",
+    "CompressReport",
     "Compression",
     "ContentHash",
     "DType",
@@ -60,13 +63,16 @@ __all__ = [
     "FormatError",
     "Info",
     "LimitError",
+    "Linear",
     "Match",
     "Matching",
     "MergeReport",
     "MergedFunction",
     "MilblobError",
     "Model",
+    "Palette",
     "ProgramError",
+    "Prune",
     "RefitReport",
     "Refitted",
     "RepackReport",
@@ -77,7 +83,9 @@ __all__ = [
     "Tie",
     "UnsupportedError",
     "Use",
+    "WeightReport",
     "check",
+    "compress",
     "content_hash",
     "diff",
     "info",
@@ -120,6 +128,12 @@ _LATER = {
     "Refitted": "rewrite.refit",
     "refit": "rewrite.refit",
     "Change": "analysis.diff_program",
+    "CompressReport": "rewrite.compress",
+    "WeightReport": "rewrite.compress",
+    "compress": "rewrite.compress",
+    "Linear": "rewrite.recipes",
+    "Palette": "rewrite.recipes",
+    "Prune": "rewrite.recipes",
     "RepackReport": "rewrite.repack",
     "repack": "rewrite.repack",
     "BlobWriter": "blobs.writer",
