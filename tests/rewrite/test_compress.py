@@ -246,3 +246,6 @@ def test_command_prints_a_table_and_a_summary(tmp_path, capsys):
     assert not (tmp_path / "a.mlpackage").exists()
     assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), "--int8", "--group", "4"]) == 2
     assert "--group: expected no such option with --int8" in capsys.readouterr().err
+    for wrong in ([], ["--int8", "--palette", "4"]):
+        assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *wrong]) == 2
+        assert "how: expected exactly one of --int8" in capsys.readouterr().err

@@ -11,9 +11,7 @@ from .progress import shown
 
 EXAMPLES = (
     "compress Model.mlpackage -o Small.mlpackage --int8",
-    "compress Model.mlpackage -o Small.mlpackage --int4 --block 32",
-    "compress Model.mlpackage -o Small.mlpackage --palette 4 --group 16 --dry-run",
-    "compress Model.mlpackage -o Small.mlpackage --sparsity 0.5",
+    "compress Model.mlpackage -o Small.mlpackage --palette 4 --dry-run",
 )
 _DTYPES = ("int8", "uint8", "int4", "uint4")
 
@@ -23,7 +21,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help=".mlpackage")
     add("-o", "--output", metavar="OUT", required=True, help="the result; may be MODEL itself, which is then replaced")
-    kinds = parser.add_mutually_exclusive_group(required=True)
+    kinds = parser.add_argument_group("how, exactly one of these")
     for dtype in _DTYPES:
         kinds.add_argument(f"--{dtype}", action="store_true", help=f"linear quantization to {dtype}")
     kinds.add_argument("--palette", metavar="N", type=int, help="palettes with indices of N bits: 1, 2, 3, 4, 6 or 8")
@@ -74,6 +72,11 @@ def run(arguments: Namespace) -> int:
 
 def _recipe(arguments: Namespace) -> Recipe:
     """The recipe that the options describe; options that do not belong to it are refused."""
+    kinds = (*_DTYPES, "palette", "unique", "sparsity", "threshold", "n_m", "recipe")
+    chosen = [f"--{name.replace('_', '-')}" for name in kinds if getattr(arguments, name) not in (None, False)]
+    if len(chosen) != 1:
+        words = "expected exactly one of --int8, --int4, --palette, --sparsity and the like"
+        raise ValueError(f"how: {words}, got {' and '.join(chosen) or 'none'}; see milblob compress --help")
     dtype = next((name for name in _DTYPES if getattr(arguments, name)), None)
     given = {
         name for name in ("block", "per_tensor", "zero_point", "search", "group", "uniform")
