@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType
     from .program.value import BlobReference, Value
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
+    from .rewrite.compress import CompressReport, WeightReport, compress
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
+    from .rewrite.recipes import Linear, Palette, Prune
     from .rewrite.refit import RefitReport, Refitted, refit
     from .rewrite.repack import RepackReport, repack
 
@@ -52,6 +54,7 @@ __all__ = [
     "BlobWriter",
     "Block",
     "Change",
+    "CompressReport",
     "Compression",
     "Consumer",
     "ContentHash",
@@ -66,6 +69,7 @@ __all__ = [
     "Function",
     "Info",
     "LimitError",
+    "Linear",
     "ListType",
     "Match",
     "Matching",
@@ -74,7 +78,9 @@ __all__ = [
     "MilblobError",
     "Model",
     "Operation",
+    "Palette",
     "ProgramError",
+    "Prune",
     "RefitReport",
     "Refitted",
     "RepackReport",
@@ -90,7 +96,9 @@ __all__ = [
     "Use",
     "Value",
     "Variable",
+    "WeightReport",
     "check",
+    "compress",
     "content_hash",
     "diff",
     "info",
@@ -135,6 +143,13 @@ _LATER = {
     "Refitted": "rewrite.refit",
     "refit": "rewrite.refit",
     "Change": "analysis.changes",
+    "Change": "analysis.diff_program",
+    "CompressReport": "rewrite.compress",
+    "WeightReport": "rewrite.compress",
+    "compress": "rewrite.compress",
+    "Linear": "rewrite.recipes",
+    "Palette": "rewrite.recipes",
+    "Prune": "rewrite.recipes",
     "RepackReport": "rewrite.repack",
     "repack": "rewrite.repack",
     "BlobWriter": "blobs.writer",

@@ -106,6 +106,29 @@ def test_float16_is_at_least_as_good_as_coremltools(tier):
     every(check, cases, DTYPES, MODES, BLOCKS)
 
 
+def test_every_tier_gives_the_same_bits():
+    rng = np.random.default_rng(6)
+    before = _codec.tiers()[1]
+
+    def results(dtype, blocks, mode):
+        for name in _codec.tiers()[0]:
+            _codec.set_tier(name)
+            found = quantize(arrays[dtype], "int8", mode=mode, blocks=blocks)
+            yield found.data.tobytes(), found.scale.tobytes(), found[4:]
+
+    patterns = rng.integers(0, 1 << 16, (37, 131), np.uint16).view(np.float16)
+    half = np.where(np.isfinite(patterns), patterns, 0)
+    arrays = {np.float16: half, np.float32: half.astype(np.float32) * np.float32(1.1)}
+
+    def check(dtype, blocks, mode):
+        assert len(set(results(dtype, blocks, mode))) == 1
+
+    try:
+        every(check, arrays, [(0, 0), (1, 0), (0, 1), (1, 1), (37, 1)], MODES)
+    finally:
+        _codec.set_tier(before)
+
+
 def test_no_integer_is_nearer():
     """Every finite float16, on scales from subnormal to large: the dense value is the nearest of all."""
     array = np.arange(65536, dtype=np.uint16).view(np.float16)

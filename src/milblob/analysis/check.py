@@ -314,7 +314,7 @@ class _Checker:
             for breach in breaches(view):
                 severity = RULES[breach.rule].severity
                 self.found.add(severity, breach.rule, breach.message, file=source.mapping.name, where=breach.where)
-        except _REFUSALS as error:
+        except REFUSALS as error:
             self._report(error, source.prefix)
 
     def _check_immediate(self, source: Source, program: Program, constant: Any) -> None:

@@ -20,6 +20,7 @@ COMMANDS = {
     "check": "report every problem of models and weight files",
     "refit": "give weights new values, in place, all or nothing",
     "repack": "rewrite a model: cast, deduplicate, split, merge, align",
+    "compress": "quantize, palettize or prune weights, and say what is lost",
     "merge-functions": "merge several packages into one, equal weights stored once",
     "tvm": "archives in TVM's Model Library Format",
     "info": "print versions, build, kernels and threads",

@@ -15,7 +15,7 @@ import numpy as np
 from .. import _codec
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError
-from ..values.dense import Packed, Palette, pack, read
+from ..values.dense import LookedUp, Packed, pack, read
 from ..values.tensorvalue import pack_tensor, stored_bytes, unpack_tensor
 from .storage import _BlobStorageReader, _BlobStorageWriter, read_array, write_array
 
@@ -253,7 +253,7 @@ def _lut_to_dense(original: _Function, _module: Any) -> _Function:
                 packed = pack(indices.astype(np.uint8, copy=False), dtype)
             except OverflowError:
                 return original(indices, lut, vector_axis)  # an index outside the palette
-            return read(Palette(packed, indices.shape, table, 1, 0))
+            return read(LookedUp(packed, indices.shape, table, 1, 0))
         return original(indices, lut, vector_axis)
 
     return lut_to_dense

@@ -29,7 +29,9 @@ from .wire_edits import (
     value_edit,
 )
 
-_FIRST_CONSTEXPR, _FIRST_INPUTS = 16, 18
+FIRST_CONSTEXPR, FIRST_INPUTS = 16, 18
+"""The first opsets with constexpr operations, and where their parts are inputs, not attributes."""
+
 _ANY = 15
 _CAST = "constexpr_cast"
 _CAST_PARTS = ("source_val", "output_dtype")
@@ -89,7 +91,7 @@ def cast_edits(program: Program, constant: _codec.Constant, dtype: Any, value: A
     if constant.op is not None and constant.op.type == _CAST:
         return [_as_const(program, constant, value)]
     if _becomes_constexpr(program, constant, target):
-        return [_as_constexpr(program, constant, value, _opset(program, constant) >= _FIRST_INPUTS)]
+        return [_as_constexpr(program, constant, value, opset(program, constant) >= FIRST_INPUTS)]
     held = {"reference": value} if isinstance(value, tuple) else {"tensor": value}
     return combined([*type_edits(program.buffer, constant, target), value_edit(program.buffer, constant, **held)])
 
@@ -140,11 +142,11 @@ def _becomes_constexpr(program: Program, constant: _codec.Constant, target: DTyp
     return (
         target is DType.FLOAT16
         and constant.mil_code == DType.FLOAT32.mil_code
-        and _opset(program, constant) >= _FIRST_CONSTEXPR
+        and opset(program, constant) >= FIRST_CONSTEXPR
     )
 
 
-def _opset(program: Program, constant: _codec.Constant) -> int:
+def opset(program: Program, constant: _codec.Constant) -> int:
     """The iOS version of the opset that a constant's block is written in: 15 for CoreML5; 15 if unknown."""
     blocks = program.scan.blocks
     block = constant.block
@@ -166,24 +168,29 @@ def _objection(
     if _becomes_constexpr(program, constant, target):
         if op is None:  # the type stays, which is all that readers of the block's output see
             return None
-        reader = f"{op.type} {op.name!r} reads it as {row.key}"
-        if op.type.startswith("constexpr_"):
-            return f"{reader}: expected a weight, got a part of a compressed one"
-        if op.type == "custom_layer":
-            return f"{reader}: expected an operation that is known to take a constexpr output"
-        if (op.type, row.key) in _NEEDS_VALUE:
-            return f"{reader}: expected a const there, which a constexpr output is not taken for"
-        return None
+        return constexpr_objection(op, row.key)
     if op is None:
         return f"it is an output of its block: expected {own} there, which others rely on"
     reader = f"{op.type} {op.name!r} reads it as {row.key}"
     since, without = _INDEPENDENT.get((op.type, row.key), (None, frozenset()))
     both = {own, target} <= {DType.FLOAT16, DType.FLOAT32}
-    if not both or since is None or _opset(program, constant) < since:
+    if not both or since is None or opset(program, constant) < since:
         return f"{reader}: expected {own}, which its type follows from"
     present = without & _input_names(program.buffer, op)
     if present:
         return f"{reader}: expected the type of its {', '.join(sorted(present))}, which is {own}"
+    return None
+
+
+def constexpr_objection(op: _codec.Op, key: str) -> str | None:
+    """Return why an operation does not accept a constexpr output, instead of a const's, as the parameter `key`."""
+    reader = f"{op.type} {op.name!r} reads it as {key}"
+    if op.type.startswith("constexpr_"):
+        return f"{reader}: expected a weight, got a part of a compressed one"
+    if op.type == "custom_layer":
+        return f"{reader}: expected an operation that is known to take a constexpr output"
+    if (op.type, key) in _NEEDS_VALUE:
+        return f"{reader}: expected a const there, which a constexpr output is not taken for"
     return None
 
 

@@ -16,9 +16,9 @@ from ..values.dense import (
     Cast,
     Computed,
     Dense,
+    LookedUp,
     Mask,
     Packed,
-    Palette,
     Scaled,
     Sparse,
     make_grid,
@@ -308,7 +308,7 @@ class Chain:
             raise _wrong(weight, "lut", words, f"{nbytes} bytes, shape {tuple(dense)}")
         if lut.dtype.is_sub_byte:
             lut = lut._replace(buffer=_codec.Buffer(np.ascontiguousarray(lut.array()).view(np.uint8)), offset=0)
-        return Palette(indices, shape, lut, vector, axis, mask)
+        return LookedUp(indices, shape, lut, vector, axis, mask)
 
     def _sparse(self, weight: Compressed) -> tuple[Dense, None]:
         values, mask_part = weight.parts["nonzero_data"], weight.parts["mask"]
@@ -364,7 +364,7 @@ def part_names(op_type: str) -> tuple[str, ...]:
 def _output(weight: Compressed, dense: Dense, mask: Mask) -> Dense:
     """Return one of a sparse-to-sparse operation's two outputs: the mask, or the values at its set bits."""
     bits = mask.packed.array().view(np.uint8)
-    if isinstance(dense, Palette) and dense.vector > 1:
+    if isinstance(dense, LookedUp) and dense.vector > 1:
         bits = np.repeat(bits, dense.vector, dense.axis)
     if weight.output == 0:
         return Computed(bits.view(DType.UINT1.numpy), DType.UINT1)

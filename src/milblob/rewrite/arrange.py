@@ -23,9 +23,10 @@ from ..storage.beneath import Location
 from ..values import cast as casting
 from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor
 from .changes import WEIGHT_COUNT, Options, TensorChange
+from .compressing import CompressedWeight
 from .decompress import Decompression, Identities
 from .layout import Records, WeightFile
-from .references import DenseWeight, Place, Reference, program_edits, text_moves
+from .references import ConstexprPart, ConstexprWeight, DenseWeight, Place, Reference, program_edits, text_moves
 from .tasks import CAST, COPY, VALUE, Item
 
 _RAW_FIELDS = (FLOATS, DOUBLES, BYTES)
@@ -71,6 +72,7 @@ def arrange(models: Sequence[Model], options: Options, required: Iterable[str] =
     changes: list[TensorChange] = []
     references: list[Reference] = []
     weights: list[DenseWeight] = []
+    constexprs: list[ConstexprWeight] = []
     sources = _Sources(model, records)
     choice = _Choice(options, _weights_of_parts(model))
     if model.kind == "blob":
@@ -79,11 +81,17 @@ def arrange(models: Sequence[Model], options: Options, required: Iterable[str] =
                 other, f"{other.path}" if len(models) > 1 else "", cast(str, model.path), choice, records
             )
     else:
+        if options.compress is not None:
+            options.compress.prepare(model)
         if options.decompress:
             choice.decompressions.update(_decompressions(model, choice))
         tensors = model.tensors.values()
         for tensor in sorted(tensors, key=_order) if options.canonical else tensors:
             change, reference = _arranged(tensor, choice, sources)
+            compressed = choice.compressed(tensor)
+            if compressed is not None and change is not None:
+                constexprs.append(_compressed(compressed, change, sources))
+                reference = None
             changes += [change] if change is not None else []
             references += [reference] if reference is not None else []
         if options.decompress:
@@ -102,7 +110,7 @@ def arrange(models: Sequence[Model], options: Options, required: Iterable[str] =
     _complete(changes, is_laid_out)
     if not options.moves:
         return Arrangement(changes, records, [], {})
-    edits = program_edits(model, options.functions, references, choice.decompressions.values(), weights)
+    edits = program_edits(model, options.functions, references, choice.decompressions.values(), weights, constexprs)
     return Arrangement(changes, records, edits, text_moves(references))
 
 
@@ -173,6 +181,11 @@ class _Choice:
         ):
             return False
         return functions is None or not tensor.function or tensor.function in functions
+
+    def compressed(self, tensor: Tensor) -> CompressedWeight | None:
+        """Return what becomes of a constant that is compressed."""
+        compress = self.options.compress
+        return None if compress is None else compress.weights.get(id(tensor.constant))
 
     def may_externalize(self, tensor: Tensor) -> bool:
         """Whether an immediate goes to the weight file if it is selected."""
@@ -300,6 +313,8 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
         target = choice.target(tensor, is_part and id(constant) not in program.shared)
         change.actions += _actions(tensor, target, choice)
         change.dtype_after = target or change.dtype_after
+    if choice.compressed(tensor) is not None:
+        return change, None
     if change.actions and is_blob:
         tensor.read()  # raises if the record does not match what the Program declares
     item, value = None, None
@@ -428,6 +443,33 @@ def _dense_item(tensor: Tensor, group: Compressed, sources: _Sources) -> Item:
         tensor.place.account()
         item.name, item.open = tensor.name, cast(ChainPlace, tensor.place).dense
     return item
+
+
+# --------------------------------------------------------------------------------------------------- compressed weights
+
+
+def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Sources) -> ConstexprWeight:
+    """Add the parts of a weight that is compressed to the records; note in its row what it takes."""
+    tensor, source = weight.tensor, cast(Source, weight.tensor.source)
+    weight_file = sources.weight_file(tensor) if tensor.is_blob else None
+    base, is_first = sources.base(source), False
+    parts = []
+    for part in weight.parts:
+        item = None
+        if part.value is None:
+            item = sources.records.add_dense(
+                weight_file, tensor.constant.blob_offset, source.mapping, part.dtype, part.shape, base,
+                (base, "compress", weight.number, part.key),
+            )  # fmt: skip
+            item.users.add(tensor.function)
+            if item.open is None:
+                is_first = True
+                item.name, item.open = f"{tensor.name}.{part.key}", part.open
+        parts.append(ConstexprPart(part.key, part.dtype, part.shape, item, part.value))
+    change.actions.append("compress")
+    change.file_after = change.offset_after = None
+    change.nbytes_after = weight.nbytes_after if is_first else 0
+    return ConstexprWeight(tensor, weight.made.op, tuple(parts))
 
 
 # -------------------------------------------------------------------------------------------------------------- records

@@ -1,10 +1,13 @@
 """What a repack is asked to do, and what it does to each tensor."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..dtypes import DType
 from .tasks import Item
+
+if TYPE_CHECKING:
+    from .compressing import Compressing
 
 WEIGHT_COUNT = 10
 """The ecosystem's threshold: constants of this many elements are kept in the weight file."""
@@ -27,6 +30,7 @@ class Options(NamedTuple):
     overflow: str = "error"
     nan: str = "keep"
     decompress: bool = False
+    compress: "Compressing | None" = None
 
     @property
     def moves(self) -> bool:
@@ -40,8 +44,9 @@ class TensorChange:
 
     Attributes:
         name: of the tensor; for a record that nothing refers to, the name of its file and "#n".
-        actions: "cast", "externalize", "inline", "deduplicate", "drop", "decompress"; none for a tensor that is kept. A
-            decompressed weight has a row after all tensors; its parts, which have rows of their own, are dropped.
+        actions: "cast", "externalize", "inline", "deduplicate", "drop", "decompress", "compress"; none for a tensor
+            that is kept. A decompressed weight has a row after all tensors; its parts, which have rows of their own,
+            are dropped.
         dtype, dtype_after, nbytes, nbytes_after: of the stored values. nbytes_after is 0 for a tensor that shares its
             record with an earlier one.
         file, offset, file_after, offset_after: of the record, by name in the model; None for immediates.

@@ -15,7 +15,7 @@ from ..storage.mapped import MappedFile
 from ..storage.transfer import copy_range, write_at
 from ..threads import ordered
 from ..values.cast import CastCounts, convert_into
-from ..values.dense import Dense, read
+from ..values.dense import Dense, Held, read
 from ..values.tensorvalue import stored_bytes, unpack_at
 from .copying import data_ranges, new_file
 from .tasks import CAST, COPY, DENSE, TASK_NBYTES, VALUE, Item, Origin, Step, Task, make_tasks
@@ -152,6 +152,9 @@ def write_dense(path: str, item: Item, done: Callable[[int], None]) -> None:
         FormatError: parts that do not match. OSError: the file cannot be written.
     """
     dense, nbits = cast("Callable[[], Dense]", item.open)(), item.target.nbits
+    if isinstance(dense, Held):
+        _write_held(path, item, dense, done)
+        return
     unit = 8 * max(dense.unit, 1)  # packed elements must fill whole bytes
     part = max(TASK_NBYTES // item.target.numpy.itemsize // unit, 1) * unit
     space = np.empty(min(part, item.count), item.target.numpy)
@@ -163,6 +166,20 @@ def write_dense(path: str, item: Item, done: Callable[[int], None]) -> None:
             values = stored_bytes(read(dense, space[:count], begin, (count,)), item.target)
             write_at(fd, [values], item.data_offset + begin * nbits // 8)
             done(len(values))
+    finally:
+        os.close(fd)
+
+
+def _write_held(path: str, item: Item, held: Held, done: Callable[[int], None]) -> None:
+    """Write a record whose stored bytes are there already."""
+    data = held.data
+    fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        write_at(fd, [item.metadata()], item.offset)
+        for begin in range(0, len(data), TASK_NBYTES):
+            part = data[begin : begin + TASK_NBYTES]
+            write_at(fd, [part], item.data_offset + begin)
+            done(len(part))
     finally:
         os.close(fd)
 

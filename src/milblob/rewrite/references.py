@@ -13,6 +13,7 @@ from ..model.model import Model
 from ..model.package import MODEL_PATH, Source
 from ..model.tensor import Tensor
 from ..program import cast_rules
+from ..program.compress_rules import constexpr_edit
 from ..program.scan import Compressed, Program
 from ..program.splice import Edit
 from ..program.wire_edits import combined, function_edits, reference_edit, require_plain, value_edit
@@ -63,6 +64,24 @@ class DenseWeight(NamedTuple):
     value: bytes | None
 
 
+class ConstexprPart(NamedTuple):
+    """A part of a weight that is compressed: a new record, or a new TensorValue."""
+
+    key: str
+    dtype: DType
+    shape: tuple[int, ...]
+    item: Item | None
+    value: bytes | None
+
+
+class ConstexprWeight(NamedTuple):
+    """A weight that is compressed: the type of the operation that computes it, and its parts."""
+
+    tensor: Tensor
+    op: str
+    parts: tuple[ConstexprPart, ...]
+
+
 def _spelled(item: Item) -> Place:
     """Return the place of a record relative to its model."""
     first = item.first
@@ -75,6 +94,7 @@ def program_edits(
     references: Sequence[Reference],
     decompressions: Iterable[Decompression],
     weights: Sequence[DenseWeight],
+    constexprs: Sequence[ConstexprWeight] = (),
 ) -> list[Edit]:
     """Return the edits of the model file.
 
@@ -84,6 +104,7 @@ def program_edits(
         references: constants that the result keeps.
         decompressions: of its Programs.
         weights: that become dense.
+        constexprs: weights that are compressed.
 
     Raises:
         ProgramError: a cast after which an operation would not type-check; no function is left.
@@ -100,6 +121,13 @@ def program_edits(
         tensor, value = weight.tensor, weight.value if weight.item is None else _spelled(weight.item)
         group = cast(Compressed, tensor.chain)
         edits.append(weight.decompression.weight_edit(group, tensor.mil_dtype, tensor.shape, value))
+    for compressed in constexprs:
+        program = cast(Program, compressed.tensor.program)
+        parts = [
+            (part.key, part.dtype, part.shape, part.value if part.item is None else _spelled(part.item))
+            for part in compressed.parts
+        ]
+        edits.append(constexpr_edit(program, compressed.tensor.constant, compressed.op, parts))
     return combined(edits)
 
 

@@ -179,7 +179,7 @@ def repack(
         overflow, nan, bool(decompress),
     )  # fmt: skip
     _require_options(options)
-    return _Repacking(sources, os.fsdecode(os.fspath(dst)), options, force, executor, progress, max_nbytes).run(dry_run)
+    return Repacking(sources, os.fsdecode(os.fspath(dst)), options, force, executor, progress, max_nbytes).run(dry_run)
 
 
 def _paths(src: Any) -> list[str]:
@@ -260,8 +260,8 @@ def _require_options(options: Options) -> None:
         raise ValueError("merge: expected it without split, got both")
 
 
-class _Repacking:
-    """One call of `repack`."""
+class Repacking:
+    """One call of `repack`, or of another function that rewrites a model in the same way."""
 
     def __init__(
         self,
@@ -285,10 +285,12 @@ class _Repacking:
         self._models: list[Model] = []
 
     def run(self, dry_run: bool) -> RepackReport:
+        """Plan, and unless `dry_run`, write. Raises: as `repack`."""
         with contextlib.ExitStack() as stack:
             before = [os.stat(path) for path in self._sources]
             options = self._options
-            constants = options.decompress or (options.externalize is not None and options.externalize < WEIGHT_COUNT)
+            constants = options.decompress or options.compress is not None
+            constants = constants or (options.externalize is not None and options.externalize < WEIGHT_COUNT)
             models = [
                 stack.enter_context(Model(path, stored=True, constants=constants, max_nbytes=self._max_nbytes))
                 for path in self._sources

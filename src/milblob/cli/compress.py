@@ -1,0 +1,142 @@
+"""milblob compress: quantize, palettize or prune the weights of a model."""
+
+import math
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import Any
+
+from ..rewrite.compress import LEAST, CompressReport, compress
+from ..rewrite.recipes import Linear, Palette, Prune, Recipe, as_recipe
+from . import options, output
+from .progress import shown
+
+EXAMPLES = (
+    "compress Model.mlpackage -o Small.mlpackage --int8",
+    "compress Model.mlpackage -o Small.mlpackage --palette 4 --dry-run",
+)
+_DTYPES = ("int8", "uint8", "int4", "uint4")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help=".mlpackage")
+    add("-o", "--output", metavar="OUT", required=True, help="the result; may be MODEL itself, which is then replaced")
+    kinds = parser.add_argument_group("how, exactly one of these")
+    for dtype in _DTYPES:
+        kinds.add_argument(f"--{dtype}", action="store_true", help=f"linear quantization to {dtype}")
+    kinds.add_argument("--palette", metavar="N", type=int, help="palettes with indices of N bits: 1, 2, 3, 4, 6 or 8")
+    kinds.add_argument("--unique", action="store_true", help="a palette of all numbers, where 256 or fewer differ")
+    kinds.add_argument("--sparsity", metavar="PART", type=float, help="make this part of the elements zero")
+    kinds.add_argument("--threshold", metavar="X", type=float, help="make elements up to this magnitude zero")
+    kinds.add_argument("--n-m", metavar="N:M", type=_pair, help="make N of every M neighbours zero")
+    kinds.add_argument("--recipe", metavar="JSON", type=as_recipe, help="a recipe as milblob prints it with --json")
+    add(
+        "--block",
+        metavar="N",
+        type=int,
+        help="N input channels share a scale; of --sparsity: N neighbours go together",
+    )
+    add("--per-tensor", action="store_true", help="one scale for each weight; default: one for each output channel")
+    add("--zero-point", action="store_true", help="quantize from least to greatest, not symmetric around zero")
+    add("--search", action="store_true", help="clip the range of each block where that lowers its error")
+    add("--group", metavar="N", type=int, help="N channels share a palette; default: one for each weight")
+    add("--uniform", action="store_true", help="palettes with equal distances, not the best ones")
+    options.add_keep(parser, "compress only weights whose name matches")
+    least = f"compress only weights of more than N elements; default: {LEAST}"
+    add("--least", metavar="N", type=options.count, default=LEAST, help=least)
+    options.add_force(parser)
+    options.add_dry_run(parser, "compute and measure, write nothing")
+    options.add_reporting(parser, quiet="no summary, no progress", verbose="every weight, also those that stay")
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command."""
+    recipe = _recipe(arguments)
+    with shown(arguments) as progress:
+        report = compress(
+            arguments.model, arguments.output, recipe, select=arguments.keep or None, least=arguments.least,
+            force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
+        )  # fmt: skip
+    if arguments.json:
+        output.print_json(report.to_dict())
+        return 0
+    if arguments.dry_run or arguments.verbose:
+        _print_weights(report)
+    if arguments.verbose:
+        for name, reason in report.skipped:
+            output.say(f"{name} stays: {reason}")
+    if not arguments.quiet:
+        _summary(report)
+    return 0
+
+
+def _recipe(arguments: Namespace) -> Recipe:
+    """The recipe that the options describe; options that do not belong to it are refused."""
+    kinds = (*_DTYPES, "palette", "unique", "sparsity", "threshold", "n_m", "recipe")
+    chosen = [f"--{name.replace('_', '-')}" for name in kinds if getattr(arguments, name) not in (None, False)]
+    if len(chosen) != 1:
+        words = "expected exactly one of --int8, --int4, --palette, --sparsity and the like"
+        raise ValueError(f"how: {words}, got {' and '.join(chosen) or 'none'}; see milblob compress --help")
+    dtype = next((name for name in _DTYPES if getattr(arguments, name)), None)
+    given = {
+        name for name in ("block", "per_tensor", "zero_point", "search", "group", "uniform")
+        if getattr(arguments, name) not in (None, False)
+    }  # fmt: skip
+    if dtype is not None:
+        _allow(given, {"block", "per_tensor", "zero_point", "search"}, f"--{dtype}")
+        if {"block", "per_tensor"} <= given:
+            raise ValueError("--block: expected it without --per-tensor, got both")
+        granularity = "per_block" if "block" in given else "per_tensor" if arguments.per_tensor else "per_channel"
+        sizes: dict[str, Any] = {"block": arguments.block} if "block" in given else {}
+        mode = "linear" if arguments.zero_point else "linear_symmetric"
+        return Linear(dtype, mode, granularity, search=arguments.search, **sizes)
+    if arguments.palette is not None or arguments.unique:
+        _allow(given, {"group", "uniform"} - ({"uniform"} if arguments.unique else set()), "palettes")
+        mode = "unique" if arguments.unique else "uniform" if arguments.uniform else "kmeans"
+        grouped: dict[str, Any] = {}
+        if "group" in given:
+            grouped = {"granularity": "per_grouped_channel", "group_size": arguments.group}
+        return Palette(arguments.palette, mode, **grouped)
+    if arguments.recipe is not None:
+        _allow(given, set(), "--recipe")
+        found: Recipe = arguments.recipe
+        return found
+    _allow(given, {"block"} if arguments.sparsity is not None else set(), "pruning")
+    return Prune(arguments.sparsity, arguments.threshold, arguments.n_m, arguments.block)
+
+
+def _allow(given: set[str], allowed: set[str], what: str) -> None:
+    wrong = sorted(given - allowed)
+    if wrong:
+        raise ValueError(f"--{wrong[0].replace('_', '-')}: expected no such option with {what}, got it")
+
+
+def _pair(text: str) -> tuple[int, int]:
+    first, colon, second = text.partition(":")
+    if not (colon and first.isdigit() and second.isdigit()):
+        raise ArgumentTypeError(f"expected N:M, such as 2:4, got {text!r}")
+    return int(first), int(second)
+
+
+def _print_weights(report: CompressReport) -> None:
+    rows = [
+        (one.name, one.op.removeprefix("constexpr_"), output.size(one.nbytes), output.size(one.nbytes_after),
+         _decibel(one.sqnr), f"{one.relative:.3g}", f"{one.largest:.3g}")
+        for one in report.weights
+    ]  # fmt: skip
+    heads = ("name", "becomes", "size", "becomes", "SQNR", "relative", "largest")
+    output.print_table(heads, rows, right={2, 3, 4, 5, 6})
+
+
+def _decibel(value: float) -> str:
+    return f"{value:.1f} dB" if math.isfinite(value) else "exact" if value > 0 else "nothing left"
+
+
+def _summary(report: CompressReport) -> None:
+    worst = min(report.weights, key=lambda one: one.sqnr, default=None)
+    words = f"{output.plural(len(report.weights), 'weight')} compressed, {len(report.skipped)} stay"
+    if worst is not None:
+        words += f", least SQNR {_decibel(worst.sqnr)} ({worst.name})"
+    verb = "to" if report.done else "would go to"
+    sizes = f"{output.size(report.nbytes)} -> {output.size(report.nbytes_after)}"
+    output.say(f"{words}: {sizes}, {verb} {report.output}")

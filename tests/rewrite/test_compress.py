@@ -1,0 +1,251 @@
+"""milblob.compress: what it writes, what it shares, what it refuses, and that the destination is whole or untouched."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import milblob
+from milblob import Linear, Palette, Prune
+from milblob.cli import main
+from milblob.errors import UnsupportedError
+from milblob.rewrite.recipes import as_recipe
+from paths import DATA, ROOT
+from repacking import tree
+
+DEMO = ROOT / "examples" / "demo.mlpackage"
+FUNCTIONS = DATA / "functions" / "model.mlpackage"
+RECIPES = [Linear(), Linear("uint8", "linear", "per_tensor"), Palette(4), Palette(2), Palette(8, "uniform"), Prune(0.5)]
+
+
+def values(path):
+    with milblob.open(path) as opened:
+        return {name: tensor.read().copy() for name, tensor in opened.items()}
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+def test_what_is_written_is_what_is_reported(recipe, tmp_path):
+    before = values(DEMO)
+    dry = milblob.compress(DEMO, tmp_path / "a.mlpackage", recipe, dry_run=True)
+    assert list(tmp_path.iterdir()) == []
+    report = milblob.compress(DEMO, tmp_path / "a.mlpackage", recipe)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mlpackage"]
+    assert (dry.weights, dry.skipped, dry.nbytes_after) == (report.weights, report.skipped, report.nbytes_after)
+    assert (dry.done, report.done) == (False, True)
+    after = values(tmp_path / "a.mlpackage")
+    compressed = {weight.name: weight for weight in report.weights}
+    assert len(compressed) == 26
+    with milblob.open(tmp_path / "a.mlpackage") as opened:
+        for name, old in before.items():
+            assert (after[name].dtype, after[name].shape) == (old.dtype, old.shape)
+            if name not in compressed:
+                assert after[name].tobytes() == old.tobytes()
+                continue
+            difference = after[name].astype(np.float64) - old
+            assert compressed[name].squared == pytest.approx(float(np.sum(difference**2)), rel=1e-5)
+            assert compressed[name].largest == pytest.approx(float(np.abs(difference).max()), rel=1e-5)
+            assert compressed[name].op == opened[name].op
+            stored = sum(part.mil_dtype.nbytes(part.size) for part in opened[name].parts.values())
+            assert compressed[name].nbytes_after == stored
+    assert report.nbytes_after < report.nbytes
+    assert milblob.check(tmp_path / "a.mlpackage") == []
+    assert json.loads(json.dumps(report.to_dict()))["weights"][0]["name"] == report.weights[0].name
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+def test_decompressing_gives_the_measured_values(recipe, tmp_path):
+    milblob.compress(DEMO, tmp_path / "a.mlpackage", recipe)
+    milblob.repack(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", decompress=True)
+    one, other = values(tmp_path / "a.mlpackage"), values(tmp_path / "b.mlpackage")
+    assert {name: array.tobytes() for name, array in one.items()} == {n: array.tobytes() for n, array in other.items()}
+
+
+def test_a_compressed_weight_is_not_compressed_again(tmp_path):
+    milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
+    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Palette(2), least=0)
+    reasons = dict(report.skipped)
+    assert "embedding_weight" not in {weight.name for weight in report.weights}
+    assert any("a part of a compressed one (constexpr_affine_dequantize" in reason for reason in reasons.values())
+
+
+def test_only_what_is_asked_for_changes(tmp_path):
+    report = milblob.compress(
+        DEMO, tmp_path / "a.mlpackage", Linear(), select="layers_[01]*",
+        per_name={"*_mlp_*": Palette(4), "layers_0_*": None},
+    )  # fmt: skip
+    recipes = {weight.name: weight.recipe for weight in report.weights}
+    assert recipes["layers_0_mlp_up_weight"] == Palette(4)
+    assert recipes["layers_1_attention_key_weight"] == Linear()
+    assert "layers_0_attention_key_weight" not in recipes
+    assert ("layers_0_attention_key_weight", "expected a recipe for it, got none: it stays as it is") in report.skipped
+    assert not any(name.startswith("layers_2") for name, _ in report.skipped)
+    by_type = milblob.compress(DEMO, tmp_path / "b.mlpackage", op_types={"gather": Linear()})
+    assert [weight.name for weight in by_type.weights] == ["embedding_weight"]
+
+
+def test_shared_records_stay_shared(tmp_path):
+    """Functions that read one record read the same parts afterwards."""
+    with milblob.open(FUNCTIONS) as opened:
+        places = {}
+        for name, tensor in opened.items():
+            if tensor.is_blob and len(tensor.shape) > 1:
+                places.setdefault(tensor.constant.blob_offset, []).append(name)
+    shared = [names for names in places.values() if len(names) > 1]
+    assert shared
+    report = milblob.compress(FUNCTIONS, tmp_path / "a.mlpackage", Linear(), least=0)
+    assert len(report.weights) >= 2
+    with milblob.open(tmp_path / "a.mlpackage") as opened:
+        for names in shared:
+            if names[0] in {weight.name for weight in report.weights}:
+                keys = next(iter(opened[name].parts for name in names[:1]))
+                for key in keys:
+                    rows = {opened[name].parts[key].constant.blob_offset for name in names}
+                    assert len(rows) == 1
+    assert milblob.check(tmp_path / "a.mlpackage") == []
+
+
+def test_in_place_and_replacing(tmp_path):
+    shutil.copytree(DEMO, tmp_path / "a.mlpackage")
+    before = tree(tmp_path / "a.mlpackage")
+    shutil.copytree(DEMO, tmp_path / "b.mlpackage")
+    with pytest.raises(FileExistsError):
+        milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Linear())
+    assert tree(tmp_path / "b.mlpackage") == before
+    milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Linear(), force=True)
+    milblob.compress(tmp_path / "a.mlpackage", tmp_path / "a.mlpackage", Linear())
+    one, other = values(tmp_path / "a.mlpackage"), values(tmp_path / "b.mlpackage")
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert sorted(os.listdir(tmp_path)) == ["a.mlpackage", "b.mlpackage"]
+
+
+def test_an_error_leaves_nothing(tmp_path, monkeypatch):
+    calls = []
+
+    def fail(self, weight):
+        calls.append(weight)
+        if len(calls) == 5:
+            raise OSError("disk")
+        return real(self, weight)
+
+    real = Linear.apply
+    monkeypatch.setattr(Linear, "apply", fail)
+    monkeypatch.setenv("MILBLOB_THREADS", "1")
+    with pytest.raises(OSError, match="disk"):
+        milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_are_not_finite_stay(tmp_path):
+    shutil.copytree(DEMO, tmp_path / "a.mlpackage")
+    with milblob.open(tmp_path / "a.mlpackage", "r+") as opened:
+        broken = opened["head_weight"].read().copy()
+        broken[0, 0] = np.inf
+        opened["head_weight"] = broken
+    for recipe in RECIPES:
+        report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", recipe, dry_run=True)
+        reason = dict(report.skipped)["head_weight"]
+        assert reason == "array: expected finite elements, got 1 that are NaN or infinite"
+        assert len(report.weights) == 25
+
+
+def test_progress_counts_the_weights(tmp_path):
+    rows = []
+    milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear(), progress=lambda *row: rows.append(row))
+    assert len(rows) == 26
+    assert [row[1] for row in rows] == sorted(row[1] for row in rows)
+    assert len({row[2] for row in rows}) == 1
+    assert rows[-1][1] == rows[-1][2]
+
+
+def test_what_cannot_be_held_is_refused(tmp_path):
+    for recipe in (
+        Linear("int4"),
+        Linear(granularity="per_block"),
+        Palette(3),
+        Palette(granularity="per_grouped_channel"),
+    ):
+        with pytest.raises(UnsupportedError, match=r"expected a model for iOS 18 or later, got one for iOS 1[67]"):
+            milblob.compress(DEMO, tmp_path / "a.mlpackage", recipe)
+    with pytest.raises(UnsupportedError, match="expected a model for iOS 16 or later, got one for iOS 15"):
+        milblob.compress(DATA / "opset_ios15_fp16" / "model.mlpackage", tmp_path / "a.mlpackage", Linear(), least=0)
+    with pytest.raises(UnsupportedError, match=r"compress: expected a \.mlpackage, got a file"):
+        milblob.compress(DATA / "blob_all_dtypes" / "weight.bin", tmp_path / "a.bin", Linear())
+    with pytest.raises(ValueError, match="recipe: expected one"):
+        milblob.compress(DEMO, tmp_path / "a.mlpackage")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, Linear("int4", granularity="per_block", block=(1, 32)), Prune(n_m=(1, 2)),
+                                    Palette(None, "unique"), Prune(threshold=0.1, least_sparsity=0.2)], ids=str)  # fmt: skip
+def test_recipes_go_to_json_and_back(recipe):
+    assert as_recipe(recipe.to_json()) == recipe
+    assert as_recipe(json.loads(json.dumps(recipe.to_dict()))) == recipe
+    assert eval(repr(recipe)) == recipe
+    assert hash(as_recipe(recipe.to_dict())) == hash(recipe)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Linear("int16"), "dtype: expected int8, uint8, int4 or uint4, got"),
+        (lambda: Linear(mode="affine"), "mode: expected one of linear_symmetric, linear, got 'affine'"),
+        (lambda: Linear(granularity="per_row"), "granularity: expected one of per_tensor, per_channel, per_block"),
+        (lambda: Linear(block=0), "block: expected a size of 1 or more, or sizes of 0 or more, got 0"),
+        (lambda: Linear(block=(1, -1)), "block: expected a size of 1 or more, or sizes of 0 or more, got (1, -1)"),
+        (lambda: Palette(5), "nbits: expected one of 1, 2, 3, 4, 6, 8, got 5"),
+        (lambda: Palette(4, "best"), "mode: expected one of kmeans, uniform, unique, got 'best'"),
+        (lambda: Palette(4, group_size=0), "group_size: expected 1 or more, got 0"),
+        (lambda: Palette(4, channel_axis=1), "channel_axis: expected None with one palette per tensor, got 1"),
+        (lambda: Prune(), "prune: expected exactly one of sparsity, threshold and n_m"),
+        (lambda: Prune(1.5), "sparsity: expected 0 to 1, got 1.5"),
+        (lambda: Prune(n_m=(3, 2)), "n_m: expected (n, m) with n at most m, got (3, 2)"),
+        (lambda: Prune(0.5, block=1), "block: expected 2 or more, with a sparsity, got 1"),
+        (lambda: Prune(0.5, dim=1), "dim: expected 0 or 1, with block or n_m, got 1"),
+        (lambda: as_recipe({"recipe": "Round"}), "recipe: expected one of Linear, Palette, Prune, got 'Round'"),
+        (lambda: as_recipe({"recipe": "Linear", "nbits": 4}), "Linear: expected its options, got 'nbits'"),
+        (lambda: as_recipe("int8"), "recipe: expected JSON of one, got 'int8'"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_refused(make, words):
+    with pytest.raises(ValueError) as caught:
+        make()
+    assert str(caught.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("options", "recipe"),
+    [
+        (["--int8"], Linear()),
+        (["--uint8", "--zero-point", "--per-tensor"], Linear("uint8", "linear", "per_tensor")),
+        (["--int8", "--search"], Linear(search=True)),
+        (["--palette", "4"], Palette(4)),
+        (["--palette", "2", "--uniform"], Palette(2, "uniform")),
+        (["--sparsity", "0.5"], Prune(0.5)),
+        (["--n-m", "2:4"], Prune(n_m=(2, 4))),
+        (["--threshold", "0.01"], Prune(threshold=0.01)),
+        (["--recipe", Palette(6).to_json()], Palette(6)),
+    ],
+)
+def test_command(options, recipe, tmp_path, capsys):
+    assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    report = milblob.compress(DEMO, tmp_path / "b.mlpackage", recipe)
+    expected = report.to_dict() | {"output": printed["output"]}
+    assert printed == json.loads(json.dumps(expected))
+    assert tree(tmp_path / "a.mlpackage") == tree(tmp_path / "b.mlpackage")
+
+
+def test_command_prints_a_table_and_a_summary(tmp_path, capsys):
+    assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), "--palette", "4", "-n"]) == 0
+    printed = capsys.readouterr()
+    assert "head_weight" in printed.out
+    assert "26 weights compressed, 43 stay, least SQNR 20." in printed.err
+    assert "would go to" in printed.err
+    assert not (tmp_path / "a.mlpackage").exists()
+    assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), "--int8", "--group", "4"]) == 2
+    assert "--group: expected no such option with --int8" in capsys.readouterr().err
+    for wrong in ([], ["--int8", "--palette", "4"]):
+        assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *wrong]) == 2
+        assert "how: expected exactly one of --int8" in capsys.readouterr().err

@@ -1,0 +1,121 @@
+"""Compressed packages against coremltools.optimize.coreml on the same model, and what coremltools reads from them."""
+
+import logging
+import warnings
+
+import numpy as np
+import pytest
+
+import milblob
+from compress_models import save_model
+from matrix import every
+from milblob import Linear, Palette, Prune
+from milblob.errors import UnsupportedError
+
+ct = pytest.importorskip("coremltools")
+pytestmark = pytest.mark.slow
+
+RECIPES = {
+    "int8": (Linear(), "linear", {}),
+    "uint8 linear": (Linear("uint8", "linear", "per_tensor"), "linear",
+                     {"mode": "linear", "dtype": "uint8", "granularity": "per_tensor"}),
+    "uint8": (Linear("uint8"), "linear", {"dtype": "uint8"}),
+    "int8 linear": (Linear("int8", "linear"), "linear", {"mode": "linear"}),
+    "int4 blocks": (Linear("int4", granularity="per_block", block=8), "linear",
+                    {"dtype": "int4", "granularity": "per_block", "block_size": 8}),
+    "uint4 linear": (Linear("uint4", "linear"), "linear", {"mode": "linear", "dtype": "uint4"}),
+    "int4 large blocks": (Linear("int4", granularity="per_block", block=32), "linear",
+                          {"dtype": "int4", "granularity": "per_block", "block_size": 32}),
+    **{f"palette {n}": (Palette(n), "palettize", {"nbits": n}) for n in (1, 2, 3, 4, 6, 8)},
+    "palette groups": (Palette(4, granularity="per_grouped_channel", group_size=16), "palettize",
+                       {"nbits": 4, "granularity": "per_grouped_channel", "group_size": 16}),
+    "palette axis": (Palette(2, granularity="per_grouped_channel", group_size=4, channel_axis=1), "palettize",
+                     {"nbits": 2, "granularity": "per_grouped_channel", "group_size": 4, "channel_axis": 1}),
+    "uniform": (Palette(6, "uniform"), "palettize", {"nbits": 6, "mode": "uniform"}),
+    "sparsity": (Prune(0.5), "prune", {"target_sparsity": 0.5}),
+    "blocks": (Prune(0.5, block=2), "prune", {"target_sparsity": 0.5, "block_size": 2}),
+    "n m": (Prune(n_m=(2, 4)), "prune", {"n_m_ratio": (2, 4)}),
+    "threshold": (Prune(threshold=0.1), "prune", {"threshold": 0.1}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[(n, t) for n in (16, 17, 18) for t in ("float16", "float32")], ids=str)
+def model(request, tmp_path_factory):
+    opset, dtype = request.param
+    path = tmp_path_factory.mktemp("models") / "model.mlpackage"
+    logging.disable(logging.CRITICAL)
+    yield save_model(path, opset, np.dtype(dtype)), opset
+    logging.disable(logging.NOTSET)
+
+
+def theirs(path, kind, options, to):
+    """Compress with coremltools; the exception if it refuses."""
+    import coremltools.optimize.coreml as opt
+
+    function = {"linear": opt.linear_quantize_weights, "palettize": opt.palettize_weights, "prune": opt.prune_weights}
+    config = {"linear": opt.OpLinearQuantizerConfig, "palettize": opt.OpPalettizerConfig}.get(kind)
+    if kind == "prune":
+        config = opt.OpThresholdPrunerConfig if "threshold" in options else opt.OpMagnitudePrunerConfig
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loaded = ct.models.MLModel(str(path), skip_model_load=True)
+        try:
+            function[kind](loaded, opt.OptimizationConfig(global_config=config(**options))).save(str(to))
+        except ValueError as error:
+            return error
+    return None
+
+
+def described(path):
+    """Name (without what coremltools appends) -> operation, dtype, shape, parts, and the dense values."""
+    found = {}
+    with milblob.open(path) as opened:
+        for name, tensor in opened.items():
+            short = name
+            for ending in ("_quantized", "_palettized", "_sparsified"):
+                short = short.removesuffix(ending)
+            parts = {key: (str(part.mil_dtype), part.shape, part.is_blob) for key, part in tensor.parts.items()}
+            found[short] = (tensor.op, str(tensor.mil_dtype), tensor.shape, parts), tensor.read().astype(np.float64)
+    return found
+
+
+def test_the_operations_of_coremltools(model, tmp_path):
+    path, opset = model
+    before = {name: values for name, (_, values) in described(path).items()}
+
+    def check(name):
+        recipe, kind, options = RECIPES[name]
+        ours, other = tmp_path / f"{name} ours.mlpackage", tmp_path / f"{name} theirs.mlpackage"
+        refused = theirs(path, kind, options, other)
+        if opset < recipe.opset:
+            assert refused is not None
+            with pytest.raises(UnsupportedError, match="expected a model for iOS 18 or later, got one for iOS 1"):
+                milblob.compress(path, ours, recipe)
+            assert not ours.exists()
+            return
+        assert refused is None
+        report = milblob.compress(path, ours, recipe)
+        got, expected = described(ours), described(other)
+        assert {n: row for n, (row, _) in got.items()} == {n: row for n, (row, _) in expected.items()}
+        for weight in report.weights:
+            errors = [float(np.sum((found[weight.name][1] - before[weight.name]) ** 2)) for found in (got, expected)]
+            assert errors[0] <= errors[1]
+            assert weight.squared == pytest.approx(errors[0], rel=1e-5)
+            if isinstance(recipe, Prune):
+                assert np.array_equal(got[weight.name][1], expected[weight.name][1])
+        compressed = {weight.name for weight in report.weights}
+        skipped = {name for name, _ in report.skipped}
+        assert not compressed & skipped
+        assert compressed | skipped == set(got)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import coremltools.optimize.coreml as opt
+
+            loaded = ct.models.MLModel(str(ours), skip_model_load=True)
+            opt.decompress_weights(loaded).save(str(tmp_path / f"{name} dense.mlpackage"))
+        with milblob.open(tmp_path / f"{name} dense.mlpackage") as opened, milblob.open(ours) as own:
+            for weight in report.weights:
+                assert opened[weight.name].read().tobytes() == own[weight.name].read().tobytes()
+        assert milblob.check(ours) == []
+
+    every(check, RECIPES)
