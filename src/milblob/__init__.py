@@ -143,7 +143,6 @@ _LATER = {
     "Refitted": "rewrite.refit",
     "refit": "rewrite.refit",
     "Change": "analysis.changes",
-    "Change": "analysis.diff_program",
     "CompressReport": "rewrite.compress",
     "WeightReport": "rewrite.compress",
     "compress": "rewrite.compress",
