@@ -6,9 +6,18 @@ from typing import Any
 
 from ..rewrite.compress import LEAST, CompressReport, compress
 from ..rewrite.recipes import Linear, Palette, Prune, Recipe, as_recipe
-from . import options, output
+from . import options, output, tables
 from .progress import shown
 
+_COLUMNS = (
+    tables.Column("name", is_name=True),
+    tables.Column("becomes"),
+    tables.Column("size", is_right=True, drop=2),
+    tables.Column("becomes", is_right=True),
+    tables.Column("SQNR", is_right=True),
+    tables.Column("relative", is_right=True, drop=0),
+    tables.Column("largest", is_right=True, drop=1),
+)
 EXAMPLES = (
     "compress Model.mlpackage -o Small.mlpackage --int8",
     "compress Model.mlpackage -o Small.mlpackage --palette 4 --dry-run",
@@ -124,8 +133,7 @@ def _print_weights(report: CompressReport) -> None:
          _decibel(one.sqnr), f"{one.relative:.3g}", f"{one.largest:.3g}")
         for one in report.weights
     ]  # fmt: skip
-    heads = ("name", "becomes", "size", "becomes", "SQNR", "relative", "largest")
-    output.print_table(heads, rows, right={2, 3, 4, 5, 6})
+    tables.print_table(_COLUMNS, rows)
 
 
 def _decibel(value: float) -> str:
