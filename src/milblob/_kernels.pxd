@@ -382,5 +382,5 @@ cdef extern from "milblob/kernels/prune.h" nogil:
         double squared, power, largest
     void mb_prune_count(const uint8_t *src, uint64_t count, bint is_f16, uint64_t *counts)
     uint64_t mb_prune_collect(const uint8_t *src, uint64_t count, uint32_t top, uint32_t *dst, uint64_t room)
-    uint64_t mb_prune_split(const uint8_t *src, uint64_t count, bint is_f16, uint32_t cut, uint8_t *mask, uint8_t *kept,
-                            uint64_t room, mb_prune_error *error)
+    void mb_prune_measure(const uint8_t *src, uint64_t count, uint32_t cut, mb_prune_error *error)
+    uint64_t mb_prune_split(const uint8_t *src, uint64_t count, bint is_f16, uint32_t cut, uint8_t *mask, uint8_t *kept)

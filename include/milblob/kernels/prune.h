@@ -38,27 +38,47 @@ typedef struct mb_prune_error {
     double squared, power, largest;
 } mb_prune_error;
 
-/* Keep the elements whose magnitude is above `cut`.
- * in   src: count elements, any alignment; room: elements that `kept` holds
- * out  mask: (count + 7) / 8 bytes, a bit for each element, least significant first, 1 for those that are kept; kept: they,
- *      one after another, not more than `room`
- * returns how many are kept      over-reads: none      fails: never                                                    */
-MB_KERNEL uint64_t mb_prune_split(const uint8_t *src, uint64_t count, bool is_f16, uint32_t cut, uint8_t *mask, uint8_t *kept, uint64_t room, mb_prune_error *error) {
-    const size_t nbytes = is_f16 ? 2 : 4;
-    uint64_t found = 0;
-    memset(mask, 0, (size_t)(count / 8 + (count % 8 != 0)));
+/* Measure float32 elements of which those with a magnitude of at most `cut` become zero. For float16 the counts say it all. */
+MB_KERNEL void mb_prune_measure(const uint8_t *src, uint64_t count, uint32_t cut, mb_prune_error *error) {
+    double power[8] = {0}, squared[8] = {0};
+    uint32_t largest = 0;
     for (size_t i = 0; i < (size_t)count; i++) {
-        uint8_t element[4];
-        memcpy(element, src + i * nbytes, nbytes); /* once: a source may change */
-        const bool is_kept = mb_magnitude(element, 0, is_f16) > cut;
-        const double x = is_f16 ? mb_float_from_f16(element, 0) : mb_float_from_f32(element, 0), lost = is_kept ? 0 : x;
-        mask[i >> 3] |= (uint8_t)(is_kept << (i & 7));
-        if (found < room) memcpy(kept + found * nbytes, element, nbytes);
-        found += is_kept;
-        error->squared += lost * lost, error->power += x * x;
-        error->largest = lost > error->largest ? lost : -lost > error->largest ? -lost : error->largest;
+        const uint32_t magnitude = mb_magnitude(src, i, false), mask = 0u - (uint32_t)(magnitude <= cut);
+        const double x = mb_float_of(magnitude), lost = mb_float_of(magnitude & mask);
+        power[i & 7] += x * x, squared[i & 7] += lost * lost;
+        largest = (magnitude & mask) > largest ? magnitude & mask : largest;
+    }
+    for (unsigned k = 0; k < 8; k++) error->power += power[k], error->squared += squared[k];
+    error->largest = mb_float_of(largest) > error->largest ? mb_float_of(largest) : error->largest;
+}
+
+/* Keep the elements whose magnitude is above `cut`. Every element is stored where the next one that is kept goes; the next
+ * one overwrites it if it is not.
+ * in   src: count elements, any alignment
+ * out  mask: (count + 7) / 8 bytes, a bit for each element, least significant first, 1 for those that are kept; kept: room
+ *      for count elements; the first of them are those that are kept, the others are unspecified
+ * returns how many are kept      over-reads: none      fails: never                                                    */
+MB_STEP uint64_t mb_prune_split_as(const uint8_t *src, uint64_t count, const bool is_f16, uint32_t cut, uint8_t *mask, uint8_t *kept) {
+    uint64_t found = 0;
+    for (size_t begin = 0; begin < (size_t)count; begin += 8) {
+        const size_t n = (size_t)count - begin < 8 ? (size_t)count - begin : 8;
+        uint32_t bits = 0;
+        for (size_t k = 0; k < n; k++) {
+            uint8_t element[4]; /* once: a source may change */
+            memcpy(element, src + (begin + k) * (is_f16 ? 2u : 4u), is_f16 ? 2 : 4);
+            const uint32_t is_kept = mb_magnitude(element, 0, is_f16) > cut;
+            memcpy(kept + found * (is_f16 ? 2u : 4u), element, is_f16 ? 2 : 4);
+            bits |= is_kept << k, found += is_kept;
+        }
+        mask[begin / 8] = (uint8_t)bits;
     }
     return found;
+}
+
+/* As above, each with its size as a constant. */
+MB_KERNEL uint64_t mb_prune_split(const uint8_t *src, uint64_t count, bool is_f16, uint32_t cut, uint8_t *mask, uint8_t *kept) {
+    if (is_f16) return mb_prune_split_as(src, count, true, cut, mask, kept);
+    return mb_prune_split_as(src, count, false, cut, mask, kept);
 }
 
 #endif

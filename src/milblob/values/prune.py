@@ -96,8 +96,8 @@ def prune(
         if not threshold >= 0:
             raise ValueError(f"threshold: expected zero or more, got {threshold}")
         with np.errstate(over="ignore"):
-            return _split(array, _bits(np.array(threshold).astype(array.dtype)))
-    return _split(array, _cut(array, top, _sparsity(sparsity)))
+            return _split(array, _bits(np.array(threshold).astype(array.dtype)), top)
+    return _split(array, _cut(array, top, _sparsity(sparsity)), top)
 
 
 def _sparsity(value: float | None) -> float:
@@ -183,8 +183,12 @@ def _ordered(array: Array, top: Array, positions: tuple[int, int]) -> list[Any]:
     return found
 
 
-def _split(array: Array, cut: int) -> Pruned:
-    """Divide an array into its mask and the elements above `cut`; in parts of whole bytes of the mask."""
+def _split(array: Array, cut: int, top: Array) -> Pruned:
+    """Divide an array into its mask and the elements above `cut`; in parts of whole bytes of the mask.
+
+    Args:
+        top: what `_count` says of the array.
+    """
     source, size = _codec.Buffer(array.reshape(-1).view(np.uint8)), array.dtype.itemsize
     mask = np.empty((array.size + 7) // 8, np.uint8)
 
@@ -192,15 +196,25 @@ def _split(array: Array, cut: int) -> Pruned:
         first, count = part
         bits = mask[first // 8 : (first + count + 7) // 8]
         kept = np.empty(count, array.dtype)
-        number, error = _codec.prune_split(
-            bits, kept.view(np.uint8), count, source, size * first, count, size == 2, cut
-        )
+        number = _codec.prune_split(bits, kept.view(np.uint8), source, size * first, count, size == 2, cut)
+        error = _codec.prune_measure(source, size * first, count, cut) if size == 4 else (0.0, 0.0, 0.0)
         return kept[:number].copy(), error
 
     rows = list(ordered(work, parts(array.size, size, _PART_NBYTES)))
-    squared, power = sum(row[1][0] for row in rows), sum(row[1][1] for row in rows)
     nonzero = np.concatenate([row[0] for row in rows])
+    if size == 2:
+        return Pruned(mask, nonzero, array.shape, *_measured(top, cut))
+    squared, power = sum(row[1][0] for row in rows), sum(row[1][1] for row in rows)
     return Pruned(mask, nonzero, array.shape, squared, power, max(row[1][2] for row in rows))
+
+
+def _measured(top: Array, cut: int) -> tuple[float, float, float]:
+    """(squared error, power, largest error) of float16 elements, from the counts of their magnitudes."""
+    bits = np.flatnonzero(top)
+    numbers, counts = bits.astype(np.uint16).view(np.float16).astype(np.float64), top[bits].astype(np.float64)
+    lost = bits <= cut
+    squares = counts * numbers * numbers
+    return float(squares[lost].sum()), float(squares.sum()), float(numbers[lost].max(initial=0.0))
 
 
 def _neighbours(
@@ -231,7 +245,8 @@ def _neighbours(
         drop = np.less_equal(norms.view(f"u{norms.dtype.itemsize}"), cut)
         if sparsity == 0:
             drop = np.zeros(array.shape, bool)
-    kept = _split(np.where(drop, array.dtype.type(0), array), 0)
+    rest = np.where(drop, array.dtype.type(0), array)
+    kept = _split(rest, 0, _count(rest))
     lost = array[drop].astype(np.float64)
     squared = float(np.sum(lost * lost))
     largest = float(np.abs(lost).max()) if lost.size else 0.0

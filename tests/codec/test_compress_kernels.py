@@ -1,0 +1,105 @@
+"""The codec's compressing functions by themselves: what they refuse, and sources that hold anything."""
+
+import numpy as np
+import pytest
+
+from milblob import _codec
+from milblob.errors import FormatError
+
+HALF = np.arange(64, dtype=np.float16)
+FLOAT = np.arange(64, dtype=np.float32)
+SRC16, SRC32 = _codec.Buffer(HALF.view(np.uint8)), _codec.Buffer(FLOAT.view(np.uint8))
+GRID = _codec.Grid((4, 16), (1, 0))
+ONES = _codec.Buffer(np.ones(4, np.float32).view(np.uint8))
+
+
+def quantize(out, src=SRC32, offset=0, is_f16=False, begin=0, count=64, grid=GRID, scale=ONES, zero=ONES, least=-127,
+             most=127, blocks=None, weights=None):  # fmt: skip
+    return _codec.quantize(out, src, offset, is_f16, begin, count, grid, scale, zero, least, most, blocks, weights)
+
+
+def test_quantize_refuses_what_does_not_fit():
+    out = np.empty(64, np.uint8)
+    quantize(out)
+    for wrong in ({"offset": 1}, {"src": SRC16}, {"scale": _codec.Buffer(b"123")}, {"weights": ONES}):
+        with pytest.raises((FormatError, ValueError)):
+            quantize(out, **wrong)
+    for wrong in ({"count": 63}, {"begin": 1}, {"least": -129}, {"most": 256}, {"least": 5, "most": 4},
+                  {"blocks": np.zeros(3)}, {"blocks": np.zeros(4, np.float32)}):  # fmt: skip
+        with pytest.raises(ValueError, match="expected"):
+            quantize(out, **wrong)
+    with pytest.raises(ValueError, match="aligned"):
+        quantize(out, blocks=np.zeros(33, np.uint8)[1:])
+    with pytest.raises(ValueError, match="weights: expected aligned"):
+        quantize(out, scale=_codec.Buffer(np.zeros(20, np.uint8)[1:]))
+    least, most = np.full(4, np.inf, np.float32), np.full(4, -np.inf, np.float32)
+    assert _codec.quantize_ranges(SRC32, 0, False, 0, 64, GRID, least, most) == 0
+    assert (least.tolist(), most.tolist()) == ([0, 16, 32, 48], [15, 31, 47, 63])
+    for wrong in ((SRC32, 1, False, 0, 64, GRID, least, most), (SRC32, 0, False, 1, 64, GRID, least, most),
+                  (SRC32, 0, False, 0, 64, GRID, least[:3], most), (SRC32, 0, False, 0, 64, GRID, None, most)):  # fmt: skip
+        with pytest.raises((FormatError, ValueError)):
+            _codec.quantize_ranges(*wrong)
+
+
+def test_palettes_refuse_what_does_not_fit():
+    fit = _codec.PaletteFit()
+    for call in (lambda: fit.count(SRC16, 0, 65), lambda: fit.count_distinct(SRC32, 4, 64), lambda: fit.count_tops(SRC32, 0, 65),
+                 lambda: fit.count(SRC16, 0, 64, ONES), lambda: _codec.palette_range(SRC32, 0, 1 << 62)):  # fmt: skip
+        with pytest.raises(FormatError):
+            call()
+    for call in (lambda: fit.fit_16(False, 0), lambda: fit.fit_16(False, 257), lambda: fit.fit_16(False, 2, [1.0] * 3),
+                 lambda: fit.fit_16(False, 2, []), lambda: fit.fit_32(0), lambda: fit.divide(0), lambda: fit.divide(1 << 17),
+                 lambda: fit.fill(SRC32, 0, 64), lambda: fit.merge(_codec.PaletteFit()),
+                 lambda: _codec.palette_indices_16(np.empty(63, np.uint8), SRC16, 0, 64, bytes(65536)),
+                 lambda: _codec.palette_indices_16(np.empty(64, np.uint8), SRC16, 0, 64, bytes(65535)),
+                 lambda: _codec.palette_indices_32(np.empty(63, np.uint8), SRC32, 0, 64, [1.0]),
+                 lambda: _codec.palette_indices_32(np.empty(64, np.uint8), SRC32, 0, 64, []),
+                 lambda: _codec.palette_indices_32(np.empty(64, np.uint8), SRC32, 0, 64, [1.0] * 257)):  # fmt: skip
+        with pytest.raises(ValueError, match="expected"):
+            call()
+    fit.count(SRC16, 0, 64)
+    assert fit.fit_16(False, 256)[1] == 64
+    assert fit.fit_16(False, 256) is None  # nothing is counted any more
+
+
+def test_pruning_refuses_what_does_not_fit():
+    mask, kept, counts = np.empty(8, np.uint8), np.empty(64, np.float32), np.zeros(_codec.MAGNITUDES, np.uint64)
+    assert _codec.prune_split(mask, kept, SRC32, 0, 64, False, 0) == 63
+    for call in (lambda: _codec.prune_split(mask[:7], kept, SRC32, 0, 64, False, 0),
+                 lambda: _codec.prune_split(mask, kept[:63], SRC32, 0, 64, False, 0),
+                 lambda: _codec.prune_split(None, kept, SRC32, 0, 64, False, 0),
+                 lambda: _codec.prune_split(mask, kept, SRC32, 4, 64, False, 0),
+                 lambda: _codec.prune_count(counts[1:], SRC32, 0, 64, False),
+                 lambda: _codec.prune_count(counts, SRC32, 0, 65, False),
+                 lambda: _codec.prune_collect(np.empty(3, np.uint32), 4, SRC32, 0, 64, 0),
+                 lambda: _codec.prune_measure(SRC32, 0, 65, 0)):  # fmt: skip
+        with pytest.raises((FormatError, ValueError)):
+            call()
+    assert _codec.prune_collect(np.empty(2, np.uint32), 2, SRC32, 0, 64, 0x3F80) == 1  # 1.0
+    assert _codec.prune_collect(None, 0, SRC32, 0, 64, 0x4000) == 1  # 2.0; more than there is room for are counted
+
+
+def test_sources_that_hold_anything():
+    """A source may change between two passes: whatever bits the second one meets, nothing is written elsewhere."""
+    rng = np.random.default_rng(11)
+    for number in range(30):
+        noise = rng.integers(0, 256, 40000, np.uint8)
+        source, out = _codec.Buffer(noise), np.empty(10000, np.uint8)
+        fit = _codec.PaletteFit()
+        fit.count_tops(SRC32, 0, 64)
+        if number % 2:
+            fit.count_distinct(source, 0, 10000)
+        else:
+            fit.divide(1 + number * 100)
+            fit.fill(source, 0, 10000)  # none of them counted
+        entries, used, _, _, _ = fit.fit_32(1 + number * 8)
+        finite = sorted(x for x in entries[:used] if np.isfinite(x)) or [0.0]
+        _codec.palette_indices_32(out, source, 0, 10000, finite)
+        assert out.max() < len(finite)
+        grid = _codec.Grid((100, 100), (1, 0))
+        scale = _codec.Buffer(rng.integers(0, 256, 400, np.uint8).copy())
+        zero = _codec.Buffer(np.zeros(100, np.float32).view(np.uint8))
+        _codec.quantize(out, source, 0, False, 0, 10000, grid, scale, zero, -7, 7)
+        assert np.isin(out.view(np.int8), range(-7, 8)).all()
+        _codec.quantize(out, source, 0, True, 0, 10000, grid, scale, zero, 0, 254)
+        assert out.max() < 255
