@@ -46,7 +46,7 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
         output.print_json(report.to_dict())
     elif not arguments.quiet:
         output.say(_summary(report))
-        _say_others("follow from no array, for all their elements are equal, or integers", report.constant)
+        _say_others("follow from no array (equal elements, masks or integers)", report.constant)
         _say_others("stay as they are (--leave)", report.left)
     if report.unused and not arguments.json and not arguments.quiet:
         more = f" and {len(report.unused) - _MAX_UNUSED:,} more" if len(report.unused) > _MAX_UNUSED else ""
