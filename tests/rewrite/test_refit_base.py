@@ -223,3 +223,17 @@ def test_an_epsilon_that_values_do_not_tell(tmp_path):
         milblob.refit(model, new, epsilon=1e-5)
     with pytest.raises(TypeError, match="epsilon: expected a number"):
         milblob.refit(model, new, base=base, epsilon="1e-5")
+
+
+def test_a_mask_stays(tmp_path):
+    model, base, new = example("masked", tmp_path)
+    other = shutil.copytree(model, tmp_path / "other.mlpackage")
+    report = milblob.refit(model, new, base=base)
+    assert sorted(report.constant) == ["add_0_y_0_to_fp16", "linear_0_bias_0_to_fp16"]
+    assert report.to_dict()["constant"] == list(report.constant)
+    # Any other constant that is not understood is refused.
+    table = np.sin(np.arange(36, dtype=np.float32)).reshape(6, 6).astype(np.float16)
+    milblob.refit(other, {"add_0_y_0_to_fp16": table})
+    with pytest.raises(ValueError, match="cannot compute from the base: add_0_y_0_to_fp16"):
+        milblob.refit(other, new, base=base)
+    assert milblob.refit(other, new, base=base, leave="add_0*").left == ("add_0_y_0_to_fp16",)

@@ -151,6 +151,13 @@ def norms_alone(mb, x, w):
     return mb.relu(x=x)
 
 
+@network(l__weight=(6, 6))
+def masked(mb, x, w):
+    """With a mask of attention, which is no function of the arrays."""
+    mask = np.where(np.tri(6, dtype=bool), 0, -30000).astype(np.float32)
+    return mb.softmax(x=mb.add(x=mb.linear(x=x, weight=w["l.weight"]), y=mask), axis=-1)
+
+
 def random_arrays(shapes, seed):
     """Return arrays as training leaves them."""
     rng = np.random.default_rng(seed)

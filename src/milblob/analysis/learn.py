@@ -34,6 +34,7 @@ _MIN_WORK, _WORK_PER_ELEMENT = 20_000_000_000, 400
 """About a nanosecond each, reckoned and not measured; what somebody made to take longer stays unknown."""
 
 _SAMPLE_COUNT = 1024
+_MASKED = -1000.0  # masks have this or less where nothing is to be seen
 _MAX_LAYOUTS = 6
 _MAX_CLAIMS = 64  # equal arrays that may be one weight
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
@@ -430,7 +431,7 @@ class _Learner:
                 origins[name] = Origin(name, found, self.sqnr.get(name))
             elif not (_is_weight(weight) or self._is_parameter(name)):
                 continue
-            elif weight.mil_dtype not in _FLOATS or self.is_flat(name):
+            elif weight.mil_dtype not in _FLOATS or self.is_flat(name) or _is_mask(weight):
                 constant.append(name)
             else:
                 unknown[name] = "no array of the base, and nothing that milblob computes from them, has its values"
@@ -442,6 +443,13 @@ class _Learner:
 
 def _is_weight(tensor: Tensor) -> bool:
     return tensor.chain is not None or tensor.is_blob or tensor.size >= 10
+
+
+def _is_mask(weight: Tensor) -> bool:
+    """Whether all elements are 0 or one very negative number, as no array that is trained: an attention mask."""
+    values = np.asarray(weight.read()).reshape(-1)
+    low = values.min(initial=0)
+    return bool(low <= _MASKED and ((values == 0) | (values == low)).all())
 
 
 def _is_candidate(tensor: Tensor) -> bool:

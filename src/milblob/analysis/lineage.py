@@ -50,7 +50,7 @@ class Lineage:
     Attributes:
         origins: by the name of the weight.
         unknown: weight -> why its values could not be reproduced.
-        constant: weights that are no function of the checkpoint: all elements are equal, or they are integers.
+        constant: weights that are no function of the checkpoint: equal elements, masks, integers.
         unused: arrays of the checkpoint that no weight follows from.
     """
 

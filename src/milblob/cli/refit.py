@@ -98,7 +98,7 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
         output.print_json(report.to_dict())
     elif not arguments.quiet:
         output.say(_summary(report))
-        _say_others("follow from no array, for all their elements are equal, or integers", report.constant)
+        _say_others("follow from no array (equal elements, masks or integers)", report.constant)
         _say_others("stay as they are (--leave)", report.left)
     if report.unused and not arguments.json:  # with -q too: nothing that was given is passed over in silence
         output.say(_unused(report, arguments))

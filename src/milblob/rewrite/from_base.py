@@ -33,7 +33,7 @@ class Rebased(NamedTuple):
         arrays: label -> new values, computed when they are read. A label says how they follow from the checkpoint.
         mapping: label -> the weights that get them, or WEIGHT@OPERATION.PARAMETER where only some readers do.
         unused: arrays of the checkpoint that no weight follows from.
-        constant: weights that follow from no array, because all their elements are equal, or integers.
+        constant: weights that follow from no array: all elements are equal, or it is a mask, or they are integers.
         left: weights that stay as they are, as the caller says.
     """
 
@@ -135,7 +135,7 @@ def _unknown(lineage: Lineage, is_selected: Callable[[str], bool], is_left: Call
     names = [name for name in lineage.unknown if is_selected(name) and not is_left(name)]
     if not names:
         return []
-    advice = "--leave NAME leaves one as it is, such as a mask or a table of positions"
+    advice = "--leave NAME leaves one as it is, such as a table of positions"
     return [f"{_weights(len(names))} that milblob cannot compute from the base: {_some(names)} ({advice})"]
 
 

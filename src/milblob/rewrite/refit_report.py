@@ -47,7 +47,7 @@ class RefitReport(NamedTuple):
         changes: one row per weight, in the order of the weights that were given.
         done: False for a dry run.
         unused: names in the weights that were given of which nothing was taken, as the mapping or `select` says.
-        constant: with a base: weights that do not follow from it, because all their elements are equal, or integers.
+        constant: with a base: weights that do not follow from it: equal elements, masks of attention, integers.
         left: with a base: weights that stay as they are, as `leave` says.
     """
 
