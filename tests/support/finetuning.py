@@ -104,6 +104,15 @@ def joined_attention(mb, x, w):
     return mb.relu(x=mb.linear(x=x, weight=weight, bias=bias))
 
 
+@network(w__weight=(24, 6))
+def reordered(mb, x, w):
+    """The rows of one array in two orders, which begin in the same way."""
+    first = [row for pair in zip(range(12), range(12, 24), strict=True) for row in pair]
+    second = [*first[:16], *reversed(first[16:])]
+    a, b = (mb.linear(x=x, weight=w["w.weight"][order]) for order in (first, second))
+    return mb.mul(x=a, y=mb.relu(x=b))
+
+
 @network(emb__weight=(30, 6), head__weight=(30, 6), head__bias=(30,))
 def untied_embedding(mb, x, w):
     return embedding(mb, x, w["emb.weight"], w["head.weight"], w["head.bias"])

@@ -383,6 +383,7 @@ class _Learner:
                 fitting_ones = self._for_parameter(name, free) if self.weights[name].size > 1 else []
                 if count and fitting_ones:
                     self._claim_equal(name, fitting_ones, False)
+                    self.claim(name, None)  # in what order, or whether at all, nothing tells: new values are refused
                 if count > len(fitting_ones) and self.claims.get(name):
                     self.claim(name, None)  # somebody reads it of whom nothing is known
 

@@ -180,6 +180,7 @@ class _Writing:
     def __init__(self, base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor], unshare: bool) -> None:
         self._base, self._new, self._unshare = base, new, unshare
         self.problems: list[str] = []
+        self._labels: dict[tuple[Derivation | str, tuple[int, ...]], str] = {}
         self.arrays: dict[str, StoredArray] = {}
         self.mapping: dict[str, Names] = {}
 
@@ -218,12 +219,10 @@ class _Writing:
 
     def _add(self, claim: Claim, weight: Tensor, target: str) -> None:
         derivation, shape = claim.derivation, weight.shape
-        label = str(derivation) if derivation is not None else f"{weight.name} as it is"
-        known = self.arrays.get(label)
-        if known is not None and known.shape != shape:
-            label = f"{label}: reshape {list(shape)}"
-            known = self.arrays.get(label)
-        if known is None:
+        key = (weight.name if derivation is None else derivation, shape)
+        label = self._labels.get(key)
+        if label is None:
+            label = self._labels[key] = self._new_label(derivation, weight)
             if derivation is None:
                 present = np.array(weight.read())
                 self.arrays[label] = StoredArray(label, weight.mil_dtype, shape, lambda: present, "memory")
@@ -235,3 +234,12 @@ class _Writing:
                 )
             self.mapping[label] = []
         self.mapping[label] = [*names_in(self.mapping[label]), target]
+
+    def _new_label(self, derivation: Derivation | None, weight: Tensor) -> str:
+        """Return words for a derivation, with the name of the weight where others are described by the same words."""
+        label = str(derivation) if derivation is not None else f"{weight.name} as it is"
+        if label in self.arrays:
+            label = f"{label} (of {weight.name})"
+        while label in self.arrays:
+            label += "'"
+        return label
