@@ -106,6 +106,26 @@ def test_shared_records_stay_shared(tmp_path):
     assert milblob.check(tmp_path / "a.mlpackage") == []
 
 
+def test_equal_weights_are_computed_once(tmp_path, monkeypatch):
+    shutil.copytree(DEMO, tmp_path / "a.mlpackage")
+    first, second = "layers_0_attention_key_weight", "layers_1_attention_key_weight"
+    with milblob.open(tmp_path / "a.mlpackage", "r+") as opened:
+        opened[second] = opened[first].read()
+    calls = []
+    real = Linear.apply
+    monkeypatch.setattr(Linear, "apply", lambda self, weight: calls.append(1) or real(self, weight))
+    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Linear())
+    assert (len(report.weights), len(calls)) == (26, 25)
+    with milblob.open(tmp_path / "b.mlpackage") as opened:
+        assert np.array_equal(opened[first].read(), opened[second].read())
+        for key in ("quantized_data", "scale", "zero_point"):
+            one, other = (opened[name].parts[key].constant.blob_offset for name in (first, second))
+            assert one == other
+    calls.clear()  # with another recipe they are not alike
+    milblob.compress(tmp_path / "a.mlpackage", tmp_path / "c.mlpackage", Linear(), per_name={first: Linear("uint8")})
+    assert len(calls) == 26
+
+
 def test_in_place_and_replacing(tmp_path):
     shutil.copytree(DEMO, tmp_path / "a.mlpackage")
     before = tree(tmp_path / "a.mlpackage")
