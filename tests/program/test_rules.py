@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 import milblob
@@ -134,10 +135,23 @@ def test_check_reports_them(cli, tmp_path):
     message.functions["main"].opset = "CoreML7"
     path = tmp_path / "broken.mlmodel"
     path.write_bytes(as_model(message))
-    (finding,) = milblob.check(path)
+    assert milblob.check(path) == []
+    (finding,) = milblob.check(path, rules=True)
     assert (finding.severity, finding.code, finding.where, finding.file) == ("error", "MIL006", "main", str(path))
-    status, out, _ = cli("check", path)
+    status, out, _ = cli("check", path, "--rules")
     assert status == 1 and "error[MIL006] block specialization: expected one for the opset 'CoreML7'" in out
+
+
+def test_a_listing_has_no_program_to_check(tmp_path):
+    milblob.write_weights({"a": np.zeros(4, np.float32)}, tmp_path / "w.bin", listing=tmp_path / "w.json")
+    assert milblob.open(tmp_path / "w.json").kind == "listing"
+    assert milblob.check(tmp_path / "w.json", rules=True) == []
+
+
+def test_files_of_tvm_have_no_program(tmp_path):
+    milblob.tvm.write_params({"a": np.zeros(4, np.float32)}, tmp_path / "w.params")
+    with pytest.raises(ValueError, match="expected a model, whose Program can be checked, got a file of TVM"):
+        milblob.check(tmp_path / "w.params", rules=True)
 
 
 def test_names_of_any_length_and_many_breaches():

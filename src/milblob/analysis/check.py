@@ -15,9 +15,7 @@ from ..model.listing import Stamp
 from ..model.model import Model
 from ..model.package import REFUSALS, Package, Source, read_json, resolve
 from ..model.recovery import open_package
-from ..program.rules import RULES, breaches
 from ..program.scan import Compressed, Program
-from ..program.view import ProgramView
 from ..progress import Progress
 from ..storage import paths, pending
 from ..storage.beneath import Location
@@ -33,7 +31,12 @@ _WEIGHT_SUFFIXES = (".bin", ".blob", ".weights")
 
 
 def check(
-    path: Any, *, values: bool = False, progress: Progress | None = None, max_nbytes: int | None = None
+    path: Any,
+    *,
+    values: bool = False,
+    rules: bool = False,
+    progress: Progress | None = None,
+    max_nbytes: int | None = None,
 ) -> list[Finding]:
     """Check a model, or a bare weight file, and report every problem in one pass.
 
@@ -45,6 +48,7 @@ def check(
             object that holds one of the latter four (references to weight files cannot be followed from there).
         values: check values too, which reads all weights: NaNs, infinities, indices outside their palette, masks whose
             number of ones differs from that of the nonzero values, bits set after the last element.
+        rules: check the rules of the MIL specification too, MIL001 and following: docs/rules.md.
         progress: called as the values of each tensor have been checked (see `Progress`).
         max_nbytes: as for `open`; the check of values reports those beyond it as not examined.
 
@@ -56,16 +60,17 @@ def check(
     Raises:
         OSError: the path itself does not exist or cannot be opened. Problems inside are reported, not raised.
     """
-    require_flags(values=values)
+    require_flags(values=values, rules=rules)
     require_calls(progress=progress)
-    checker = _Checker(values, max_nbytes, progress)
+    checker = _Checker(values, rules, max_nbytes, progress)
     if isinstance(path, str | os.PathLike):
         name = os.fsdecode(os.fspath(path))
         from ..formats.read import array_kind  # readers of models do not wait for the other formats
 
         if array_kind(name) in ("archive", "params"):
-            if values:
-                raise ValueError(f"{name}: expected a model, whose values can be looked at, got a file of TVM")
+            if values or rules:
+                what = "values can be looked at" if values else "Program can be checked"
+                raise ValueError(f"{name}: expected a model, whose {what}, got a file of TVM")
             from ..formats.archive import kind
 
             return kind().check(name, max_nbytes)
@@ -108,9 +113,10 @@ class _Reference:
 
 
 class _Checker:
-    def __init__(self, values: bool, max_nbytes: int | None, progress: Progress | None) -> None:
+    def __init__(self, values: bool, rules: bool, max_nbytes: int | None, progress: Progress | None) -> None:
         self.found = Findings()
         self._values = values
+        self._with_rules = rules
         self._max_nbytes = max_nbytes
         self._progress = progress
         self._pointers: set[str] = set()  # files that are LFS pointers: reported once, not examined again
@@ -162,7 +168,7 @@ class _Checker:
                 words = f"model {prefix.rstrip('/')}: expected an ML Program, got a {kind}, which is not looked into"
                 self.found.add("note", "other-model", words, file=path)
             for part in package.sources:
-                self._check_program(part, package.kind != "listing")
+                self._check_program(part, self._with_rules and package.kind != "listing")
             if package.kind != "blob" and self._is_sound:
                 self._check_metadata(package)
             for path_of_weights in list(self._references):
@@ -279,8 +285,7 @@ class _Checker:
 
     # ----------------------------------------------------------------------------------------------------- the Programs
 
-    def _check_program(self, source: Source, is_written: bool) -> None:
-        """Check a Program; `is_written` unless it is only what a listing of a weight file was made into."""
+    def _check_program(self, source: Source, with_rules: bool) -> None:
         try:
             program = Program(*(source.program[0], source.program[1:]), source.prefix, constants=True)
             program.names()
@@ -300,6 +305,7 @@ class _Checker:
                 self.found.add("error", "program", words, file=file, where=f"{source.prefix}{group.op.name}")
         check_sizes(self.found, source, program, ends)
         if is_written:
+        if with_rules:  # what a listing of a weight file was made into breaks some
             self._check_rules(source, program)
         for constant in program.scan.constants:
             if constant.storage == _codec.BLOB:
@@ -309,6 +315,9 @@ class _Checker:
 
     def _check_rules(self, source: Source, program: Program) -> None:
         """Report where the Program breaks the specification: see program/rules.py."""
+        from ..program.rules import RULES, breaches  # the usual check has no use for the view
+        from ..program.view import ProgramView
+
         try:
             view = ProgramView(program.buffer, program.span, source.prefix, is_plain=program.rewritten)
             for breach in breaches(view):

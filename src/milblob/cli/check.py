@@ -19,6 +19,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     models = f"{options.MODEL}; .params file or archive of TVM"
     parser.add_argument("models", metavar="MODEL", nargs="+", help=models)
     parser.add_argument("--values", action="store_true", help="also check values, which reads all weights")
+    words = "also check the rules of the MIL specification: names, scope, types"
+    parser.add_argument("--rules", action="store_true", help=words)
     options.add_reporting(parser, quiet="no notes, no summaries, no progress", verbose="count the findings by code")
 
 
@@ -30,7 +32,13 @@ def run(arguments: Namespace) -> int:
     for path in arguments.models:
         try:
             with shown(arguments) as progress:
-                findings = check(path, values=arguments.values, progress=progress, max_nbytes=arguments.max_nbytes)
+                findings = check(
+                    path,
+                    values=arguments.values,
+                    rules=arguments.rules,
+                    progress=progress,
+                    max_nbytes=arguments.max_nbytes,
+                )
         except OSError as error:
             output.say(f"{error.strerror or error}: {path}")
             status = _EXIT_ERROR
