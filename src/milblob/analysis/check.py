@@ -304,7 +304,6 @@ class _Checker:
                 words = f"output of {group.op.type}: expected a tensor type, got none"
                 self.found.add("error", "program", words, file=file, where=f"{source.prefix}{group.op.name}")
         check_sizes(self.found, source, program, ends)
-        if is_written:
         if with_rules:  # what a listing of a weight file was made into breaks some
             self._check_rules(source, program)
         for constant in program.scan.constants:
