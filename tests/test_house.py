@@ -27,6 +27,7 @@ FOLDERS = [
     "model",
     "formats",
     "analysis",
+    "matching",
     "rewrite",
     "tvm",
     "compat",
@@ -124,7 +125,19 @@ def test_tests_have_the_folders_of_the_package():
     """A reader finds the tests of a module where the module is."""
     ours = {path.name for path in (ROOT / "tests").iterdir() if any(path.glob("test_*.py"))}
     assert ours <= set(FOLDERS) | {"codec"}
-    assert {"storage", "values", "blobs", "program", "model", "formats", "analysis", "rewrite", "compat", "cli"} <= ours
+    assert {
+        "storage",
+        "values",
+        "blobs",
+        "program",
+        "model",
+        "formats",
+        "analysis",
+        "matching",
+        "rewrite",
+        "compat",
+        "cli",
+    } <= ours
 
 
 def test_no_test_module_imports_another():

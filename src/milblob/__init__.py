@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from .analysis.diff import Diff, Figures, TensorDiff, diff
     from .analysis.hash import ContentHash, content_hash
     from .analysis.limits import Failure
-    from .analysis.match import match
-    from .analysis.matches import Match, Matching, Tie
     from .analysis.statistics import Statistics, statistics
     from .blobs.writer import BlobWriter
     from .formats.weights import write_weights
+    from .matching.match import match
+    from .matching.matches import Match, Matching, Tie
     from .model.editable import EditableModel
     from .model.text import to_text
     from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType
@@ -132,10 +132,10 @@ _LATER = {
     "write_weights": "formats.weights",
     "Statistics": "analysis.statistics",
     "statistics": "analysis.statistics",
-    "Match": "analysis.matches",
-    "Matching": "analysis.matches",
-    "Tie": "analysis.matches",
-    "match": "analysis.match",
+    "Match": "matching.matches",
+    "Matching": "matching.matches",
+    "Tie": "matching.matches",
+    "match": "matching.match",
     "MergeReport": "rewrite.merge_functions",
     "MergedFunction": "rewrite.merge_functions",
     "merge_functions": "rewrite.merge_functions",

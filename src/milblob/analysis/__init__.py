@@ -1,1 +1,1 @@
-"""Reading and judging models: findings, statistics, hashes, differences, matches."""
+"""Reading and judging models: findings, statistics, hashes, differences."""

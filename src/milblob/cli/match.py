@@ -3,8 +3,8 @@
 import json
 from argparse import ArgumentParser, Namespace
 
-from ..analysis.match import match
-from ..analysis.matches import Matching, summary
+from ..matching.match import match
+from ..matching.matches import Matching, summary
 from ..storage.output import NewFile
 from . import options, output, tables
 from .progress import shown

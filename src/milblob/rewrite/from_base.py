@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..analysis.derivation import Derivation
-from ..analysis.learn import learn
-from ..analysis.lineage import Claim, Lineage, Origin
 from ..analysis.sides import Side
 from ..arguments import Names, names_in
 from ..errors import UnsupportedError
 from ..formats.archive import is_archive
+from ..matching.derivation import Derivation
+from ..matching.learn import learn
+from ..matching.lineage import Claim, Lineage, Origin
 from ..model.elements import Elements, have_equal_bits
 from ..model.lazy import LazyTensor
 from ..model.model import Model

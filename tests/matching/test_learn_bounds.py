@@ -6,8 +6,8 @@ import pytest
 import milblob
 from blob_files import blob_file
 from hostile_bytes import blob_value, const, model, program, write_package
-from milblob.analysis import learn as learning
 from milblob.dtypes import DType
+from milblob.matching import learn as learning
 from milblob.model.stored import StoredArray
 
 FILE = "@model_path/weights/weight.bin"

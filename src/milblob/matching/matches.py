@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..analysis.diff import printable
 from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..values.cast import cast_array
-from .diff import printable
 from .layouts import Layout
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import milblob
 from children import run_child
-from milblob.analysis import match as matching
-from milblob.analysis.agreeing import _words, agreeing
+from milblob.matching import match as matching
+from milblob.matching.agreeing import _words, agreeing
 from paths import DATA
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import milblob
 from children import child_environment
 from diffing import listed
-from milblob.analysis.agreeing import agreeing
-from milblob.analysis.layouts import Layout, layouts
+from milblob.matching.agreeing import agreeing
+from milblob.matching.layouts import Layout, layouts
 from paths import DATA
 
 RNG = np.random.default_rng(5)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from finetuning import NETWORKS, converted, random_arrays
-from milblob.analysis.learn import learn
-from milblob.analysis.renderings import sqnr_of
 from milblob.formats.read import open_arrays
+from milblob.matching.learn import learn
+from milblob.matching.renderings import sqnr_of
 
 import milblob  # isort: skip
 

@@ -9,8 +9,8 @@ import pytest
 import milblob
 from blob_files import blob_file
 from hostile_bytes import blob_value, const, model, program, write_package
-from milblob.analysis.agreeing import agreeing
 from milblob.dtypes import DType
+from milblob.matching.agreeing import agreeing
 from paths import DATA
 
 RNG = np.random.default_rng(11)

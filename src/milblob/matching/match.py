@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis.diff import measure
+from ..analysis.operations import WEIGHT_COUNT
+from ..analysis.sides import Side, is_arrays
 from ..arguments import require, require_calls
 from ..dtypes import DType
 from ..model.elements import Elements, have_equal_bits
@@ -20,15 +23,12 @@ from ..progress import Counter, Progress
 from ..selection import Select, selector
 from .agreeing import agreeing
 from .conv_folds import Fold, FoldFinder, likeliest
-from .diff import measure
 from .layouts import Layout
 from .matches import Match, Matching, Tie
-from .operations import WEIGHT_COUNT
 from .readers import Readers
 from .same_elements import Edge, Moved, affordable_layouts, same_elements
 from .sharing import by_blob
 from .siblings import Siblings
-from .sides import Side, is_arrays
 
 MIN_CORRELATION = 0.7
 _MIN_COUNT = 16  # of elements; smaller tensors look alike by accident

@@ -1,0 +1,1 @@
+"""Which array of a checkpoint became which weight of a model, and how."""
