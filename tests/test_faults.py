@@ -96,7 +96,7 @@ def test_every_change_fails_once(faults, tmp_path, name):
     assert exits["error"]
 
 
-@pytest.mark.parametrize("name", ["append", "append behind a tail"])
+@pytest.mark.parametrize("name", ["append", "append after a tail"])
 def test_every_close_of_an_append_fails_once(faults, tmp_path, name):
     """Doing it again after an error must not append twice: no error comes once the records count."""
     case, kinds = Case(name, tmp_path / "run"), ("closes",)

@@ -213,9 +213,9 @@ def test_what_a_mapping_leaves_out_is_counted_where_all_else_is_the_same(tmp_pat
     elif options == ["-q"]:
         assert (out, err) == ("", "milblob: 1 tensor of A left out by the mapping\n")
     else:
-        assert out == "same: 3 tensors: 3 the same; 1 left out by the mapping\n"
+        assert out == "same: 3 tensors: 3 the same; 1 of A left out by the mapping: more\n"
     found = milblob.diff(tmp_path / "a.npz", tmp_path / "b.npz", mapping={"more": None})
-    assert found.same and found.left_out == ("more",) and "1 left out by the mapping" in str(found)
+    assert found.same and found.left_out == ["more"] and "1 of A left out by the mapping: more" in str(found)
 
 
 def test_match_counts_what_has_no_weight(tmp_path, capsys):
@@ -225,7 +225,7 @@ def test_match_counts_what_has_no_weight(tmp_path, capsys):
     np.savez(tmp_path / "a.npz", **arrays)
     argv = ["match", str(tmp_path / "a.npz"), str(DEMO), "-k", "head_*", "-k", "embedding_weight"]
     assert main(argv) == 0
-    assert "given, not matched: extra" in capsys.readouterr().out
+    assert "given, not matched: 1 array" in capsys.readouterr().out
     assert main([*argv, "-q"]) == 0
     assert capsys.readouterr() == ("", "milblob: 1 array not matched\n")
     assert main([*argv, "--json"]) == 0

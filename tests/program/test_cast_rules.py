@@ -223,7 +223,7 @@ def test_docstring_unknown_fields_and_other_attributes_stay(tmp_path):
     rows = milblob.open(path, constants=True)
     tensor = rows["w"]
     half = pack_tensor(np.zeros(10, np.float16))
-    assert not cast_rules._opset(tensor.program, tensor.constant) < 16
+    assert not cast_rules.opset(tensor.program, tensor.constant) < 16
     source = tensor.program.buffer
     data = splice(source, (0, source.nbytes), cast_edits(tensor.program, tensor.constant, "float16", half)).tobytes()
     for piece in (field(1, "why"), field(77, b"later"), field(99, b"unknown"), b"kept"):
@@ -559,4 +559,4 @@ def test_constexpr_cast_to_something_else():
 )
 def test_opset(version, ios):
     p = scanned(const(FLOATS), version=version)
-    assert cast_rules._opset(p, only(p, key="val")) == ios
+    assert cast_rules.opset(p, only(p, key="val")) == ios

@@ -87,7 +87,7 @@ def test_slices(case):
 def filled(monkeypatch):
     """A list to which every computed range is added, as (begin, count)."""
     ranges = []
-    for kind in (dense.Scaled, dense.Palette, dense.Sparse):
+    for kind in (dense.Scaled, dense.LookedUp, dense.Sparse):
 
         def fill(self, out, begin, count, own=kind.fill):
             ranges.append((begin, count))

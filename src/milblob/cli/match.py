@@ -100,9 +100,12 @@ def _print(found: Matching, arguments: Namespace) -> None:
         tables.print_text(f"of the model, not matched: {_some(found.unmatched_names, arguments)}")
     if found.equal_given and asked_for_all:
         tables.print_text(f"given, equal to others that matched: {_some(found.equal_given, arguments)}")
-    if found.unmatched_given and asked_for_all:
-        tables.print_text(f"given, not matched: {_some(found.unmatched_given, arguments)}")
-    if found.ties or found.unmatched_names or (asked_for_all and (found.unmatched_given or found.equal_given)):
+    if found.unmatched_given:  # with -k most of them are of no interest, but none is passed over in silence
+        names = _some(found.unmatched_given, arguments)
+        tables.print_text(
+            f"given, not matched: {names if asked_for_all else output.plural(len(found.unmatched_given), 'array')}"
+        )
+    if found.ties or found.unmatched_names or found.unmatched_given or (asked_for_all and found.equal_given):
         print()
     tables.print_text(summary(found, asked_for_all))
     if arguments.output is not None:
