@@ -35,6 +35,7 @@ WITH_KEEP = {
     "pack": ["{weights}", "-o", "{out}.bin"],
     "refit": ["{model}", "{weights}", "-o", "{out}.mlpackage"],
     "repack": ["{model}", "-o", "{out}.mlpackage", "--cast", "float32=float16"],
+    "compress": ["{model}", "-o", "{out}.mlpackage", "--int8"],
     "tvm params": ["{archive}", "-o", "{out}.npz"],
 }
 

@@ -213,7 +213,7 @@ def test_command(tmp_path, capsys):
     assert "(--unshare) makes a constant of its own for each" in capsys.readouterr().err
     assert main([*argv, "--unshare", "-v"]) == 0
     err = capsys.readouterr().err
-    assert "milblob: beta_2 <- b float32 [24], apart from beta\n" in err
+    assert "milblob: beta_2 float32 [24] <- b, apart from beta\n" in err
     assert "3 weights, 288 B, the model file and its weights anew; 2 weights stored apart\n" in err
     assert err.endswith("milblob: 1 array not used: d\n")
     assert [a.tobytes() for a in read_by(package)] == [a.tobytes() for a in new]
