@@ -19,6 +19,7 @@ COUNT = 24
 def norms(folder, *, nested=False, blob=True):
     """A package of three layer norms: all read one gamma, and one beta; `beta` is a record, or stands in the Program."""
     program, block = new_program()
+    set_type(program.functions["main"].inputs.add(name="x").type, 11, (COUNT,))
     zeros = np.zeros(COUNT, np.float32)
     add_const(block, "gamma", zeros + 1)
     op = add_const(block, "beta", zeros)
@@ -193,7 +194,8 @@ def functions_package(folder):
     data = path.read_bytes()
     path.unlink()
     program, blocks = new_program("first", "second")
-    for block in blocks:
+    for name, block in zip(("first", "second"), blocks, strict=True):
+        set_type(program.functions[name].inputs.add(name="x").type, 10, (30,))
         op = block.operations.add(type="const")
         value = op.attributes["val"]
         set_type(value.type, 10, (4, 30))
