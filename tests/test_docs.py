@@ -1,12 +1,16 @@
-"""What the documents promise: the README's Python runs and prints what it shows, links lead somewhere, cited files exist."""
+"""What the documents promise: the README's Python runs and prints what it shows, links lead somewhere, cited files
+exist, and docs/api.md has every public name with its signature."""
 
 import contextlib
+import inspect
 import io
 import pathlib
 import re
 import shutil
 
 import pytest
+
+import milblob
 
 ROOT = pathlib.Path(__file__).parent.parent
 FOLDERS = ("src", "include", "tests", "docs", "bench", "examples")
@@ -77,3 +81,28 @@ def test_the_tree_names_every_folder_and_only_modules_that_exist():
     for folder, modules in re.findall(r"^  (\w+)/ .*\n    (.+)$", tree, re.M):
         for module in modules.split():
             assert (package / folder / f"{module}.py").exists(), f"{folder}/{module}"
+
+
+API = (ROOT / "docs" / "api.md").read_text("utf-8")
+
+
+def arguments_of(function):
+    """The arguments of a function as docs/api.md writes them: no types, texts in double quotes."""
+    words = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in words:
+            words.append("*")
+        text = f'"{parameter.default}"' if isinstance(parameter.default, str) else repr(parameter.default)
+        words.append(parameter.name if parameter.default is parameter.empty else f"{parameter.name}={text}")
+    return ", ".join(words)
+
+
+@pytest.mark.parametrize("name", milblob.__all__)
+def test_the_page_about_the_api_has_every_name_and_every_signature(name):
+    """A section of its own; for a function, and a class whose section has a call of it, the real arguments."""
+    section = re.search(rf"^## {name}\n(.*?)(?=^##? |\Z)", API, re.M | re.S)
+    assert section, "docs/api.md has no section about it"
+    call = re.search(rf"`{name}\(([^`]*)\)(?: -> [^`]+)?`", section[1])
+    if inspect.isfunction(getattr(milblob, name)) or call:
+        assert call, "its section has no line with its signature"
+        assert call[1] == arguments_of(getattr(milblob, name))

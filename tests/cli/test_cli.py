@@ -553,7 +553,20 @@ def test_examples_of_the_pages(example, tmp_path, monkeypatch):
 
 def test_the_pages_show_every_table():
     shown = {command.split()[0] for example in EXAMPLES for command, _ in screens.steps_of(example)}
-    assert {"ls", "show", "stats", "hash", "diff", "match", "check", "repack", "tvm"} <= shown
+    assert {
+        "ls",
+        "show",
+        "stats",
+        "hash",
+        "diff",
+        "match",
+        "check",
+        "repack",
+        "compress",
+        "text",
+        "refit",
+        "tvm",
+    } <= shown
 
 
 def test_the_page_has_every_code():

@@ -34,7 +34,9 @@ WITH_KEEP = {
     "convert": ["{model}", "{out}.npz"],
     "pack": ["{weights}", "-o", "{out}.bin"],
     "refit": ["{model}", "{weights}", "-o", "{out}.mlpackage"],
+    "compress": ["{model}", "-o", "{out}.mlpackage", "--int8"],
     "repack": ["{model}", "-o", "{out}.mlpackage", "--cast", "float32=float16"],
+    "compress": ["{model}", "-o", "{out}.mlpackage", "--int8"],
     "tvm params": ["{archive}", "-o", "{out}.npz"],
 }
 

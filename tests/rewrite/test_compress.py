@@ -190,6 +190,8 @@ def test_what_cannot_be_held_is_refused(tmp_path):
             milblob.compress(DEMO, tmp_path / "a.mlpackage", recipe)
     with pytest.raises(UnsupportedError, match="expected a model for iOS 16 or later, got one for iOS 15"):
         milblob.compress(DATA / "opset_ios15_fp16" / "model.mlpackage", tmp_path / "a.mlpackage", Linear(), least=0)
+    with pytest.raises(UnsupportedError, match=r"compress: expected a \.mlpackage, got a compiled model"):
+        milblob.compress(DATA / "opset_ios17_fp16" / "model.mlmodelc", tmp_path / "b.mlpackage", Linear())
     with pytest.raises(UnsupportedError, match=r"compress: expected a \.mlpackage, got a file"):
         milblob.compress(DATA / "blob_all_dtypes" / "weight.bin", tmp_path / "a.bin", Linear())
     with pytest.raises(ValueError, match="recipe: expected one"):
@@ -225,7 +227,7 @@ def test_recipes_go_to_json_and_back(recipe):
         (lambda: Prune(0.5, dim=1), "dim: expected 0 or 1, with block or n_m, got 1"),
         (lambda: as_recipe({"recipe": "Round"}), "recipe: expected one of Linear, Palette, Prune, got 'Round'"),
         (lambda: as_recipe({"recipe": "Linear", "nbits": 4}), "Linear: expected its options, got 'nbits'"),
-        (lambda: as_recipe("int8"), "recipe: expected JSON of one, got 'int8'"),
+        (lambda: as_recipe("int8"), "recipe: expected a Linear, Palette or Prune, or one as JSON, got 'int8'"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(make, words):
@@ -265,7 +267,7 @@ def test_command_prints_a_table_and_a_summary(tmp_path, capsys):
     assert "would go to" in printed.err
     assert not (tmp_path / "a.mlpackage").exists()
     assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), "--int8", "--group", "4"]) == 2
-    assert "--group: expected no such option with --int8" in capsys.readouterr().err
+    assert "--group: expected it only with --palette or --unique, got it with --int8" in capsys.readouterr().err
     for wrong in ([], ["--int8", "--palette", "4"]):
         assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *wrong]) == 2
-        assert "how: expected exactly one of --int8" in capsys.readouterr().err
+        assert "compress: expected exactly one of --int8" in capsys.readouterr().err

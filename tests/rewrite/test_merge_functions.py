@@ -13,7 +13,7 @@ import pytest
 
 import milblob
 import reference
-from hostile_bytes import FLOATS, blob_value, const, field, immediate, write_package
+from hostile_bytes import FLOATS, blob_value, const, field, immediate, tensor_type, write_package
 from merging import FILE, UNKNOWN, function, package_of, weights_of
 from milblob.cli import main
 from milblob.program import schema
@@ -186,7 +186,7 @@ def test_blobs_that_nothing_refers_to_are_left_behind(tmp_path):
 
 
 def test_without_blobs(tmp_path):
-    first = package_of(tmp_path / "first", [], const(immediate(11, [10], FLOATS), "inline"))
+    first = package_of(tmp_path / "first", [], const(immediate(11, [10], FLOATS), "inline", tensor_type(11, [10])))
     merged = milblob.merge_functions([(first, "one"), (first, "two")], tmp_path / "m.mlpackage")
     assert (merged.blob_count, merged.nbytes) == (0, 0)
     assert list(milblob.load(tmp_path / "m.mlpackage")) == ["one/inline", "two/inline"]

@@ -370,7 +370,7 @@ def test_command_maps_names(cli, tmp_path, package):
             "refit", package, tmp_path / "w.npz", "--mapping", tmp_path / mapping, "--map", "b=bytes", "--map", "c=ints", "--cast", "-v",
         )  # fmt: skip
         assert status == 0 and number_of(package) == 4
-        assert "milblob: ints <- c int32 [40] from int64" in err
+        assert "milblob: ints int32 [40] <- c, cast from int64" in err
         milblob.refit(package, arrays(number))
     target = tmp_path / "new.mlpackage"
     argv = ["refit", package, tmp_path / "w.npz", "--map", "a=floats", "-k", "floats", "-o", target]

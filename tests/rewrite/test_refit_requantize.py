@@ -237,6 +237,14 @@ def test_memory_is_that_of_one_weight(tmp_path):
     assert all(noise_of(values, given[name]) > 30 for name, values in milblob.load(path).items())
 
 
+def test_a_limit_without_requantize_is_refused(tmp_path):
+    """It would limit nothing."""
+    source = shutil.copytree(DATA / "quant_int8" / "model.mlpackage", tmp_path / "m.mlpackage")
+    for base in (None, {}):
+        with pytest.raises(ValueError, match="^min_sqnr: expected requantize too, keep or fit, got none$"):
+            milblob.refit(source, {}, base=base, min_sqnr=30)
+
+
 def test_immediates(tmp_path):
     """Parts that stand in the Program."""
     parts = {"data": ("INT8", np.zeros((3, 4), np.int8)), "scale": ("FLOAT32", np.ones((3, 1), np.float32))}

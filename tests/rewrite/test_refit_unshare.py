@@ -19,6 +19,7 @@ COUNT = 24
 def norms(folder, *, nested=False, blob=True):
     """A package of three layer norms: all read one gamma, and one beta; `beta` is a record, or stands in the Program."""
     program, block = new_program()
+    set_type(program.functions["main"].inputs.add(name="x").type, 11, (COUNT,))
     zeros = np.zeros(COUNT, np.float32)
     add_const(block, "gamma", zeros + 1)
     op = add_const(block, "beta", zeros)
@@ -193,7 +194,8 @@ def functions_package(folder):
     data = path.read_bytes()
     path.unlink()
     program, blocks = new_program("first", "second")
-    for block in blocks:
+    for name, block in zip(("first", "second"), blocks, strict=True):
+        set_type(program.functions[name].inputs.add(name="x").type, 10, (30,))
         op = block.operations.add(type="const")
         value = op.attributes["val"]
         set_type(value.type, 10, (4, 30))
@@ -213,7 +215,7 @@ def test_command(tmp_path, capsys):
     assert "(--unshare) makes a constant of its own for each" in capsys.readouterr().err
     assert main([*argv, "--unshare", "-v"]) == 0
     err = capsys.readouterr().err
-    assert "milblob: beta_2 <- b float32 [24], apart from beta\n" in err
+    assert "milblob: beta_2 float32 [24] <- b, apart from beta\n" in err
     assert "3 weights, 288 B, the model file and its weights anew; 2 weights stored apart\n" in err
     assert err.endswith("milblob: 1 array not used: d\n")
     assert [a.tobytes() for a in read_by(package)] == [a.tobytes() for a in new]

@@ -42,8 +42,8 @@ def operation(kind="const", name="w", attributes=(), inputs=b"", blocks=b"", out
     )
 
 
-def const(value, name="w"):
-    return operation("const", name, [("val", value)])
+def const(value, name="w", output_type=b""):
+    return operation("const", name, [("val", value)], output_type=output_type)
 
 
 def function(operations, name="main"):

@@ -1,7 +1,7 @@
 """Packages whose functions can be merged."""
 
 import reference
-from hostile_bytes import blob_value, const, field, write_package
+from hostile_bytes import blob_value, const, field, tensor_type, write_package
 
 FILE = "@model_path/weights/weight.bin"
 UNKNOWN = field(900, b"kept")
@@ -18,8 +18,9 @@ def weights_of(records, name=FILE):
     """(weight file, const operations w0, w1, ... that refer to its records)."""
     data, offsets = reference.write_blobs(records)
     ops = [
-        const(blob_value(reference.DTYPES[dtype][1], [len(values)], name, offset) + UNKNOWN, f"w{i}")
+        const(blob_value(code, [len(values)], name, offset) + UNKNOWN, f"w{i}", tensor_type(code, [len(values)]))
         for i, ((dtype, values), offset) in enumerate(zip(records, offsets, strict=True))
+        for code in (reference.DTYPES[dtype][1],)
     ]
     return data, ops
 

@@ -8,10 +8,11 @@ from ..rewrite.compress import LEAST, CompressReport, compress
 from ..rewrite.recipes import Linear, Palette, Prune, Recipe, as_recipe
 from . import options, output, tables
 from .progress import shown
+from .selection import check_keep
 
 _COLUMNS = (
     tables.Column("name", is_name=True),
-    tables.Column("becomes"),
+    tables.Column("operation"),
     tables.Column("size", is_right=True, drop=2),
     tables.Column("becomes", is_right=True),
     tables.Column("SQNR", is_right=True),
@@ -23,6 +24,11 @@ EXAMPLES = (
     "compress Model.mlpackage -o Small.mlpackage --palette 4 --dry-run",
 )
 _DTYPES = ("int8", "uint8", "int4", "uint4")
+_LINEAR = "--int8, --uint8, --int4 or --uint4"
+_BELONGS_TO = {
+    "block": f"{_LINEAR} or --sparsity", "per_tensor": _LINEAR, "zero_point": _LINEAR, "search": _LINEAR,
+    "group": "--palette or --unique", "uniform": "--palette",
+}  # fmt: skip
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -61,6 +67,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command."""
     recipe = _recipe(arguments)
+    check_keep(arguments, arguments.model)
     with shown(arguments) as progress:
         report = compress(
             arguments.model, arguments.output, recipe, select=arguments.keep or None, least=arguments.least,
@@ -80,19 +87,23 @@ def run(arguments: Namespace) -> int:
 
 
 def _recipe(arguments: Namespace) -> Recipe:
-    """The recipe that the options describe; options that do not belong to it are refused."""
+    """The recipe that the options describe.
+
+    Raises:
+        ValueError: not exactly one kind of recipe; an option that does not belong to it.
+    """
     kinds = (*_DTYPES, "palette", "unique", "sparsity", "threshold", "n_m", "recipe")
     chosen = [f"--{name.replace('_', '-')}" for name in kinds if getattr(arguments, name) not in (None, False)]
     if len(chosen) != 1:
-        words = "expected exactly one of --int8, --int4, --palette, --sparsity and the like"
-        raise ValueError(f"how: {words}, got {' and '.join(chosen) or 'none'}; see milblob compress --help")
+        kinds_text = ", ".join(f"--{name.replace('_', '-')}" for name in kinds)
+        raise ValueError(f"compress: expected exactly one of {kinds_text}, got {' and '.join(chosen) or 'none'}")
     dtype = next((name for name in _DTYPES if getattr(arguments, name)), None)
     given = {
         name for name in ("block", "per_tensor", "zero_point", "search", "group", "uniform")
         if getattr(arguments, name) not in (None, False)
     }  # fmt: skip
     if dtype is not None:
-        _allow(given, {"block", "per_tensor", "zero_point", "search"}, f"--{dtype}")
+        _allow(given, {"block", "per_tensor", "zero_point", "search"}, chosen[0])
         if {"block", "per_tensor"} <= given:
             raise ValueError("--block: expected it without --per-tensor, got both")
         granularity = "per_block" if "block" in given else "per_tensor" if arguments.per_tensor else "per_channel"
@@ -100,24 +111,23 @@ def _recipe(arguments: Namespace) -> Recipe:
         mode = "linear" if arguments.zero_point else "linear_symmetric"
         return Linear(dtype, mode, granularity, search=arguments.search, **sizes)
     if arguments.palette is not None or arguments.unique:
-        _allow(given, {"group", "uniform"} - ({"uniform"} if arguments.unique else set()), "palettes")
+        _allow(given, {"group", "uniform"} - ({"uniform"} if arguments.unique else set()), chosen[0])
         mode = "unique" if arguments.unique else "uniform" if arguments.uniform else "kmeans"
         grouped: dict[str, Any] = {}
         if "group" in given:
             grouped = {"granularity": "per_grouped_channel", "group_size": arguments.group}
         return Palette(arguments.palette, mode, **grouped)
     if arguments.recipe is not None:
-        _allow(given, set(), "--recipe")
+        _allow(given, set(), chosen[0])
         found: Recipe = arguments.recipe
         return found
-    _allow(given, {"block"} if arguments.sparsity is not None else set(), "pruning")
+    _allow(given, {"block"} if arguments.sparsity is not None else set(), chosen[0])
     return Prune(arguments.sparsity, arguments.threshold, arguments.n_m, arguments.block)
 
 
-def _allow(given: set[str], allowed: set[str], what: str) -> None:
-    wrong = sorted(given - allowed)
-    if wrong:
-        raise ValueError(f"--{wrong[0].replace('_', '-')}: expected no such option with {what}, got it")
+def _allow(given: set[str], allowed: set[str], kind: str) -> None:
+    for name in sorted(given - allowed):
+        raise ValueError(f"--{name.replace('_', '-')}: expected it only with {_BELONGS_TO[name]}, got it with {kind}")
 
 
 def _pair(text: str) -> tuple[int, int]:

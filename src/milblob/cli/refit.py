@@ -88,12 +88,12 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
     """Say what was changed, as -v, -q and --json ask; what is not used of the input too."""
     if arguments.verbose:
         for change in report.changes:
-            cast = "" if change.given_dtype is change.dtype else f" from {change.given_dtype}"
+            cast = "" if change.given_dtype is change.dtype else f", cast from {change.given_dtype}"
             if change.requantized:
                 cast += f", requantized ({change.requantized}), SQNR {_decibels(change.sqnr)}"
             given = "" if change.given == change.name else f" <- {change.given}"
             apart = f", apart from {change.unshared}" if change.unshared else ""
-            output.say(f"{change.name}{given} {change.dtype} {output.shape_text(change.shape)}{cast}{apart}")
+            output.say(f"{change.name} {change.dtype} {output.shape_text(change.shape)}{given}{cast}{apart}")
     if arguments.json:
         output.print_json(report.to_dict())
     elif not arguments.quiet:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arguments import as_integer, require, require_calls, require_flags
 from ..errors import UnsupportedError
+from ..model.identify import identify_directory
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..storage import paths
@@ -62,7 +63,8 @@ class CompressReport(NamedTuple):
     Attributes:
         source, output: paths.
         weights: what is compressed, in Program order.
-        skipped: (name, reason) of each weight that stays although it was asked for.
+        skipped: (name, reason) of each weight, and each part of one that is compressed already, that stays although it
+            was asked for.
         nbytes, nbytes_after: of all weights as stored, compressed or not.
         done: False for a dry run.
     """
@@ -153,6 +155,9 @@ def compress(
     source, output = os.fsdecode(os.fspath(src)).rstrip("/") or "/", os.fsdecode(os.fspath(dst))
     if not paths.is_directory(source) and paths.is_there(source):
         raise UnsupportedError("compress: expected a .mlpackage, got a file", file=source)
+    if paths.is_directory(source) and identify_directory(source) == "mlmodelc":
+        words = "compress: expected a .mlpackage, got a compiled model (compress the package, then compile it)"
+        raise UnsupportedError(words, file=source)
     work = Compressing(
         chosen, selector(select), by_type, by_name, least, None if dry_run else spool_directory(output),
         Counter(progress),

@@ -166,7 +166,10 @@ class Compressing:
                 continue
             opset = cast_rules.opset(program, constant)
             if opset < recipe.opset:
-                words = f"{recipe}: expected a model for iOS {recipe.opset} or later, got one for iOS {opset}"
+                remedy = f"convert with minimum_deployment_target=ct.target.iOS{recipe.opset}"
+                words = (
+                    f"{recipe}: expected a model for iOS {recipe.opset} or later, got one for iOS {opset} ({remedy})"
+                )
                 raise UnsupportedError(words, file=model.path, where=tensor.where)
             require_plain(program, cast(Source, tensor.source).mapping.live())
             axes = compress_rules.channel_axes(program, constant, partial(flags.of, program))

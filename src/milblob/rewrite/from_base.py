@@ -85,7 +85,7 @@ def rebase(
                 result.add(origin, weights[origin.name])
         problems += result.problems
         if problems:
-            raise ValueError(f"weights: expected what the base tells about all of them, got {'; '.join(problems)}")
+            raise ValueError(f"weights: expected all to follow from the base, got {'; '.join(problems)}")
     unused = tuple(name for name in new if name in out or name in lineage.unused)
     left = tuple(name for name in [*lineage.origins, *lineage.unknown] if is_left(name))
     return Rebased(result.arrays, result.mapping, unused, lineage.constant, left)
@@ -136,6 +136,8 @@ def _unknown(lineage: Lineage, is_selected: Callable[[str], bool], is_left: Call
     if not names:
         return []
     advice = "--leave NAME leaves one as it is, such as a table of positions"
+    if not lineage.origins:
+        advice = "none follows from it: is it the checkpoint that this model was converted from?"
     return [f"{_weights(len(names))} that milblob cannot compute from the base: {_some(names)} ({advice})"]
 
 

@@ -330,7 +330,9 @@ def as_recipe(value: Any) -> Recipe:
         try:
             value = json.loads(value)
         except ValueError:
-            raise ValueError(f"recipe: expected JSON of one, got {value!r:.60}") from None
+            raise ValueError(
+                f"recipe: expected a Linear, Palette or Prune, or one as JSON, got {value!r:.60}"
+            ) from None
     require("recipe", value, Mapping, "a Linear, Palette or Prune, or one as JSON")
     kind = RECIPES.get(value.get("recipe"))
     if kind is None:

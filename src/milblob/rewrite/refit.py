@@ -96,6 +96,8 @@ def refit(
     if requantize is not None and requantize not in REQUANTIZE:
         raise ValueError(f"requantize: expected one of {', '.join(REQUANTIZE)}, got {requantize!r}")
     how = How(mapping or {}, cast, overflow, selector(select), progress, unshare, requantize or "", min_sqnr)
+    if min_sqnr is not None and requantize is None and not is_archive(source):
+        raise ValueError("min_sqnr: expected requantize too, keep or fit, got none")
     target = source if output is None else os.fsdecode(os.fspath(output))
     with contextlib.ExitStack() as stack:
         given = _arrays(weights, stack, max_nbytes)
