@@ -36,7 +36,6 @@ WITH_KEEP = {
     "refit": ["{model}", "{weights}", "-o", "{out}.mlpackage"],
     "compress": ["{model}", "-o", "{out}.mlpackage", "--int8"],
     "repack": ["{model}", "-o", "{out}.mlpackage", "--cast", "float32=float16"],
-    "compress": ["{model}", "-o", "{out}.mlpackage", "--int8"],
     "tvm params": ["{archive}", "-o", "{out}.npz"],
 }
 
