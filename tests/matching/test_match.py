@@ -295,7 +295,11 @@ def test_match_command(files, cli, tmp_path):
     document = json.loads(cli("match", *files, "--json")[1])
     assert [(row["given"], row["name"], row["refit"]) for row in document["matches"]] == [("fc.weight", "w", "with a base"), ("fc.bias", "b", "with a cast")]  # fmt: skip
     lines = cli("match", *files, "-k", "b")[1].splitlines()
-    assert len(lines) == 6 and "not matched: 2 arrays" in lines[3] and lines[-1] == "1 matched: 1 can be refit with --cast; 0 cannot"
+    assert (
+        len(lines) == 6
+        and "not matched: 2 arrays" in lines[3]
+        and lines[-1] == "1 matched: 1 can be refit with --cast; 0 cannot"
+    )
     # refit takes it as it is written.
     weights = milblob.load(files[1])["b"].copy()
     np.savez(
