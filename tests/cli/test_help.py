@@ -1,6 +1,7 @@
-"""What --help prints: it imports no command, ends with examples that run, and fits 80 columns."""
+"""What --help prints: it imports no command, ends with examples that run, fits 80 columns, and docs/cli.md has its options."""
 
 import pathlib
+import re
 import shlex
 import shutil
 
@@ -11,7 +12,7 @@ import milblob
 import tvm_archives
 from children import run_child
 from milblob.cli import commands, main, tvm
-from paths import DATA, DEMO
+from paths import DATA, DEMO, ROOT
 
 NAMES = [*(name for name in commands.COMMANDS if name != "tvm"), *(f"tvm {name}" for name in tvm.COMMANDS)]
 
@@ -111,3 +112,17 @@ def test_wrong_usage_says_where_help_is(cli, argv, words):
     assert (status, out) == (2, "")
     assert words in err
     assert "--help" in err
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_has_every_option(cli, name):
+    """In the section of the command or in what is said of all, by its long name or its short one."""
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    general, *sections = re.split(r"^## milblob ", page, flags=re.M)
+    (section,) = (text for text in sections if text.partition("\n")[0] == name.partition(" ")[0])
+    missing = []
+    for short, long in re.findall(r"^  (?:(-\w)(?: \w+)?, )?(--[\w-]+)", cli(*name.split(), "--help")[1], re.M):
+        forms = rf"(?<![\w-])(?:{long}|{short or long})(?![\w-])"
+        if long != "--help" and not re.search(forms, general + section):
+            missing.append(long)
+    assert missing == []
