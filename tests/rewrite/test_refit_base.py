@@ -8,12 +8,22 @@ import numpy as np
 import pytest
 
 import milblob
-from finetuning import NETWORKS, constants, converted, initial_arrays, random_arrays, symmetric_arrays, twin_arrays
+from finetuning import (
+    NETWORKS,
+    constants,
+    converted,
+    initial_arrays,
+    random_arrays,
+    symmetric_arrays,
+    transposed_arrays,
+    twin_arrays,
+)  # fmt: skip
 from thorough import sized
 
 pytest.importorskip("coremltools")
 
 KINDS = {"random": random_arrays, "initial": initial_arrays, "twins": twin_arrays, "symmetric": symmetric_arrays}
+KINDS["transposed"] = transposed_arrays
 
 
 @pytest.mark.parametrize("precision", ["FLOAT16", "FLOAT32"])
@@ -42,7 +52,7 @@ def test_checkpoints_of_other_dtypes(name, dtype, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["initial", "twins", "symmetric"])
+@pytest.mark.parametrize("kind", ["initial", "twins", "symmetric", "transposed"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_never_wrong_without_a_word(name, kind, tmp_path):
     """Values that say little: whatever changes, the result is what coremltools writes, or it is refused."""
@@ -67,6 +77,28 @@ def test_never_wrong_without_a_word(name, kind, tmp_path):
         if (name, kind) == ("tied_embedding", "symmetric"):  # coremltools left out adding zeros, and no value tells
             wanted = {key: value for key, value in wanted.items() if key in got}
         assert {key: got.get(key) for key in wanted} == wanted, changed
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "changed"),
+    [
+        ("product_and_dropped_bias", symmetric_arrays, "p"),
+        ("product_and_dropped_bias", transposed_arrays, "bias"),
+        ("products_of_each_other", transposed_arrays, "p"),
+        ("products_of_each_other", transposed_arrays, "q"),
+        ("products_of_each_other", symmetric_arrays, "p"),
+        ("dropped_shift", transposed_arrays, "shift"),
+    ],
+)
+def test_names_that_constants_have_by_accident(name, make, changed, tmp_path):
+    """A transposed constant may have the name of its equal; made-up names may contain that of an array."""
+    shapes, _ = NETWORKS[name]
+    base = make(shapes, 1)
+    model = converted(name, base, tmp_path / "m.mlpackage")
+    before = constants(model)
+    with pytest.raises(ValueError, match=rf"\b{changed}\b"):
+        milblob.refit(model, {**base, changed: random_arrays(shapes, 2)[changed]}, base=base)
+    assert constants(model) == before
 
 
 # ------------------------------------------------------------------------------------------------------------- refused

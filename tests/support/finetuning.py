@@ -88,6 +88,34 @@ def linears(mb, x, w):
     return mb.relu(x=mb.add(x=mb.matmul(x=x, y=w["p"]), y=w["q"]))
 
 
+def named(mb, w, name):
+    """A constant with the name of its array, as those of torch's parameters have."""
+    return mb.const(val=w[name], name=name)
+
+
+@network(l__weight=(12, 12), p=(12, 12), bias=(12,))
+def product_and_dropped_bias(mb, x, w):
+    """A product that becomes a linear, square; and a vector, called after what coremltools calls its own constants."""
+    x = mb.matmul(x=mb.reshape(x=mb.relu(x=x), shape=(24, 12)), y=named(mb, w, "p"))
+    x = mb.linear(x=mb.relu(x=x), weight=w["l.weight"], name="linear")
+    return mb.relu(x=mb.add(x=mb.relu(x=x), y=named(mb, w, "bias")))
+
+
+@network(p=(12, 12), q=(12, 12))
+def products_of_each_other(mb, x, w):
+    """Two products; `transposed_arrays` makes one array the transposed other one."""
+    x = mb.matmul(x=mb.reshape(x=mb.relu(x=x), shape=(24, 12)), y=named(mb, w, "p"))
+    return mb.matmul(x=mb.relu(x=x), y=named(mb, w, "q"))
+
+
+@network(m__weight=(128, 6), shift=(128,))
+def dropped_shift(mb, x, w):
+    """A vector whose zeros are left out, and then share a constant with a layer that has no bias."""
+    shift = named(mb, w, "shift")
+    x = mb.relu(x=mb.linear(x=x, weight=named(mb, w, "m.weight")))
+    return mb.relu(x=mb.add(x=x, y=shift))
+
+
 @network(a__in_proj_weight=(18, 6), a__in_proj_bias=(18,), a__out_proj__weight=(6, 6), a__out_proj__bias=(6,))
 def split_attention(mb, x, w):
     q, k, v = (
@@ -196,6 +224,18 @@ def symmetric_arrays(shapes, seed):
     for name, shape in shapes.items():
         if len(shape) == 2:
             found[name] = np.eye(*shape, dtype=np.float32) * (shape[0] == shape[1])
+    return found
+
+
+def transposed_arrays(shapes, seed):
+    """Return arrays of which square ones are each other's transposed, and vectors are zeros."""
+    found, first = random_arrays(shapes, seed), {}
+    for number, (name, array) in enumerate(found.items()):
+        if array.ndim == 1:
+            found[name] = np.zeros_like(array)
+        elif array.shape[0] == array.shape[-1]:
+            array = first.setdefault(array.shape, array)
+            found[name] = np.ascontiguousarray(array.T if number % 2 else array)
     return found
 
 

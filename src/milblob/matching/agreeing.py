@@ -35,6 +35,15 @@ def agreeing(
     return pairs
 
 
+def is_name_of(new: str, old: str) -> bool:
+    """Whether the name of a weight is that of an array, with other words only before it and a dtype behind it.
+
+    coremltools makes up names such as "linear_0_bias_0", in which the name of an array may occur by accident.
+    """
+    ours, theirs = _words(old), re.sub(r"_to_(fp16|fp32|bf16)_$", "_", _words(new))
+    return any(letter.isalpha() for letter in ours) and (ours.endswith(theirs) or theirs.endswith(ours))
+
+
 class _Alike:
     """Finds names that contain all words of another name, or whose words it contains.
 

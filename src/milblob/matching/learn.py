@@ -16,7 +16,7 @@ from ..dtypes import DType
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..values.cast import cast_array
-from .agreeing import agreeing
+from .agreeing import agreeing, is_name_of
 from .conv_folds import Fold, FoldFinder, have_equal_bits, likeliest
 from .derivation import Derivation, Moved, Rows, Source, Stacked, Summed
 from .layouts import Layout, layouts
@@ -37,6 +37,7 @@ _SAMPLE_COUNT = 1024
 _MASKED = -1000.0  # masks have this or less where nothing is to be seen
 _MAX_LAYOUTS = 6
 _MAX_CLAIMS = 64  # equal arrays that may be one weight
+_AS_TRAINED = ("conv", "conv_transpose", "gather")  # operations before which no pass transposes weights
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 
 
@@ -134,7 +135,9 @@ class _Learner:
             left = [name for name in given if name not in owner.values()]
             for name in names:
                 mine = [owner[name]] if name in owner else []
-                if mine and not left:
+                if mine and (turned := self._otherwise(name, owner[name])):
+                    chosen = mine + turned
+                elif mine and not left:
                     chosen = mine
                 elif mine and len(blobs) == 1:
                     chosen = mine + left
@@ -144,7 +147,7 @@ class _Learner:
 
     def _owners(self, given: Iterable[str], names: Iterable[str]) -> dict[str, str]:
         """Return the array that the name of a weight says: weight -> array."""
-        return {new: old for old, new in agreeing(given, names, self.first_of)}
+        return {new: old for old, new in agreeing(given, names, self.first_of) if is_name_of(new, old)}
 
     def _claim_equal(self, name: str, given: Iterable[str], is_named: bool) -> None:
         """Claim arrays with a weight's elements; several layouts too, unless the name says whose weight it is."""
@@ -152,7 +155,7 @@ class _Learner:
         for one in islice(dict.fromkeys(given), _MAX_CLAIMS):  # the rest counts as not used, so no change is lost
             layout = layout_of[one]
             found = [layout]
-            if not (is_named and layout.is_identity):
+            if not (is_named and layout.is_identity and self._is_never_turned(name)):
                 others = [other for other in self._layouts(one, name) if other != layout]
                 if len(others) > _MAX_LAYOUTS and self.is_flat(name):
                     self.claim(name, None)  # any order gives these values: new ones are refused
@@ -160,6 +163,20 @@ class _Learner:
                     found += [other for other in others if self._is_laid(one, name, other)]
             for other in found:
                 self.claim(name, _moved(Source(one), other))
+
+    def _otherwise(self, name: str, owner: str) -> list[str]:
+        """Return the arrays that give a weight in another layout than the array which has its name."""
+        layout_of = dict(reversed(self.equal[name]))
+        return [] if self._is_never_turned(name) else [g for g, lay in layout_of.items() if lay != layout_of[owner]]
+
+    def _is_never_turned(self, name: str) -> bool:
+        """Whether all readers take a weight as the checkpoint has it.
+
+        A product `x @ w` becomes a `linear`, which reads w transposed. Where both are equal, as in symmetric matrices
+        and zeros, const_deduplication gives the transposed constant the name of w.
+        """
+        readers = self.readers.of[name]
+        return self.weights[name].ndim < 2 or (bool(readers) and all(reader.op in _AS_TRAINED for reader in readers))
 
     def _layouts(self, given: str, name: str) -> list[Layout]:
         old, new = self.given[given].shape, self.weights[name].shape
@@ -384,7 +401,7 @@ class _Learner:
                 if count and fitting_ones:
                     self._claim_equal(name, fitting_ones, False)
                     self.claim(name, None)  # in what order, or whether at all, nothing tells: new values are refused
-                if count > len(fitting_ones) and self.claims.get(name):
+                if (count > len(fitting_ones) or (count and self._is_neutral(name))) and self.claims.get(name):
                     self.claim(name, None)  # somebody reads it of whom nothing is known
 
     def _claim_flat(self, name: str, named: str | None) -> int:
@@ -399,15 +416,20 @@ class _Learner:
                 without.append(reader)
             else:
                 waiting += not found
-        if named is not None and not any(named in d.sources() for d in self.claims.get(name, ()) if d is not None):
+        # A name alone is no reason to be a bias of a layer without one: const_deduplication gives its zeros the name of
+        # a vector whose addition noop_elimination left out.
+        is_open = waiting or not self.readers.of[name]
+        known = {source for d in self.claims.get(name, ()) if d is not None for source in d.sources()}
+        if named is not None and named not in known and is_open:
             self._claim_equal(name, [named], True)
-            if waiting:
-                waiting -= 1
-            else:  # it has a name that only its operation explains
-                without = without[1:]
+            waiting -= bool(waiting)
         for reader in without:
             self.claim(name, None, reader.words)
         return waiting if self.readers.of[name] else int(named is None)
+
+    def _is_neutral(self, name: str) -> bool:
+        """Whether a flat weight is of zeros or ones: an array of such may be one that noop_elimination left out."""
+        return bool(np.asarray(self.weights[name].read()).reshape(-1)[0] in (0, 1))
 
     def _for_parameter(self, name: str, given: list[str]) -> list[str]:
         """Keep the arrays whose names fit the parameter that a weight is, where some do."""
