@@ -16,7 +16,7 @@ from ..storage.output import lock, sweep, unlock
 from ..storage.turns import Turn
 from .assigning import Stored, encode, require_fit, stored_of
 from .model import Model
-from .sharing import require_unshared
+from .sharing import require_no_other_data, require_unshared
 from .tensor import Tensor
 
 _FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_BINARY"))
@@ -169,6 +169,7 @@ class EditableModel(Model):
         if not self._staged:
             return set()
         require_unshared(self, {name: a.data for name, a in self._staged.items() if a.tensor.is_blob})
+        require_no_other_data(self, [assigned.tensor for assigned in self._staged.values()])
         replaced = self.commit(*_plan(self._staged.values(), self.writable))
         self._forget()
         return replaced

@@ -364,6 +364,12 @@ class ChainPlace(ModelPlace):
             budget.spend((self.name, "parts"), chain.nbytes)
             return dense
 
+    def account(self) -> None:
+        """See Place; where the Program does not tell the shape, the parts do."""
+        shape = self.shape if None not in self.shape else self.dense().shape
+        count = prod(cast("tuple[int, ...]", shape))
+        self.package.budget.spend(self.name, self.dtype.numpy.itemsize * count)
+
     def read(self, out: Array | None = None) -> Array:
         """See Place."""
         with self.naming():

@@ -1,14 +1,18 @@
 """Which constants of a model are stored as one record."""
 
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from .. import _codec
-from ..errors import ResolveError
+from ..errors import FormatError, ResolveError, UnsupportedError
 from ..program.scan import Program
+from ..storage import paths
 from ..storage.beneath import Location
+from .assigning import stored_of
 from .model import Model
 from .package import Source, resolve
+from .tensor import Tensor
 
 Key = tuple[str, int]
 """(Real path of a weight file, offset of the record's metadata)."""
@@ -68,6 +72,40 @@ def require_unshared(model: Model, staged: Mapping[str, Any]) -> None:
             if other != first and not have_equal_bytes(staged[first], staged[other]):
                 words = f"{first}: expected equal values for {other}, which is the same blob, got others"
                 raise ValueError(words)
+
+
+def require_no_other_data(model: Model, written: Iterable[Tensor]) -> None:
+    """Refuse to write into the data of a record that is not written: another weight would change with it.
+
+    Args:
+        written: what gets new values; only those in weight files count.
+
+    Raises:
+        FormatError: records overlap.
+    """
+    spans: dict[str, list[tuple[int, int, Tensor]]] = {}
+    for tensor in written:
+        if tensor.is_blob:
+            mapping, offset, nbytes = stored_of(tensor)
+            spans.setdefault(paths.real(str(mapping.name)), []).append((offset, nbytes, tensor))
+    for changes in spans.values():
+        changes.sort(key=lambda change: change[0])
+    starts = {file: [change[0] for change in changes] for file, changes in spans.items()}
+    for listed in model.values() if spans else ():
+        for other in listed.parts.values() if listed.chain is not None else [listed]:
+            if not other.is_blob:
+                continue
+            try:
+                mapping, offset, nbytes = stored_of(other)
+            except (FormatError, ResolveError, UnsupportedError):
+                continue  # what cannot be read is no weight that could be lost
+            file = paths.real(str(mapping.name))
+            begins = starts.get(file, [])
+            for at in range(max(bisect_right(begins, offset) - 1, 0), bisect_left(begins, offset + nbytes)):
+                begin, count, tensor = spans[file][at]
+                if tensor.offset != other.offset and begin + count > offset:
+                    words = f"data of {tensor.name}: expected none of another record, got some of {other.name}"
+                    raise FormatError(words, offset=max(offset, begin), file=mapping.name)
 
 
 def have_equal_bytes(a: Any, b: Any) -> bool:

@@ -15,7 +15,7 @@ from ..model.assigning import encode, stored_of
 from ..model.digest import hash_bytes
 from ..model.model import Model
 from ..model.places import RecordPlace
-from ..model.sharing import User, record_users
+from ..model.sharing import User, record_users, require_no_other_data
 from ..model.tensor import Tensor
 from ..program import wire_edits
 from ..program.scan import Program
@@ -116,6 +116,7 @@ class Plan:
         self.changes = list(self._files.values())
         for change in self.changes:
             _require_apart(change)
+        require_no_other_data(self._model, [w.tensor for change in self.changes for w in change.writes])
 
     def check(self) -> None:
         """Make all new bytes, one weight at a time, and keep none.
