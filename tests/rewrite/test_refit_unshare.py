@@ -16,9 +16,17 @@ RANDOM = np.random.default_rng(5)
 COUNT = 24
 
 
+def add_input(function):
+    """Let a function have an input "x", a vector."""
+    given = function.inputs.add(name="x")
+    given.type.tensorType.dataType, given.type.tensorType.rank = 11, 1
+    given.type.tensorType.dimensions.add().constant.size = COUNT
+
+
 def norms(folder, *, nested=False, blob=True):
     """A package of three layer norms: all read one gamma, and one beta; `beta` is a record, or stands in the Program."""
     program, block = new_program()
+    add_input(program.functions["main"])
     zeros = np.zeros(COUNT, np.float32)
     add_const(block, "gamma", zeros + 1)
     op = add_const(block, "beta", zeros)
@@ -193,6 +201,8 @@ def functions_package(folder):
     data = path.read_bytes()
     path.unlink()
     program, blocks = new_program("first", "second")
+    for function in program.functions.values():
+        add_input(function)
     for block in blocks:
         op = block.operations.add(type="const")
         value = op.attributes["val"]
