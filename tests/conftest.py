@@ -11,6 +11,7 @@ import pytest
 pytest.register_assert_rewrite(*(path.stem for path in Path(__file__).with_name("support").glob("*.py")))
 
 import milblob  # noqa: E402
+import thorough  # noqa: E402, F401 - loads the profile of hypothesis
 from faults import Faults, build_library  # noqa: E402
 from milblob import _codec  # noqa: E402
 from opening import EVERY_WAY, open_by  # noqa: E402

@@ -491,6 +491,42 @@ def test_very_many_names_in_very_deep_blocks():
         view_of(in_block(field(3, b"") * (1 << 20)))
 
 
+STRINGS = [
+    "docs",
+    "key",
+    "attribute",
+    "value",
+    "type",
+    "argument",
+    "binding",
+    "output",
+    "block",
+    "function",
+    "opset",
+]
+
+
+@pytest.mark.parametrize("twice", STRINGS)
+def test_a_string_that_comes_twice_is_the_last_one(twice):
+    """As protobuf reads it; each string of the messages that a view reads, alone, for others may make protobuf merge all."""
+
+    def string(name, number, text):
+        return field(number, b"first") * (name == twice) + field(number, text)
+
+    value = string("value", 1, b"of the value") + field(2, field(1, b"\x08\x0b"))
+    binding = field(1, string("binding", 1, b"x"))
+    op = string("type", 1, b"add") + field(2, string("argument", 1, b"x") + field(2, binding))
+    op += field(3, string("output", 1, b"y")) + field(5, string("attribute", 1, b"name") + field(2, value))
+    block = string("block", 1, b"CoreML7") + field(2, field(2, b"y") + field(3, op))
+    function = string("function", 1, b"main") + field(2, string("opset", 2, b"CoreML7") + field(3, block))
+    data = (
+        field(2, function) + string("docs", 3, b"of the Program") + field(4, string("key", 1, b"k") + field(2, value))
+    )
+    message = schema.parse("Program", data)
+    assert message.docString == "of the Program" and message.functions["main"].opset == "CoreML7"
+    assert_same(view_of(data), message)
+
+
 @settings(PROFILE)
 @given(random_programs(), st.data())
 def test_broken_bytes_are_refused_or_read(message, data):

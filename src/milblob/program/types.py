@@ -93,12 +93,14 @@ class InPieces(Exception):  # noqa: N818 - not an error: the caller lets protobu
 def singular(buffer: _codec.Buffer, span: tuple[int, int], expected: dict[int, int], what: str) -> dict[int, Any]:
     """Return the fields of a message that has none more than once: number -> (offset, nbytes), or a varint's value.
 
+    For messages whose fields are messages. Where a string stands alone, `dict(repeated(...))` is what protobuf does.
+
     Args:
         expected: numbers of the fields that are wanted, each with its wire type; others are passed over.
         what: of what, for messages.
 
     Raises:
-        InPieces: a message occurs twice. A number, string or bytes that does is the last one, as protobuf has it.
+        InPieces: a field with a length occurs twice. Of a number that does, the last one stands, as protobuf has it.
         FormatError: malformed, or another wire type.
     """
     found: dict[int, Any] = {}

@@ -82,7 +82,7 @@ class ProgramView:
     def doc_string(self) -> str:
         """Program.docString."""
         buffer, span = self.held()
-        found = singular(buffer, span, {3: 2}, "docString")
+        found = dict(repeated(buffer, span, {3: 2}, "docString"))  # as protobuf: the last one stands
         return text_at(buffer, found[3]) if 3 in found else ""
 
     @property
