@@ -1,5 +1,6 @@
 """The fixtures that several test files ask for. What is no fixture is in tests/support."""
 
+import gc
 import os
 import sys
 import tempfile
@@ -15,6 +16,15 @@ import thorough  # noqa: E402, F401 - loads the profile of hypothesis
 from faults import Faults, build_library  # noqa: E402
 from milblob import _codec  # noqa: E402
 from opening import EVERY_WAY, open_by  # noqa: E402
+
+
+def pytest_collection_finish():
+    """Keep the collector away from what stays until the end: eleven thousand tests and the libraries that they import.
+
+    coremltools calls it after each conversion, and without this it looks at all of them each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
