@@ -214,11 +214,15 @@ def _serve():
     library = ctypes.CDLL(None)
     library.faults_seen.restype = ctypes.c_long
     library.faults_what.restype = library.faults_name.restype = ctypes.c_char_p
-    # All of milblob first: each run forks from here, and would else import what it needs of it again, which takes longer
-    # than what it does.
+    # All of milblob first, and what it imports on first use: each run forks from here, and would else import it again,
+    # which takes longer than what it does.
     for module in pkgutil.walk_packages(milblob.__path__, "milblob."):
         if not module.name.endswith(".__main__"):
             importlib.import_module(module.name)
+    for name in ("numpy.ma", "safetensors.numpy"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    milblob.program.schema.parse("Program", b"")
     modules = {}
     gc.freeze()  # a collection in a fork would copy every page
     for line in sys.stdin:

@@ -39,6 +39,8 @@ def pair(a: Side, b: Side, mapping: Mapping[str, Names], alignment: Alignment | 
     pairing = _Pairing(a, b, alignment)
     pairing.follow(mapping)
     for rule in _RULES:
+        if not pairing.left(0) and not pairing.left(1):  # a pair has a tensor that was left, on one side at least
+            break
         pairing.add(rule(pairing))
     pairing.add_shared()
     return pairing.rows()

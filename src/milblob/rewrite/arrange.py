@@ -256,17 +256,18 @@ class _Sources:
     def weight_file(self, tensor: Tensor) -> WeightFile:
         """Return the weight file that a constant refers to; each file once, whatever links and names lead to it."""
         source, text = cast(Source, tensor.source), tensor.constant.text
-        try:
-            reader = self.model.package.reader(source, text)
-        except MilblobError as error:
-            error.where = error.where or tensor.where
-            raise
         key = (source.directory, text)
-        if key not in self._known:
+        found = self._known.get(key)
+        if found is None:
+            try:
+                reader = self.model.package.reader(source, text)
+            except MilblobError as error:
+                error.where = error.where or tensor.where
+                raise
             real = resolve(source.directory, text).real()
             name = os.path.relpath(real, self.records.root).replace(os.sep, "/")
-            self._known[key] = self.records.weight_file(name, self.base(source), reader)
-        return self._known[key]
+            found = self._known[key] = self.records.weight_file(name, self.base(source), reader)
+        return found
 
     def record(self, weight_file: WeightFile, tensor: Tensor) -> Any:
         """Return the record that a constant refers to, which is then not unreferenced."""
