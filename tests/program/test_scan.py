@@ -151,6 +151,25 @@ def test_paths():
     ]
 
 
+def test_attributes_of_blocks_come_before_what_is_in_them():
+    """The scan learns of them late, and then begins again: also for blocks inside blocks, in every flag's order."""
+    program, block = new_program()
+    for number in range(3):
+        add_const(block, f"w{number}", LONG)
+    inner = add_op(block, "while_loop", "loop").blocks.add()
+    add_const(inner, "deep", LONG)
+    deeper = add_op(inner, "cond", "inner").blocks.add()
+    add_const(deeper, "deepest", LONG)
+    set_value(deeper.attributes["note"], LONG)
+    expected = ["w0", "w1", "w2", "deep", "@block.note", "deepest"]
+    assert names(program) == names(program, constants=False) == expected
+    set_value(block.attributes["first"], LONG)
+    set_value(inner.attributes["second"], LONG)
+    expected = ["@block.first", "w0", "w1", "w2", "@block.second", "deep", "@block.note", "deepest"]
+    assert names(program) == names(program, constants=False) == expected
+    assert milblob.load(as_model(program)).keys() == set(expected)
+
+
 def test_a_program_in_the_middle_of_a_buffer():
     program, block = new_program()
     add_const(block, "w", LONG)

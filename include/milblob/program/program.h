@@ -20,6 +20,13 @@
 
 /* A Dimension: constant {size} or unknown. */
 static inline mb_status mb_scan_dimension(mb_scan *scan, mb_cursor dimension, uint64_t *size) {
+    const uint8_t *at = dimension.at;
+    uint64_t nbytes = mb_left(&dimension);
+    /* Nearly all are {1 constant {1 size}} with a size below 2^14: four or five bytes, taken at once. */
+    if ((nbytes == 4 || nbytes == 5) && at[0] == 0x0a && at[1] == nbytes - 2 && at[2] == 0x08 && at[nbytes - 1] < 0x80 && (nbytes == 4 || at[3] >= 0x80)) {
+        *size = nbytes == 4 ? at[3] : (uint64_t)(at[3] & 0x7f) | (uint64_t)at[4] << 7;
+        return MB_OK;
+    }
     *size = MB_UNKNOWN;
     bool have = false;
     while (dimension.at < dimension.end) {
@@ -53,8 +60,8 @@ typedef struct mb_type {
 } mb_type;
 
 /* A ValueType. Lists, tuples, dictionaries and states are passed over: their elements state types of their own. */
-static inline mb_status mb_scan_type(mb_scan *scan, mb_span span, mb_type *type) {
-    mb_cursor value_type = mb_cursor_at(scan, span);
+static inline mb_status mb_scan_type(mb_scan *scan, uint64_t offset, uint64_t nbytes, mb_type *type) {
+    mb_cursor value_type = mb_cursor_of(scan->base, scan->base + offset, nbytes);
     mb_span tensor = {0, 0}, other = {0, 0};
     memset(type, 0, sizeof *type);
     while (value_type.at < value_type.end) {
@@ -130,7 +137,7 @@ static inline mb_status mb_scan_output(mb_scan *scan, mb_span span, mb_op *op) {
             if (mb_scan_single(scan, &output, &wire, &type_span, "type of an output")) return scan->error->status;
         }
     }
-    if (mb_scan_type(scan, type_span, &type)) return scan->error->status;
+    if (mb_scan_type(scan, type_span.offset, type_span.nbytes, &type)) return scan->error->status;
     op->mil_code = type.mil_code;
     op->rank = type.rank;
     op->dims = type.dims;
@@ -213,7 +220,8 @@ static inline mb_status mb_scan_blob(mb_scan *scan, mb_span value, mb_span blob,
     return MB_OK;
 }
 
-static inline mb_status mb_scan_value(mb_scan *scan, mb_span span);
+/* A span in two numbers: as one argument, compilers store it in halves and load it whole, which costs more than all the rest. */
+static inline mb_status mb_scan_value(mb_scan *scan, uint64_t offset, uint64_t nbytes);
 
 /* The values of a list or tuple {1 values}, or of a dictionary {1 pairs {1 key, 2 value}}. */
 static inline mb_status mb_scan_items(mb_scan *scan, mb_span span, bool is_dictionary) {
@@ -237,7 +245,8 @@ static inline mb_status mb_scan_items(mb_scan *scan, mb_span span, bool is_dicti
         for (uint32_t part = 0; part < (is_dictionary ? 2u : 1u); part++) {
             if (is_dictionary && pair[part].offset == 0) continue;
             scan->steps[scan->depth - 1] = index * 4 + (is_dictionary ? (uint64_t)MB_STEP_KEY + part : (uint64_t)MB_STEP_ITEM);
-            if (mb_scan_value(scan, is_dictionary ? pair[part] : item)) return scan->error->status;
+            const mb_span own = is_dictionary ? pair[part] : item;
+            if (mb_scan_value(scan, own.offset, own.nbytes)) return scan->error->status;
         }
         scan->depth--;
         index++;
@@ -246,8 +255,9 @@ static inline mb_status mb_scan_items(mb_scan *scan, mb_span span, bool is_dicti
 }
 
 /* A Value {2 type, 3 immediateValue, 5 blobFileValue}. */
-static inline mb_status mb_scan_value(mb_scan *scan, mb_span span) {
-    mb_cursor value = mb_cursor_at(scan, span);
+static inline mb_status mb_scan_value(mb_scan *scan, uint64_t offset, uint64_t nbytes) {
+    const mb_span span = {offset, nbytes};
+    mb_cursor value = mb_cursor_of(scan->base, scan->base + offset, nbytes);
     mb_span type_span = {0, 0}, immediate = {0, 0}, blob = {0, 0};
     while (value.at < value.end) {
         mb_wire wire;
@@ -260,7 +270,7 @@ static inline mb_status mb_scan_value(mb_scan *scan, mb_span span) {
 
     mb_type type;
     uint64_t numbers = scan->number_count;
-    if (mb_scan_type(scan, type_span, &type)) return scan->error->status;
+    if (mb_scan_type(scan, type_span.offset, type_span.nbytes, &type)) return scan->error->status;
     if (type.mil_code != 0 && type.declared_rank != type.rank)
         return mb_fail(scan->error, MB_RANK, type.offset, type.declared_rank, type.rank, "rank of a type");
     if (blob.offset != 0) return mb_scan_blob(scan, span, blob, &type);
@@ -299,24 +309,29 @@ static inline mb_status mb_scan_value(mb_scan *scan, mb_span span) {
     return MB_OK;
 }
 
-/* A map<string, Value> in field `number` of a message: attributes of anything. Whether a key is repeated matters only
- * where a constant was found, so only there it is looked for. */
+/* One attribute, an entry of a map<string, Value>. */
+static inline mb_status mb_scan_attribute(mb_scan *scan, mb_cursor entry, uint32_t owner) {
+    mb_span key, value;
+    if (mb_scan_pair(scan, entry, &key, &value)) return scan->error->status;
+    scan->owner.owner = owner;
+    scan->owner.key = key;
+    scan->owner.binding = 0;
+    scan->owner.binding_count = 1;
+    return mb_scan_value(scan, value.offset, value.nbytes);
+}
+
+/* The attributes of anything, in field `number` of a message. Whether a key is repeated matters only where a constant was
+ * found, so only there it is looked for. */
 static inline mb_status mb_scan_attributes(mb_scan *scan, mb_cursor message, uint32_t number, uint32_t owner) {
     mb_cursor start = message;
     uint64_t entries = scan->entry_count;
     if (scan->flags & MB_SCAN_USES) return MB_OK;
     while (message.at < message.end) {
         mb_wire wire;
-        mb_span key, value;
         if (mb_read_field(&message, &wire, scan->error)) return scan->error->status;
         if (wire.number != number) continue;
         if (mb_scan_bytes(scan, &message, &wire, "attribute")) return scan->error->status;
-        if (mb_scan_pair(scan, mb_cursor_into(&message, &wire), &key, &value)) return scan->error->status;
-        scan->owner.owner = owner;
-        scan->owner.key = key;
-        scan->owner.binding = 0;
-        scan->owner.binding_count = 1;
-        if (mb_scan_value(scan, value)) return scan->error->status;
+        if (mb_scan_attribute(scan, mb_cursor_into(&message, &wire), owner)) return scan->error->status;
     }
     return scan->entry_count == entries ? MB_OK : mb_scan_keys(scan, start, number);
 }
@@ -347,7 +362,7 @@ static inline mb_status mb_scan_argument(mb_scan *scan, mb_span key, mb_span spa
         if (name.offset != 0 && value.offset != 0) return mb_fail(scan->error, MB_SPLIT, message.offset, 1, 2, "member of Binding");
         scan->owner.binding = count++;
         if (name.offset != 0 && names && mb_scan_entry(scan, message, name, MB_STORAGE_NAME, &no_type, &row)) return scan->error->status;
-        if (value.offset != 0 && !uses && mb_scan_value(scan, value)) return scan->error->status;
+        if (value.offset != 0 && !uses && mb_scan_value(scan, value.offset, value.nbytes)) return scan->error->status;
     }
     for (uint64_t i = entries; i < scan->entry_count && i < scan->entry_capacity; i++) scan->entries[i].binding_count = count;
     return MB_OK;
@@ -355,35 +370,39 @@ static inline mb_status mb_scan_argument(mb_scan *scan, mb_span key, mb_span spa
 
 static inline mb_status mb_scan_block(mb_scan *scan, mb_span span, mb_block row, uint32_t depth);
 
+enum { MB_OP_FEW = 8 }; /* attributes of an operation that are remembered; with more, they are looked for again */
+
 /* An Operation {1 type, 2 inputs, 3 outputs, 4 blocks, 5 attributes}. */
 static inline mb_status mb_scan_operation(mb_scan *scan, mb_span span, uint32_t block, uint32_t index, uint32_t depth) {
     const mb_cursor message = mb_cursor_at(scan, span);
-    mb_op op;
+    mb_op *op = &scan->current; /* filled where it is: a copy of a row just written waits for every store of it */
+    mb_span attributes[MB_OP_FEW];
     uint32_t block_count = 0, input_count = 0;
+    uint64_t attribute_count = 0;
     mb_wire wire;
-    memset(&op, 0, sizeof op);
+    memset(op, 0, sizeof *op);
     memset(&scan->output, 0, sizeof scan->output);
-    op.message = span;
-    op.block = block;
-    op.index = index;
+    op->message = span;
+    op->block = block;
+    op->index = index;
     for (mb_cursor at = message; at.at < at.end;) {
         if (mb_read_field(&at, &wire, scan->error)) return scan->error->status;
         if (wire.number < 1 || wire.number > 5) continue;
         if (mb_scan_bytes(scan, &at, &wire, "field of Operation")) return scan->error->status;
-        if (wire.number == 1) op.type = mb_span_of(scan, &wire);
+        if (wire.number == 1) op->type = mb_span_of(scan, &wire);
         else if (wire.number == 2) input_count++;
-        else if (wire.number == 3 && op.output_count++ == 0) scan->output = mb_span_of(scan, &wire);
+        else if (wire.number == 3 && op->output_count++ == 0) scan->output = mb_span_of(scan, &wire);
         else if (wire.number == 4) block_count++;
+        else if (wire.number == 5 && attribute_count++ < MB_OP_FEW) attributes[attribute_count - 1] = mb_span_of(scan, &wire);
     }
-    op.name = op.type;
+    op->name = op->type;
     scan->in_op = true;
     scan->op = MB_NONE;
     scan->block = block;
-    scan->current = op;
     uint64_t entries = scan->entry_count;
     if (mb_scan_is_constexpr(scan)) {
         if (mb_scan_op(scan)) return scan->error->status;
-        if (op.output_count > 1 && mb_scan_other_outputs(scan, message)) return scan->error->status;
+        if (op->output_count > 1 && mb_scan_other_outputs(scan, message)) return scan->error->status;
     }
     for (mb_cursor at = message; input_count > 0 && at.at < at.end;) {
         mb_span key, argument;
@@ -393,20 +412,27 @@ static inline mb_status mb_scan_operation(mb_scan *scan, mb_span span, uint32_t 
         if (mb_scan_argument(scan, key, argument)) return scan->error->status;
     }
     if (scan->entry_count != entries && mb_scan_keys(scan, message, 2)) return scan->error->status;
-    if (mb_scan_attributes(scan, message, 5, MB_OWNER_ATTRIBUTE)) return scan->error->status;
+    if (attribute_count > MB_OP_FEW) {
+        if (mb_scan_attributes(scan, message, 5, MB_OWNER_ATTRIBUTE)) return scan->error->status;
+    } else if (!(scan->flags & MB_SCAN_USES)) {
+        entries = scan->entry_count;
+        for (uint32_t i = 0; i < attribute_count; i++)
+            if (mb_scan_attribute(scan, mb_cursor_at(scan, attributes[i]), MB_OWNER_ATTRIBUTE)) return scan->error->status;
+        if (scan->entry_count != entries && mb_scan_keys(scan, message, 5)) return scan->error->status;
+    }
     if (block_count == 0) {
         scan->in_op = false;
         return MB_OK;
     }
     /* Its blocks are called by its name, row or not. */
     uint64_t numbers = scan->number_count;
-    op = scan->current;
+    mb_op named = *op;
     if (scan->op == MB_NONE && scan->output.offset != 0) {
-        if (mb_scan_output(scan, scan->output, &op)) return scan->error->status;
+        if (mb_scan_output(scan, scan->output, &named)) return scan->error->status;
         scan->number_count = numbers;
     }
     scan->in_op = false;
-    mb_block row = {op.name, scan->function, block, 0, index};
+    mb_block row = {named.name, scan->function, block, 0, index};
     for (mb_cursor at = message; at.at < at.end;) {
         if (mb_read_field(&at, &wire, scan->error)) return scan->error->status;
         if (wire.number != 4) continue;
@@ -424,10 +450,14 @@ static inline mb_status mb_scan_block(mb_scan *scan, mb_span span, mb_block row,
     if (scan->block_count < scan->block_capacity) scan->blocks[scan->block_count] = row;
     uint32_t block = (uint32_t)scan->block_count++;
     scan->block = block;
-    if (mb_scan_attributes(scan, message, 4, MB_OWNER_BLOCK)) return scan->error->status;
+    if (scan->has_block_attributes && mb_scan_attributes(scan, message, 4, MB_OWNER_BLOCK)) return scan->error->status;
     for (uint32_t index = 0; message.at < message.end;) {
         mb_wire wire;
         if (mb_read_field(&message, &wire, scan->error)) return scan->error->status;
+        if (wire.number == 4 && !scan->has_block_attributes && !(scan->flags & MB_SCAN_USES)) {
+            scan->has_block_attributes = true; /* mb_program_scan begins again */
+            return mb_fail(scan->error, MB_FULL, (uint64_t)(wire.tag - scan->base), 0, 0, "attributes of a block");
+        }
         if (wire.number != 2 && wire.number != 3) continue;
         if (mb_scan_bytes(scan, &message, &wire, "field of Block")) return scan->error->status;
         if (wire.number == 3) {
@@ -471,12 +501,8 @@ static inline mb_status mb_scan_function(mb_scan *scan, mb_span name, mb_span sp
     return MB_OK;
 }
 
-/* Scan a Program {1 version, 2 functions, 3 docString, 4 attributes}.
- * in   scan: base, flags, tables and capacities set, the rest zero; program: the message's place in the buffer
- * out  tables filled up to their capacities, counts as needed     fails: MB_FULL, MB_SPLIT (see above); as mb_read_field;
- *      MB_TAG, MB_NUMBER, MB_DTYPE, MB_RANK, MB_OVERFLOW, MB_DEPTH, MB_TYPE. After a failure the scan's position tells where.
- * over-reads: none      cost: one visit to the head of each message; payloads are not touched                         */
-static inline mb_status mb_program_scan(mb_scan *scan, mb_span program) {
+/* The messages of a Program, without a look at what they sum up to. */
+static inline mb_status mb_scan_messages(mb_scan *scan, mb_span program) {
     mb_cursor message = mb_cursor_at(scan, program);
     scan->function = scan->block = scan->op = MB_NONE;
     for (mb_cursor at = message; at.at < at.end;) {
@@ -498,6 +524,24 @@ static inline mb_status mb_program_scan(mb_scan *scan, mb_span program) {
         if (mb_scan_pair(scan, mb_cursor_into(&message, &wire), &name, &function)) return scan->error->status;
         if (mb_scan_function(scan, name, function)) return scan->error->status;
     }
+    return MB_OK;
+}
+
+/* Scan a Program {1 version, 2 functions, 3 docString, 4 attributes}.
+ * in   scan: base, flags, tables and capacities set, the rest zero; program: the message's place in the buffer
+ * out  tables filled up to their capacities, counts as needed     fails: MB_FULL, MB_SPLIT (see above); as mb_read_field;
+ *      MB_TAG, MB_NUMBER, MB_DTYPE, MB_RANK, MB_OVERFLOW, MB_DEPTH, MB_TYPE. After a failure the scan's position tells where.
+ * over-reads: none      cost: one visit to the head of each message; payloads are not touched. Attributes of blocks, which nobody writes, need a way
+ *      over all operations of their own: the scan begins again with these once it has met the first.                      */
+static inline mb_status mb_program_scan(mb_scan *scan, mb_span program) {
+    const mb_scan empty = *scan;
+    mb_status status = mb_scan_messages(scan, program);
+    if (status == MB_FULL && scan->has_block_attributes) {
+        *scan = empty;
+        scan->has_block_attributes = true;
+        status = mb_scan_messages(scan, program);
+    }
+    if (status != MB_OK) return status;
     uint64_t most = scan->function_count | scan->block_count | scan->op_count | scan->entry_count;
     if (most >= MB_MAX_ROWS) return mb_fail(scan->error, MB_COUNT, program.offset, MB_MAX_ROWS - 1, most, "functions, blocks, operations or constants");
     if (scan->number_count >= MB_MAX_NUMBERS) return mb_fail(scan->error, MB_COUNT, program.offset, MB_MAX_NUMBERS - 1, scan->number_count, "dimensions of all types");

@@ -97,6 +97,7 @@ typedef struct mb_scan {
     mb_op current;
     mb_span output;        /* the operation's first output, read when its row is made; offset 0: none */
     bool in_op;
+    bool has_block_attributes; /* some block has attributes, whose rows come before those of its operations */
     mb_entry owner;        /* what the next entries share: key, owner, binding */
     uint64_t steps[MB_MAX_DEPTH];
     uint32_t depth;        /* of steps */

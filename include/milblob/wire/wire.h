@@ -70,10 +70,10 @@ static inline mb_status mb_read_varint(mb_cursor *cursor, uint64_t *value, mb_er
     return mb_fail(error, MB_VARINT, mb_offset(cursor), 10, 11, "varint"); /* not reached: the tenth byte decides above */
 }
 
-static inline mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error *error);
+MB_STEP mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error *error);
 
 /* Skip to the end of an unknown group. Groups nest; an explicit stack of field numbers keeps this off the C stack. */
-static inline mb_status mb_skip_group(mb_cursor *cursor, mb_wire *group, mb_error *error) {
+MB_KERNEL mb_status mb_skip_group(mb_cursor *cursor, mb_wire *group, mb_error *error) {
     uint32_t open[MB_MAX_DEPTH];
     unsigned depth = 0;
     open[depth++] = group->number;
@@ -104,8 +104,8 @@ static inline mb_status mb_skip_group(mb_cursor *cursor, mb_wire *group, mb_erro
     return MB_OK;
 }
 
-/* mb_read_field without the short way. */
-static inline mb_status mb_read_any_field(mb_cursor *cursor, mb_wire *wire, mb_error *error) {
+/* mb_read_field without the short ways. */
+MB_KERNEL mb_status mb_read_any_field(mb_cursor *cursor, mb_wire *wire, mb_error *error) {
     mb_cursor at = *cursor;
     uint64_t tag;
     if (mb_read_varint(&at, &tag, error)) return error->status;
@@ -152,9 +152,9 @@ static inline mb_status mb_read_any_field(mb_cursor *cursor, mb_wire *wire, mb_e
  * over-reads: none      fails: MB_TRUNCATED, MB_VARINT, MB_NUMBER, MB_LENGTH, MB_DEPTH (groups)
  * cost: constant for length-delimited payloads, which are not looked into
  *
- * Nearly every field of a Program has a tag of one byte and a length of one or two: these are taken at once, and all
- * others, the wrong ones too, go the general way.                                                                     */
-static inline mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error *error) {
+ * Nearly every field of a Program has a tag of one byte and a length of one or two, or a number below 128: these are taken at
+ * once, without a call, and all others, the wrong ones too, go the general way.                                        */
+MB_STEP mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error *error) {
     const uint8_t *at = cursor->at;
     if (mb_left(cursor) >= 3 && at[0] < 0x80 && (at[0] & 7) == MB_WIRE_BYTES && at[0] >= 8 && (at[1] < 0x80 || at[2] < 0x80)) {
         const uint8_t *data = at[1] < 0x80 ? at + 2 : at + 3;
@@ -170,6 +170,16 @@ static inline mb_status mb_read_field(mb_cursor *cursor, mb_wire *wire, mb_error
             cursor->at = data + nbytes;
             return MB_OK;
         }
+    }
+    if (mb_left(cursor) >= 2 && at[0] < 0x80 && (at[0] & 7) == MB_WIRE_VARINT && at[0] >= 8 && at[1] < 0x80) {
+        wire->number = at[0] >> 3;
+        wire->type = MB_WIRE_VARINT;
+        wire->value = at[1];
+        wire->nbytes = 1;
+        wire->tag = at;
+        wire->data = at + 1;
+        cursor->at = at + 2;
+        return MB_OK;
     }
     return mb_read_any_field(cursor, wire, error);
 }
