@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
     from .rewrite.compress import CompressReport, WeightReport, compress
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
-    from .rewrite.recipes import Linear, Palette, Prune
+    from .rewrite.recipes import Joint, Linear, Palette, Prune
     from .rewrite.refit import RefitReport, Refitted, refit
     from .rewrite.repack import RepackReport, repack
 
@@ -68,6 +68,7 @@ __all__ = [
     "FormatError",
     "Function",
     "Info",
+    "Joint",
     "LimitError",
     "Linear",
     "ListType",
@@ -146,6 +147,7 @@ _LATER = {
     "CompressReport": "rewrite.compress",
     "WeightReport": "rewrite.compress",
     "compress": "rewrite.compress",
+    "Joint": "rewrite.recipes",
     "Linear": "rewrite.recipes",
     "Palette": "rewrite.recipes",
     "Prune": "rewrite.recipes",

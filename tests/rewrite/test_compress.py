@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import milblob
-from milblob import Linear, Palette, Prune
+from milblob import Joint, Linear, Palette, Prune
 from milblob.cli import main
 from milblob.errors import UnsupportedError
 from milblob.rewrite.recipes import as_recipe
@@ -18,6 +18,8 @@ from repacking import tree
 DEMO = ROOT / "examples" / "demo.mlpackage"
 FUNCTIONS = DATA / "functions" / "model.mlpackage"
 RECIPES = [Linear(), Linear("uint8", "linear", "per_tensor"), Palette(4), Palette(2), Palette(8, "uniform"), Prune(0.5)]
+
+WHOLE = Linear(granularity="per_tensor")
 
 
 def values(path):
@@ -185,6 +187,7 @@ def test_what_cannot_be_held_is_refused(tmp_path):
         Linear(granularity="per_block"),
         Palette(3),
         Palette(granularity="per_grouped_channel"),
+        Prune(0.5) + Palette(4),
     ):
         with pytest.raises(UnsupportedError, match=r"expected a model for iOS 18 or later, got one for iOS 1[67]"):
             milblob.compress(DEMO, tmp_path / "a.mlpackage", recipe)
@@ -200,7 +203,8 @@ def test_what_cannot_be_held_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES, Linear("int4", granularity="per_block", block=(1, 32)), Prune(n_m=(1, 2)),
-                                    Palette(None, "unique"), Prune(threshold=0.1, least_sparsity=0.2)], ids=str)  # fmt: skip
+                                    Palette(None, "unique"), Prune(threshold=0.1, least_sparsity=0.2),
+                                    Prune(0.5) + Palette(4), Prune(0.5) + (Palette(4) + WHOLE), Linear() + Palette(2)], ids=str)  # fmt: skip
 def test_recipes_go_to_json_and_back(recipe):
     assert as_recipe(recipe.to_json()) == recipe
     assert as_recipe(json.loads(json.dumps(recipe.to_dict()))) == recipe
@@ -225,7 +229,11 @@ def test_recipes_go_to_json_and_back(recipe):
         (lambda: Prune(n_m=(3, 2)), "n_m: expected (n, m) with n at most m, got (3, 2)"),
         (lambda: Prune(0.5, block=1), "block: expected 2 or more, with a sparsity, got 1"),
         (lambda: Prune(0.5, dim=1), "dim: expected 0 or 1, with block or n_m, got 1"),
-        (lambda: as_recipe({"recipe": "Round"}), "recipe: expected one of Linear, Palette, Prune, got 'Round'"),
+        (lambda: Palette(4) + Linear(), "Linear after Palette: expected granularity 'per_tensor', got 'per_channel'"),
+        (lambda: Linear() + Linear(), "recipes: expected one of Linear + Palette, Linear + Prune, Palette + Linear"),
+        (lambda: Palette(4) + WHOLE + Prune(0.5), "recipes: expected one of"),
+        (lambda: Joint(()), "recipes: expected one of"),
+        (lambda: as_recipe({"recipe": "Round"}), "recipe: expected one of Linear, Palette, Prune, Joint, got 'Round'"),
         (lambda: as_recipe({"recipe": "Linear", "nbits": 4}), "Linear: expected its options, got 'nbits'"),
         (lambda: as_recipe("int8"), "recipe: expected a Linear, Palette or Prune, or one as JSON, got 'int8'"),
     ],

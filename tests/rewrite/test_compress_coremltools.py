@@ -1,18 +1,18 @@
 """Compressed packages against coremltools.optimize.coreml on the same model, and what coremltools reads from them."""
 
 import logging
-import warnings
 
 import numpy as np
 import pytest
 
 import milblob
+from compress_coremltools import decompressed, described, theirs
 from compress_models import save_model
 from matrix import every
 from milblob import Linear, Palette, Prune
 from milblob.errors import UnsupportedError
 
-ct = pytest.importorskip("coremltools")
+pytest.importorskip("coremltools")
 pytestmark = pytest.mark.slow
 
 RECIPES = {
@@ -48,37 +48,6 @@ def model(request, tmp_path_factory):
     logging.disable(logging.NOTSET)
 
 
-def theirs(path, kind, options, to):
-    """Compress with coremltools; the exception if it refuses."""
-    import coremltools.optimize.coreml as opt
-
-    function = {"linear": opt.linear_quantize_weights, "palettize": opt.palettize_weights, "prune": opt.prune_weights}
-    config = {"linear": opt.OpLinearQuantizerConfig, "palettize": opt.OpPalettizerConfig}.get(kind)
-    if kind == "prune":
-        config = opt.OpThresholdPrunerConfig if "threshold" in options else opt.OpMagnitudePrunerConfig
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        loaded = ct.models.MLModel(str(path), skip_model_load=True)
-        try:
-            function[kind](loaded, opt.OptimizationConfig(global_config=config(**options))).save(str(to))
-        except ValueError as error:
-            return error
-    return None
-
-
-def described(path):
-    """Name (without what coremltools appends) -> operation, dtype, shape, parts, and the dense values."""
-    found = {}
-    with milblob.open(path) as opened:
-        for name, tensor in opened.items():
-            short = name
-            for ending in ("_quantized", "_palettized", "_sparsified"):
-                short = short.removesuffix(ending)
-            parts = {key: (str(part.mil_dtype), part.shape, part.is_blob) for key, part in tensor.parts.items()}
-            found[short] = (tensor.op, str(tensor.mil_dtype), tensor.shape, parts), tensor.read().astype(np.float64)
-    return found
-
-
 def test_the_operations_of_coremltools(model, tmp_path):
     path, opset = model
     before = {name: values for name, (_, values) in described(path).items()}
@@ -86,7 +55,7 @@ def test_the_operations_of_coremltools(model, tmp_path):
     def check(name):
         recipe, kind, options = RECIPES[name]
         ours, other = tmp_path / f"{name} ours.mlpackage", tmp_path / f"{name} theirs.mlpackage"
-        refused = theirs(path, kind, options, other)
+        refused = theirs(path, [(kind, options)], other)
         if opset < recipe.opset:
             assert refused is not None
             with pytest.raises(UnsupportedError, match="expected a model for iOS 18 or later, got one for iOS 1"):
@@ -107,12 +76,7 @@ def test_the_operations_of_coremltools(model, tmp_path):
         skipped = {name for name, _ in report.skipped}
         assert not compressed & skipped
         assert compressed | skipped == set(got)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import coremltools.optimize.coreml as opt
-
-            loaded = ct.models.MLModel(str(ours), skip_model_load=True)
-            opt.decompress_weights(loaded).save(str(tmp_path / f"{name} dense.mlpackage"))
+        decompressed(ours, tmp_path / f"{name} dense.mlpackage")
         with milblob.open(tmp_path / f"{name} dense.mlpackage") as opened, milblob.open(ours) as own:
             for weight in report.weights:
                 assert opened[weight.name].read().tobytes() == own[weight.name].read().tobytes()

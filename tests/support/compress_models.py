@@ -5,12 +5,13 @@ import warnings
 import numpy as np
 
 
-def save_model(path, opset, dtype, seed=0):
+def save_model(path, opset, dtype, seed=0, disagree=True):
     """Write a package with weights that many kinds of operations read: convolutions, products, a table, an LSTM, shared ones.
 
     Args:
         opset: 16, 17 or 18.
         dtype: NumPy dtype of the weights.
+        disagree: whether two operations read one weight along different axes; joint compression fails there in coremltools.
     """
     import coremltools as ct
     from coremltools.converters.mil import Builder as mb
@@ -41,7 +42,7 @@ def save_model(path, opset, dtype, seed=0):
         y = mb.matmul(x=y, y=mb.const(val=weight(256, 64), name="w_product"))
         y = mb.matmul(x=y, y=mb.const(val=weight(96, 64), name="w_turned"), transpose_y=True)
         shared = mb.const(val=weight(96, 96), name="w_disagree")
-        z = mb.add(x=mb.linear(x=y, weight=shared), y=mb.matmul(x=y, y=shared))
+        z = mb.add(x=mb.linear(x=y, weight=shared), y=mb.matmul(x=y, y=shared, transpose_y=not disagree))
         left = mb.matmul(x=mb.const(val=weight(64, 96), name="w_left"), y=z, transpose_y=True)
         table = mb.const(val=weight(100, 32), name="w_table")
         words = mb.gather(x=table, indices=tokens, axis=0)

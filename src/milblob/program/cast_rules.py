@@ -146,8 +146,8 @@ def _becomes_constexpr(program: Program, constant: _codec.Constant, target: DTyp
     )
 
 
-def opset(program: Program, constant: _codec.Constant) -> int:
-    """The iOS version of the opset that a constant's block is written in: 15 for CoreML5; 15 if unknown."""
+def opset(program: Program, constant: _codec.Constant | _codec.Op) -> int:
+    """The iOS version of the opset of the block that a constant or an operation is in: 15 for CoreML5, or unknown."""
     blocks = program.scan.blocks
     block = constant.block
     while block >= 0 and blocks[block][2] >= 0:

@@ -3,16 +3,27 @@
 The rules are those of coremltools.optimize.coreml.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from .. import _codec
 from ..dtypes import BY_MIL_CODE, DType
 from .cast_rules import FIRST_INPUTS, constexpr_objection, opset
 from .scan import Program, reading_op
 from .splice import Edit
-from .wire_edits import ATTRIBUTES, INPUTS, blob_value, field, immediate_value, rewritten_operation, tensor_type
+from .wire_edits import (
+    ATTRIBUTES,
+    INPUTS,
+    blob_value,
+    field,
+    immediate_value,
+    new_operation,
+    preceded_operation,
+    rewritten_operation,
+    tensor_type,
+    unused_name,
+)
 
 Axes = tuple[int, int]
 """(input channels, output channels) of a weight."""
@@ -76,18 +87,88 @@ def channel_axes(program: Program, constant: Any, flag: Callable[[Any, str], boo
     return found.pop() if len(found) == 1 else None
 
 
-def constexpr_edit(program: Program, constant: Any, op_type: str, parts: Iterable[tuple[str, Any, Any, Any]]) -> Edit:
-    """Make a const operation one that computes its value; its name and its output stay.
+class Link(NamedTuple):
+    """A part of a compressed weight that another operation computes. Its own parts are named `key.part`.
+
+    Attributes:
+        op: type of that operation.
+        outputs: (dtype, shape) of each of its outputs.
+        output: which of them is the part.
+    """
+
+    op: str
+    outputs: tuple[tuple[Any, tuple[int, ...]], ...]
+    output: int = 0
+
+
+class Same(NamedTuple):
+    """A part that is there already.
+
+    Attributes:
+        key: of a stored part, whose value is written a second time; or of a Link.
+        output: of that Link; None for a stored part.
+    """
+
+    key: str
+    output: int | None = None
+
+
+Links = Mapping[str, Link | Same]
+"""Part of a compressed weight -> where it comes from, if it is not stored."""
+
+
+def constexpr_edit(
+    program: Program,
+    op: Any,
+    gone: Collection[str],
+    op_type: str,
+    parts: Iterable[tuple[str, Any, Any, Any]],
+    links: Links,
+) -> Edit:
+    """Make an operation one that computes a weight; its name and its output stay.
 
     Args:
-        parts: (name, dtype, shape, value) of each. A value is (file name, metadata offset) of a record, or a serialized
-            TensorValue.
+        op: a row of the scan: a const operation, or the last one of a compressed weight.
+        gone: its parameters that go: those of its old type.
+        parts: (key, dtype, shape, value) of each that is stored. A value is (file name, metadata offset) of a record,
+            or a serialized TensorValue.
+        links: of the others. Operations that compute them are put before.
     """
-    as_inputs = opset(program, constant) >= FIRST_INPUTS
-    new = []
-    for key, dtype, shape, value in parts:
-        type_bytes = tensor_type(dtype, shape)
-        part = blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)
-        argument = field(1, field(2, part)) if as_inputs else part  # Argument {1 Binding {2 value}}
-        new.append((INPUTS if as_inputs else ATTRIBUTES, field(1, key) + field(2, argument)))
-    return rewritten_operation(program.buffer, constant.op, op_type, ("val",), new)
+    as_inputs = opset(program, op) >= FIRST_INPUTS
+    where = INPUTS if as_inputs else ATTRIBUTES
+    stored = {key: _stored_value(*part) for key, *part in parts}
+    names: dict[str, list[str]] = {}
+    new: list[bytes] = []
+
+    def parameters(prefix: str) -> list[tuple[int, bytes]]:
+        """Encode what is one step below a prefix; add the operations that it needs."""
+        keys = [key for key in (*links, *stored) if key.startswith(prefix) and "." not in key[len(prefix) :]]
+        arguments = {}
+        for key in sorted(keys, key=lambda key: isinstance(links.get(key), Same)):
+            link = links.get(key)
+            if isinstance(link, Link):
+                add(key, link)
+            if link is None or (isinstance(link, Same) and link.output is None):
+                value = stored[key if link is None else link.key]
+                arguments[key] = field(1, field(2, value)) if as_inputs else value  # Argument {1 Binding {2 value}}
+            else:
+                name = names[link.key if isinstance(link, Same) else key][cast(int, link.output)]
+                arguments[key] = field(1, field(1, name))  # Argument {1 Binding {1 name}}
+        return [(where, field(1, key[len(prefix) :]) + field(2, argument)) for key, argument in arguments.items()]
+
+    def add(key: str, link: Link) -> None:
+        label = unused_name(program, f"{op.name}_{key.replace('.', '_')}")
+        several = len(link.outputs) > 1
+        names[key] = [f"{label}_{number}" if several else label for number in range(len(link.outputs))]
+        outputs = [(name, *kind) for name, kind in zip(names[key], link.outputs, strict=True)]
+        below = parameters(f"{key}.")
+        new.append(new_operation(link.op, label, outputs, below))
+
+    own = parameters("")
+    edit = rewritten_operation(program.buffer, op, op_type, gone, own)
+    return preceded_operation(program.buffer, op, edit, new) if new else edit
+
+
+def _stored_value(dtype: Any, shape: Any, value: Any) -> bytes:
+    type_bytes = tensor_type(dtype, shape)
+    return blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)

@@ -4,7 +4,9 @@ Every function returns `Edit`s for `splice`, as small as they can be, and none w
 parts of one Value (its type, its content) do not overlap; `combined` merges edits safely.
 """
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Container, Iterable
+from itertools import count
 from typing import Any, NamedTuple
 
 from .. import _codec
@@ -316,6 +318,63 @@ def followed_operation(buffer: _codec.Buffer, op: _codec.Op, inside: Iterable[Ed
     own = splice(buffer, op.message, combined(inside)).tobytes()
     data = b"".join(field(_BLOCK_OPERATIONS, message) for message in (own, *new))
     return Edit(start, sum(op.message) - start, data)
+
+
+def preceded_operation(buffer: _codec.Buffer, op: _codec.Op, edit: Edit, new: Iterable[bytes]) -> Edit:
+    """Put new operations before one of a block, which changes too.
+
+    Args:
+        buffer: what was scanned.
+        op: a row of the scan.
+        edit: of the whole operation, as `operation_edit` makes it.
+        new: serialized operations, in order.
+
+    Raises:
+        UnsupportedError: as `removed_operation`.
+    """
+    start = _start_of(buffer, op)
+    data = b"".join(field(_BLOCK_OPERATIONS, message) for message in (*new, edit.data))
+    return Edit(start, sum(op.message) - start, data)
+
+
+def new_operation(
+    op_type: str,
+    name: str,
+    outputs: Iterable[tuple[str, DType, Collection[int | None]]],
+    parameters: Iterable[tuple[int, bytes]],
+) -> bytes:
+    """Serialize an operation.
+
+    Args:
+        name: its attribute of that name.
+        outputs: (name, dtype, shape) of each.
+        parameters: (INPUTS or ATTRIBUTES, map entry) of each.
+    """
+    rows = [(_OPERATION_TYPE, field(_OPERATION_TYPE, op_type))]
+    for output, dtype, shape in outputs:
+        rows.append(
+            (_OPERATION_OUTPUTS, field(_OPERATION_OUTPUTS, field(1, output) + field(2, tensor_type(dtype, shape))))
+        )
+    label = immediate_value(tensor_type(DType.STRING, ()), pack_tensor(name))
+    rows += [(number, field(number, entry)) for number, entry in parameters]
+    rows.append((ATTRIBUTES, field(ATTRIBUTES, field(1, "name") + field(2, label))))
+    return b"".join(data for _, data in sorted(rows, key=lambda row: row[0]))
+
+
+def unused_name(program: Program, name: str, taken: Container[str] = (), first: int = 1) -> str:
+    """Return a name that occurs nowhere in a Program: `name` (number 1), or with a number, `name_2`.
+
+    Args:
+        taken: names that are used besides.
+        first: number to begin with.
+    """
+    offset, nbytes = program.span
+    view = memoryview(program.buffer)[offset : offset + nbytes]
+    for number in count(first):
+        new = name if number == 1 else f"{name}_{number}"
+        if new not in taken and re.search(re.escape(new.encode()), view) is None:
+            return new
+    raise RuntimeError  # pragma: no cover  # numbers do not end
 
 
 def copied_constant(

@@ -1,59 +1,24 @@
 """Recipes: how weights are compressed, as data that prints, compares, and goes to JSON and back."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from ..arguments import as_integer, require
-from ..dtypes import DType, as_dtype
-from ..errors import MilblobError
+from ..dtypes import as_dtype
 from ..values import palettize, prune, quantize
-from ..values.tensorvalue import stored_bytes
+from .pieces import LINKED_OPSET, CompressedParts, NotCompressibleError, Part, Pieces
+
+__all__ = ("CompressedParts", "Joint", "Linear", "NotCompressibleError", "Palette", "Part", "Prune", "Recipe", "Weight",
+           "as_recipe")  # fmt: skip
 
 Array = np.ndarray[Any, Any]
-_R = TypeVar("_R", bound="Recipe")
 
-FIRST_OPSET, BLOCKS_OPSET = 16, 18
-_PALETTE_INDICES = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6, 8: DType.UINT8}
-
-
-class NotCompressibleError(MilblobError):
-    """A recipe cannot be applied to a weight; the message has the reason."""
-
-
-class Part(NamedTuple):
-    """A part of a compressed weight, as it is stored.
-
-    Attributes:
-        array: the values, for parts of few elements; else None.
-        data: the stored bytes.
-    """
-
-    key: str
-    dtype: Any
-    shape: tuple[int, ...]
-    array: Array | None
-    data: Any
-
-
-class CompressedParts(NamedTuple):
-    """A compressed weight.
-
-    Attributes:
-        op: type of the operation that computes it.
-        parts: its parts.
-        squared, power, largest: what was lost: sum of the squared differences, sum of the squares of the weight,
-            largest difference.
-    """
-
-    op: str
-    parts: tuple[Part, ...]
-    squared: float
-    power: float
-    largest: float
+FIRST_OPSET, BLOCKS_OPSET = 16, LINKED_OPSET
+_LEAST_ENTRIES = 10  # coremltools leaves palettes of fewer as they are
 
 
 class Weight(NamedTuple):
@@ -64,17 +29,21 @@ class Weight(NamedTuple):
         axes: (input channels, output channels); (1, 0) if the operations do not agree and the recipe needs none.
         opset: iOS version of the opset that it is in.
         consumers: (operation, parameter) of each that reads it.
+        importance: of its elements, in its shape; None: all alike.
+        groups: how many groups the convolutions that read it divide its first dimension into.
     """
 
     array: Array
     axes: tuple[int, int]
     opset: int
     consumers: tuple[tuple[str, str], ...]
+    importance: Array | None = None
+    groups: int = 1
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all recipes have in common."""
+    """What all recipes have in common. `Prune(0.5) + Palette(4)` is the Joint that applies both, in that order."""
 
     @property
     def opset(self) -> int:
@@ -92,6 +61,14 @@ class Recipe:
         Raises:
             NotCompressibleError: it cannot be applied to this weight.
         """
+        return self.step(Pieces(weight.array), weight).compressed(weight.opset)
+
+    def step(self, pieces: Pieces, weight: Weight) -> Pieces:
+        """Take the pieces that the recipes before have made, and return those of the next.
+
+        Raises:
+            NotCompressibleError: it cannot be applied to this weight.
+        """
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,6 +78,12 @@ class Recipe:
     def to_json(self) -> str:
         """Return the recipe as JSON."""
         return json.dumps(self.to_dict())
+
+    def __add__(self, other: "Recipe") -> "Joint":
+        """Return the recipe that applies this one, then the other."""
+        if not isinstance(other, Recipe):
+            return NotImplemented
+        return Joint(_flat(self) + _flat(other))
 
 
 @dataclass(frozen=True)
@@ -148,9 +131,11 @@ class Linear(Recipe):
         """See Recipe."""
         return self.granularity != "per_block" or not isinstance(self.block, tuple)
 
-    def apply(self, weight: Weight) -> CompressedParts:
+    def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
-        array, (inputs, outputs) = weight.array, weight.axes
+        if pieces.table is not None:
+            return self._quantize_palettes(pieces)
+        array, (inputs, outputs) = pieces.values(), weight.axes
         sizes = [0] * array.ndim
         if self.granularity == "per_block" and isinstance(self.block, tuple):
             if len(self.block) != array.ndim:
@@ -160,25 +145,22 @@ class Linear(Recipe):
             if self.granularity == "per_block":
                 sizes[inputs] = int(self.block)  # type: ignore[arg-type]
             sizes[outputs] = 1
-        try:
-            made = quantize.quantize(array, self.dtype, mode=self.mode, blocks=tuple(sizes), search=self.search)
-        except ValueError as error:
-            raise NotCompressibleError(str(error)) from None
-        figures = made.squared, made.power, made.largest
-        if weight.opset >= BLOCKS_OPSET:
-            parts = [_part("data", made.data, made.dtype), _part("scale", made.scale)]
-            if made.zero_point is not None:
-                parts.append(_part("offset", made.zero_point, made.dtype))
-            return CompressedParts("constexpr_blockwise_shift_scale", tuple(parts), *figures)
-        point = made.zero_point if made.zero_point is not None else np.zeros(made.scale.shape, made.dtype.numpy)
-        axis = next((axis for axis, count in enumerate(made.scale.shape) if count > 1), 0)
-        parts = [
-            _part("quantized_data", made.data, made.dtype),
-            _part("zero_point", point.squeeze(), made.dtype),
-            _part("scale", made.scale.squeeze()),
-            _part("axis", np.array(axis, np.int32)),
-        ]
-        return CompressedParts("constexpr_affine_dequantize", tuple(parts), *figures)
+        weights = _heavy(pieces, weight) if self.search else None
+        made = _made(
+            quantize.quantize, array, self.dtype, mode=self.mode, blocks=tuple(sizes), search=self.search,
+            importance=weights,
+        )  # fmt: skip
+        figures = None if pieces.steps else (made.squared, made.power, made.largest)
+        return pieces._replace(steps=(*pieces.steps, "Linear"), coded=made, nonzero=None, figures=figures)
+
+    def _quantize_palettes(self, pieces: Pieces) -> Pieces:
+        """Quantize the entries of palettes; palettes of few entries stay, as in coremltools."""
+        table = cast(palettize.Palettized, pieces.table)
+        steps = (*pieces.steps, "Linear")
+        if table.palettes.size < _LEAST_ENTRIES:
+            return pieces._replace(steps=steps)
+        made = _made(quantize.quantize, table.palettes, self.dtype, mode=self.mode, search=self.search)
+        return pieces._replace(steps=steps, lut=made, figures=None)
 
 
 @dataclass(frozen=True)
@@ -219,30 +201,22 @@ class Palette(Recipe):
         """See Recipe."""
         return BLOCKS_OPSET if self.granularity != "per_tensor" or self.nbits == 3 else FIRST_OPSET
 
-    def apply(self, weight: Weight) -> CompressedParts:
+    def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
-        array, axis, size = weight.array, None, None
+        axis, size = None, None
         if self.granularity == "per_grouped_channel":
             axis = weight.axes[1] if self.channel_axis is None else self.channel_axis
             size = self.group_size
-        try:
-            made = palettize.palettize(array, self.nbits, mode=self.mode, axis=axis, group_size=size)
-        except ValueError as error:
-            raise NotCompressibleError(str(error)) from None
-        figures = made.squared, made.power, made.largest
-        index = _PALETTE_INDICES[made.nbits]
-        indices = _part("indices", made.indices.view(index.numpy), index)
-        if weight.opset >= BLOCKS_OPSET:
-            parts = [indices, _part("lut", made.palettes)]
-            return CompressedParts("constexpr_lut_to_dense", tuple(parts), *figures)
-        if made.nbits == 3:
-            raise NotCompressibleError("expected an opset of iOS18 for 3 bits, got an earlier one")
-        parts = [
-            _bytes_part("indices", indices.data),
-            _part("lut", made.palettes.reshape(-1)),
-            _part("shape", np.array(array.shape, np.uint32)),
-        ]
-        return CompressedParts("constexpr_lut_to_dense", tuple(parts), *figures)
+        weights = _heavy(pieces, weight) if self.mode == "kmeans" else None
+        steps = (*pieces.steps, "Palette")
+        if pieces.coded is not None:
+            return _of_integers(pieces, self, axis, size, weights)._replace(steps=steps)
+        made = _made(
+            palettize.palettize, pieces.values(), self.nbits, mode=self.mode, axis=axis, group_size=size,
+            importance=weights,
+        )  # fmt: skip
+        figures = None if pieces.steps else (made.squared, made.power, made.largest)
+        return pieces._replace(steps=steps, table=made, nonzero=None, figures=figures)
 
 
 @dataclass(frozen=True)
@@ -287,35 +261,128 @@ class Prune(Recipe):
         """See Recipe."""
         return False
 
-    def apply(self, weight: Weight) -> CompressedParts:
+    def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
-        array = weight.array
+        array = pieces.values()
         if self.block is not None or self.n_m is not None:
             others = [use for use in weight.consumers if use not in (("conv", "weight"), ("linear", "weight"))]
             if others:
                 raise NotCompressibleError(
                     f"expected only weights of conv and linear for blocks and n_m, got {'.'.join(others[0])}"
                 )
-        try:
-            made = prune.prune(
-                array, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block, dim=self.dim
-            )
-        except ValueError as error:
-            raise NotCompressibleError(str(error)) from None
+        made = _made(
+            prune.prune, array, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block,
+            dim=self.dim,
+        )  # fmt: skip
         if self.threshold is not None and made.sparsity < self.least_sparsity:
             raise NotCompressibleError(
                 f"expected a sparsity of {self.least_sparsity:g} or more, got {made.sparsity:.4g}"
             )
-        nonzero = _part("nonzero_data", made.nonzero)
-        figures = made.squared, made.power, made.largest
-        if weight.opset >= BLOCKS_OPSET:
-            mask = Part("mask", DType.UINT1, made.shape, None, memoryview(made.mask))  # type: ignore[arg-type]
-            return CompressedParts("constexpr_sparse_to_dense", (nonzero, mask), *figures)
-        parts = nonzero, _bytes_part("mask", made.mask), _part("shape", np.array(array.shape, np.uint32))
-        return CompressedParts("constexpr_sparse_to_dense", parts, *figures)
+        figures = None if pieces.steps else (made.squared, made.power, made.largest)
+        nonzero = None if pieces.steps else made.nonzero
+        return pieces._replace(steps=(*pieces.steps, "Prune"), bits=made.mask, nonzero=nonzero, figures=figures)
 
 
-RECIPES: dict[str, type[Recipe]] = {"Linear": Linear, "Palette": Palette, "Prune": Prune}
+_ORDERS = {
+    ("Prune", "Palette"), ("Prune", "Linear"), ("Palette", "Linear"), ("Palette", "Prune"), ("Linear", "Prune"),
+    ("Linear", "Palette"), ("Prune", "Palette", "Linear"), ("Palette", "Prune", "Linear"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class Joint(Recipe):
+    """Several recipes, one after the other, as coremltools' joint compression has them: `Prune(0.5) + Palette(4)`.
+
+    Attributes:
+        recipes: in order. What is pruned can be palettized or quantized, and the other way round; Linear after a
+            Palette quantizes its entries (if there are 10 or more), and a Palette after Linear holds integers.
+    """
+
+    recipes: tuple[Recipe, ...]
+
+    def __post_init__(self) -> None:
+        _set(self, recipes=tuple(as_recipe(one) for one in self.recipes))
+        names = tuple(type(one).__name__ for one in self.recipes)
+        if names not in _ORDERS:
+            orders = ", ".join(sorted(" + ".join(order) for order in _ORDERS))
+            raise ValueError(f"recipes: expected one of {orders}, got {' + '.join(names) or 'none'}")
+        last = self.recipes[-1]
+        if isinstance(last, Linear) and "Palette" in names and last.granularity != "per_tensor":
+            raise ValueError(f"Linear after Palette: expected granularity 'per_tensor', got {last.granularity!r}")
+
+    @property
+    def opset(self) -> int:
+        """See Recipe."""
+        return BLOCKS_OPSET
+
+    @property
+    def needs_axes(self) -> bool:
+        """See Recipe."""
+        return any(one.needs_axes for one in self.recipes)
+
+    def step(self, pieces: Pieces, weight: Weight) -> Pieces:
+        """See Recipe."""
+        for one in self.recipes:
+            pieces = one.step(pieces, weight)
+        return pieces
+
+    def to_dict(self) -> dict[str, Any]:
+        """See Recipe."""
+        return {"recipe": "Joint", "recipes": [one.to_dict() for one in self.recipes]}
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.recipes))
+
+
+def _flat(recipe: Recipe) -> tuple[Recipe, ...]:
+    return recipe.recipes if isinstance(recipe, Joint) else (recipe,)
+
+
+def _made(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a function of `values`; what it refuses is a weight that cannot be compressed so."""
+    try:
+        return function(*arguments, **options)
+    except ValueError as error:
+        raise NotCompressibleError(str(error)) from None
+
+
+def _heavy(pieces: Pieces, weight: Weight) -> Array | None:
+    """The importance of the elements that a fit counts: none of those that are pruned."""
+    if pieces.bits is None:
+        return weight.importance
+    mask = pieces.mask.astype(np.float32)
+    return mask if weight.importance is None else mask * weight.importance
+
+
+def _of_integers(pieces: Pieces, recipe: Palette, axis: int | None, size: int | None, weights: Array | None) -> Pieces:
+    """Palettes of quantized integers. The scales then are those of palettes, which are repeated for each."""
+    coded = cast(quantize.Quantized, pieces.coded)
+    integers = coded.data.astype(np.float32)
+    by = np.asarray(coded.scale, np.float64)
+    for dim, length in enumerate(integers.shape):
+        by = np.repeat(by, length // by.shape[dim], dim)
+    if recipe.mode == "kmeans":
+        weights = (by * by).astype(np.float32) * (1 if weights is None else weights)
+    made = _made(
+        palettize.palettize, integers, recipe.nbits, mode=recipe.mode, axis=axis, group_size=size, importance=weights
+    )
+    entries = np.rint(made.palettes).astype(coded.data.dtype)
+    counts = coded.scale.shape
+    groups = made.palettes.shape[: integers.ndim]
+    for dim, (count, own) in enumerate(zip(counts, groups, strict=True)):
+        if count > own:
+            if count % own:
+                raise NotCompressibleError(
+                    f"expected scales that palettes can be repeated for, got {counts} and {groups}"
+                )
+            entries = np.repeat(entries, count // own, dim)
+    wide = (*counts, 1, 1)
+    point = None if coded.zero_point is None else coded.zero_point.reshape(wide)
+    lut = coded._replace(data=entries, scale=coded.scale.reshape(wide), zero_point=point)
+    return pieces._replace(coded=None, lut=lut, table=made._replace(palettes=entries, gap=float("nan")), figures=None)
+
+
+RECIPES: dict[str, type[Recipe]] = {"Linear": Linear, "Palette": Palette, "Prune": Prune, "Joint": Joint}
 
 
 def as_recipe(value: Any) -> Recipe:
@@ -353,13 +420,3 @@ def _set(recipe: Recipe, **values: Any) -> None:
 def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     if value not in choices:
         raise ValueError(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r}")
-
-
-def _part(key: str, array: Any, dtype: Any = None) -> Part:
-    array = np.asarray(array)
-    dtype = as_dtype(array.dtype) if dtype is None else dtype
-    return Part(key, dtype, array.shape, array if array.size < 10 else None, stored_bytes(array, dtype))
-
-
-def _bytes_part(key: str, data: Any) -> Part:
-    return _part(key, np.frombuffer(data, np.uint8))

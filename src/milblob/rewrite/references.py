@@ -13,7 +13,8 @@ from ..model.model import Model
 from ..model.package import MODEL_PATH, Source
 from ..model.tensor import Tensor
 from ..program import cast_rules
-from ..program.compress_rules import constexpr_edit
+from ..program.compress_rules import Links, constexpr_edit
+from ..program.constexpr import part_names
 from ..program.scan import Compressed, Program
 from ..program.splice import Edit
 from ..program.wire_edits import combined, function_edits, reference_edit, require_plain, value_edit
@@ -75,11 +76,12 @@ class ConstexprPart(NamedTuple):
 
 
 class ConstexprWeight(NamedTuple):
-    """A weight that is compressed: the type of the operation that computes it, and its parts."""
+    """A weight that is compressed: the type of the operation that computes it, its stored parts, and the others."""
 
     tensor: Tensor
     op: str
     parts: tuple[ConstexprPart, ...]
+    links: Links
 
 
 def _spelled(item: Item) -> Place:
@@ -127,7 +129,9 @@ def program_edits(
             (part.key, part.dtype, part.shape, part.value if part.item is None else _spelled(part.item))
             for part in compressed.parts
         ]
-        edits.append(constexpr_edit(program, compressed.tensor.constant, compressed.op, parts))
+        row = compressed.tensor.op_row
+        gone = ("val",) if row.type == "const" else part_names(row.type)
+        edits.append(constexpr_edit(program, row, gone, compressed.op, parts, compressed.links))
     return combined(edits)
 
 

@@ -4,7 +4,6 @@ coremltools stores equal values once: several operations read one constant, seve
 that differ need constants and records of their own.
 """
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -291,16 +290,10 @@ class Plan:
             item.nbytes = item.nbytes or memoryview(content.make()).nbytes
 
     def _new_name(self, program: Program, name: str) -> str:
-        """Return a name that occurs nowhere in a Program."""
-        offset, nbytes = program.span
-        view = memoryview(program.buffer)[offset : offset + nbytes]
-        number = 1
-        while True:
-            number += 1
-            new = f"{name}_{number}"
-            if new not in self._names and re.search(re.escape(new.encode()), view) is None:
-                self._names.add(new)
-                return new
+        """Return a name that occurs nowhere in a Program, nor among those given before."""
+        new = wire_edits.unused_name(program, name, self._names, 2)
+        self._names.add(new)
+        return new
 
     def _edit(self, mapping: MappedFile, program: Program, edits: Iterable[Edit | None]) -> None:
         wire_edits.require_plain(program, mapping.live())

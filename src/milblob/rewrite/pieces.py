@@ -1,0 +1,262 @@
+"""A weight while it is compressed: what the recipes have made of it so far, and the parts that are stored for that."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from .. import _codec
+from ..dtypes import DType, as_dtype
+from ..errors import MilblobError
+from ..program.compress_rules import Link, Links, Same
+from ..program.constexpr import Chain
+from ..program.scan import Compressed
+from ..values.dense import Dense, Packed, read
+from ..values.palettize import Palettized
+from ..values.quantize import Quantized
+from ..values.tensorvalue import stored_bytes
+
+Array = np.ndarray[Any, Any]
+
+LINKED_OPSET = 18
+"""The first opset in which operations compute parts of others, and in which blocks and groups are."""
+
+_INDICES = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6, 8: DType.UINT8}
+_MEASURED_COUNT = 1 << 20  # elements that are measured at a time
+
+
+class NotCompressibleError(MilblobError):
+    """A recipe cannot be applied to a weight; the message has the reason."""
+
+
+class Part(NamedTuple):
+    """A part of a compressed weight, as it is stored.
+
+    Attributes:
+        key: its parameter; "lut.scale" for a part of what computes `lut`.
+        array: the values, for parts of few elements; else None.
+        data: the stored bytes.
+    """
+
+    key: str
+    dtype: Any
+    shape: tuple[int, ...]
+    array: Array | None
+    data: Any
+
+
+class CompressedParts(NamedTuple):
+    """A compressed weight.
+
+    Attributes:
+        op: type of the operation that computes it.
+        parts: those that are stored.
+        squared, power, largest: what was lost: sum of the squared differences, sum of the squares of the weight,
+            largest difference.
+        links: the parts that are not stored: which operations compute them.
+        gap: the most by which the squared error may exceed the least possible for a palette, weighted if it was fitted
+            so; None where that is not known.
+    """
+
+    op: str
+    parts: tuple[Part, ...]
+    squared: float
+    power: float
+    largest: float
+    links: Links = {}  # noqa: RUF012  # never changed
+    gap: float | None = None
+
+
+class Pieces(NamedTuple):
+    """What recipes have made of a weight. None: nothing of that kind.
+
+    Attributes:
+        array: the weight as it was.
+        steps: names of the recipes, in order.
+        bits: mask of the elements that are not zero: packed, least significant first.
+        nonzero: these elements, where nothing else holds them.
+        coded: integers and their scales.
+        table: palettes and indices.
+        axis: along which an index stands for a vector of elements.
+        lut: integers and scales that the palettes are computed from.
+        figures: (squared, power, largest) as in CompressedParts, if they are known.
+    """
+
+    array: Array
+    steps: tuple[str, ...] = ()
+    bits: Array | None = None
+    nonzero: Array | None = None
+    coded: Quantized | None = None
+    table: Palettized | None = None
+    axis: int | None = None
+    lut: Quantized | None = None
+    figures: tuple[float, float, float] | None = None
+
+    @property
+    def mask(self) -> Array:
+        """Which elements are not zero, as bool; what `bits` says."""
+        bits = np.unpackbits(cast(Array, self.bits), count=self.array.size, bitorder="little")
+        return bits.view(bool).reshape(self.array.shape)
+
+    def values(self) -> Array:
+        """Return the dense values that the pieces stand for."""
+        if not self.steps:
+            return self.array
+        op, parts, links = self._parts(LINKED_OPSET)
+        return read(_dense(op, {part.key: part for part in parts}, links, self.array))
+
+    def compressed(self, opset: int) -> CompressedParts:
+        """Return what is stored for an opset, and what is lost."""
+        figures = self.figures if self.figures is not None else measured(self.array, self.values())
+        op, parts, links = self._parts(opset)
+        gap = self.table.gap if self.table is not None else None
+        return CompressedParts(op, tuple(parts), *figures, links, None if gap is None or np.isnan(gap) else gap)
+
+    def _parts(self, opset: int) -> tuple[str, list[Part], Links]:
+        if opset < LINKED_OPSET:
+            return (*self._early(), {})
+        links: dict[str, Link | Same] = {}
+        if self.bits is None and self.coded is not None:
+            return "constexpr_blockwise_shift_scale", _scaled("data", self.coded), links
+        if self.bits is None:
+            return "constexpr_lut_to_dense", self._palettes("indices", "", links), links
+        mask = Part("mask", DType.UINT1, self.array.shape, None, memoryview(self.bits))  # type: ignore[arg-type]
+        if self.nonzero is not None:
+            return "constexpr_sparse_to_dense", [part("nonzero_data", self.nonzero), mask], links
+        inner = "nonzero_data."
+        outputs = [(DType.UINT1, self.array.shape), (as_dtype(self.array.dtype), (int(np.count_nonzero(self.mask)),))]
+        if self.coded is not None:
+            links["nonzero_data"] = Link("constexpr_sparse_blockwise_shift_scale", tuple(outputs), 1)
+            chosen = self.coded._replace(data=self.coded.data[self.mask])
+            parts = _scaled(f"{inner}nonzero_data", chosen, inner)
+            parts.append(mask._replace(key=f"{inner}data_mask"))
+            # coremltools writes the mask twice where it was there first.
+            was_first = self.steps.index("Prune") < self.steps.index("Linear")
+            links["mask"] = Same(f"{inner}data_mask") if was_first else Same("nonzero_data", 0)
+        else:
+            links["nonzero_data"] = Link("constexpr_lut_to_sparse", tuple(outputs), 1)
+            links["mask"] = Same("nonzero_data", 0)
+            table = cast(Palettized, self.table)
+            mask, vectors = mask._replace(key=f"{inner}indices_mask"), self.mask
+            if self.axis is not None:  # a mask of whole vectors, which the recipe has made sure of
+                length = table.palettes.shape[-1]
+                vectors = np.take(vectors, np.arange(0, self.array.shape[self.axis], length), self.axis)
+                bits = np.packbits(vectors, bitorder="little")
+                mask = mask._replace(shape=vectors.shape, data=memoryview(bits))  # type: ignore[arg-type]
+            chosen_table = self._replace(table=table._replace(indices=table.indices[vectors]))
+            parts = [mask, *chosen_table._palettes("indices_nonzero_data", inner, links)]
+        return "constexpr_sparse_to_dense", parts, links
+
+    def _palettes(self, key: str, prefix: str, links: dict[str, Link | Same]) -> list[Part]:
+        """The indices and what computes the palettes."""
+        table = cast(Palettized, self.table)
+        index = _INDICES[table.nbits]
+        parts = [part(prefix + key, table.indices.view(index.numpy), index)]
+        if self.lut is None:
+            parts.append(part(f"{prefix}lut", table.palettes))
+        else:
+            kind = as_dtype(self.lut.scale.dtype), self.lut.data.shape
+            links[f"{prefix}lut"] = Link("constexpr_blockwise_shift_scale", (kind,))
+            parts += _scaled(f"{prefix}lut.data", self.lut, f"{prefix}lut.")
+        if self.axis is not None:
+            parts.append(part(f"{prefix}vector_axis", np.array(self.axis, np.int32)))
+        return parts
+
+    def _early(self) -> tuple[str, list[Part]]:
+        """The parts for iOS16 and 17: bits are packed in bytes, and one recipe is all that there can be."""
+        shape = part("shape", np.array(self.array.shape, np.uint32))
+        if self.coded is not None:
+            made = self.coded
+            zeros = np.zeros(made.scale.shape, made.dtype.numpy)
+            point = made.zero_point if made.zero_point is not None else zeros
+            axis = next((axis for axis, count in enumerate(made.scale.shape) if count > 1), 0)
+            return "constexpr_affine_dequantize", [
+                part("quantized_data", made.data, made.dtype),
+                part("zero_point", point.squeeze(), made.dtype),
+                part("scale", made.scale.squeeze()),
+                part("axis", np.array(axis, np.int32)),
+            ]
+        if self.table is not None:
+            if self.table.nbits == 3:
+                raise NotCompressibleError("expected an opset of iOS18 for 3 bits, got an earlier one")
+            index = _INDICES[self.table.nbits]
+            packed = np.frombuffer(stored_bytes(self.table.indices.view(index.numpy), index), np.uint8)
+            parts = [part("indices", packed), part("lut", self.table.palettes.reshape(-1)), shape]
+            return "constexpr_lut_to_dense", parts
+        kept = [part("nonzero_data", self.nonzero), part("mask", self.bits), shape]
+        return "constexpr_sparse_to_dense", kept
+
+
+def part(key: str, array: Any, dtype: Any = None) -> Part:
+    """Make a part of an array."""
+    array = np.asarray(array)
+    dtype = as_dtype(array.dtype) if dtype is None else dtype
+    return Part(key, dtype, array.shape, array if array.size < 10 else None, stored_bytes(array, dtype))
+
+
+def measured(array: Array, values: Array) -> tuple[float, float, float]:
+    """Return (sum of the squared differences, sum of the squares of `array`, largest difference).
+
+    Elements that are not finite, and the same in both, do not count.
+    """
+    squared = power = largest = 0.0
+    one, other = np.ascontiguousarray(array).reshape(-1), np.ascontiguousarray(values).reshape(-1)
+    for first in range(0, one.size, _MEASURED_COUNT):
+        wide = one[first : first + _MEASURED_COUNT].astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            difference = other[first : first + _MEASURED_COUNT].astype(np.float64) - wide
+        kept = ~np.isfinite(wide)
+        if kept.any():
+            wide[kept] = difference[kept] = 0
+        squared += float(np.dot(difference, difference))
+        power += float(np.dot(wide, wide))
+        largest = max(largest, float(np.abs(difference).max(initial=0.0)))
+    return squared, power, largest
+
+
+def _scaled(key: str, made: Quantized, prefix: str = "") -> list[Part]:
+    parts = [part(key, made.data, made.dtype), part(f"{prefix}scale", made.scale)]
+    if made.zero_point is not None:
+        parts.append(part(f"{prefix}offset", made.zero_point, made.dtype))
+    return parts
+
+
+# -------------------------------------------------------------------------------------------------------- dense values
+
+
+class _Operation(NamedTuple):
+    """What `Chain` asks of an operation."""
+
+    type: str
+    message: tuple[int, int]
+    mil_code: int
+    shape: tuple[int, ...]
+    output_count: int
+
+
+def _dense(op: str, parts: Mapping[str, Part], links: Links, array: Array) -> Dense:
+    """What a reader of the parts computes; the parts are checked as a reader checks them."""
+    made: dict[tuple[str, int], Any] = {}
+
+    def group(kind: str, prefix: str, outputs: Any, output: int) -> Any:
+        dtype, shape = outputs[output]
+        row = _Operation(kind, (len(prefix), 0), dtype.mil_code, shape, len(outputs))
+        keys = [key for key in (*parts, *links) if key.startswith(prefix) and "." not in key[len(prefix) :]]
+        return Compressed(cast(Any, row), {key[len(prefix) :]: of(key) for key in keys}, output)
+
+    def of(key: str, output: int | None = None) -> Any:
+        link = links.get(key)
+        if link is None:
+            return parts[key]
+        if isinstance(link, Same):
+            return of(link.key, link.output)
+        number = link.output if output is None else output
+        if (key, number) not in made:
+            made[key, number] = group(link.op, f"{key}.", link.outputs, number)
+        return made[key, number]
+
+    def stored(row: Part) -> Packed:
+        return Packed(_codec.Buffer(row.data), 0, row.dtype, row.shape)
+
+    chain = Chain(stored, lambda row: str(row.type), lambda nbytes: None)
+    return chain.dense(group(op, "", [(as_dtype(array.dtype), array.shape)], 0))
