@@ -2,12 +2,17 @@
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import makers
 import numpy as np
 import pytest
 
-from conftest import needs, scaled
+import milblob
+from conftest import SCALE, Made, needs, scaled
+from milblob import Linear, Palette
+from milblob.rewrite.recipes import Recipe
 from milblob.values.palettize import palettize
 from milblob.values.prune import prune
 from milblob.values.quantize import quantize
@@ -79,3 +84,55 @@ def bench_coremltools(row: Any, weights: Any, kind: str) -> None:
         assert found is not None and any(np.size(field) >= some.size // 8 for field in found if field is not None)
 
     row(f"{JOB}: {kind}", "coremltools", quiet, check=check, nbytes=NBYTES, share=rows / SHAPE[0], rounds=1)
+
+
+# ----------------------------------------------------------------------------------------------------- choosing recipes
+
+LADDER: tuple[Recipe, ...] = (Linear(), Palette(8), Palette(6), Palette(4), Palette(3), Palette(2))
+CHOICE_JOB = "choose from 6 recipes for 50M float16 by a size"
+
+
+@pytest.fixture(scope="module")
+def layers(made: Made) -> Path:
+    """Four layers of a transformer, for iOS 18."""
+    count, width = scaled(4, 1), max(64, round(1024 * min(1.0, SCALE**0.5)) // 64 * 64)
+    return made("layers.mlpackage", lambda path: makers.write_transformer(path, count, width, "iOS18"))
+
+
+def bench_choice(row: Any, layers: Path) -> None:
+    """Every recipe measured on every weight, and all sizes that can be had."""
+
+    def check(found: Any) -> None:
+        assert len(found.alone) == len(LADDER) and found.points[-1].error == 0
+
+    with milblob.open(layers) as opened:
+        nbytes = sum(t.nbytes for name, t in opened.items() if name.startswith("layers_") and name.endswith("_weight"))
+    row(
+        CHOICE_JOB, "milblob",
+        lambda: milblob.compress_frontier(layers, recipes=LADDER, select="layers_*_weight"),
+        check=check, role="milblob", nbytes=nbytes,
+    )  # fmt: skip
+
+
+def bench_choice_rival(row: Any, weights: Any) -> None:
+    """What coremltools takes for one of the six, a 4-bit palette of one weight as large as all of them."""
+    needs("coremltools")
+    run, some = _palettizer(0), weights[: max(SHAPE[0] // 16, 16)].copy()
+
+    def quiet() -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return run(some)
+
+    def check(found: Any) -> None:
+        assert found is not None
+
+    row(
+        CHOICE_JOB,
+        "coremltools, one recipe",
+        quiet,
+        check=check,
+        nbytes=NBYTES,
+        share=some.size / weights.size,
+        rounds=1,
+    )

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from .program.value import BlobReference, Value
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
     from .rewrite.compress import CompressReport, WeightReport, compress
+    from .rewrite.compress_plan import CompressPlan, PlannedWeight
+    from .rewrite.frontier import Frontier, compress_frontier
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.recipes import Joint, Linear, Palette, Prune
     from .rewrite.refit import RefitReport, Refitted, refit
@@ -54,6 +56,7 @@ __all__ = [
     "BlobWriter",
     "Block",
     "Change",
+    "CompressPlan",
     "CompressReport",
     "Compression",
     "Consumer",
@@ -66,6 +69,7 @@ __all__ = [
     "Figures",
     "Finding",
     "FormatError",
+    "Frontier",
     "Function",
     "Info",
     "Joint",
@@ -80,6 +84,7 @@ __all__ = [
     "Model",
     "Operation",
     "Palette",
+    "PlannedWeight",
     "ProgramError",
     "Prune",
     "RefitReport",
@@ -100,6 +105,7 @@ __all__ = [
     "WeightReport",
     "check",
     "compress",
+    "compress_frontier",
     "content_hash",
     "diff",
     "info",
@@ -144,7 +150,11 @@ _LATER = {
     "Refitted": "rewrite.refit",
     "refit": "rewrite.refit",
     "Change": "analysis.changes",
+    "CompressPlan": "rewrite.compress_plan",
     "CompressReport": "rewrite.compress",
+    "Frontier": "rewrite.frontier",
+    "PlannedWeight": "rewrite.compress_plan",
+    "compress_frontier": "rewrite.frontier",
     "WeightReport": "rewrite.compress",
     "compress": "rewrite.compress",
     "Joint": "rewrite.recipes",

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..rewrite.compress import LEAST, CompressReport, compress
 from ..rewrite.recipes import Linear, Palette, Prune, Recipe, as_recipe
-from . import options, output, tables
+from . import compress_goals, options, output, tables
 from .progress import shown
 from .selection import check_keep
 
@@ -21,7 +21,7 @@ _COLUMNS = (
 )
 EXAMPLES = (
     "compress Model.mlpackage -o Small.mlpackage --int8",
-    "compress Model.mlpackage -o Small.mlpackage --palette 4 --dry-run",
+    "compress Model.mlpackage -o Small.mlpackage --size 60K --dry-run",
 )
 _DTYPES = ("int8", "uint8", "int4", "uint4")
 _LINEAR = "--int8, --uint8, --int4 or --uint4"
@@ -35,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     add = parser.add_argument
     add("model", metavar="MODEL", help=".mlpackage")
-    add("-o", "--output", metavar="OUT", required=True, help="the result; may be MODEL itself, which is then replaced")
+    add("-o", "--output", metavar="OUT", help="the result; may be MODEL itself, which is then replaced")
     kinds = parser.add_argument_group("how, exactly one of these")
     for dtype in _DTYPES:
         kinds.add_argument(f"--{dtype}", action="store_true", help=f"linear quantization to {dtype}")
@@ -45,6 +45,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     kinds.add_argument("--threshold", metavar="X", type=float, help="make elements up to this magnitude zero")
     kinds.add_argument("--n-m", metavar="N:M", type=_pair, help="make N of every M neighbours zero")
     kinds.add_argument("--recipe", metavar="JSON", type=as_recipe, help="a recipe as milblob prints it with --json")
+    compress_goals.add_options(parser, kinds)
     add(
         "--block",
         metavar="N",
@@ -67,12 +68,18 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command."""
     recipe = _recipe(arguments)
+    compress_goals.check(arguments)
+    if arguments.frontier is not None:
+        return compress_goals.run_frontier(arguments)
     check_keep(arguments, arguments.model)
     with shown(arguments) as progress:
         report = compress(
             arguments.model, arguments.output, recipe, select=arguments.keep or None, least=arguments.least,
             force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
+            **compress_goals.goal(arguments),
         )  # fmt: skip
+    if arguments.plan is not None:
+        report.plan.save(arguments.plan, force=arguments.force)
     if arguments.json:
         output.print_json(report.to_dict())
         return 0
@@ -86,13 +93,13 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _recipe(arguments: Namespace) -> Recipe:
-    """The recipe that the options describe.
+def _recipe(arguments: Namespace) -> Recipe | None:
+    """The recipe that the options describe; None if they say something else.
 
     Raises:
         ValueError: not exactly one kind of recipe; an option that does not belong to it.
     """
-    kinds = (*_DTYPES, "palette", "unique", "sparsity", "threshold", "n_m", "recipe")
+    kinds = (*_DTYPES, "palette", "unique", "sparsity", "threshold", "n_m", "recipe", *compress_goals.KINDS)
     chosen = [f"--{name.replace('_', '-')}" for name in kinds if getattr(arguments, name) not in (None, False)]
     if len(chosen) != 1:
         kinds_text = ", ".join(f"--{name.replace('_', '-')}" for name in kinds)
@@ -117,6 +124,9 @@ def _recipe(arguments: Namespace) -> Recipe:
         if "group" in given:
             grouped = {"granularity": "per_grouped_channel", "group_size": arguments.group}
         return Palette(arguments.palette, mode, **grouped)
+    if any(getattr(arguments, name) is not None for name in compress_goals.KINDS):
+        _allow(given, set(), chosen[0])
+        return None
     if arguments.recipe is not None:
         _allow(given, set(), chosen[0])
         found: Recipe = arguments.recipe

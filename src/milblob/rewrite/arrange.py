@@ -22,7 +22,7 @@ from ..program.wire_edits import require_plain
 from ..storage.beneath import Location
 from ..values import cast as casting
 from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor
-from .changes import WEIGHT_COUNT, Options, TensorChange
+from .changes import WEIGHT_COUNT, Options, TensorChange, is_counted
 from .compressing import CompressedWeight
 from .decompress import Decompression, Identities
 from .layout import Records, WeightFile
@@ -299,8 +299,7 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
         record = sources.record(weight_file, tensor)
         change = TensorChange(name, tensor.mil_dtype, record.nbytes, weight_file.name, record.offset)
     elif (
-        is_part
-        or (tensor.mil_dtype not in (DType.STRING, DType.BOOL) and tensor.size >= WEIGHT_COUNT)
+        is_counted(tensor, is_part)
         or (is_kept and is_selected and choice.may_externalize(tensor))  # below the threshold, but selected
     ):
         change = TensorChange(name, tensor.mil_dtype, tensor.nbytes, None, None)
@@ -453,7 +452,7 @@ def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Source
     """Add the parts of a weight that is compressed to the records; note in its row what it takes."""
     tensor, source = weight.tensor, cast(Source, weight.tensor.source)
     weight_file = sources.weight_file(tensor) if tensor.is_blob else None
-    base, is_first = sources.base(source), False
+    base, nbytes = sources.base(source), 0
     parts = []
     for part in weight.parts:
         item = None
@@ -463,13 +462,15 @@ def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Source
                 (base, "compress", weight.number, part.key),
             )  # fmt: skip
             item.users.add(tensor.function)
-            if item.open is None:
-                is_first = True
+            if item.open is None:  # the first of those that share it
+                nbytes += part.nbytes
                 item.name, item.open = f"{tensor.name}.{part.key}", part.open
+        else:
+            nbytes += part.nbytes
         parts.append(ConstexprPart(part.key, part.dtype, part.shape, item, part.value))
     change.actions.append("compress")
     change.file_after = change.offset_after = None
-    change.nbytes_after = weight.nbytes_after if is_first else 0
+    change.nbytes_after = nbytes
     return ConstexprWeight(tensor, weight.made.op, tuple(parts), weight.made.links)
 
 

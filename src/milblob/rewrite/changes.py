@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from .. import _codec
 from ..dtypes import DType
+from ..model.tensor import Tensor
 from .tasks import Item
 
 if TYPE_CHECKING:
@@ -11,6 +13,17 @@ if TYPE_CHECKING:
 
 WEIGHT_COUNT = 10
 """The ecosystem's threshold: constants of this many elements are kept in the weight file."""
+
+
+def is_counted(tensor: Tensor, is_part: bool) -> bool:
+    """Whether a constant is one of the weights whose bytes a report adds up.
+
+    Args:
+        is_part: of a compressed weight.
+    """
+    if tensor.constant.storage == _codec.BLOB or is_part:
+        return True
+    return tensor.mil_dtype not in (DType.STRING, DType.BOOL) and tensor.size >= WEIGHT_COUNT
 
 
 class Options(NamedTuple):

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arguments import as_integer, require, require_calls, require_flags
@@ -13,7 +13,9 @@ from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..storage import paths
 from .changes import Options
+from .compress_plan import CompressPlan, PlannedWeight, as_plan
 from .compressing import CompressedWeight, Compressing, spool_directory
+from .recipe_choice import RecipeChoice, as_goal, as_ladder, as_sensitivity
 from .recipes import Recipe, as_recipe
 from .repack import Repacking
 
@@ -67,6 +69,8 @@ class CompressReport(NamedTuple):
             was asked for.
         nbytes, nbytes_after: of all weights as stored, compressed or not.
         done: False for a dry run.
+        kept: names of the weights that could be compressed, and stay because the plan says so; also in `skipped`
+            where milblob made the plan.
     """
 
     source: str
@@ -76,14 +80,27 @@ class CompressReport(NamedTuple):
     nbytes: int
     nbytes_after: int
     done: bool
+    kept: list[str] = []  # noqa: RUF012  # never changed
+
+    @property
+    def plan(self) -> CompressPlan:
+        """What was done, to be saved, edited and applied again."""
+        rows = {
+            one.name: PlannedWeight(
+                one.recipe,
+                {"nbytes": one.nbytes, "nbytes_after": one.nbytes_after, "sqnr": _finite(one.sqnr)},
+            )
+            for one in self.weights
+        }
+        return CompressPlan(rows | {name: PlannedWeight(None) for name in self.kept})
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON can hold it; an infinite SQNR is null."""
         rows = [
             {
                 "name": one.name, "recipe": one.recipe.to_dict(), "op": one.op, "nbytes": one.nbytes,
-                "nbytes_after": one.nbytes_after, "sqnr": one.sqnr if math.isfinite(one.sqnr) else None,
-                "relative": one.relative if math.isfinite(one.relative) else None, "largest": one.largest,
+                "nbytes_after": one.nbytes_after, "sqnr": _finite(one.sqnr),
+                "relative": _finite(one.relative), "largest": one.largest,
                 "squared": one.squared, "power": one.power,
             }
             for one in self.weights
@@ -92,6 +109,7 @@ class CompressReport(NamedTuple):
             "source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes,
             "nbytes_after": self.nbytes_after, "weights": rows,
             "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
+            "kept": self.kept,
         }  # fmt: skip
 
 
@@ -104,6 +122,12 @@ def compress(
     op_types: Mapping[str, Any] | None = None,
     per_name: Mapping[str, Any] | None = None,
     least: int = LEAST,
+    size: str | int | None = None,
+    bits: float | None = None,
+    sqnr: float | None = None,
+    recipes: Iterable[Any] | None = None,
+    sensitivity: Mapping[str, float] | None = None,
+    plan: Any = None,
     force: bool = False,
     dry_run: bool = False,
     executor: "Executor | None" = None,
@@ -117,14 +141,26 @@ def compress(
     the one that coremltools writes for the model's opset; its name and its output stay. Weights that share a record, or
     have equal bytes and the same recipe, share the parts. The result appears whole or not at all.
 
+    Given one of `size`, `bits` and `sqnr` instead of a recipe, each weight gets one of `recipes`, or stays: every
+    recipe is measured on every weight, and the sum of their squared errors, each relative to the power of its weight,
+    is as small as that allows (docs/compress.md says how near to the least possible).
+
     Args:
         src: a .mlpackage.
         dst: where the result goes. May be `src` itself, which is then replaced.
-        recipe: a Linear, Palette or Prune, or its dict or JSON; None if the next ones say it all.
+        recipe: a Linear, Palette or Prune, or its dict or JSON; None if other arguments say it all.
         select: glob, several, or a function of a name: the weights that are tried.
         op_types: type of an operation, such as "conv" -> recipe for the weights that it reads; None: they stay.
         per_name: glob of names -> recipe, or None; the first that fits counts, before `op_types`.
         least: only weights of more elements are compressed.
+        size: all weights of the result take at most so many bytes as stored; or a text such as "40MB" (of 2**20).
+        bits: the weights that can be compressed take at most so many bits for each element, on average.
+        sqnr: every weight is compressed with at least so many dB, in the fewest bytes, or stays.
+        recipes: to choose from, for `size`, `bits` and `sqnr`; None: some from 8 to 2 bits that the opset can hold.
+        sensitivity: glob of names -> factor of the error of these weights, for `size`, `bits` and `sqnr`; the first
+            that fits counts, and 1 without one.
+        plan: a CompressPlan (such as the `plan` of a report), its dict, or the path of its file: the recipe of each
+            weight by name, small ones too. Instead of everything else that chooses weights or recipes.
         force: replace `dst` if it exists.
         dry_run: compute and measure, write nothing.
         executor: any concurrent.futures.Executor that copies what stays.
@@ -136,10 +172,12 @@ def compress(
 
     Raises:
         UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. Not a package.
-        ValueError: operations that read one weight ask for different recipes; a wrong option.
+        ValueError: operations that read one weight ask for different recipes; a wrong option; a size that cannot be
+            reached: the least that can is named; a plan with a recipe for a weight that cannot be compressed so.
+        KeyError: a plan with a name that the model does not have.
         As `repack`. Whatever is raised, `dst` is as it was.
     """
-    require("src", src, str | os.PathLike, "the path of a model")
+    source, output = require_package(src), os.fsdecode(os.fspath(dst))
     require_flags(force=force, dry_run=dry_run)
     require_calls(progress=progress)
     if executor is not None and not hasattr(executor, "submit"):
@@ -148,25 +186,65 @@ def compress(
     if least < 0:
         raise ValueError(f"least: expected 0 or more, got {least}")
     chosen = None if recipe is None else as_recipe(recipe)
-    by_type = {name: None if one is None else as_recipe(one) for name, one in (op_types or {}).items()}
-    by_name = [(selector(name), None if one is None else as_recipe(one)) for name, one in (per_name or {}).items()]
-    if chosen is None and not any(by_type.values()) and not any(one for _, one in by_name):
-        raise ValueError("recipe: expected one, here or in op_types or per_name, got none")
-    source, output = os.fsdecode(os.fspath(src)).rstrip("/") or "/", os.fsdecode(os.fspath(dst))
-    if not paths.is_directory(source) and paths.is_there(source):
-        raise UnsupportedError("compress: expected a .mlpackage, got a file", file=source)
-    if paths.is_directory(source) and identify_directory(source) == "mlmodelc":
-        words = "compress: expected a .mlpackage, got a compiled model (compress the package, then compile it)"
-        raise UnsupportedError(words, file=source)
+    by_type, by_name = named_recipes(op_types, per_name)
+    chooser, planned = _chooser(size, bits, sqnr, recipes, sensitivity), None if plan is None else as_plan(plan)
+    if planned is not None and (chosen or chooser or select is not None or op_types or per_name):
+        raise ValueError("plan: expected it without recipe, select, op_types, per_name and a goal, got both")
+    if chosen is not None and chooser is not None:
+        raise ValueError("recipe: expected None with size, bits and sqnr, which choose from `recipes`, got one")
+    by_others = any(by_type.values()) or any(one for _, one in by_name)
+    if chosen is None and chooser is None and planned is None and not by_others:
+        raise ValueError(
+            "recipe: expected one, here or in op_types or per_name, or a size, bits, sqnr or plan, got none"
+        )
     work = Compressing(
         chosen, selector(select), by_type, by_name, least, None if dry_run else spool_directory(output),
-        Counter(progress),
+        Counter(progress), chooser, None if planned is None else planned.recipes,
     )  # fmt: skip
     with contextlib.closing(work):
         options = Options({}, compress=work)
         done = Repacking([source], output, options, force, executor, None, max_nbytes).run(dry_run)
         weights = [_report(weight) for weight in work.weights.values()]
-    return CompressReport(source, output, weights, work.skipped, done.nbytes, done.nbytes_after, done.done)
+    return CompressReport(source, output, weights, work.skipped, done.nbytes, done.nbytes_after, done.done, work.kept)
+
+
+def require_package(src: Any) -> str:
+    """Return the path of a package.
+
+    Raises:
+        UnsupportedError: something else. TypeError: no path.
+    """
+    require("src", src, str | os.PathLike, "the path of a model")
+    source = os.fsdecode(os.fspath(src)).rstrip("/") or "/"
+    if not paths.is_directory(source) and paths.is_there(source):
+        raise UnsupportedError("compress: expected a .mlpackage, got a file", file=source)
+    if paths.is_directory(source) and identify_directory(source) == "mlmodelc":
+        words = "compress: expected a .mlpackage, got a compiled model (compress the package, then compile it)"
+        raise UnsupportedError(words, file=source)
+    return source
+
+
+def named_recipes(
+    op_types: Mapping[str, Any] | None, per_name: Mapping[str, Any] | None
+) -> tuple[dict[str, Recipe | None], list[tuple[Callable[[str], bool], Recipe | None]]]:
+    """Return both with recipes for what stands for them, and predicates for globs. Raises: as `as_recipe`."""
+    by_type = {name: None if one is None else as_recipe(one) for name, one in (op_types or {}).items()}
+    by_name = [(selector(name), None if one is None else as_recipe(one)) for name, one in (per_name or {}).items()]
+    return by_type, by_name
+
+
+def _chooser(size: Any, bits: Any, sqnr: Any, recipes: Any, sensitivity: Any) -> RecipeChoice | None:
+    goal = as_goal(size, bits, sqnr)
+    if goal is None:
+        for name, value in (("recipes", recipes), ("sensitivity", sensitivity)):
+            if value is not None:
+                raise ValueError(f"{name}: expected a size, bits or sqnr, which it is for, got none")
+        return None
+    return RecipeChoice(goal, as_ladder(recipes), as_sensitivity(sensitivity))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _report(weight: CompressedWeight) -> WeightReport:

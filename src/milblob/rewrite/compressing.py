@@ -7,14 +7,14 @@ The parts go to a file without a name beside the result, so memory holds only a 
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
-
-import numpy as np
+from math import prod
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from .. import _codec
 from ..blobs.equal import Stretch, first_equal
+from ..closeness import hint
 from ..errors import UnsupportedError
 from ..model.model import Model
 from ..model.package import Source
@@ -28,6 +28,7 @@ from ..values.dense import Held, Packed
 from ..values.tensorvalue import pack_tensor
 from .recipes import CompressedParts, NotCompressibleError, Part, Recipe, Weight
 
+_T = TypeVar("_T")
 _ALONE_COUNT = 1 << 21  # a weight of so many elements is shared out among the threads; smaller ones go one to each
 
 
@@ -45,6 +46,11 @@ class SpooledPart(NamedTuple):
     value: bytes | None
     number: int | None
     open: Callable[[], Held] | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes as stored."""
+        return int(self.dtype.nbytes(prod(self.shape)))
 
 
 class CompressedWeight(NamedTuple):
@@ -64,18 +70,50 @@ class CompressedWeight(NamedTuple):
     @property
     def nbytes_after(self) -> int:
         """Bytes of all parts as stored."""
-        return sum(part.dtype.nbytes(int(np.prod(part.shape))) for part in self.parts)
+        return sum(part.nbytes for part in self.parts)
 
 
-class _Candidate(NamedTuple):
+class Candidate(NamedTuple):
+    """A weight that can be compressed.
+
+    Attributes:
+        options: (recipe, axes as it needs them), one or more to choose from.
+        may_stay: whether it may also stay as it is.
+    """
+
     tensor: Tensor
-    recipe: Recipe
-    axes: compress_rules.Axes
+    options: tuple[tuple[Recipe, compress_rules.Axes], ...]
+    may_stay: bool
     opset: int
     consumers: tuple[tuple[str, str], ...]
 
-    def weight(self) -> Weight:
-        return Weight(self.tensor.read(), self.axes, self.opset, self.consumers)
+    def compressed(self, number: int = 0) -> CompressedParts | NotCompressibleError:
+        """Apply one of the recipes; return the parts, or why there are none."""
+        recipe, axes = self.options[number]
+        try:
+            return recipe.apply(Weight(self.tensor.read(), axes, self.opset, self.consumers))
+        except NotCompressibleError as reason:
+            return reason
+
+
+class Chooser(Protocol):
+    """What chooses a recipe for each weight."""
+
+    def recipes(self, opset: int) -> tuple[Recipe, ...]:
+        """Return those to choose from."""
+
+    def choose(
+        self, model: Model, candidates: list[Candidate], firsts: list[int], counter: Counter
+    ) -> list[tuple[Candidate, str]]:
+        """Return each candidate with one option that is left, or with the reason for which it stays, else "".
+
+        Args:
+            firsts: for each candidate the number of the first that is alike.
+            counter: told of each weight that is measured, and of each that stays.
+        """
+
+
+KEPT = "the plan keeps it as it is"
 
 
 class Compressing:
@@ -89,10 +127,12 @@ class Compressing:
         least: only weights of more elements are compressed.
         directory: where the parts are kept meanwhile; None to keep none (a dry run).
         counter: told of each weight that is computed.
+        chooser: chooses for every weight that `op_types` and `per_name` do not name; or a plan, for all by name.
 
     Attributes:
         weights: by id of the constant.
         skipped: (name, reason) of each weight that was asked for and stays.
+        kept: names of those that stay because it was chosen so.
     """
 
     def __init__(
@@ -104,9 +144,12 @@ class Compressing:
         least: int,
         directory: str | None,
         counter: Counter,
+        chooser: Chooser | None = None,
+        plan: Mapping[str, Recipe | None] | None = None,
     ) -> None:
         self.weights: dict[int, CompressedWeight] = {}
         self.skipped: list[tuple[str, str]] = []
+        self.kept: list[str] = []
         self._recipe = recipe
         self._is_selected = is_selected
         self._op_types = op_types
@@ -114,6 +157,8 @@ class Compressing:
         self._least = least
         self._directory = directory
         self._counter = counter
+        self._chooser = chooser
+        self._plan = plan
         self._spool = _Spool()
 
     def close(self) -> None:
@@ -128,26 +173,57 @@ class Compressing:
             ValueError: operations that read one weight ask for different recipes.
         """
         candidates = list(self._candidates(model))
-        firsts = self._firsts(candidates)
+        firsts = first_alike(candidates)
+        unique = [number for number, first in enumerate(firsts) if first == number]
+        self._counter.total_nbytes = sum(candidates[number].tensor.nbytes for number in unique)
+        if self._chooser is not None:
+            self._counter.total_nbytes *= 2
+            candidates = self._choose(model, self._chooser, candidates, firsts)
+            firsts = first_alike(candidates)
+            unique = [number for number, first in enumerate(firsts) if first == number]
+        if self._plan is not None:
+            self._require_planned(model, self._plan, [one.tensor.name for one in candidates])
         if self._directory is not None:
             self._spool.open(self._directory)
         made: dict[int, Any] = {}
-        unique = [number for number, first in enumerate(firsts) if first == number]
-        self._counter.total_nbytes = sum(candidates[number].tensor.nbytes for number in unique)
-        for number, result in self._computed(candidates, unique):
+        for number, result in zip(unique, computed(candidates, unique, Candidate.compressed), strict=True):
             made[number] = result if isinstance(result, NotCompressibleError) else (result, self._spooled(result))
             self._counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
         for candidate, first in zip(candidates, firsts, strict=True):
             result = made[first]
             if isinstance(result, NotCompressibleError):
                 self.skipped.append((candidate.tensor.name, str(result)))
+                if self._plan is not None:
+                    raise _unplanned(candidate.tensor.name, str(result))
                 continue
             parts = result[0]._replace(parts=())
-            weight = CompressedWeight(candidate.tensor, candidate.recipe, first, parts, result[1])
+            weight = CompressedWeight(candidate.tensor, candidate.options[0][0], first, parts, result[1])
             self.weights[id(candidate.tensor.constant)] = weight
         self._spool.map()
 
-    def _candidates(self, model: Model) -> Iterator[_Candidate]:
+    def _require_planned(self, model: Model, plan: Mapping[str, Recipe | None], found: list[str]) -> None:
+        """Refuse a plan that names what is not there, or cannot be compressed."""
+        for name in plan:
+            if name not in model.tensors:
+                raise KeyError(
+                    f"plan: expected names of weights in {model.path}, got {name!r}{hint(name, model.tensors)}"
+                )
+        reasons = dict(self.skipped)
+        have = set(found)
+        for name, recipe in plan.items():
+            if recipe is not None and name not in have:
+                raise _unplanned(name, reasons.get(name, "expected a weight with values, got none"))
+
+    def _choose(
+        self, model: Model, chooser: Chooser, candidates: list[Candidate], firsts: list[int]
+    ) -> list[Candidate]:
+        """Return the candidates that are compressed, each with one recipe."""
+        chosen = chooser.choose(model, candidates, firsts, self._counter)
+        self.kept += [candidate.tensor.name for candidate, reason in chosen if reason == KEPT]
+        self.skipped += [(candidate.tensor.name, reason) for candidate, reason in chosen if reason]
+        return [candidate for candidate, reason in chosen if not reason]
+
+    def _candidates(self, model: Model) -> Iterator[Candidate]:
         flags = _Flags(model)
         for tensor in model.tensors.values():
             constant, program = tensor.constant, cast(Program, tensor.program)
@@ -155,72 +231,52 @@ class Compressing:
                 continue
             if constant.storage != _codec.BLOB and (not constant.shape or tensor.size < 10):
                 continue  # no weight
+            if self._plan is not None and self._plan.get(tensor.name) is None:
+                self.kept += [tensor.name] if tensor.name in self._plan else []
+                continue
             words = compress_rules.refusal(program, constant, self._least)
             if words is not None:
                 self.skipped.append((tensor.name, words))
                 continue
             uses = tuple((op.type, key) for op, key in compress_rules.consumers(program, constant))
-            recipe = self._chosen(tensor, uses)
-            if recipe is None:
+            opset = cast_rules.opset(program, constant)
+            recipes, may_stay = self._recipes(tensor, uses, opset)
+            if not recipes:
                 self.skipped.append((tensor.name, "expected a recipe for it, got none: it stays as it is"))
                 continue
-            opset = cast_rules.opset(program, constant)
-            if opset < recipe.opset:
-                remedy = f"convert with minimum_deployment_target=ct.target.iOS{recipe.opset}"
-                words = (
-                    f"{recipe}: expected a model for iOS {recipe.opset} or later, got one for iOS {opset} ({remedy})"
-                )
-                raise UnsupportedError(words, file=model.path, where=tensor.where)
+            for recipe in recipes:
+                _require_opset(recipe, opset, model, tensor)
             require_plain(program, cast(Source, tensor.source).mapping.live())
             axes = compress_rules.channel_axes(program, constant, partial(flags.of, program))
-            if axes is None and not recipe.needs_axes:
-                axes = 1, 0
-            if axes is None:
+            options = tuple((one, axes or (1, 0)) for one in recipes if axes is not None or not one.needs_axes)
+            if not options:
                 words = "expected operations that agree on its channels, got some that read them along different axes"
                 self.skipped.append((tensor.name, words))
                 continue
-            yield _Candidate(tensor, recipe, axes, opset, uses)
+            yield Candidate(tensor, options, may_stay, opset, uses)
 
-    def _chosen(self, tensor: Tensor, uses: tuple[tuple[str, str], ...]) -> Recipe | None:
+    def _recipes(
+        self, tensor: Tensor, uses: tuple[tuple[str, str], ...], opset: int
+    ) -> tuple[tuple[Recipe, ...], bool]:
+        """(recipes to choose from, none of them if it stays; whether it may stay as well)."""
+        if self._plan is not None:
+            recipe = self._plan[tensor.name]
+            return () if recipe is None else (recipe,), False
         for is_named, recipe in self._per_name:
             if is_named(tensor.name):
-                return recipe
-        recipes = {self._op_types.get(op, self._recipe) for op, _ in uses}
-        if len(recipes) > 1:
+                return () if recipe is None else (recipe,), False
+        ladder: tuple[Recipe, ...] = () if self._recipe is None else (self._recipe,)
+        may_stay = False
+        if self._chooser is not None:
+            ladder, may_stay = self._chooser.recipes(opset), True
+        found = set()
+        for op, _ in uses:
+            one = self._op_types.get(op)
+            found.add((ladder, may_stay) if op not in self._op_types else (() if one is None else (one,), False))
+        if len(found) > 1:
             words = ", ".join(sorted({op for op, _ in uses}))
             raise ValueError(f"op_types: expected one recipe for {tensor.name}, got several, by {words}")
-        return recipes.pop()
-
-    def _firsts(self, candidates: list[_Candidate]) -> list[int]:
-        """The index of the first candidate with equal bytes that is compressed alike."""
-        stretches = []
-        for number, one in enumerate(candidates):
-            packed = one.tensor.place.packed() if one.tensor.is_blob else None
-            kind = (one.recipe, one.axes, one.opset, one.tensor.shape, one.tensor.mil_dtype.mil_code, one.consumers)
-            if packed is None:  # an immediate: rare, and then alone
-                stretches.append(Stretch(_codec.Buffer(b""), 0, 0, number))
-            else:
-                stretches.append(Stretch(packed.buffer, packed.offset, packed.dtype.nbytes(packed.size), kind))
-        return first_equal(stretches)
-
-    def _computed(self, candidates: list[_Candidate], numbers: list[int]) -> Iterator[tuple[int, Any]]:
-        """Yield (number, parts or the reason that there are none), in order; several small weights at a time."""
-
-        def compute(number: int) -> Any:
-            try:
-                return candidates[number].recipe.apply(candidates[number].weight())
-            except NotCompressibleError as reason:
-                return reason
-
-        small: list[int] = []
-        for number in numbers:
-            if candidates[number].tensor.size < _ALONE_COUNT:
-                small.append(number)
-                continue
-            yield from zip(small, ordered(compute, small), strict=True)
-            small = []
-            yield number, compute(number)
-        yield from zip(small, ordered(compute, small), strict=True)
+        return found.pop()
 
     def _spooled(self, made: CompressedParts) -> tuple[SpooledPart, ...]:
         """Keep the parts: small ones as values of the Program, the others in the spool."""
@@ -236,6 +292,50 @@ class Compressing:
             return Held(Packed(self._spool.buffer(), offset, part.dtype, part.shape))
 
         return SpooledPart(part.key, part.dtype, part.shape, None, offset, held)
+
+
+def _unplanned(name: str, reason: str) -> ValueError:
+    return ValueError(
+        f"plan: expected recipes only for weights that can be compressed so, got one for {name}: {reason}"
+    )
+
+
+def _require_opset(recipe: Recipe, opset: int, model: Model, tensor: Tensor) -> None:
+    """Raise UnsupportedError if an opset cannot hold what a recipe makes."""
+    if opset < recipe.opset:
+        remedy = f"convert with minimum_deployment_target=ct.target.iOS{recipe.opset}"
+        words = f"{recipe}: expected a model for iOS {recipe.opset} or later, got one for iOS {opset} ({remedy})"
+        raise UnsupportedError(words, file=model.path, where=tensor.where)
+
+
+def first_alike(candidates: Sequence[Candidate]) -> list[int]:
+    """Return, for each candidate, the number of the first with equal bytes that can become the same."""
+    stretches = []
+    for number, one in enumerate(candidates):
+        packed = one.tensor.place.packed() if one.tensor.is_blob else None
+        kind = one.options, one.may_stay, one.opset, one.tensor.shape, one.tensor.mil_dtype.mil_code, one.consumers
+        if packed is None:  # an immediate: rare, and then alone
+            stretches.append(Stretch(_codec.Buffer(b""), 0, 0, number))
+        else:
+            stretches.append(Stretch(packed.buffer, packed.offset, packed.dtype.nbytes(packed.size), kind))
+    return first_equal(stretches)
+
+
+def computed(candidates: Sequence[Candidate], numbers: Iterable[int], work: Callable[[Candidate], _T]) -> Iterator[_T]:
+    """Yield work(candidate) for these numbers, in order; several small weights at a time."""
+
+    def compute(number: int) -> _T:
+        return work(candidates[number])
+
+    small: list[int] = []
+    for number in numbers:
+        if candidates[number].tensor.size < _ALONE_COUNT:
+            small.append(number)
+            continue
+        yield from ordered(compute, small)
+        small = []
+        yield compute(number)
+    yield from ordered(compute, small)
 
 
 class _Spool:

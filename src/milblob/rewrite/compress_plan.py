@@ -1,0 +1,117 @@
+"""A plan of a compression: the recipe of each weight, as a file that can be read, edited and applied."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ..arguments import require
+from ..errors import FormatError
+from ..jsontext import parse_json
+from ..storage.output import NewFile
+from ..storage.transfer import write_at
+from .recipes import Recipe, as_recipe
+
+KIND, VERSION = "compress plan", 1
+_FIGURES = frozenset(["nbytes", "nbytes_after", "sqnr"])
+
+
+class PlannedWeight(NamedTuple):
+    """What becomes of one weight.
+
+    Attributes:
+        recipe: None: it stays as it is.
+        figures: for people to read: "nbytes" and "nbytes_after" as stored, "sqnr" in dB (None: nothing is lost).
+    """
+
+    recipe: Recipe | None
+    figures: Mapping[str, Any] = {}  # never changed
+
+
+class CompressPlan(NamedTuple):
+    """The recipe of each weight.
+
+    Attributes:
+        weights: by name. Weights of the model that are not in it stay as they are.
+    """
+
+    weights: Mapping[str, PlannedWeight]
+
+    @property
+    def recipes(self) -> dict[str, Recipe | None]:
+        """The recipes alone."""
+        return {name: weight.recipe for name, weight in self.weights.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON can hold it."""
+        rows = {
+            name: {"recipe": None if weight.recipe is None else weight.recipe.to_dict(), **weight.figures}
+            for name, weight in self.weights.items()
+        }
+        return {"milblob": KIND, "version": VERSION, "weights": rows}
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the plan to a JSON file, which appears whole or not at all.
+
+        Args:
+            path: of the file.
+            force: replace it if it exists.
+
+        Raises:
+            FileExistsError: it exists. OSError: it cannot be written.
+        """
+        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
+        with NewFile(os.fsdecode(os.fspath(path)), force=force) as new:
+            write_at(new.fd, [text.encode()], 0)
+
+
+def as_plan(source: Any) -> CompressPlan:
+    """Return the plan that a plan, its dict, or the path of its file stands for.
+
+    Raises:
+        OSError: it cannot be read. FormatError: a file that is no plan. ValueError: no plan, an unknown recipe or
+            option; the weight is named. TypeError: something else.
+    """
+    if isinstance(source, CompressPlan):
+        return source
+    file = None
+    if isinstance(source, str | os.PathLike):
+        file = os.fsdecode(os.fspath(source))
+        with open(file, "rb") as opened:  # noqa: PTH123
+            source = parse_json(opened.read(), "plan", file, unique=True)
+        if not isinstance(source, dict):
+            raise FormatError(f"plan: expected an object, got {type(source).__name__}", file=file)
+    require("plan", source, Mapping, "a plan, its dict or the path of its file")
+    try:
+        return _parsed(source)
+    except (ValueError, TypeError) as error:
+        if file is None:
+            raise
+        raise FormatError(str(error), file=file) from None
+
+
+def _parsed(document: Mapping[str, Any]) -> CompressPlan:
+    if document.get("milblob") != KIND:
+        raise ValueError(f"plan: expected milblob: {KIND!r}, got {document.get('milblob')!r:.60}")
+    if document.get("version") != VERSION:
+        raise ValueError(f"version of plan: expected {VERSION}, got {document.get('version')!r:.60}")
+    unknown = sorted(set(document) - {"milblob", "version", "weights"}, key=str)
+    if unknown:
+        raise ValueError(f"plan: expected milblob, version and weights, got {unknown[0]!r:.60}")
+    rows = document.get("weights")
+    require("weights of plan", rows, Mapping, "an object with the name of each weight")
+    return CompressPlan({name: _planned(name, row) for name, row in rows.items()})  # type: ignore[union-attr]
+
+
+def _planned(name: Any, row: Any) -> PlannedWeight:
+    require("name in plan", name, str, "the name of a weight")
+    require(f"{name} in plan", row, Mapping, "an object with its recipe")
+    unknown = sorted(set(row) - _FIGURES - {"recipe"}, key=str)
+    if unknown or "recipe" not in row:
+        got = repr(unknown[0])[:60] if unknown else "none"
+        raise ValueError(f"{name} in plan: expected a recipe and the figures {', '.join(sorted(_FIGURES))}, got {got}")
+    try:
+        recipe = None if row["recipe"] is None else as_recipe(row["recipe"])
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{name} in plan: {error}") from None
+    return PlannedWeight(recipe, {key: row[key] for key in row if key != "recipe"})

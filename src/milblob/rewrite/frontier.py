@@ -1,0 +1,130 @@
+"""How small the weights of a model can be at which error: the frontier of all mixtures of recipes."""
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ..model.model import Model
+from ..progress import Counter, Progress
+from ..selection import Select, selector
+from .choosing import choose
+from .compress import LEAST, named_recipes, require_package
+from .compressing import Compressing
+from .recipe_choice import Point, RecipeChoice, as_ladder, as_sensitivity, uniform, walked
+from .recipes import Recipe
+
+
+class Alone(NamedTuple):
+    """One recipe, applied to every weight that takes it.
+
+    Attributes:
+        recipe: it; the other weights stay.
+        point: what this gives.
+        chosen_error: the error of the mixture that is chosen for the same bytes.
+    """
+
+    recipe: Recipe
+    point: Point
+    chosen_error: float
+
+
+class Frontier(NamedTuple):
+    """What sizes and errors a model can have. Errors are means over the weights that can be compressed.
+
+    Attributes:
+        source: path.
+        nbytes: of all weights as stored now.
+        fixed_nbytes: of those that cannot be compressed.
+        element_count: of those that can.
+        points: from the fewest bytes to the least error; no mixture of recipes with so many bytes has a smaller error.
+        alone: each recipe alone, from the fewest bytes to the most.
+        skipped: (name, reason) of each weight that cannot be compressed.
+    """
+
+    source: str
+    nbytes: int
+    fixed_nbytes: int
+    element_count: int
+    points: list[Point]
+    alone: list[Alone]
+    skipped: list[tuple[str, str]]
+
+    def bits(self, nbytes: int) -> float:
+        """Return the bits for each element of the weights that can be compressed, if all weights take so many bytes."""
+        return 8 * (nbytes - self.fixed_nbytes) / self.element_count if self.element_count else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it; an infinite SQNR is null."""
+        return {
+            "source": self.source, "nbytes": self.nbytes, "fixed_nbytes": self.fixed_nbytes,
+            "points": [self._row(point) for point in self.points],
+            "alone": [
+                self._row(one.point)
+                | {"recipe": one.recipe.to_dict(), "chosen_sqnr": finite(decibel(one.chosen_error))}
+                for one in self.alone
+            ],
+            "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
+        }  # fmt: skip
+
+    def _row(self, point: Point) -> dict[str, Any]:
+        return {
+            "nbytes": point.nbytes, "bits": self.bits(point.nbytes), "error": point.error,
+            "sqnr": finite(decibel(point.error)),
+        }  # fmt: skip
+
+    def to_svg(self) -> str:
+        """Return the picture: size against error."""
+        from .frontier_svg import picture
+
+        return picture(self)
+
+
+def compress_frontier(
+    src: str | os.PathLike[str],
+    *,
+    recipes: Iterable[Any] | None = None,
+    sensitivity: Mapping[str, float] | None = None,
+    select: Select = None,
+    op_types: Mapping[str, Any] | None = None,
+    per_name: Mapping[str, Any] | None = None,
+    least: int = LEAST,
+    progress: Progress | None = None,
+    max_nbytes: int | None = None,
+) -> Frontier:
+    """Measure every recipe on every weight, and return what sizes and errors the model can have. Nothing is written.
+
+    Args:
+        src: a .mlpackage.
+        recipes, sensitivity, select, op_types, per_name, least, progress, max_nbytes: as for `compress` with a size.
+
+    Raises:
+        As `compress`.
+    """
+    source = require_package(src)
+    chooser = RecipeChoice(None, as_ladder(recipes), as_sensitivity(sensitivity))
+    by_type, by_name = named_recipes(op_types, per_name)
+    work = Compressing(None, selector(select), by_type, by_name, least, None, Counter(progress), chooser)
+    with Model(source, stored=True, constants=True, max_nbytes=max_nbytes) as model:
+        work.prepare(model)
+    found = chooser.measurements
+    units = [unit.choices for unit in found.units]
+    alone = []
+    for recipe in dict.fromkeys(one for unit in found.units for one in unit.recipes if one is not None):
+        point = uniform(found, recipe)
+        chosen = choose(units, point.nbytes - found.fixed_nbytes)
+        alone.append(Alone(recipe, point, chosen.error / max(found.weight_count, 1)))
+    alone.sort(key=lambda one: one.point)
+    element_count = sum(unit.element_count for unit in found.units)
+    skipped = [row for row in work.skipped if row[0] not in set(work.kept)]
+    return Frontier(source, found.nbytes_now, found.fixed_nbytes, element_count, walked(found), alone, skipped)
+
+
+def decibel(error: float) -> float:
+    """Return an error, relative to power, as SQNR in dB; infinite if there is none."""
+    return -10 * math.log10(error) if error > 0 else math.inf
+
+
+def finite(value: float) -> float | None:
+    """Return a number as JSON can hold it."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,416 @@
+"""Which recipe each weight gets, so that a model has some size, or its weights some quality, at the least error."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from .. import _codec
+from ..arguments import as_integer, parse_nbytes
+from ..closeness import hint
+from ..model.model import Model
+from ..model.package import Source
+from ..model.tensor import Tensor
+from ..program.scan import Program
+from ..progress import Counter
+from ..selection import selector
+from .changes import is_counted
+from .choosing import Choice, Chosen, Step, choose, choose_within, starts, walk
+from .compressing import KEPT, Candidate, computed
+from .recipes import Linear, NotCompressibleError, Palette, Recipe, as_recipe
+
+LADDER: tuple[Recipe, ...] = (
+    Linear("int8"),
+    Palette(8),
+    Palette(6),
+    Palette(4, granularity="per_grouped_channel", group_size=16),
+    Palette(4),
+    Palette(3),
+    Palette(2),
+)
+"""What is chosen from if nothing else is said; before iOS 18 those that can be held then."""
+
+
+class Goal(NamedTuple):
+    """What to reach; exactly one of the first three is given.
+
+    Attributes:
+        nbytes: of all weights as stored, at most.
+        bits: for each element of the weights that can be compressed, on average, at most.
+        sqnr: of each weight, in dB, at least.
+    """
+
+    nbytes: int | None = None
+    bits: float | None = None
+    sqnr: float | None = None
+
+
+class Measured(NamedTuple):
+    """What a recipe makes of a weight.
+
+    Attributes:
+        own_nbytes: of the parts that every weight has its own of, in the Program.
+        shared_nbytes: of the parts that equal weights share.
+        relative: squared error over power.
+    """
+
+    own_nbytes: int
+    shared_nbytes: int
+    relative: float
+
+
+class WeightUnit(NamedTuple):
+    """Weights that get the same recipe, because they share their bytes or have equal ones.
+
+    Attributes:
+        candidates: their numbers.
+        element_count: those of weights with equal bytes once.
+        recipes: one for each choice; None to stay.
+        choices: bytes, and error relative to the power, times the sensitivity; summed over the different ones.
+    """
+
+    candidates: list[int]
+    element_count: int
+    recipes: list[Recipe | None]
+    choices: list[Choice]
+
+
+class Point(NamedTuple):
+    """A point of a frontier.
+
+    Attributes:
+        nbytes: of all weights as stored.
+        error: mean of the squared errors of the weights, each relative to its power and times its sensitivity.
+    """
+
+    nbytes: int
+    error: float
+
+
+class Measurements(NamedTuple):
+    """All that is known about a model whose weights were measured with every recipe.
+
+    Attributes:
+        units: of the weights that have a choice.
+        fixed_nbytes: of all weights that have none.
+        nbytes_now: of all weights, as they are now.
+        weight_count: of the weights in `units`, those with equal bytes once: what errors are divided by.
+    """
+
+    units: list[WeightUnit]
+    fixed_nbytes: int
+    nbytes_now: int
+    weight_count: int
+
+
+class RecipeChoice:
+    """Chooses a recipe for each weight.
+
+    Args:
+        goal: None to measure only.
+        recipes: to choose from; None for the usual ones.
+        sensitivity: glob of names -> factor of the error; the first that fits counts.
+
+    Attributes:
+        measurements: what was measured.
+        chosen: the result.
+    """
+
+    def __init__(
+        self, goal: Goal | None, recipes: tuple[Recipe, ...] | None, sensitivity: Mapping[str, float] | None = None
+    ) -> None:
+        self._goal = goal
+        self._given = recipes
+        self._sensitivity = [(glob, selector(glob), factor) for glob, factor in (sensitivity or {}).items()]
+        self.measurements = Measurements([], 0, 0, 0)
+        self.chosen: Chosen | None = None
+
+    def recipes(self, opset: int) -> tuple[Recipe, ...]:
+        """See Chooser."""
+        return self._given if self._given is not None else tuple(one for one in LADDER if one.opset <= opset)
+
+    def choose(
+        self, model: Model, candidates: list[Candidate], firsts: list[int], counter: Counter
+    ) -> list[tuple[Candidate, str]]:
+        """See Chooser.
+
+        Raises:
+            ValueError: a size that cannot be reached; the least that can is named. A sensitivity of nothing.
+        """
+        factors = self._factors(model, candidates)
+        unique = [number for number, first in enumerate(firsts) if first == number]
+        rows: dict[int, list[Measured | NotCompressibleError]] = {}
+        for number, row in zip(unique, computed(candidates, unique, _measured), strict=True):
+            rows[number] = row
+            counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
+        stored = _Stored(model)
+        units, reasons = _units(candidates, firsts, rows, factors, stored)
+        free = sum(_raw_nbytes(unit.candidates, candidates, stored) for unit in units)
+        count = sum(len({firsts[number] for number in unit.candidates}) for unit in units)
+        self.measurements = Measurements(units, stored.nbytes - free, stored.nbytes, count)
+        result = [(candidate, reasons.get(number, "")) for number, candidate in enumerate(candidates)]
+        if self._goal is None:
+            return [(candidate, reason or KEPT) for candidate, reason in result]
+        self.chosen = self._solve(self._goal)
+        for unit, number in zip(units, self.chosen.choices, strict=True):
+            recipe = unit.recipes[number]
+            for index in unit.candidates:
+                one = candidates[index]
+                if recipe is None:
+                    result[index] = one, KEPT
+                    counter.add_tensor(one.tensor.name, one.tensor) if firsts[index] == index else None
+                    continue
+                option = next(option for option in one.options if option[0] == recipe)
+                result[index] = one._replace(options=(option,)), ""
+        for number in unique:
+            if number in reasons:
+                counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
+        return result
+
+    def _factors(self, model: Model, candidates: list[Candidate]) -> list[float]:
+        """The factor of each candidate."""
+        names = [one.tensor.name for one in candidates]
+        for glob, is_named, _ in self._sensitivity:
+            if not any(map(is_named, names)):
+                words = f"sensitivity: expected names of weights that can be compressed in {model.path}, got {glob!r}"
+                raise ValueError(f"{words}{hint(glob.strip('*'), names)}")
+        return [next((factor for _, is_named, factor in self._sensitivity if is_named(name)), 1.0) for name in names]
+
+    def _solve(self, goal: Goal) -> Chosen:
+        units, fixed = self.measurements.units, self.measurements.fixed_nbytes
+        choices = [unit.choices for unit in units]
+        if goal.sqnr is not None:
+            return choose_within(choices, 10 ** (-goal.sqnr / 10))
+        smallest = sum(unit[number].nbytes for unit, number in zip(choices, starts(choices), strict=True))
+        if goal.nbytes is not None:
+            if goal.nbytes < fixed + smallest:
+                words = f"size: expected {fixed + smallest} bytes or more, which the smallest recipes take"
+                raise ValueError(f"{words} ({fixed} of them for what cannot be compressed), got {goal.nbytes}")
+            return choose(choices, goal.nbytes - fixed)
+        count = sum(unit.element_count for unit in units)
+        most = int(cast(float, goal.bits) * count / 8)
+        if most < smallest:
+            least = math.ceil(8000 * smallest / count) / 1000
+            raise ValueError(f"bits: expected {least:g} or more, which the smallest recipes take, got {goal.bits:g}")
+        return choose(choices, most)
+
+
+def as_goal(size: Any, bits: Any, sqnr: Any) -> Goal | None:
+    """Return the goal that arguments describe; None if there are none.
+
+    Raises:
+        ValueError: more than one, or a number that makes no sense. TypeError: something else.
+    """
+    given = [name for name, value in (("size", size), ("bits", bits), ("sqnr", sqnr)) if value is not None]
+    if len(given) > 1:
+        raise ValueError(f"{given[0]}: expected at most one of size, bits and sqnr, got {' and '.join(given)}")
+    if size is not None:
+        nbytes = parse_nbytes(size) if isinstance(size, str) else as_integer("size", size, "bytes, or a text as '40MB'")
+        if nbytes < 0:
+            raise ValueError(f"size: expected 0 bytes or more, got {nbytes}")
+        return Goal(nbytes=nbytes)
+    if bits is not None:
+        return Goal(bits=_number("bits", bits, 0.0))
+    return None if sqnr is None else Goal(sqnr=_number("sqnr", sqnr, -math.inf))
+
+
+def as_sensitivity(given: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return factors, checked. Raises: as `as_goal`."""
+    return {name: _number(f"sensitivity of {name}", factor, 0.0) for name, factor in (given or {}).items()}
+
+
+def as_ladder(given: Iterable[Any] | None) -> tuple[Recipe, ...] | None:
+    """Return recipes to choose from, each once; None for the usual ones. Raises: as `as_recipe`; ValueError: none."""
+    if given is None:
+        return None
+    found = tuple(dict.fromkeys(as_recipe(one) for one in given))
+    if not found:
+        raise ValueError("recipes: expected one or more to choose from, got none")
+    return found
+
+
+def _number(what: str, value: Any, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{what}: expected a number, got {type(value).__name__}")
+    if not math.isfinite(value) or value < least:
+        raise ValueError(f"{what}: expected a finite number{' of 0 or more' if least == 0 else ''}, got {value}")
+    return float(value)
+
+
+def walked(measurements: Measurements) -> list[Point]:
+    """Return the points that the walk passes through, from the fewest bytes to the least error."""
+    units = [unit.choices for unit in measurements.units]
+    choices = starts(units)
+    points = [_point(measurements, choices)]
+    for step in walk(units):
+        points.append(_moved(points[-1], step, measurements.weight_count))
+        choices[step.unit] = step.choice
+    points[-1] = _point(measurements, choices)  # without the rounding of many differences
+    return points
+
+
+def uniform(measurements: Measurements, recipe: Recipe) -> Point:
+    """Return the point where this recipe is applied wherever it can be, and the other weights stay or get the best."""
+    choices = []
+    for unit in measurements.units:
+        best = min(range(len(unit.choices)), key=lambda number: (unit.choices[number].error, number))
+        choices.append(unit.recipes.index(recipe) if recipe in unit.recipes else best)
+    return _point(measurements, choices)
+
+
+def _point(measurements: Measurements, choices: Sequence[int]) -> Point:
+    rows = [unit.choices[number] for unit, number in zip(measurements.units, choices, strict=True)]
+    nbytes = measurements.fixed_nbytes + sum(row.nbytes for row in rows)
+    return Point(nbytes, math.fsum(row.error for row in rows) / max(measurements.weight_count, 1))
+
+
+def _moved(point: Point, step: Step, count: int) -> Point:
+    return Point(point.nbytes + step.nbytes, max(point.error - step.error / max(count, 1), 0.0))
+
+
+# ------------------------------------------------------------------------------------------------------------ measuring
+
+
+def _measured(candidate: Candidate) -> list[Measured | NotCompressibleError]:
+    """What each option makes of a weight, or why it cannot be applied."""
+    found: list[Measured | NotCompressibleError] = []
+    for number in range(len(candidate.options)):
+        made = candidate.compressed(number)
+        if isinstance(made, NotCompressibleError):
+            found.append(made)
+            continue
+        own, shared = (
+            sum(part.dtype.nbytes(prod(part.shape)) for part in made.parts if (part.array is not None) == is_own)
+            for is_own in (True, False)
+        )
+        relative = made.squared / made.power if made.power else math.inf if made.squared else 0.0
+        found.append(Measured(own, shared, relative))
+    return found
+
+
+class _Stored:
+    """Where the weights of a model are stored, and how many bytes all of them take.
+
+    Args:
+        model: opened with all constants and stored parts.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._users: dict[Any, int] = {}
+        self._nbytes: dict[Any, int] = {}
+        readers: dict[int, Any] = {}
+        for tensor in model.tensors.values():
+            constant, program = tensor.constant, cast(Program, tensor.program)
+            if constant is None or not is_counted(tensor, id(constant) in program.part_names):
+                continue
+            key = self.key(tensor)
+            self._users[key] = self._users.get(key, 0) + 1
+            if key not in self._nbytes and constant.storage == _codec.BLOB:
+                reader = readers.setdefault(key[0], self._reader(tensor))
+                self._nbytes[key] = reader.record(constant.blob_offset).nbytes
+            elif key not in self._nbytes:
+                self._nbytes[key] = tensor.nbytes
+        self.nbytes = sum(self._nbytes.values())
+        for number, reader in readers.items():
+            for offset in reader.index["offset"].tolist():
+                if (number, offset) not in self._nbytes:  # nothing refers to it; it stays
+                    self.nbytes += reader.record(offset).nbytes
+
+    def _reader(self, tensor: Tensor) -> Any:
+        return self._model.package.reader(cast(Source, tensor.source), tensor.constant.text)
+
+    def key(self, tensor: Tensor) -> Any:
+        """What identifies the stored bytes of a constant: equal for those that share a record."""
+        if tensor.constant.storage == _codec.BLOB:
+            return id(self._reader(tensor)), tensor.constant.blob_offset
+        return id(tensor.constant)
+
+    def nbytes_of(self, tensors: Sequence[Tensor]) -> int:
+        """Return the bytes that nothing needs any more without these."""
+        users: dict[Any, int] = {}
+        for tensor in tensors:
+            users[self.key(tensor)] = users.get(self.key(tensor), 0) + 1
+        return sum(self._nbytes.get(key, 0) for key, count in users.items() if count == self._users.get(key))
+
+
+def _raw_nbytes(numbers: Sequence[int], candidates: Sequence[Candidate], stored: _Stored) -> int:
+    return stored.nbytes_of([candidates[number].tensor for number in numbers])
+
+
+def _units(
+    candidates: Sequence[Candidate],
+    firsts: Sequence[int],
+    rows: Mapping[int, list[Measured | NotCompressibleError]],
+    factors: Sequence[float],
+    stored: _Stored,
+) -> tuple[list[WeightUnit], dict[int, str]]:
+    """Return the units, and for each candidate that no recipe can be applied to the reason."""
+    units: list[WeightUnit] = []
+    reasons: dict[int, str] = {}
+    for numbers in _groups(candidates, firsts, stored):
+        different = sorted({firsts[number] for number in numbers})
+        heaviest = {first: max(factors[n] for n in numbers if firsts[n] == first) for first in different}
+        alike = {first: [_base(candidates[n]) for n in numbers if firsts[n] == first] for first in different}
+        recipes: list[Recipe | None] = []
+        choices: list[Choice] = []
+        for recipe in dict.fromkeys(option[0] for option in candidates[numbers[0]].options):
+            found = [_of_recipe(recipe, candidates[first], rows[first]) for first in different]
+            good = [one for one in found if isinstance(one, Measured) and math.isfinite(one.relative)]
+            if len(good) < len(found):
+                continue
+            nbytes = sum(
+                one.own_nbytes * len(alike[first]) + one.shared_nbytes * len(set(alike[first]))
+                for first, one in zip(different, good, strict=True)
+            )
+            error = math.fsum(one.relative * heaviest[first] for first, one in zip(different, good, strict=True))
+            recipes.append(recipe)
+            choices.append(Choice(nbytes, error))
+        if not recipes:
+            reasons |= {number: _reason(rows[firsts[number]]) for number in numbers}
+            continue
+        if candidates[numbers[0]].may_stay:
+            recipes.append(None)
+            choices.append(Choice(_raw_nbytes(numbers, candidates, stored), 0.0))
+        count = sum(candidates[first].tensor.size for first in different)
+        units.append(WeightUnit(numbers, count, recipes, choices))
+    return units, reasons
+
+
+def _of_recipe(
+    recipe: Recipe, candidate: Candidate, row: Sequence[Measured | NotCompressibleError]
+) -> Measured | NotCompressibleError | None:
+    return next((one for option, one in zip(candidate.options, row, strict=True) if option[0] == recipe), None)
+
+
+def _reason(row: Sequence[Measured | NotCompressibleError]) -> str:
+    found = next((str(one) for one in row if isinstance(one, NotCompressibleError)), None)
+    return found or "expected one recipe that fits all weights with these bytes, got none"
+
+
+def _base(candidate: Candidate) -> Any:
+    """What parts are stored beside: the models of a pipeline share none."""
+    directory = cast(Source, candidate.tensor.source).directory
+    return None if directory is None else directory.real()
+
+
+def _groups(candidates: Sequence[Candidate], firsts: Sequence[int], stored: _Stored) -> list[list[int]]:
+    """Numbers of the candidates that share a record or have equal bytes, and have the same recipes."""
+    parents = list(range(len(candidates)))
+
+    def root(number: int) -> int:
+        while parents[number] != number:
+            parents[number] = number = parents[parents[number]]
+        return number
+
+    by_record: dict[Any, int] = {}
+    for number, one in enumerate(candidates):
+        parents[root(number)] = root(firsts[number])
+        kind = stored.key(one.tensor), tuple(option[0] for option in one.options), one.may_stay
+        parents[root(number)] = root(by_record.setdefault(kind, number))
+    groups: dict[int, list[int]] = {}
+    for number in range(len(candidates)):
+        groups.setdefault(root(number), []).append(number)
+    return list(groups.values())

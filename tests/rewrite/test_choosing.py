@@ -1,0 +1,122 @@
+"""Which choice each unit takes: against all combinations of small cases."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from milblob.rewrite.choosing import Choice, choose, choose_within, hull, starts, walk
+
+CHOICES = st.builds(Choice, st.integers(0, 40), st.integers(0, 60).map(lambda eighths: eighths / 8))
+UNITS = st.lists(st.lists(CHOICES, min_size=1, max_size=5), min_size=1, max_size=4)
+
+
+def combinations(units):
+    """(bytes, error) of every combination of choices."""
+    for row in itertools.product(*units):
+        yield sum(choice.nbytes for choice in row), sum(choice.error for choice in row)
+
+
+def test_hull_of_an_example():
+    unit = [
+        Choice(10, 0.0),
+        Choice(2, 5.0),
+        Choice(4, 3.5),
+        Choice(5, 1.0),
+        Choice(8, 0.9),
+        Choice(5, 1.5),
+        Choice(12, 0.0),
+    ]
+    assert hull(unit) == [1, 3, 0]  # 4 bytes lie above the line from 2 to 5, 8 above that from 5 to 10
+
+
+@given(UNITS)
+def test_hull_is_that_of_all_multipliers(units):
+    """A choice on the hull is the best for some price of a byte, and whatever is the best for a price has no more bytes and error."""
+    for unit in units:
+        found = hull(unit)
+        rows = [unit[number] for number in found]
+        assert all(a.nbytes < b.nbytes and a.error > b.error for a, b in itertools.pairwise(rows))
+        slopes = [(a.error - b.error) / (b.nbytes - a.nbytes) for a, b in itertools.pairwise(rows)]
+        assert all(a > b for a, b in itertools.pairwise(slopes))
+        for price in [*slopes, 0.0, 1e9, *(slope * 1.001 for slope in slopes)]:
+            cost = min(choice.error + price * choice.nbytes for choice in unit)
+            assert min(choice.error + price * choice.nbytes for choice in rows) == pytest.approx(cost)
+
+
+@given(UNITS, st.integers(0, 160))
+def test_error_is_within_one_step_of_the_least(units, most):
+    fitting = [row for row in combinations(units) if row[0] <= most]
+    if not fitting:
+        with pytest.raises(ValueError, match=rf"size: expected {min(combinations(units))[0]} bytes or more"):
+            choose(units, most)
+        return
+    found = choose(units, most)
+    best = min(error for _, error in fitting)
+    picked = [unit[number] for unit, number in zip(units, found.choices, strict=True)]
+    assert (found.nbytes, found.error) == (sum(c.nbytes for c in picked), sum(c.error for c in picked))
+    assert found.nbytes <= most
+    assert found.least <= best + 1e-9 and best <= found.error
+    room = most - sum(units[number][choice].nbytes for number, choice in enumerate(starts(units)))
+    for step in walk(units):
+        if step.nbytes > room:
+            assert found.error <= best + step.error
+            assert found.error < best + step.error or step.error == 0
+            break
+        room -= step.nbytes
+    else:
+        assert found.error == best == found.least
+
+
+@given(UNITS)
+def test_what_the_walk_visits_is_best_at_its_size(units):
+    choices = starts(units)
+    rows = list(combinations(units))
+    steps = [None, *walk(units)]
+    for step in steps:
+        if step is not None:
+            choices[step.unit] = step.choice
+        picked = [unit[number] for unit, number in zip(units, choices, strict=True)]
+        nbytes, error = sum(c.nbytes for c in picked), sum(c.error for c in picked)
+        assert error == min(other for size, other in rows if size <= nbytes)
+        assert choose(units, nbytes).error == error
+    assert error == sum(min(choice.error for choice in unit) for unit in units)
+
+
+@given(UNITS, st.integers(0, 160))
+def test_no_better_choice_of_one_unit_fits_what_is_left(units, most):
+    if min(nbytes for nbytes, _ in combinations(units)) > most:
+        return
+    found = choose(units, most)
+    for unit, number in zip(units, found.choices, strict=True):
+        for choice in unit:
+            fits = found.nbytes - unit[number].nbytes + choice.nbytes <= most
+            assert not (fits and choice.error < unit[number].error)
+
+
+def test_what_lies_above_the_hull_fills_the_rest():
+    units = [[Choice(0, 8.0), Choice(4, 6.0), Choice(10, 0.0)]]  # the middle is on no hull
+    assert choose(units, 9).choices == [1]
+    units = [[Choice(0, 9.0), Choice(10, 0.0)], [Choice(0, 4.0), Choice(6, 0.0)]]
+    assert choose(units, 9).choices == [0, 1]  # the first step does not fit, the second does
+
+
+@given(UNITS, st.integers(0, 60).map(lambda eighths: eighths / 8))
+def test_within_an_error_the_bytes_are_the_fewest(units, most):
+    found = choose_within(units, most)
+    allowed = [max(most, min(choice.error for choice in unit)) for unit in units]
+    rows = [
+        sum(choice.nbytes for choice in row)
+        for row in itertools.product(*units)
+        if all(choice.error <= limit for choice, limit in zip(row, allowed, strict=True))
+    ]
+    assert found.nbytes == min(rows)
+    assert all(unit[n].error <= limit for unit, n, limit in zip(units, found.choices, allowed, strict=True))
+
+
+def test_nothing_to_choose():
+    assert choose([], 0) == ([], 0, 0.0, 0.0)
+    assert choose_within([], 1.0) == ([], 0, 0.0, 0.0)
+    assert not math.isnan(choose([[Choice(3, 0.0)]], 3).least)
