@@ -24,7 +24,7 @@ from ..values import cast as casting
 from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor
 from .changes import WEIGHT_COUNT, Options, TensorChange
 from .compressing import CompressedWeight
-from .decompress import Decompression, Identities
+from .decompress import Decompression, Identities, plan_decompression
 from .layout import Records, WeightFile
 from .references import ConstexprPart, ConstexprWeight, DenseWeight, Place, Reference, program_edits, text_moves
 from .tasks import CAST, COPY, VALUE, Item
@@ -390,7 +390,7 @@ def _decompressions(model: Model, choice: _Choice) -> dict[int, Decompression]:
             tensor = make_tensor(model.package, source, program, name, group)
             return choice.is_kept(tensor) and choice.is_selected(name)
 
-        result[id(program)] = Decompression(program, is_selected)
+        result[id(program)] = plan_decompression(program, is_selected)
     return result
 
 
@@ -418,7 +418,7 @@ def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable
             else:
                 item = change.item = _dense_item(tensor, group, sources)
                 item.users.add(tensor.function)
-            yield change, DenseWeight(decompression, tensor, item, value)
+            yield change, DenseWeight(tensor, item, value)
 
 
 def _dense_item(tensor: Tensor, group: Compressed, sources: _Sources) -> Item:
