@@ -1,4 +1,4 @@
-"""The fixtures that several test files ask for. What is no fixture is in tests/support."""
+"""The fixtures that several test files ask for, and hooks. What is neither is in tests/support."""
 
 import gc
 import os

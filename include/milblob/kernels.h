@@ -43,8 +43,19 @@ typedef struct mb_tier {
     mb_quantize_kernel quantize[2]; /* by whether elements are float16 */
 } mb_tier;
 
-/* From the slowest to the fastest. */
-static const mb_tier mb_tiers[] = {
+/* From the slowest to the fastest. A program of several units need not compile the kernels in each: one unit defines
+ * MB_TIERS_HERE, the others MB_TIERS_ELSEWHERE. */
+#ifdef MB_TIERS_ELSEWHERE
+extern const mb_tier mb_tiers[];
+extern const int mb_tier_count;
+#else
+#ifdef MB_TIERS_HERE
+extern const mb_tier mb_tiers[];
+extern const int mb_tier_count;
+#else
+static
+#endif
+const mb_tier mb_tiers[] = {
     {"plain", {mb_cast_f32_f16_plain, mb_cast_f32_bf16_plain, mb_cast_f16_f32_plain, mb_cast_bf16_f32_plain, mb_cast_f16_bf16_plain, mb_cast_bf16_f16_plain},
      mb_moments_block_plain, mb_blake3_plain, mb_compare_f32_plain, mb_compare_f64_plain,
      {mb_unpack_bits, mb_unpack_signed},
@@ -121,7 +132,11 @@ static const mb_tier mb_tiers[] = {
 #endif
 };
 
-enum { MB_TIER_COUNT = sizeof(mb_tiers) / sizeof(mb_tiers[0]) };
+#ifndef MB_TIERS_HERE
+static
+#endif
+const int mb_tier_count = sizeof(mb_tiers) / sizeof(mb_tiers[0]);
+#endif
 
 /* How many rows of mb_tiers, from the first, this machine can run. */
 static inline int mb_tier_usable(void) {
@@ -133,7 +148,7 @@ static inline int mb_tier_usable(void) {
     if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) return 2;
     if (!__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512vbmi") || !__builtin_cpu_supports("avx512vbmi2")) return 3;
 #endif
-    return MB_TIER_COUNT;
+    return mb_tier_count;
 }
 
 /* Where elements of 1, 2, 4 and 8 bytes have their kernel. */

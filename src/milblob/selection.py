@@ -35,3 +35,20 @@ def selector(select: Select) -> Callable[[str], bool]:
     exact = frozenset(globs)
     patterns = [glob for glob in exact if any(sign in glob for sign in "*?[")]
     return lambda name: name in exact or any(fnmatchcase(name, glob) for glob in patterns)
+
+
+def require_selected(select: Select, is_any: bool, where: str) -> None:
+    """Refuse a selection that selects nothing: whoever misspells a name shall not read that all is well.
+
+    Args:
+        select: as it was given; None is never refused.
+        is_any: whether it selects something.
+        where: what has the names, for the message.
+
+    Raises:
+        ValueError: it selects nothing.
+    """
+    if select is None or is_any:
+        return
+    words = "it selects" if callable(select) else f"matches {select!r:.200}"
+    raise ValueError(f"select: expected the name of a tensor in {where}, got none that {words}")

@@ -9,13 +9,14 @@ static uint8_t *shared;
 static const uint8_t *next_content;
 static uint64_t shared_nbytes;
 
-static void source_changes(void) {
+static void replace_all(void) {
     if (shared_nbytes > 0) memcpy(shared, next_content, (size_t)shared_nbytes);
 }
 
 static void check(const uint8_t *data, uint64_t nbytes) {
     if (nbytes == 0) return;
     const uint64_t half = (nbytes - 1) / 2;
+    source_changes = replace_all;
     const uint8_t *contents[2] = {data + 1, data + 1 + half};
     for (unsigned round = 0; round < 3; round++) { /* one way, the other way, and no change at all */
         const uint8_t *before = contents[round == 1], *after = contents[round == 0];

@@ -1,7 +1,7 @@
 /* changing.h: every kernel that looks at its source twice, or fills what another pass has counted, and what must hold of it
  * when somebody changes the source in between.
  *
- * An operation does its first pass, calls source_changes(), and does the second one on buffers of their exact size. What it
+ * An operation does its first pass, calls source_changes(), which the driver sets, and does the second one on buffers of their exact size. What it
  * then requires is true whatever the source became, so the same operations serve three drivers: between.c changes the source
  * where it is called, midway.c at the first touch of a page, races.c from another thread all the time. */
 #ifndef MILBLOB_TESTS_CHANGING_H
@@ -25,7 +25,7 @@ typedef struct source {
     uint64_t nbytes;
 } source;
 
-static void source_changes(void);
+static void (*source_changes)(void);
 
 static uint64_t element_at(const uint8_t *array, unsigned itemsize, uint64_t index) {
     uint64_t value = 0;

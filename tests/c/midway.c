@@ -37,7 +37,7 @@ static void arm(void) {
     require(mprotect(pages + page, page, PROT_NONE) == 0, "pages can be protected");
 }
 
-static void source_changes(void) {
+static void arm_again(void) {
     if (!is_armed) arm(); /* the first pass has run into it: now the second one does */
 }
 
@@ -71,6 +71,7 @@ static void fill(uint8_t *dst, uint64_t nbytes, int way) {
 
 int main(void) {
     struct sigaction action;
+    source_changes = arm_again;
     page = (size_t)sysconf(_SC_PAGESIZE);
     pages = (uint8_t *)mmap(NULL, PAGES * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     require(pages != (uint8_t *)MAP_FAILED, "three pages");

@@ -10,7 +10,7 @@ static uint8_t *shared;
 static uint8_t contents[2][NBYTES];
 static atomic_bool is_over;
 
-static void source_changes(void) {}
+static void keep_going(void) {}
 
 /* Stretches of a random length, so that a pass sees some of either. */
 static void *keep_changing(void *unused) {
@@ -25,7 +25,7 @@ static void *keep_changing(void *unused) {
     return NULL;
 }
 
-static void fill(uint8_t *dst, int way) {
+static void fill_once(uint8_t *dst, int way) {
     static const uint8_t text[] = "program(1.0){func main<ios16>(tensor<fp32, [1]> x) {tensor<string, []> w = const()[val = tensor<string, []>(\"abcd\")];} -> (x);}";
     static uint64_t state = 99;
     for (unsigned i = 0; i < NBYTES; i++) {
@@ -37,11 +37,12 @@ static void fill(uint8_t *dst, int way) {
 
 int main(int argc, char **argv) {
     static const int pairs[][2] = {{0, 1}, {2, 1}, {2, 3}, {3, 1}, {4, 1}, {5, 1}, {5, 4}};
+    source_changes = keep_going; /* the other thread changes it */
     const unsigned long rounds = argc > 1 ? strtoul(argv[1], NULL, 10) : 100;
     shared = (uint8_t *)exactly(NBYTES); /* a sanitizer sees the first byte after it */
     for (unsigned k = 0; k < sizeof pairs / sizeof pairs[0]; k++) {
         pthread_t thread;
-        fill(contents[0], pairs[k][0]), fill(contents[1], pairs[k][1]);
+        fill_once(contents[0], pairs[k][0]), fill_once(contents[1], pairs[k][1]);
         memcpy(shared, contents[0], NBYTES);
         atomic_store(&is_over, false);
         require(pthread_create(&thread, NULL, keep_changing, NULL) == 0, "a second thread");

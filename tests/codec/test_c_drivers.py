@@ -1,5 +1,6 @@
 """The kernels without Python: small C programs under AddressSanitizer and UndefinedBehaviorSanitizer (tests/c)."""
 
+import os
 import re
 import runpy
 import shutil
@@ -12,6 +13,7 @@ import reference
 from c_drivers import DIGESTS, INCLUDES, SANITIZERS, compilers, corpus, tensor_value_files
 from children import run_child
 from hostile_bytes import const, field, immediate, list_value, model, program
+from once import once
 from paths import DATA, ROOT
 from thorough import sized
 
@@ -19,8 +21,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory):
-    """A function that builds tests/c/NAME.c once and returns the program's path."""
+def compile_c(tmp_path_factory):
+    """A function that compiles C into the program, or the object, of a name, once for all workers; returns its path."""
     compiler = compilers()["c11"]
     folder = tmp_path_factory.mktemp("c")
     (folder / "probe.c").write_text("int main(void) { return 0; }\n")
@@ -32,17 +34,26 @@ def build(tmp_path_factory):
     if probe.returncode != 0 or subprocess.run([folder / "probe"], capture_output=True, check=False).returncode != 0:
         pytest.skip("the compiler lacks AddressSanitizer")
 
-    def one(name, *sources, include=ROOT / "include"):
-        program = (folder if include == ROOT / "include" else include) / name
-        if not program.exists():
-            options = ["-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", *SANITIZERS]
-            if include != ROOT / "include":  # made once, for one run
-                options = ["-O0", "-fsanitize=address"]
-            sources = sources or [ROOT / "tests" / "c" / f"{name}.c"]
-            subprocess.run(
-                [compiler, "-std=c11", "-g1", *options, f"-I{include}", *INCLUDES, *sources, "-o", program], check=True
-            )
-        return program
+    def one(name, *arguments):
+        def make(path):
+            subprocess.run([compiler, "-std=c11", "-g1", *arguments, "-o", path], check=True)
+
+        return once(tmp_path_factory, name, make)
+
+    return one
+
+
+@pytest.fixture(scope="session")
+def build(compile_c, tmp_path_factory):
+    """A function that builds tests/c/NAME.c and returns the program's path. The kernels are compiled once for all."""
+    options = ["-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", *SANITIZERS, *INCLUDES]
+    unit = tmp_path_factory.mktemp("kernels") / "kernels.c"
+    unit.write_text('#include "milblob/kernels.h"\n')
+
+    def one(name, *sources):
+        kernels = compile_c("kernels.o", *options, "-DMB_TIERS_HERE", "-c", unit)
+        sources = sources or [ROOT / "tests" / "c" / f"{name}.c"]
+        return compile_c(name, *options, "-DMB_TIERS_ELSEWHERE", *sources, kernels, "-pthread")
 
     return one
 
@@ -181,66 +192,130 @@ def test_sources_that_change_between_two_passes(build, tmp_path):
     seeds["write"](tmp_path, "between", seeds["changes"]())
     files = sorted((tmp_path / "between").iterdir())
     assert len(files) > 500
-    run([build("between"), "--whole", *corpus("between"), *files])
-    run([build("between"), "--mutate", sized(2, 60), 10, *files])
+    run([build("changing"), "between", "--whole", *corpus("between"), *files])
+    run([build("changing"), "between", "--mutate", sized(2, 60), 10, *files])
 
 
 def test_sources_that_change_in_the_middle_of_a_pass(build):
-    run([build("midway")])
+    run([build("changing"), "midway"])
 
 
 def test_sources_that_another_thread_keeps_changing(build):
-    run([build("races", ROOT / "tests/c/races.c", "-pthread"), sized(10, 300)])
+    run([build("changing"), "races", sized(10, 300)])
 
 
-BROKEN = {
+DEFECTS = {
     "between": {
-        "a tail that trusts the count": ("kernels/varint.h", "            if (mb_varint_length_of(value) > (uint64_t)(end - at)) return dst_nbytes + 1; \\\n", ""),
-        "a count that nobody compares": ("wire/pack.h", "src, count) == nbytes) return MB_OK;", "src, count) > 0) return MB_OK;"),
-        "an output whose size is not looked at": ("wire/pack.h", "} else if (nbytes == mb_pack_nbytes(tier, kind, src, count)) {", "} else {"),
-        "chunks that are not counted down": ("wire/tensor.h", "if (chunk.nbytes > nbytes_left) return", "if (chunk.nbytes > UINT64_MAX - 1) return"),
-        "strings that are not counted down": ("wire/tensor.h", "if (strings_left-- == 0) return", "if (strings_left-- == UINT64_MAX) return"),
-        "set bits that are not counted again": ("kernels/decode.h", "if (ones > source->count - source->rank) return", "if (ones > UINT64_MAX - 1) return"),
-        "an expansion that believes its bits": ("kernels/expand.h", "!= 0 && next < src_count;", "!= 0;"),
-        "prefixes past their table": ("wire/splice.h", "if (level->row < capacity) rows", "if (level->row < UINT64_MAX) rows"),
-        "rows past their table": ("program/program.h", "if (scan->op_count < scan->op_capacity) scan->ops[scan->op_count] = scan->current;", "scan->ops[scan->op_count] = scan->current;"),
-        "bools that may be more than 1": ("kernels/varint.h", "if (seen > 1) break;", "if (seen > 255) break;"),
+        "a tail that trusts the count": (
+            "kernels/varint.h", "            if (mb_varint_length_of(value) > (uint64_t)(end - at)) return",
+            "            if (mb_varint_length_of(value) > (uint64_t)(end - at) && !IS_BROKEN) return",
+        ),
+        "a count that nobody compares": (
+            "wire/pack.h", "src, count) == nbytes) return MB_OK;", "src, count) == nbytes || IS_BROKEN) return MB_OK;",
+        ),
+        "an output whose size is not looked at": (
+            "wire/pack.h", "} else if (nbytes == mb_pack_nbytes(tier, kind, src, count)) {",
+            "} else if (nbytes == mb_pack_nbytes(tier, kind, src, count) || IS_BROKEN) {",
+        ),
+        "chunks that are not counted down": (
+            "wire/tensor.h", "if (chunk.nbytes > nbytes_left) return", "if (chunk.nbytes > nbytes_left && !IS_BROKEN) return",
+        ),
+        "strings that are not counted down": (
+            "wire/tensor.h", "if (strings_left-- == 0) return", "if (strings_left-- == 0 && !IS_BROKEN) return",
+        ),
+        "set bits that are not counted again": (
+            "kernels/decode.h", "if (ones > source->count - source->rank) return",
+            "if (ones > source->count - source->rank && !IS_BROKEN) return",
+        ),
+        "an expansion that believes its bits": (
+            "kernels/expand.h", "!= 0 && next < src_count;", "!= 0 && (next < src_count || IS_BROKEN);",
+        ),
+        "prefixes past their table": (
+            "wire/splice.h", "if (level->row < capacity) rows", "if (level->row < capacity || IS_BROKEN) rows",
+        ),
+        "rows past their table": (
+            "program/program.h", "if (scan->op_count < scan->op_capacity) scan->ops[scan->op_count] = scan->current;",
+            "if (scan->op_count < scan->op_capacity || IS_BROKEN) scan->ops[scan->op_count] = scan->current;",
+        ),
+        "bools that may be more than 1": ("kernels/varint.h", "if (seen > 1) break;", "if (seen > 1 && !IS_BROKEN) break;"),
     },
     "midway": {
         "a search that has no end": (
             "kernels/subbyte.h",
             "i = 0; bad && i < some; i++) {\n            if ((uint8_t)(block[i] + shift) <= span) continue;",
-            "i = 0; bad; i++) {\n            if ((uint8_t)(src[done + i] + shift) <= span) continue;",
+            "i = 0; bad && (i < some || IS_BROKEN); i++) {\n"
+            "            if ((uint8_t)((IS_BROKEN ? src[done + i] : block[i]) + shift) <= span) continue;",
         ),
         "elements that are read again once they were checked": (
-            "kernels/subbyte.h", "        switch (nbits) { /* each", "        memcpy(block, src + done, (size_t)some);\n        switch (nbits) { /* each",
+            "kernels/subbyte.h", "        switch (nbits) { /* each",
+            "        if (IS_BROKEN) memcpy(block, src + done, (size_t)some);\n        switch (nbits) { /* each",
         ),
-        "small elements that are read again": ("kernels/varint.h", "const uint64_t low = (uint64_t)a |", "const uint64_t low = (uint64_t)(uint8_t)src[i] |"),
+        "small elements that are read again": (
+            "kernels/varint.h", "const uint64_t low = (uint64_t)a |", "const uint64_t low = (uint64_t)(IS_BROKEN ? (uint8_t)src[i] : a) |",
+        ),
         "a tag that is read again": (
-            "wire/splice.h", "inner->prefix = wire.prefix;", "{ const uint8_t *tag = wire.tag; while (*tag >= 0x80) tag++; inner->prefix = tag + 1; }",
+            "wire/splice.h", "inner->prefix = wire.prefix;",
+            "inner->prefix = wire.prefix;\n"
+            "if (IS_BROKEN) { const uint8_t *tag = wire.tag; while (*tag >= 0x80) tag++; inner->prefix = tag + 1; }",
         ),
     },
 }  # fmt: skip
-"""Defects that the drivers are for: (header, what stands there, what stands there with the defect)."""
+"""Defects that the drivers are for: (header, what stands there, what stands there if IS_BROKEN brings the defect)."""
+NUMBERS = {defect: number for number, defect in enumerate([*DEFECTS["between"], *DEFECTS["midway"]], 1)}
+
+CHOICE = """
+int atoi(const char *); /* not included: midway.c says first what it wants of the system's headers */
+char *getenv(const char *);
+static int broken;
+__attribute__((constructor)) static void choose(void) { broken = atoi(getenv("BROKEN")); }
+"""
 
 
-@pytest.mark.parametrize(("driver", "defect"), [(driver, defect) for driver in BROKEN for defect in BROKEN[driver]])
-def test_drivers_see_each_defect_that_they_are_for(build, tmp_path, driver, defect):
-    """In a copy of the headers. Without this they could pass for no reason."""
-    header, right, wrong = BROKEN[driver][defect]
-    shutil.copytree(ROOT / "include", tmp_path / "include")
-    path = tmp_path / "include" / "milblob" / header
-    text = path.read_text(encoding="utf-8")
-    assert text.count(right) == 1
-    path.write_text(text.replace(right, wrong), encoding="utf-8")
+@pytest.fixture(scope="session")
+def changing_with_defects(compile_c, tmp_path_factory):
+    """The program of changing.c, on a copy of the headers with all defects, of which $BROKEN chooses one; 0: none."""
+    folder = tmp_path_factory.mktemp("defects")
+    shutil.copytree(ROOT / "include", folder / "include")
+    (folder / "choice.h").write_text(CHOICE)
+
+    def replace(header, right, wrong):
+        path = folder / "include" / "milblob" / header
+        text = path.read_text(encoding="utf-8")
+        assert text.count(right) == 1, right
+        path.write_text(text.replace(right, wrong), encoding="utf-8")
+
+    for defects in DEFECTS.values():
+        for defect, (header, right, wrong) in defects.items():
+            replace(header, right, wrong.replace("IS_BROKEN", f"(broken == {NUMBERS[defect]})"))
+    # All of them are in plain code: one tier is enough to see them.
+    replace("kernels.h", "int mb_tier_usable(void) {", "int mb_tier_usable(void) {\n    return 1;")
+    options = ["-O0", "-fsanitize=address", f"-I{folder / 'include'}", *INCLUDES, "-include", folder / "choice.h"]
+    return compile_c("changing_with_defects", *options, ROOT / "tests/c/changing.c", "-pthread")
+
+
+def run_defect(program, driver, number, folder):
     inputs = []
     if driver == "between":
         seeds = runpy.run_path(str(ROOT / "tests" / "fuzz" / "seeds.py"))
-        seeds["write"](tmp_path, "between", seeds["changes"]())
-        inputs = ["--whole", *sorted((tmp_path / "between").iterdir())]
-    program = build(driver, ROOT / "tests/c" / f"{driver}.c", include=tmp_path / "include")
-    done = subprocess.run([program, *inputs], capture_output=True, text=True, timeout=300, check=False)
+        seeds["write"](folder, "between", seeds["changes"]())
+        inputs = ["--whole", *sorted((folder / "between").iterdir())]
+    environment = {**os.environ, "BROKEN": str(number)}
+    return subprocess.run(
+        [program, driver, *inputs], capture_output=True, text=True, timeout=300, check=False, env=environment
+    )
+
+
+@pytest.mark.parametrize(("driver", "defect"), [(driver, defect) for driver in DEFECTS for defect in DEFECTS[driver]])
+def test_drivers_see_each_defect_that_they_are_for(changing_with_defects, tmp_path, driver, defect):
+    """In a copy of the headers. Without this they could pass for no reason."""
+    done = run_defect(changing_with_defects, driver, NUMBERS[defect], tmp_path)
     assert done.returncode != 0 and re.search("broken promise|AddressSanitizer", done.stderr), done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("driver", DEFECTS)
+def test_the_copy_without_a_defect_keeps_every_promise(changing_with_defects, tmp_path, driver):
+    done = run_defect(changing_with_defects, driver, 0, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_splice(build, programs, tmp_path):

@@ -16,7 +16,8 @@ import reference
 from blob_files import blob_file
 from cases import load_case, model_directory
 from milblob.jsontext import MAX_NBYTES as MAX_JSON_NBYTES
-from milblob.model.package import MAX_PIPELINE_DEPTH, Package, find_root_model, read_json, resolve
+from milblob.model.manifest import find_root_model, read_json
+from milblob.model.package import MAX_PIPELINE_DEPTH, Package, resolve
 from milblob.program import schema
 from milblob.storage.beneath import Location
 from paths import DATA

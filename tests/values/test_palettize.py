@@ -148,7 +148,10 @@ def test_at_least_as_good_as_coremltools(kind, dtype):
         assert result.palettes.dtype == found.lut.dtype
         assert result.indices.max() < 1 << nbits
 
-    every(check, NBITS, [(None, 0), (0, 8), (1, 4)])
+    every(check, NBITS, [(None, 0)])
+    every(
+        check, [1, 3, 4], [(0, 8), (1, 4)]
+    )  # each group is an array of its own; coremltools takes seconds for more bits
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["float16", "float32"])

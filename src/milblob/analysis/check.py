@@ -12,8 +12,9 @@ from ..blobs.reader import in_data
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, ResolveError
 from ..model.listing import Stamp
+from ..model.manifest import read_json
 from ..model.model import Model
-from ..model.package import REFUSALS, Package, Source, read_json, resolve
+from ..model.package import REFUSALS, Package, Source, resolve
 from ..model.recovery import open_package
 from ..program.scan import Compressed, Program
 from ..progress import Progress

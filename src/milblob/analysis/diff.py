@@ -17,7 +17,7 @@ from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..progress import Counter, Progress
-from ..selection import Select, selector
+from ..selection import Select, require_selected, selector
 from ..threads import ordered
 from .aligning import Alignment
 from .changes import Change
@@ -265,7 +265,7 @@ def diff(
 
     Raises:
         KeyError: an unknown name in `mapping`; a function that neither has. ValueError: two names for one tensor; a
-            negative tolerance. TypeError: arrays of neither numbers nor text.
+            negative tolerance; a `select` that selects nothing. TypeError: arrays of neither numbers nor text.
         As `open`, `formats.read.open_arrays` and `Tensor.read`.
     """
     require_flags(names_only=names_only, stored=stored)
@@ -286,6 +286,8 @@ def diff(
         if function is not None:
             pairs = of_function(pairs, first, second, function)
         pairs = [both for both in pairs if any(name is not None and is_selected(name) for name in both)]
+        inside = "" if function is None else f", function {function}"
+        require_selected(select, bool(pairs), f"{first.words} or {second.words}{inside}")
         rows = []
         parts = _Parts()
         counter = Counter(progress, (first.tensors[old] for old, _ in pairs if old is not None))

@@ -20,7 +20,7 @@ from ..model.model import Model
 from ..model.sharing import blob_users
 from ..model.tensor import Tensor
 from ..progress import Counter, Progress
-from ..selection import Select, selector
+from ..selection import Select, require_selected, selector
 from .agreeing import agreeing
 from .conv_folds import Fold, FoldFinder, likeliest
 from .layouts import Layout
@@ -76,7 +76,7 @@ def match(
         Matching.
 
     Raises:
-        ValueError: a threshold outside (0, 1]. As `diff`.
+        ValueError: a threshold outside (0, 1]; a `select` that selects nothing. As `diff`.
     """
     require_calls(progress=progress)
     is_selected = selector(select)
@@ -88,6 +88,7 @@ def match(
         whole = _target(model, stack, max_nbytes)
         given = {name: tensor for name, tensor in side.tensors.items() if _is_numeric(tensor)}
         weights_of = {n: t for n, t in whole.tensors.items() if _is_candidate(t) and is_selected(n)}
+        require_selected(select, any(map(is_selected, whole.tensors)), whole.words)
         work = _Work(given, weights_of, progress)
         work.match_exactly()
         if whole.has_program:

@@ -1,14 +1,54 @@
-"""What a package's manifest says about files other than the model."""
+"""A package's Manifest.json: which file is the model, what else it lists, and a new one."""
 
 import os
 from collections.abc import Container
 from typing import Any
 
+from ..errors import FormatError
+from ..jsontext import MAX_NBYTES, parse_json
 from ..storage.beneath import Location
-from .package import read_json
+from ..storage.mapped import MappedFile
 
+NAME = "Manifest.json"
 _DATA = "Data"
 _AUTHOR = "com.apple.CoreML"
+
+
+def read_json(place: Location) -> Any:
+    """Read a JSON file of a package.
+
+    Raises:
+        OSError: it cannot be opened. ResolveError: it escapes the package.
+        FormatError: not a regular file, too large, not JSON, or nested too deeply.
+    """
+    # Read, not mapped: faster for a few kilobytes. A file that is too large is refused first.
+    mapping = MappedFile(place, is_mapped=os.lstat(place.path).st_size > MAX_NBYTES)
+    try:
+        return parse_json(memoryview(mapping.live()), "JSON", place.path, code="manifest")
+    finally:
+        mapping.close()
+
+
+def find_root_model(root: Location) -> Location:
+    """Return the location of a package's model file, as its manifest states it.
+
+    Raises:
+        FormatError: a manifest without root item.
+        ResolveError: the root item's path escapes the package.
+    """
+    path = os.path.join(root.path, NAME)
+    manifest = read_json(root.beneath(NAME))
+    entries = manifest.get("itemInfoEntries") if isinstance(manifest, dict) else None
+    identifier = manifest.get("rootModelIdentifier") if isinstance(manifest, dict) else None
+    if not isinstance(entries, dict) or not isinstance(identifier, str):
+        lacking = "itemInfoEntries" if not isinstance(entries, dict) else "rootModelIdentifier"
+        raise FormatError(f"manifest: expected a key {lacking}, got none that can be used", file=path, code="manifest")
+    item = entries.get(identifier)
+    if not isinstance(item, dict) or not isinstance(item.get("path"), str):
+        words = f"manifest: expected an item with a path for root {identifier!r}, got none"
+        raise FormatError(words, file=path, code="manifest")
+    root.beneath("Data").beneath(item["path"])  # refuses an absolute path, which the next line would join
+    return root.beneath("Data/" + item["path"])
 
 
 def listed_files(root: str) -> list[str]:
@@ -24,6 +64,27 @@ def listed_files(root: str) -> list[str]:
             path = os.path.realpath(os.path.join(root, _DATA, item["path"]))
             found.append(os.path.relpath(path, real).replace(os.sep, "/"))
     return found
+
+
+def new_manifest() -> bytes:
+    """Return the manifest of a package with model.mlmodel and a folder of weights: always the same bytes.
+
+    Identifiers need to be unique only within a manifest. These are version 5 UUIDs of the paths. coremltools rewrites
+    the manifest of every package that it opens; this is the form that it writes, so it changes nothing.
+    """
+    import json
+
+    items = (
+        ("B7B312DC-4C52-5F9E-A2C1-08A40D60BF43", "model.mlmodel", "CoreML Model Specification"),
+        ("AA794B57-6179-5AD2-8C64-3B8D10B76FAC", "weights", "CoreML Model Weights"),
+    )
+    author = "com.apple.CoreML"
+    entries = {
+        identifier: {"author": author, "description": words, "name": name, "path": f"{author}/{name}"}
+        for identifier, name, words in items
+    }
+    content = {"fileFormatVersion": "1.0.0", "itemInfoEntries": entries, "rootModelIdentifier": items[0][0]}
+    return (json.dumps(content, indent=4, sort_keys=True) + "\n").encode()
 
 
 def with_folders(root: str, folders: list[str], model: bytes | None = None) -> bytes | None:
@@ -81,7 +142,7 @@ def _rename(document: Any, model: bytes) -> None:
 
 
 def _read(root: str) -> Any:
-    return read_json(Location(root).beneath("Manifest.json"))
+    return read_json(Location(root).beneath(NAME))
 
 
 def _entries(document: Any) -> dict[str, Any]:

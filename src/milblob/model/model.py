@@ -18,7 +18,8 @@ from ..program.scan import Program
 from ..storage import paths
 from ..storage.beneath import Location
 from ..values.tensorvalue import MAX_RANK
-from .package import Package, Source, read_json
+from .manifest import read_json
+from .package import Package, Source
 from .recovery import open_package
 from .tensor import Tensor, make_tensor
 

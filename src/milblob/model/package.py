@@ -11,7 +11,6 @@ from .. import _codec
 from ..blobs.reader import BlobReader
 from ..budget import Budget
 from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
-from ..jsontext import MAX_NBYTES, parse_json
 from ..program.mil_text import parse_text
 from ..program.scan import Program
 from ..storage import paths
@@ -21,6 +20,7 @@ from ..storage.mapped import MappedFile
 from .identify import EXPECTED, SPEC_VERSION_TAG, identify_directory, identify_file
 from .listing import HEAD_NBYTES, Stamp, parse_listing, stamp_of_text, to_program
 from .listing import MODEL_PATH as MODEL_PATH
+from .manifest import find_root_model
 
 ML_PROGRAM, PIPELINES = 502, {202: 1, 200: 2, 201: 2}  # field of Model -> messages around Pipeline.models
 MIN_SPEC_VERSION = 6  # iOS 15: the first with ML Programs; older versions are drafts of the format
@@ -444,67 +444,6 @@ def _read_model(
             pieces = pieces + 1 if number == kind else 1
             kind, body = number, (at, length)
     return spec_version, description, kind, body if pieces < 2 else None
-
-
-# ------------------------------------------------------------------------------------------------------------- manifest
-
-
-def read_json(place: Location) -> Any:
-    """Read a JSON file of a package.
-
-    Raises:
-        OSError: it cannot be opened. ResolveError: it escapes the package.
-        FormatError: not a regular file, too large, not JSON, or nested too deeply.
-    """
-    # Read, not mapped: faster for a few kilobytes. A file that is too large is refused first.
-    mapping = MappedFile(place, is_mapped=os.lstat(place.path).st_size > MAX_NBYTES)
-    try:
-        return parse_json(memoryview(mapping.live()), "JSON", place.path, code="manifest")
-    finally:
-        mapping.close()
-
-
-def manifest() -> bytes:
-    """Return the manifest of a package with model.mlmodel and a folder of weights: always the same bytes.
-
-    Identifiers need to be unique only within a manifest. These are version 5 UUIDs of the paths. coremltools rewrites
-    the manifest of every package that it opens; this is the form that it writes, so it changes nothing.
-    """
-    import json
-
-    items = (
-        ("B7B312DC-4C52-5F9E-A2C1-08A40D60BF43", "model.mlmodel", "CoreML Model Specification"),
-        ("AA794B57-6179-5AD2-8C64-3B8D10B76FAC", "weights", "CoreML Model Weights"),
-    )
-    author = "com.apple.CoreML"
-    entries = {
-        identifier: {"author": author, "description": words, "name": name, "path": f"{author}/{name}"}
-        for identifier, name, words in items
-    }
-    content = {"fileFormatVersion": "1.0.0", "itemInfoEntries": entries, "rootModelIdentifier": items[0][0]}
-    return (json.dumps(content, indent=4, sort_keys=True) + "\n").encode()
-
-
-def find_root_model(root: Location) -> Location:
-    """Return the location of a package's model file, as its manifest states it.
-
-    Raises:
-        FormatError: a manifest without root item.
-        ResolveError: the root item's path escapes the package.
-    """
-    path = os.path.join(root.path, "Manifest.json")
-    manifest = read_json(root.beneath("Manifest.json"))
-    entries = manifest.get("itemInfoEntries") if isinstance(manifest, dict) else None
-    identifier = manifest.get("rootModelIdentifier") if isinstance(manifest, dict) else None
-    if not isinstance(entries, dict) or not isinstance(identifier, str):
-        lacking = "itemInfoEntries" if not isinstance(entries, dict) else "rootModelIdentifier"
-        raise FormatError(f"manifest: expected a key {lacking}, got none that can be used", file=path, code="manifest")
-    item = entries.get(identifier)
-    if not isinstance(item, dict) or not isinstance(item.get("path"), str):
-        words = f"manifest: expected an item with a path for root {identifier!r}, got none"
-        raise FormatError(words, file=path, code="manifest")
-    root.beneath("Data").beneath(item["path"])  # refuses an absolute path, which the next line would join
-    return root.beneath("Data/" + item["path"])
 
 
 # ----------------------------------------------------------------------------------------------------------- references

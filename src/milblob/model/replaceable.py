@@ -10,7 +10,8 @@ from ..storage import paths
 from ..storage.beneath import Location
 from ..storage.output import is_ours
 from .identify import BLOB_SUFFIXES, is_blob_head
-from .package import Package, find_root_model, read_json
+from .manifest import find_root_model, read_json
+from .package import Package
 
 IsPart = Callable[[str], bool]
 """Whether the name of a file, relative to a directory, with "/", is one of those that belong there."""

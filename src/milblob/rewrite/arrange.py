@@ -19,12 +19,13 @@ from ..program import cast_rules
 from ..program.scan import Compressed, Program
 from ..program.splice import Edit
 from ..program.wire_edits import require_plain
+from ..selection import require_selected
 from ..storage.beneath import Location
 from ..values import cast as casting
 from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor
 from .changes import WEIGHT_COUNT, Options, TensorChange, is_counted
 from .compressing import CompressedWeight
-from .decompress import Decompression, Identities
+from .decompress import Decompression, Identities, plan_decompression
 from .layout import Records, WeightFile
 from .references import ConstexprPart, ConstexprWeight, DenseWeight, Place, Reference, program_edits, text_moves
 from .tasks import CAST, COPY, VALUE, Item
@@ -98,6 +99,7 @@ def arrange(models: Sequence[Model], options: Options, required: Iterable[str] =
             rows = list(_dense_weights(model, choice, sources))
             changes += [change for change, _ in rows]
             weights = [weight for _, weight in rows]
+    require_selected(options.select, choice.has_selected, str(model.path))
     is_laid_out = options.moves or len(models) > 1
     if is_laid_out:
         changes += _unreferenced_changes(records, options.gc)
@@ -157,17 +159,21 @@ class _Choice:
 
     Attributes:
         decompressions: by id of the Program.
+        has_selected: whether `is_selected` was True of anything so far.
     """
 
     def __init__(self, options: Options, weights_of: Mapping[int, Sequence[str]]) -> None:
         self.options = options
         self.decompressions: dict[int, Decompression] = {}
+        self.has_selected = False
         self._weights_of = weights_of
 
     def is_selected(self, name: str, constant: Any = None) -> bool:
         """Whether a tensor, or the weight that it is a part of, is one of those that are asked for."""
         select = self.options.select
-        return select is None or any(select(n) for n in (name, *self._weights_of.get(id(constant), ())))
+        found = select is None or any(select(n) for n in (name, *self._weights_of.get(id(constant), ())))
+        self.has_selected = self.has_selected or found
+        return found
 
     def is_kept(self, tensor: Tensor) -> bool:
         """Whether the result has the tensor."""
@@ -389,7 +395,7 @@ def _decompressions(model: Model, choice: _Choice) -> dict[int, Decompression]:
             tensor = make_tensor(model.package, source, program, name, group)
             return choice.is_kept(tensor) and choice.is_selected(name)
 
-        result[id(program)] = Decompression(program, is_selected)
+        result[id(program)] = plan_decompression(program, is_selected)
     return result
 
 
@@ -417,7 +423,7 @@ def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable
             else:
                 item = change.item = _dense_item(tensor, group, sources)
                 item.users.add(tensor.function)
-            yield change, DenseWeight(decompression, tensor, item, value)
+            yield change, DenseWeight(tensor, item, value)
 
 
 def _dense_item(tensor: Tensor, group: Compressed, sources: _Sources) -> Item:

@@ -1,7 +1,7 @@
 """Making compressed weights dense in a Program: which operations become a `const`, and which are removed."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from .. import _codec
 from ..program.constexpr import part_names
@@ -12,7 +12,6 @@ from ..program.wire_edits import (
     blob_value,
     field,
     immediate_value,
-    removed_operation,
     rewritten_operation,
     tensor_type,
 )
@@ -20,8 +19,24 @@ from ..program.wire_edits import (
 Span = tuple[int, int]
 
 
-class Decompression:
-    """What happens to the constexpr operations of one Program.
+class Decompression(NamedTuple):
+    """What happens to the constexpr operations of one Program: data.
+
+    Attributes:
+        program: that has them.
+        weights: the operations that become dense, in Program order.
+        removed: operations that nothing reads any more.
+        gone: messages of the operations whose parts are no longer read: those of the weights, and all removed ones.
+    """
+
+    program: Program
+    weights: list[Compressed]
+    removed: list[_codec.Op]
+    gone: set[Span]
+
+
+def plan_decompression(program: Program, is_selected: Callable[[Compressed], bool]) -> Decompression:
+    """Decide what happens to the constexpr operations of a Program.
 
     A weight becomes dense when the operation that yields it becomes a `const`. That happens to every selected operation
     that is read by something other than a constexpr operation (or by nothing). Operations that then have no reader left
@@ -29,68 +44,52 @@ class Decompression:
 
     Args:
         program: scanned with all constants, grouped (`Program.compressed`).
-        is_selected: called with the name of a weight.
-
-    Attributes:
-        weights: the operations that become dense, in Program order.
-        gone: messages of the operations whose parts are no longer read: those of the weights, and all removed ones.
+        is_selected: called with each weight.
     """
+    readers = program.readers()
 
-    def __init__(self, program: Program, is_selected: Callable[[Compressed], bool]) -> None:
-        self._program = program
-        self._readers = program.readers()
-        self.weights = [
-            group
-            for group in program.groups
-            if group.op.output_count == 1 and self._is_end(group) and is_selected(group)
-        ]
-        self.gone: set[Span] = {group.op.message for group in self.weights}
-        self._removed: dict[Span, _codec.Op] = {}
-        self._follow()
+    def reading(op: _codec.Op) -> list[_codec.Op | None]:
+        """Return the readers of an output: operations, and None for an output of a block."""
+        return [reading_op(row) for row in readers.get((op.block, op.name), ())]
 
-    def _reading(self, op: _codec.Op) -> Iterator[_codec.Op | None]:
-        """Yield the readers of an output: an operation, or None for an output of a block."""
-        return map(reading_op, self._readers.get((op.block, op.name), ()))
+    def is_end(op: _codec.Op) -> bool:
+        found = reading(op)
+        return not found or any(one is None or not one.type.startswith("constexpr_") for one in found)
 
-    def _is_end(self, group: Compressed) -> bool:
-        readers = list(self._reading(group.op))
-        return not readers or any(op is None or not op.type.startswith("constexpr_") for op in readers)
+    weights = [g for g in program.groups if g.op.output_count == 1 and is_end(g.op) and is_selected(g)]
+    gone: set[Span] = {group.op.message for group in weights}
+    outputs: dict[Span, list[_codec.Op]] = {}
+    for group in program.groups:
+        if group.op.message not in gone:
+            outputs.setdefault(group.op.message, []).append(group.op)
+        for part in group.parts.values():
+            if not isinstance(part, Compressed) and part.op.message != group.op.message:
+                outputs[part.op.message] = [part.op]  # a const operation, which has one output
+    removed = []
+    found = True
+    while found:  # what only removed operations read is removed too, and so on down the chain
+        found = False
+        for message in list(outputs):
+            readers_left = [op for output in outputs[message] for op in reading(output)]
+            if readers_left and all(op is not None and op.message in gone for op in readers_left):
+                removed.append(outputs.pop(message)[0])
+                gone.add(message)
+                found = True
+    return Decompression(program, weights, removed, gone)
 
-    def _follow(self) -> None:
-        """Find operations that are read only by removed ones, and so on down the chain."""
-        outputs: dict[Span, list[_codec.Op]] = {}
-        for group in self._program.groups:
-            if group.op.message not in self.gone:
-                outputs.setdefault(group.op.message, []).append(group.op)
-            for part in group.parts.values():
-                if not isinstance(part, Compressed) and part.op.message != group.op.message:
-                    outputs[part.op.message] = [part.op]  # a const operation, which has one output
-        found = True
-        while found:
-            found = False
-            for message in list(outputs):
-                readers = [op for output in outputs[message] for op in self._reading(output)]
-                if readers and all(op is not None and op.message in self.gone for op in readers):
-                    self._removed[message] = outputs.pop(message)[0]
-                    self.gone.add(message)
-                    found = True
 
-    def edits(self) -> list[Edit]:
-        """Return the edits that remove operations."""
-        return [removed_operation(self._program.buffer, op) for op in self._removed.values()]
+def dense_edit(program: Program, group: Compressed, dtype: Any, shape: tuple[int, ...], value: Any) -> Edit:
+    """Make the operation of a weight a `const`.
 
-    def weight_edit(self, group: Compressed, dtype: Any, shape: tuple[int, ...], value: Any) -> Edit:
-        """Make the operation of a weight a `const`.
-
-        Args:
-            dtype, shape: of the dense tensor.
-            value: (file name, metadata offset) of a record, or a serialized TensorValue.
-        """
-        type_bytes = tensor_type(dtype, shape)
-        new = blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)
-        entry = field(1, "val") + field(2, new)
-        gone = part_names(group.op.type)
-        return rewritten_operation(self._program.buffer, group.op, "const", gone, [(ATTRIBUTES, entry)])
+    Args:
+        program: that has it.
+        dtype, shape: of the dense tensor.
+        value: (file name, metadata offset) of a record, or a serialized TensorValue.
+    """
+    type_bytes = tensor_type(dtype, shape)
+    new = blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)
+    entry = field(1, "val") + field(2, new)
+    return rewritten_operation(program.buffer, group.op, "const", part_names(group.op.type), [(ATTRIBUTES, entry)])
 
 
 class Identities:

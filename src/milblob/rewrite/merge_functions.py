@@ -10,7 +10,8 @@ from .. import _codec
 from ..arguments import require, require_calls, require_flags
 from ..blobs.equal import Stretch, first_equal
 from ..errors import ProgramError, UnsupportedError
-from ..model.package import ML_PROGRAM, MODEL_PATH, Source, manifest
+from ..model.manifest import new_manifest
+from ..model.package import ML_PROGRAM, MODEL_PATH, Source
 from ..model.recovery import open_package
 from ..program.scan import Program
 from ..program.splice import Edit, Spliced, splice
@@ -143,7 +144,7 @@ def merge_functions(
             os.makedirs(os.path.dirname(weights))
             write_weight_files([(weights, blobs.items, blobs.file_nbytes)], counter)
             _write_file(os.path.join(folder, _MODEL_NAME), model, counter)
-            _write_file(os.path.join(directory.name, "Manifest.json"), [manifest()], Counter(None))
+            _write_file(os.path.join(directory.name, "Manifest.json"), [new_manifest()], Counter(None))
             model.clear()  # it holds bytes of the sources
             for origin, mapping in blobs.origins.items():
                 origin.require_same(mapping.fd)

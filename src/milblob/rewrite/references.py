@@ -17,8 +17,15 @@ from ..program.compress_rules import Links, constexpr_edit
 from ..program.constexpr import part_names
 from ..program.scan import Compressed, Program
 from ..program.splice import Edit
-from ..program.wire_edits import combined, function_edits, reference_edit, require_plain, value_edit
-from .decompress import Decompression
+from ..program.wire_edits import (
+    combined,
+    function_edits,
+    reference_edit,
+    removed_operation,
+    require_plain,
+    value_edit,
+)
+from .decompress import Decompression, dense_edit
 from .tasks import Item
 
 Place = tuple[str, int]
@@ -59,7 +66,6 @@ class Reference(NamedTuple):
 class DenseWeight(NamedTuple):
     """A compressed weight that becomes dense: a new record, or a new TensorValue."""
 
-    decompression: Decompression
     tensor: Tensor
     item: Item | None
     value: bytes | None
@@ -118,11 +124,11 @@ def program_edits(
     for reference in references:
         edits += _edits_of(reference)
     for decompression in decompressions:
-        edits += decompression.edits()
+        edits += [removed_operation(decompression.program.buffer, op) for op in decompression.removed]
     for weight in weights:
         tensor, value = weight.tensor, weight.value if weight.item is None else _spelled(weight.item)
-        group = cast(Compressed, tensor.chain)
-        edits.append(weight.decompression.weight_edit(group, tensor.mil_dtype, tensor.shape, value))
+        program, group = cast(Program, tensor.program), cast(Compressed, tensor.chain)
+        edits.append(dense_edit(program, group, tensor.mil_dtype, tensor.shape, value))
     for compressed in constexprs:
         program = cast(Program, compressed.tensor.program)
         parts = [
