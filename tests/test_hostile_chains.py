@@ -29,7 +29,7 @@ PRELUDE = """
     path.write_bytes(hostile_chains.source(sys.argv[1]))
     inside = package / "Data" / "com.apple.CoreML"
     inside.mkdir(parents=True)
-    (inside / "model.mlmodel").write_bytes(hostile_chains.mergeable(sys.argv[1]))
+    (inside / "model.mlmodel").write_bytes(hostile_chains.source(sys.argv[1]))
     item = '{"path": "com.apple.CoreML/model.mlmodel", "name": "model.mlmodel", "author": "com.apple.CoreML"}'
     (package / "Manifest.json").write_text('{"fileFormatVersion": "1.0.0", "itemInfoEntries": {"A": %s}, "rootModelIdentifier": "A"}' % item)
     said = set()
@@ -109,8 +109,8 @@ def test_every_command(name):
 def test_check_reports_a_long_chain_and_goes_on():
     """A chain that nothing reads hides no other problem of the model."""
     ops = [*hostile_chains.line(33), hostile_chains.const(hostile_chains.immediate(11, [3], b""), "short")]
-    found = milblob.check(hostile_chains.model(hostile_chains.program(*ops)))
-    assert {(f.severity, f.code) for f in found} == {("error", "program"), ("error", "immediate")}
+    found = milblob.check(hostile_chains.model(hostile_chains.program(*ops), 9))
+    assert {(f.severity, f.code) for f in found} == {("error", "program"), ("error", "MIL016")}
     (chain,) = [f for f in found if f.code == "program"]
     assert re.search(TOO_LONG, str(chain)) and "w32" in chain.where
 

@@ -321,6 +321,10 @@ cdef extern from "milblob/program/graph.h" nogil:
         uint64_t function_count, block_count, operation_count, name_count, argument_count, binding_count
     mb_status mb_program_graph(mb_graph *graph, mb_span program)
 
+cdef extern from "milblob/program/sound.h" nogil:
+    bint mb_sound_value(const uint8_t *base, mb_span at, mb_span *type)
+    bint mb_sound_attribute(const uint8_t *base, mb_span entry, mb_span *key, mb_span *type, mb_span *value)
+
 cdef extern from "milblob/wire/splice.h" nogil:
     int MB_SPLICE_DEPTH
     ctypedef struct mb_edit:

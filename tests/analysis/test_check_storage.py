@@ -29,7 +29,7 @@ def sparse(zeros, size=64, names=("w",), is_shared=False):
     parts = {
         "mask": ("UINT8", np.packbits(mask, bitorder="little")),
         "nonzero_data": ("FLOAT16", np.ones(int(mask.sum()), np.float16)),
-        "shape": ("INT32", np.array([size, size], np.int32)),
+        "shape": ("UINT32", np.array([size, size], np.uint32)),
     }
     shared = [const(value(*part), key) for key, part in parts.items()] if is_shared else []
     given = dict.fromkeys(parts) if is_shared else parts

@@ -3,8 +3,8 @@
 import contextlib
 import os
 
+from reference import read_fields, write_varint
 from reference import write_field as field
-from reference import write_varint
 
 FLOATS = field(1, field(1, bytes(40)))  # ImmediateValue.tensor.floats of ten zeros, as the content of TensorValue
 
@@ -42,18 +42,28 @@ def operation(kind="const", name="w", attributes=(), inputs=b"", blocks=b"", out
     )
 
 
-def const(value, name="w", output_type=b""):
+def const(value, name="w", output_type=None):
+    """A const; its output has the type of its value if no other is given."""
+    if output_type is None:
+        output_type = type_of(value)
     return operation("const", name, [("val", value)], output_type=output_type)
 
 
-def function(operations, name="main"):
+def type_of(value):
+    """The ValueType of a serialized Value; b"" if it has none, or is malformed."""
+    with contextlib.suppress(ValueError, IndexError):
+        return next((inner for number, wire, inner in read_fields(value) if (number, wire) == (2, 2)), b"")
+    return b""
+
+
+def function(operations, name="main", opset="CoreML7"):
     """Entry of Program.functions with one block."""
     block = b"".join(field(3, op) for op in operations)
-    return field(2, field(1, name) + field(2, field(2, "CoreML7") + field(3, field(1, "CoreML7") + field(2, block))))
+    return field(2, field(1, name) + field(2, field(2, opset) + field(3, field(1, opset) + field(2, block))))
 
 
-def program(*operations):
-    return field(1, 1) + function(operations)
+def program(*operations, opset="CoreML7"):
+    return field(1, 1) + function(operations, opset=opset)
 
 
 def model(program_bytes, spec_version=8):

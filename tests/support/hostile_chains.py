@@ -2,13 +2,19 @@
 
 import numpy as np
 
+import hostile_bytes
 import reference
 from constexpr_bytes import code, constexpr, value
-from hostile_bytes import const, field, function, immediate, model, operation, program, tensor_type
+from hostile_bytes import const, field, immediate, model, operation, tensor_type
 
 ONES = ("FLOAT16", np.ones(12, "<f2"))
 SCALE = ("FLOAT16", np.ones(1, "<f2"))
 KIND = "blockwise_shift_scale"
+
+
+def program(*operations):
+    """A Program of iOS 18, which has all of the operations."""
+    return hostile_bytes.program(*operations, opset="CoreML8")
 
 
 def vectors(count, size, vector, inner=False):
@@ -103,9 +109,3 @@ REFUSED = ("line of 33", "line of 800", "line of 3,000", "doubled 33", "doubled 
 def source(name):
     """The bytes of a model file."""
     return model(program(*MODELS[name]()), 9)
-
-
-def mergeable(name):
-    """The same with a function of iOS 18, which merge-functions takes."""
-    body = function(MODELS[name]()).replace(b"CoreML7", b"CoreML8")
-    return model(field(1, 1) + body, 9)

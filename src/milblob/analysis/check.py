@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -16,13 +16,15 @@ from ..model.manifest import read_json
 from ..model.model import Model
 from ..model.package import REFUSALS, Package, Source, resolve
 from ..model.recovery import open_package
+from ..program.rules import RULES
 from ..program.scan import Compressed, Program
 from ..progress import Progress
+from ..selection import Select
 from ..storage import paths, pending
 from ..storage.beneath import Location
 from ..storage.mapped import LFS_PREFIX, MappedFile
-from ..values.tensorvalue import unpack_at
 from .check_blob import CODES, BlobFile, Finding, Findings, check_blob, record_problems, record_row
+from .check_rules import ALL_CODES, check_rules, chosen
 from .check_storage import check_permissions, check_sizes, check_strays
 
 __all__ = ["Finding", "check"]
@@ -35,7 +37,8 @@ def check(
     path: Any,
     *,
     values: bool = False,
-    rules: bool = False,
+    rules: Select = None,
+    ignore: Select = None,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> list[Finding]:
@@ -49,7 +52,9 @@ def check(
             object that holds one of the latter four (references to weight files cannot be followed from there).
         values: check values too, which reads all weights: NaNs, infinities, indices outside their palette, masks whose
             number of ones differs from that of the nonzero values, bits set after the last element.
-        rules: check the rules of the MIL specification too, MIL001 and following: docs/rules.md.
+        rules: report only findings with these codes, such as "MIL0*"; docs/rules.md has the rules of the
+            specification, MIL001 and following, docs/cli.md the other codes.
+        ignore: report no findings with these codes.
         progress: called as the values of each tensor have been checked (see `Progress`).
         max_nbytes: as for `open`; the check of values reports those beyond it as not examined.
 
@@ -60,29 +65,35 @@ def check(
 
     Raises:
         OSError: the path itself does not exist or cannot be opened. Problems inside are reported, not raised.
+        ValueError: `rules` or `ignore` name a code that no finding has.
     """
-    require_flags(values=values, rules=rules)
+    require_flags(values=values)
     require_calls(progress=progress)
-    checker = _Checker(values, rules, max_nbytes, progress)
-    if isinstance(path, str | os.PathLike):
-        name = os.fsdecode(os.fspath(path))
+    name = os.fsdecode(os.fspath(path)) if isinstance(path, str | os.PathLike) else None
+    if name is not None:
         from ..formats.read import array_kind  # readers of models do not wait for the other formats
 
         if array_kind(name) in ("archive", "params"):
-            if values or rules:
-                what = "values can be looked at" if values else "Program can be checked"
-                raise ValueError(f"{name}: expected a model, whose {what}, got a file of TVM")
-            from ..formats.archive import kind
-
-            return kind().check(name, max_nbytes)
-        if stat.S_ISDIR(os.stat(name).st_mode):
-            checker.check_directory(name)
-        else:
-            check_permissions(checker.found, [name])
-            checker.check_file(name, name)
-    else:
+            return _check_archive(name, values, rules, ignore, max_nbytes)
+    checker = _Checker(values, chosen(rules, ignore), max_nbytes, progress)
+    if name is None:
         checker.check_file(path, None)
+    elif stat.S_ISDIR(os.stat(name).st_mode):
+        checker.check_directory(name)
+    else:
+        check_permissions(checker.found, [name])
+        checker.check_file(name, name)
     return checker.found.close()
+
+
+def _check_archive(name: str, values: bool, rules: Select, ignore: Select, max_nbytes: int | None) -> list[Finding]:
+    """Check a `.params` file or an archive of TVM."""
+    if values:
+        raise ValueError(f"{name}: expected a model, whose values can be looked at, got a file of TVM")
+    from ..formats.archive import kind
+
+    is_wanted = chosen(rules, ignore, [*kind().codes(), *ALL_CODES])
+    return [finding for finding in kind().check(name, max_nbytes) if is_wanted(finding.code)]
 
 
 class _Reference:
@@ -114,10 +125,12 @@ class _Reference:
 
 
 class _Checker:
-    def __init__(self, values: bool, rules: bool, max_nbytes: int | None, progress: Progress | None) -> None:
-        self.found = Findings()
+    def __init__(
+        self, values: bool, is_wanted: Callable[[str], bool], max_nbytes: int | None, progress: Progress | None
+    ) -> None:
+        self.found = Findings(is_wanted)
         self._values = values
-        self._with_rules = rules
+        self._with_rules = any(map(is_wanted, RULES))
         self._max_nbytes = max_nbytes
         self._progress = progress
         self._pointers: set[str] = set()  # files that are LFS pointers: reported once, not examined again
@@ -169,6 +182,7 @@ class _Checker:
                 words = f"model {prefix.rstrip('/')}: expected an ML Program, got a {kind}, which is not looked into"
                 self.found.add("note", "other-model", words, file=path)
             for part in package.sources:
+                # What a listing of a weight file was made into breaks some rules.
                 self._check_program(part, self._with_rules and package.kind != "listing")
             if package.kind != "blob" and self._is_sound:
                 self._check_metadata(package)
@@ -305,46 +319,14 @@ class _Checker:
                 words = f"output of {group.op.type}: expected a tensor type, got none"
                 self.found.add("error", "program", words, file=file, where=f"{source.prefix}{group.op.name}")
         check_sizes(self.found, source, program, ends)
-        if with_rules:  # what a listing of a weight file was made into breaks some
-            self._check_rules(source, program)
+        if with_rules:
+            try:
+                check_rules(self.found, source, program)
+            except REFUSALS as error:
+                self._report(error, source.prefix)
         for constant in program.scan.constants:
             if constant.storage == _codec.BLOB:
                 self._add_reference(source, _Reference(program, constant))
-            elif constant.storage == _codec.IMMEDIATE and constant.shape is not None:
-                self._check_immediate(source, program, constant)
-
-    def _check_rules(self, source: Source, program: Program) -> None:
-        """Report where the Program breaks the specification: see program/rules.py."""
-        from ..program.rules import RULES, breaches  # the usual check has no use for the view
-        from ..program.view import ProgramView
-
-        try:
-            view = ProgramView(program.buffer, program.span, source.prefix, is_plain=program.rewritten)
-            for breach in breaches(view):
-                severity = RULES[breach.rule].severity
-                self.found.add(severity, breach.rule, breach.message, file=source.mapping.name, where=breach.where)
-        except REFUSALS as error:
-            self._report(error, source.prefix)
-
-    def _check_immediate(self, source: Source, program: Program, constant: Any) -> None:
-        offset, nbytes = constant.payload
-        try:
-            unpack_at(program.buffer, offset, nbytes, BY_MIL_CODE[constant.mil_code], constant.shape)
-            return
-        except MilblobError as error:
-            words = error.what
-            offset = error.offset if error.offset is not None else offset
-        except (ValueError, OverflowError) as error:
-            words = f"shape {constant.shape}: expected one that an array can have, got {error}"
-        in_file = not source.is_text and not program.rewritten and program.buffer.nbytes == source.mapping.nbytes
-        self.found.add(
-            "error",
-            "immediate",
-            words,
-            file=source.mapping.name,
-            offset=offset if in_file else None,
-            where=program.path(constant.op, constant),
-        )
 
     def _add_reference(self, source: Source, reference: _Reference) -> None:
         name = reference.constant.text

@@ -2,7 +2,7 @@
 
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -37,7 +37,6 @@ CODES = frozenset(
         "spec-version",
         "program",
         "metadata",
-        "immediate",
         "header",
         "version",
         "record-count",
@@ -101,12 +100,16 @@ class Finding(NamedTuple):
 class Findings:
     """A growing list of findings that counts similar ones instead of filling memory with them.
 
+    Args:
+        is_wanted: says of a code whether it is reported; None for all.
+
     Attributes:
         items: the findings so far, in the order in which they were made.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_wanted: Callable[[str], bool] | None = None) -> None:
         self.items: list[Finding] = []
+        self._is_wanted = is_wanted
         self._counts: Counter[tuple[str, str | None]] = Counter()
         self._severities: dict[tuple[str, str | None], Severity] = {}
 
@@ -120,7 +123,9 @@ class Findings:
         offset: int | None = None,
         where: str = "",
     ) -> None:
-        """Append a finding, unless its file already has `MAX_ALIKE` of its code."""
+        """Append a finding, unless nobody wants its code, or its file already has `MAX_ALIKE` of it."""
+        if self._is_wanted is not None and not self._is_wanted(code):
+            return
         key = (code, file)
         self._counts[key] += 1
         self._severities.setdefault(key, severity)

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 from typing import Any
 
-from ..analysis.check import check
+from ..analysis.check import Finding, check
 from . import options, output, tables
 from .progress import shown
 
@@ -19,14 +19,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     models = f"{options.MODEL}; .params file or archive of TVM"
     parser.add_argument("models", metavar="MODEL", nargs="+", help=models)
     parser.add_argument("--values", action="store_true", help="also check values, which reads all weights")
-    words = "also check the rules of the MIL specification: names, scope, types"
-    parser.add_argument("--rules", action="store_true", help=words)
+    options.add_codes(parser)
     options.add_reporting(parser, quiet="no notes, no summaries, no progress", verbose="count the findings by code")
 
 
 def run(arguments: Namespace) -> int:
     """Run the command; the status is the worst of all paths: 2 cannot be opened, 1 errors or warnings, 0 good."""
+    if arguments.json and arguments.sarif:
+        output.say("expected --json or --sarif, got both")
+        return _EXIT_ERROR
     status = 0
+    checked: list[tuple[str, list[Finding]]] = []
+    failures: list[str] = []
     results: list[dict[str, Any]] = []
     prefixed = arguments.quiet and len(arguments.models) > 1  # without a summary, each line names the model
     for path in arguments.models:
@@ -35,17 +39,22 @@ def run(arguments: Namespace) -> int:
                 findings = check(
                     path,
                     values=arguments.values,
-                    rules=arguments.rules,
+                    rules=arguments.rule,
+                    ignore=arguments.ignore,
                     progress=progress,
                     max_nbytes=arguments.max_nbytes,
                 )
         except OSError as error:
-            output.say(f"{error.strerror or error}: {path}")
+            failures.append(f"{error.strerror or error}: {path}")
+            output.say(failures[-1])
             status = _EXIT_ERROR
             continue
         counts = Counter[str](finding.severity for finding in findings)
         if counts["error"] or counts["warning"]:
             status = max(status, _EXIT_FINDINGS)
+        checked.append((path, findings))
+        if arguments.sarif:
+            continue
         if arguments.json:
             totals = {f"{severity}s": counts[severity] for severity in ("error", "warning", "note")}
             results.append({"path": path, **totals, "findings": [finding._asdict() for finding in findings]})
@@ -61,6 +70,10 @@ def run(arguments: Namespace) -> int:
                 tables.print_text(f"  {code} {count}")
     if arguments.json:
         output.print_json({"models": results})
+    if arguments.sarif:
+        from .sarif import log
+
+        output.print_json(log(checked, failures))
     return status
 
 

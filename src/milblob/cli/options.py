@@ -85,6 +85,14 @@ def add_reporting(parser: Parser, *, quiet: str, verbose: str, json: str = "one 
     volume.add_argument("-v", "--verbose", action="store_true", help=verbose)
 
 
+def add_codes(parser: Parser) -> None:
+    """Add --rule, --ignore and --sarif, for commands that report findings."""
+    words = "only findings with this code, such as MIL003 or 'MIL0*'; may be repeated"
+    parser.add_argument("--rule", metavar="CODE", action="append", help=words)
+    parser.add_argument("--ignore", metavar="CODE", action="append", help="no findings with this code; may be repeated")
+    parser.add_argument("--sarif", action="store_true", help="a SARIF 2.1.0 log, for code-scanning services")
+
+
 def add_json(parser: Parser, words: str = "one JSON object") -> None:
     """Add --json."""
     parser.add_argument("--json", action="store_true", help=words)

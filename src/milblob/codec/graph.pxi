@@ -180,6 +180,68 @@ cdef class Graph:
             row = row + 1 if nested else o.end
         return found
 
+    def facts(self, uint32_t row):
+        """Return what the rules of the specification compare of an operation, read in one pass over it.
+
+        Returns:
+            (type, outputs, inputs, attributes, doubtful): outputs are (name, its type's bytes or None); inputs
+            (key, its bindings: a name, or the bytes of the value's type); attributes (key, bytes of the value's type), None
+            where protobuf has to read them; doubtful (is attribute, key, number of the binding, offset, nbytes) of
+            each value that is not plainly sound (see sound.h). Types that a value does not state are b"".
+        """
+        cdef Buffer buffer = self.held()
+        cdef C.mb_graph_operation *o
+        cdef C.mb_graph_argument *a
+        cdef C.mb_graph_binding *b
+        cdef C.mb_graph_name *n
+        cdef C.mb_cursor message
+        cdef C.mb_wire wire
+        cdef C.mb_error e
+        cdef C.mb_span entry, key, type_at, value
+        cdef bint is_sound
+        cdef uint32_t k, i
+        cdef list outputs = [], inputs = [], attributes = [], doubtful = [], bound
+        cdef str word
+        if row >= self.rows.operation_count:
+            raise IndexError(row)
+        o = &self.rows.operations[row]
+        for i in range(o.outputs, o.outputs + o.output_count):
+            n = &self.rows.names[i]
+            outputs.append((self.text(n.name), self.bytes_at(n.type) if n.type.offset else None))
+        for k in range(o.arguments, o.arguments + o.argument_count):
+            a = &self.rows.arguments[k]
+            word = self.word(a.key)
+            bound = []
+            for i in range(a.bindings, a.bindings + a.binding_count):
+                b = &self.rows.bindings[i]
+                if not b.is_value:
+                    bound.append(self.text(b.span))
+                    continue
+                is_sound = C.mb_sound_value(buffer.data, b.span, &type_at)
+                bound.append(self.bytes_at(type_at))
+                if not is_sound:
+                    doubtful.append((False, word, i - a.bindings, b.span.offset, b.span.nbytes))
+            inputs.append((word, tuple(bound)))
+        message.base, message.at = buffer.data, buffer.data + o.message.offset
+        message.end = message.at + o.message.nbytes
+        while message.at < message.end:
+            if C.mb_read_field(&message, &wire, &e):
+                raise _error(&e, buffer.name)
+            if wire.number != 5:
+                continue
+            entry.offset, entry.nbytes = <uint64_t>(wire.data - buffer.data), wire.nbytes
+            is_sound = C.mb_sound_attribute(buffer.data, entry, &key, &type_at, &value)
+            if value.offset == 0:
+                return self.word(o.type), outputs, inputs, None, doubtful
+            word = self.word(key)
+            attributes.append((word, self.bytes_at(type_at)))
+            if not is_sound:
+                doubtful.append((True, word, 0, value.offset, value.nbytes))
+        return self.word(o.type), outputs, inputs, attributes, doubtful
+
+    cdef bytes bytes_at(self, C.mb_span span):
+        return PyBytes_FromStringAndSize(<const char *>self.buffer.data + span.offset, <Py_ssize_t>span.nbytes)
+
     def definitions(self):
         """Return {(block, name): row of names} of what operations and blocks define, {(-1 - function, name): row} of inputs.
 

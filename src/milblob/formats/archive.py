@@ -5,7 +5,7 @@ itself says, once, where to find it (`Kind`).
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import UnsupportedError
@@ -28,6 +28,9 @@ class Kind(Protocol):
 
     def check(self, path: str, max_nbytes: int | None = None) -> list[Any]:
         """Check an archive or a `.params` file; see `milblob.check`."""
+
+    def codes(self) -> Iterable[str]:
+        """Return every code that a finding of `check` can have."""
 
     def refit(self, path: str, given: Mapping[str, Any], **options: Any) -> Any:
         """Give parameters new values; `options` and the result as of `milblob.refit`."""

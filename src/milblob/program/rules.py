@@ -1,21 +1,19 @@
-"""Rules of the MIL specification that a Program must keep: names, scope, types; docs/rules.md has their sources."""
+"""The rules of the MIL specification, each with what it demands; docs/rules.md has where each comes from.
 
-import re
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+`rules_program.breaches` compares a Program with them, `analysis/check_description.py` the model's description.
+"""
+
 from typing import Literal, NamedTuple
 
-from .types import DictionaryType, ListType, TensorType, TupleType, ValueType
-from .view import Block, Function, Operation, ProgramView, Variable
-
-Severity = Literal["error", "warning"]
+Severity = Literal["error", "warning", "note"]
 
 
 class Rule(NamedTuple):
     """One demand of the specification.
 
     Attributes:
-        severity: "error" where the specification or a loader refuses what breaks it, "warning" where tools differ.
+        severity: "error" where the specification or a loader refuses what breaks it, "warning" where tools differ,
+            "note" for what is valid and worth knowing.
         demand: what must hold.
         remedy: what to do.
     """
@@ -40,10 +38,67 @@ RULES = {
     "MIL010": Rule("error", "the rank is the number of dimensions, or -1 where that varies", "correct the rank"),
     "MIL011": Rule("error", "lists, tuples, dictionaries and states state the types inside", "state them"),
     "MIL012": Rule("error", "an input is bound to one name or value at least", "bind it, or leave the input out"),
+    "MIL013": Rule("error", "a value has a type, and stands in the Program or in a weight file", "add what is missing"),
+    "MIL014": Rule("error", "the shape of a value is known", "state every dimension and length"),
+    "MIL015": Rule("error", "a value is a tensor, list, tuple or dictionary as its type is", "correct type or value"),
+    "MIL016": Rule(
+        "error",
+        "a tensor has as many elements as its shape, in a field that holds its data type",
+        "correct the shape, or the elements",
+    ),
+    "MIL017": Rule("error", "a list has the length and the elements of its type", "correct the type, or the elements"),
+    "MIL018": Rule("error", "a tuple has one member of each of its types", "correct the type, or the members"),
+    "MIL019": Rule(
+        "error", "a dictionary has keys and values of its types, and no key twice", "correct the type, or the pairs"
+    ),
+    "MIL020": Rule("error", "keys of dictionaries are strings or integers", "use another type"),
+    "MIL021": Rule(
+        "error", "a value in a weight file is a tensor of a data type that such files hold", "move it into the Program"
+    ),
+    "MIL022": Rule("error", "the output of a const has the type of its value", "correct the type of the output"),
+    "MIL023": Rule("error", "an operation is one that the opset has", "use another operation"),
+    "MIL024": Rule("error", "an operation is not newer than the opset", "use a newer opset"),
+    "MIL025": Rule("error", "an argument is one that the operation has", "leave it out"),
+    "MIL026": Rule("error", "an argument is not newer than the opset", "use a newer opset, or leave it out"),
+    "MIL027": Rule("error", "no argument is missing that the operation needs", "add it"),
+    "MIL028": Rule(
+        "error",
+        "an argument is a tensor, a list or a state, and one or several, as the operation takes it",
+        "bind another value",
+    ),
+    "MIL029": Rule("error", "an argument has a data type that the operation takes", "cast it"),
+    "MIL030": Rule(
+        "error", "an argument has a data type that the operation takes in the opset", "use a newer opset, or cast it"
+    ),
+    "MIL031": Rule("error", "arguments that must be of one data type are", "cast one of them"),
+    "MIL032": Rule("error", "an argument that must be known before the model runs is constant", "make it a const"),
+    "MIL033": Rule("error", "cond and while_loop have two blocks, other operations none", "add or remove blocks"),
+    "MIL034": Rule("error", "blocks take and return what their cond or while_loop does", "correct the block"),
+    "MIL035": Rule("error", "states are inputs of functions", "read the state, and pass on its value"),
+    "MIL036": Rule("error", "the Program's version is 1", "set it to 1"),
+    "MIL037": Rule("error", "a Program has a function", "add one"),
+    "MIL038": Rule(
+        "error", "the name of an operation is a string, and buildInfo a dictionary of strings", "correct the attribute"
+    ),
+    "MIL039": Rule("note", "the opset is one whose operations milblob knows", "look for a newer milblob"),
+    "MIL040": Rule(
+        "error",
+        "an image is a Float32 tensor of rank 4, with N = 1 and C = 1 or 3",
+        "correct the input, or its description",
+    ),
+    "MIL041": Rule(
+        "error", "the description names the inputs, outputs and states of the function", "describe them all"
+    ),
+    "MIL042": Rule("error", "the description has the types of the function", "correct the description"),
+    "MIL043": Rule("error", "the description has the shapes of the function", "correct the description"),
+    "MIL044": Rule(
+        "error", "a shape and a default value of the description are among those it allows", "correct the description"
+    ),
+    "MIL045": Rule("error", "the predicted feature and probabilities are outputs", "name outputs"),
+    "MIL046": Rule("error", "the description names the functions of the Program", "describe them all"),
+    "MIL047": Rule("error", "the opset is not newer than the specification version", "raise the version"),
 }
 """Every rule by its code. Codes are never given to another rule."""
-
-_is_identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_@]*").fullmatch
 
 
 class Breach(NamedTuple):
@@ -53,171 +108,20 @@ class Breach(NamedTuple):
         rule: its code.
         message: what was expected, and what was found.
         where: path in the Program.
+        offset: of the byte at fault in the Program's buffer, if a single one is.
     """
 
     rule: str
     message: str
     where: str
+    offset: int | None = None
 
 
-def breaches(view: ProgramView) -> Iterator[Breach]:
-    """Yield every place where a Program breaks a rule, in Program order.
-
-    Raises:
-        FormatError: bytes that are malformed; the rest of the Program is not looked at.
-    """
-    for key in view.attributes:
-        if _is_identifier(key) is None:
-            yield Breach("MIL001", f"attribute: expected a name such as x_1, got {_quoted(key)}", "program")
-    for function in view.functions.values():
-        yield from _in_function(function)
-
-
-def _in_function(function: Function) -> Iterator[Breach]:
-    yield from _name(function.name.removeprefix(function.view.prefix), "function", function)
-    yield from _keys(function.attributes, function)
-    inputs = function.inputs
-    yield from _variables(inputs, "input", function)
-    seen: set[str] = set()
-    for name, _ in inputs:
-        if name in seen:
-            yield Breach("MIL002", f"input: expected a name that no other has, got {_quoted(name)}", function.name)
-        seen.add(name)
-    blocks = function.blocks
-    if function.opset not in blocks:
-        have = ", ".join(map(_quoted, blocks)) or "none"
-        words = f"block specialization: expected one for the opset {_quoted(function.opset)}, got {have}"
-        yield Breach("MIL006", words, function.name)
-    expected: tuple[str, str] | None = None  # what the first one returns
-    for block in blocks.values():
-        yield from _name(block.name, "block specialization", function)
-        yield from _Scope(inputs).visit(block)
-        returned = _returned(block)
-        if expected is None:
-            expected = block.name, returned
-        elif returned != expected[1]:
-            words = f"outputs: expected {expected[1]} as in {_quoted(expected[0])}, got {returned}"
-            yield Breach("MIL007", words, block.path)
-
-
-def _returned(block: Block) -> str:
-    """Names and types of what a block returns."""
-    found = []
-    for name in block.outputs:
-        definer = block.defining(name)
-        variables: tuple[Variable, ...] = ()
-        if definer is not None:
-            variables = definer.inputs if isinstance(definer, Function | Block) else definer.outputs
-        found.append(next((str(v) for v in variables if v.name == name), name))
-    return ", ".join(found) or "none"
-
-
-class _Scope:
-    """What a block sees, while its operations are gone through in Program order."""
-
-    def __init__(self, inputs: tuple[Variable, ...]) -> None:
-        self._visible = {v.name: 1 for v in inputs}  # in how many of the open blocks a name is defined so far
-        self._coming: list[frozenset[str]] = []  # what each open block defines, sooner or later
-
-    def visit(self, block: Block) -> Iterator[Breach]:
-        """Yield the breaches of a block and of those nested in it."""
-        own: set[str] = set()
-        self._coming.append(frozenset(name for op in block.operations for name in op.output_names))
-        yield from _keys(block.attributes, block)
-        inputs = block.inputs
-        yield from _variables(inputs, "input", block)
-        yield from self._define(inputs, own, block)
-        for op in block.operations:
-            yield from self._visit_operation(op, own)
-        for name in block.outputs:
-            yield from _name(name, "output of the block", block)
-            if name not in self._visible:
-                words = f"output of the block: expected a name that it sees, got {_quoted(name)}"
-                yield Breach("MIL005", words, block.path)
-        self._coming.pop()
-        for name in own:
-            self._visible[name] -= 1
-            if not self._visible[name]:
-                del self._visible[name]
-
-    def _visit_operation(self, op: Operation, own: set[str]) -> Iterator[Breach]:
-        yield from _keys(op.attributes, op)
-        for key, bindings in op.inputs.items():
-            if not bindings:
-                words = f"input {_quoted(key)}: expected a name or a value, got neither"
-                yield Breach("MIL012", words, op.path)
-            for binding in bindings:
-                name = binding.name
-                if name is None or name in self._visible:
-                    continue
-                is_late = any(name in names for names in self._coming)
-                words = f"input {_quoted(key)}: expected a name that is defined before, got {_quoted(name)}"
-                yield Breach("MIL004" if is_late else "MIL003", words, op.path)
-        for block in op.blocks:
-            yield from self.visit(block)
-        outputs = op.outputs
-        yield from _variables(outputs, "output", op)
-        yield from self._define(outputs, own, op)
-
-    def _define(self, variables: tuple[Variable, ...], own: set[str], place: Block | Operation) -> Iterator[Breach]:
-        for name, _ in variables:
-            if name in own:
-                words = f"name: expected one that its block does not have yet, got {_quoted(name)}"
-                yield Breach("MIL002", words, place.path)
-            else:
-                own.add(name)
-                self._visible[name] = self._visible.get(name, 0) + 1
-
-
-_Place = Block | Operation | Function
-
-
-def _path(place: _Place) -> str:
-    return place.name if isinstance(place, Function) else place.path
-
-
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """A name for a message; those from files may have any length."""
-    return repr(name if len(name) <= 120 else name[:100] + "..." + name[-17:])
+    return repr(shortened(name))
 
 
-def _name(name: str, what: str, place: _Place) -> Iterator[Breach]:
-    if _is_identifier(name) is None:
-        yield Breach("MIL001", f"{what}: expected a name such as x_1, got {_quoted(name)}", _path(place))
-
-
-def _keys(attributes: Iterable[str], place: _Place) -> Iterator[Breach]:
-    for key in attributes:
-        yield from _name(key, "attribute", place)
-
-
-def _variables(variables: tuple[Variable, ...], what: str, place: _Place) -> Iterator[Breach]:
-    for name, declared in variables:
-        yield from _name(name, what, place)
-        if declared is None:
-            yield Breach("MIL008", f"{what} {_quoted(name)}: expected a type, got none", _path(place))
-            continue
-        for rule, words in _type(declared):
-            yield Breach(rule, f"{what} {_quoted(name)}: {words}", _path(place))
-
-
-@lru_cache(maxsize=1024)
-def _type(declared: ValueType | None) -> tuple[tuple[str, str], ...]:
-    """What a type breaks: (rule, words)."""
-    if isinstance(declared, TensorType):
-        found = []
-        if isinstance(declared.dtype, int):
-            found.append(("MIL009", f"expected a data type that is known, got number {declared.dtype}"))
-        count = len(declared.shape)
-        if declared.rank != count and not (declared.rank == -1 and (declared.variadic or not count)):
-            found.append(("MIL010", f"expected a rank of {count}, its number of dimensions, got {declared.rank}"))
-        return tuple(found)
-    if declared is None:
-        return (("MIL011", "expected a type inside, got none"),)
-    if isinstance(declared, ListType):
-        inner: tuple[ValueType | None, ...] = (declared.element,)
-    elif isinstance(declared, TupleType):
-        inner = declared.members
-    else:
-        inner = (declared.key, declared.value) if isinstance(declared, DictionaryType) else (declared.wrapped,)
-    return tuple(breach for one in inner for breach in _type(one))
+def shortened(text: str) -> str:
+    """Text for a message, of a length that fits one."""
+    return text if len(text) <= 120 else text[:100] + "..." + text[-17:]

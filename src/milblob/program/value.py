@@ -44,12 +44,15 @@ class Value:
         kind: "tensor", "tuple", "list", "dictionary", "blob", or "" if the Program states none.
     """
 
-    __slots__ = ("_buffer", "_depth", "_fields", "_member", "kind", "path", "view")
+    __slots__ = ("_buffer", "_depth", "_fields", "_is_merged", "_member", "kind", "path", "view")
 
-    def __init__(self, view: Owner, buffer: _codec.Buffer, span: Span, path: str, depth: int = 1) -> None:
+    def __init__(
+        self, view: Owner, buffer: _codec.Buffer, span: Span, path: str, depth: int = 1, is_merged: bool = False
+    ) -> None:
         self.view = view
         self.path = path
         self._depth = depth
+        self._is_merged = is_merged
         with self._naming():
             if depth > _MAX_DEPTH:
                 words = f"lists, tuples and dictionaries: expected at most {_MAX_DEPTH} levels of nesting, got more"
@@ -57,6 +60,7 @@ class Value:
             try:
                 self._read(buffer, span)
             except InPieces:
+                self._is_merged = True
                 self._read(*merged(buffer, [span]))
 
     def _read(self, buffer: _codec.Buffer, span: Span) -> None:
@@ -138,8 +142,15 @@ class Value:
             return self.view.read(self)
         if self.kind != "tensor":
             raise TypeError(f"array: expected a tensor, got {self.kind or 'no value'} at {self.path}")
+        return self.unpack(self.type)
+
+    def unpack(self, declared: ValueType | None) -> "np.ndarray[Any, Any]":
+        """Return a tensor that stands in the Program as one of this type; None where none is stated.
+
+        Raises:
+            FormatError: another type, or another field or count than the type has. As `array`.
+        """
         with self._naming():
-            declared = self.type
             if declared is None:
                 dtype, shape = undeclared(self._buffer, *self._member)
             elif isinstance(declared, TensorType) and not isinstance(declared.dtype, int):
@@ -163,15 +174,18 @@ class Value:
         return self.array()[()]
 
     def _inner(self, buffer: _codec.Buffer, span: Span, step: str) -> "Value":
-        return Value(self.view, buffer, span, self.path + step, self._depth + 1)
+        is_merged = self._is_merged or buffer is not self._buffer
+        return Value(self.view, buffer, span, self.path + step, self._depth + 1, is_merged)
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Add the path to errors raised inside."""
+        """Add the path to errors raised inside; offsets in bytes that protobuf merged are nobody's."""
         try:
             yield
         except MilblobError as error:
             error.where = error.where or self.path
+            if self._is_merged:
+                error.offset = None
             raise
 
     def __repr__(self) -> str:

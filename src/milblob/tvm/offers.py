@@ -1,12 +1,20 @@
 """What milblob.tvm does for functions and commands that it is not imported by; see `milblob.formats.archive`."""
 
+from collections.abc import Iterable
+
 from ..analysis.check_blob import Finding
 from ..formats.archive import is_archive
 from .arrays import open_arrays
 from .check import check_archive, check_params
 from .refit import refit
+from .report import CODES
 
-__all__ = ["check", "open_arrays", "refit"]
+__all__ = ["check", "codes", "open_arrays", "refit"]
+
+
+def codes() -> Iterable[str]:
+    """Return every code that a finding of `check` can have."""
+    return CODES
 
 
 def check(path: str, max_nbytes: int | None = None) -> list[Finding]:

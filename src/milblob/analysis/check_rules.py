@@ -1,0 +1,64 @@
+"""What milblob.check reports of the rules of the specification, and which of its codes somebody asked for."""
+
+from collections.abc import Callable, Iterable
+
+from ..model.package import Source
+from ..program.rules import RULES, Breach
+from ..program.scan import Program
+from ..selection import Select, selector
+from .check_blob import CODES, Findings
+
+ALL_CODES = frozenset(RULES) | CODES
+
+
+def chosen(rules: Select, ignore: Select, known: Iterable[str] = ALL_CODES) -> Callable[[str], bool]:
+    """Return the function that says of a code whether `check` reports it.
+
+    Args:
+        rules: report these only; None for all.
+        ignore: leave these out; None for none.
+        known: every code that a finding can have.
+
+    Raises:
+        ValueError: a glob that fits no code.
+    """
+    is_wanted = selector(rules)
+    is_ignored = selector(ignore)
+    for name, globs in (("rules", rules), ("ignore", ignore)):
+        if globs is not None and not callable(globs):
+            for glob in (globs,) if isinstance(globs, str) else globs:
+                if not any(map(selector(glob), known)):
+                    words = f"{name}: expected a code of a finding, or a glob of codes such as MIL0*, got {glob!r}"
+                    raise ValueError(words)
+    if ignore is None:
+        return is_wanted
+    return lambda code: is_wanted(code) and not is_ignored(code)
+
+
+def check_rules(found: Findings, source: Source, program: Program) -> None:
+    """Report where a Program, or the description beside it, breaks a rule.
+
+    Raises:
+        FormatError: bytes that are malformed; what comes after them is not looked at.
+    """
+    from ..program.rules_program import Signature, breaches
+    from ..program.view import ProgramView
+    from .check_description import description_breaches
+
+    in_file = not source.is_text and not program.rewritten and program.buffer.nbytes == source.mapping.nbytes
+
+    def add(breach: Breach) -> None:
+        offset = breach.offset if in_file else None
+        severity = RULES[breach.rule].severity
+        found.add(severity, breach.rule, breach.message, file=source.mapping.name, offset=offset, where=breach.where)
+
+    view = ProgramView(program.buffer, program.span, source.prefix, is_plain=program.rewritten)
+    signatures: dict[str, Signature] = {}
+    for breach in breaches(view, signatures):
+        add(breach)
+    data = None
+    if source.description is not None:
+        offset, nbytes = source.description
+        data = bytes(memoryview(source.mapping.live())[offset : offset + nbytes])
+    for breach in description_breaches(data, source.spec_version, signatures, source.prefix):
+        add(breach)

@@ -1,0 +1,351 @@
+"""Where a Program breaks the rules of the specification: a walk over its functions, blocks and operations."""
+
+import re
+from collections.abc import Generator, Iterable, Iterator
+from typing import NamedTuple
+
+from ..dtypes import DType
+from .rules import Breach, quoted, shortened
+from .rules_operations import BLOCKS, Bound, operation_breaches, opset_index
+from .rules_types import fits, inner_types, type_breaches
+from .rules_values import value_breaches
+from .types import DictionaryType, StateType, TensorType, ValueType, read_type
+from .value import Value
+from .view import Block, Function, Operation, ProgramView
+
+_is_identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_@]*").fullmatch
+
+# Operations whose outputs a converter may know before the model runs although their inputs vary: shapes are known.
+_BY_SHAPE = ("shape", "fill_like", "reshape_like", "list_length", "range_1d")
+_STRING, _BOOL = TensorType(DType.STRING), TensorType(DType.BOOL)
+_Place = Function | Block | Operation
+_Hidden = dict[str, tuple[Bound | None] | None]
+_Argument = tuple[str, tuple[Bound | None, ...]]
+
+
+class Signature(NamedTuple):
+    """What a function takes and returns.
+
+    Attributes:
+        opset: of its active block.
+        inputs: names and types, states among them.
+        outputs: names and types, None for the type of a name that nobody defines; None without an active block.
+    """
+
+    opset: str
+    inputs: list[tuple[str, ValueType | None]]
+    outputs: list[tuple[str, ValueType | None]] | None
+
+
+class _Known(NamedTuple):
+    """What is found out once about the bytes of a type."""
+
+    type: ValueType | None
+    breaches: tuple[tuple[str, str], ...]
+    has_state: bool
+
+
+def breaches(view: ProgramView, signatures: dict[str, Signature] | None = None) -> Iterator[Breach]:
+    """Yield every place where a Program breaks a rule, in Program order.
+
+    Args:
+        view: the Program.
+        signatures: gets what each function takes and returns, by its name, while the breaches are yielded.
+
+    Raises:
+        FormatError: bytes that are malformed; the rest of the Program is not looked at.
+    """
+    walk = _Walk(view, {} if signatures is None else signatures)
+    if view.version != 1:
+        yield Breach("MIL036", f"version of the Program: expected 1, got {view.version}", "program")
+    attributes = view.attributes
+    yield from _attributes(attributes, "program")
+    if "buildInfo" in attributes and attributes["buildInfo"].type != DictionaryType(_STRING, _STRING):
+        words = f"buildInfo: expected dict<string, string>, got {shortened(str(attributes['buildInfo'].type))}"
+        yield Breach("MIL038", words, "program")
+    functions = view.functions
+    if not functions:
+        yield Breach("MIL037", "functions of the Program: expected one at least, got none", "program")
+    for function in functions.values():
+        yield from walk.function(function)
+
+
+def _attributes(attributes: dict[str, Value], where: str) -> Iterator[Breach]:
+    for key, value in attributes.items():
+        yield from _name(key, "attribute", where)
+        yield from value_breaches(value)
+
+
+def _name(name: str, what: str, where: str) -> Iterator[Breach]:
+    if _is_identifier(name) is None:
+        yield Breach("MIL001", f"{what}: expected a name such as x_1, got {quoted(name)}", where)
+
+
+def _path(place: _Place) -> str:
+    return place.name if isinstance(place, Function) else place.path
+
+
+class _Walk:
+    """What the blocks around the current place define, while operations are gone through in Program order."""
+
+    def __init__(self, view: ProgramView, signatures: dict[str, Signature]) -> None:
+        self._view = view
+        self._signatures = signatures
+        self._visible: dict[str, Bound | None] = {}  # name -> what it stands for
+        self._blocks: list[Block] = []  # open ones, the outermost first
+        self._coming: dict[int, frozenset[str]] = {}  # row of an open block -> all that its operations define
+        self._types: dict[bytes | None, _Known] = {}
+        self._bounds: dict[tuple[bytes | None, bool], Bound] = {}
+        self._judged: dict[tuple[object, ...], tuple[tuple[str, str], ...]] = {}
+        self._opset: int | None = None
+
+    # ------------------------------------------------------------------------------------------------ functions, blocks
+
+    def function(self, function: Function) -> Iterator[Breach]:
+        """Yield the breaches of a function."""
+        where = function.name
+        own_name = where.removeprefix(self._view.prefix)
+        yield from _name(own_name, "function", where)
+        yield from _attributes(function.attributes, where)
+        blocks = function.blocks
+        if function.opset not in blocks:
+            have = shortened(", ".join(map(quoted, blocks)) or "none")
+            words = f"block specialization: expected one for the opset {quoted(function.opset)}, got {have}"
+            yield Breach("MIL006", words, where)
+        self._visible = {}
+        first, count = self._view.graph.function(function.row)[4]
+        inputs: dict[str, Bound | None] = {}
+        for name, declared in self._named(first, count):
+            if name in inputs:
+                words = f"input: expected a name that no other has, got {quoted(name)}"
+                yield Breach("MIL002", words, where)
+            inputs[name] = self._bound(declared, False)
+            yield from self._variable(name, declared, "input", function, may_be_state=True)
+        taken = [(name, bound.type if bound else None) for name, bound in inputs.items()]
+        self._signatures[own_name] = Signature(function.opset, taken, None)
+        expected: tuple[str, list[tuple[str, ValueType | None]]] | None = None  # what the first one returns
+        for block in blocks.values():
+            yield from _name(block.name, "block specialization", where)
+            self._opset = opset_index(block.name)
+            if self._opset is None and block.name:
+                words = f"opset: expected one whose operations are known here, got {quoted(block.name)}"
+                yield Breach("MIL039", words, block.path)
+            self._visible = dict(inputs)
+            returned: list[tuple[str, ValueType | None]] = []
+            yield from self._block(block, returned)
+            if block.name == function.opset:
+                self._signatures[own_name] = Signature(block.name, taken, returned)
+            if expected is None:
+                expected = block.name, returned
+            elif returned != expected[1]:
+                words = f"outputs: expected {_listed(expected[1])} as in {quoted(expected[0])}, got {_listed(returned)}"
+                yield Breach("MIL007", words, block.path)
+
+    def _named(self, first: int, count: int) -> Iterator[tuple[str, bytes | None]]:
+        """Yield rows of names, each with the bytes of its type."""
+        data = memoryview(self._view.held()[0])
+        for name, at, nbytes in self._view.graph.names(first, count):
+            yield name, bytes(data[at : at + nbytes]) if at else None
+
+    def _block(self, block: Block, returned: list[tuple[str, ValueType | None]]) -> Iterator[Breach]:
+        """Yield the breaches of a block and of those nested in it; `returned` gets its outputs with their types."""
+        hidden: _Hidden = {}  # own names -> what they hide
+        where = block.path
+        self._blocks.append(block)
+        yield from _attributes(block.attributes, where)
+        first, count = self._view.graph.block(block.row)[5]
+        for name, declared in self._named(first, count):
+            yield from self._variable(name, declared, "input", block)
+            yield from self._define(name, self._bound(declared, False), hidden, block)
+        for op in block.operations:
+            yield from self._operation(op, hidden)
+        for name in block.outputs:
+            yield from _name(name, "output of the block", where)
+            if name not in self._visible:
+                words = f"output of the block: expected a name that it sees, got {quoted(name)}"
+                yield Breach("MIL005", words, where)
+            bound = self._visible.get(name)
+            returned.append((name, bound.type if bound else None))
+        self._blocks.pop()
+        self._coming.pop(block.row, None)
+        for name, before in hidden.items():
+            if before is None:
+                del self._visible[name]
+            else:
+                self._visible[name] = before[0]
+
+    def _define(
+        self,
+        name: str,
+        bound: Bound | None,
+        hidden: _Hidden,
+        place: Block | Operation,
+    ) -> Iterator[Breach]:
+        if name in hidden:
+            words = f"name: expected one that its block does not have yet, got {quoted(name)}"
+            yield Breach("MIL002", words, place.path)
+            return
+        hidden[name] = (self._visible[name],) if name in self._visible else None
+        self._visible[name] = bound
+
+    # ------------------------------------------------------------------------------------------------------- operations
+
+    def _operation(self, op: Operation, hidden: _Hidden) -> Iterator[Breach]:
+        kind, outputs, inputs, attributes, doubtful = self._view.graph.facts(op.row)
+        merged: dict[tuple[bool, str, int], Value] = {}
+        for is_attribute, key, number, offset, nbytes in doubtful:
+            path = f"{op.path}.{key}" if is_attribute or not number else f"{op.path}.{key}[{number}]"
+            read = Value(self._view, self._view.held()[0], (offset, nbytes), path)
+            merged[is_attribute, key, number] = read
+            yield from value_breaches(read)
+        arguments = yield from self._inputs(op, inputs, merged)
+        is_constant = all(one is None or one.is_constant for _, bound in arguments for one in bound)
+        if attributes is None or len({key for key, _ in attributes}) != len(attributes):
+            values = op.attributes  # protobuf merges the pieces
+            for read in values.values():
+                yield from value_breaches(read)
+            stated = [(key, Bound(read.type, True)) for key, read in values.items()]
+        else:
+            stated = [(key, self._value(data, merged.get((True, key, 0)))) for key, data in attributes]
+        as_attributes = kind == "const" or kind.startswith("constexpr_")
+        value: ValueType | None = None
+        for key, declared in stated:
+            if key == "name":
+                if declared.type is not None and declared.type != _STRING:
+                    words = f"name of the operation: expected a string, got {shortened(str(declared.type))}"
+                    yield Breach("MIL038", words, op.path)
+                continue
+            if _is_identifier(key) is None:
+                yield from _name(key, "attribute", op.path)
+            if as_attributes:
+                arguments.append((key, (declared,)))
+            if kind == "const" and key == "val":
+                value = declared.type
+        blocks = op.blocks if op.block_rows else ()
+        if self._opset is not None:
+            signature = (kind, self._opset, tuple(arguments), len(blocks))
+            judged = self._judged.get(signature)
+            if judged is None:
+                judged = self._judged[signature] = tuple(operation_breaches(*signature))
+            for rule, words in judged:
+                yield Breach(rule, words, op.path)
+        if blocks:
+            yield from self._nested(op, kind, blocks, arguments, [self._known(data).type for _, data in outputs])
+        is_constant = is_constant or as_attributes or bool(blocks) or kind in _BY_SHAPE
+        for name, data in outputs:
+            known = self._known(data)
+            if known.breaches or known.has_state or known.type is None or _is_identifier(name) is None:
+                yield from self._variable(name, data, "output", op)
+            if value is not None and not fits(known.type, value):
+                words = f"output {quoted(name)}: expected {shortened(str(value))}, which its value has"
+                yield Breach("MIL022", f"{words}, got {shortened(str(known.type))}", op.path)
+            yield from self._define(name, self._bound(data, is_constant), hidden, op)
+
+    def _inputs(
+        self,
+        op: Operation,
+        inputs: list[tuple[str, tuple[str | bytes, ...]]],
+        merged: dict[tuple[bool, str, int], Value],
+    ) -> Generator[Breach, None, list[_Argument]]:
+        """Yield what the bindings of an operation break; return what each input is bound to."""
+        visible = self._visible
+        arguments: list[_Argument] = []
+        for key, bindings in inputs:
+            if not bindings:
+                yield Breach("MIL012", f"input {quoted(key)}: expected a name or a value, got neither", op.path)
+            bound: list[Bound | None] = []
+            for number, binding in enumerate(bindings):
+                if isinstance(binding, bytes):
+                    bound.append(self._value(binding, merged.get((False, key, number))))
+                    continue
+                if binding not in visible:
+                    is_late = any(binding in self._all_of(block) for block in self._blocks)
+                    words = f"input {quoted(key)}: expected a name that is defined before, got {quoted(binding)}"
+                    yield Breach("MIL004" if is_late else "MIL003", words, op.path)
+                bound.append(visible.get(binding))
+            arguments.append((key, tuple(bound)))
+        return arguments
+
+    def _all_of(self, block: Block) -> frozenset[str]:
+        """All that the operations of an open block define, sooner or later."""
+        found = self._coming.get(block.row)
+        if found is None:
+            found = frozenset(name for op in block.operations for name in op.output_names)
+            self._coming[block.row] = found
+        return found
+
+    def _nested(
+        self,
+        op: Operation,
+        kind: str,
+        blocks: tuple[Block, ...],
+        arguments: list[_Argument],
+        outputs: list[ValueType | None],
+    ) -> Iterator[Breach]:
+        """Yield the breaches of the blocks of an operation."""
+        for number, block in enumerate(blocks):
+            returned: list[tuple[str, ValueType | None]] = []
+            yield from self._block(block, returned)
+            if len(blocks) != BLOCKS.get(kind):
+                continue
+            taken: list[ValueType | None] = []
+            if kind == "while_loop":
+                variables = next((bound for key, bound in arguments if key == "loop_vars"), ())
+                taken = [bound.type if bound else None for bound in variables]
+            first, count = self._view.graph.block(block.row)[5]
+            types = [self._known(declared).type for _, declared in self._named(first, count)]
+            yield from _agree(f"inputs of block {number} of {kind}", taken, types, block)
+            due: list[ValueType | None] = [_BOOL] if kind == "while_loop" and number == 0 else outputs
+            yield from _agree(f"outputs of block {number} of {kind}", due, [one for _, one in returned], block)
+
+    # ------------------------------------------------------------------------------------------------------------ types
+
+    def _known(self, stated: bytes | None) -> _Known:
+        found = self._types.get(stated)
+        if found is None:
+            declared = read_type(stated) if stated else None
+            wrong = type_breaches(declared) if declared is not None else ()
+            found = self._types[stated] = _Known(declared, wrong, _has_state(declared))
+        return found
+
+    def _bound(self, stated: bytes | None, is_constant: bool) -> Bound:
+        key = stated, is_constant
+        found = self._bounds.get(key)
+        if found is None:
+            found = self._bounds[key] = Bound(self._known(stated).type, is_constant)
+        return found
+
+    def _value(self, stated: bytes, read: Value | None) -> Bound:
+        """What a value is, by the bytes of its type, or by itself where these come in pieces."""
+        return Bound(read.type, True) if read is not None and not stated else self._bound(stated, True)
+
+    def _variable(
+        self, name: str, stated: bytes | None, what: str, place: _Place, may_be_state: bool = False
+    ) -> Iterator[Breach]:
+        yield from _name(name, what, _path(place))
+        known = self._known(stated)
+        if known.type is None:
+            yield Breach("MIL008", f"{what} {quoted(name)}: expected a type, got none", _path(place))
+        for rule, words in known.breaches:
+            yield Breach(rule, f"{what} {quoted(name)}: {words}", _path(place))
+        if known.has_state and not (may_be_state and isinstance(known.type, StateType)):
+            words = f"{what} {quoted(name)}: expected a type without states, got {shortened(str(known.type))}"
+            yield Breach("MIL035", words, _path(place))
+
+
+def _has_state(declared: ValueType | None) -> bool:
+    return isinstance(declared, StateType) or any(map(_has_state, inner_types(declared)))
+
+
+def _agree(what: str, expected: list[ValueType | None], got: list[ValueType | None], block: Block) -> Iterator[Breach]:
+    if len(expected) != len(got):
+        yield Breach("MIL034", f"{what}: expected {len(expected)}, got {len(got)}", block.path)
+        return
+    for number, (one, other) in enumerate(zip(expected, got, strict=True)):
+        if not fits(other, one):
+            words = f"{what}: expected {shortened(str(one))} as number {number}, got {shortened(str(other))}"
+            yield Breach("MIL034", words, block.path)
+
+
+def _listed(variables: Iterable[tuple[str, ValueType | None]]) -> str:
+    return shortened(", ".join(name if one is None else f"{one} {name}" for name, one in variables) or "none")

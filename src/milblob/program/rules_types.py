@@ -1,0 +1,84 @@
+"""Rules of the specification about types."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from ..dtypes import DType
+from .rules import shortened
+from .types import DictionaryType, ListType, StateType, TensorType, TupleType, ValueType
+
+
+@lru_cache(maxsize=1024)
+def type_breaches(declared: ValueType | None) -> tuple[tuple[str, str], ...]:
+    """What a type breaks, and the types inside it: (rule, words)."""
+    if isinstance(declared, TensorType):
+        return tuple(_tensor(declared))
+    if declared is None:
+        return (("MIL011", "expected a type inside, got none"),)
+    found = [breach for one in inner_types(declared) for breach in type_breaches(one)]
+    if isinstance(declared, DictionaryType) and declared.key is not None and not _is_key(declared.key):
+        found.append(("MIL020", f"expected keys that are strings or integers, got {shortened(str(declared.key))}"))
+    return tuple(found)
+
+
+def inner_types(declared: ValueType | None) -> tuple[ValueType | None, ...]:
+    """The types that a type is made of."""
+    if isinstance(declared, ListType):
+        return (declared.element,)
+    if isinstance(declared, TupleType):
+        return declared.members
+    if isinstance(declared, DictionaryType):
+        return declared.key, declared.value
+    return (declared.wrapped,) if isinstance(declared, StateType) else ()
+
+
+def _tensor(declared: TensorType) -> Iterator[tuple[str, str]]:
+    if isinstance(declared.dtype, int):
+        yield "MIL009", f"expected a data type that is known, got number {declared.dtype}"
+    count = len(declared.shape)
+    if declared.rank != count and not (declared.rank == -1 and (declared.variadic or not count)):
+        yield "MIL010", f"expected a rank of {count}, its number of dimensions, got {declared.rank}"
+
+
+def _is_key(key: ValueType) -> bool:
+    """Whether values of a type compare: one string or integer each."""
+    if not isinstance(key, TensorType) or key.shape or key.rank:
+        return False
+    return isinstance(key.dtype, int) or key.dtype is DType.STRING or key.dtype.is_integer
+
+
+def is_known(declared: ValueType | None) -> bool:
+    """Whether a type leaves no dimension and no length open."""
+    if isinstance(declared, TensorType):
+        return declared.rank >= 0 and None not in declared.shape
+    if isinstance(declared, ListType) and declared.length is None:
+        return False
+    return all(is_known(one) for one in inner_types(declared))
+
+
+def fits(declared: ValueType | None, expected: ValueType | None) -> bool:
+    """Whether a value of one type may stand where another is expected: what one leaves open fits anything."""
+    if declared is None or expected is None or declared == expected:
+        return True
+    if isinstance(declared, TensorType) and isinstance(expected, TensorType):
+        if declared.dtype != expected.dtype:
+            return False
+        if -1 in (declared.rank, expected.rank) or declared.variadic or expected.variadic:
+            return True
+        pairs = zip(declared.shape, expected.shape, strict=False)
+        return len(declared.shape) == len(expected.shape) and all(_same(a, b) for a, b in pairs)
+    if type(declared) is not type(expected):
+        return False
+    if (
+        isinstance(declared, ListType)
+        and isinstance(expected, ListType)
+        and not _same(declared.length, expected.length)
+    ):
+        return False
+    ours, theirs = inner_types(declared), inner_types(expected)
+    return len(ours) == len(theirs) and all(map(fits, ours, theirs))
+
+
+def _same(count: int | None, other: int | None) -> bool:
+    """Whether two counts may be the same one; None is any."""
+    return count is None or other is None or count == other
