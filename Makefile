@@ -13,7 +13,7 @@ HEADERS := $(wildcard include/milblob/*.h include/milblob/*/*.h include/milblob/
 SANITIZED := build/sanitize
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo check test thorough lint types stubs neon tvm-oracle finetune fuzz sanitize leaks bench performance build clean
+.PHONY: help demo check test thorough lint types stubs neon tvm-oracle onnx finetune fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -59,6 +59,9 @@ tvm-oracle: $(VENV)/.tvm $(VENV)/.tools ## ask TVM itself about .params files, a
 TORCH := $(VENV)/torch/$(notdir $(BIN))/python
 finetune: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## what refit --base does to torch networks: docs/fine-tuning.md; TORCH=python that has torch
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/rewrite/live_finetune.py
+
+onnx: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## coremltools' own tests of operations, run as ONNX: docs/onnx.md; TORCH=python that has torch
+	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/conformance.py --why
 
 SECONDS := 60
 fuzz: $(VENV)/.built $(VENV)/.fuzzer ## every fuzz harness for SECONDS=60 each (clang); findings go to build/fuzz/findings

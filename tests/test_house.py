@@ -30,6 +30,7 @@ FOLDERS = [
     "matching",
     "rewrite",
     "tvm",
+    "onnx",
     "compat",
     "cli",
 ]

@@ -22,6 +22,7 @@ from .values.tensorvalue import pack_tensor, unpack_tensor
 
 if TYPE_CHECKING:
     __version__: str
+    from . import onnx as onnx
     from . import tvm as tvm
     from .about import Info, info
     from .analysis.changes import Change
@@ -195,10 +196,10 @@ def __getattr__(name: str) -> Any:
         from .about import version
 
         return version()
-    if name == "tvm":  # a package, for the other family of formats
+    if name in ("onnx", "tvm"):  # packages, for other families of formats
         from importlib import import_module
 
-        return import_module(f"{__name__}.tvm")
+        return import_module(f"{__name__}.{name}")
     module = _LATER.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -209,4 +210,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "tvm"])
+    return sorted([*__all__, "__version__", "onnx", "tvm"])

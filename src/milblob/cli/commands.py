@@ -22,6 +22,7 @@ COMMANDS = {
     "repack": "rewrite a model: cast, deduplicate, split, merge, align",
     "compress": "quantize, palettize or prune weights, and say what is lost",
     "merge-functions": "merge several packages into one, equal weights stored once",
+    "to-onnx": "convert a model to ONNX, its weights by reference",
     "tvm": "archives in TVM's Model Library Format",
     "info": "print versions, build, kernels and threads",
 }

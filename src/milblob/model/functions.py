@@ -85,6 +85,10 @@ class ModelFiles:
 
     def read(self, value: Value) -> "np.ndarray[Any, Any]":
         """Return the array that a Value has in a weight file, as `Tensor.read`."""
+        return self.place(value).read()
+
+    def place(self, value: Value) -> RecordPlace:
+        """Return where a Value is in a weight file; its record is not looked at yet."""
         blob, declared = value.blob, value.type
         try:
             if blob is None or not isinstance(declared, TensorType) or isinstance(declared.dtype, int):
@@ -92,8 +96,7 @@ class ModelFiles:
                 raise FormatError(words, file=self._source.mapping.name)
             dtype, shape = declared.dtype, declared.shape
             constant = _File(blob.file_name)
-            place = RecordPlace(self._package, value.path, dtype, shape, blob.offset, self._source, None, constant)
-            return place.read()
+            return RecordPlace(self._package, value.path, dtype, shape, blob.offset, self._source, None, constant)
         except MilblobError as error:
             error.where = error.where or value.path
             raise

@@ -27,6 +27,9 @@ class Files(Protocol):
     def read(self, value: Value) -> "np.ndarray[Any, Any]":
         """Return the array that a Value has in a weight file."""
 
+    def place(self, value: Value) -> Any:
+        """Return the `model.places.RecordPlace` of a Value in a weight file."""
+
 
 class ProgramView:
     """One Program as functions, blocks and operations.
@@ -197,6 +200,13 @@ class ProgramView:
             raise ResolveError(words, where=value.path)
         return self._files.read(value)
 
+    def place(self, value: Value) -> Any:
+        """Return where a Value is in a weight file, as `model.places.RecordPlace`; for milblob's own modules."""
+        if self._files is None:
+            words = "value in a weight file: expected a model to find the file, got a Program alone"
+            raise ResolveError(words, where=value.path)
+        return self._files.place(value)
+
 
 class _Closed:
     """The files of a closed model."""
@@ -205,6 +215,9 @@ class _Closed:
         raise ValueError("I/O operation on closed model")
 
     def read(self, value: Value) -> "np.ndarray[Any, Any]":
+        raise ValueError("I/O operation on closed model")
+
+    def place(self, value: Value) -> Any:
         raise ValueError("I/O operation on closed model")
 
 

@@ -1,0 +1,75 @@
+"""ML Programs to ONNX, in the manner of ONNXMLTools: parse, compile, convert.
+
+    milblob.onnx.convert("Model.mlpackage", "model.onnx")  # refers into weight.bin; nothing is copied
+    milblob.onnx.coverage("Model.mlpackage")               # {operation: count} of what has no converter
+
+It needs onnx-ir, which `pip install milblob[onnx]` brings. docs/onnx.md lists the operations.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .compiling import compile
+    from .containers import MilProgramContainer
+    from .conversion import convert, convert_topology, coverage
+    from .emit import ModelComponentContainer
+    from .parse import parse_mil
+    from .registry import register_converter, register_shape_calculator, supported, unregister
+    from .topology import Operator, Scope, Topology, Variable
+    from .weights import Weights
+
+__all__ = [
+    "MilProgramContainer",
+    "ModelComponentContainer",
+    "Operator",
+    "Scope",
+    "Topology",
+    "Variable",
+    "Weights",
+    "compile",
+    "convert",
+    "convert_topology",
+    "coverage",
+    "parse_mil",
+    "register_converter",
+    "register_shape_calculator",
+    "supported",
+    "unregister",
+]
+
+_MODULES = {
+    "MilProgramContainer": "containers",
+    "ModelComponentContainer": "emit",
+    "Operator": "topology",
+    "Scope": "topology",
+    "Topology": "topology",
+    "Variable": "topology",
+    "Weights": "weights",
+    "compile": "compiling",
+    "convert": "conversion",
+    "convert_topology": "conversion",
+    "coverage": "conversion",
+    "parse_mil": "parse",
+    "register_converter": "registry",
+    "register_shape_calculator": "registry",
+    "supported": "registry",
+    "unregister": "registry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{module}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("onnx", "onnx_ir"):
+            raise
+        words = "milblob.onnx: expected onnx-ir, got no such package; pip install milblob[onnx] brings it"
+        raise ImportError(words) from error
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,116 @@
+"""The pass between parsing and converting: prune, calculate shapes, see that everything can be converted."""
+
+from collections.abc import Mapping
+
+from ..errors import UnsupportedError
+from . import registry
+from .registry import Converter
+from .topology import Operator, Scope, Topology, Variable
+
+_WRITES = frozenset({"write_state", "coreml_update_state"})
+_MAX_LISTED = 12
+
+
+def compile(topology: Topology, converters: Mapping[str, Converter] | None = None, opset: int = 21) -> None:
+    """Prepare a Topology for its conversion, in place.
+
+    Operators that no output and no state needs are removed, then those whose results only constexpr operations read:
+    they are parts of a compressed weight. Then shape calculators run.
+
+    Args:
+        topology: from `parse_mil`.
+        converters: of this call only, over the registered ones.
+        opset: of ONNX.
+
+    Raises:
+        UnsupportedError: operations without a converter: all of them, with counts and the first use of each.
+    """
+    prune(topology)
+    require_converters(topology, converters, opset)
+    for operator in topology.topological_operator_iterator():
+        calculate = registry.calculator(operator.type)
+        if calculate is not None:
+            calculate(operator)
+
+
+def coverage(topology: Topology, converters: Mapping[str, Converter] | None = None, opset: int = 21) -> dict[str, int]:
+    """Return the operations without a converter with their counts, the most frequent first."""
+    counts: dict[str, int] = {}
+    for operator in topology.topological_operator_iterator():
+        counts[operator.type] = counts.get(operator.type, 0) + 1
+    lacking = registry.missing(counts, dict(converters or {}), opset)
+    return {type: counts[type] for type in sorted(lacking, key=lambda type: (-counts[type], type))}
+
+
+def require_converters(topology: Topology, converters: Mapping[str, Converter] | None, opset: int) -> None:
+    """Refuse a Topology with operations that have no converter.
+
+    Raises:
+        UnsupportedError: with all of them, their counts, and where each is used first.
+    """
+    lacking = coverage(topology, converters, opset)
+    if not lacking:
+        return
+    first: dict[str, str] = {}
+    for operator in topology.topological_operator_iterator(lambda one: one.type in lacking):
+        first.setdefault(operator.type, operator.name)
+    listed = [f"{type} x{count} (first {first[type]})" for type, count in list(lacking.items())[:_MAX_LISTED]]
+    more = f" and {len(lacking) - _MAX_LISTED} more types" if len(lacking) > _MAX_LISTED else ""
+    words = f"operations: expected a converter for each, got none for {', '.join(listed)}{more}"
+    hint = "milblob.onnx.register_converter adds one"
+    raise UnsupportedError(f"{words}; {hint}", where=topology.function.name, code="operations")
+
+
+def prune(topology: Topology) -> None:
+    """Remove the Operators whose results nobody needs."""
+    needed: set[Variable] = set(topology.scope.outputs)
+    keep: set[Operator] = set()
+    pending: list[Operator] = []
+
+    def want(variable: Variable) -> None:
+        if variable.producer is not None and variable.producer not in keep:
+            keep.add(variable.producer)
+            pending.append(variable.producer)
+
+    for operator in topology.topological_operator_iterator(lambda one: one.type in _WRITES):
+        keep.add(operator)
+        pending.append(operator)
+    for variable in needed:
+        want(variable)
+    while pending:
+        operator = pending.pop()
+        for bound in operator.inputs.values():
+            for variable in bound:
+                want(variable)
+        for scope in _inside(operator):
+            for inner in scope.operators:
+                if inner not in keep:
+                    keep.add(inner)
+                    pending.append(inner)
+            for variable in scope.outputs:
+                want(variable)
+    for scope in topology.scopes:
+        scope.operators = [operator for operator in scope.operators if operator in keep]
+    _prune_parts(topology)
+
+
+def _inside(operator: Operator) -> list[Scope]:
+    found, pending = [], list(operator.scopes)
+    while pending:
+        scope = pending.pop()
+        found.append(scope)
+    return found
+
+
+def _prune_parts(topology: Topology) -> None:
+    """Remove constexpr operations whose results only constexpr operations read."""
+    read: set[Variable] = {variable for scope in topology.scopes for variable in scope.outputs}
+    for operator in topology.topological_operator_iterator(lambda one: not one.type.startswith("constexpr_")):
+        for bound in operator.inputs.values():
+            read.update(bound)
+    for scope in topology.scopes:
+        scope.operators = [
+            operator
+            for operator in scope.operators
+            if not operator.type.startswith("constexpr_") or not read.isdisjoint(operator.outputs)
+        ]

@@ -1,0 +1,173 @@
+"""The raw model: one function of an ML Program, with what its description says of inputs and outputs."""
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UnsupportedError
+from ..program import schema
+from ..program.types import StateType
+from ..program.view import Function
+
+if TYPE_CHECKING:
+    from ..model.model import Model
+
+_COLOR_SPACES = {10: "GRAYSCALE", 20: "RGB", 30: "BGR", 40: "GRAYSCALE_FLOAT16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """What the description says of an input, an output or a state.
+
+    Attributes:
+        name: of the value in the Program.
+        fixed: axis -> size, where the description fixes an axis that the Program leaves open.
+        default_shape: the shape that predictions use if they say nothing.
+        flexible: {"enumerated": shapes} or {"ranges": [lower, upper] for each axis, None for no upper bound}, or {}.
+        image: {"colorSpace", "height", "width"} of an image, or {}.
+        default: the value of all elements of an optional input that is left out; None for an input that is required.
+    """
+
+    name: str
+    fixed: dict[int, int] = field(default_factory=dict)
+    default_shape: tuple[int, ...] = ()
+    flexible: dict[str, Any] = field(default_factory=dict)
+    image: dict[str, Any] = field(default_factory=dict)
+    default: float | int | None = None
+
+
+class MilProgramContainer:
+    """One function of a model, ready to be parsed.
+
+    Args:
+        model: an open model.
+        name: of the function; None for the model's default function, or its only one.
+
+    Attributes:
+        function: of the Program.
+        inputs, outputs, states: Ports in the order of the description.
+
+    Raises:
+        UnsupportedError: no ML Program, or a pipeline without a prefix.
+        KeyError: there is no such function; the message lists those that are there.
+    """
+
+    def __init__(self, model: "Model", name: str | None = None) -> None:
+        self.model = model
+        if not model.scans:
+            raise UnsupportedError(
+                f"model: expected an ML Program, got a {model.kind}", file=model.path, code="model-type"
+            )
+        names = list(model.functions)
+        if name is None:
+            default = model.metadata.default_function
+            name = default or ("main" if "main" in names or len(names) != 1 else names[0])
+        elif name not in names and name == "main" and len(names) == 1:
+            name = names[0]
+        if name not in names and len(model.scans) > 1:
+            words = f"model: expected one ML Program, got a pipeline with the functions {', '.join(names[:8])}"
+            raise UnsupportedError(f"{words}; name one of them", file=model.path, code="model-type")
+        self.function: Function = model.functions[name]
+        self.name = name
+        self.inputs, self.outputs, self.states = self._ports()
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the inputs, in the order of the description."""
+        return [port.name for port in self.inputs]
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs, in the order of the description."""
+        return [port.name for port in self.outputs]
+
+    def _ports(self) -> tuple[list[Port], list[Port], list[Port]]:
+        described = self._described()
+        inputs = dict(self.function.inputs)
+        returned = list(dict.fromkeys(self.function.block.outputs))
+        states = [name for name, type in inputs.items() if isinstance(type, StateType)]
+        feeds = [name for name in inputs if name not in states]
+        if described is None:
+            return [Port(n) for n in feeds], [Port(n) for n in returned], [Port(n) for n in states]
+        return (
+            _ordered([_port(feature) for feature in described.input], feeds),
+            _ordered([_port(feature) for feature in described.output], returned),
+            _ordered([_port(feature) for feature in described.state], states),
+        )
+
+    def _described(self) -> Any:
+        """The description of the function, or None where the model has none that fits."""
+        source, _ = self.model.scans[0]
+        if source.is_text or len(self.model.scans) > 1:
+            return None
+        description = schema.parse("ModelDescription", self.model.package.describe()[1])
+        if not description.functions:
+            return description
+        bare = self.name.removeprefix(source.prefix)
+        return next((found for found in description.functions if found.name == bare), None)
+
+
+def _ordered(ports: list[Port], names: list[str]) -> list[Port]:
+    """Those of the description that the Program has, in its order, then those that only the Program has."""
+    known = {port.name: port for port in ports if port.name in names}
+    return list(known.values()) + [Port(name) for name in names if name not in known]
+
+
+def _port(feature: Any) -> Port:
+    kind = feature.type.WhichOneof("Type")
+    if kind == "imageType":
+        return _image(feature.name, feature.type.imageType)
+    if kind == "stateType":
+        return Port(feature.name)
+    if kind != "multiArrayType":
+        return Port(feature.name)
+    array = feature.type.multiArrayType
+    shape = tuple(int(size) for size in array.shape)
+    flexible: dict[str, Any] = {}
+    fixed: dict[int, int] = {}
+    how = array.WhichOneof("ShapeFlexibility")
+    if how == "enumeratedShapes":
+        shapes = [[int(size) for size in one.shape] for one in array.enumeratedShapes.shapes]
+        flexible = {"enumerated": shapes}
+        for axis, sizes in enumerate(zip(*shapes, strict=False)):
+            if len(set(sizes)) == 1:
+                fixed[axis] = sizes[0]
+    elif how == "shapeRange":
+        ranges = [
+            [int(one.lowerBound), int(one.upperBound) if one.upperBound >= 0 else None]
+            for one in array.shapeRange.sizeRanges
+        ]
+        flexible = {"ranges": ranges}
+        fixed = {axis: low for axis, (low, high) in enumerate(ranges) if low == high and low is not None}
+    elif shape:
+        fixed = dict(enumerate(shape))
+    default: float | int | None = None
+    if feature.type.isOptional:
+        chosen = array.WhichOneof("defaultOptionalValue")
+        default = getattr(array, chosen) if chosen else 0
+        if isinstance(default, float) and math.isinf(default):
+            default = float(default)
+    return Port(feature.name, fixed, shape, flexible, {}, default)
+
+
+def _image(name: str, image: Any) -> Port:
+    about: dict[str, Any] = {
+        "colorSpace": _COLOR_SPACES.get(image.colorSpace, "unknown"),
+        "height": int(image.height),
+        "width": int(image.width),
+    }
+    how = image.WhichOneof("SizeFlexibility")
+    flexible: dict[str, Any] = {}
+    fixed: dict[int, int] = {}
+    if how == "enumeratedSizes":
+        flexible = {"enumerated": [[int(one.height), int(one.width)] for one in image.enumeratedSizes.sizes]}
+    elif how == "imageSizeRange":
+        height, width = image.imageSizeRange.heightRange, image.imageSizeRange.widthRange
+        flexible = {
+            "ranges": [
+                [int(one.lowerBound), int(one.upperBound) if one.upperBound >= 0 else None] for one in (height, width)
+            ]
+        }
+    else:
+        fixed = {-2: int(image.height), -1: int(image.width)}
+    return Port(name, fixed, (), flexible, about)

@@ -1,0 +1,180 @@
+"""From a model to ONNX: parse, compile, convert every operator, check, write."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from ..about import version
+from ..arguments import as_integer, require, require_flags
+from ..errors import MilblobError, ProgramError, UnsupportedError
+from ..model.open import open as open_model
+from . import compiling as passes
+from . import registry
+from .containers import MilProgramContainer
+from .emit import ModelComponentContainer
+from .interface import make_inputs, make_outputs, metadata
+from .parse import parse_mil
+from .registry import Converter
+from .save import write
+from .topology import Operator, Topology
+from .verify import verify
+from .weights import MODES, Weights
+
+if TYPE_CHECKING:
+    from ..model.model import Model
+
+OPSETS = range(18, 24)
+_IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}  # the lowest: older runtimes refuse newer ones
+
+
+def convert(
+    model: "str | os.PathLike[str] | Model",
+    path: str | os.PathLike[str] | None = None,
+    *,
+    function: str | None = None,
+    weights: str = "reference",
+    opset: int = 21,
+    converters: Mapping[str, Converter] | None = None,
+    force: bool = False,
+) -> ir.Model:
+    """Convert one function of an ML Program to ONNX.
+
+    Args:
+        model: a path, or an open model. A model that is opened here stays open as long as the result needs it.
+        path: of the .onnx file, which appears whole or not at all. None: nothing is written.
+        function: its name; default: the model's default function.
+        weights: "reference": the .onnx file refers into the model's weight files, and must be in a folder above them;
+            "copy": into a copy beside it, NAME.bin; "embed": they stand in the .onnx file, less than 2 GiB.
+        opset: of ONNX, 18 to 23.
+        converters: operation -> converter, for this call only; they come before all registered ones.
+        force: replace files that exist.
+
+    Returns:
+        The model; its large weights are ExternalTensors, read when they are asked for.
+
+    Raises:
+        UnsupportedError: operations without a converter, all of them listed; or something else that ONNX lacks.
+        ProgramError: the Program breaks a rule of MIL, or declares a type that does not fit.
+        ValueError: another mode or opset; a path from which the weights cannot be referred to.
+        KeyError: no such function. FileExistsError: something is at `path`. As opening the model.
+    """
+    require_flags(force=force)
+    require("weights", weights, str, f"one of {', '.join(MODES)}")
+    if weights not in MODES:
+        raise ValueError(f"weights: expected one of {', '.join(MODES)}, got {weights!r:.100}")
+    if as_integer("opset", opset) not in OPSETS:
+        raise ValueError(f"opset: expected {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
+    target = None if path is None else os.fsdecode(os.fspath(path))
+    if target is None and weights == "copy":
+        raise ValueError('weights: expected "reference" or "embed" without a path, got "copy"')
+    with opened(model) as source:
+        raw = MilProgramContainer(source, function)
+        topology = parse_mil(raw.function)
+        passes.compile(topology, converters, opset)
+        held = Weights(source, weights, target)
+        held.require_reachable(topology)
+        made = convert_topology(topology, raw, held, opset, converters)
+        proto = verify(made, topology)
+        if target is not None:
+            write(made, proto, held, target, force)
+    return made
+
+
+def convert_topology(
+    topology: Topology,
+    raw: MilProgramContainer,
+    weights: Weights,
+    opset: int = 21,
+    converters: Mapping[str, Converter] | None = None,
+) -> ir.Model:
+    """Return the ONNX model of a compiled Topology.
+
+    Args:
+        topology: from `parse_mil`, after `compile`.
+        raw: what it was parsed from.
+        weights: where the constants are.
+        opset, converters: as `convert`.
+
+    Raises:
+        As `convert`.
+    """
+    container = ModelComponentContainer(topology, opset, weights)
+    container.convert_all = lambda operators: convert_operators(operators, container, converters)
+    inputs = make_inputs(raw, topology, container)
+    convert_operators(topology.scope.operators, container, converters)
+    outputs = make_outputs(raw, topology, container)
+    container.finish()
+    graph = ir.Graph(
+        inputs,
+        outputs,
+        nodes=container.graph_nodes,
+        initializers=list(container.initializers.values()),
+        opset_imports={"": opset},
+        name=raw.name or "main",
+    )
+    return ir.Model(
+        graph,
+        ir_version=_IR_VERSIONS[opset],
+        producer_name="milblob",
+        producer_version=version(),
+        metadata_props=metadata(raw, topology, weights.made),
+    )
+
+
+def convert_operators(
+    operators: Sequence[Operator], container: ModelComponentContainer, converters: Mapping[str, Converter] | None = None
+) -> None:
+    """Run the converters of operators, in Program order.
+
+    Raises:
+        MilblobError: whatever a converter raises, with the place of the operation.
+    """
+    for operator in operators:
+        found = (converters or {}).get(operator.type) or registry.find(operator.type, container.opset)
+        if found is None:
+            raise UnsupportedError(f"{operator.type}: expected a converter, got none", where=operator.path)
+        try:
+            found(operator.scope, operator, container)
+        except MilblobError as error:
+            error.where = error.where or operator.path
+            raise
+        except (MemoryError, OSError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            words = f"converter of {operator.type}: expected a result, got {type(error).__name__}: {error!s:.300}"
+            raise ProgramError(words, where=operator.path) from error
+
+
+@contextmanager
+def opened(model: "str | os.PathLike[str] | Model") -> "Iterator[Model]":
+    """Yield an open model: the one that is given, or the one at a path, which its readers keep mapped afterwards."""
+    from ..model.model import Model
+
+    if isinstance(model, Model):
+        yield model
+        return
+    if not isinstance(model, str | os.PathLike):
+        raise TypeError(f"model: expected a path or an open model, got {type(model).__name__}")
+    with open_model(model) as source:
+        yield source
+
+
+def coverage(
+    model: "str | os.PathLike[str] | Model",
+    *,
+    function: str | None = None,
+    opset: int = 21,
+    converters: Mapping[str, Converter] | None = None,
+) -> dict[str, int]:
+    """Return the operations of a function that have no converter, with their counts; empty if all can be converted.
+
+    Args:
+        model, function, opset, converters: as `convert`.
+    """
+    with opened(model) as source:
+        topology = parse_mil(MilProgramContainer(source, function).function)
+        passes.prune(topology)
+        return passes.coverage(topology, converters, opset)

@@ -1,0 +1,356 @@
+"""The container that converters add nodes to, and that becomes the ONNX graph."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ..errors import UnsupportedError
+from .topology import Operator, Scope, Topology, Variable
+from .types import NUMPY, onnx_dtype, onnx_shape, tensor_type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .weights import Weights
+
+Input = ir.Value | Variable | None
+
+# The element types of outputs that are not those of the first input.
+_INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
+_RESULTS = dict.fromkeys(("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"), _INT64)
+_RESULTS |= dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "Not"), _BOOL)
+_LIKE = {"Where": 1, "DequantizeLinear": 1}  # which input has the element type of the result
+
+
+class ModelComponentContainer:
+    """What converters add nodes to.
+
+    Attributes:
+        opset: of ONNX.
+        topology: that is converted.
+        graph_nodes: nodes of the graph, or of the subgraph that is being made.
+        initializers: values of constants, in the order of their first use.
+        states: state -> its present value, in Program order.
+        convert_all: runs the converters of operators.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        opset: int,
+        weights: "Weights",
+        convert_all: Callable[[Sequence[Operator]], None] = lambda operators: None,
+    ) -> None:
+        self.convert_all = convert_all
+        self.topology = topology
+        self.opset = opset
+        self.graph_nodes: list[ir.Node] = []
+        self.initializers: dict[str, ir.Value] = {}
+        self.states: dict[Variable, ir.Value] = {}
+        self._weights = weights
+        self._values: dict[Variable, ir.Value] = {}
+        self._dtypes: dict[ir.Value, ir.DataType] = {}
+        self._shared: dict[Any, ir.Value] = {}
+        self._fresh: dict[ir.Value, list[ir.Node]] = {}
+        self._returned = frozenset(topology.scope.outputs)
+        self._depth = 0
+
+    # ------------------------------------------------------------------------------------------------------- constants
+
+    def constant(self, array: Any, dtype: ir.DataType | None = None) -> ir.Value:
+        """Return an initializer; equal ones are one. A Python number needs a `dtype`."""
+        array = np.asarray(array, None if dtype is None else NUMPY.get(dtype))
+        tensor = ir.Tensor(array, dtype) if array.dtype.kind != "O" else _texts(array)
+        key = (tensor.dtype, array.shape, array.tobytes() if array.dtype.kind != "O" else tuple(array.reshape(-1)))
+        found = self._shared.get(key)
+        if found is None:
+            found = self._shared[key] = self.add_initializer("constant", tensor)
+        return found
+
+    def ints(self, values: Iterable[int]) -> ir.Value:
+        """Return a 1-dimensional int64 initializer: axes, sizes."""
+        return self.constant(np.array(list(values), np.int64))
+
+    def scalar(self, number: Any, like: "Input | ir.DataType") -> ir.Value:
+        """Return an initializer of rank 0 with the element type of a value."""
+        dtype = like if isinstance(like, ir.DataType) else self.dtype(like)
+        if dtype not in NUMPY:
+            return self.constant(np.array(number, np.float32).astype(dtype.numpy()), dtype)
+        with np.errstate(over="ignore"):
+            return self.constant(np.array(number).astype(NUMPY[dtype]), dtype)
+
+    def add_initializer(self, name: str, tensor: Any) -> ir.Value:
+        """Add a constant under a name of its own."""
+        return self._add(self.topology.unique_name(name), tensor)
+
+    def _add(self, name: str, tensor: Any) -> ir.Value:
+        value = ir.Value(name=name, const_value=tensor)
+        tensor.name = name
+        self.initializers[name] = value
+        self._dtypes[value] = tensor.dtype
+        return value
+
+    # ---------------------------------------------------------------------------------------------------------- values
+
+    def value(self, variable: Variable) -> ir.Value:
+        """Return the value of a Variable: an initializer for a constant.
+
+        Raises:
+            UnsupportedError: no value yet: a list, or a state that is not read.
+        """
+        found = self._values.get(variable)
+        if found is not None:
+            return found
+        if variable.constant is None:
+            raise UnsupportedError(f"value: expected one that a converter made, got none for {variable.name}")
+        tensor, is_shared = self._weights.tensor(variable)
+        if is_shared:
+            found = self.constant(tensor.numpy() if tensor.dtype != ir.DataType.STRING else variable.read())
+        else:
+            found = self._named(variable, tensor)
+        self._values[variable] = found
+        return found
+
+    def _named(self, variable: Variable, tensor: Any) -> ir.Value:
+        """Add a constant under the name of its Variable; what is an output as well leaves the name to that."""
+        if not variable.name or variable in self._returned:
+            return self.add_initializer(f"{variable.name or 'constant'}.value", tensor)
+        return self._add(variable.name, tensor)
+
+    def input(self, name: str, variable: Variable) -> ir.Value:
+        """Add an input of the graph: return its value, with the type of the Variable."""
+        declared = tensor_type(variable.type)
+        dtype = onnx_dtype(declared.dtype)
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=onnx_shape(declared, name))
+        self._values[variable] = value
+        self._dtypes[value] = dtype
+        return value
+
+    def dtype(self, value: Input) -> ir.DataType:
+        """Return the element type of a value."""
+        if isinstance(value, Variable):
+            if value not in self._values:
+                return onnx_dtype(tensor_type(value.type).dtype)
+            value = self._values[value]
+        if value is None:
+            raise UnsupportedError("element type: expected a value, got none")
+        return self._dtypes[value]
+
+    def bind(self, variable: Variable, value: Input) -> ir.Value:
+        """Say which value is the output of an Operator: it gets the name of the Variable and its element type."""
+        declared = onnx_dtype(tensor_type(variable.type).dtype)
+        made = self.cast(self._as_value(value), declared)
+        nodes = self._fresh.pop(made, None)
+        if nodes is not self.graph_nodes:  # an input, a constant, or another output
+            made = self.node("Identity", made)
+            self._fresh.pop(made)
+        # A block that is converted twice, such as the condition of a loop, makes its values twice.
+        made.name = variable.name if variable not in self._values else self.topology.unique_name(variable.name)
+        self._values[variable] = made
+        return made
+
+    def bind_weight(self, operator: Operator) -> None:
+        """Make the outputs of a constexpr operation initializers with the decoded weight.
+
+        Raises:
+            UnsupportedError: the model lists no such weight: another constexpr operation reads it as well.
+        """
+        for number, variable in enumerate(operator.outputs):
+            weight = self._weights.dense(operator.operation.row, number)
+            if weight is None:
+                words = f"{operator.type}: expected a weight that the model lists, got a part of one"
+                raise UnsupportedError(words, where=operator.path)
+            dtype = onnx_dtype(tensor_type(variable.type).dtype)
+            tensor = self._weights.held(np.asarray(weight.read()), dtype)
+            self._values[variable] = self._named(variable, tensor)
+            self._weights.made.append((variable.raw_name, operator.type))
+
+    # ----------------------------------------------------------------------------------------------------------- nodes
+
+    def node(
+        self, kind: str, *inputs: Input, outputs: int = 1, dtype: ir.DataType | None = None, **attributes: Any
+    ) -> Any:
+        """Add a node.
+
+        Args:
+            kind: the ONNX operator.
+            inputs: values or Variables; None for one that is left out.
+            outputs: how many it has.
+            dtype: element type of the outputs; default: that of the first input, or what the operator always has.
+            attributes: Python numbers, texts, lists of them, tensors or graphs; None for one that is left out.
+
+        Returns:
+            The output, or a tuple of several.
+        """
+        values = [None if value is None else self._as_value(value) for value in inputs]
+        while values and values[-1] is None:
+            values.pop()
+        made = ir.Node(
+            "", kind, values, [_attribute(k, v) for k, v in attributes.items() if v is not None], num_outputs=outputs
+        )
+        self.graph_nodes.append(made)
+        if dtype is None:
+            dtype = _RESULTS.get(kind)
+        if dtype is None and values:
+            first = values[_LIKE.get(kind, 0)]
+            dtype = None if first is None else self._dtypes[first]
+        for output in made.outputs:
+            if dtype is not None:
+                self._dtypes[output] = dtype
+            self._fresh[output] = self.graph_nodes
+        return made.outputs[0] if outputs == 1 else tuple(made.outputs)
+
+    def set_dtype(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Say which element type a node's output has, where it is not the common one."""
+        self._dtypes[value] = dtype
+        return value
+
+    def cast(self, value: Input, dtype: ir.DataType) -> ir.Value:
+        """Return a value as another element type."""
+        made = self._as_value(value)
+        if self._dtypes[made] == dtype:
+            return made
+        result: ir.Value = self.node("Cast", made, to=dtype, dtype=dtype)
+        return result
+
+    def _as_value(self, value: Input) -> ir.Value:
+        if isinstance(value, Variable):
+            return self.value(value)
+        if value is None:
+            raise UnsupportedError("value: expected one, got none")
+        return value
+
+    @contextmanager
+    def subgraph(self) -> "Iterator[list[ir.Node]]":
+        """Collect the nodes of a subgraph; constants go to the graph around all."""
+        outer, self.graph_nodes = self.graph_nodes, []
+        self._depth += 1
+        try:
+            yield self.graph_nodes
+        finally:
+            self.graph_nodes = outer
+            self._depth -= 1
+
+    def graph(
+        self, name: str, inputs: Sequence[ir.Value], outputs: Sequence[Input], types: Sequence[Variable]
+    ) -> ir.Graph:
+        """Return the subgraph of the nodes that are collected now.
+
+        Args:
+            name: of the graph.
+            inputs: made by `block_input`.
+            outputs: what it returns; what is made outside of it passes through an Identity.
+            types: Variables with the element types of the outputs.
+        """
+        returned: list[ir.Value] = []
+        for output, variable in zip(outputs, types, strict=True):
+            value = self._as_value(output)
+            node = value.producer()
+            if (
+                node is None
+                or not any(node is one for one in self.graph_nodes)
+                or any(value is one for one in returned)
+            ):
+                value = self.node("Identity", value)
+            value.type = ir.TensorType(self._dtypes[value])
+            if variable.shape is not None:
+                value.shape = ir.Shape([None] * len(variable.shape))
+            returned.append(value)
+        self.name_all(self.graph_nodes)
+        return ir.Graph(inputs, returned, nodes=list(self.graph_nodes), name=name)
+
+    def block_input(self, name: str, dtype: ir.DataType, rank: int | None) -> ir.Value:
+        """Return an input of a subgraph, whose sizes may differ from one pass to the next."""
+        shape = None if rank is None else ir.Shape([None] * rank)
+        value = ir.Value(name=self.topology.unique_name(name), type=ir.TensorType(dtype), shape=shape)
+        self._dtypes[value] = dtype
+        return value
+
+    def let(self, variable: Variable, value: ir.Value) -> None:
+        """Say what a Variable stands for from now on: an input of a block."""
+        self._values[variable] = value
+
+    def convert_block(self, scope: Scope) -> list[ir.Value]:
+        """Convert the operators of a block; return what it returns."""
+        self.convert_all(scope.operators)
+        return [self.value(variable) for variable in scope.outputs]
+
+    def held_weight(self, name: str, array: "np.ndarray[Any, Any]", why: str) -> ir.Value:
+        """Return an initializer with values that are made of weights, and note that they are copies."""
+        self._weights.made.append((name, why))
+        dtype = ir.DataType.from_numpy(array.dtype)
+        return self.add_initializer(name, self._weights.held(array, dtype))
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether a subgraph is being made."""
+        return self._depth > 0
+
+    # ------------------------------------------------------------------------------------------ what many converters do
+
+    def shape(self, value: Input) -> ir.Value:
+        """Return the sizes of a value, int64."""
+        result: ir.Value = self.node("Shape", value)
+        return result
+
+    def dimensions(self, variable: Variable) -> tuple[int | None, ...]:
+        """Return the declared shape, whose rank must be known.
+
+        Raises:
+            UnsupportedError: the rank is open.
+        """
+        if variable.shape is None:
+            raise UnsupportedError(f"{variable.name}: expected a tensor of known rank, got {variable.type}")
+        return variable.shape
+
+    def rank(self, variable: Variable) -> int:
+        """Return the declared rank; as `dimensions`."""
+        return len(self.dimensions(variable))
+
+    def axis(self, operator: Operator, parameter: str, rank: int, default: int | None = None) -> int:
+        """Return a constant axis, counted from the first.
+
+        Raises:
+            UnsupportedError: computed, or outside of the rank.
+        """
+        given = operator.number(parameter, default) if default is not None else operator.number(parameter)
+        if not -rank <= given < max(rank, 1):
+            words = f"{operator.type}: expected an axis of {rank} dimensions, got {given}"
+            raise UnsupportedError(words, where=operator.path)
+        return int(given) % max(rank, 1)
+
+    def finish(self) -> None:
+        """Give names to values that have none yet."""
+        self.name_all(self.graph_nodes)
+
+    def name_all(self, nodes: Sequence[ir.Node]) -> None:
+        """Give names to those outputs of nodes that have none."""
+        for node in nodes:
+            for output in node.outputs:
+                if output.name is None:
+                    output.name = self.topology.unique_name(f"_{len(self._dtypes)}")
+
+
+def _texts(array: Any) -> ir.StringTensor:
+    return ir.StringTensor([str(v).encode() for v in array.reshape(-1)], shape=ir.Shape(array.shape))
+
+
+def _attribute(name: str, value: Any) -> ir.Attr:
+    if isinstance(value, bool | int | np.integer | np.bool_ | ir.DataType):
+        return ir.AttrInt64(name, int(value))
+    if isinstance(value, float | np.floating):
+        return ir.AttrFloat32(name, float(value))
+    if isinstance(value, str):
+        return ir.AttrString(name, value)
+    if isinstance(value, ir.Graph):
+        return ir.AttrGraph(name, value)
+    if isinstance(value, list | tuple):
+        if value and isinstance(value[0], str):
+            return ir.AttrStrings(name, list(value))
+        if value and isinstance(value[0], float):
+            return ir.AttrFloat32s(name, [float(v) for v in value])
+        return ir.AttrInt64s(name, [int(v) for v in value])
+    return ir.AttrTensor(name, value)

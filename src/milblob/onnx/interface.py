@@ -1,0 +1,109 @@
+"""Inputs, outputs and states of the ONNX graph, and the metadata that says what ONNX cannot."""
+
+import json
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ..errors import UnsupportedError
+from .containers import MilProgramContainer, Port
+from .emit import ModelComponentContainer
+from .topology import Topology, Variable
+from .types import onnx_dtype, onnx_shape, tensor_type
+
+_MAX_DEFAULT_NBYTES = 64 << 20
+
+
+def make_inputs(raw: MilProgramContainer, topology: Topology, container: ModelComponentContainer) -> list[ir.Value]:
+    """Make the inputs of the graph in the order of the description, states last.
+
+    Raises:
+        UnsupportedError: an input that is no tensor, or an optional one whose shape is open.
+    """
+    by_name = {variable.raw_name: variable for variable in topology.scope.inputs}
+    made = []
+    for port in raw.inputs:
+        variable = by_name[port.name]
+        value = container.input(port.name, variable)
+        value.shape = _fixed(value.shape, port)
+        made.append(value)
+        if port.default is not None:
+            _default(port, value, container)
+    for port in raw.states:
+        variable = by_name[port.name]
+        value = container.input(port.name, variable)
+        container.states[variable] = value
+        made.append(value)
+    return made
+
+
+def make_outputs(raw: MilProgramContainer, topology: Topology, container: ModelComponentContainer) -> list[ir.Value]:
+    """Return the outputs of the graph in the order of the description, the new values of states last."""
+    by_name = {variable.raw_name: variable for variable in topology.scope.outputs}
+    made = [_output(by_name[port.name], port, container) for port in raw.outputs]
+    for port in raw.states:
+        variable = next(state for state in topology.states if state.raw_name == port.name)
+        out = Variable(port.name, topology.unique_name(f"{port.name}_out"), tensor_type(variable.type))
+        value = container.bind(out, container.node("Identity", container.states[variable]))
+        _describe(value, out, None)
+        made.append(value)
+    return made
+
+
+def _output(variable: Variable, port: Port, container: ModelComponentContainer) -> ir.Value:
+    value = container.value(variable)
+    if value.producer() is None and value.name != port.name:  # a constant, or an input under another name
+        out = Variable(port.name, port.name, variable.type)
+        value = container.bind(out, value)
+    if not value.is_graph_input():
+        _describe(value, variable, port)
+    return value
+
+
+def _describe(value: ir.Value, variable: Variable, port: Port | None) -> None:
+    declared = tensor_type(variable.type)
+    value.type = ir.TensorType(onnx_dtype(declared.dtype))
+    shape = onnx_shape(declared, value.name or "")
+    value.shape = shape
+
+
+def _fixed(shape: ir.Shape | None, port: Port) -> ir.Shape | None:
+    """Fix the axes of an input that its description fixes."""
+    if shape is None:
+        return None
+    sizes: list[Any] = list(shape)
+    for axis, size in port.fixed.items():
+        if -len(sizes) <= axis < len(sizes) and not isinstance(sizes[axis], int) and size > 0:
+            sizes[axis] = size
+    return ir.Shape(sizes)
+
+
+def _default(port: Port, value: ir.Value, container: ModelComponentContainer) -> None:
+    """Give an optional input its default: an initializer of the same name."""
+    shape = [size if isinstance(size, int) else None for size in value.shape or ()]
+    if len(port.default_shape) == len(shape):
+        shape = [own if size is None else size for own, size in zip(port.default_shape, shape, strict=True)]
+    dtype = value.dtype or ir.DataType.FLOAT
+    if any(size is None for size in shape) or int(np.prod([s or 0 for s in shape])) > _MAX_DEFAULT_NBYTES:
+        words = f"input {port.name}: expected an optional input of known shape, got {value.shape}"
+        raise UnsupportedError(words)
+    array = np.full([size or 0 for size in shape], port.default, dtype.numpy())
+    value.const_value = ir.Tensor(array, dtype, name=port.name)
+    container.initializers[port.name] = value
+
+
+def metadata(raw: MilProgramContainer, topology: Topology, made: list[tuple[str, str]]) -> dict[str, str]:
+    """Return what ONNX has no place for: JSON texts by key."""
+    found: dict[str, Any] = {"milblob.source": {"opset": topology.opset, "function": raw.name}}
+    if raw.states:
+        found["milblob.states"] = {p.name: {"input": p.name, "output": f"{p.name}_out"} for p in raw.states}
+    images = {port.name: port.image for port in (*raw.inputs, *raw.outputs) if port.image}
+    if images:
+        found["milblob.images"] = images
+    shapes = {port.name: port.flexible for port in raw.inputs if port.flexible}
+    if shapes:
+        found["milblob.shapes"] = shapes
+    if made:
+        found["milblob.copied"] = [{"name": name, "why": why} for name, why in made]
+    return {key: json.dumps(value, ensure_ascii=False, separators=(",", ":")) for key, value in sorted(found.items())}

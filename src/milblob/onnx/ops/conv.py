@@ -1,0 +1,134 @@
+"""Convolutions and their transposes."""
+
+from math import ceil
+from typing import Any
+
+from ...errors import UnsupportedError
+from ..emit import ModelComponentContainer
+from ..registry import builtin
+from ..topology import Operator, Scope, Variable
+
+SAME = {"same": "SAME_UPPER", "same_lower": "SAME_LOWER"}
+
+
+def alike(g: ModelComponentContainer, x: Variable, value: Variable) -> Any:
+    """Return a parameter with the element type of x; from iOS 17 on, MIL lets them differ."""
+    return g.cast(value, g.dtype(x))
+
+
+def windows(operator: Operator, count: int) -> tuple[list[int], list[int]]:
+    """Return strides and dilations for `count` spatial axes."""
+    return operator.integers("strides", [1] * count), operator.integers("dilations", [1] * count)
+
+
+def same_pads(
+    operator: Operator,
+    sizes: list[int | None],
+    kernel: list[int],
+    strides: list[int],
+    dilations: list[int],
+    lower: bool,
+) -> list[int] | None:
+    """Return begins and ends of the padding "same" for an operation that shrinks; None if open sizes decide them."""
+    begins, ends = [], []
+    for size, k, s, d in zip(sizes, kernel, strides, dilations, strict=True):
+        reach = (k - 1) * d + 1
+        if size is None and s != 1:
+            return None
+        total = reach - 1 if size is None else max(0, (ceil(size / s) - 1) * s + reach - size)
+        small, large = total // 2, total - total // 2
+        begins.append(large if lower else small)
+        ends.append(small if lower else large)
+    return begins + ends
+
+
+def custom_pads(operator: Operator, count: int) -> list[int]:
+    """Return begins and ends of a custom padding, which MIL has as (begin, end) for each axis."""
+    pad: list[int] = operator.integers("pad", [0] * (2 * count))
+    if len(pad) != 2 * count:
+        words = f"{operator.type}: expected {2 * count} numbers in pad, got {len(pad)}"
+        raise UnsupportedError(words, where=operator.path)
+    return pad[0::2] + pad[1::2]
+
+
+def spatial(
+    g: ModelComponentContainer, x: Variable, weight: Variable, operator: Operator
+) -> tuple[list[int | None], list[int]]:
+    """Return the spatial sizes of x and of the weight, which must be known."""
+    sizes, kernel = list(g.dimensions(x)[2:]), g.dimensions(weight)[2:]
+    if not kernel or None in kernel or len(kernel) != len(sizes):
+        words = f"{operator.type}: expected {len(sizes)} known sizes of the weight's windows, got {kernel}"
+        raise UnsupportedError(words, where=operator.path)
+    return sizes, [int(size or 0) for size in kernel]
+
+
+@builtin("conv", onnx="Conv")
+def _conv(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    x, weight = operator.input("x"), operator.input("weight")
+    sizes, kernel = spatial(g, x, weight, operator)
+    strides, dilations = windows(operator, len(kernel))
+    pad_type = operator.number("pad_type", "valid")
+    pads, auto_pad = None, None
+    if pad_type == "custom":
+        pads = custom_pads(operator, len(kernel))
+    elif pad_type in SAME:
+        pads = same_pads(operator, sizes, kernel, strides, dilations, pad_type == "same_lower")
+        if pads is None:
+            auto_pad = SAME[pad_type]
+            if max(dilations) > 1:
+                words = f"{operator.type}: expected known sizes for {pad_type} with dilations, got open ones"
+                raise UnsupportedError(words, where=operator.path)
+    elif pad_type != "valid":
+        raise UnsupportedError(f"{operator.type}: expected a known pad_type, got {pad_type!r:.40}", where=operator.path)
+    bias = alike(g, x, operator.input("bias")) if operator.has("bias") else None
+    g.bind(
+        operator.output,
+        g.node(
+            "Conv", x, alike(g, x, weight), bias, strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad,
+            kernel_shape=kernel, group=int(operator.number("groups", 1)),
+        ),
+    )  # fmt: skip
+
+
+@builtin("conv_transpose", onnx="ConvTranspose")
+def _conv_transpose(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    x, weight = operator.input("x"), operator.input("weight")
+    sizes, kernel = spatial(g, x, weight, operator)
+    strides, dilations = windows(operator, len(kernel))
+    pad_type = operator.number("pad_type", "valid")
+    count = len(kernel)
+    pads = custom_pads(operator, count) if pad_type == "custom" else [0] * (2 * count)
+    wanted = operator.integers("output_shape", [])[-count:]
+    extra = [0] * count
+    for axis in range(count):
+        reach = (kernel[axis] - 1) * dilations[axis] + 1
+        size = sizes[axis]
+        if wanted and size is not None:
+            total = (size - 1) * strides[axis] + reach - wanted[axis]
+            if pad_type == "custom":
+                pads[count + axis] = total - pads[axis]
+            else:
+                pads[axis], pads[count + axis] = _halves(total, pad_type)
+        elif pad_type in SAME:  # the output is strides times as large
+            pads[axis], pads[count + axis] = _halves(reach - strides[axis], pad_type)
+        if pads[count + axis] < 0:
+            extra[axis], pads[count + axis] = -pads[count + axis], 0
+    if wanted and None in sizes:
+        raise UnsupportedError(
+            "conv_transpose: expected known sizes with output_shape, got open ones", where=operator.path
+        )
+    bias = alike(g, x, operator.input("bias")) if operator.has("bias") else None
+    g.bind(
+        operator.output,
+        g.node(
+            "ConvTranspose", x, alike(g, x, weight), bias, strides=strides, dilations=dilations, pads=pads,
+            kernel_shape=kernel, output_padding=extra if any(extra) else None, group=int(operator.number("groups", 1)),
+        ),
+    )  # fmt: skip
+
+
+def _halves(total: int, pad_type: str) -> tuple[int, int]:
+    if total < 0:
+        return 0, total
+    small, large = total // 2, total - total // 2
+    return (large, small) if pad_type == "same_lower" else (small, large)

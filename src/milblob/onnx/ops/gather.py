@@ -1,0 +1,116 @@
+"""Gathers and scatters."""
+
+from typing import Any
+
+import onnx_ir as ir
+
+from ...errors import UnsupportedError
+from ..emit import ModelComponentContainer
+from ..registry import builtin
+from ..topology import Operator, Scope
+from .elementwise import is_float
+
+_INT64, _FLOAT = ir.DataType.INT64, ir.DataType.FLOAT
+
+
+def _indices(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    variable = operator.input("indices")
+    found = g.dtype(variable)
+    return g.cast(variable, found if found == ir.DataType.INT32 else _INT64)
+
+
+@builtin("gather", onnx="Gather; GatherND, Transpose with batch dimensions")
+def _gather(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    x = operator.input("x")
+    rank = g.rank(x)
+    axis, batch = g.axis(operator, "axis", rank, 0), int(operator.number("batch_dims", 0))
+    if batch < 0:
+        batch += g.rank(operator.input("indices"))
+    if batch == 0:
+        g.bind(operator.output, g.node("Gather", x, _indices(operator, g), axis=axis))
+        return
+    value: Any = x
+    if axis != batch:
+        value = g.node("Transpose", x, perm=[*range(batch), axis, *(i for i in range(batch, rank) if i != axis)])
+    at = g.node("Unsqueeze", g.cast(operator.input("indices"), _INT64), g.ints([-1]))
+    found = g.node("GatherND", value, at, batch_dims=batch)
+    if axis != batch:  # what lies between the batch and the axis goes before the indices
+        own = g.rank(operator.input("indices")) - batch
+        between = range(batch + own, own + axis)
+        total = rank - 1 + own
+        found = g.node(
+            "Transpose", found, perm=[*range(batch), *between, *range(batch, batch + own), *range(own + axis, total)]
+        )
+    g.bind(operator.output, found)
+
+
+@builtin("gather_along_axis", onnx="GatherElements")
+def _gather_along_axis(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    axis = int(operator.number("axis", 0))
+    g.bind(operator.output, g.node("GatherElements", operator.input("x"), _indices(operator, g), axis=axis))
+
+
+@builtin("gather_nd", onnx="GatherND")
+def _gather_nd(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    batch = int(operator.number("batch_dims", 0))
+    at = g.cast(operator.input("indices"), _INT64)
+    g.bind(operator.output, g.node("GatherND", operator.input("x"), at, batch_dims=batch))
+
+
+_MODES = {"update": "none", "add": "add", "sub": "add", "mul": "mul", "div": "mul", "min": "min", "max": "max"}
+
+
+def _scattered(operator: Operator, g: ModelComponentContainer, default: str) -> tuple[str, Any, Any]:
+    """Return the reduction, and data and updates in an element type that has kernels for it.
+
+    ONNX neither subtracts nor divides: the updates are negated or inverted.
+    """
+    mode = operator.number("mode", default)
+    if mode not in _MODES:
+        words = f"{operator.type}: expected one of {', '.join(_MODES)}, got {mode!r:.40}"
+        raise UnsupportedError(words, where=operator.path)
+    data, updates = operator.input("data"), operator.input("updates")
+    if mode == "update":
+        return "none", g.cast(data, g.dtype(data)), g.cast(updates, g.dtype(updates))
+    if mode == "div" and not is_float(g, data):
+        raise UnsupportedError(f"{operator.type}: expected floats to divide, got integers", where=operator.path)
+    wanted = _FLOAT if is_float(g, data) else ir.DataType.INT64
+    x, y = g.cast(data, wanted), g.cast(updates, wanted)
+    if mode == "sub":
+        y = g.node("Neg", y)
+    elif mode == "div":
+        y = g.node("Reciprocal", y)
+    return _MODES[mode], x, y
+
+
+@builtin("scatter", onnx="ScatterND, Transpose")
+def _scatter(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """The axis goes to the front, so that the indices choose rows."""
+    rank, own = g.rank(operator.input("data")), g.rank(operator.input("indices"))
+    axis = g.axis(operator, "axis", rank, 0)
+    reduction, data, updates = _scattered(operator, g, "add")
+    at = g.node("Unsqueeze", g.cast(operator.input("indices"), _INT64), g.ints([-1]))
+    if axis:
+        data = g.node("Transpose", data, perm=[axis, *(i for i in range(rank) if i != axis)])
+        total = rank - 1 + own
+        moved = [*range(axis, axis + own), *range(axis), *range(axis + own, total)]
+        updates = g.node("Transpose", updates, perm=moved)
+    found = g.node("ScatterND", data, at, updates, reduction=reduction)
+    if axis:
+        found = g.node("Transpose", found, perm=[*range(1, axis + 1), 0, *range(axis + 1, rank)])
+    g.bind(operator.output, found)
+
+
+@builtin("scatter_along_axis", onnx="ScatterElements")
+def _scatter_along_axis(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    reduction, data, updates = _scattered(operator, g, "add")
+    axis = int(operator.number("axis", 0))
+    at = _indices(operator, g)
+    g.bind(operator.output, g.node("ScatterElements", data, at, updates, axis=axis, reduction=reduction))
+
+
+@builtin("scatter_nd", onnx="ScatterND")
+def _scatter_nd(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    reduction, data, updates = _scattered(operator, g, "add")
+    at = g.cast(operator.input("indices"), _INT64)
+    g.bind(operator.output, g.node("ScatterND", data, at, updates, reduction=reduction))

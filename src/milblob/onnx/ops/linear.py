@@ -1,0 +1,128 @@
+"""Matrix products: linear, matmul, einsum, attention."""
+
+from math import prod, sqrt
+
+import onnx_ir as ir
+
+from ...errors import UnsupportedError
+from ..emit import ModelComponentContainer
+from ..registry import builtin
+from ..topology import Operator, Scope, Variable
+from .elementwise import is_float, wide
+
+
+def dense(
+    g: ModelComponentContainer, operator: Operator, x: Variable, weight: Variable, bias: Variable | None
+) -> ir.Value:
+    """Return x @ weight.T + bias. Gemm reads the weight as it is stored, so that nothing is copied for it.
+
+    Where x has not two dimensions, it gets them before and its own after, if they can be said in one constant.
+    """
+    shape = x.shape
+    columns = weight.shape[0] if weight.shape is not None and len(weight.shape) == 2 else None
+    if not is_float(g, x) or shape is None or columns is None:
+        found: ir.Value = g.node("MatMul", x, g.node("Transpose", weight, perm=[1, 0]))
+    elif len(shape) == 2:
+        return _gemm(g, x, weight, bias)
+    elif sum(size is None for size in shape[:-1]) <= 1 and shape[-1] is not None and 0 not in shape:
+        flat = g.node("Reshape", x, g.ints([-1, shape[-1]]))
+        sizes = [*(-1 if size is None else size for size in shape[:-1]), columns]
+        return _reshape(g, _gemm(g, flat, weight, bias), sizes)
+    else:
+        found = g.node("MatMul", x, g.node("Transpose", weight, perm=[1, 0]))
+    if bias is not None:
+        found = g.node("Add", found, g.cast(bias, g.dtype(found)))
+    return found
+
+
+def _gemm(g: ModelComponentContainer, x: "ir.Value | Variable", weight: Variable, bias: Variable | None) -> ir.Value:
+    like = g.dtype(x)
+    found: ir.Value = g.node("Gemm", x, g.cast(weight, like), None if bias is None else g.cast(bias, like), transB=1)
+    return found
+
+
+def _reshape(g: ModelComponentContainer, value: ir.Value, sizes: list[int]) -> ir.Value:
+    found: ir.Value = g.node("Reshape", value, g.ints(sizes))
+    return found
+
+
+@builtin("linear", onnx="Gemm, Reshape where x has not two dimensions; MatMul where several are open")
+def _linear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    bias = operator.input("bias") if operator.has("bias") else None
+    if (
+        bias is not None
+        and bias.constant is not None
+        and bias.shape is not None
+        and not prod(s or 1 for s in bias.shape)
+    ):
+        bias = None
+    g.bind(operator.output, dense(g, operator, operator.input("x"), operator.input("weight"), bias))
+
+
+@builtin("matmul", onnx="MatMul, Transpose; Gemm for a constant y of two dimensions that is transposed")
+def _matmul(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    x, y = operator.input("x"), operator.input("y")
+    flips = [bool(operator.number(key, False)) for key in ("transpose_x", "transpose_y")]
+    if not flips[0] and flips[1] and y.constant is not None and g.rank(y) == 2 and g.rank(x) > 1 and is_float(g, x):
+        g.bind(operator.output, dense(g, operator, x, y, None))
+        return
+    sides = []
+    for variable, flip in zip((x, y), flips, strict=True):
+        value = wide(g, variable)
+        rank = g.rank(variable)
+        if flip and rank > 1:
+            value = g.node("Transpose", value, perm=[*range(rank - 2), rank - 1, rank - 2])
+        sides.append(value)
+    kinds = [g.dtype(side) for side in sides]
+    if kinds[0] != kinds[1]:  # from iOS 17 on, MIL lets them differ
+        common = next((kind for kind in kinds if kind == ir.DataType.FLOAT), ir.DataType.FLOAT)
+        sides = [g.cast(side, common) for side in sides]
+    g.bind(operator.output, g.node("MatMul", *sides))
+
+
+@builtin("einsum", onnx="Einsum")
+def _einsum(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """An axis of size 1 is repeated in MIL where another operand has more there; ONNX's inference refuses that."""
+    variables = operator.inputs.get("values", ())
+    equation = str(operator.number("equation")).replace(" ", "")
+    left, _, right = equation.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(variables) or not right:
+        words = f"einsum: expected an equation with -> for {len(variables)} values, got {equation!r:.80}"
+        raise UnsupportedError(words, where=operator.path)
+    sizes: dict[str, set[int | None]] = {}
+    for term, variable in zip(terms, variables, strict=True):
+        for label, size in zip(term, g.dimensions(variable), strict=False):
+            sizes.setdefault(label, set()).add(size)
+    values, kept = [], []
+    for term, variable in zip(terms, variables, strict=True):
+        value = wide(g, variable)
+        one = [
+            axis
+            for axis, (label, size) in enumerate(zip(term, g.dimensions(variable), strict=False))
+            if size == 1 and len(sizes[label]) > 1
+        ]
+        if one:
+            value = g.node("Squeeze", value, g.ints(one))
+        values.append(value)
+        kept.append("".join(label for axis, label in enumerate(term) if axis not in one))
+    g.bind(operator.output, g.node("Einsum", *values, equation=f"{','.join(kept)}->{right}"))
+
+
+@builtin("scaled_dot_product_attention", onnx="Mul, MatMul, Add or Where, Softmax, MatMul")
+def _attention(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """The query is scaled before the product: in half precision the score alone may overflow."""
+    query, key = operator.input("query"), operator.input("key")
+    width, rank = g.dimensions(query)[-1], g.rank(key)
+    if width is None:
+        words = "scaled_dot_product_attention: expected a known size of the last axis, got an open one"
+        raise UnsupportedError(words, where=operator.path)
+    scaled = g.node("Mul", query, g.scalar(1 / sqrt(width), query))
+    score = g.node("MatMul", scaled, g.node("Transpose", key, perm=[*range(rank - 2), rank - 1, rank - 2]))
+    if operator.has("attn_mask"):
+        mask = operator.input("attn_mask")
+        if g.dtype(mask) == ir.DataType.BOOL:
+            score = g.node("Where", mask, score, g.scalar(float("-inf"), score), dtype=g.dtype(query))
+        else:
+            score = g.node("Add", score, mask)
+    g.bind(operator.output, g.node("MatMul", g.node("Softmax", score, axis=-1), operator.input("value")))

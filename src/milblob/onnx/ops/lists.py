@@ -1,0 +1,69 @@
+"""Lists, as tensors whose first axis counts the elements; all elements of a list have one shape."""
+
+import numpy as np
+import onnx_ir as ir
+
+from ...errors import UnsupportedError
+from ..emit import ModelComponentContainer
+from ..registry import builtin
+from ..topology import Operator, Scope
+from ..types import BY_TEXT
+from .shape import sizes
+
+_INT64 = ir.DataType.INT64
+
+
+@builtin("make_list", onnx="Expand")
+def _make_list(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    bound = operator.inputs.get("elem_shape", [])
+    if any(v.constant is None or np.asarray(v.read()).dtype.kind not in "iu" for v in bound):
+        raise UnsupportedError("make_list: expected elements of known shape, got open sizes", where=operator.path)
+    shape = operator.integers("elem_shape", [])
+    text = operator.number("dtype", "fp32")
+    if text not in BY_TEXT:
+        raise UnsupportedError(f"make_list: expected a known dtype, got {text!r:.40}", where=operator.path)
+    length = sizes(g, operator, "init_length") if operator.has("init_length") else g.ints([1])
+    whole = g.node("Concat", length, g.ints(shape), axis=0)
+    g.let(operator.output, g.node("Expand", g.scalar(0, BY_TEXT[text]), whole))
+
+
+def _grown(operator: Operator, g: ModelComponentContainer, last: ir.Value) -> ir.Value:
+    """Return the list with room for element number `last` (rank 1, one element): zeros are added as needed."""
+    held = g.value(operator.input("ls"))
+    lack = g.node("Sub", g.node("Add", last, g.ints([1])), g.node("Shape", held, end=1))
+    more = g.node("Concat", g.node("Max", lack, g.ints([0])), g.node("Shape", held, start=1), axis=0)
+    found: ir.Value = g.node("Concat", held, g.node("Expand", g.scalar(0, held), more), axis=0)
+    return found
+
+
+@builtin("list_write", onnx="ScatterND; Expand, Concat where the list grows")
+def _list_write(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    at = g.node("Reshape", g.cast(operator.input("index"), _INT64), g.ints([1]))
+    held = _grown(operator, g, at)
+    value = g.node("Unsqueeze", g.cast(operator.input("value"), g.dtype(held)), g.ints([0]))
+    g.let(operator.output, g.node("ScatterND", held, g.node("Reshape", at, g.ints([1, 1])), value))
+
+
+@builtin("list_scatter", onnx="ScatterND; Expand, Concat where the list grows")
+def _list_scatter(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    at = g.cast(operator.input("indices"), _INT64)
+    held = _grown(operator, g, g.node("ReduceMax", at, g.ints([0]), keepdims=1))
+    value = g.cast(operator.input("value"), g.dtype(held))
+    g.let(operator.output, g.node("ScatterND", held, g.node("Unsqueeze", at, g.ints([-1])), value))
+
+
+@builtin("list_read", onnx="Gather")
+def _list_read(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    at = g.node("Reshape", g.cast(operator.input("index"), _INT64), g.ints([]))
+    g.bind(operator.output, g.node("Gather", operator.input("ls"), at, axis=0))
+
+
+@builtin("list_gather", onnx="Gather")
+def _list_gather(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    at = g.cast(operator.input("indices"), _INT64)
+    g.bind(operator.output, g.node("Gather", operator.input("ls"), at, axis=0))
+
+
+@builtin("list_length", onnx="Shape, Gather")
+def _list_length(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    g.bind(operator.output, g.node("Gather", g.node("Shape", operator.input("ls"), end=1), g.scalar(0, _INT64), axis=0))

@@ -1,0 +1,130 @@
+"""Normalisations."""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...errors import UnsupportedError
+from ..emit import ModelComponentContainer
+from ..registry import builtin
+from ..topology import Operator, Scope
+from .conv import alike
+
+
+def _vector(operator: Operator, g: ModelComponentContainer, key: str, fill: float, shape: list[int]) -> Any:
+    """Return a parameter, or a constant of one value where it is left out."""
+    x = operator.input("x")
+    if operator.has(key):
+        return alike(g, x, operator.input(key))
+    return g.constant(np.full(shape, fill, np.float32).astype(g.dtype(x).numpy()), g.dtype(x))
+
+
+def _epsilon(operator: Operator, default: float = 1e-5) -> float:
+    return float(operator.number("epsilon", default))
+
+
+@builtin("batch_norm", onnx="BatchNormalization")
+def _batch_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    mean = operator.input("mean")
+    shape = [int(size or 0) for size in g.dimensions(mean)]
+    scale, offset = _vector(operator, g, "gamma", 1, shape), _vector(operator, g, "beta", 0, shape)
+    x = operator.input("x")
+    g.bind(
+        operator.output,
+        g.node(
+            "BatchNormalization",
+            x,
+            scale,
+            offset,
+            alike(g, x, mean),
+            alike(g, x, operator.input("variance")),
+            epsilon=_epsilon(operator),
+        ),
+    )
+
+
+@builtin("instance_norm", onnx="InstanceNormalization")
+def _instance_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    x = operator.input("x")
+    channels = g.dimensions(x)[1]
+    if channels is None and not (operator.has("gamma") and operator.has("beta")):
+        raise UnsupportedError(
+            "instance_norm: expected a known number of channels, got an open one", where=operator.path
+        )
+    shape = [channels or 0]
+    scale, offset = _vector(operator, g, "gamma", 1, shape), _vector(operator, g, "beta", 0, shape)
+    g.bind(operator.output, g.node("InstanceNormalization", x, scale, offset, epsilon=_epsilon(operator)))
+
+
+@builtin("layer_norm", onnx="LayerNormalization; ReduceMean, Sub, Mul, Sqrt, Div where the axes are not the last ones")
+def _layer_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    x = operator.input("x")
+    shape, rank = g.dimensions(x), g.rank(x)
+    given = operator.integers("axes", list(range(rank)))
+    axes = [axis % rank for axis in given]
+    last = axes == list(range(rank - len(axes), rank))
+    sizes = [shape[axis] for axis in axes]
+    if last and (operator.has("gamma") or None not in sizes):
+        scale = _vector(operator, g, "gamma", 1, [size or 0 for size in sizes])
+        offset = alike(g, x, operator.input("beta")) if operator.has("beta") else None
+        g.bind(
+            operator.output,
+            g.node("LayerNormalization", x, scale, offset, axis=-len(axes), epsilon=_epsilon(operator)),
+        )
+        return
+    over = g.ints(sorted(axes))
+    centred = g.node("Sub", x, g.node("ReduceMean", x, over))
+    variance = g.node("ReduceMean", g.node("Mul", centred, centred), over)
+    found = g.node("Div", centred, g.node("Sqrt", g.node("Add", variance, g.scalar(_epsilon(operator), x))))
+    for key, kind in (("gamma", "Mul"), ("beta", "Add")):
+        if operator.has(key):
+            found = g.node(kind, found, _spread(operator, g, key, axes, rank))
+    g.bind(operator.output, found)
+
+
+def _spread(operator: Operator, g: ModelComponentContainer, key: str, axes: list[int], rank: int) -> ir.Value:
+    """Return gamma or beta, whose axes are `axes` in this order, as it applies to all axes."""
+    array = np.asarray(operator.constant(key))
+    array = np.transpose(array, np.argsort(axes))
+    sizes = dict(zip(sorted(axes), array.shape, strict=True))
+    return g.constant(array.reshape([sizes.get(axis, 1) for axis in range(rank)]), g.dtype(operator.input("x")))
+
+
+@builtin("l2_norm", onnx="ReduceSumSquare, Add, Sqrt, Div")
+def _l2_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """Over the last three axes; epsilon is inside the root."""
+    x = operator.input("x")
+    total = g.node("ReduceSumSquare", x, g.ints([-3, -2, -1]))
+    root = g.node("Sqrt", g.node("Add", total, g.scalar(operator.number("epsilon", 1e-6), x)))
+    g.bind(operator.output, g.node("Div", x, root))
+
+
+@builtin("local_response_norm", onnx="LRN; AveragePool over the channels where runtimes have no LRN")
+def _local_response_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """ONNX's LRN is for odd sizes, and runtimes have it for four dimensions."""
+    x = operator.input("x")
+    alpha, beta, bias = (float(operator.number(k, d)) for k, d in (("alpha", 1e-4), ("beta", 0.75), ("k", 1.0)))
+    size, shape = int(operator.number("size")), g.dimensions(x)
+    if size % 2 and len(shape) == 4:
+        g.bind(operator.output, g.node("LRN", x, size=size, alpha=alpha, beta=beta, bias=bias))
+        return
+    # Of three dimensions, Core ML takes the first for the channels.
+    flat = g.node("Reshape", g.node("Mul", x, x), _planes(g, (1, *shape) if len(shape) == 3 else shape))
+    mean = g.node(
+        "AveragePool",
+        flat,
+        kernel_shape=[size, 1],
+        pads=[size // 2, 0, (size - 1) // 2, 0],
+        count_include_pad=1,
+    )
+    mean = g.node("Reshape", mean, g.shape(x))
+    total = g.node("Add", g.node("Mul", mean, g.scalar(alpha, x)), g.scalar(bias, x))
+    g.bind(operator.output, g.node("Div", x, g.node("Pow", total, g.scalar(beta, x))))
+
+
+def _planes(g: ModelComponentContainer, shape: tuple[int | None, ...]) -> ir.Value:
+    channels = shape[1]
+    if channels is None:
+        raise UnsupportedError("local_response_norm: expected a known number of channels, got an open one")
+    return g.ints([0, 1, channels, -1])

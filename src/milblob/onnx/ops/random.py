@@ -1,0 +1,52 @@
+"""Random numbers: the same distributions, but not the same numbers as Core ML's."""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ..emit import ModelComponentContainer
+from ..registry import builtin
+from ..topology import Operator, Scope
+from .shape import sizes
+
+_FLOAT = ir.DataType.FLOAT
+
+
+def _like(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+    """Return zeros of the wanted shape, which may be computed."""
+    found: ir.Value = g.node("Expand", g.constant(np.zeros((), np.float32)), sizes(g, operator, "shape"))
+    return found
+
+
+def _seed(operator: Operator) -> dict[str, Any]:
+    """A seed of -1 is none."""
+    seed = int(operator.number("seed", -1))
+    return {} if seed == -1 else {"seed": float(seed)}
+
+
+@builtin("random_normal", onnx="Expand, RandomNormalLike")
+def _random_normal(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    mean, stddev = float(operator.number("mean", 0)), float(operator.number("stddev", 1))
+    g.bind(operator.output, g.node("RandomNormalLike", _like(operator, g), mean=mean, scale=stddev, **_seed(operator)))
+
+
+@builtin("random_uniform", onnx="Expand, RandomUniformLike")
+def _random_uniform(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    low, high = float(operator.number("low", 0)), float(operator.number("high", 1))
+    g.bind(operator.output, g.node("RandomUniformLike", _like(operator, g), low=low, high=high, **_seed(operator)))
+
+
+@builtin("random_bernoulli", onnx="Expand, RandomUniformLike, Less, Cast")
+def _random_bernoulli(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    drawn = g.node("RandomUniformLike", _like(operator, g), low=0.0, high=1.0, **_seed(operator))
+    g.bind(operator.output, g.node("Less", drawn, g.scalar(float(operator.number("prob", 0.5)), _FLOAT)))
+
+
+@builtin("random_categorical", onnx="Log, Multinomial, Cast")
+def _random_categorical(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    x = g.cast(operator.input("x"), _FLOAT)
+    if operator.number("mode", "logits") == "probs":
+        x = g.node("Log", x)
+    drawn = g.node("Multinomial", x, sample_size=int(operator.number("size", 1)), **_seed(operator))
+    g.bind(operator.output, g.set_dtype(drawn, ir.DataType.INT32))

@@ -1,0 +1,50 @@
+"""Reductions."""
+
+from typing import Any
+
+import onnx_ir as ir
+
+from ..emit import ModelComponentContainer
+from ..registry import add_builtin
+from ..topology import Operator, Scope
+from .elementwise import is_float, wide
+
+_KINDS = {
+    "reduce_l1_norm": "ReduceL1", "reduce_l2_norm": "ReduceL2", "reduce_log_sum": "ReduceLogSum",
+    "reduce_log_sum_exp": "ReduceLogSumExp", "reduce_max": "ReduceMax", "reduce_mean": "ReduceMean",
+    "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd", "reduce_sum": "ReduceSum",
+    "reduce_sum_square": "ReduceSumSquare",
+}  # fmt: skip
+_REAL = ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean")
+
+
+def _reduce(kind: str) -> Any:
+    def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+        x = wide(g, operator.input("x"))
+        if kind in _REAL and not is_float(g, x):
+            x = g.cast(x, ir.DataType.FLOAT)
+        axes = None
+        if operator.has("axes"):
+            axes = operator.integers("axes")
+        if axes is not None and not axes:
+            g.bind(operator.output, x)
+            return
+        keep = int(bool(operator.number("keep_dims", False)))
+        g.bind(operator.output, g.node(kind, x, None if axes is None else g.ints(axes), keepdims=keep))
+
+    return convert
+
+
+def _arg(kind: str) -> Any:
+    def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+        keep = int(bool(operator.number("keep_dims", False)))
+        axis = int(operator.number("axis", -1))
+        g.bind(operator.output, g.node(kind, wide(g, operator.input("x")), axis=axis, keepdims=keep))
+
+    return convert
+
+
+for _type, _kind in _KINDS.items():
+    add_builtin(_type, _reduce(_kind), "reduce", _kind)
+for _type, _kind in (("reduce_argmax", "ArgMax"), ("reduce_argmin", "ArgMin")):
+    add_builtin(_type, _arg(_kind), "reduce", f"{_kind}, Cast")

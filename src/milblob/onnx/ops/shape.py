@@ -1,0 +1,172 @@
+"""Operations that move elements and change shapes: reshape, transpose, concat, pad."""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...errors import UnsupportedError
+from ..emit import ModelComponentContainer
+from ..registry import builtin
+from ..topology import Operator, Scope
+
+_INT64 = ir.DataType.INT64
+LAST = np.iinfo(np.int64).max
+
+
+def sizes(g: ModelComponentContainer, operator: Operator, key: str) -> ir.Value:
+    """Return a parameter of integers as int64, of rank 1: a constant, or a computed one."""
+    if operator.is_constant(key):
+        return g.ints(operator.integers(key))
+    variable = operator.input(key)
+    value = g.cast(variable, _INT64)
+    if variable.shape == ():
+        value = g.node("Unsqueeze", value, g.ints([0]))
+    return value
+
+
+@builtin("reshape", onnx="Reshape")
+def _reshape(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """Zeros copy a dimension and -1 stands for the rest, in both."""
+    g.bind(operator.output, g.node("Reshape", operator.input("x"), sizes(g, operator, "shape")))
+
+
+@builtin("reshape_like", onnx="Shape, Slice, Concat, Reshape")
+def _reshape_like(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    parts = []
+    begins, ends = operator.integers("begins"), operator.integers("ends")
+    masks = operator.integers("end_masks")
+    for ref, begin, end, mask in zip(operator.inputs["ref_tensors"], begins, ends, masks, strict=True):
+        stop = LAST if mask else end
+        parts.append(g.node("Slice", g.shape(ref), g.ints([begin]), g.ints([stop])))
+    g.bind(operator.output, g.node("Reshape", operator.input("x"), g.node("Concat", *parts, axis=0)))
+
+
+@builtin("expand_dims", onnx="Unsqueeze")
+def _expand_dims(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    g.bind(operator.output, g.node("Unsqueeze", operator.input("x"), sizes(g, operator, "axes")))
+
+
+@builtin("squeeze", onnx="Squeeze")
+def _squeeze(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    axes = sizes(g, operator, "axes") if operator.has("axes") else None
+    g.bind(operator.output, g.node("Squeeze", operator.input("x"), axes))
+
+
+@builtin("flatten2d", onnx="Flatten")
+def _flatten2d(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    g.bind(operator.output, g.node("Flatten", operator.input("x"), axis=int(operator.number("axis", 1))))
+
+
+@builtin("transpose", onnx="Transpose")
+def _transpose(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    perm = operator.integers("perm")
+    g.bind(operator.output, g.node("Transpose", operator.input("x"), perm=[axis % len(perm) for axis in perm]))
+
+
+@builtin("concat", onnx="Concat; Unsqueeze, Concat, Reshape to interleave")
+def _concat(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    values = operator.inputs.get("values", [])
+    rank = g.rank(operator.output)
+    axis = g.axis(operator, "axis", rank)
+    if not operator.number("interleave", False):
+        g.bind(operator.output, g.node("Concat", *values, axis=axis))
+        return
+    after = g.ints([axis + 1])
+    stacked = g.node("Concat", *(g.node("Unsqueeze", value, after) for value in values), axis=axis + 1)
+    shape = [0] * axis + [-1] + list(g.dimensions(operator.output)[axis + 1 :])
+    if None in shape:
+        words = "concat: expected known sizes behind the axis to interleave, got open ones"
+        raise UnsupportedError(words, where=operator.path)
+    g.bind(operator.output, g.node("Reshape", stacked, g.ints([size or 0 for size in shape])))
+
+
+@builtin("stack", onnx="Unsqueeze, Concat")
+def _stack(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    axis = g.axis(operator, "axis", g.rank(operator.output))
+    at = g.ints([axis])
+    parts = [g.node("Unsqueeze", value, at) for value in operator.inputs.get("values", [])]
+    g.bind(operator.output, g.node("Concat", *parts, axis=axis))
+
+
+@builtin("split", onnx="Split")
+def _split(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    axis = g.axis(operator, "axis", g.rank(operator.input("x")))
+    count = len(operator.outputs)
+    if operator.has("split_sizes"):
+        made = g.node("Split", operator.input("x"), sizes(g, operator, "split_sizes"), outputs=count, axis=axis)
+    else:
+        made = g.node("Split", operator.input("x"), outputs=count, axis=axis, num_outputs=count)
+    for variable, value in zip(operator.outputs, [made] if count == 1 else made, strict=True):
+        g.bind(variable, value)
+
+
+@builtin("tile", onnx="Tile")
+def _tile(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    g.bind(operator.output, g.node("Tile", operator.input("x"), sizes(g, operator, "reps")))
+
+
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
+
+
+@builtin("pad", onnx="Pad")
+def _pad(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """MIL has pairs (begin, end) for the last axes, ONNX all begins and then all ends."""
+    x = operator.input("x")
+    rank = g.rank(x)
+    mode = operator.number("mode", "constant")
+    if mode not in _PAD_MODES:
+        raise UnsupportedError(f"pad: expected one of {', '.join(_PAD_MODES)}, got {mode!r:.40}", where=operator.path)
+    if operator.is_constant("pad"):
+        pairs = operator.integers("pad")
+        count, pads = len(pairs) // 2, g.ints(pairs[0::2] + pairs[1::2])
+    else:
+        length = g.dimensions(operator.input("pad"))[0]
+        if length is None:
+            raise UnsupportedError("pad: expected a known number of axes, got an open one", where=operator.path)
+        count = length // 2
+        pairs = g.node("Reshape", sizes(g, operator, "pad"), g.ints([count, 2]))
+        pads = g.node("Reshape", g.node("Transpose", pairs, perm=[1, 0]), g.ints([-1]))
+    value: Any = None
+    if mode == "constant":
+        given = operator.has("constant_val") and not operator.is_constant("constant_val")
+        value = (
+            g.cast(operator.input("constant_val"), g.dtype(x))
+            if given
+            else g.scalar(operator.number("constant_val", 0), x)
+        )
+    axes = None if count == rank else g.ints(range(rank - count, rank))
+    g.bind(operator.output, g.node("Pad", x, pads, value, axes, mode=_PAD_MODES[mode]))
+
+
+@builtin("reverse", onnx="Slice")
+def _reverse(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    x = operator.input("x")
+    axes = operator.integers("axes", list(range(g.rank(x))))
+    if not axes:
+        g.bind(operator.output, g.cast(x, g.dtype(x)))
+        return
+    backwards = g.ints([-1] * len(axes))
+    g.bind(operator.output, g.node("Slice", x, backwards, g.ints([-LAST] * len(axes)), g.ints(axes), backwards))
+
+
+@builtin("shape", onnx="Shape, Cast")
+def _shape(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    g.bind(operator.output, g.shape(operator.input("x")))
+
+
+def filled(operator: Operator, g: ModelComponentContainer, shape: ir.Value) -> None:
+    """Bind a tensor of one value."""
+    like = g.dtype(operator.output)
+    value = operator.input("value") if operator.has("value") else g.scalar(0, like)
+    g.bind(operator.output, g.node("Expand", g.cast(value, like), shape))
+
+
+@builtin("fill", onnx="Expand")
+def _fill(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    filled(operator, g, sizes(g, operator, "shape"))
+
+
+@builtin("fill_like", onnx="Shape, Expand")
+def _fill_like(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    filled(operator, g, g.shape(operator.input("ref_tensor")))

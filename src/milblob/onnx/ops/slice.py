@@ -1,0 +1,113 @@
+"""Slices, and updates of slices."""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...errors import UnsupportedError
+from ..emit import ModelComponentContainer
+from ..registry import builtin
+from ..topology import Operator, Scope, Variable
+from .shape import LAST, sizes
+
+_INT64 = ir.DataType.INT64
+
+
+def _flags(operator: Operator, key: str, rank: int) -> list[bool]:
+    value = operator.constant(key, None)
+    return [False] * rank if value is None else [bool(v) for v in np.asarray(value).reshape(-1)]
+
+
+def by_index(operator: Operator, g: ModelComponentContainer, x: Any, rank: int) -> ir.Value:
+    """Return a slice as slice_by_index has it: masks win over numbers, and squeeze_mask over all.
+
+    An axis to squeeze is indexed by its begin, so that -1 means the last one whatever end says.
+    """
+    strides = operator.integers("stride", [1] * rank)
+    begin_mask, end_mask, squeeze = (_flags(operator, f"{key}_mask", rank) for key in ("begin", "end", "squeeze"))
+    kept = [axis for axis in range(rank) if not squeeze[axis]]
+    bounds = []
+    for key, mask, outer in (("begin", begin_mask, (0, LAST)), ("end", end_mask, (LAST, -LAST))):
+        open_end = [outer[strides[axis] < 0] for axis in range(rank)]
+        if operator.is_constant(key):
+            given = operator.integers(key)
+            if len(given) != rank:
+                words = f"{operator.type}: expected {rank} numbers in {key}, got {len(given)}"
+                raise UnsupportedError(words, where=operator.path)
+            bounds.append(g.ints(open_end[axis] if mask[axis] else given[axis] for axis in kept))
+        else:
+            value = sizes(g, operator, key)
+            if any(mask[axis] for axis in kept):
+                value = g.node("Where", g.constant(np.array(mask)), g.ints(open_end), value)
+            bounds.append(value if len(kept) == rank else g.node("Gather", value, g.ints(kept), axis=0))
+    found = g.cast(x, g.dtype(x))
+    whole = operator.is_constant("begin") and operator.is_constant("end")
+    needed = [
+        i for i, axis in enumerate(kept) if not (whole and begin_mask[axis] and end_mask[axis] and strides[axis] == 1)
+    ]
+    if needed:
+        if whole and len(needed) < len(kept):
+            bounds = [g.ints(b.const_value.numpy()[needed]) for b in bounds]  # type: ignore[union-attr]
+            kept = [kept[i] for i in needed]
+        steps = g.ints(strides[axis] for axis in kept) if any(strides[axis] != 1 for axis in kept) else None
+        found = g.node("Slice", found, *bounds, g.ints(kept), steps)
+    for axis in reversed(range(rank)):
+        if squeeze[axis]:
+            found = g.node("Gather", found, _element(operator, g, axis, begin_mask[axis]), axis=axis)
+    return found
+
+
+def _element(operator: Operator, g: ModelComponentContainer, axis: int, masked: bool) -> ir.Value:
+    if masked:
+        return g.scalar(0, _INT64)
+    if operator.is_constant("begin"):
+        return g.scalar(operator.integers("begin")[axis], _INT64)
+    found: ir.Value = g.node("Gather", sizes(g, operator, "begin"), g.scalar(axis, _INT64), axis=0)
+    return found
+
+
+@builtin("slice_by_index", onnx="Slice; Gather for axes to squeeze")
+def _slice_by_index(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    x = operator.input("x")
+    g.bind(operator.output, by_index(operator, g, x, g.rank(x)))
+
+
+@builtin("slice_by_size", onnx="Slice; Add, Where for computed numbers")
+def _slice_by_size(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """A size of -1 is all that is left."""
+    x = operator.input("x")
+    rank = g.rank(x)
+    if operator.is_constant("begin") and operator.is_constant("size"):
+        begin, size = operator.integers("begin"), operator.integers("size")
+        begins: ir.Value = g.ints(begin)
+        # A negative begin whose slice reaches the last element would end at 0.
+        ends: ir.Value = g.ints(
+            LAST if s == -1 or (b < 0 and b + s >= 0) else b + s for b, s in zip(begin, size, strict=True)
+        )
+    else:
+        begins, count = sizes(g, operator, "begin"), sizes(g, operator, "size")
+        from_start = g.node(
+            "Where", g.node("Less", begins, g.ints([0])), g.node("Add", begins, g.shape(x)), begins, dtype=_INT64
+        )
+        ends = g.node("Add", from_start, count)
+        ends = g.node("Where", g.node("Less", count, g.ints([0])), g.ints([LAST]), ends, dtype=_INT64)
+    g.bind(operator.output, g.node("Slice", x, begins, ends, g.ints(range(rank))))
+
+
+@builtin("slice_update", onnx="Range, Reshape, Slice, ScatterND")
+def _slice_update(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """The numbers of all elements are sliced in the same way, and say where the update goes."""
+    x: Variable = operator.input("x")
+    shape = g.shape(x)
+    if x.shape is not None and None not in x.shape:
+        count = g.scalar(prod(size or 0 for size in x.shape), _INT64)
+    else:
+        count = g.node("Size", x)
+    numbers = g.node("Range", g.scalar(0, _INT64), count, g.scalar(1, _INT64))
+    chosen = by_index(operator, g, g.node("Reshape", numbers, shape), g.rank(x))
+    flat = g.node("Reshape", x, g.ints([-1]))
+    where = g.node("Reshape", chosen, g.ints([-1, 1]))
+    update = g.node("Reshape", g.node("Expand", operator.input("update"), g.shape(chosen)), g.ints([-1]))
+    g.bind(operator.output, g.node("Reshape", g.node("ScatterND", flat, where, update), shape))

@@ -1,0 +1,124 @@
+"""Operations between space and depth or batch, windows, crops."""
+
+import numpy as np
+import onnx_ir as ir
+
+from ...errors import UnsupportedError
+from ..emit import ModelComponentContainer
+from ..registry import builtin
+from ..topology import Operator, Scope
+
+_INT64 = ir.DataType.INT64
+
+
+@builtin("depth_to_space", onnx="DepthToSpace")
+def _depth_to_space(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    size = int(operator.number("block_size"))
+    g.bind(operator.output, g.node("DepthToSpace", operator.input("x"), blocksize=size, mode="DCR"))
+
+
+@builtin("pixel_shuffle", onnx="DepthToSpace")
+def _pixel_shuffle(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    size = int(operator.number("upscale_factor"))
+    g.bind(operator.output, g.node("DepthToSpace", operator.input("x"), blocksize=size, mode="CRD"))
+
+
+@builtin("space_to_depth", onnx="SpaceToDepth")
+def _space_to_depth(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    size = int(operator.number("block_size"))
+    g.bind(operator.output, g.node("SpaceToDepth", operator.input("x"), blocksize=size))
+
+
+def known(operator: Operator, g: ModelComponentContainer, axes: slice) -> list[int]:
+    """Return sizes of x that must be known."""
+    found = g.dimensions(operator.input("x"))[axes]
+    if None in found:
+        words = f"{operator.type}: expected known sizes, got {list(found)}"
+        raise UnsupportedError(words, where=operator.path)
+    return [size or 0 for size in found]
+
+
+@builtin("pixel_unshuffle", onnx="Reshape, Transpose, Reshape")
+def _pixel_unshuffle(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """The block's place comes after the channel, as in torch; SpaceToDepth has it before."""
+    size = int(operator.number("downscale_factor"))
+    channels, height, width = known(operator, g, slice(1, 4))
+    split = g.node("Reshape", operator.input("x"), g.ints([-1, channels, height // size, size, width // size, size]))
+    moved = g.node("Transpose", split, perm=[0, 1, 3, 5, 2, 4])
+    g.bind(operator.output, g.node("Reshape", moved, g.ints([-1, channels * size**2, height // size, width // size])))
+
+
+@builtin("space_to_batch", onnx="Pad, Reshape, Transpose, Reshape")
+def _space_to_batch(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    block = operator.integers("block_shape")
+    pads = np.asarray(operator.constant("paddings")).reshape(-1, 2)
+    count = len(block)
+    batch, *rest = known(operator, g, slice(None))
+    x = g.node(
+        "Pad",
+        operator.input("x"),
+        g.ints([0, 0, *pads[:, 0], *[0] * (len(rest) - 1 - count), 0, 0, *pads[:, 1], *[0] * (len(rest) - 1 - count)]),
+    )
+    channels, space, last = rest[0], rest[1 : 1 + count], rest[1 + count :]
+    space = [size + int(a) + int(b) for size, (a, b) in zip(space, pads, strict=True)]
+    inner = [n for size, b in zip(space, block, strict=True) for n in (size // b, b)]
+    split = g.node("Reshape", x, g.ints([batch, channels, *inner, *last]))
+    blocks = [3 + 2 * i for i in range(count)]
+    outer = [2 + 2 * i for i in range(count)]
+    tail = list(range(2 + 2 * count, 2 + 2 * count + len(last)))
+    moved = g.node("Transpose", split, perm=[*blocks, 0, 1, *outer, *tail])
+    sizes = [size // b for size, b in zip(space, block, strict=True)]
+    g.bind(operator.output, g.node("Reshape", moved, g.ints([batch * int(np.prod(block)), channels, *sizes, *last])))
+
+
+@builtin("batch_to_space", onnx="Reshape, Transpose, Reshape, Slice")
+def _batch_to_space(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    block = operator.integers("block_shape")
+    crops = np.asarray(operator.constant("crops")).reshape(-1, 2)
+    count = len(block)
+    total, *rest = known(operator, g, slice(None))
+    batch = total // int(np.prod(block))
+    channels, space, last = rest[0], rest[1 : 1 + count], rest[1 + count :]
+    split = g.node("Reshape", operator.input("x"), g.ints([*block, batch, channels, *space, *last]))
+    perm = [count, count + 1]
+    for i in range(count):
+        perm += [count + 2 + i, i]
+    perm += list(range(2 * count + 2, 2 * count + 2 + len(last)))
+    sizes = [size * b for size, b in zip(space, block, strict=True)]
+    whole = g.node("Reshape", g.node("Transpose", split, perm=perm), g.ints([batch, channels, *sizes, *last]))
+    ends = [size - int(b) for size, (_, b) in zip(sizes, crops, strict=True)]
+    starts = [int(a) for a, _ in crops]
+    g.bind(operator.output, g.node("Slice", whole, g.ints(starts), g.ints(ends), g.ints(range(2, 2 + count))))
+
+
+@builtin("crop", onnx="Slice")
+def _crop(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    crops = [operator.integers(key) for key in ("crop_height", "crop_width")]
+    last = np.iinfo(np.int64).max
+    starts = [pair[0] for pair in crops]
+    ends = [-pair[1] if pair[1] else last for pair in crops]
+    g.bind(operator.output, g.node("Slice", operator.input("x"), g.ints(starts), g.ints(ends), g.ints([-2, -1])))
+
+
+@builtin("sliding_windows", onnx="Gather")
+def _sliding_windows(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    x = operator.input("x")
+    axis = g.axis(operator, "axis", g.rank(x))
+    length = known(operator, g, slice(axis, axis + 1))[0]
+    size, stride = int(operator.number("size")), int(operator.number("stride", 1))
+    starts = np.arange(0, length - size + 1, stride, dtype=np.int64)
+    table = starts[:, None] + np.arange(size, dtype=np.int64)
+    g.bind(operator.output, g.node("Gather", x, g.constant(table), axis=axis))
+
+
+@builtin("reverse_sequence", onnx="ReverseSequence, Transpose")
+def _reverse_sequence(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """ONNX reverses axis 0 or 1 along the other one only: these two axes go to the front."""
+    x = operator.input("x")
+    rank = g.rank(x)
+    time, batch = g.axis(operator, "seq_axis", rank, 0), g.axis(operator, "batch_axis", rank, 0)
+    perm = [batch, time, *(axis for axis in range(rank) if axis not in (batch, time))]
+    moved = g.node("Transpose", x, perm=perm)
+    lengths = g.cast(operator.input("lengths"), _INT64)
+    found = g.node("ReverseSequence", moved, lengths, batch_axis=0, time_axis=1)
+    g.bind(operator.output, g.node("Transpose", found, perm=[int(i) for i in np.argsort(perm)]))

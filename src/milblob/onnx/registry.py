@@ -1,0 +1,142 @@
+"""Which converter and which shape calculator an operation has; users add theirs, or replace ours."""
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..arguments import require
+
+if TYPE_CHECKING:
+    from .emit import ModelComponentContainer
+    from .topology import Operator, Scope
+
+Converter = Callable[["Scope", "Operator", "ModelComponentContainer"], Any]
+ShapeCalculator = Callable[["Operator"], Any]
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+GROUPS = (
+    "elementwise", "activation", "linear", "conv", "pool", "normalize", "reduce", "shape", "sequence", "slice",
+    "gather", "resize", "space", "quantize", "constexpr", "recurrent", "control", "lists", "random", "detection",
+    "state",
+)  # fmt: skip
+"""The modules of `ops`, one for each group of operations."""
+
+
+class Entry:
+    """A converter with the first ONNX opset that it is for, and what it makes of the operation in a few words."""
+
+    __slots__ = ("convert", "group", "mapping", "since_opset")
+
+    def __init__(self, convert: Converter, since_opset: int, group: str, mapping: str) -> None:
+        self.convert = convert
+        self.since_opset = since_opset
+        self.group = group
+        self.mapping = mapping
+
+
+_converters: dict[str, list[Entry]] = {}
+_users: dict[str, list[Entry]] = {}
+_calculators: dict[str, ShapeCalculator] = {}
+
+
+def builtin(*types: str, onnx: str, since_opset: int = 18) -> Callable[[_F], _F]:
+    """Register one of milblob's own converters.
+
+    Args:
+        types: the operations.
+        onnx: the ONNX operators that they become, for docs/onnx.md.
+        since_opset: the first ONNX opset that it is for. Of several, the newest that fits is used.
+    """
+
+    def register(convert: _F) -> _F:
+        for type in types:
+            add_builtin(type, convert, convert.__module__.rpartition(".")[2], onnx, since_opset)
+        return convert
+
+    return register
+
+
+def add_builtin(type: str, convert: Converter, group: str, onnx: str, since_opset: int = 18) -> None:
+    """Register one of milblob's own converters; see `builtin`."""
+    _converters.setdefault(type, []).append(Entry(convert, since_opset, group, onnx))
+
+
+def register_converter(type: str, *, since_opset: int = 18) -> Callable[[_F], _F]:
+    """Register a converter of your own for an operation; a decorator.
+
+    Args:
+        type: of the operation, such as "conv". Yours comes before milblob's own.
+        since_opset: the first ONNX opset that it is for. Of several, the newest that fits is used.
+
+    The converter is called with (scope, operator, container): it adds nodes to the container, and says with
+    `container.bind(operator.output, value)` which value is the operation's output.
+    """
+    require("type", type, str, "the name of an operation")
+    require("since_opset", since_opset, int, "a number")
+
+    def register(convert: _F) -> _F:
+        entries = _users.setdefault(type, [])
+        entries[:] = [entry for entry in entries if entry.since_opset != since_opset]
+        entries.append(Entry(convert, since_opset, "user", "your own"))
+        return convert
+
+    return register
+
+
+def register_shape_calculator(type: str) -> Callable[[_F], _F]:
+    """Register a shape calculator for an operation; a decorator.
+
+    It is called with the Operator before any conversion, and may replace the types of its outputs. Without one, the
+    types are those that the Program declares.
+    """
+    require("type", type, str, "the name of an operation")
+
+    def register(calculate: _F) -> _F:
+        _calculators[type] = calculate
+        return calculate
+
+    return register
+
+
+def unregister(type: str) -> None:
+    """Remove your own converters and your shape calculator of an operation; milblob's own stay."""
+    _users.pop(type, None)
+    _calculators.pop(type, None)
+
+
+def calculator(type: str) -> ShapeCalculator | None:
+    """Return the shape calculator of an operation, or None."""
+    return _calculators.get(type)
+
+
+def find(type: str, opset: int) -> Converter | None:
+    """Return the converter of an operation for an ONNX opset: the user's before ours, the newest that fits; or None."""
+    load()
+    for table in (_users, _converters):
+        fitting = [entry for entry in table.get(type, ()) if entry.since_opset <= opset]
+        if fitting:
+            return max(fitting, key=lambda entry: entry.since_opset).convert
+    return None
+
+
+def supported() -> frozenset[str]:
+    """Return the types of operations that can be converted, yours among them."""
+    load()
+    return frozenset(_converters) | frozenset(_users) | {"const"}
+
+
+def builtins() -> dict[str, Entry]:
+    """Return milblob's own converters by operation, each the newest; what docs/onnx.md is made of."""
+    load()
+    return {type: max(entries, key=lambda entry: entry.since_opset) for type, entries in sorted(_converters.items())}
+
+
+def load() -> None:
+    """Import every module of `ops`, which register themselves."""
+    for group in GROUPS:
+        import_module(f"{__package__}.ops.{group}")
+
+
+def missing(types: Iterable[str], converters: "dict[str, Converter] | None", opset: int) -> list[str]:
+    """Return those types that have no converter."""
+    return [type for type in types if not (converters and type in converters) and find(type, opset) is None]

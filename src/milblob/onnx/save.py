@@ -1,0 +1,88 @@
+"""Writing a converted model: the .onnx file and what lies beside it, whole or not at all."""
+
+import os
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ..errors import UnsupportedError
+from ..storage import paths
+from ..storage.mapped import MappedFile
+from ..storage.output import NewFile
+from ..storage.transfer import copy_range, write_at
+from .weights import BESIDE_NBYTES, Weights, copy_name
+
+_MAX_MESSAGE_NBYTES = (2 << 30) - (1 << 20)
+_ALIGNMENT = 64
+
+
+def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool) -> None:
+    """Write a converted model.
+
+    Args:
+        model: its large tensors become ExternalTensors of the file beside it, if there is one.
+        proto: its message.
+        weights: which files it refers to.
+        path: of the .onnx file.
+        force: replace files that exist.
+
+    Raises:
+        FileExistsError: a file is there. OSError: it cannot be written. UnsupportedError: more than protobuf holds.
+    """
+    beside = os.path.join(os.path.dirname(path), copy_name(path))
+    large = [] if weights.mode == "embed" else [t for t in proto.graph.initializer if len(t.raw_data) >= BESIDE_NBYTES]
+    copied = list(weights.files) if weights.mode == "copy" else []
+    if os.path.normcase(beside) == os.path.normcase(path):
+        raise ValueError(f"output {path}: expected a name that does not end in .bin, got one")
+    for name in (path, beside) if large or copied else (path,):
+        if not force and paths.is_there(name):
+            raise FileExistsError(f"{name}: expected no such file, got one (force replaces it)")
+    with ExitStack() as stack:
+        new = stack.enter_context(NewFile(path, force=force))
+        if large or copied:
+            other = NewFile(beside, force=force)
+            stack.callback(other.discard)
+            at = 0
+            for file in copied:
+                mapping = MappedFile(file)
+                try:
+                    at = weights.files[file]
+                    copy_range(mapping, 0, mapping.nbytes, other.fd, at)
+                    at += mapping.nbytes
+                finally:
+                    mapping.close()
+            for tensor in large:
+                at = -(-at // _ALIGNMENT) * _ALIGNMENT
+                nbytes = len(tensor.raw_data)
+                write_at(other.fd, [np.frombuffer(tensor.raw_data, np.uint8)], at)
+                _refer(tensor, copy_name(path), at, nbytes)
+                value = model.graph.initializers[tensor.name]
+                value.const_value = ir.ExternalTensor(
+                    copy_name(path), at, nbytes, ir.DataType(tensor.data_type), shape=ir.Shape(list(tensor.dims)),
+                    name=tensor.name, base_dir=os.path.dirname(os.path.abspath(path)),
+                )  # fmt: skip
+                at += nbytes
+        data = _serialized(proto, path)
+        write_at(new.fd, [np.frombuffer(data, np.uint8)], 0)
+        if large or copied:
+            other.commit()  # first: without it the .onnx file means nothing
+
+
+def _refer(tensor: Any, location: str, offset: int, nbytes: int) -> None:
+    tensor.ClearField("raw_data")
+    tensor.data_location = 1
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(nbytes))):
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, value
+
+
+def _serialized(proto: Any, path: str) -> bytes:
+    if proto.ByteSize() > _MAX_MESSAGE_NBYTES:
+        words = (
+            f'output: expected less than 2 GiB in one file, got {proto.ByteSize()} bytes; weights="copy" has no limit'
+        )
+        raise UnsupportedError(words, file=path)
+    data: bytes = proto.SerializeToString(deterministic=True)
+    return data

@@ -1,0 +1,269 @@
+"""What the parser makes of a function: a Topology of Scopes, Operators and Variables, to look at and to convert.
+
+A Scope is a block, an Operator an operation, a Variable a value. The names of Variables are unique in the whole
+Topology, as ONNX wants them: blocks in MIL may give a name again that a block around them has.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..program.types import TensorType, ValueType
+from ..program.value import Value
+from ..program.view import Function, Operation
+
+_MISSING = object()
+
+
+class Variable:
+    """A value.
+
+    Attributes:
+        raw_name: its name in the Program; "" for a value that stands in an operation.
+        name: its name in the ONNX graph, unique in its Topology.
+        type: the declared type; shape calculators may replace it.
+        constant: the Value of a constant; None for what is computed, and for inputs.
+        producer: the Operator whose output it is; None for inputs and constants.
+    """
+
+    __slots__ = ("_array", "constant", "name", "producer", "raw_name", "type")
+
+    def __init__(self, raw_name: str, name: str, type: ValueType | None, constant: Value | None = None) -> None:
+        self.raw_name = raw_name
+        self.name = name
+        self.type = type
+        self.constant = constant
+        self.producer: Operator | None = None
+        self._array: Any = None
+
+    @property
+    def shape(self) -> tuple[int | None, ...] | None:
+        """The dimensions, None for an open one; None if the rank is open, or for what is no tensor."""
+        declared = self.type
+        if not isinstance(declared, TensorType) or declared.rank < 0 or declared.variadic:
+            return None
+        return declared.shape
+
+    def read(self) -> Any:
+        """Return what a constant holds: an array (0-dimensional for rank 0), or a list or tuple. Read once.
+
+        Raises:
+            ValueError: no constant. As `Value.read`.
+        """
+        if self.constant is None:
+            raise ValueError(f"{self.name}: expected a constant, got a value that is computed")
+        if self._array is None:
+            value = self.constant.read()
+            self._array = value if isinstance(value, list | tuple | dict) else np.asarray(value)
+        return self._array
+
+    def __repr__(self) -> str:
+        return f"<Variable {self.name}: {self.type}{' constant' if self.constant is not None else ''}>"
+
+
+class Operator:
+    """An operation.
+
+    Attributes:
+        type: such as "conv".
+        scope: the Scope that it stands in.
+        inputs: parameter -> Variables. Parameters that are left out are not there.
+        outputs: Variables.
+        scopes: those of its own blocks.
+        operation: of the Program.
+    """
+
+    __slots__ = ("inputs", "operation", "outputs", "scope", "scopes", "type")
+
+    def __init__(self, type: str, scope: "Scope", operation: Operation) -> None:
+        self.type = type
+        self.scope = scope
+        self.operation = operation
+        self.inputs: dict[str, list[Variable]] = {}
+        self.outputs: list[Variable] = []
+        self.scopes: list[Scope] = []
+
+    @property
+    def name(self) -> str:
+        """The name of its first output, or its type if it has none."""
+        return self.outputs[0].name if self.outputs else self.type
+
+    @property
+    def output(self) -> Variable:
+        """Its first output.
+
+        Raises:
+            UnsupportedError: there is none.
+        """
+        if not self.outputs:
+            raise UnsupportedError(f"{self.type}: expected an output, got none", where=self.path)
+        return self.outputs[0]
+
+    @property
+    def path(self) -> str:
+        """Where the operation is in the Program."""
+        return self.operation.path
+
+    def has(self, parameter: str) -> bool:
+        """Whether a parameter is there."""
+        return bool(self.inputs.get(parameter))
+
+    def input(self, parameter: str) -> Variable:
+        """Return the Variable of a parameter.
+
+        Raises:
+            UnsupportedError: there is none.
+        """
+        bound = self.inputs.get(parameter)
+        if not bound:
+            raise UnsupportedError(f"{self.type}: expected the parameter {parameter}, got none", where=self.path)
+        return bound[0]
+
+    def is_constant(self, parameter: str) -> bool:
+        """Whether a parameter is left out or all that it is bound to are constants."""
+        return all(variable.constant is not None for variable in self.inputs.get(parameter, ()))
+
+    def constant(self, parameter: str, default: Any = _MISSING) -> Any:
+        """Return the value of a parameter that must be a constant: an array, or a list.
+
+        Args:
+            parameter: its name.
+            default: returned if the parameter is left out.
+
+        Raises:
+            UnsupportedError: it is computed, or missing without a default.
+        """
+        if default is not _MISSING and not self.has(parameter):
+            return default
+        variable = self.input(parameter)
+        if variable.constant is None:
+            words = f"{self.type}: expected a constant {parameter}, got the computed {variable.raw_name}"
+            raise UnsupportedError(words, where=self.path)
+        return variable.read()
+
+    def number(self, parameter: str, default: Any = _MISSING) -> Any:
+        """Return a constant parameter as a Python number, bool or text; as `constant`."""
+        value = self.constant(parameter, default)
+        if isinstance(value, np.ndarray):
+            if value.size != 1:
+                words = f"{self.type}: expected one {parameter}, got {value.size}"
+                raise UnsupportedError(words, where=self.path)
+            return value.reshape(-1)[0].item() if value.dtype.kind != "O" else value.reshape(-1)[0]
+        return value
+
+    def integers(self, parameter: str, default: Any = _MISSING) -> Any:
+        """Return a constant parameter as a list of int, one that is bound to several scalars too; as `constant`."""
+        bound = self.inputs.get(parameter, ())
+        if len(bound) > 1 and self.is_constant(parameter):
+            return [int(variable.read().reshape(-1)[0]) for variable in bound]
+        value = self.constant(parameter, default)
+        return [int(v) for v in value.reshape(-1)] if isinstance(value, np.ndarray) else value
+
+    def __repr__(self) -> str:
+        return f"<Operator {self.name}: {self.type}>"
+
+
+class Scope:
+    """A block: what it names, and its Operators in Program order.
+
+    Attributes:
+        name: unique in its Topology.
+        parent: the Scope around it; None for that of the function.
+        inputs, outputs: Variables.
+        operators: in Program order.
+        variables: what the block itself defines, by the names in the Program.
+    """
+
+    __slots__ = ("inputs", "name", "operators", "outputs", "parent", "variables")
+
+    def __init__(self, name: str, parent: "Scope | None" = None) -> None:
+        self.name = name
+        self.parent = parent
+        self.inputs: list[Variable] = []
+        self.outputs: list[Variable] = []
+        self.operators: list[Operator] = []
+        self.variables: dict[str, Variable] = {}
+
+    def find(self, raw_name: str) -> Variable | None:
+        """Return the Variable that a name means in this block, or None."""
+        scope: Scope | None = self
+        while scope is not None:
+            found = scope.variables.get(raw_name)
+            if found is not None:
+                return found
+            scope = scope.parent
+        return None
+
+    def __repr__(self) -> str:
+        return f"<Scope {self.name}: {len(self.operators)} operators>"
+
+
+class Topology:
+    """A function as a graph of Operators and Variables.
+
+    Attributes:
+        function: of the Program.
+        scope: that of the function's block.
+        scopes: all of them, the function's first.
+        states: the inputs of the function that are states, in order.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.scope = Scope(function.name)
+        self.scopes = [self.scope]
+        self.states: list[Variable] = []
+        self._taken: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    @property
+    def opset(self) -> str:
+        """The operator set of MIL, such as "CoreML7"."""
+        return self.function.opset
+
+    def unique_name(self, wanted: str) -> str:
+        """Return a name that no Variable has: the wanted one, or it with a number behind."""
+        name = wanted
+        while name in self._taken or not name:
+            number = self._next.get(wanted, 0) + 1
+            self._next[wanted] = number
+            name = f"{wanted}.{number}"
+        self._taken.add(name)
+        return name
+
+    def new_scope(self, parent: Scope) -> Scope:
+        """Add the Scope of a block inside another."""
+        scope = Scope(f"{parent.name}.{len(self.scopes)}", parent)
+        self.scopes.append(scope)
+        return scope
+
+    def topological_operator_iterator(self, select: Callable[[Operator], bool] = lambda _: True) -> Iterator[Operator]:
+        """Yield every Operator in an order in which values are made before they are read: Program order.
+
+        Those of an Operator's own blocks follow it.
+        """
+        pending = [iter(self.scope.operators)]
+        while pending:
+            operator = next(pending[-1], None)
+            if operator is None:
+                pending.pop()
+                continue
+            if select(operator):
+                yield operator
+            pending.extend(iter(scope.operators) for scope in reversed(operator.scopes))
+
+    def __str__(self) -> str:
+        lines = [f"{self.function.name} ({self.opset})"]
+        lines += [f"  input {v.name}: {v.type}" for v in self.scope.inputs]
+        for operator in self.topological_operator_iterator():
+            inputs = ", ".join(
+                f"{key}={', '.join(v.name or 'value' for v in bound)}" for key, bound in operator.inputs.items()
+            )
+            lines.append(f"  {', '.join(v.name for v in operator.outputs)} = {operator.type}({inputs})")
+        lines += [f"  output {v.name}: {v.type}" for v in self.scope.outputs]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<Topology of {self.function.name}: {sum(len(s.operators) for s in self.scopes)} operators>"

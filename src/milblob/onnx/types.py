@@ -1,0 +1,105 @@
+"""Element types and shapes: what MIL has, as ONNX says it."""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ..dtypes import DType
+from ..errors import UnsupportedError
+from ..program.types import ListType, StateType, TensorType, ValueType
+
+_ONNX: dict[DType, ir.DataType] = {
+    member: ir.DataType["FLOAT" if name == "FLOAT32" else "DOUBLE" if name == "FLOAT64" else name]
+    for name, member in DType.__members__.items()
+    if name not in ("UINT1", "UINT3", "UINT6")
+}
+# Three have no ONNX type. Their values fit in a byte.
+_ONNX |= dict.fromkeys((DType.UINT1, DType.UINT3, DType.UINT6), ir.DataType.UINT8)
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+NARROW = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
+"""Integers that many kernels of runtimes lack: computed as int32."""
+
+NUMPY: dict[ir.DataType, Any] = {
+    ir.DataType.FLOAT: np.float32,
+    ir.DataType.FLOAT16: np.float16,
+    ir.DataType.DOUBLE: np.float64,
+    ir.DataType.BOOL: np.bool_,
+    ir.DataType.INT8: np.int8,
+    ir.DataType.UINT8: np.uint8,
+    ir.DataType.INT16: np.int16,
+    ir.DataType.UINT16: np.uint16,
+    ir.DataType.INT32: np.int32,
+    ir.DataType.UINT32: np.uint32,
+    ir.DataType.INT64: np.int64,
+    ir.DataType.UINT64: np.uint64,
+}
+"""The NumPy dtypes of what a scalar may be."""
+
+# The texts that MIL's `dtype` parameters have.
+BY_TEXT: dict[str, ir.DataType] = {
+    "fp16": ir.DataType.FLOAT16,
+    "fp32": ir.DataType.FLOAT,
+    "fp64": ir.DataType.DOUBLE,
+    "float": ir.DataType.FLOAT,
+    "bool": ir.DataType.BOOL,
+    **{
+        f"{sign}{nbits}": ir.DataType[f"{sign.upper()}{nbits}"] for sign in ("int", "uint") for nbits in (8, 16, 32, 64)
+    },
+}
+
+
+def onnx_dtype(dtype: DType | int) -> ir.DataType:
+    """Return the ONNX element type of a MIL one.
+
+    Raises:
+        UnsupportedError: a number that milblob does not know.
+    """
+    found = None if isinstance(dtype, int) else _ONNX.get(dtype)
+    if found is None:
+        raise UnsupportedError(f"element type: expected one that ONNX has, got {dtype}")
+    return found
+
+
+def tensor_type(declared: ValueType | None) -> TensorType:
+    """Return the tensor type of a value: its own, or the one that a state wraps.
+
+    Raises:
+        UnsupportedError: a list, a tuple, a dictionary, or no type.
+    """
+    if isinstance(declared, StateType):
+        declared = declared.wrapped
+    if not isinstance(declared, TensorType):
+        raise UnsupportedError(f"type: expected a tensor, got {declared}")
+    return declared
+
+
+def onnx_shape(declared: TensorType, name: str) -> ir.Shape | None:
+    """Return the shape of a value; an open dimension is named after the value and its axis.
+
+    Args:
+        declared: its type.
+        name: of the value.
+
+    Returns:
+        None if not even the rank is known.
+    """
+    if declared.rank < 0 or declared.variadic:
+        return None
+    return ir.Shape([f"{name}_{axis}" if size is None else size for axis, size in enumerate(declared.shape)])
+
+
+__all__ = [
+    "BY_TEXT",
+    "FLOATS",
+    "NARROW",
+    "NUMPY",
+    "ListType",
+    "StateType",
+    "TensorType",
+    "ValueType",
+    "onnx_dtype",
+    "onnx_shape",
+    "tensor_type",
+]

@@ -1,0 +1,83 @@
+"""What is checked of a converted model before anything is written: ONNX's own inference against the declared types."""
+
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx import shape_inference
+
+from ..errors import ProgramError
+from ..program.types import TensorType
+from .topology import Topology, Variable
+from .types import onnx_dtype
+
+
+def verify(model: ir.Model, topology: Topology) -> Any:
+    """Return the message of a model, once ONNX can infer its types and they are those that the Program declares.
+
+    Weights that are embedded in it take no part.
+
+    Raises:
+        ProgramError: a value that cannot have the type that the Program declares.
+    """
+    proto = ir.serde.serialize_model(model)
+    light = onnx.ModelProto()
+    light.CopyFrom(proto) if proto.ByteSize() < _MAX_CHECKED_NBYTES else light.CopyFrom(_without_weights(proto))
+    try:
+        inferred = shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=True)
+    except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
+        words = " ".join(str(error).split())
+        raise ProgramError(
+            f"types: expected values as the Program declares them, got {words:.400}", where=topology.function.name
+        ) from None
+    variables = {
+        variable.name: variable
+        for operator in topology.topological_operator_iterator()
+        for variable in operator.outputs
+    }
+    for info in inferred.graph.value_info:
+        variable = variables.get(info.name)
+        if variable is not None:
+            _compare(info.type.tensor_type, variable)
+    return proto
+
+
+_MAX_CHECKED_NBYTES = 256 << 20
+
+
+def _without_weights(proto: Any) -> Any:
+    """A copy of a message whose large initializers are inputs."""
+    light = onnx.ModelProto()
+    light.ir_version = proto.ir_version
+    light.opset_import.extend(proto.opset_import)
+    graph = light.graph
+    graph.name = proto.graph.name
+    graph.input.extend(proto.graph.input)
+    graph.output.extend(proto.graph.output)
+    graph.node.extend(proto.graph.node)
+    for tensor in proto.graph.initializer:
+        if len(tensor.raw_data) < 1 << 16:
+            graph.initializer.append(tensor)
+        else:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    return light
+
+
+def _compare(found: Any, variable: Variable) -> None:
+    declared = variable.type
+    if not isinstance(declared, TensorType):
+        return
+    expected = onnx_dtype(declared.dtype)
+    shape = variable.shape
+    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in found.shape.dim]
+    fits = found.elem_type in (0, int(expected))
+    if fits and shape is not None and found.HasField("shape"):
+        fits = len(sizes) == len(shape) and all(
+            a is None or b is None or a == b for a, b in zip(sizes, shape, strict=True)
+        )
+    if not fits:
+        got = f"{ir.DataType(found.elem_type).name.lower()} {sizes}"
+        producer = variable.producer
+        what = f"{producer.type} {variable.name}" if producer is not None else variable.name
+        where = producer.path if producer is not None else ""
+        raise ProgramError(f"type of {what}: expected {declared} as the Program declares, got {got}", where=where)

@@ -1,0 +1,183 @@
+"""Where the values of constants come from: a weight file by reference, a copy of it, or the .onnx file itself."""
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ..dtypes import DType
+from ..errors import ResolveError, UnsupportedError
+from ..program.types import TensorType
+from ..storage import paths
+from .topology import Topology, Variable
+from .types import onnx_dtype
+
+if TYPE_CHECKING:
+    from ..model.model import Model
+
+MODES = ("reference", "copy", "embed")
+INLINE_NBYTES = 1 << 10
+"""Constants below this size stand in the .onnx file, and equal ones once."""
+BESIDE_NBYTES = 1 << 20
+"""What a conversion makes anew goes to a file beside the .onnx file from this size on."""
+EMBED_NBYTES = 2 << 30  # what protobuf can hold in one message
+
+_WIDENED = (DType.UINT1, DType.UINT3, DType.UINT6)  # no ONNX type: one element to a byte
+_ALIGNMENT = 4096
+
+
+class _Record(NamedTuple):
+    """A record of a weight file: the file's path, and the place of the data."""
+
+    path: str
+    offset: int
+    nbytes: int
+
+
+class Weights:
+    """The constants of one conversion.
+
+    Args:
+        model: it is read from.
+        mode: "reference", "copy" or "embed".
+        path: of the .onnx file; None if none is written.
+
+    Attributes:
+        files: weight files that are referred to, in the order of their first use: real path -> offset in the copy.
+        made: (name, why) of weights that are in no weight file as they are, and were made in memory.
+    """
+
+    def __init__(self, model: "Model", mode: str, path: str | None) -> None:
+        self.mode = mode
+        self.path = path
+        self.files: dict[str, int] = {}
+        self.made: list[tuple[str, str]] = []
+        self._model = model
+        self._compressed: dict[tuple[int, int], Any] | None = None
+        self._locations: dict[str, tuple[str, str]] = {}
+        self._total = 0
+
+    def tensor(self, variable: Variable) -> tuple[Any, bool]:
+        """Return the tensor of a constant, and whether it is so small that equal ones are kept once.
+
+        Raises:
+            UnsupportedError: no tensor, or an element type that ONNX lacks. ValueError: the path rules of references.
+            As reading the constant.
+        """
+        value, declared = variable.constant, variable.type
+        if value is None or not isinstance(declared, TensorType):
+            raise UnsupportedError(f"{variable.name}: expected a tensor, got {declared}")
+        dtype = onnx_dtype(declared.dtype)
+        if value.kind == "blob" and self.mode != "embed" and declared.dtype not in _WIDENED:
+            reader, record = value.view.place(value).record()  # type: ignore[attr-defined]
+            if record.nbytes >= INLINE_NBYTES and reader.mapping.fd >= 0:
+                found = _Record(reader.name, record.data_offset, record.nbytes)
+                return self._external(found, dtype, tuple(size or 0 for size in declared.shape)), False
+        array = variable.read()
+        if not isinstance(array, np.ndarray):
+            raise UnsupportedError(f"{variable.name}: expected a tensor, got a {value.kind}")
+        if dtype == ir.DataType.STRING:
+            return ir.StringTensor([str(v).encode() for v in array.reshape(-1)], shape=ir.Shape(array.shape)), True
+        return self.held(array, dtype), array.nbytes < INLINE_NBYTES
+
+    def held(self, array: "np.ndarray[Any, Any]", dtype: ir.DataType) -> Any:
+        """Return a tensor in memory.
+
+        Raises:
+            UnsupportedError: with weights="embed", more than protobuf can hold.
+        """
+        if array.dtype != dtype.numpy():
+            array = array.astype(dtype.numpy())
+        self._total += array.nbytes
+        if self.mode == "embed" and self._total >= EMBED_NBYTES:
+            words = f'weights="embed": expected less than {EMBED_NBYTES} bytes, got more; weights="copy" has no limit'
+            raise UnsupportedError(words, file=self._model.path)
+        return ir.Tensor(array, dtype)
+
+    def require_reachable(self, topology: Topology) -> None:
+        """Refuse weight files that the .onnx file cannot refer to, before anything is made.
+
+        Raises:
+            ValueError, ResolveError: see `location_of`.
+        """
+        names: set[str] = set()
+        for scope in topology.scopes:
+            for variable in scope.variables.values():
+                value = variable.constant
+                if value is None or (blob := value.blob) is None or blob.file_name in names or self.mode != "reference":
+                    continue
+                names.add(blob.file_name)
+                reader, _ = value.view.place(value).record()  # type: ignore[attr-defined]
+                if reader.mapping.fd >= 0:
+                    self._location(reader.name)
+
+    def dense(self, operation_row: int, output: int) -> Any:
+        """Return the compressed weight that an operation of the view computes, or None if the model lists none."""
+        if self._compressed is None:
+            self._compressed = {}
+            for tensor in self._model.values():
+                if tensor.chain is not None and (operation := tensor.operation) is not None:
+                    self._compressed[operation.row, tensor.chain.output] = tensor
+        return self._compressed.get((operation_row, output))
+
+    def _external(self, record: _Record, dtype: ir.DataType, shape: tuple[int, ...]) -> ir.ExternalTensor:
+        base, location = self._location(record.path)
+        offset = record.offset + self.files.get(record.path, 0)
+        return ir.ExternalTensor(location, offset, record.nbytes, dtype, shape=ir.Shape(shape), name="", base_dir=base)
+
+    def _location(self, file: str) -> tuple[str, str]:
+        found = self._locations.get(file)
+        if found is None:
+            if self.mode == "copy":
+                found = os.path.dirname(os.path.abspath(self.path or "")), copy_name(self.path or "")
+                self.files[file] = sum(-(-os.stat(other).st_size // _ALIGNMENT) * _ALIGNMENT for other in self.files)
+            else:
+                self.files[file] = 0
+                found = location_of(file, self.path, self._model.path)
+            self._locations[file] = found
+        return found
+
+
+def copy_name(path: str) -> str:
+    """Return the name of the file of weights beside an .onnx file."""
+    return f"{os.path.splitext(os.path.basename(path))[0]}.bin"
+
+
+def location_of(file: str, path: str | None, model: str | None) -> tuple[str, str]:
+    """Return (folder, location) for a reference to a weight file: the location is relative, with slashes.
+
+    Args:
+        file: the weight file.
+        path: of the .onnx file; None if none is written, and the references are relative to the model's folder.
+        model: path of the model.
+
+    Raises:
+        ValueError: the .onnx file is not above the weight file.
+        ResolveError: the way to it has a symbolic link, or it has several names: runtimes refuse these.
+    """
+    hint = 'weights="copy" writes a copy beside the .onnx file'
+    if path is None:
+        inside = model is not None and paths.is_directory(model)
+        folder = os.path.abspath(model or "") if inside else os.path.dirname(os.path.abspath(file))
+        return folder, os.path.relpath(os.path.abspath(file), folder).replace(os.sep, "/")
+    folder = paths.real(os.path.dirname(os.path.abspath(path)))
+    given = os.path.abspath(model if model and paths.is_directory(model) else file)
+    # Links above the model are the same for both; the model itself, and what is in it, must be no links.
+    base = os.path.join(paths.real(os.path.dirname(given)), os.path.basename(given))
+    written = os.path.relpath(os.path.join(base, os.path.relpath(os.path.abspath(file), given)), folder)
+    relative = os.path.normpath(written).replace(os.sep, "/")
+    if os.path.isabs(relative) or relative.split("/")[0] == "..":
+        words = "a folder above the weights, for ONNX refers only downwards"
+        raise ValueError(f"output {path}: expected {words}, got one from which {file} cannot be reached; {hint}")
+    step = folder
+    for part in relative.split("/"):
+        step = os.path.join(step, part)
+        if paths.is_link(step):
+            words = f"weight file: expected no symbolic link on the way, which runtimes refuse, got {part}; {hint}"
+            raise ResolveError(words, file=file)
+    status = paths.status(step)
+    if status is not None and status.st_nlink > 1:
+        words = f"weight file: expected one name, for ONNX refuses files with several, got {status.st_nlink}; {hint}"
+        raise ResolveError(words, file=file)
+    return folder, relative

@@ -1,0 +1,465 @@
+"""`milblob.onnx.convert`: names and types, weights, errors, and what is never touched."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from math import erf
+
+import numpy as np
+import pytest
+
+import milblob
+import milblob.onnx
+from children import child_environment, run_child
+from onnx_models import run, save, session
+from paths import ROOT
+
+DEMO = ROOT / "examples" / "demo.mlpackage"
+TOKENS = np.arange(16, dtype=np.int32)[None] * 5
+
+
+@pytest.fixture
+def demo(tmp_path):
+    return shutil.copytree(DEMO, tmp_path / "demo.mlpackage")
+
+
+def weight_files(package):
+    return {
+        path: (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in package.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_references_lead_into_the_weight_file_which_stays_as_it_is(demo, tmp_path):
+    before = weight_files(demo)
+    model = milblob.onnx.convert(demo, tmp_path / "demo.onnx")
+    assert weight_files(demo) == before
+    assert sorted(os.listdir(tmp_path)) == ["demo.mlpackage", "demo.onnx"]
+    assert (tmp_path / "demo.onnx").stat().st_size < 65536
+    with milblob.open(demo) as opened:
+        for name in ("embedding_weight", "head_weight"):
+            tensor = model.graph.initializers[name].const_value
+            assert tensor.offset == opened[name].data_offset
+            assert tensor.location == "demo.mlpackage/Data/com.apple.CoreML/weights/weight.bin"
+            np.testing.assert_array_equal(tensor.numpy(), opened[name].read())
+    logits = run(tmp_path / "demo.onnx", {"tokens": TOKENS})["logits"]
+    assert logits.shape == (1, 16, 96)
+    assert np.ptp(logits) > 0.1
+
+
+@pytest.mark.parametrize("inside", ["", "Data", "Data/com.apple.CoreML"])
+def test_a_file_inside_the_package_refers_downwards_too(demo, inside):
+    path = demo / inside / "demo.onnx"
+    milblob.onnx.convert(demo, path)
+    assert run(path, {"tokens": TOKENS})["logits"].shape == (1, 16, 96)
+
+
+def test_every_way_of_keeping_weights_computes_the_same(demo, tmp_path):
+    found = []
+    for weights in ("reference", "copy", "embed"):
+        folder = tmp_path if weights == "reference" else tmp_path / "elsewhere"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{weights}.onnx"
+        milblob.onnx.convert(demo, path, weights=weights)
+        found.append(run(path, {"tokens": TOKENS})["logits"])
+    assert sorted(os.listdir(tmp_path / "elsewhere")) == ["copy.bin", "copy.onnx", "embed.onnx"]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+    weight = next(demo.rglob("weight.bin"))
+    assert (tmp_path / "elsewhere" / "copy.bin").read_bytes() == weight.read_bytes()
+
+
+@pytest.mark.parametrize("opset", range(18, 24))
+def test_every_opset_gives_the_same_and_the_lowest_version_of_the_format(demo, tmp_path, opset):
+    import onnx
+
+    milblob.onnx.convert(demo, tmp_path / "one.onnx", opset=opset)
+    found = onnx.load(tmp_path / "one.onnx", load_external_data=False)
+    assert [(entry.domain, entry.version) for entry in found.opset_import] == [("", opset)]
+    assert found.ir_version == {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}[opset]
+    logits = run(tmp_path / "one.onnx", {"tokens": TOKENS})["logits"]
+    milblob.onnx.convert(demo, tmp_path / "two.onnx", opset=21)
+    np.testing.assert_allclose(logits, run(tmp_path / "two.onnx", {"tokens": TOKENS})["logits"], atol=2e-2)
+
+
+def test_two_conversions_are_the_same_bytes(demo, tmp_path):
+    code = "import sys, milblob.onnx; milblob.onnx.convert(sys.argv[1], sys.argv[2])"
+    for name, seed in (("a", "1"), ("b", "2")):
+        environment = {**child_environment(), "PYTHONHASHSEED": seed}
+        subprocess.run([sys.executable, "-c", code, demo, tmp_path / name], env=environment, check=True)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_without_a_path_nothing_is_written_and_weights_are_lazy(demo, tmp_path):
+    model = milblob.onnx.convert(demo)
+    assert os.listdir(tmp_path) == ["demo.mlpackage"]
+    tensor = model.graph.initializers["embedding_weight"].const_value
+    with milblob.open(demo) as opened:
+        np.testing.assert_array_equal(tensor.numpy(), opened["embedding_weight"].read())
+
+
+# ------------------------------------------------------------------------------------------------------- path rules
+
+
+def refused(error, words, model, path, **options):
+    parent = os.path.dirname(path)
+    before = sorted(os.listdir(parent))
+    with pytest.raises(error, match=words) as caught:
+        milblob.onnx.convert(model, path, **options)
+    assert sorted(os.listdir(parent)) == before
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder_that_is_not_above_the_weights_is_refused(demo, tmp_path):
+    (tmp_path / "other").mkdir()
+    words = refused(ValueError, "refers only downwards", demo, tmp_path / "other" / "m.onnx")
+    assert 'weights="copy"' in words
+
+
+def test_links_on_the_way_are_refused(demo, tmp_path):
+    os.symlink(demo, tmp_path / "link.mlpackage")
+    refused(milblob.ResolveError, "symbolic link", tmp_path / "link.mlpackage", tmp_path / "m.onnx")
+    weight = next(demo.rglob("weight.bin"))
+    weight.rename(weight.with_name("real.bin"))
+    os.symlink("real.bin", weight)
+    refused(milblob.ResolveError, "symbolic link", demo, tmp_path / "m.onnx")
+
+
+def test_a_weight_file_with_two_names_is_refused(demo, tmp_path):
+    os.link(next(demo.rglob("weight.bin")), tmp_path / "second")
+    refused(milblob.ResolveError, "got 2", demo, tmp_path / "m.onnx")
+    milblob.onnx.convert(demo, tmp_path / "m.onnx", weights="copy")
+
+
+def test_a_link_above_both_is_nobodys_business(demo, tmp_path):
+    os.symlink(tmp_path, tmp_path.parent / f"{tmp_path.name}-link")
+    base = tmp_path.parent / f"{tmp_path.name}-link"
+    milblob.onnx.convert(base / "demo.mlpackage", base / "m.onnx")
+    assert run(tmp_path / "m.onnx", {"tokens": TOKENS})["logits"].shape == (1, 16, 96)
+
+
+@pytest.mark.parametrize("name", ["m.onnx", "m.bin"])
+def test_files_that_exist_are_kept(demo, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    refused(FileExistsError, name, demo, tmp_path / "m.onnx", weights="copy")
+    assert (tmp_path / name).read_text() == "mine"
+    milblob.onnx.convert(demo, tmp_path / "m.onnx", weights="copy", force=True)
+    assert run(tmp_path / "m.onnx", {"tokens": TOKENS})["logits"].shape == (1, 16, 96)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"opset": 17}, ValueError, "18 to 23"),
+        ({"opset": 24}, ValueError, "18 to 23"),
+        ({"opset": 21.0}, TypeError, "opset"),
+        ({"weights": "link"}, ValueError, "reference, copy, embed"),
+        ({"weights": None}, TypeError, "weights"),
+        ({"function": "decode"}, KeyError, "main"),
+        ({"force": "no"}, TypeError, "force"),
+    ],
+)
+def test_wrong_arguments_name_the_right_ones(demo, tmp_path, options, error, words):
+    refused(error, words, demo, tmp_path / "m.onnx", **options)
+
+
+def test_copies_need_a_path(demo):
+    with pytest.raises(ValueError, match="without a path"):
+        milblob.onnx.convert(demo, weights="copy")
+
+
+def test_what_is_no_program_is_refused_by_its_type(tmp_path, demo):
+    weight = next(demo.rglob("weight.bin"))
+    refused(milblob.UnsupportedError, "ML Program", weight, tmp_path / "m.onnx")
+
+
+# -------------------------------------------------------------------------------------------------------- interface
+
+
+def test_names_types_and_order_are_those_of_the_description(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(zeta, alpha, flag):
+        first = mb.add(x=zeta, y=np.float32(1), name="omega")
+        return first, mb.cast(x=mb.reduce_sum(x=alpha, axes=[0], keep_dims=False), dtype="fp32", name="beta"), flag
+
+    inputs = {"zeta": np.zeros((2, 3), np.float32), "alpha": np.zeros(4, np.int32), "flag": np.zeros(3, np.float16)}
+    path = save(tmp_path / "m.mlpackage", build, inputs)
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    opened = session(tmp_path / "m.onnx")
+    with milblob.open(path) as model:
+        assert [one.name for one in opened.get_inputs()] == [one.name for one in model.metadata.inputs]
+        assert [one.name for one in opened.get_outputs()] == [one.name for one in model.metadata.outputs]
+    types = {one.name: (one.type, one.shape) for one in (*opened.get_inputs(), *opened.get_outputs())}
+    assert types["zeta"] == ("tensor(float)", [2, 3])
+    assert types["alpha"] == ("tensor(int32)", [4])
+    assert types["flag"] == ("tensor(float16)", [3])
+    assert types["beta"] == ("tensor(float)", [])
+
+
+def test_open_dimensions_stay_open(tmp_path):
+    import coremltools as ct
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x):
+        return mb.reshape(x=mb.softmax(x=x, axis=-1), shape=[1, -1])
+
+    shape = (ct.RangeDim(1, 9, 4), 3)
+    path = save(
+        tmp_path / "m.mlpackage", build, {"x": ((None, 3), np.float32)}, inputs=[ct.TensorType(name="x", shape=shape)]
+    )
+    model = milblob.onnx.convert(path, tmp_path / "m.onnx")
+    assert json.loads(model.metadata_props["milblob.shapes"]) == {"x": {"ranges": [[1, 9], [3, 3]]}}
+    opened = session(tmp_path / "m.onnx")
+    assert opened.get_inputs()[0].shape == ["x_0", 3]
+    for size in (1, 4, 9):
+        (found,) = opened.run(None, {"x": np.zeros((size, 3), np.float32)})
+        np.testing.assert_allclose(found, np.full((1, 3 * size), 1 / 3), rtol=1e-6)
+
+
+def test_enumerated_shapes_fix_what_they_share(tmp_path):
+    import coremltools as ct
+    from coremltools.converters.mil.mil import Builder as mb
+
+    shapes = [(1, 4, 6), (1, 8, 6), (1, 2, 6)]
+    kind = ct.TensorType(name="x", shape=ct.EnumeratedShapes(shapes))
+    path = save(
+        tmp_path / "m.mlpackage",
+        lambda x: mb.reduce_max(x=x, axes=[1]),
+        {"x": ((1, None, 6), np.float32)},
+        inputs=[kind],
+    )
+    model = milblob.onnx.convert(path, tmp_path / "m.onnx")
+    given = json.loads(model.metadata_props["milblob.shapes"])["x"]["enumerated"]
+    assert sorted(map(tuple, given)) == sorted(shapes)
+    opened = session(tmp_path / "m.onnx")
+    assert opened.get_inputs()[0].shape == [1, "x_1", 6]
+    for shape in shapes:
+        x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        np.testing.assert_array_equal(opened.run(None, {"x": x})[0], x.max(1))
+
+
+def test_images_are_tensors_and_the_metadata_say_how_to_make_them(tmp_path):
+    import coremltools as ct
+    from coremltools.converters.mil.mil import Builder as mb
+
+    kind = ct.ImageType(
+        name="photo", shape=(1, 3, 4, 6), scale=1 / 255, bias=[-1, -2, -3], color_layout=ct.colorlayout.BGR
+    )
+    path = save(
+        tmp_path / "m.mlpackage", lambda photo: mb.relu(x=mb.add(x=photo, y=np.float32(2))),
+        {"photo": np.zeros((1, 3, 4, 6), np.float32)}, inputs=[kind],
+    )  # fmt: skip
+    model = milblob.onnx.convert(path, tmp_path / "m.onnx")
+    about = json.loads(model.metadata_props["milblob.images"])
+    assert about == {"photo": {"colorSpace": "BGR", "height": 4, "width": 6}}
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 3, 4, 6)).astype(np.float32)
+    (found,) = run(tmp_path / "m.onnx", {"photo": pixels}).values()
+    expected = np.maximum(pixels / 255 + np.array([-1, -2, -3], np.float32)[:, None, None] + 2, 0)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_optional_inputs_have_their_defaults(tmp_path):
+    import coremltools as ct
+    from coremltools.converters.mil.mil import Builder as mb
+
+    kinds = [
+        ct.TensorType(name="x", shape=(3,)),
+        ct.TensorType(name="y", shape=(3,), default_value=np.full(3, 7, np.float32)),
+    ]
+    inputs = dict.fromkeys("xy", np.zeros(3, np.float32))
+    path = save(tmp_path / "m.mlpackage", lambda x, y: mb.sub(x=x, y=y), inputs, inputs=kinds)
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    x = np.arange(3, dtype=np.float32)
+    (alone,) = run(tmp_path / "m.onnx", {"x": x}).values()
+    np.testing.assert_array_equal(alone, x - 7)
+    (both,) = run(tmp_path / "m.onnx", {"x": x, "y": x}).values()
+    np.testing.assert_array_equal(both, x - x)
+
+
+def test_an_input_or_a_constant_may_be_an_output(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x):
+        return mb.identity(x=x, name="same"), mb.const(val=np.arange(3, dtype=np.float32), name="fixed")
+
+    path = save(tmp_path / "m.mlpackage", build, {"x": np.zeros(2, np.float32)})
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    x = np.array([3, 4], np.float32)
+    found = list(run(tmp_path / "m.onnx", {"x": x}).values())
+    np.testing.assert_array_equal(found[0], x)
+    np.testing.assert_array_equal(found[1], [0, 1, 2])
+
+
+def test_states_are_inputs_and_outputs_in_program_order(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x, memory, unused):
+        old = mb.read_state(input=memory)
+        new = mb.coreml_update_state(state=memory, value=mb.add(x=old, y=x))
+        return mb.mul(x=new, y=np.float16(2)), mb.sub(x=new, y=old), mb.read_state(input=unused)
+
+    zeros = np.zeros(3, np.float16)
+    path = save(tmp_path / "m.mlpackage", build, {"x": zeros}, opset="iOS18", states={"memory": zeros, "unused": zeros})
+    model = milblob.onnx.convert(path, tmp_path / "m.onnx")
+    assert json.loads(model.metadata_props["milblob.states"]) == {
+        name: {"input": name, "output": f"{name}_out"} for name in ("memory", "unused")
+    }
+    opened = session(tmp_path / "m.onnx")
+    state, x = {"memory": zeros, "unused": zeros + 5}, np.array([1, 2, 3], np.float16)
+    for step in (1, 2, 3):
+        names = [one.name for one in opened.get_outputs()]
+        found = dict(zip(names, opened.run(None, {"x": x, **state}), strict=True))
+        doubled, difference, untouched = list(found.values())[:3]
+        np.testing.assert_array_equal(doubled, 2 * step * x)
+        np.testing.assert_array_equal(difference, x)
+        np.testing.assert_array_equal(untouched, zeros + 5)
+        state = {name: found[f"{name}_out"] for name in state}
+
+
+def test_each_function_of_a_package_refers_to_the_same_weights(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    weight = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(2, 30)).astype(np.float32)
+    builders = {
+        "prefill": lambda x: mb.linear(x=x, weight=weight),
+        "decode": lambda x: mb.relu(x=mb.linear(x=x, weight=weight)),
+    }
+    sources = [
+        (save(tmp_path / f"{name}.mlpackage", build, {"x": x}, opset="iOS18"), name) for name, build in builders.items()
+    ]
+    both = tmp_path / "both.mlpackage"
+    milblob.merge_functions(sources, both, default="decode")
+    models = {n: milblob.onnx.convert(both, tmp_path / f"{n}.onnx", function=n) for n in ("prefill", "decode")}
+    offsets = {
+        (tensor.location, tensor.offset)
+        for model in models.values()
+        for value in model.graph.initializers.values()
+        if hasattr(tensor := value.const_value, "offset")
+    }
+    assert len(offsets) == 1
+    (found,) = run(tmp_path / "decode.onnx", {"x": x}).values()
+    np.testing.assert_allclose(found, np.maximum(x @ weight.T, 0), atol=1e-5)
+    assert milblob.onnx.convert(both).graph.name == "decode"
+    refused(KeyError, "prefill, decode", both, tmp_path / "x.onnx", function="main")
+
+
+def test_compressed_weights_are_those_that_milblob_reads(tmp_path, demo):
+    milblob.compress(demo, tmp_path / "small.mlpackage", milblob.Palette(nbits=4))
+    model = milblob.onnx.convert(tmp_path / "small.mlpackage", tmp_path / "m.onnx")
+    copied = {row["name"]: row["why"] for row in json.loads(model.metadata_props["milblob.copied"])}
+    with milblob.open(tmp_path / "small.mlpackage") as opened:
+        for name, why in copied.items():
+            assert why == "constexpr_lut_to_dense"
+            np.testing.assert_array_equal(model.graph.initializers[name].const_value.numpy(), opened[name].read())
+    assert len(copied) > 10
+    assert run(tmp_path / "m.onnx", {"tokens": TOKENS})["logits"].shape == (1, 16, 96)
+
+
+# ------------------------------------------------------------------------------------- operations without a converter
+
+
+@pytest.fixture
+def odd(tmp_path):
+    """A model with two operations that get names that nobody knows."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x):
+        return mb.softsign(x=mb.erf(x=mb.erf(x=x, name="first"), name="second"), name="third")
+
+    path = save(tmp_path / "odd.mlpackage", build, {"x": np.zeros(3, np.float32)})
+    model = next(path.rglob("*.mlmodel"))
+    model.write_bytes(model.read_bytes().replace(b"\x0a\x03erf", b"\x0a\x03eRf").replace(b"softsign", b"softsigN"))
+    return path
+
+
+def test_all_operations_without_a_converter_are_named_at_once(odd, tmp_path):
+    assert milblob.onnx.coverage(odd) == {"eRf": 2, "softsigN": 1}
+    words = refused(
+        milblob.UnsupportedError, "eRf x2 .first first., softsigN x1 .first third.", odd, tmp_path / "m.onnx"
+    )
+    assert "register_converter" in words
+
+
+def test_converters_of_ones_own(odd, tmp_path):
+    def convert_erf(scope, operator, container):
+        container.bind(operator.output, container.node("Erf", operator.input("x")))
+
+    def softsign(scope, operator, container):
+        container.bind(operator.output, container.node("Neg", operator.input("x")))
+
+    milblob.onnx.convert(odd, tmp_path / "a.onnx", converters={"eRf": convert_erf, "softsigN": softsign})
+    milblob.onnx.register_converter("eRf")(convert_erf)
+    seen = []
+    milblob.onnx.register_shape_calculator("softsigN")(lambda operator: seen.append(operator.type))
+    milblob.onnx.register_converter("softsigN", since_opset=20)(softsign)
+    try:
+        assert {"eRf", "softsigN"} <= milblob.onnx.supported()
+        assert milblob.onnx.coverage(odd) == {}
+        assert milblob.onnx.coverage(odd, opset=19) == {"softsigN": 1}
+        milblob.onnx.convert(odd, tmp_path / "b.onnx")
+    finally:
+        milblob.onnx.unregister("eRf")
+        milblob.onnx.unregister("softsigN")
+    assert seen == ["softsigN"]
+    assert milblob.onnx.coverage(odd) == {"eRf": 2, "softsigN": 1}
+    x = np.array([0.5, -1, 2], np.float32)
+    found = [next(iter(run(tmp_path / f"{name}.onnx", {"x": x}).values())) for name in "ab"]
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_allclose(found[0], [-erf(erf(value)) for value in x], atol=1e-5)
+
+
+def test_an_error_inside_a_converter_says_where(odd, tmp_path):
+    def fails(scope, operator, container):
+        raise ZeroDivisionError("by zero")
+
+    options = {"converters": {"eRf": fails, "softsigN": fails}}
+    words = refused(milblob.ProgramError, "ZeroDivisionError: by zero", odd, tmp_path / "m.onnx", **options)
+    assert "'first'" in words
+
+
+def test_a_result_of_another_type_than_declared_is_refused(odd, tmp_path):
+    def wrong(scope, operator, container):
+        container.bind(operator.output, container.node("ReduceSum", operator.input("x")))
+
+    options = {"converters": {"eRf": wrong, "softsigN": wrong}}
+    refused(milblob.ProgramError, "as the Program declares", odd, tmp_path / "m.onnx", **options)
+
+
+def test_parts_can_be_used_by_themselves(demo):
+    with milblob.open(demo) as model:
+        raw = milblob.onnx.MilProgramContainer(model)
+        assert (raw.input_names, raw.output_names) == (["tokens"], ["logits"])
+        topology = milblob.onnx.parse_mil(raw.function)
+        assert "layers_0_attention_query = linear(" in str(topology)
+        milblob.onnx.compile(topology)
+        types = {operator.type for operator in topology.topological_operator_iterator()}
+        assert {"gather", "linear", "softmax"} <= types
+        made = milblob.onnx.convert_topology(topology, raw, milblob.onnx.Weights(model, "embed", None))
+        assert len(made.graph) > 100
+
+
+# ------------------------------------------------------------------------------------------------ what is not installed
+
+
+def test_import_of_milblob_brings_nothing_of_onnx():
+    code = "import milblob; import sys; print(sorted(name for name in sys.modules if name.startswith('onnx')))"
+    assert run_child(code).strip() == "[]"
+
+
+def test_without_the_library_the_extra_is_named():
+    code = """
+        sys.modules["onnx_ir"] = None
+        import milblob
+        try:
+            milblob.onnx.convert
+        except ImportError as error:
+            print(error)
+    """
+    assert "milblob[onnx]" in run_child(code)

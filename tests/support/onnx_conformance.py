@@ -1,0 +1,215 @@
+"""coremltools' own tests of operations, with onnxruntime in the place of Core ML; a plugin for pytest.
+
+Their `predict` needs a Mac. Here it converts the model to ONNX, has onnx check the file, and runs it without any
+optimisation; everything else is theirs: the programs, the expected values, the tolerances. For each test function,
+opset and precision one case counts: the first, in an order that is shuffled once and for all, that compares values.
+
+Environment: MILBLOB_CONFORMANCE is the file that gets one JSON object a line; MILBLOB_CONFORMANCE_SHARD=i/n leaves out
+what others run; MILBLOB_CONFORMANCE_SHARE=f takes that share of what is left, chosen by name.
+"""
+
+import json
+import os
+import pathlib
+import sys
+import zlib
+
+import numpy as np
+import pytest
+
+os.environ["INCLUDE_MIL_FP32_UNIT_TESTS"] = os.environ["RUN_BACKWARD_COMPATIBILITY"] = "1"
+os.environ["PYMIL_TEST_TARGETS"] = "mlprogram"
+
+LOOSE = 1e-2  # of the range: coremltools' own tolerance of half precision is 0.5, which hides wrong results
+MAX_CASES = 12  # of one test function, opset and precision, until one compares values
+
+
+class Predictions:
+    """What happened in the test that runs now."""
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.count, self.problem, self.outputs, self.error, self.operations = 0, "", [], 0.0, set()
+
+
+NOW = Predictions()
+DONE = {}
+
+
+def convert_and_run(model, data, state=None):
+    """What `MLModel.predict` returns, computed by onnxruntime."""
+    import onnx
+    import onnxruntime
+
+    import milblob
+    import milblob.onnx
+
+    NOW.count += 1
+    package = pathlib.Path(model.package_path)
+    path = package.parent / f"{package.stem}.onnx"
+    try:
+        if not path.exists():
+            milblob.onnx.convert(package, path)
+            onnx.checker.check_model(str(path), full_check=True)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except milblob.UnsupportedError as error:
+        NOW.problem = f"unsupported: {str(error).partition(' - at ')[0]}"
+        raise
+    except Exception as error:
+        NOW.problem = f"conversion: {type(error).__name__}: {error}"
+        raise
+    with milblob.open(package) as opened:
+        NOW.operations |= {op.type for op in opened.find()} - {"const"}
+    feeds = {}
+    for feed in session.get_inputs():
+        if state is not None and feed.name in state:
+            feeds[feed.name] = state[feed.name]
+            continue
+        if feed.name in data:
+            feeds[feed.name] = as_feed(data[feed.name], feed)
+        elif state is not None:
+            feeds[feed.name] = np.zeros(feed.shape, DTYPES[feed.type])
+    try:
+        found = session.run(None, feeds)
+    except Exception as error:
+        NOW.problem = f"run: {error}"
+        raise RuntimeError(f"Unable to compute the prediction using ML Program. {error}") from error
+    results = {output.name: value for output, value in zip(session.get_outputs(), found, strict=True)}
+    if state is not None:
+        for name in list(results):
+            if name.endswith("_out") and name[:-4] in feeds:
+                state[name[:-4]] = results.pop(name)
+    NOW.outputs.append(results)
+    return results
+
+
+DTYPES = {
+    "tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int32)": np.int32, "tensor(bool)": np.bool_,
+    "tensor(int8)": np.int8, "tensor(uint8)": np.uint8, "tensor(int16)": np.int16, "tensor(uint16)": np.uint16,
+    "tensor(double)": np.float64, "tensor(int64)": np.int64,
+}  # fmt: skip
+
+
+def as_feed(value, feed):
+    """An input as the session wants it; images become [1, channels, height, width]."""
+    if hasattr(value, "getbands"):
+        array = np.asarray(value)
+        value = (array[None] if array.ndim == 2 else array.transpose(2, 0, 1))[None]
+    array = np.asarray(value).astype(DTYPES[feed.type])
+    return array.reshape(()) if feed.shape == [] else array
+
+
+def install():
+    """Put all this in the place of Core ML."""
+    import coremltools
+    from coremltools.converters.mil import testing_utils
+    from coremltools.models import utils
+
+    testing_utils._IS_MACOS = True
+    utils._macos_version = lambda: (15, 2)
+    original = testing_utils.compare_backend
+
+    def compare(mlmodel, input_key_values, expected_outputs, *rest, **options):
+        before = len(NOW.outputs)
+        try:
+            return original(mlmodel, input_key_values, expected_outputs, *rest, **options)
+        finally:
+            for results in NOW.outputs[before:]:
+                for name, expected in (expected_outputs or {}).items():
+                    NOW.error = max(NOW.error, relative(results.get(name), expected))
+
+    testing_utils.compare_backend = compare
+    model = coremltools.models.MLModel
+    model.predict = convert_and_run
+    model.make_state = lambda self: {}
+
+
+def relative(found, expected):
+    """The largest difference, as a share of the range of what was expected."""
+    try:
+        expected = np.asarray(expected, np.float64)
+        difference = np.abs(np.asarray(found, np.float64).reshape(expected.shape) - expected)
+    except (TypeError, ValueError):
+        return 0.0
+    if not expected.size or not np.isfinite(expected).all():
+        return 0.0
+    scale = max(float(np.ptp(expected)), float(np.abs(expected).max()), 1e-6)
+    return float(np.nan_to_num(difference, nan=np.inf).max()) / scale
+
+
+def key_of(item):
+    """Which cases count as one: the test function, the opset and the precision."""
+    call = getattr(item, "callspec", None)
+    backend = call.params.get("backend") if call is not None else None
+    opset = getattr(getattr(backend, "opset_version", None), "name", None)
+    precision = getattr(backend, "precision", None)
+    folder = pathlib.Path(str(item.fspath)).parent.name
+    module = pathlib.Path(str(item.fspath)).stem
+    test = item.cls.__name__ if item.cls is not None else ""
+    return f"{folder}/{module}::{test}::{item.originalname}", opset, precision
+
+
+def order(text):
+    return zlib.crc32(text.encode())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    shard, count = map(int, os.environ.get("MILBLOB_CONFORMANCE_SHARD", "0/1").split("/"))
+    share = float(os.environ.get("MILBLOB_CONFORMANCE_SHARE", "1"))
+    chosen = []
+    for item in items:
+        name, opset, _ = key = key_of(item)
+        if opset is None or order(name) % count != shard:
+            continue
+        if order(f"share {key}") / 2**32 >= share:
+            continue
+        chosen.append((order(item.nodeid), item))
+    chosen.sort(key=lambda pair: pair[0])
+    items[:] = [item for _, item in chosen]
+
+
+TRIED = {}
+
+
+def pytest_runtest_protocol(item, nextitem):
+    key = key_of(item)
+    TRIED[key] = TRIED.get(key, 0) + 1
+    if key in DONE or TRIED[key] > MAX_CASES:
+        return True
+    return None
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item):
+    NOW.reset()
+    np.random.seed(order(item.nodeid) % 2**31)
+    outcome = yield
+    if not NOW.count:
+        return
+    key = key_of(item)
+    error = outcome.excinfo[1] if outcome.excinfo else None
+    if isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
+        return
+    row = {"test": key[0], "opset": key[1], "precision": key[2], "case": item.nodeid, "error": NOW.error}
+    row["operations"] = sorted(NOW.operations)
+    if error is None:
+        row["result"] = "passed"
+        row["loose"] = NOW.error > LOOSE
+    else:
+        row["result"] = "unsupported" if NOW.problem.startswith("unsupported") else "failed"
+        row["why"] = NOW.problem or f"{type(error).__name__}: {error}"
+    DONE[key] = row
+    with open(os.environ["MILBLOB_CONFORMANCE"], "a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def pytest_configure(config):
+    sys.path.insert(0, str(pathlib.Path(__file__).parent))
+    install()
