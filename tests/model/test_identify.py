@@ -87,7 +87,7 @@ def test_files_of_other_formats(name, path_of):
 def test_every_command_that_opens_a_model_says_so(name, path_of, tmp_path, capsys):
     """One line that says what the file is and what to do, whatever the command; arrays are listed where they can be."""
     path, (_, kind, advice) = str(path_of(name)), OTHERS[name]
-    listed = path.endswith(f".{kind}") and kind in ("safetensors", "npz", "npy")
+    listed = path.endswith(f".{kind}") and kind in ("safetensors", "npz", "npy", "gguf")
     own = str(shutil.copytree(PACKAGE, tmp_path / "own.mlpackage"))
     commands = {
         "ls": ["ls", path], "show": ["show", path], "stats": ["stats", path], "hash": ["hash", path],

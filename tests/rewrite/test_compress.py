@@ -68,8 +68,54 @@ def test_a_compressed_weight_is_not_compressed_again(tmp_path):
     milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
     report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Palette(2), least=0)
     reasons = dict(report.skipped)
-    assert "embedding_weight" not in {weight.name for weight in report.weights}
-    assert any("a part of a compressed one (constexpr_affine_dequantize" in reason for reason in reasons.values())
+    assert report.weights == []
+    assert len(reasons) == len(report.skipped)
+    with milblob.open(tmp_path / "a.mlpackage") as opened:
+        assert set(reasons) == set(opened)  # one row for a weight, none for its parts
+        compressed = {name for name, tensor in opened.items() if tensor.parts}
+    words = "expected a dense weight, got a compressed one (constexpr_affine_dequantize; repack --decompress makes it dense)"
+    assert {name for name, reason in reasons.items() if reason == words} == compressed
+    with pytest.raises(ValueError, match="got one for head_weight: expected a dense weight, got a compressed one"):
+        milblob.compress(tmp_path / "a.mlpackage", tmp_path / "c.mlpackage", plan={
+            "milblob": "compress plan", "version": 1, "weights": {"head_weight": {"recipe": Linear().to_dict()}},
+        })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", ["constexpr_ios16", "constexpr_ios18", "matrix_chains", "optimize_ios18", "palette_quantized"]
+)
+def test_parts_of_compressed_weights_are_no_weights(case, tmp_path):
+    """Chains too: each weight that stays is named once, by its own name."""
+    report = milblob.compress(
+        DATA / case / "model.mlpackage", tmp_path / "a.mlpackage", Linear(), least=0, dry_run=True
+    )
+    names = [name for name, _ in report.skipped] + [weight.name for weight in report.weights]
+    with milblob.open(DATA / case / "model.mlpackage") as opened, milblob.open(
+        DATA / case / "model.mlpackage", constants=True
+    ) as everything:  # fmt: skip
+        compressed = {name for name, tensor in opened.items() if tensor.parts}
+        assert compressed and compressed <= set(names)
+        assert set(names) <= set(everything)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("options", [[], ["-q"], ["--json"], ["-n"]])
+def test_a_command_that_compresses_nothing_says_so(options, tmp_path, capsys):
+    milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
+    assert (
+        main(
+            ["compress", str(tmp_path / "a.mlpackage"), "-o", str(tmp_path / "b.mlpackage"), "--palette", "4", *options]
+        )
+        == 1
+    )
+    assert "no weight compressed: expected two dimensions or more, got 1 (" in capsys.readouterr().err
+    assert (
+        main(["compress", str(DEMO), "-o", str(tmp_path / "c.mlpackage"), "--int8", "--least", "99999", *options]) == 1
+    )
+    assert "no weight compressed: expected" in capsys.readouterr().err
+    assert (
+        main(["compress", str(DEMO), "-o", str(tmp_path / "d.mlpackage"), "--size", "1M", *options]) == 0
+    )  # as it should be
 
 
 def test_only_what_is_asked_for_changes(tmp_path):
@@ -254,7 +300,7 @@ def test_wrong_options_are_refused(make, words):
         (["--palette", "2", "--uniform"], Palette(2, "uniform")),
         (["--sparsity", "0.5"], Prune(0.5)),
         (["--n-m", "2:4"], Prune(n_m=(2, 4))),
-        (["--threshold", "0.01"], Prune(threshold=0.01)),
+        (["--threshold", "0.1"], Prune(threshold=0.1)),
         (["--recipe", Palette(6).to_json()], Palette(6)),
     ],
 )

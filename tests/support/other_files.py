@@ -3,6 +3,7 @@
 import gzip
 import io
 import lzma
+import struct
 import tarfile
 import zipfile
 
@@ -39,6 +40,7 @@ def _tar():
     return stream.getvalue()
 
 
+_GGUF = b"GGUF" + struct.pack("<IQQQ1sIQIQ", 3, 1, 0, 1, b"w", 1, 2, 0, 0).ljust(60, b"\0") + bytes(8)
 _SAFETENSORS = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
 
 # torch 2.13 (`torch.save`, and with _use_new_zipfile_serialization=False), onnx 1.20, gguf 0.19, h5py 3.15: what their
@@ -70,7 +72,7 @@ OTHERS = {
     "m.bin": (_tar(), "tar", "tar xf"),
     "net.onnx": (ONNX, "onnx", "Core ML"),
     "net.tflite": (b"\x20\0\0\0TFL3" + bytes(60), "tflite", "Core ML"),
-    "m.gguf": (b"GGUF\x03\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", "gguf", "safetensors"),
+    "m.gguf": (_GGUF, "gguf", "milblob ls"),
     "m.h5": (b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0" + bytes(60), "hdf5", "npz"),
     "page.html": (b"<!DOCTYPE html>\n<html><head><title>404</title></head>", "html", "download"),
     "weight.bin": (b"\xef\xbb\xbf\n<html lang=en>" + bytes(100), "html", "download"),

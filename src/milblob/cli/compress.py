@@ -2,6 +2,7 @@
 
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections import Counter
 from typing import Any
 
 from ..rewrite.compress import LEAST, CompressReport, compress
@@ -23,6 +24,7 @@ EXAMPLES = (
     "compress Model.mlpackage -o Small.mlpackage --int8",
     "compress Model.mlpackage -o Small.mlpackage --size 60K --dry-run",
 )
+_EXIT_IDLE = 1
 _DTYPES = ("int8", "uint8", "int4", "uint4")
 _LINEAR = "--int8, --uint8, --int4 or --uint4"
 _BELONGS_TO = {
@@ -80,9 +82,12 @@ def run(arguments: Namespace) -> int:
         )  # fmt: skip
     if arguments.plan is not None:
         report.plan.save(arguments.plan, force=arguments.force)
+    is_idle = not report.weights and not report.kept
+    if is_idle:  # said with -q and --json too: nothing of what was asked for was done
+        output.say(f"no weight compressed: {_common_reason(report)}")
     if arguments.json:
         output.print_json(report.to_dict())
-        return 0
+        return _EXIT_IDLE if is_idle else 0
     if arguments.dry_run or arguments.verbose:
         _print_weights(report)
     if arguments.verbose:
@@ -90,7 +95,7 @@ def run(arguments: Namespace) -> int:
             output.say(f"{name} stays: {reason}")
     if not arguments.quiet:
         _summary(report)
-    return 0
+    return _EXIT_IDLE if is_idle else 0
 
 
 def _recipe(arguments: Namespace) -> Recipe | None:
@@ -158,6 +163,14 @@ def _print_weights(report: CompressReport) -> None:
 
 def _decibel(value: float) -> str:
     return f"{value:.1f} dB" if math.isfinite(value) else "exact" if value > 0 else "nothing left"
+
+
+def _common_reason(report: CompressReport) -> str:
+    """Why most of the weights stay."""
+    if not report.skipped:
+        return f"{report.source} has none"
+    (reason, count), *others = Counter(reason for _, reason in report.skipped).most_common()
+    return f"{reason} ({count} of {output.plural(len(report.skipped), 'weight')})" if others else reason
 
 
 def _summary(report: CompressReport) -> None:

@@ -19,7 +19,9 @@ EXAMPLES = ("convert Model.mlpackage weights.npz", "convert new.safetensors weig
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    what = "a model, weight file or listing; .safetensors, .npz, .npy, .params, directory of .npy, archive of TVM"
+    what = (
+        "a model, weight file or listing; .safetensors, .npz, .npy, .params, .gguf, directory of .npy, archive of TVM"
+    )
     parser.add_argument("source", metavar="SRC", help=what)
     target = "file.safetensors, file.npz, file.params, directory/ or weight.bin, with weight.json"
     parser.add_argument("target", metavar="DST", help=target)

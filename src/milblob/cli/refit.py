@@ -25,7 +25,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     models = ".mlpackage, .mlmodelc, .mlmodel or weight file; archive of TVM"
     parser.add_argument("model", metavar="MODEL", help=models)
-    given = ".safetensors, .npz, .npy or .params file, or a directory of .npy files"
+    given = ".safetensors, .npz, .npy, .params or .gguf file, or a directory of .npy files"
     parser.add_argument("weights", metavar="WEIGHTS", help=given)
     options.add_keep(parser, "only weights of the model whose name matches")
     options.add_mapping(parser, "the array OLD of WEIGHTS is the weight NEW of the model; may be repeated")

@@ -11,10 +11,10 @@ from ..storage.foreign import Foreign, refusal
 from . import archive
 from .params import open_params
 
-SUFFIXES = (".npz", ".safetensors", ".npy", ".params")
+SUFFIXES = (".npz", ".safetensors", ".npy", ".params", ".gguf")
 CACHES = ("tensor-cache.json", "ndarray-cache.json")
 LISTINGS = (".json", ".mil")
-_EXPECTED = ".safetensors, .npz, .npy, .params, a directory, an archive, a weight file or a listing"
+_EXPECTED = ".safetensors, .npz, .npy, .params, .gguf, a directory, an archive, a weight file or a listing"
 
 
 def is_array_file(path: str) -> bool:
@@ -49,7 +49,7 @@ def _holds_npy(path: str) -> bool:
 def open_arrays(
     path: str | os.PathLike[str], *, max_nbytes: int | None = None, tvm: str | None = None
 ) -> Arrays[LazyTensor]:
-    """Open a .safetensors, .npz, .npy or .params file, a directory of .npy files, a weight file or a listing of one.
+    """Open a .safetensors, .npz, .npy, .params or .gguf file, a directory of .npy files, a weight file or a listing.
 
     Also a tensor cache of TVM, or the parameters of a Model Library Format archive: as they are called in their file;
     of an archive with several modules, "module/parameter".
@@ -66,7 +66,7 @@ def open_arrays(
 
     Raises:
         OSError: it cannot be opened.
-        FormatError: it is broken. UnsupportedError: another format; safetensors without its library.
+        FormatError: it is broken. UnsupportedError: another format; safetensors and GGUF without their libraries.
         An array is examined when it is accessed, which raises the same errors.
     """
     path = os.fsdecode(os.fspath(path))
@@ -99,6 +99,10 @@ def _open(path: str, max_nbytes: int | None, tvm: str | None) -> Arrays[LazyTens
         from . import safetensors
 
         return safetensors.open_arrays(path, max_nbytes)
+    if suffix == ".gguf":
+        from . import gguf
+
+        return gguf.open_arrays(path, max_nbytes)
     if suffix == ".params":
         return open_params(path, tvm=tvm, max_nbytes=max_nbytes)
     if suffix == ".npy":

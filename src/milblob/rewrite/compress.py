@@ -65,8 +65,7 @@ class CompressReport(NamedTuple):
     Attributes:
         source, output: paths.
         weights: what is compressed, in Program order.
-        skipped: (name, reason) of each weight, and each part of one that is compressed already, that stays although it
-            was asked for.
+        skipped: (name, reason) of each weight that stays although it was asked for.
         nbytes, nbytes_after: of all weights as stored, compressed or not.
         done: False for a dry run.
         kept: names of the weights that could be compressed, and stay because the plan says so; also in `skipped`

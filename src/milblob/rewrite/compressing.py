@@ -20,7 +20,7 @@ from ..model.model import Model
 from ..model.package import Source
 from ..model.tensor import Tensor, make_tensor
 from ..program import cast_rules, compress_rules
-from ..program.scan import Program
+from ..program.scan import Compressed, Program
 from ..program.wire_edits import require_plain
 from ..progress import Counter
 from ..threads import ordered
@@ -203,12 +203,12 @@ class Compressing:
 
     def _require_planned(self, model: Model, plan: Mapping[str, Recipe | None], found: list[str]) -> None:
         """Refuse a plan that names what is not there, or cannot be compressed."""
+        reasons = dict(self.skipped)
         for name in plan:
-            if name not in model.tensors:
+            if name not in model.tensors and name not in reasons:
                 raise KeyError(
                     f"plan: expected names of weights in {model.path}, got {name!r}{hint(name, model.tensors)}"
                 )
-        reasons = dict(self.skipped)
         have = set(found)
         for name, recipe in plan.items():
             if recipe is not None and name not in have:
@@ -224,9 +224,16 @@ class Compressing:
         return [candidate for candidate, reason in chosen if not reason]
 
     def _candidates(self, model: Model) -> Iterator[Candidate]:
-        flags = _Flags(model)
+        flags, weights_of, told = _Flags(model), _weights_of_parts(model), set()
         for tensor in model.tensors.values():
             constant, program = tensor.constant, cast(Program, tensor.program)
+            for name, op in weights_of.get(id(constant), ()):  # one row for a weight, however many parts it has
+                if name not in told and self._is_selected(name) and (self._plan is None or name in self._plan):
+                    told.add(name)
+                    reason = f"expected a dense weight, got a compressed one ({op}; repack --decompress makes it dense)"
+                    self.skipped.append((name, reason))
+            if id(constant) in weights_of and id(constant) not in program.shared:
+                continue
             if constant is None or tensor.size is None or not self._is_selected(tensor.name):
                 continue
             if constant.storage != _codec.BLOB and (not constant.shape or tensor.size < 10):
@@ -292,6 +299,20 @@ class Compressing:
             return Held(Packed(self._spool.buffer(), offset, part.dtype, part.shape))
 
         return SpooledPart(part.key, part.dtype, part.shape, None, offset, held)
+
+
+def _weights_of_parts(model: Model) -> dict[int, list[tuple[str, str]]]:
+    """(name, operation) of the weights that a constant is a part of, by its id; of a chain, its dense end."""
+    found: dict[int, list[tuple[str, str]]] = {}
+    for _, program in model.scans:
+        inner = {
+            part.op.message for group in program.groups for part in group.parts.values() if isinstance(part, Compressed)
+        }
+        for group in program.groups:
+            if group.op.message not in inner and group.op.output_count == 1:
+                for part in group.stored():
+                    found.setdefault(id(part), []).append((program.part_names[id(group)], group.op.type))
+    return found
 
 
 def _unplanned(name: str, reason: str) -> ValueError:

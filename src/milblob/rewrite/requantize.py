@@ -207,7 +207,8 @@ class Requantized:
         _require_finite(values, name)
         self._arrays = {}
         try:
-            self._solve(self._chain, values, None)
+            if not self._repack():
+                self._solve(self._chain, values, None)
         except MilblobError:
             raise
         except OverflowError as error:
@@ -219,6 +220,23 @@ class Requantized:
         if how.min_sqnr is not None and (self._item.sqnr is None or self._item.sqnr < how.min_sqnr):
             got = "none, of zeros" if self._item.sqnr is None else f"{self._item.sqnr:.1f} dB"
             raise ValueError(f"{name}: expected an SQNR of {how.min_sqnr:g} dB or more, got {got}")
+
+    def _repack(self) -> bool:
+        """Take integers and scales as they are, if the values have some and these are the same blocks and dtypes."""
+        find = getattr(self._item.values, "blocks", None)
+        node, parts = self._chain, self._chain.parts
+        if find is None or not self._is_fit or node.op.type != _SCALES[0]:
+            return False
+        if set(parts) != {"data", "scale"} or not (_is_stored(parts, "data") and _is_stored(parts, "scale")):
+            return False
+        blocks = find()
+        if blocks is None or self._dtype(parts["data"]) is not blocks.dtype:
+            return False
+        if self._item.tensor.part(parts["scale"]).shape != blocks.scale.shape:
+            return False
+        self._set(node, "data", blocks.data)
+        self._set(node, "scale", blocks.scale)
+        return True
 
     def _decoded(self, node: Compressed) -> Array:
         """Return what an operation yields with the new parts, by the decoder that reads models."""

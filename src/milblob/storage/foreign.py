@@ -75,7 +75,7 @@ def foreign(data: Any, file: str | None = None) -> Foreign | None:
     if head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= 100_000_000:
         return _arrays("safetensors", "a safetensors file", name)
     if head.startswith(b"GGUF"):
-        return Foreign("gguf", f"a GGUF file, {_UNREAD}", "save its tensors as safetensors, and give that file")
+        return _arrays("gguf", "a GGUF file", name)
     if head[4:8] == b"TFL3":
         return Foreign("tflite", f"a TensorFlow Lite model, {_UNREAD}", "give the Core ML model of that network")
     if head.startswith(b"\x89HDF\r\n\x1a\n"):

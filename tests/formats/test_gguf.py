@@ -1,0 +1,328 @@
+"""Reading GGUF files: values as the gguf library has them, blocks repacked without rounding, broken files refused."""
+
+import random
+import shutil
+import struct
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+gguf = pytest.importorskip("gguf")
+
+import milblob  # noqa: E402
+from compress_models import save_model  # noqa: E402
+from gguf_files import QUANTIZED, block_values, write  # noqa: E402
+from milblob import DType, FormatError, Linear, MilblobError, UnsupportedError  # noqa: E402
+from milblob.cli import main  # noqa: E402
+from milblob.formats import gguf as gguf_format  # noqa: E402
+from milblob.formats.read import is_array_file, open_arrays  # noqa: E402
+from paths import ROOT  # noqa: E402
+
+DEMO = ROOT / "examples" / "demo.mlpackage"
+RNG = np.random.default_rng(5)
+PLAIN = {
+    "f32": RNG.standard_normal((3, 5)).astype(np.float32),
+    "f16": RNG.standard_normal((2, 3, 4)).astype(np.float16),
+    "f64": RNG.standard_normal(7),
+    "i8": np.arange(-4, 4, dtype=np.int8).reshape(4, 2),
+    "i16": np.arange(6, dtype=np.int16).reshape(1, 2, 3, 1),
+    "i32": np.arange(3, dtype=np.int32),
+    "i64": np.arange(4, dtype=np.int64).reshape(2, 2),
+}
+
+
+def normal(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture
+def file(tmp_path):
+    arrays = PLAIN | {kind: (normal(6, 96), kind) for kind in QUANTIZED} | {"bf16": (normal(4, 32), "BF16")}
+    return write(tmp_path / "w.gguf", arrays)
+
+
+def test_plain_arrays_are_views_in_numpys_order(file):
+    with open_arrays(file) as arrays:
+        reader = gguf.GGUFReader(file)
+        assert list(arrays) == [tensor.name for tensor in reader.tensors]
+        for tensor in reader.tensors:
+            assert arrays[tensor.name].shape == tuple(int(size) for size in reversed(tensor.shape))
+        for name, expected in PLAIN.items():
+            values = arrays[name].read()
+            assert (values.dtype, values.shape) == (expected.dtype, expected.shape)
+            assert values.tobytes() == expected.tobytes()
+            assert not values.flags.writeable and not values.flags.owndata  # over the mapped file
+        values = arrays["bf16"].read()
+        assert (values.dtype, values.shape) == (ml_dtypes.bfloat16, (4, 32))
+        expected = gguf.quants.dequantize(
+            next(t for t in reader.tensors if t.name == "bf16").data, gguf.GGMLQuantizationType.BF16
+        )
+        assert np.array_equal(values.astype(np.float32), expected)
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_quantized_arrays_are_what_the_library_makes_of_them(kind, file):
+    reader = gguf.GGUFReader(file)
+    tensor = next(t for t in reader.tensors if t.name == kind)
+    expected = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+    with open_arrays(file) as arrays:
+        array = arrays[kind]
+        values = array.read()
+        assert (array.mil_dtype, array.shape, array.kind) == (DType.FLOAT32, (6, 96), kind)
+        assert values.tobytes() == expected.tobytes()
+    stored = tensor.data.tobytes()
+    size = len(stored) // (6 * 3)
+    by_hand = [block_values(kind, stored[at : at + size]) for at in range(0, len(stored), size)]
+    assert np.array_equal(values.reshape(-1), np.array(by_hand, np.float32).reshape(-1))
+
+
+def test_large_arrays_are_dequantized_in_parts(tmp_path, monkeypatch):
+    path = write(tmp_path / "w.gguf", {"w": (normal(50, 320), "Q5_1")})
+    with open_arrays(path) as arrays:
+        whole = arrays["w"].read()
+        monkeypatch.setattr(gguf_format, "_PART_COUNT", 96)
+        assert arrays["w"].read().tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_blocks_are_the_stored_integers(kind, file):
+    with open_arrays(file) as arrays:
+        blocks, values = arrays[kind].blocks(), arrays[kind].read()
+    if kind not in ("Q8_0", "Q4_0"):
+        assert blocks is None
+        return
+    assert (blocks.data.dtype, blocks.scale.dtype) == (np.int8, np.float16)
+    assert blocks.dtype is (DType.INT8 if kind == "Q8_0" else DType.INT4)
+    again = blocks.scale.astype(np.float32)[..., None] * blocks.data.reshape(6, 3, 32).astype(np.float32)
+    assert again.reshape(6, 96).tobytes() == values.tobytes()
+
+
+def test_every_pattern_of_a_byte(tmp_path):
+    """All integers of each type, with scales that are negative, subnormal, infinite and NaN."""
+    scales = np.array([1.0, -0.5, 6e-8, 0.0, -0.0, np.inf, np.nan], np.float16)
+    for kind in QUANTIZED:
+        code = gguf.GGMLQuantizationType[kind]
+        size = gguf.GGML_QUANT_SIZES[code][1]
+        rows = np.arange(len(scales) * 16 * size, dtype=np.uint32).astype(np.uint8).reshape(len(scales) * 16, size)
+        rows[:, :2] = np.repeat(scales, 16).view(np.uint8).reshape(-1, 2)
+        writer = gguf.GGUFWriter(str(tmp_path / f"{kind}.gguf"), "test")
+        writer.add_tensor("w", rows, raw_dtype=code)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        with open_arrays(tmp_path / f"{kind}.gguf") as arrays, np.errstate(all="ignore"):
+            expected = np.array([block_values(kind, row.tobytes()) for row in rows], np.float32)
+            assert np.array_equal(arrays["w"].read(), expected, equal_nan=True)
+
+
+def test_alignment_and_empty_files(tmp_path):
+    for alignment in (8, 256, 4096):
+        path = write(tmp_path / f"{alignment}.gguf", PLAIN, alignment)
+        with open_arrays(path) as arrays:
+            assert all(np.array_equal(arrays[name].read(), expected) for name, expected in PLAIN.items())
+    with open_arrays(write(tmp_path / "empty.gguf", {})) as arrays:
+        assert list(arrays) == []
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "Q2_K", "IQ4_NL", "Q8_K", "TQ1_0"])
+def test_other_types_are_refused_by_name(kind, tmp_path):
+    code = gguf.GGMLQuantizationType[kind]
+    size = gguf.GGML_QUANT_SIZES[code][1]
+    path = tmp_path / "w.gguf"
+    writer = gguf.GGUFWriter(str(path), "test")
+    writer.add_tensor("blk.0.w", np.zeros((2, size), np.uint8), raw_dtype=code)
+    writer.add_tensor("fine", normal(2, 2))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with open_arrays(path) as arrays:
+        assert arrays["fine"].read().shape == (2, 2)
+        with pytest.raises(UnsupportedError, match=rf"type of 'blk.0.w': expected F32, .*, got {kind}"):
+            arrays["blk.0.w"]
+
+
+def test_without_the_library(file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(
+        UnsupportedError, match=r"GGUF files: expected the library, got none; pip install milblob\[gguf\]"
+    ):
+        open_arrays(file)
+    assert is_array_file(str(file))
+
+
+# -------------------------------------------------------------------------------------------------------- broken files
+
+
+def head(tensor_count=0, pair_count=0, version=3, magic=b"GGUF"):
+    return magic + struct.pack("<IQQ", version, tensor_count, pair_count)
+
+
+def text(value):
+    return struct.pack("<Q", len(value)) + value
+
+
+def info(name=b"w", dims=(4,), kind=0, offset=0):
+    return text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, offset)
+
+
+def pair(key, kind, value):
+    return text(key) + struct.pack("<I", kind) + value
+
+
+NESTED = b"".join(struct.pack("<IQ", 9, 1) for _ in range(100_000))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "beginning of GGUF file"),
+        (b"GGML" + bytes(40), "beginning of GGUF file: expected GGUF, got b'GGML'"),
+        (b"GGUF\3", "version in GGUF file: expected 4 bytes, got 1"),
+        (head(version=1), "version of GGUF file: expected 2 or 3, got 1"),
+        (head(version=3 << 24), "version of GGUF file: expected 2 or 3, got big-endian numbers"),
+        (head(tensor_count=1 << 62), "number of tensors in GGUF file: expected so many as the file can hold"),
+        (head(pair_count=1 << 62), "number of values of metadata in GGUF file"),
+        (head(pair_count=1) + struct.pack("<Q", 1 << 63) + bytes(40), "key in GGUF file: expected 9223372036854775808 bytes"),
+        (head(pair_count=1) + pair(b"k", 13, bytes(8)), "type of a value in GGUF file: expected 0 to 12, got 13"),
+        (head(pair_count=1) + pair(b"k", 9, struct.pack("<IQ", 12, 1 << 61)) + bytes(9), "array in GGUF file: expected 18446744073709551616 bytes"),
+        (head(pair_count=1) + pair(b"k", 9, struct.pack("<IQ", 8, 1 << 61)) + bytes(9), "number of elements of an array in GGUF file"),
+        (head(pair_count=1) + pair(b"k", 9, NESTED), "type of a value in GGUF file"),
+        (head(pair_count=1) + pair(b"general.alignment", 4, struct.pack("<I", 0)), "general.alignment: expected a power of two, got 0"),
+        (head(pair_count=1) + pair(b"general.alignment", 4, struct.pack("<I", 48)), "general.alignment: expected a power of two, got 48"),
+        (head(pair_count=1) + pair(b"general.alignment", 10, bytes(8)), "general.alignment: expected a uint32, got type 10"),
+        (head(1) + info(dims=(1,) * 5) + bytes(99), "dimensions of 'w': expected at most 4, got 5"),
+        (head(1) + info(name=b"\xff") + bytes(99), "name of a tensor in GGUF file: expected UTF-8"),
+        (head(2) + info() + info() + bytes(99), "names of tensors: expected each once, got 'w' twice"),
+        (head(1) + info(kind=999) + bytes(99), "type of 'w': expected one of ggml, got 999"),
+        (head(1) + info(dims=(1 << 40,)) + bytes(99), "place of 'w': expected F32"),
+        (head(1) + info(dims=(1 << 62, 1 << 62, 1 << 62)) + bytes(99), "place of 'w': expected F32"),
+        (head(1) + info(dims=(0, 1 << 62, 1 << 62)) + bytes(99), "shape: expected fewer than"),
+        (head(1) + info(offset=(1 << 64) - 32) + bytes(99), "place of 'w': expected F32"),
+        (head(1) + info(dims=(33,), kind=8) + bytes(99), "shape of 'w': expected rows of whole blocks of 32, got [33]"),
+        (head(1) + info(dims=(), kind=8) + bytes(99), "shape of 'w': expected rows of whole blocks"),
+        (head(1) + info()[:-9], "GGUF file: expected"),
+    ],
+)  # fmt: skip
+def test_broken_files_are_refused(data, words, tmp_path):
+    path = tmp_path / "w.gguf"
+    path.write_bytes(data)
+    with pytest.raises(MilblobError) as caught, open_arrays(path) as arrays:
+        for name in arrays:
+            arrays[name].read()
+    assert words in str(caught.value)
+    assert "w.gguf" in str(caught.value)
+
+
+def test_damaged_files_end_in_our_errors(file):
+    """Every byte of the header changed, and cut off at every place."""
+    whole = file.read_bytes()
+    with open_arrays(file) as arrays:
+        names = list(arrays)
+    start = next(at for at in range(len(whole)) if whole[at:].startswith(PLAIN["f32"].tobytes()))
+    rng = random.Random(3)
+    damaged = [whole[:at] for at in range(0, start, 7)]
+    for at in range(start):
+        for value in (0, 255, whole[at] ^ 1 << rng.randrange(8)):
+            damaged += [whole[:at] + bytes([value]) + whole[at + 1 :]]
+    read = 0
+    for data in damaged:
+        file.write_bytes(data)
+        try:
+            with open_arrays(file) as arrays:
+                for name in arrays:
+                    try:
+                        assert arrays[name].read().shape == arrays[name].shape
+                        arrays[name].blocks()
+                        read += 1
+                    except MilblobError as error:
+                        assert str(file) in str(error)
+        except MilblobError as error:
+            assert str(file) in str(error)
+    assert read > len(names) * start
+
+
+def test_a_file_that_shrinks_is_an_error(file):
+    with open_arrays(file) as arrays:
+        array, other = arrays["f32"], arrays["Q8_0"]
+        with open(file, "r+b") as opened:
+            opened.truncate(64)
+        for one in (array, other):
+            with pytest.raises(FormatError):
+                one.read()
+
+
+def test_a_limit_counts_what_is_dequantized(file):
+    with open_arrays(file, max_nbytes=100) as arrays, pytest.raises(milblob.LimitError):
+        arrays["Q4_0"].read()
+
+
+# ------------------------------------------------------------------------------------------------------------ commands
+
+
+def demo_arrays():
+    return {name: array for name, array in milblob.load(DEMO).items() if name.startswith(("layers_0", "head"))}
+
+
+def test_commands_take_it(tmp_path, capsys):
+    wanted = {name: np.array(array, array.dtype) for name, array in demo_arrays().items()}
+    path = write(tmp_path / "w.gguf", {f"blk.{name}": array for name, array in wanted.items()})
+    assert main(["ls", str(path)]) == 0
+    assert "blk.head_weight" in capsys.readouterr().out
+    assert main(["match", str(path), str(DEMO), "-o", str(tmp_path / "map.json")]) == 1  # other weights are not there
+    assert "head_weight" in (tmp_path / "map.json").read_text()
+    assert main(["convert", str(path), str(tmp_path / "w.npz")]) == 0
+    with np.load(tmp_path / "w.npz") as arrays:
+        assert all(arrays[f"blk.{name}"].tobytes() == array.tobytes() for name, array in wanted.items())
+    model = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
+    new = {f"blk.{name}": array * array.dtype.type(2) for name, array in wanted.items()}
+    write(tmp_path / "new.gguf", new)
+    assert main(["refit", str(model), str(tmp_path / "new.gguf"), "--mapping", str(tmp_path / "map.json")]) == 0
+    after = milblob.load(model)
+    assert all(np.array_equal(after[name], array * array.dtype.type(2)) for name, array in wanted.items())
+    capsys.readouterr()
+    assert main(["extract", str(DEMO), "-o", str(tmp_path / "out.gguf")]) == 2
+    assert "expected .npz, .safetensors, .params or a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("Q8_0", "int8"), ("Q4_0", "int4")])
+@pytest.mark.parametrize("precision", [np.float16, np.float32])
+def test_blocks_are_repacked_without_rounding(kind, dtype, precision, tmp_path):
+    """Compressed to the same blocks, a weight takes the integers and scales of the file as they are."""
+    pytest.importorskip("coremltools")
+    other = save_model(tmp_path / "o.mlpackage", 18, precision)
+    milblob.compress(other, other, Linear(dtype, granularity="per_block", block=32), select="w_turned")
+    path = write(tmp_path / "t.gguf", {"w_turned": (normal(96, 64), kind)})
+    report = milblob.refit(other, path, requantize="fit")
+    assert (report.changes[0].sqnr == float("inf")) == (precision == np.float32)
+    with open_arrays(path) as arrays, milblob.open(other) as opened:
+        blocks, parts = arrays["w_turned"].blocks(), opened["w_turned"].parts
+        assert np.array_equal(parts["data"].read().astype(np.int8), blocks.data)
+        assert np.array_equal(parts["scale"].read(), blocks.scale.astype(precision))
+        values = arrays["w_turned"].read().astype(precision)
+        assert np.array_equal(opened["w_turned"].read(), values)
+    assert [finding for finding in milblob.check(other) if finding.code != "owner-only"] == []
+
+
+def test_repacking_needs_the_same_blocks_and_a_fit(tmp_path):
+    pytest.importorskip("coremltools")
+    path = write(tmp_path / "t.gguf", {"w_turned": (normal(96, 64), "Q8_0")})
+    for recipe, how in [
+        (Linear("int8", granularity="per_block", block=16), "fit"),
+        (Linear("int4", granularity="per_block", block=32), "fit"),
+        (Linear("int8"), "fit"),
+        (Linear("int8", granularity="per_block", block=32), "keep"),
+    ]:
+        model = save_model(tmp_path / "m.mlpackage", 18, np.float32)
+        milblob.compress(model, model, recipe, select="w_turned")
+        report = milblob.refit(model, path, requantize=how)
+        assert report.changes[0].sqnr < float("inf")
+        with open_arrays(path) as arrays, milblob.open(model) as opened:
+            assert (
+                opened["w_turned"].parts["scale"].read().tobytes()
+                != arrays["w_turned"].blocks().scale.astype(np.float32).tobytes()
+            )
+        shutil.rmtree(model)

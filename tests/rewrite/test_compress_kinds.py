@@ -1,0 +1,175 @@
+"""Compressing models of several functions, pipelines and models with states, against coremltools on each part."""
+
+import logging
+import warnings
+
+import numpy as np
+import pytest
+
+import milblob
+from compress_models import save_model
+from milblob import Linear, Palette
+
+ct = pytest.importorskip("coremltools")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet():
+    logging.disable(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logging.disable(logging.NOTSET)
+
+
+def quantized(path, to):
+    """int8 per channel by coremltools: name -> dense values."""
+    import coremltools.optimize.coreml as opt
+
+    loaded = ct.models.MLModel(str(path), skip_model_load=True)
+    config = opt.OptimizationConfig(global_config=opt.OpLinearQuantizerConfig())
+    opt.linear_quantize_weights(loaded, config).save(str(to))
+    return dense(to)
+
+
+def dense(path, prefix=""):
+    with milblob.open(path) as opened:
+        return {
+            name.removeprefix(prefix).removesuffix("_quantized"): (tensor.op, tensor.read().copy())
+            for name, tensor in opened.items() if name.startswith(prefix)
+        }  # fmt: skip
+
+
+def assert_same(got, expected):
+    assert set(got) == set(expected)
+    assert any(op.startswith("constexpr") for op, _ in expected.values())
+    for name, (op, values) in expected.items():
+        assert got[name][0] == op, name
+        assert got[name][1].tobytes() == values.tobytes(), name
+
+
+def test_functions(tmp_path):
+    """Each function has what coremltools makes of the model that it was; what they share stays shared."""
+    singles = {
+        name: save_model(tmp_path / f"{name}.mlpackage", 18, np.float32, seed)
+        for name, seed in (("one", 0), ("two", 1), ("same", 0))
+    }
+    descriptor = ct.utils.MultiFunctionDescriptor()
+    for name, path in singles.items():
+        descriptor.add_function(str(path), src_function_name="main", target_function_name=name)
+    descriptor.default_function_name = "one"
+    ct.utils.save_multifunction(descriptor, str(tmp_path / "m.mlpackage"))
+    report = milblob.compress(tmp_path / "m.mlpackage", tmp_path / "out.mlpackage", Linear())
+    for name, path in singles.items():
+        assert_same(
+            dense(tmp_path / "out.mlpackage", f"{name}/"), quantized(path, tmp_path / f"{name} theirs.mlpackage")
+        )
+    loaded = ct.models.MLModel(str(tmp_path / "out.mlpackage"), skip_model_load=True)
+    assert {function.name for function in loaded.get_spec().description.functions} == set(singles)
+    with milblob.open(tmp_path / "out.mlpackage") as opened:
+        for weight in report.weights:
+            function, _, name = weight.name.partition("/")
+            if function == "one":
+                parts, others = opened[weight.name].parts, opened[f"same/{name}"].parts
+                assert [parts[key].offset for key in ("data",)] == [others[key].offset for key in ("data",)]
+    assert [finding for finding in milblob.check(tmp_path / "out.mlpackage") if finding.code != "owner-only"] == []
+
+
+def test_a_goal_for_functions(tmp_path):
+    """Weights of functions that are the same get one recipe; the bytes are those of the file."""
+    for name, seed in (("one", 0), ("two", 1), ("same", 0)):
+        save_model(tmp_path / f"{name}.mlpackage", 18, np.float16, seed)
+    sources = [(tmp_path / f"{name}.mlpackage", name) for name in ("one", "two", "same")]
+    milblob.merge_functions(sources, tmp_path / "m.mlpackage")
+    for nbytes in (70_000, 110_000, 200_000):
+        report = milblob.compress(tmp_path / "m.mlpackage", tmp_path / "out.mlpackage", size=nbytes, force=True)
+        assert report.nbytes_after <= nbytes
+        with milblob.open(tmp_path / "out.mlpackage", stored=True) as opened:
+            rows = {(t.file, t.offset) if t.is_blob else name: t.nbytes for name, t in opened.items()}
+        assert report.nbytes_after == sum(rows.values())
+        recipes = {weight.name: weight.recipe for weight in report.weights}
+        assert all(
+            recipes.get(f"same/{name[4:]}") == recipe for name, recipe in recipes.items() if name.startswith("one/")
+        )
+
+
+def convert(program, path, target):
+    ct.convert(
+        program, convert_to="mlprogram", minimum_deployment_target=target, compute_precision=ct.precision.FLOAT32,
+        skip_model_load=True,
+    ).save(str(path))  # fmt: skip
+    return path
+
+
+def two_models(folder):
+    """Two models; the second one takes what the first one gives."""
+    from coremltools.converters.mil import Builder as mb
+
+    rng = np.random.default_rng(4)
+
+    def make(number, inputs, outputs):
+        @mb.program(input_specs=[mb.TensorSpec((1, inputs))], opset_version=ct.target.iOS17)
+        def program(x):
+            weight = mb.const(val=rng.standard_normal((outputs, inputs)).astype(np.float32), name=f"w_{number}")
+            return mb.linear(x=x, weight=weight, name=f"y_{number}")
+
+        path = convert(program, folder / f"{number}.mlpackage", ct.target.iOS17)
+        return path, ct.models.MLModel(str(path), skip_model_load=True)
+
+    for number, (inputs, outputs) in enumerate(((48, 64), (64, 80))):
+        path, model = make(number, inputs, outputs)
+        spec = model.get_spec()
+        if number:  # a pipeline passes values on by name
+            ct.utils.rename_feature(spec, "x", "y_0")
+            ct.models.MLModel(spec, weights_dir=model.weights_dir, skip_model_load=True).save(str(path))
+    return [folder / f"{number}.mlpackage" for number in (0, 1)]
+
+
+def test_pipelines(tmp_path):
+    """Each model of a pipeline has what coremltools makes of it alone."""
+    paths = two_models(tmp_path)
+    loaded = [ct.models.MLModel(str(path), skip_model_load=True) for path in paths]
+    ct.utils.make_pipeline(*loaded).save(str(tmp_path / "p.mlpackage"))
+    report = milblob.compress(tmp_path / "p.mlpackage", tmp_path / "out.mlpackage", Linear())
+    assert [weight.name for weight in report.weights] == ["model0/w_0", "model1/w_1"]
+    for number, path in enumerate(paths):
+        assert_same(
+            dense(tmp_path / "out.mlpackage", f"model{number}/"),
+            quantized(path, tmp_path / f"{number} theirs.mlpackage"),
+        )
+    assert len(ct.models.MLModel(str(tmp_path / "out.mlpackage"), skip_model_load=True).get_spec().pipeline.models) == 2
+    chosen = milblob.compress(
+        tmp_path / "p.mlpackage", tmp_path / "small.mlpackage", bits=5, recipes=[Linear(), Palette(2)]
+    )
+    assert len({weight.recipe for weight in chosen.weights}) == 2
+    assert [finding for finding in milblob.check(tmp_path / "out.mlpackage") if finding.code != "owner-only"] == []
+
+
+def test_states(tmp_path):
+    """Reading and writing a state stays as it was; the weights beside it are compressed as coremltools does."""
+    from coremltools.converters.mil import Builder as mb
+    from coremltools.converters.mil.mil import types
+
+    rng = np.random.default_rng(4)
+
+    @mb.program(
+        input_specs=[mb.TensorSpec((1, 64), dtype=types.fp32), mb.StateTensorSpec((1, 64), dtype=types.fp16)],
+        opset_version=ct.target.iOS18,
+    )
+    def program(x, cache):
+        old = mb.cast(x=mb.read_state(input=cache), dtype="fp32")
+        weight = mb.const(val=rng.standard_normal((64, 64)).astype(np.float32), name="w")
+        new = mb.linear(x=mb.add(x=old, y=x), weight=weight)
+        mb.coreml_update_state(state=cache, value=mb.cast(x=new, dtype="fp16"))
+        return mb.relu(x=new, name="out")
+
+    path = convert(program, tmp_path / "m.mlpackage", ct.target.iOS18)
+    milblob.compress(path, tmp_path / "out.mlpackage", Linear())
+    assert_same(dense(tmp_path / "out.mlpackage"), quantized(path, tmp_path / "theirs.mlpackage"))
+    with milblob.open(path) as before, milblob.open(tmp_path / "out.mlpackage") as after:
+        states = [[(op.type, op.name) for op in model.find() if "state" in op.type] for model in (before, after)]
+    assert states[0] == states[1] and len(states[0]) >= 2
+    spec = ct.models.MLModel(str(tmp_path / "out.mlpackage"), skip_model_load=True).get_spec()
+    assert [state.name for state in spec.description.state] == ["cache"]
+    assert [finding for finding in milblob.check(tmp_path / "out.mlpackage") if finding.code != "owner-only"] == []
