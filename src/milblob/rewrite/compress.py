@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arguments import as_integer, require, require_calls, require_flags
 from ..errors import UnsupportedError
-from ..model.identify import identify_directory
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..storage import paths
@@ -118,7 +117,7 @@ def compress(
     have equal bytes and the same recipe, share the parts. The result appears whole or not at all.
 
     Args:
-        src: a .mlpackage.
+        src: a .mlpackage or a .mlmodelc.
         dst: where the result goes. May be `src` itself, which is then replaced.
         recipe: a Linear, Palette or Prune, or its dict or JSON; None if the next ones say it all.
         select: glob, several, or a function of a name: the weights that are tried.
@@ -135,7 +134,7 @@ def compress(
         CompressReport, with what each weight loses.
 
     Raises:
-        UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. Not a package.
+        UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. A file.
         ValueError: operations that read one weight ask for different recipes; a wrong option.
         As `repack`. Whatever is raised, `dst` is as it was.
     """
@@ -154,10 +153,7 @@ def compress(
         raise ValueError("recipe: expected one, here or in op_types or per_name, got none")
     source, output = os.fsdecode(os.fspath(src)).rstrip("/") or "/", os.fsdecode(os.fspath(dst))
     if not paths.is_directory(source) and paths.is_there(source):
-        raise UnsupportedError("compress: expected a .mlpackage, got a file", file=source)
-    if paths.is_directory(source) and identify_directory(source) == "mlmodelc":
-        words = "compress: expected a .mlpackage, got a compiled model (compress the package, then compile it)"
-        raise UnsupportedError(words, file=source)
+        raise UnsupportedError("compress: expected a .mlpackage or .mlmodelc, got a file", file=source)
     work = Compressing(
         chosen, selector(select), by_type, by_name, least, None if dry_run else spool_directory(output),
         Counter(progress),

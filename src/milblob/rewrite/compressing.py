@@ -18,10 +18,10 @@ from ..blobs.equal import Stretch, first_equal
 from ..errors import UnsupportedError
 from ..model.model import Model
 from ..model.package import Source
+from ..model.program_file import require_edits
 from ..model.tensor import Tensor, make_tensor
 from ..program import cast_rules, compress_rules
 from ..program.scan import Program
-from ..program.wire_edits import require_plain
 from ..progress import Counter
 from ..threads import ordered
 from ..values.dense import Held, Packed
@@ -171,7 +171,7 @@ class Compressing:
                     f"{recipe}: expected a model for iOS {recipe.opset} or later, got one for iOS {opset} ({remedy})"
                 )
                 raise UnsupportedError(words, file=model.path, where=tensor.where)
-            require_plain(program, cast(Source, tensor.source).mapping.live())
+            require_edits(cast(Source, tensor.source), program)
             axes = compress_rules.channel_axes(program, constant, partial(flags.of, program))
             if axes is None and not recipe.needs_axes:
                 axes = 1, 0

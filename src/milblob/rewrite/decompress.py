@@ -32,12 +32,13 @@ class Decompression:
         is_selected: called with the name of a weight.
 
     Attributes:
+        program: the argument.
         weights: the operations that become dense, in Program order.
         gone: messages of the operations whose parts are no longer read: those of the weights, and all removed ones.
     """
 
     def __init__(self, program: Program, is_selected: Callable[[Compressed], bool]) -> None:
-        self._program = program
+        self.program = program
         self._readers = program.readers()
         self.weights = [
             group
@@ -59,7 +60,7 @@ class Decompression:
     def _follow(self) -> None:
         """Find operations that are read only by removed ones, and so on down the chain."""
         outputs: dict[Span, list[_codec.Op]] = {}
-        for group in self._program.groups:
+        for group in self.program.groups:
             if group.op.message not in self.gone:
                 outputs.setdefault(group.op.message, []).append(group.op)
             for part in group.parts.values():
@@ -77,7 +78,7 @@ class Decompression:
 
     def edits(self) -> list[Edit]:
         """Return the edits that remove operations."""
-        return [removed_operation(self._program.buffer, op) for op in self._removed.values()]
+        return [removed_operation(self.program.buffer, op) for op in self._removed.values()]
 
     def weight_edit(self, group: Compressed, dtype: Any, shape: tuple[int, ...], value: Any) -> Edit:
         """Make the operation of a weight a `const`.
@@ -90,7 +91,7 @@ class Decompression:
         new = blob_value(type_bytes, *value) if isinstance(value, tuple) else immediate_value(type_bytes, value)
         entry = field(1, "val") + field(2, new)
         gone = part_names(group.op.type)
-        return rewritten_operation(self._program.buffer, group.op, "const", gone, [(ATTRIBUTES, entry)])
+        return rewritten_operation(self.program.buffer, group.op, "const", gone, [(ATTRIBUTES, entry)])
 
 
 class Identities:

@@ -11,12 +11,13 @@ from ..dtypes import DType
 from ..errors import ProgramError, UnsupportedError
 from ..model.model import Model
 from ..model.package import MODEL_PATH, Source
+from ..model.program_file import require_edits
 from ..model.tensor import Tensor
 from ..program import cast_rules
 from ..program.compress_rules import constexpr_edit
 from ..program.scan import Compressed, Program
 from ..program.splice import Edit
-from ..program.wire_edits import combined, function_edits, reference_edit, require_plain, value_edit
+from ..program.wire_edits import combined, function_edits, reference_edit, value_edit
 from .decompress import Decompression
 from .tasks import Item
 
@@ -88,6 +89,10 @@ def _spelled(item: Item) -> Place:
     return MODEL_PATH + (first.file.removeprefix(f"{first.base}/") if first.base else first.file), first.offset
 
 
+Edits = dict[int, list[Edit]]
+"""By id of a Program: edits of its buffer."""
+
+
 def program_edits(
     model: Model,
     functions: tuple[str, ...] | None,
@@ -95,8 +100,8 @@ def program_edits(
     decompressions: Iterable[Decompression],
     weights: Sequence[DenseWeight],
     constexprs: Sequence[ConstexprWeight] = (),
-) -> list[Edit]:
-    """Return the edits of the model file.
+) -> Edits:
+    """Return the edits of a model's Programs; none for those that do not change.
 
     Args:
         model: the source.
@@ -110,34 +115,36 @@ def program_edits(
         ProgramError: a cast after which an operation would not type-check; no function is left.
         UnsupportedError: functions of a pipeline; a Program that protobuf had to rewrite.
     """
-    edits: list[Edit | None] = []
+    edits: dict[int, list[Edit | None]] = {id(program): [] for _, program in model.scans}
     if functions is not None:
-        edits += _function_edits(model, functions)
+        edits[id(model.scans[0][1])] += _function_edits(model, functions)
     for reference in references:
-        edits += _edits_of(reference)
+        edits[id(reference.tensor.program)] += _edits_of(reference)
     for decompression in decompressions:
-        edits += decompression.edits()
+        edits[id(decompression.program)] += decompression.edits()
     for weight in weights:
         tensor, value = weight.tensor, weight.value if weight.item is None else _spelled(weight.item)
         group = cast(Compressed, tensor.chain)
-        edits.append(weight.decompression.weight_edit(group, tensor.mil_dtype, tensor.shape, value))
+        edit = weight.decompression.weight_edit(group, tensor.mil_dtype, tensor.shape, value)
+        edits[id(tensor.program)].append(edit)
     for compressed in constexprs:
         program = cast(Program, compressed.tensor.program)
         parts = [
             (part.key, part.dtype, part.shape, part.value if part.item is None else _spelled(part.item))
             for part in compressed.parts
         ]
-        edits.append(constexpr_edit(program, compressed.tensor.constant, compressed.op, parts))
-    return combined(edits)
+        edits[id(program)].append(constexpr_edit(program, compressed.tensor.constant, compressed.op, parts))
+    found = {key: combined(rows) for key, rows in edits.items()}
+    return {key: rows for key, rows in found.items() if rows}
 
 
 def _edits_of(reference: Reference) -> Iterable[Edit | None]:
     constant, place = reference.tensor.constant, reference.place
     is_same = place is None or (constant.text, constant.blob_offset) == place
-    if reference.source.is_text or (is_same and reference.target is None and reference.value is None):
+    if is_same and reference.target is None and reference.value is None:
         return ()
     program = cast(Program, reference.tensor.program)
-    require_plain(program, reference.source.mapping.live())
+    require_edits(reference.source, program)
     if reference.target is not None:
         return cast_rules.cast_edits(program, constant, reference.target, reference.value if place is None else place)
     if place is None:
@@ -147,22 +154,11 @@ def _edits_of(reference: Reference) -> Iterable[Edit | None]:
     return [reference_edit(program.buffer, constant, *place)]
 
 
-def text_moves(references: Iterable[Reference]) -> dict[str, dict[Place, Place]]:
-    """Return the references in MIL text that change: Program prefix -> old place -> new place."""
-    result: dict[str, dict[Place, Place]] = {}
-    for reference in references:
-        place, constant = reference.place, reference.tensor.constant
-        before = constant.text, constant.blob_offset
-        if reference.source.is_text and place is not None and place != before:
-            result.setdefault(reference.source.prefix, {})[before] = place
-    return result
-
-
 def _function_edits(model: Model, functions: tuple[str, ...]) -> list[Edit]:
     if len(model.scans) != 1:
         raise UnsupportedError("functions: expected a model with one Program, got a pipeline", file=model.path)
     source, program = model.scans[0]
-    require_plain(program, source.mapping.live())
+    require_edits(source, program)
     if not functions:
         raise ProgramError("functions: expected at least one to keep, got none", file=model.path)
     keep = [name.removeprefix(program.prefix) for name in functions]
