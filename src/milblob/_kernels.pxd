@@ -368,8 +368,11 @@ cdef extern from "milblob/text/write.h" nogil:
     mb_status mb_text_write(mb_writer *w, mb_write_step step, mb_span program, uint32_t row, uint64_t minor)
 
 cdef extern from "milblob/text/parse.h" nogil:
-    mb_status mb_text_to_program(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,
-                                 uint64_t *out_nbytes, mb_error *error)
+    ctypedef struct mb_text_span:
+        uint64_t start, nbytes
+    mb_status mb_text_to_statements(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,
+                                    uint64_t *out_nbytes, mb_text_span *statements, uint64_t statement_capacity,
+                                    uint64_t *statement_count, mb_error *error)
 
 cdef extern from "milblob/kernels/quantize.h" nogil:
     ctypedef struct mb_quantize_error:

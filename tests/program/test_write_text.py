@@ -482,6 +482,9 @@ def test_the_neighbourhood_of_an_operation():
         milblob.to_text(message, operation="x")
     with pytest.raises(ValueError, match="around: expected 0 or more steps, got -1"):
         milblob.to_text(message, operation="b", around=-1)
+    for steps in (0, 1, 2):
+        with pytest.raises(ValueError, match=f"around: expected the operation too, .*, got {steps} alone"):
+            milblob.to_text(message, around=steps)
 
 
 def test_an_operation_by_its_own_name():

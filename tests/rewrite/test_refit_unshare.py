@@ -295,11 +295,14 @@ def test_layer_norms_of_coremltools(tmp_path, precision):
 
 
 @pytest.mark.parametrize("case", ["functions", "opset_ios16_fp16"])
-def test_compiled_models_are_refused_where_their_text_would_change(tmp_path, case):
-    """MIL text is not edited: what one record can hold is written, and what needs another reference is refused."""
+def test_compiled_models(tmp_path, case):
+    """Their text refers to the new records, as a package does."""
     import shutil
 
     from paths import DATA
+    from text_models import differences
+
+    package = shutil.copytree(DATA / case / "model.mlpackage", tmp_path / "m.mlpackage")
 
     path = shutil.copytree(DATA / case / "model.mlmodelc", tmp_path / "m.mlmodelc")
     values = milblob.load(path)
@@ -307,14 +310,13 @@ def test_compiled_models_are_refused_where_their_text_would_change(tmp_path, cas
     with milblob.open(path) as model:
         users = [n for n, t in model.items() if t.is_blob and t.offset == model[name].offset]
         use = model[name].consumers[0].name
-    before, new = files_of(path), values[name] + 1
-    if len(users) > 1:
-        with pytest.raises(milblob.UnsupportedError, match="expected one that lies in the file in one piece"):
-            milblob.refit(path, {name: new}, unshare=True)
-    else:
-        milblob.refit(path, {"a": new}, mapping={"a": f"{name}@{use}"}, unshare=True)
-        assert milblob.load(path)[name].tobytes() == new.tobytes()
-        return
-    assert files_of(path) == before and left(tmp_path) == []
-    milblob.refit(path, dict.fromkeys(users, new), unshare=True)  # equal: one write
+    new = values[name] + 1
+    for model in (path, package):
+        milblob.refit(model, {"a": new}, mapping={"a": f"{name}@{use}"}, unshare=True)
+    assert differences(path, package) == [] and left(tmp_path) == []
+    with milblob.open(path) as model:
+        shared = [n for n in users if model[n].offset == model[name].offset]
+    assert milblob.load(path)[name].tobytes() == new.tobytes() and shared == [name]
+    assert all(milblob.load(path)[n].tobytes() == values[n].tobytes() for n in users if n != name)
+    milblob.refit(path, dict.fromkeys(users, new), unshare=True)
     assert all(milblob.load(path)[n].tobytes() == new.tobytes() for n in users)

@@ -341,10 +341,7 @@ def test_no_source(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "path", "options", "words"), [
-    ("containers", "model_1.0.mlmodelc/model.mil", {}, "got MIL text alone"),
-    ("functions", "model.mlmodelc", {"inline": True}, "got MIL text, in which only the places of records can change"),
-    ("functions", "model.mlmodelc", {"cast": "float16"}, "cast: expected a model whose Program is protobuf"),
-    ("functions", "model.mlmodelc", {"functions": "add"}, "functions: expected a model whose Program is protobuf"),
+    ("functions", "model.mlmodelc", {"functions": "add"}, "functions: expected a package, got a compiled model"),
     ("blob_all_dtypes", "weight.bin", {"gc": True}, "gc: expected a model, got a weight file alone"),
     ("blob_all_dtypes", "weight.bin", {"split": 999}, "split: expected a model, got a weight file alone"),
     ("immediates", "model.mlmodel", {"externalize": True}, "which has no place beside the result"),

@@ -156,6 +156,7 @@ static inline bool mb_text_statement(mb_text *text) {
     mb_text_span name;
     uint64_t operation = mb_emit_begin(emit, 3), outputs_end = operation;
     if (!mb_text_identifier(text, &name, "a statement or }")) return false;
+    const uint64_t row = text->statement_count++, start = name.start;
     if (mb_text_peek(text) != '(') { /* there are results: the identifier begins a type */
         text->at = name.start;
         do {
@@ -177,7 +178,12 @@ static inline bool mb_text_statement(mb_text *text) {
         mb_emit_swap(emit, attributes, blocks);
     }
     mb_emit_end(emit, operation);
-    return mb_text_take(text, ';', ";") && mb_text_room(text);
+    if (!mb_text_take(text, ';', ";")) return false;
+    if (row < text->statement_capacity) {
+        text->statements[row].start = start;
+        text->statements[row].nbytes = text->at - start;
+    }
+    return mb_text_room(text);
 }
 
 /* func NAME<OPSET>(parameters) [attributes] block ; as one entry of Program.functions. */
@@ -228,14 +234,17 @@ static inline bool mb_text_program(mb_text *text) {
 
 /* Translate the text of a Program into its protobuf bytes, fields in ascending order, prefixes minimal.
  * in   text: nbytes bytes, no NUL at the end needed; out: capacity bytes, not overlapping text; capacity nbytes + 4096
- *      is enough for every file seen
+ *      is enough for every file seen; statements: room for statement_capacity spans, NULL for none
  * out  *out_nbytes: bytes written; for MB_FULL the capacity to call again with (at most 64 * nbytes + 4096)
+ *      statements: where each stands in the text, its semicolon included, in the order of the rows of operations that
+ *      graph.h makes of the message; *statement_count: how many there are, which may be more than there was room for
  * over-reads: none     fails: MB_FULL, MB_SYNTAX, MB_UTF8, MB_RANGE, MB_COUNT, MB_RANK, MB_TYPE, MB_OVERFLOW, MB_DEPTH,
  *      with error->offset in the text; out then holds nothing of use. Keys that occur twice in a map are kept
  * lifetime: keeps nothing; allocates nothing; about 20 kB of stack
  * spec: docs/mil-text.md                                                                                             */
-static inline mb_status mb_text_to_program(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,
-                                           uint64_t *out_nbytes, mb_error *error) {
+static inline mb_status mb_text_to_statements(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,
+                                              uint64_t *out_nbytes, mb_text_span *statements, uint64_t statement_capacity,
+                                              uint64_t *statement_count, mb_error *error) {
     mb_text parser;
     uint64_t most;
     if (!mb_mul(nbytes, MB_TEXT_MAX_UNFOLD, &most) || !mb_add(most, 4096, &most)) most = UINT64_MAX;
@@ -248,10 +257,14 @@ static inline mb_status mb_text_to_program(const uint8_t *text, uint64_t nbytes,
     parser.emit.capacity = capacity < most ? capacity : most;
     parser.emit.at = 0;
     parser.emit.full = false;
-    *out_nbytes = 0;
+    parser.statements = statements;
+    parser.statement_capacity = statement_capacity;
+    parser.statement_count = 0;
+    *out_nbytes = *statement_count = 0;
     mb_fail(error, MB_OK, 0, 0, 0, NULL);
     if (mb_text_program(&parser)) {
         *out_nbytes = parser.emit.at;
+        *statement_count = parser.statement_count;
         return MB_OK;
     }
     if (error->status != MB_FULL) return error->status;
@@ -260,6 +273,13 @@ static inline mb_status mb_text_to_program(const uint8_t *text, uint64_t nbytes,
     *out_nbytes = next > most / 2 ? most : next * 2 + 64;
     if (*out_nbytes > most) *out_nbytes = most;
     return MB_FULL;
+}
+
+/* As mb_text_to_statements, without the statements. */
+static inline mb_status mb_text_to_program(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity,
+                                           uint64_t *out_nbytes, mb_error *error) {
+    uint64_t statement_count;
+    return mb_text_to_statements(text, nbytes, out, capacity, out_nbytes, NULL, 0, &statement_count, error);
 }
 
 #endif

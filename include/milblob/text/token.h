@@ -14,6 +14,11 @@ enum {
     MB_TEXT_END = 256        /* what mb_text_peek returns at the end */
 };
 
+typedef struct mb_text_span {
+    uint64_t start;
+    uint64_t nbytes;
+} mb_text_span;
+
 typedef struct mb_text {
     const uint8_t *text;
     uint64_t nbytes;
@@ -21,6 +26,10 @@ typedef struct mb_text {
     uint32_t depth;
     mb_emit emit;
     mb_error *error;
+    /* Where the statements stand: one before those in its blocks, as rows of operations are. More than there is room for
+     * are only counted. */
+    mb_text_span *statements;
+    uint64_t statement_capacity, statement_count;
     /* The tensor type whose literal is being read; one at a time, so it lives here and not on the stack. */
     const mb_dtype *dtype;
     uint64_t rank;
@@ -30,11 +39,6 @@ typedef struct mb_text {
 } mb_text;
 
 /* A piece of the text. */
-typedef struct mb_text_span {
-    uint64_t start;
-    uint64_t nbytes;
-} mb_text_span;
-
 static inline bool mb_text_fail(mb_text *text, mb_status status, uint64_t offset, uint64_t expected, uint64_t got,
                                 const char *detail) {
     mb_fail(text->error, status, offset, expected, got, detail);

@@ -36,7 +36,7 @@ _BELONGS_TO = {
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     add = parser.add_argument
-    add("model", metavar="MODEL", help=".mlpackage")
+    add("model", metavar="MODEL", help=".mlpackage or .mlmodelc")
     add("-o", "--output", metavar="OUT", help="the result; may be MODEL itself, which is then replaced")
     kinds = parser.add_argument_group("how, exactly one of these")
     for dtype in _DTYPES:

@@ -29,7 +29,7 @@ EXAMPLES = (
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     add = parser.add_argument
-    models = ".mlpackage, .mlmodelc, .mlmodel or weight file; several weight files become one"
+    models = ".mlpackage, .mlmodelc, .mlmodel, .mil or weight file; several weight files become one"
     add("models", metavar="MODEL", nargs="+", help=models)
     add("-o", "--output", metavar="OUT", required=True, help="the result; may be MODEL itself, which is then replaced")
     options.add_keep(parser, "cast, externalize and inline only tensors whose name matches")

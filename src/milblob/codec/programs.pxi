@@ -223,30 +223,47 @@ cdef Scan _scan_rows(Buffer buffer, C.mb_scan *s):
     return scan
 
 
-def text_to_program(Buffer text not None):
+def text_to_program(Buffer text not None, statements=None):
     """Parse MIL text to the bytes of the Program it describes: a new bytes object.
+
+    Args:
+        statements: a list, to which (offset, nbytes) of each statement in the text is added, in the order of the rows of
+            operations that `graph_program` makes of the result.
 
     Raises:
         FormatError: with the byte offset in the text (the caller converts it to line and column).
     """
     cdef C.mb_error e
     cdef C.mb_status status
-    cdef uint64_t capacity = text.nbytes + 4096, nbytes = 0
+    cdef uint64_t capacity = text.nbytes + 4096, nbytes = 0, span_capacity = 0, span_count = 0, i
     cdef uint8_t *out
+    cdef C.mb_text_span *spans = NULL
     while True:
         out = <uint8_t *>malloc(capacity)
-        if out == NULL:
-            raise MemoryError
+        if span_capacity:
+            spans = <C.mb_text_span *>malloc(span_capacity * sizeof(C.mb_text_span))
         try:
+            if out == NULL or (span_capacity and spans == NULL):
+                raise MemoryError
             with nogil:
-                status = C.mb_text_to_program(text.data, text.nbytes, out, capacity, &nbytes, &e)
+                status = C.mb_text_to_statements(text.data, text.nbytes, out, capacity, &nbytes, spans, span_capacity,
+                                                 &span_count, &e)
             if status == C.MB_OK:
-                return out[:nbytes]
+                if statements is None:
+                    return out[:nbytes]
+                if span_count <= span_capacity:
+                    for i in range(span_count):
+                        statements.append((spans[i].start, spans[i].nbytes))
+                    return out[:nbytes]
+                span_capacity = span_count
+                continue
             if status != C.MB_FULL:
                 raise _error(&e, text.name)
             capacity = nbytes
         finally:
             free(out)
+            free(spans)
+            spans = NULL
 
 
 def wire_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64_t limit=100000):

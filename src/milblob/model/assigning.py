@@ -7,12 +7,12 @@ import numpy as np
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError, UnsupportedError
 from ..program.scan import Program
-from ..program.wire_edits import require_plain
 from ..storage.mapped import MappedFile
 from ..values.cast import CastCounts, cast_array, is_castable
 from ..values.tensorvalue import pack_tensor, stored_bytes
 from .package import Source
 from .places import RecordPlace
+from .program_file import require_edits
 from .tensor import Tensor
 
 _ONE_BYTE = (DType.INT8, DType.UINT8)
@@ -23,7 +23,8 @@ class Stored(NamedTuple):
 
     Attributes:
         mapping: the file.
-        offset, nbytes: of the elements of a record, or of the TensorValue of an immediate.
+        offset, nbytes: of the elements of a record, or of the TensorValue of an immediate; of one `is_in_text`, in the
+            Program that was read from it.
     """
 
     mapping: MappedFile
@@ -46,18 +47,15 @@ def require_editable(tensor: Tensor) -> None:
     """Refuse a tensor whose stored bytes cannot be replaced.
 
     Raises:
-        UnsupportedError: an immediate of MIL text, or in a Program that protobuf had to put together.
+        UnsupportedError: an immediate in a Program that protobuf had to put together.
         As looking up the tensor's record.
     """
-    place, source = tensor.stored_place, tensor.source
+    place, source = tensor.stored_place, cast(Source, tensor.source)
     if isinstance(place, RecordPlace):
         with place.naming():
             place.record()
-    elif source is not None and source.is_text:
-        words = f"{tensor.name}: expected a value in a weight file, got one in MIL text, which is not edited"
-        raise UnsupportedError(words, file=source.mapping.name)
     else:
-        require_plain(cast(Program, tensor.program), cast(Source, source).mapping.live())
+        require_edits(source, cast(Program, tensor.program))
 
 
 def require_shape(tensor: Tensor, values: Any) -> None:
@@ -100,6 +98,11 @@ def stored_of(tensor: Tensor) -> Stored:
         reader, record = place.record()
         return Stored(reader.mapping, record.data_offset, record.nbytes)
     return Stored(cast(Source, tensor.source).mapping, *tensor.constant.payload)
+
+
+def is_in_text(tensor: Tensor) -> bool:
+    """Whether the value stands in MIL text: new ones are not new bytes, but a new statement."""
+    return not tensor.is_blob and cast(Source, tensor.source).is_text
 
 
 def encode(

@@ -1,21 +1,22 @@
 """A model whose weights can be assigned: values are checked and kept, then written together."""
 
 import os
-import typing
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from ..errors import FormatError, ResolveError
 from ..program import wire_edits
-from ..program.splice import splice
+from ..program.scan import Program
 from ..storage import journal, paths, pending
 from ..storage.mapped import MappedFile
 from ..storage.output import lock, sweep, unlock
 from ..storage.turns import Turn
-from .assigning import Stored, encode, require_fit, stored_of
+from .assigning import Stored, encode, is_in_text, require_fit, stored_of
 from .model import Model
+from .package import Source
+from .program_file import edited_file
 from .sharing import require_no_other_data, require_unshared
 from .tensor import Tensor
 
@@ -46,8 +47,8 @@ class EditableModel(Model):
     time; this object then refuses everything except `close`, which reports it.
 
     Weight files, and immediates whose new bytes have the same length, are changed in place: views of them show the new
-    values, and the cost is that of the changed bytes. Otherwise the model file is rewritten to a new file, and tensors
-    obtained earlier keep showing the old values.
+    values, and the cost is that of the changed bytes. Otherwise, and for values in MIL text, the model file is written
+    anew to a new file, and tensors obtained earlier keep showing the old values.
 
     There is one writer at a time. Locks keep other processes out. If several threads assign, flush or close at once,
     all but the first get a RuntimeError, and the first loses nothing. Any number of threads may read.
@@ -94,12 +95,12 @@ class EditableModel(Model):
             lock(self._lock_fd, self._root)
         pending.require_none(path)  # from a writer that died after the model was opened
         for mapped in self.package.mappings:
-            _require_same(mapped.fd, typing.cast(str, mapped.name))
-            pending.sweep_staged(paths.real(typing.cast(str, mapped.name)))
+            _require_same(mapped.fd, cast(str, mapped.name))
+            pending.sweep_staged(paths.real(cast(str, mapped.name)))
 
     def writable(self, mapped: MappedFile) -> str:
         """Open a file of the model for writing, locked; return its path from the root. For milblob's own modules."""
-        real = paths.real(typing.cast(str, mapped.name))
+        real = paths.real(cast(str, mapped.name))
         relative = os.path.relpath(real, self._root).replace(os.sep, "/")
         if relative.split("/")[0] == "..":
             raise ResolveError(f"file to change: expected one inside {self._root}, got {real}")
@@ -133,7 +134,7 @@ class EditableModel(Model):
             TypeError: another dtype. ValueError: another shape; the model is closed.
             RuntimeError: another thread is assigning or writing.
             OverflowError: an element outside a sub-byte dtype.
-            UnsupportedError: a compressed weight (its parts can be set: stored=True), an immediate of MIL text.
+            UnsupportedError: a compressed weight (its parts can be set: stored=True).
             BlockingIOError: another writer has the file. OSError: it cannot be written to.
             As `Tensor.read`.
         """
@@ -201,7 +202,7 @@ class EditableModel(Model):
         self._close_fds()
         try:
             fresh = Model(
-                typing.cast(str, self.path), constants=self._constants, stored=self._stored_view,
+                cast(str, self.path), constants=self._constants, stored=self._stored_view,
                 max_nbytes=self.package.budget.given_nbytes,
             )  # fmt: skip
         except BaseException:  # all is written, but the mapping no longer matches the files
@@ -285,18 +286,21 @@ def _require_same(fd: int, path: str) -> None:
 def _plan(
     assignments: Iterable[Assignment], place: Callable[[MappedFile], str]
 ) -> tuple[list[journal.Patch], list[journal.Replacement]]:
-    """Decide what to change where: bytes in place, or the whole model file if a value needs another length."""
+    """Decide what to change where: bytes in place, or the whole model file: of text, or if a length changes."""
     by_file: dict[str, list[Assignment]] = {}
     for assignment in assignments:
         by_file.setdefault(place(assignment.stored.mapping), []).append(assignment)
     patches, replacements = [], []
     for path, group in by_file.items():
-        if all(len(a.data) == a.stored.nbytes for a in group):
+        first = group[0]
+        if not is_in_text(first.tensor) and all(len(a.data) == a.stored.nbytes for a in group):
             patches += [journal.Patch(path, a.stored.offset, a.data) for a in group]
             continue
-        mapped = group[0].stored.mapping
-        buffer = mapped.check_size()
-        changes = [wire_edits.value_edit(buffer, a.tensor.constant, tensor=a.data) for a in group]
-        new = splice(mapped, (0, mapped.nbytes), wire_edits.combined(changes))
+        source, program = cast(Source, first.tensor.source), cast(Program, first.tensor.program)
+        edits = [
+            wire_edits.value_edit(cast(Program, a.tensor.program).buffer, a.tensor.constant, tensor=a.data)
+            for a in group
+        ]
+        new = edited_file(source, program, wire_edits.combined(edits))
         replacements.append(journal.Replacement(path, new.write_to))
     return patches, replacements

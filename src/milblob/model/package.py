@@ -377,7 +377,7 @@ class Package:
             return {paths.real(name) for name in (self.blobs.name,) if name is not None}
         found = {paths.real(self.path)} if self.path is not None and self.kind in ("listing", "mil") else set()
         for source in self.sources:
-            if not source.is_text and source.mapping.name is not None:
+            if source.mapping.name is not None:
                 found.add(paths.real(source.mapping.name))
             program = Program(source.program[0], source.program[1:], source.prefix, is_text=source.is_text)
             names = {c.text for c in program.scan.constants if c.storage == _codec.BLOB}

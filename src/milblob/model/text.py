@@ -22,7 +22,7 @@ def to_text(
     *,
     function: str | None = None,
     operation: str | None = None,
-    around: int = 1,
+    around: int | None = None,
     weights: str | None = None,
     version: str | None = None,
     max_nbytes: int | None = None,
@@ -34,7 +34,7 @@ def to_text(
     *,
     function: str | None = None,
     operation: str | None = None,
-    around: int = 1,
+    around: int | None = None,
     weights: str | None = None,
     version: str | None = None,
     max_nbytes: int | None = None,
@@ -45,7 +45,7 @@ def to_text(
     *,
     function: str | None = None,
     operation: str | None = None,
-    around: int = 1,
+    around: int | None = None,
     weights: str | None = None,
     version: str | None = None,
     max_nbytes: int | None = None,
@@ -58,7 +58,7 @@ def to_text(
         function: the only function that is written, as in `Model.functions`. A pipeline has a Program for each model,
             and needs one.
         operation: write no Program but the operations around this one, by the name of an output.
-        around: how many steps from it, along inputs and outputs.
+        around: how many steps from that operation, along inputs and outputs; 1 where it is None.
         weights: "all" writes immediates whole, "head" eight elements of ten or more, "none" none of these. Only "all"
             can be read again. Default: "all", "head" for the surroundings of an operation.
         version: of the language: "1.0" spells scalars ``tensor<fp16, []>``, "1.3" ``fp16``. Default: that of the source
@@ -70,13 +70,15 @@ def to_text(
 
     Raises:
         UnsupportedError: something that text cannot hold (docs/mil-text.md), a pipeline without `function`, a weight
-            file. KeyError: no such function or operation. ValueError: another version, or another word for weights.
-            As `open`.
+            file. KeyError: no such function or operation. ValueError: another version, another word for weights, or
+            `around` without `operation`. As `open`.
     """
     if weights is None:
         weights = "all" if operation is None else "head"
     if weights not in WEIGHTS:
         raise ValueError(f"weights: expected one of {', '.join(WEIGHTS)}, got {weights!r}")
+    if around is not None and operation is None:
+        raise ValueError(f"around: expected the operation too, around which others are written, got {around} alone")
     memory = io.BytesIO()
     write = memory.write if out is None else out.write
     with ExitStack() as stack:
@@ -89,7 +91,7 @@ def to_text(
             write,
             function=function,
             operation=operation,
-            around=around,
+            around=1 if around is None else around,
             weights=weights,
             version=version,
         )

@@ -91,9 +91,17 @@ def _minor(version: str) -> int:
 
 
 def write_operations(
-    view: ProgramView, operations: Sequence[Operation], write: Write, *, weights: str = "head"
+    view: ProgramView,
+    operations: Sequence[Operation],
+    write: Write,
+    *,
+    weights: str = "head",
+    version: str | None = None,
 ) -> None:
     """Write some operations of a view as statements, one after another; blocks of an operation are written whole.
+
+    Args:
+        weights, version: as for `write_program`.
 
     Raises:
         As `write_program`.
@@ -104,7 +112,7 @@ def write_operations(
     def path(row: int) -> str:
         return view.operation(row).path
 
-    mode = WEIGHTS[weights]
-    if not _codec.graph_text(view.graph, *span, write, path, False, [], rows, _MINOR, b"", mode, False):
+    mode, minor = WEIGHTS[weights], _MINOR if version is None else _minor(version)
+    if not _codec.graph_text(view.graph, *span, write, path, False, [], rows, minor, b"", mode, False):
         words = "MIL text of some operations: expected every message in one piece, got pieces; write the whole Program"
         raise UnsupportedError(words, file=buffer.name)

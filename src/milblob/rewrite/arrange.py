@@ -14,24 +14,23 @@ from ..errors import MilblobError, UnsupportedError
 from ..model.model import Model
 from ..model.package import Source, resolve
 from ..model.places import ChainPlace
+from ..model.program_file import require_edits
 from ..model.tensor import Tensor, make_tensor
 from ..program import cast_rules
 from ..program.scan import Compressed, Program
-from ..program.splice import Edit
-from ..program.wire_edits import require_plain
 from ..selection import require_selected
 from ..storage.beneath import Location
 from ..values import cast as casting
-from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor
+from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor, stored_bytes
 from .changes import WEIGHT_COUNT, Options, TensorChange, is_counted
 from .compressing import CompressedWeight
 from .decompress import Decompression, Identities, plan_decompression
 from .layout import Records, WeightFile
-from .references import ConstexprPart, ConstexprWeight, DenseWeight, Place, Reference, program_edits, text_moves
+from .references import ConstexprPart, ConstexprWeight, DenseWeight, Edits, Reference, program_edits
 from .tasks import CAST, COPY, VALUE, Item
 
 _RAW_FIELDS = (FLOATS, DOUBLES, BYTES)
-_IOS18_SPEC_VERSION = 9
+_IOS18, _IOS18_SPEC_VERSION = 18, 9
 # What weight files may hold for Core ML before iOS 18, per coremltools; from iOS 18 on, every dtype with a blob code.
 _EARLY_DTYPES = (DType.FLOAT16, DType.FLOAT32, DType.UINT8, DType.INT8)
 
@@ -42,14 +41,12 @@ class Arrangement(NamedTuple):
     Attributes:
         changes: one row per tensor, and one per record that nothing refers to.
         records: the contents of the result's weight files, and which of them are rewritten.
-        edits: of the model file.
-        moves: of records that MIL text refers to: Program prefix -> old place -> new place.
+        edits: by id of each Program that changes.
     """
 
     changes: list[TensorChange]
     records: Records
-    edits: list[Edit]
-    moves: dict[str, dict[Place, Place]]
+    edits: Edits
 
 
 def arrange(models: Sequence[Model], options: Options, required: Iterable[str] = ()) -> Arrangement:
@@ -111,9 +108,9 @@ def arrange(models: Sequence[Model], options: Options, required: Iterable[str] =
     _require_no_weight_file(model, records)
     _complete(changes, is_laid_out)
     if not options.moves:
-        return Arrangement(changes, records, [], {})
+        return Arrangement(changes, records, {})
     edits = program_edits(model, options.functions, references, choice.decompressions.values(), weights, constexprs)
-    return Arrangement(changes, records, edits, text_moves(references))
+    return Arrangement(changes, records, edits)
 
 
 def _order(tensor: Tensor) -> Any:
@@ -125,19 +122,17 @@ def _order(tensor: Tensor) -> Any:
 
 def _require_support(model: Model, options: Options) -> None:
     edits = {
-        "cast": bool(options.cast), "externalize": options.externalize is not None,
-        "inline": options.inline is not None, "functions": options.functions is not None,
-        "decompress": options.decompress,
+        "externalize": options.externalize is not None, "inline": options.inline is not None,
+        "functions": options.functions is not None, "decompress": options.decompress,
     }  # fmt: skip
     asked = [name for name, is_asked in edits.items() if is_asked]
-    if model.kind == "mil":
-        words = "repack: expected a package, a compiled model or a weight file, got MIL text alone"
+    if model.kind == "listing":
+        words = "repack: expected a model or a weight file, got a listing of one (give the weight file)"
         raise UnsupportedError(words, file=model.path)
-    if any(source.is_text for source, _ in model.scans) and asked:
-        words = f"{asked[0]}: expected a model whose Program is protobuf, got MIL text, in which only the places of"
-        raise UnsupportedError(f"{words} records can change", file=model.path)
+    if model.kind == "mlmodelc" and options.functions is not None:
+        words = "functions: expected a package, got a compiled model, whose coremldata.bin names its functions too"
+        raise UnsupportedError(f"{words} (repack the package, then compile it)", file=model.path)
     if model.kind == "blob":
-        asked = [name for name in asked if name != "cast"]
         asked += ["gc"] * options.gc + ["split"] * (options.split is not None)
         if asked:
             raise UnsupportedError(f"{asked[0]}: expected a model, got a weight file alone", file=model.path)
@@ -195,11 +190,11 @@ class _Choice:
 
     def may_externalize(self, tensor: Tensor) -> bool:
         """Whether an immediate goes to the weight file if it is selected."""
-        least, dtype, source = self.options.externalize, tensor.mil_dtype, cast(Source, tensor.source)
+        least, dtype = self.options.externalize, tensor.mil_dtype
         return (
             least is not None
             and dtype.blob_code is not None
-            and (dtype in _EARLY_DTYPES or source.spec_version >= _IOS18_SPEC_VERSION)
+            and (dtype in _EARLY_DTYPES or _is_late(tensor))
             and tensor.constant.storage != _codec.BLOB
             and _is_value(tensor.constant)
             and None not in tensor.declared_shape
@@ -223,6 +218,14 @@ class _Choice:
         becomes_constexpr = constant.mil_code == DType.FLOAT32.mil_code and target is DType.FLOAT16
         is_tried = _is_value(constant) and not (becomes_constexpr and cast_rules.is_vector(constant))
         return target if is_tried else None
+
+
+def _is_late(tensor: Tensor) -> bool:
+    """Whether a model is for iOS 18 or later; text does not say so, but what its operators are."""
+    source = cast(Source, tensor.source)
+    if source.is_text:
+        return cast_rules.opset(cast(Program, tensor.program), tensor.constant) >= _IOS18
+    return source.spec_version >= _IOS18_SPEC_VERSION
 
 
 def _weights_of_parts(model: Model) -> dict[int, list[str]]:
@@ -329,10 +332,10 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
     elif is_blob:
         item = sources.records.add_record(weight_file, record, target, name)
     elif "externalize" in change.actions:
-        item = _external_item(tensor, target, sources)
+        item = _external_item(tensor, target, change, sources, choice.options)
     if item is not None:
         item.users.add(tensor.function)
-        if target is not None:
+        if target is not None and item.held is None:
             item.how = CAST
     change.item = item
     return change, Reference(tensor, item, target, value)
@@ -349,10 +352,18 @@ def _actions(tensor: Tensor, target: DType | None, choice: _Choice) -> list[str]
     return actions
 
 
-def _external_item(tensor: Tensor, target: DType | None, sources: _Sources) -> Item:
+def _external_item(
+    tensor: Tensor, target: DType | None, change: TensorChange, sources: _Sources, options: Options
+) -> Item:
     """Return a new record for an immediate."""
     program, source = cast(Program, tensor.program), cast(Source, tensor.source)
-    require_plain(program, source.mapping.live())
+    require_edits(source, program)
+    if source.is_text:  # no file has the bytes
+        own = target or tensor.mil_dtype
+        data = _codec.Buffer(stored_bytes(_cast_values(tensor, target, change, options), own))
+        item = sources.records.add_held(source.mapping, data, own, tensor.shape, sources.base(source))
+        item.name = tensor.name
+        return item
     dtype, (offset, nbytes) = tensor.mil_dtype, tensor.constant.payload
     field, _, at, payload, pieces, _ = _codec.tensor_locate(program.buffer, offset, nbytes)
     raw = field in _RAW_FIELDS and pieces == 1 and payload == dtype.nbytes(tensor.size)
@@ -369,17 +380,24 @@ def _external_item(tensor: Tensor, target: DType | None, sources: _Sources) -> I
 
 def _new_value(tensor: Tensor, target: DType | None, change: TensorChange, options: Options) -> bytes:
     """Return the new TensorValue of what is, or becomes, an immediate; note in its row what a cast meets."""
-    values = tensor.read()
-    if target is not None:
-        try:
-            values, counts = casting.cast_array(values, target, overflow=options.overflow, nan=options.nan)
-        except (OverflowError, ValueError) as error:
-            raise type(error)(f"{change.name}: {error}") from None
-        change.overflow, change.nan, change.underflow = counts
+    values = _cast_values(tensor, target, change, options)
     dtype = target or tensor.mil_dtype
     change.nbytes_after = dtype.nbytes(values.size)
     change.file_after = change.offset_after = None
     return pack_tensor(values, dtype)
+
+
+def _cast_values(tensor: Tensor, target: DType | None, change: TensorChange, options: Options) -> Any:
+    """Return the values of a tensor as `target`, if that is not None; note in its row what the cast meets."""
+    values = tensor.read()
+    if target is None:
+        return values
+    try:
+        values, counts = casting.cast_array(values, target, overflow=options.overflow, nan=options.nan)
+    except (OverflowError, ValueError) as error:
+        raise type(error)(f"{change.name}: {error}") from None
+    change.overflow, change.nan, change.underflow = counts
+    return values
 
 
 # -------------------------------------------------------------------------------------------------------- dense weights
@@ -412,12 +430,12 @@ def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable
             tensors.sort(key=lambda tensor: (tensor.function, tensor.op_row.message))
         for tensor in tensors:
             group = cast(Compressed, tensor.chain)
-            require_plain(program, source.mapping.live())
+            require_edits(source, program)
             dtype = tensor.mil_dtype
             change = TensorChange(tensor.name, dtype, 0, None, None)
             change.actions.append("decompress")
             item, value = None, None
-            if model.kind == "mlmodel" or dtype.blob_code is None or tensor.size < least:
+            if model.kind in ("mlmodel", "mil") or dtype.blob_code is None or tensor.size < least:
                 value = pack_tensor(tensor.read(), dtype)
                 change.nbytes_after = dtype.nbytes(tensor.size)
             else:
@@ -525,9 +543,10 @@ def _assign_files(records: Records, options: Options) -> None:
 
 def _require_no_weight_file(model: Model, records: Records) -> None:
     """Refuse a bare model file that would need a weight file."""
-    if model.kind == "mlmodel" and records.items:
+    if model.kind in ("mlmodel", "mil") and records.items:
         words = "model file: expected one without a weight file, which has no place beside the result, got"
-        raise UnsupportedError(f"{words} {records.items[0].name!r} (a .mlpackage has room for both)", file=model.path)
+        room = "a .mlpackage" if model.kind == "mlmodel" else "a .mlmodelc"
+        raise UnsupportedError(f"{words} {records.items[0].name!r} ({room} has room for both)", file=model.path)
 
 
 def _complete(changes: Iterable[TensorChange], is_laid_out: bool) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arguments import as_integer, require, require_calls, require_flags
 from ..errors import UnsupportedError
-from ..model.identify import identify_directory
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..storage import paths
@@ -145,7 +144,7 @@ def compress(
     is as small as that allows (docs/compress.md says how near to the least possible).
 
     Args:
-        src: a .mlpackage.
+        src: a .mlpackage or a .mlmodelc.
         dst: where the result goes. May be `src` itself, which is then replaced.
         recipe: a Linear, Palette or Prune, or its dict or JSON; None if other arguments say it all.
         select: glob, several, or a function of a name: the weights that are tried.
@@ -170,13 +169,13 @@ def compress(
         CompressReport, with what each weight loses.
 
     Raises:
-        UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. Not a package.
+        UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. A file.
         ValueError: operations that read one weight ask for different recipes; a wrong option; a size that cannot be
             reached: the least that can is named; a plan with a recipe for a weight that cannot be compressed so.
         KeyError: a plan with a name that the model does not have.
         As `repack`. Whatever is raised, `dst` is as it was.
     """
-    source, output = require_package(src), os.fsdecode(os.fspath(dst))
+    source, output = require_directory(src), os.fsdecode(os.fspath(dst))
     require_flags(force=force, dry_run=dry_run)
     require_calls(progress=progress)
     if executor is not None and not hasattr(executor, "submit"):
@@ -207,8 +206,8 @@ def compress(
     return CompressReport(source, output, weights, work.skipped, done.nbytes, done.nbytes_after, done.done, work.kept)
 
 
-def require_package(src: Any) -> str:
-    """Return the path of a package.
+def require_directory(src: Any) -> str:
+    """Return the path of a package or compiled model.
 
     Raises:
         UnsupportedError: something else. TypeError: no path.
@@ -216,10 +215,7 @@ def require_package(src: Any) -> str:
     require("src", src, str | os.PathLike, "the path of a model")
     source = os.fsdecode(os.fspath(src)).rstrip("/") or "/"
     if not paths.is_directory(source) and paths.is_there(source):
-        raise UnsupportedError("compress: expected a .mlpackage, got a file", file=source)
-    if paths.is_directory(source) and identify_directory(source) == "mlmodelc":
-        words = "compress: expected a .mlpackage, got a compiled model (compress the package, then compile it)"
-        raise UnsupportedError(words, file=source)
+        raise UnsupportedError("compress: expected a .mlpackage or .mlmodelc, got a file", file=source)
     return source
 
 

@@ -18,10 +18,10 @@ from ..closeness import hint
 from ..errors import UnsupportedError
 from ..model.model import Model
 from ..model.package import Source
+from ..model.program_file import require_edits
 from ..model.tensor import Tensor, make_tensor
 from ..program import cast_rules, compress_rules
 from ..program.scan import Compressed, Program
-from ..program.wire_edits import require_plain
 from ..progress import Counter
 from ..threads import ordered
 from ..values.dense import Held, Packed
@@ -253,7 +253,7 @@ class Compressing:
                 continue
             for recipe in recipes:
                 _require_opset(recipe, opset, model, tensor)
-            require_plain(program, cast(Source, tensor.source).mapping.live())
+            require_edits(cast(Source, tensor.source), program)
             axes = compress_rules.channel_axes(program, constant, partial(flags.of, program))
             options = tuple((one, axes or (1, 0)) for one in recipes if axes is not None or not one.needs_axes)
             if not options:

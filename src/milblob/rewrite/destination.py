@@ -11,6 +11,7 @@ _SUFFIXES = {
     "mlpackage": (".mlpackage",),
     "mlmodelc": (".mlmodelc",),
     "mlmodel": (".mlmodel",),
+    "mil": (".mil",),
     "blob": (".bin", ".blob", ".weights", ".fmadapter"),
 }
 _MARKERS = {".mlpackage": ("Manifest.json",), ".mlmodelc": ("model.mil", "model0", "coremldata.bin")}
@@ -33,7 +34,7 @@ def require_destination(sources: list[str], kind: str, dst: str, force: bool) ->
 
     Args:
         sources: paths, all of `kind`.
-        kind: "mlpackage", "mlmodelc", "mlmodel" or "blob".
+        kind: "mlpackage", "mlmodelc", "mlmodel", "mil", "blob" or "listing".
         dst: the path of the result.
         force: allow replacing what is there: a file by a file, a model by a model of the same kind without any other
             files in it (see `require_replaceable`). Nothing else is ever replaced.

@@ -18,7 +18,7 @@ from ..values.cast import CastCounts, convert_into
 from ..values.dense import Dense, Held, read
 from ..values.tensorvalue import stored_bytes, unpack_at
 from .copying import data_ranges, new_file
-from .tasks import CAST, COPY, DENSE, TASK_NBYTES, VALUE, Item, Origin, Step, Task, make_tasks
+from .tasks import CAST, COPY, DENSE, HELD, TASK_NBYTES, VALUE, Item, Origin, Step, Task, make_tasks
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -57,7 +57,7 @@ def write_weight_files(
             write_at(fd, [_codec.blob_header(len(items))], 0)
         tasks += make_tasks(path, items, len(numbered), overflow, nan)
         numbered += items
-        dense += [(path, item) for item in items if item.how == DENSE]
+        dense += [(path, item) for item in items if item.how in (DENSE, HELD)]
 
     def done(task: Task, counts: list[tuple[int, CastCounts]]) -> None:
         for number, found in counts:
@@ -141,19 +141,22 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
 
 
 def write_dense(path: str, item: Item, done: Callable[[int], None]) -> None:
-    """Write the record of a compressed weight as dense values, a piece at a time.
+    """Write the record of a compressed weight as dense values, or of one that is in memory, a piece at a time.
 
     Args:
         path: the file, which exists and has its final size.
-        item: with DENSE.
+        item: with DENSE or HELD.
         done: called with the number of bytes of each piece.
 
     Raises:
         FormatError: parts that do not match. OSError: the file cannot be written.
     """
+    if item.held is not None:
+        _write_held(path, item, memoryview(item.held), done)
+        return
     dense, nbits = cast("Callable[[], Dense]", item.open)(), item.target.nbits
     if isinstance(dense, Held):
-        _write_held(path, item, dense, done)
+        _write_held(path, item, dense.data, done)
         return
     unit = 8 * max(dense.unit, 1)  # packed elements must fill whole bytes
     part = max(TASK_NBYTES // item.target.numpy.itemsize // unit, 1) * unit
@@ -170,9 +173,8 @@ def write_dense(path: str, item: Item, done: Callable[[int], None]) -> None:
         os.close(fd)
 
 
-def _write_held(path: str, item: Item, held: Held, done: Callable[[int], None]) -> None:
+def _write_held(path: str, item: Item, data: memoryview, done: Callable[[int], None]) -> None:
     """Write a record whose stored bytes are there already."""
-    data = held.data
     fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
     try:
         write_at(fd, [item.metadata()], item.offset)

@@ -9,7 +9,7 @@ from ..model.model import Model
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from .choosing import choose
-from .compress import LEAST, named_recipes, require_package
+from .compress import LEAST, named_recipes, require_directory
 from .compressing import Compressing
 from .recipe_choice import Point, RecipeChoice, as_ladder, as_sensitivity, uniform, walked
 from .recipes import Recipe
@@ -101,7 +101,7 @@ def compress_frontier(
     Raises:
         As `compress`.
     """
-    source = require_package(src)
+    source = require_directory(src)
     chooser = RecipeChoice(None, as_ladder(recipes), as_sensitivity(sensitivity))
     by_type, by_name = named_recipes(op_types, per_name)
     work = Compressing(None, selector(select), by_type, by_name, least, None, Counter(progress), chooser)

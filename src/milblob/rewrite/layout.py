@@ -17,7 +17,7 @@ from ..dtypes import DType
 from ..errors import MilblobError
 from ..storage.mapped import MappedFile
 from ..values.tensorvalue import stored_bytes, unpack_at
-from .tasks import COPY, DENSE, VALUE, Item, Origin, lay_out
+from .tasks import COPY, DENSE, HELD, VALUE, Item, Origin, lay_out
 
 WEIGHTS = "weights"
 WEIGHT_FILE = "weight.bin"
@@ -125,6 +125,14 @@ class Records:
         self.items.append(item)
         return item
 
+    def add_held(
+        self, mapping: MappedFile, data: _codec.Buffer, dtype: DType, shape: tuple[int, ...], base: str
+    ) -> Item:
+        """Return a new item for stored bytes in memory, which are those of a value in MIL text."""
+        item = self.add_value(mapping, (0, data.nbytes), dtype, shape, base, HELD)
+        item.held = data
+        return item
+
     def add_dense(
         self, weight_file: WeightFile | None, offset: int, mapping: MappedFile, dtype: DType, shape: tuple[int, ...],
         base: str, key: Any,
@@ -186,6 +194,8 @@ class Records:
         self.items = [item for item in self.items if item.first is item]
 
     def _bytes_of(self, item: Item, is_compared: bool) -> tuple[_codec.Buffer, int, int]:
+        if item.held is not None:
+            return item.held, 0, item.nbytes
         buffer = self.origins[item.origin].check_size()
         if item.how != VALUE or not is_compared:
             return buffer, item.start, item.nbytes

@@ -11,20 +11,14 @@ from ..dtypes import DType
 from ..errors import ProgramError, UnsupportedError
 from ..model.model import Model
 from ..model.package import MODEL_PATH, Source
+from ..model.program_file import require_edits
 from ..model.tensor import Tensor
 from ..program import cast_rules
 from ..program.compress_rules import Links, constexpr_edit
 from ..program.constexpr import part_names
 from ..program.scan import Compressed, Program
 from ..program.splice import Edit
-from ..program.wire_edits import (
-    combined,
-    function_edits,
-    reference_edit,
-    removed_operation,
-    require_plain,
-    value_edit,
-)
+from ..program.wire_edits import combined, function_edits, reference_edit, removed_operation, value_edit
 from .decompress import Decompression, dense_edit
 from .tasks import Item
 
@@ -96,6 +90,10 @@ def _spelled(item: Item) -> Place:
     return MODEL_PATH + (first.file.removeprefix(f"{first.base}/") if first.base else first.file), first.offset
 
 
+Edits = dict[int, list[Edit]]
+"""By id of a Program: edits of its buffer."""
+
+
 def program_edits(
     model: Model,
     functions: tuple[str, ...] | None,
@@ -103,8 +101,8 @@ def program_edits(
     decompressions: Iterable[Decompression],
     weights: Sequence[DenseWeight],
     constexprs: Sequence[ConstexprWeight] = (),
-) -> list[Edit]:
-    """Return the edits of the model file.
+) -> Edits:
+    """Return the edits of a model's Programs; none for those that do not change.
 
     Args:
         model: the source.
@@ -118,17 +116,18 @@ def program_edits(
         ProgramError: a cast after which an operation would not type-check; no function is left.
         UnsupportedError: functions of a pipeline; a Program that protobuf had to rewrite.
     """
-    edits: list[Edit | None] = []
+    edits: dict[int, list[Edit | None]] = {id(program): [] for _, program in model.scans}
     if functions is not None:
-        edits += _function_edits(model, functions)
+        edits[id(model.scans[0][1])] += _function_edits(model, functions)
     for reference in references:
-        edits += _edits_of(reference)
+        edits[id(reference.tensor.program)] += _edits_of(reference)
     for decompression in decompressions:
-        edits += [removed_operation(decompression.program.buffer, op) for op in decompression.removed]
+        program = decompression.program
+        edits[id(program)] += [removed_operation(program.buffer, op) for op in decompression.removed]
     for weight in weights:
         tensor, value = weight.tensor, weight.value if weight.item is None else _spelled(weight.item)
         program, group = cast(Program, tensor.program), cast(Compressed, tensor.chain)
-        edits.append(dense_edit(program, group, tensor.mil_dtype, tensor.shape, value))
+        edits[id(program)].append(dense_edit(program, group, tensor.mil_dtype, tensor.shape, value))
     for compressed in constexprs:
         program = cast(Program, compressed.tensor.program)
         parts = [
@@ -137,17 +136,18 @@ def program_edits(
         ]
         row = compressed.tensor.op_row
         gone = ("val",) if row.type == "const" else part_names(row.type)
-        edits.append(constexpr_edit(program, row, gone, compressed.op, parts, compressed.links))
-    return combined(edits)
+        edits[id(program)].append(constexpr_edit(program, row, gone, compressed.op, parts, compressed.links))
+    found = {key: combined(rows) for key, rows in edits.items()}
+    return {key: rows for key, rows in found.items() if rows}
 
 
 def _edits_of(reference: Reference) -> Iterable[Edit | None]:
     constant, place = reference.tensor.constant, reference.place
     is_same = place is None or (constant.text, constant.blob_offset) == place
-    if reference.source.is_text or (is_same and reference.target is None and reference.value is None):
+    if is_same and reference.target is None and reference.value is None:
         return ()
     program = cast(Program, reference.tensor.program)
-    require_plain(program, reference.source.mapping.live())
+    require_edits(reference.source, program)
     if reference.target is not None:
         return cast_rules.cast_edits(program, constant, reference.target, reference.value if place is None else place)
     if place is None:
@@ -157,22 +157,11 @@ def _edits_of(reference: Reference) -> Iterable[Edit | None]:
     return [reference_edit(program.buffer, constant, *place)]
 
 
-def text_moves(references: Iterable[Reference]) -> dict[str, dict[Place, Place]]:
-    """Return the references in MIL text that change: Program prefix -> old place -> new place."""
-    result: dict[str, dict[Place, Place]] = {}
-    for reference in references:
-        place, constant = reference.place, reference.tensor.constant
-        before = constant.text, constant.blob_offset
-        if reference.source.is_text and place is not None and place != before:
-            result.setdefault(reference.source.prefix, {})[before] = place
-    return result
-
-
 def _function_edits(model: Model, functions: tuple[str, ...]) -> list[Edit]:
     if len(model.scans) != 1:
         raise UnsupportedError("functions: expected a model with one Program, got a pipeline", file=model.path)
     source, program = model.scans[0]
-    require_plain(program, source.mapping.live())
+    require_edits(source, program)
     if not functions:
         raise ProgramError("functions: expected at least one to keep, got none", file=model.path)
     keep = [name.removeprefix(program.prefix) for name in functions]

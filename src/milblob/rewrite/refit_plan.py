@@ -10,10 +10,12 @@ from typing import Any, cast
 from .. import _codec
 from ..blobs.appended import Appended
 from ..errors import FormatError, UnsupportedError
-from ..model.assigning import encode, stored_of
+from ..model.assigning import encode, is_in_text, stored_of
 from ..model.digest import hash_bytes
 from ..model.model import Model
+from ..model.package import Source
 from ..model.places import RecordPlace
+from ..model.program_file import require_edits
 from ..model.sharing import User, record_users, require_no_other_data
 from ..model.tensor import Tensor
 from ..program import wire_edits
@@ -253,7 +255,7 @@ class Plan:
                 for item in own.items:
                     item.unshared, item.is_in_place = item.unshared or stays, False
                 edit = wire_edits.reference_edit(user.program.buffer, user.constant, user.constant.text, offset)
-                self._edit(user.source.mapping, user.program, [edit])
+                self._edit(user.source, user.program, [edit])
         for user in () if kept else holders[1:]:  # the same bytes at the same place: one write
             for item in self._contents.pop(user.name).items:
                 if item not in first.items:
@@ -280,10 +282,10 @@ class Plan:
         value: dict[str, Any] = {"tensor": content.make()}
         if tensor.is_blob:
             value = {"reference": (tensor.constant.text, self._append(content))}
-        mapping = cast(Any, tensor.source).mapping
-        self._edit(mapping, program, [wire_edits.reading_edit(program.buffer, row, name) for row in rows])
+        source = cast(Source, tensor.source)
+        self._edit(source, program, [wire_edits.reading_edit(program.buffer, row, name) for row in rows])
         new = wire_edits.copied_constant(program.buffer, tensor.constant, name, **value)
-        self._new.setdefault((id(mapping), op.message), (tensor, []))[1].append(new)
+        self._new.setdefault((id(source.mapping), op.message), (tensor, []))[1].append(new)
         own = tensor.name.removesuffix(op.name)
         for item in content.items:
             item.name, item.unshared, item.is_in_place = f"{own}{name}", tensor.name, False
@@ -295,15 +297,15 @@ class Plan:
         self._names.add(new)
         return new
 
-    def _edit(self, mapping: MappedFile, program: Program, edits: Iterable[Edit | None]) -> None:
-        wire_edits.require_plain(program, mapping.live())
-        self._file(mapping).edits += [edit for edit in edits if edit is not None]
+    def _edit(self, source: Source, program: Program, edits: Iterable[Edit | None]) -> None:
+        require_edits(source, program)
+        self._file(source.mapping).edits += [edit for edit in edits if edit is not None]
 
     def _add_operations(self) -> None:
         """Put the new operations behind those that they are copies of; edits inside these go along."""
         for tensor, new in self._new.values():
-            op, mapping = cast(_codec.Op, tensor.op_row), cast(Any, tensor.source).mapping
-            change, buffer = self._file(mapping), mapping.check_size()
+            op, buffer = cast(_codec.Op, tensor.op_row), cast(Program, tensor.program).buffer
+            change = self._file(cast(Source, tensor.source).mapping)
             start, end = op.message[0], sum(op.message)
             inside = [edit for edit in change.edits if start <= edit.offset < end]
             values = [w for w in change.writes if start <= w.offset < end]
@@ -319,7 +321,12 @@ class Plan:
     # ------------------------------------------------------------------------------------------------------------ files
 
     def _file(self, mapping: MappedFile) -> FileChange:
-        return self._files.setdefault(paths.real(str(mapping.name)), FileChange(mapping))
+        name = paths.real(str(mapping.name))
+        found = self._files.get(name)
+        if found is None:
+            holder = next((row for row in self._model.scans if row[0].mapping is mapping), None)
+            found = self._files[name] = FileChange(mapping, holder)
+        return found
 
     def _add_write(self, tensor: Tensor, content: Content) -> None:
         mapping, offset, nbytes = stored_of(tensor)
@@ -328,7 +335,7 @@ class Plan:
         self._file(mapping).writes.append(write)
         for item in content.items:
             item.nbytes += new_nbytes
-            item.is_in_place &= new_nbytes == nbytes
+            item.is_in_place &= new_nbytes == nbytes and not is_in_text(tensor)
 
 
 def _given(classes: list[Content]) -> str:

@@ -4,13 +4,16 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ..blobs.appended import Appended
 from ..model.editable import EditableModel
+from ..model.package import Source
+from ..model.program_file import edited_file
 from ..model.tensor import Tensor
 from ..program import wire_edits
-from ..program.splice import Edit, splice
+from ..program.scan import Program
+from ..program.splice import Edit
 from ..progress import Counter
 from ..storage import journal, paths, pending
 from ..storage.mapped import MappedFile
@@ -48,12 +51,14 @@ class FileChange:
 
     Attributes:
         mapping: the open file.
-        writes: new bytes for old ones.
+        holder: a Program that is in the file, and what says so; None for a weight file.
+        writes: new bytes for old ones. Their offsets in MIL text are those in the Program that was read from it.
         edits: of a Program, besides.
         appended: new records of a weight file.
     """
 
     mapping: MappedFile
+    holder: tuple[Source, Program] | None = None
     writes: list[Write] = dataclasses.field(default_factory=list)
     edits: list[Edit] = dataclasses.field(default_factory=list)
     appended: Appended | None = None
@@ -61,7 +66,13 @@ class FileChange:
     @property
     def is_same_size(self) -> bool:
         """Whether nothing but bytes inside the file changes."""
-        return not self.edits and self.appended is None and all(w.nbytes == w.new_nbytes for w in self.writes)
+        return self.appended is None and not self._is_spliced
+
+    @property
+    def _is_spliced(self) -> bool:
+        """Whether the file is put together anew: where lengths change, or it is text."""
+        is_text = self.holder is not None and self.holder[0].is_text
+        return bool(self.edits or (self.writes and is_text)) or any(w.nbytes != w.new_nbytes for w in self.writes)
 
     def patches(self, path: str, counter: Counter) -> list[journal.Patch] | None:
         """Return the changes one by one, or None if the file is better written anew.
@@ -84,7 +95,7 @@ class FileChange:
             As making the new bytes.
         """
         mapping = self.mapping
-        if self.edits or not all(w.nbytes == w.new_nbytes for w in self.writes):
+        if self._is_spliced:
             self._write_spliced(fd, counter)
             return
         os.ftruncate(fd, mapping.nbytes)
@@ -103,10 +114,9 @@ class FileChange:
 
     def _write_spliced(self, fd: int, counter: Counter) -> None:
         edits: list[Edit | None] = list(self.edits)
-        if self.writes:
-            buffer = self.mapping.check_size()
-            edits += [wire_edits.value_edit(buffer, w.tensor.constant, tensor=w.make()) for w in self.writes]
-        new = splice(self.mapping, (0, self.mapping.nbytes), wire_edits.combined(edits))
+        source, program = cast(tuple[Source, Program], self.holder)  # a weight file has no edits
+        edits += [wire_edits.value_edit(program.buffer, w.tensor.constant, tensor=w.make()) for w in self.writes]
+        new = edited_file(source, program, wire_edits.combined(edits))
         write_spliced(new, self.mapping, fd, lambda nbytes: None)
         for write in self.writes:
             counter.add_tensor(write.name, write.tensor)

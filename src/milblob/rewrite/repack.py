@@ -13,8 +13,8 @@ from ..errors import FormatError, UnsupportedError
 from ..model.canonical import canonical_model
 from ..model.manifest import listed_files, with_folders
 from ..model.model import Model
-from ..program.relocate import relocate
-from ..program.splice import Edit, splice
+from ..model.program_file import edited_file
+from ..program.splice import Spliced
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..storage import paths, pending
@@ -27,6 +27,7 @@ from .changes import WEIGHT_COUNT, Options, TensorChange
 from .copying import copy_entry, new_file, set_mode, walk, write_spliced
 from .destination import is_in_place, require_destination
 from .execute import add_counts, write_weight_files
+from .references import Edits
 from .tasks import Item
 
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ def repack(
     values cast or inlined inside the Program.
 
     Args:
-        src: a .mlpackage; a .mlmodelc (no cast, externalize, inline, decompress, functions); a .mlmodel without a
-            weight file; a blob file, or several, to be merged into one.
+        src: a .mlpackage; a .mlmodelc (without `functions`); a .mlmodel or .mil file without a weight file; a blob
+            file, or several, to be merged into one.
         dst: where the result goes. May be `src` itself, which is then replaced.
         cast: dtype -> dtype, among float32, float16 and bfloat16; or one dtype, for all of them. Round to nearest even.
             float32 as float16 becomes a `constexpr_cast`: consumers see the same type and compute in float32 as before.
@@ -300,8 +301,7 @@ class Repacking:
                 if {model.kind, other.kind} != {"blob"}:
                     words = "repack of several: expected weight files, got a model (merge-functions joins packages)"
                     raise UnsupportedError(words, file=model.path)
-            if model.kind != "mil":
-                require_destination(self._sources, model.kind, self._dst, self._force)
+            require_destination(self._sources, model.kind, self._dst, self._force)
             self._in_place = is_in_place(self._sources, self._dst)
             if self._in_place and not dry_run:
                 self._lock(models, stack)
@@ -403,15 +403,17 @@ class Repacking:
         """Map each changed file that is not a weight file to its new contents: bytes in a list, or a Spliced."""
         records = arrangement.records
         changed: dict[str, Any] = {}
-        for part, _ in model.scans:
-            mapped, name = part.mapping, _inside(records.root, str(part.mapping.name))
-            if part.is_text and part.prefix in arrangement.moves:
-                text = relocate(bytes(mapped.live()), arrangement.moves[part.prefix], mapped.name)
-                changed[name] = [text]
-            elif not part.is_text and self._options.canonical:
-                changed[name] = [_canonical(mapped, arrangement.edits)]
+        for part, program in model.scans:
+            name = _inside(records.root, str(part.mapping.name))
+            if name in changed:  # a pipeline has one model file
+                continue
+            if not part.is_text and self._options.canonical:
+                changed[name] = [_canonical(model, arrangement.edits)]
+            elif part.is_text and id(program) in arrangement.edits:  # of a compiled pipeline each model has its file
+                changed[name] = edited_file(part, program, arrangement.edits[id(program)])
+                self._counter.total_nbytes += changed[name].nbytes
             elif not part.is_text and arrangement.edits:
-                changed[name] = splice(mapped, (0, mapped.nbytes), arrangement.edits)
+                changed[name] = _edited(model, arrangement.edits)
                 self._counter.total_nbytes += changed[name].nbytes
         if model.kind == "mlpackage":
             have = {name.rpartition("/")[0] for name in records.weight_files}
@@ -431,10 +433,10 @@ class Repacking:
                 self._fill([(name, items, nbytes)], arrangement.changes)
             elif self._options.canonical and model.kind == "mlmodel":
                 with new_file(name) as fd:
-                    write_at(fd, [_canonical(model.scans[0][0].mapping, arrangement.edits)], 0)
+                    write_at(fd, [_canonical(model, arrangement.edits)], 0)
             elif arrangement.edits:
                 mapped = model.scans[0][0].mapping
-                spliced = splice(mapped, (0, mapped.nbytes), arrangement.edits)
+                spliced = _edited(model, arrangement.edits)
                 self._counter.total_nbytes = spliced.nbytes
                 with new_file(name) as fd:
                     write_spliced(spliced, mapped, fd, self._written(os.path.basename(str(mapped.name))))
@@ -477,9 +479,16 @@ class Repacking:
         return partial(self._counter.add, name)
 
 
-def _canonical(mapped: MappedFile, edits: list[Edit]) -> bytes:
+def _edited(model: Model, edits: Edits) -> Spliced:
+    """Return what a model file with edited Programs becomes: one or, in a pipeline, several."""
+    source, program = model.scans[0]
+    every = [edit for _, program in model.scans for edit in edits.get(id(program), ())]
+    return edited_file(source, program, every)
+
+
+def _canonical(model: Model, edits: Edits) -> bytes:
     """Return the canonical form of an edited model file."""
-    return canonical_model(splice(mapped, (0, mapped.nbytes), edits).tobytes(), mapped.name)
+    return canonical_model(_edited(model, edits).tobytes(), model.scans[0][0].mapping.name)
 
 
 def _plain(name: str) -> str:

@@ -14,7 +14,7 @@ from ..errors import FormatError
 from ..storage.mapped import MappedFile
 from ..values.dense import Dense
 
-COPY, CAST, VALUE, DENSE = "copy", "cast", "value", "dense"
+COPY, CAST, VALUE, DENSE, HELD = "copy", "cast", "value", "dense", "held"
 TASK_NBYTES = 16 << 20
 
 
@@ -67,9 +67,11 @@ class Item:
         origin, start, nbytes: where its bytes come from. For VALUE they are a TensorValue message.
         dtype, count: of the stored elements.
         target: dtype in the result; equal to `dtype` for COPY and VALUE.
-        how: COPY, CAST, VALUE (a TensorValue to decode) or DENSE (a compressed weight to decode).
-        open: for DENSE, returns what computes the elements. Such items are written by `write_dense`, not by tasks,
-            since what computes them cannot be pickled.
+        how: COPY, CAST, VALUE (a TensorValue to decode), DENSE (a compressed weight to decode) or HELD (bytes in
+            memory: of a value in MIL text).
+        open: for DENSE, returns what computes the elements. Such items and those of HELD are written by `write_dense`,
+            not by tasks, since neither can be pickled.
+        held: for HELD, the stored bytes.
         shape: declared shape; used by VALUE.
         name: of the first tensor that refers to it; for an unreferenced record, its file and number.
         base: directory of the model that refers to it, relative to the root of the result: what @model_path stands for.
@@ -82,8 +84,8 @@ class Item:
     """
 
     __slots__ = (
-        "base", "before", "count", "data_offset", "dtype", "file", "first", "how", "name", "nbytes", "offset", "open",
-        "order", "origin", "shape", "start", "target", "users",
+        "base", "before", "count", "data_offset", "dtype", "file", "first", "held", "how", "name", "nbytes", "offset",
+        "open", "order", "origin", "shape", "start", "target", "users",
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +99,7 @@ class Item:
         self.file = file
         self.how = how
         self.open: Callable[[], Dense] | None = None
+        self.held: _codec.Buffer | None = None
         self.shape: tuple[int, ...] = ()
         self.name = ""
         self.order: tuple[int, ...] = ()
@@ -186,7 +189,7 @@ def make_tasks(path: str, items: list[Item], first: int, overflow: str, nan: str
     steps: list[Step] = []
     begin = 64
     for number, item in enumerate(items, first):
-        for step in _steps(number, item) if item.how != DENSE else ():
+        for step in _steps(number, item) if item.how not in (DENSE, HELD) else ():
             steps.append(step)
             end = step.data_offset + step.written_nbytes
             if end - begin >= TASK_NBYTES:

@@ -1,0 +1,284 @@
+"""Changing MIL text: statements that edits of its Program change are written anew, every other character stays."""
+
+import io
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from .. import _codec
+from ..errors import FormatError
+from .mil_text import parse_statements
+from .scan import Program
+from .splice import Edit, Spliced, splice
+from .view import Block, Operation, ProgramView
+from .wire_edits import fields_of
+from .write_text import version_of, write_operations, write_program
+
+_PREFIX_NBYTES = 11  # the most that stands before a message: a tag of one byte and its length
+_OPERATION_BLOCKS, _BLOCK_OPERATIONS = 4, 3
+_BLANK = b" \t\r\n"
+
+Span = tuple[int, int]
+
+
+class _Change(NamedTuple):
+    """Characters of the old text, from `start` to `end`, and what comes in their place."""
+
+    start: int
+    end: int
+    text: bytes
+
+
+def splice_text(text: _codec.Buffer, program: Program, edits: Iterable[Edit]) -> Spliced:
+    """Change the Program that a text describes, and say what the text becomes.
+
+    Statements whose operation changes are written anew, as `write_program` writes them. New ones come behind the one
+    before them, with the same white space. Only where something around the operations changes, all is written anew.
+    The result is read again: what it says is what the edits say.
+
+    Args:
+        text: a whole model.mil.
+        program: the scan of what `parse_text` makes of it.
+        edits: of `program.buffer`, as for `splice`.
+
+    Raises:
+        UnsupportedError: a changed operation that text cannot hold. FormatError: the text is not that of the Program.
+        As `splice`.
+    """
+    ordered = sorted(edits, key=lambda edit: (edit.offset, edit.nbytes))
+    spliced = splice(program.buffer, program.span, ordered)
+    data, statements = parse_statements(text)
+    old = ProgramView(program.buffer, program.span)
+    if len(statements) != old.graph.counts[2] or data != bytes(
+        memoryview(program.buffer)[slice(*_range(program.span))]
+    ):
+        raise FormatError("MIL text: expected the one that its Program was read from, got another", file=text.name)
+    changed = _codec.Buffer(spliced.tobytes(), text.name)
+    new = ProgramView(changed, (0, changed.nbytes))
+    writing = _Writing(text, old, new, _Kept(spliced.pieces), statements)
+    if not _is_inside_operations(old, ordered) or not writing.functions():
+        return _written_anew(text, changed)
+    result = _pieces(text, writing.changes)
+    writing.require_same(_codec.Buffer(result.tobytes(), text.name))
+    return result
+
+
+def _range(span: Span) -> Span:
+    return span[0], sum(span)
+
+
+def _pieces(text: _codec.Buffer, changes: list[_Change]) -> Spliced:
+    pieces: list[Span | memoryview] = []
+    at = nbytes = 0
+    for change in sorted(changes, key=lambda change: (change.start, change.end)):
+        if change.start > at:
+            pieces.append((at, change.start - at))
+        if change.text:
+            pieces.append(memoryview(change.text))
+        at = change.end
+    if text.nbytes > at:
+        pieces.append((at, text.nbytes - at))
+    for piece in pieces:
+        nbytes += piece[1] if isinstance(piece, tuple) else piece.nbytes
+    return Spliced(text, nbytes, pieces)
+
+
+def _written_anew(text: _codec.Buffer, changed: _codec.Buffer) -> Spliced:
+    """The whole Program as text, in the version of the old text and with its end."""
+    out = io.BytesIO()
+    version, newline = version_of(bytes(memoryview(text)[:200])), bytes(memoryview(text)[-1:]) == b"\n"
+    write_program(changed, (0, changed.nbytes), out.write, version=_full(version), newline=newline)
+    parse_statements(_codec.Buffer(out.getvalue(), text.name))
+    return Spliced(text, len(out.getvalue()), [memoryview(out.getvalue())])
+
+
+def _full(version: str | None) -> str | None:
+    """A version with the number after the point, which a text may leave out."""
+    return version if version is None or "." in version else f"{version}.0"
+
+
+def _is_inside_operations(view: ProgramView, edits: Sequence[Edit]) -> bool:
+    """Whether all edits change, remove or add operations of functions, and nothing around these."""
+    blocks = [block for function in view.functions.values() for block in function.blocks.values()]
+    spans = sorted(_range(op.message) for block in blocks for op in block.operations)
+    starts = [start for start, _ in spans]
+    for edit in edits:
+        end, at = edit.offset + edit.nbytes, bisect_right(starts, edit.offset) - 1
+        if at >= 0 and end <= spans[at][1]:
+            continue
+        if at + 1 == len(spans) or end != spans[at + 1][1] or edit.offset + _PREFIX_NBYTES < spans[at + 1][0]:
+            return False
+    return True
+
+
+class _Kept:
+    """Which bytes of a spliced message are old ones, and where they were."""
+
+    def __init__(self, pieces: Iterable[Span | memoryview]) -> None:
+        self._starts: list[int] = []
+        self._rows: list[tuple[int, int]] = []  # end, how far the old bytes were behind
+        at = 0
+        for piece in pieces:
+            nbytes = piece[1] if isinstance(piece, tuple) else piece.nbytes
+            if isinstance(piece, tuple):
+                self._starts.append(at)
+                self._rows.append((at + nbytes, piece[0] - at))
+            at += nbytes
+
+    def before(self, span: Span) -> int | None:
+        """Where a message stood that stays as it is; None if it changes."""
+        at = bisect_right(self._starts, span[0]) - 1
+        if at < 0 or sum(span) > self._rows[at][0]:
+            return None
+        return span[0] + self._rows[at][1]
+
+
+class _Writing:
+    """What becomes of the statements of a text.
+
+    Attributes:
+        changes: of the text.
+    """
+
+    def __init__(
+        self, text: _codec.Buffer, old: ProgramView, new: ProgramView, kept: _Kept, statements: list[Span]
+    ) -> None:
+        self.changes: list[_Change] = []
+        self._text = memoryview(text)
+        self._old = old
+        self._new = new
+        self._kept = kept
+        self._statements = statements
+        self._version = _full(version_of(bytes(self._text[:200])))
+        self._same: list[tuple[int, int]] = []  # rows of a statement that stays, new and old
+        self._anew: list[int] = []  # rows of statements that are written anew
+
+    def functions(self) -> bool:
+        """Find the changes; False if some of them cannot be made to statements."""
+        pairs = zip(self._old.functions.items(), self._new.functions.items(), strict=True)
+        return all(self._block(old.block, new.block) for (_, old), (_, new) in pairs)
+
+    def require_same(self, text: _codec.Buffer) -> None:
+        """Refuse a text that does not say what it should.
+
+        Raises:
+            FormatError.
+        """
+        data, _ = parse_statements(text)
+        view = ProgramView(_codec.Buffer(data, text.name), (0, len(data)))
+        good = view.graph.counts == self._new.graph.counts
+        good = good and all(_message(view.operation(a)) == _message(self._old.operation(b)) for a, b in self._same)
+        if not good or self._written(view, self._anew) != self._written(self._new, self._anew):
+            words = "MIL text with changes: expected what its Program says, got something else"
+            raise FormatError(words, file=text.name)
+
+    def _block(self, old: Block, new: Block) -> bool:
+        before, after = list(old.operations), list(new.operations)
+        for removed, added, left in _gaps(before, self._partners(before, after)):
+            if len(removed) == len(added):
+                if not all(map(self._statement, removed, added)):
+                    return False
+            elif not self._exchanged(removed, added, left, before):
+                return False
+        return True
+
+    def _partners(self, before: list[Operation], after: list[Operation]) -> list[tuple[Operation, int | None]]:
+        """Every new operation with the index of the old one that it was: by its place, else by its outputs' names."""
+        places = {op.message[0]: i for i, op in enumerate(before)}
+        names = {op.output_names: i for i, op in enumerate(before) if op.output_names}
+        last = -1
+        result: list[tuple[Operation, int | None]] = []
+        for op in after:
+            place = self._kept.before(op.message)
+            found = names.get(op.output_names) if place is None else places.get(place)
+            if found is not None and found > last:
+                last = found
+                result.append((op, found))
+            else:
+                result.append((op, None))
+        return result
+
+    def _statement(self, old: Operation, new: Operation) -> bool:
+        """An operation that stays, or changes in its place."""
+        if _message(new) == _message(old):
+            self._same.append((new.row, old.row))
+            return True
+        if old.blocks and _head(old) == _head(new):
+            return all(map(self._block, old.blocks, new.blocks))
+        start, nbytes = self._statements[old.row]
+        self.changes.append(_Change(start, start + nbytes, self._anew_text(new)))
+        return True
+
+    def _exchanged(self, removed: list[Operation], added: list[Operation], left: int, before: list[Operation]) -> bool:
+        """Operations that come in place of others; `left` is the index of the old one before them, or -1.
+
+        Returns:
+            False where there is no statement to put new ones beside.
+        """
+        if not before:
+            return False
+        blank = self._blank_before(before[max(left, 0)])
+        at = blank[0] if left < 0 else sum(self._statements[before[left].row])
+        space = bytes(self._text[slice(*blank)])
+        new = b"".join(space + self._anew_text(op) for op in added)
+        if new:
+            self.changes.append(_Change(at, at, new))
+        for op in removed:
+            start, _ = self._blank_before(op)
+            self.changes.append(_Change(start, sum(self._statements[op.row]), b""))
+        return True
+
+    def _blank_before(self, op: Operation) -> Span:
+        """Where the white space before a statement begins and ends."""
+        start = end = self._statements[op.row][0]
+        while start > 0 and self._text[start - 1] in _BLANK:
+            start -= 1
+        return start, end
+
+    def _anew_text(self, op: Operation) -> bytes:
+        self._anew.append(op.row)
+        return self._written(self._new, [op.row]).rstrip(b"\n")
+
+    def _written(self, view: ProgramView, rows: list[int]) -> bytes:
+        out = io.BytesIO()
+        write_operations(view, [view.operation(row) for row in rows], out.write, weights="all", version=self._version)
+        return out.getvalue()
+
+
+def _gaps(
+    before: list[Operation], partners: list[tuple[Operation, int | None]]
+) -> Iterable[tuple[list[Operation], list[Operation], int]]:
+    """Yield operations that stay, each with its partner, and between them those that go, and those that come.
+
+    Yields:
+        (old operations, new operations, index of the old one before them).
+    """
+    last, added = -1, []
+    for op, found in partners:
+        if found is None:
+            added.append(op)
+            continue
+        if added or found > last + 1:
+            yield before[last + 1 : found], added, last
+        yield [before[found]], [op], last
+        last, added = found, []
+    if added or last + 1 < len(before):
+        yield before[last + 1 :], added, last
+
+
+def _message(op: Operation) -> bytes:
+    return bytes(memoryview(op.view.held()[0])[slice(*_range(op.message))])
+
+
+def _head(op: Operation) -> list[bytes]:
+    """An operation and its blocks without the operations in these."""
+    buffer, _ = op.view.held()
+    view = memoryview(buffer)
+    found = []
+    for entry in fields_of(buffer, op.message):
+        if entry.number != _OPERATION_BLOCKS:
+            found.append(bytes(view[entry.start : entry.end]))
+            continue
+        inside = (f for f in fields_of(buffer, entry.span) if f.number != _BLOCK_OPERATIONS)
+        found.append(b"".join(bytes(view[f.start : f.end]) for f in inside))
+    return found
