@@ -469,7 +469,7 @@ def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Source
     change.actions.append("compress")
     change.file_after = change.offset_after = None
     change.nbytes_after = weight.nbytes_after if is_first else 0
-    return ConstexprWeight(tensor, weight.made.op, tuple(parts))
+    return ConstexprWeight(tensor, weight.op, tuple(parts))
 
 
 # -------------------------------------------------------------------------------------------------------------- records

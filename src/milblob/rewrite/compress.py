@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arguments import as_integer, require, require_calls, require_flags
-from ..errors import UnsupportedError
+from ..errors import FormatError, UnsupportedError
 from ..model.identify import identify_directory
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..storage import paths
 from .changes import Options
-from .compressing import CompressedWeight, Compressing, spool_directory
+from .compressing import CompressedWeight, Compressing, RefusedError, spool_directory
 from .recipes import Recipe, as_recipe
 from .repack import Repacking
 
@@ -158,20 +158,18 @@ def compress(
     if paths.is_directory(source) and identify_directory(source) == "mlmodelc":
         words = "compress: expected a .mlpackage, got a compiled model (compress the package, then compile it)"
         raise UnsupportedError(words, file=source)
-    work = Compressing(
-        chosen, selector(select), by_type, by_name, least, None if dry_run else spool_directory(output),
-        Counter(progress),
-    )  # fmt: skip
-    with contextlib.closing(work):
-        options = Options({}, compress=work)
-        done = Repacking([source], output, options, force, executor, None, max_nbytes).run(dry_run)
-        weights = [_report(weight) for weight in work.weights.values()]
-    return CompressReport(source, output, weights, work.skipped, done.nbytes, done.nbytes_after, done.done)
+    directory = None if dry_run else spool_directory(output)
+    for is_careful in (False, True):  # rarely twice: a value that no recipe takes was met while weights were written
+        work = Compressing(chosen, selector(select), by_type, by_name, least, directory, Counter(progress), is_careful)
+        with contextlib.closing(work), contextlib.suppress(RefusedError):
+            options = Options({}, compress=work)
+            done = Repacking([source], output, options, force, executor, None, max_nbytes).run(dry_run)
+            weights = [_report(weight) for weight in work.weights.values()]
+            return CompressReport(source, output, weights, work.skipped, done.nbytes, done.nbytes_after, done.done)
+    raise FormatError("model: expected no change while it is read, got another one", file=source)
 
 
 def _report(weight: CompressedWeight) -> WeightReport:
-    made = weight.made
     return WeightReport(
-        weight.tensor.name, weight.recipe, made.op, weight.tensor.nbytes, weight.nbytes_after, made.squared, made.power,
-        made.largest,
-    )  # fmt: skip
+        weight.tensor.name, weight.recipe, weight.op, weight.tensor.nbytes, weight.nbytes_after, *weight.figures
+    )

@@ -1,7 +1,8 @@
 """Compressing the weights of a model: which, with what recipe, and where the parts are until they are written.
 
-Everything is computed before the layout of the result is known: what is stored for a weight can depend on its values.
-The parts go to a file without a name beside the result, so memory holds only a few weights at a time.
+Where a recipe knows the sizes of the parts in advance (`Recipe.plan`), they are computed when they are written. Else
+they are computed before the layout of the result, and go to a file without a name beside it; so memory holds only a
+few weights at a time.
 """
 
 import mmap
@@ -15,7 +16,7 @@ import numpy as np
 
 from .. import _codec
 from ..blobs.equal import Stretch, first_equal
-from ..errors import UnsupportedError
+from ..errors import MilblobError, UnsupportedError
 from ..model.model import Model
 from ..model.package import Source
 from ..model.tensor import Tensor, make_tensor
@@ -24,27 +25,31 @@ from ..program.scan import Program
 from ..program.wire_edits import require_plain
 from ..progress import Counter
 from ..threads import ordered
-from ..values.dense import Held, Packed
+from ..values.dense import Dense, Held, Packed
 from ..values.tensorvalue import pack_tensor
-from .recipes import CompressedParts, NotCompressibleError, Part, Recipe, Weight
+from .planned import Computation, Figures, Plan, Put, Streamed
+from .recipes import NotCompressibleError, Part, Recipe, Weight
 
 _ALONE_COUNT = 1 << 21  # a weight of so many elements is shared out among the threads; smaller ones go one to each
 
 
-class SpooledPart(NamedTuple):
+class RefusedError(MilblobError):
+    """A weight turns out not to be compressible when it is written: the work begins again, with `is_careful`."""
+
+
+class StoredPart(NamedTuple):
     """A part of a compressed weight.
 
     Attributes:
         value: its serialized TensorValue if it is stored in the Program.
-        number: of the part in the spool, else None.
+        open: else, returns its stored bytes, or what computes them.
     """
 
     key: str
     dtype: Any
     shape: tuple[int, ...]
     value: bytes | None
-    number: int | None
-    open: Callable[[], Held] | None
+    open: Callable[[], Dense] | None
 
 
 class CompressedWeight(NamedTuple):
@@ -52,14 +57,21 @@ class CompressedWeight(NamedTuple):
 
     Attributes:
         number: equal for weights that share their parts.
-        made: its operation and figures; its parts are in `parts`.
+        op: type of the operation that computes it.
+        lost: what is lost, once that is known: one entry.
     """
 
     tensor: Tensor
     recipe: Recipe
     number: int
-    made: CompressedParts
-    parts: tuple[SpooledPart, ...]
+    op: str
+    parts: tuple[StoredPart, ...]
+    lost: list[Figures]
+
+    @property
+    def figures(self) -> Figures:
+        """What is lost; to be asked for once everything is written, or in a dry run."""
+        return self.lost[0]
 
     @property
     def nbytes_after(self) -> int:
@@ -89,6 +101,7 @@ class Compressing:
         least: only weights of more elements are compressed.
         directory: where the parts are kept meanwhile; None to keep none (a dry run).
         counter: told of each weight that is computed.
+        is_careful: whether everything is computed before the layout, so that no weight is refused later.
 
     Attributes:
         weights: by id of the constant.
@@ -104,6 +117,7 @@ class Compressing:
         least: int,
         directory: str | None,
         counter: Counter,
+        is_careful: bool = False,
     ) -> None:
         self.weights: dict[int, CompressedWeight] = {}
         self.skipped: list[tuple[str, str]] = []
@@ -114,6 +128,7 @@ class Compressing:
         self._least = least
         self._directory = directory
         self._counter = counter
+        self._is_careful = is_careful or directory is None
         self._spool = _Spool()
 
     def close(self) -> None:
@@ -135,17 +150,59 @@ class Compressing:
         unique = [number for number, first in enumerate(firsts) if first == number]
         self._counter.total_nbytes = sum(candidates[number].tensor.nbytes for number in unique)
         for number, result in self._computed(candidates, unique):
-            made[number] = result if isinstance(result, NotCompressibleError) else (result, self._spooled(result))
-            self._counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
+            made[number] = self._taken(candidates[number], result)
         for candidate, first in zip(candidates, firsts, strict=True):
             result = made[first]
             if isinstance(result, NotCompressibleError):
                 self.skipped.append((candidate.tensor.name, str(result)))
                 continue
-            parts = result[0]._replace(parts=())
-            weight = CompressedWeight(candidate.tensor, candidate.recipe, first, parts, result[1])
-            self.weights[id(candidate.tensor.constant)] = weight
+            self.weights[id(candidate.tensor.constant)] = CompressedWeight(
+                candidate.tensor, candidate.recipe, first, *result
+            )
         self._spool.map()
+
+    def _taken(self, candidate: _Candidate, result: Any) -> Any:
+        """(operation, parts, list for the figures) of what a recipe computed or planned, or the reason for none."""
+        lost: list[Figures] = []
+
+        def done(figures: Figures) -> None:
+            lost.append(figures)
+            self._counter.add_tensor(candidate.tensor.name, candidate.tensor)
+
+        if isinstance(result, Plan) and self._is_careful:
+            try:
+                figures = result.write(lambda *_: None)
+            except NotCompressibleError as reason:
+                result = reason
+            else:
+                done(figures)
+        if isinstance(result, NotCompressibleError):
+            self._counter.add_tensor(candidate.tensor.name, candidate.tensor)
+            return result
+        if isinstance(result, Plan):
+            return result.op, self._streamed(candidate, result, done), lost
+        done(Figures(result.squared, result.power, result.largest))
+        return result.op, tuple(self._kept(part) for part in result.parts), lost
+
+    def _streamed(self, candidate: _Candidate, plan: Plan, done: Callable[[Figures], None]) -> tuple[StoredPart, ...]:
+        """Parts that are computed when they are written."""
+
+        def write(put: Put) -> Figures:
+            try:
+                return plan.write(put)
+            except NotCompressibleError as reason:
+                raise RefusedError(f"{candidate.tensor.name}: {reason}") from None
+
+        is_large = candidate.tensor.size >= _ALONE_COUNT
+        told = (lambda figures: None) if self._is_careful else done
+        computation = Computation(plan._replace(write=write), is_large, told)
+        return tuple(
+            StoredPart(
+                part.key, part.dtype, part.shape, None if part.array is None else pack_tensor(part.array, part.dtype),
+                partial(Streamed, computation, part),
+            )
+            for part in plan.parts
+        )  # fmt: skip
 
     def _candidates(self, model: Model) -> Iterator[_Candidate]:
         flags = _Flags(model)
@@ -204,11 +261,13 @@ class Compressing:
         return first_equal(stretches)
 
     def _computed(self, candidates: list[_Candidate], numbers: list[int]) -> Iterator[tuple[int, Any]]:
-        """Yield (number, parts or the reason that there are none), in order; several small weights at a time."""
+        """Yield (number, plan, parts or the reason that there are none), in order; several small weights at a time."""
 
         def compute(number: int) -> Any:
+            recipe, weight = candidates[number].recipe, candidates[number].weight()
             try:
-                return candidates[number].recipe.apply(candidates[number].weight())
+                plan = recipe.plan(weight)
+                return recipe.apply(weight) if plan is None else plan
             except NotCompressibleError as reason:
                 return reason
 
@@ -222,20 +281,16 @@ class Compressing:
             yield number, compute(number)
         yield from zip(small, ordered(compute, small), strict=True)
 
-    def _spooled(self, made: CompressedParts) -> tuple[SpooledPart, ...]:
-        """Keep the parts: small ones as values of the Program, the others in the spool."""
-        return tuple(self._kept(part) for part in made.parts)
-
-    def _kept(self, part: Part) -> SpooledPart:
+    def _kept(self, part: Part) -> StoredPart:
+        """Keep a part: a small one as a value of the Program, another one in the spool."""
         if part.array is not None:
-            value = pack_tensor(part.array, part.dtype)
-            return SpooledPart(part.key, part.dtype, part.shape, value, None, None)
+            return StoredPart(part.key, part.dtype, part.shape, pack_tensor(part.array, part.dtype), None)
         offset = self._spool.add(part.data)
 
         def held() -> Held:
             return Held(Packed(self._spool.buffer(), offset, part.dtype, part.shape))
 
-        return SpooledPart(part.key, part.dtype, part.shape, None, offset, held)
+        return StoredPart(part.key, part.dtype, part.shape, None, held)
 
 
 class _Spool:

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
+from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -12,6 +14,8 @@ from ..dtypes import DType, as_dtype
 from ..errors import MilblobError
 from ..values import palettize, prune, quantize
 from ..values.tensorvalue import stored_bytes
+from .changes import WEIGHT_COUNT
+from .planned import Figures, Plan, PlannedPart, Put
 
 Array = np.ndarray[Any, Any]
 _R = TypeVar("_R", bound="Recipe")
@@ -86,13 +90,27 @@ class Recipe:
         """Whether the operations that read a weight must agree on its channels, as coremltools wants it."""
         return True
 
+    def plan(self, weight: Weight) -> Plan | None:
+        """Say what a weight becomes, so that its values are computed while they are written.
+
+        Returns:
+            None if more than a few values must be known for that: then `apply` is called.
+
+        Raises:
+            NotCompressibleError: it cannot be applied to this weight.
+        """
+        return None
+
     def apply(self, weight: Weight) -> CompressedParts:
         """Compress a weight.
 
         Raises:
             NotCompressibleError: it cannot be applied to this weight.
         """
-        raise NotImplementedError
+        plan = self.plan(weight)
+        if plan is None:
+            raise NotImplementedError
+        return _applied(plan)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as JSON can hold it: its class and every option."""
@@ -148,7 +166,7 @@ class Linear(Recipe):
         """See Recipe."""
         return self.granularity != "per_block" or not isinstance(self.block, tuple)
 
-    def apply(self, weight: Weight) -> CompressedParts:
+    def plan(self, weight: Weight) -> Plan | None:
         """See Recipe."""
         array, (inputs, outputs) = weight.array, weight.axes
         sizes = [0] * array.ndim
@@ -161,24 +179,35 @@ class Linear(Recipe):
                 sizes[inputs] = int(self.block)  # type: ignore[arg-type]
             sizes[outputs] = 1
         try:
-            made = quantize.quantize(array, self.dtype, mode=self.mode, blocks=tuple(sizes), search=self.search)
+            work = quantize.Quantizer(array, self.dtype, mode=self.mode, blocks=tuple(sizes), search=self.search)
+            counts, stored, point = work.counts, as_dtype(work.array_dtype), None
+            keys, shape = ("data", "scale", "offset"), counts
+            more: tuple[PlannedPart, ...] = ()
+            has_point = work.has_zero_point
+            if weight.opset < BLOCKS_OPSET:
+                keys, has_point = ("quantized_data", "scale", "zero_point"), True
+                shape = tuple(count for count in counts if count > 1)
+                axis = next((axis for axis, count in enumerate(counts) if count > 1), 0)
+                more = (PlannedPart("axis", DType.INT32, (), np.array(axis, np.int32)),)
+            scale = None
+            if prod(counts) < WEIGHT_COUNT:  # they go into the Program
+                scale, point = work.scales()
+                point = np.zeros(counts, np.uint8) if point is None else point
+                scale, point = scale.reshape(shape), point.reshape(shape).view(work.dtype.numpy)
+            data = None
+            if array.size < WEIGHT_COUNT:
+                data = (
+                    np.concatenate([one.data for one in work.stretches()]).reshape(array.shape).view(work.dtype.numpy)
+                )
         except ValueError as error:
             raise NotCompressibleError(str(error)) from None
-        figures = made.squared, made.power, made.largest
-        if weight.opset >= BLOCKS_OPSET:
-            parts = [_part("data", made.data, made.dtype), _part("scale", made.scale)]
-            if made.zero_point is not None:
-                parts.append(_part("offset", made.zero_point, made.dtype))
-            return CompressedParts("constexpr_blockwise_shift_scale", tuple(parts), *figures)
-        point = made.zero_point if made.zero_point is not None else np.zeros(made.scale.shape, made.dtype.numpy)
-        axis = next((axis for axis, count in enumerate(made.scale.shape) if count > 1), 0)
-        parts = [
-            _part("quantized_data", made.data, made.dtype),
-            _part("zero_point", point.squeeze(), made.dtype),
-            _part("scale", made.scale.squeeze()),
-            _part("axis", np.array(axis, np.int32)),
-        ]
-        return CompressedParts("constexpr_affine_dequantize", tuple(parts), *figures)
+        parts = [PlannedPart(keys[0], work.dtype, array.shape, data), PlannedPart(keys[1], stored, shape, scale)]
+        if has_point:
+            parts.append(PlannedPart(keys[2], work.dtype, shape, point))
+        write = partial(_write_quantized, work, keys, {part.key for part in parts if part.array is None})
+        return Plan(
+            "constexpr_affine_dequantize" if more else "constexpr_blockwise_shift_scale", (*parts, *more), write
+        )
 
 
 @dataclass(frozen=True)
@@ -342,6 +371,44 @@ def as_recipe(value: Any) -> Recipe:
     if unknown:
         raise ValueError(f"{value['recipe']}: expected its options, got {unknown[0]!r}")
     return kind(**{key: tuple(option) if isinstance(option, list) else option for key, option in options.items()})
+
+
+def _write_quantized(work: quantize.Quantizer, keys: tuple[str, str, str], stored: set[str], put: Put) -> Figures:
+    """Write those parts of a linear quantization (integers, scales, zero points) that are `stored`; see Plan."""
+    squared, power, largest, dtype = 0.0, 0.0, 0.0, work.dtype
+    try:
+        for one in work.stretches(is_packed=True):
+            zeros = bytes(dtype.nbytes(one.scale.size)) if one.zero_point is None else one.zero_point
+            rows = (one.begin * dtype.nbits // 8, one.data), (one.block * one.scale.itemsize, one.scale)
+            for key, row in zip(keys, (*rows, (one.block * dtype.nbits // 8, zeros)), strict=True):
+                if key in stored and len(row[1]):
+                    put(key, *row)
+            squared, power, largest = squared + one.squared, power + one.power, max(largest, one.largest)
+    except ValueError as error:
+        raise NotCompressibleError(str(error)) from None
+    return Figures(squared, power, largest)
+
+
+def _applied(plan: Plan) -> CompressedParts:
+    """Compute the parts of a plan now."""
+    made = {part.key: np.zeros(part.nbytes, np.uint8) for part in plan.parts if part.array is None}
+
+    def put(key: str, offset: int, data: Any) -> None:
+        view = np.frombuffer(data, np.uint8)
+        made[key][offset : offset + view.size] = view
+
+    figures = plan.write(put)
+    parts = [
+        Part(
+            part.key,
+            part.dtype,
+            part.shape,
+            part.array,
+            made[part.key] if part.array is None else stored_bytes(part.array, part.dtype),
+        )
+        for part in plan.parts
+    ]
+    return CompressedParts(plan.op, tuple(parts), *figures)
 
 
 def _set(recipe: Recipe, **values: Any) -> None:
