@@ -11,7 +11,7 @@
 #include "milblob/kernels/neon/decode.h"
 #include "milblob/kernels/x86/expand_avx512.h"
 #include "milblob/kernels/neon/moments.h"
-#include "milblob/kernels/quantize_steps.h"
+#include "milblob/kernels/x86/quantize.h"
 #include "milblob/kernels/x86/palette_avx512.h"
 #include "milblob/kernels/neon/subbyte.h"
 #include "milblob/kernels/x86/subbyte.h"
@@ -20,8 +20,6 @@
 #ifdef MB_HAS_AVX2
 MB_DEFINE_MOMENTS(mb_moments_block_avx2, MB_TARGET_AVX2)
 MB_DEFINE_MOMENTS(mb_moments_block_avx512, MB_TARGET_AVX512)
-MB_DEFINE_QUANTIZES(avx2, MB_TARGET_AVX2)
-MB_DEFINE_QUANTIZES(avx512, MB_TARGET_AVX512)
 #endif
 
 typedef struct mb_tier {
@@ -41,6 +39,7 @@ typedef struct mb_tier {
     mb_varint_nbytes_kernel varint_nbytes[4];      /* of int16, uint16, int32, int64 */
     mb_varint_encode_kernel varint_encode[4];
     mb_quantize_kernel quantize[2]; /* by whether elements are float16 */
+    mb_range_kernel range[2];
 } mb_tier;
 
 /* From the slowest to the fastest. A program of several units need not compile the kernels in each: one unit defines
@@ -69,7 +68,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_plain, mb_quantize_f16_plain}},
+     {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx2, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
@@ -84,7 +83,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_avx2, mb_varint_run_16_avx2, mb_varint_run_32_avx2, mb_varint_run_64_avx2, mb_varint_run_ints_avx2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_avx2, mb_quantize_f16_avx2}},
+     {mb_quantize_f32_avx2, mb_quantize_f16_avx2}, {mb_range_f32_loop_avx2, mb_range_f16_avx2}},
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -98,7 +97,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_avx2, mb_varint_run_16_avx2, mb_varint_run_32_avx2, mb_varint_run_64_avx2, mb_varint_run_ints_avx2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}},
+     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}},
     {"avx512vbmi2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -112,7 +111,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_vbmi2, mb_varint_run_16_vbmi2, mb_varint_run_32_vbmi2, mb_varint_run_64_vbmi2, mb_varint_run_ints_vbmi2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64_vbmi2},
      {mb_varint_encode_i16_vbmi2, mb_varint_encode_u16_vbmi2, mb_varint_encode_i32_vbmi2, mb_varint_encode_i64_vbmi2},
-     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}},
+     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}},
 #endif
 #ifdef MB_HAS_NEON
     {"neon", {mb_cast_f32_f16_neon, mb_cast_f32_bf16_neon, mb_cast_f16_f32_neon, mb_cast_bf16_f32_neon, mb_cast_f16_bf16_neon, mb_cast_bf16_f16_neon},
@@ -128,7 +127,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_plain, mb_quantize_f16_plain}},
+     {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}},
 #endif
 };
 

@@ -245,11 +245,21 @@ def prune_count(counts: _Out, src: Buffer, offset: int, count: int, is_f16: bool
 def prune_collect(out: _Out, room: int, src: Buffer, offset: int, count: int, top: int) -> int: ...
 def prune_measure(src: Buffer, offset: int, count: int, cut: int) -> tuple[float, float, float]: ...
 def prune_split(mask: _Out, kept: _Out, src: Buffer, offset: int, count: int, is_f16: bool, cut: int) -> int: ...
+
+class Integers:
+    nbits: int
+    def __new__(cls, least: int, most: int, nbits: int, is_linear: bool) -> Integers: ...
+
+def not_finite(src: Buffer, offset: int, is_f16: bool, count: int) -> int: ...
 def quantize_ranges(
     src: Buffer, offset: int, is_f16: bool, begin: int, count: int, grid: Grid, least: _Out, most: _Out
-) -> int: ...
+) -> None: ...
+def quantize_scales(
+    scale: _Out, zero: _Out, least: Buffer, most: Buffer, count: int, is_f16: bool, to: Integers
+) -> bool: ...
 def quantize(
-    out: _Out | None,
+    out: _Out,
+    is_packed: bool,
     src: Buffer,
     offset: int,
     is_f16: bool,
@@ -258,11 +268,36 @@ def quantize(
     grid: Grid,
     scale: Buffer,
     zero: Buffer,
-    least: int,
-    most: int,
-    block_errors: _Out | None = None,
-    weights: Buffer | None = None,
+    to: Integers,
 ) -> tuple[float, float, float]: ...
+def quantize_errors(
+    errors: _Out,
+    src: Buffer,
+    offset: int,
+    is_f16: bool,
+    begin: int,
+    count: int,
+    grid: Grid,
+    scale: Buffer,
+    zero: Buffer,
+    to: Integers,
+    weights: Buffer | None = None,
+) -> None: ...
+def quantize_blocks(
+    out: _Out,
+    scale: _Out,
+    zero: _Out | None,
+    is_packed: bool,
+    src: Buffer,
+    offset: int,
+    is_f16: bool,
+    begin: int,
+    count: int,
+    unit: int,
+    parameters: int,
+    grid: Grid,
+    to: Integers,
+) -> tuple[float, float, float] | None: ...
 def wide_moments(kind: int, src: Buffer, offset: int, count: int, distinct: Distinct | None = None) -> Moments: ...
 def hash_stretches(src: Buffer, offset: int, nbytes: int, first: int, is_root: bool = False) -> bytes: ...
 def hash_join(cvs: bytes) -> bytes: ...

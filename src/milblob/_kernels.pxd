@@ -375,13 +375,31 @@ cdef extern from "milblob/text/parse.h" nogil:
                                     uint64_t *statement_count, mb_error *error)
 
 cdef extern from "milblob/kernels/quantize.h" nogil:
-    ctypedef struct mb_quantize_error:
-        double squared, power, largest
-    uint64_t mb_quantize_ranges(const mb_tier *tier, const uint8_t *src, bint is_f16, uint64_t begin, uint64_t count,
-                                mb_grid *grid, float *least, float *most)
-    void mb_quantize(const mb_tier *tier, uint8_t *dst, const uint8_t *src, bint is_f16, uint64_t begin, uint64_t count,
-                     mb_grid *grid, const float *scale, const float *zero, int32_t least, int32_t most,
-                     mb_quantize_error *error, double *block_errors, const float *weights)
+    ctypedef struct mb_integers:
+        int32_t least, most
+        unsigned nbits
+        bint is_linear
+    ctypedef struct mb_quantize_sums:
+        double squared[16]
+        double power[16]
+        uint32_t largest
+    uint64_t mb_count_not_finite(const uint8_t *src, bint is_f16, uint64_t count)
+    void mb_quantize_ranges(const mb_tier *tier, const uint8_t *src, bint is_f16, uint64_t begin, uint64_t count,
+                            mb_grid *grid, float *least, float *most)
+    bint mb_quantize_scales(const mb_tier *tier, const float *least, const float *most, uint64_t count, bint is_f16,
+                            const mb_integers *to, float *scale, float *zero)
+    void mb_quantize(const mb_tier *tier, uint8_t *dst, bint is_packed, const uint8_t *src, bint is_f16, uint64_t begin,
+                     uint64_t count, mb_grid *grid, const float *scale, const float *zero, const mb_integers *to,
+                     mb_quantize_sums *sums)
+    void mb_quantize_errors(const mb_tier *tier, const uint8_t *src, bint is_f16, uint64_t begin, uint64_t count,
+                            mb_grid *grid, const float *scale, const float *zero, const mb_integers *to,
+                            const float *weights, double *errors)
+    uint64_t mb_quantize_units(uint64_t unit)
+    bint mb_quantize_blocks(const mb_tier *tier, uint8_t *dst, bint is_packed, const uint8_t *src, bint is_f16,
+                            uint64_t begin, uint64_t count, uint64_t unit, uint64_t unit_parameters, mb_grid *grid,
+                            const mb_integers *to, float *spare, uint8_t *scale, uint8_t *zero, mb_quantize_sums *sums)
+    double mb_sum_lanes(const double *lanes)
+    float mb_float_of(uint32_t bits)
 
 cdef extern from "milblob/kernels/prune.h" nogil:
     int MB_MAGNITUDES

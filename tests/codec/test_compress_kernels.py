@@ -13,32 +13,82 @@ GRID = _codec.Grid((4, 16), (1, 0))
 ONES = _codec.Buffer(np.ones(4, np.float32).view(np.uint8))
 
 
-def quantize(out, src=SRC32, offset=0, is_f16=False, begin=0, count=64, grid=GRID, scale=ONES, zero=ONES, least=-127,
-             most=127, blocks=None, weights=None):  # fmt: skip
-    return _codec.quantize(out, src, offset, is_f16, begin, count, grid, scale, zero, least, most, blocks, weights)
+INT8 = _codec.Integers(-127, 127, 8, False)
+UINT4 = _codec.Integers(0, 15, 4, True)
+
+
+def quantize(out, is_packed=False, src=SRC32, offset=0, is_f16=False, begin=0, count=64, grid=GRID, scale=ONES, zero=ONES,
+             to=INT8):  # fmt: skip
+    return _codec.quantize(out, is_packed, src, offset, is_f16, begin, count, grid, scale, zero, to)
 
 
 def test_quantize_refuses_what_does_not_fit():
     out = np.empty(64, np.uint8)
     quantize(out)
-    for wrong in ({"offset": 1}, {"src": SRC16}, {"scale": _codec.Buffer(b"123")}, {"weights": ONES}):
+    quantize(out[:32], True, to=UINT4)
+    quantize(out[:2], True, count=3, to=UINT4)
+    quantize(out, True)  # bytes stay bytes
+    for wrong in ({"offset": 1}, {"src": SRC16}, {"scale": _codec.Buffer(b"123")}):
         with pytest.raises((FormatError, ValueError)):
             quantize(out, **wrong)
-    for wrong in ({"count": 63}, {"begin": 1}, {"least": -129}, {"most": 256}, {"least": 5, "most": 4},
-                  {"blocks": np.zeros(3)}, {"blocks": np.zeros(4, np.float32)}):  # fmt: skip
+    for wrong in ({"count": 63}, {"begin": 1}, {"is_packed": True, "to": UINT4}):
         with pytest.raises(ValueError, match="expected"):
             quantize(out, **wrong)
-    with pytest.raises(ValueError, match="aligned"):
-        quantize(out, blocks=np.zeros(33, np.uint8)[1:])
+    with pytest.raises(ValueError, match="expected"):
+        quantize(out[:31], True, to=UINT4)
     with pytest.raises(ValueError, match="weights: expected aligned"):
         quantize(out, scale=_codec.Buffer(np.zeros(20, np.uint8)[1:]))
+    for wrong in ((-129, 127, 8), (0, 256, 8), (5, 4, 8), (-8, 8, 4), (0, 16, 4), (0, 7, 3), (-1, 255, 8)):
+        with pytest.raises(ValueError, match="expected"):
+            _codec.Integers(*wrong, True)
+
+
+def test_errors_ranges_and_scales_refuse_what_does_not_fit():
+    errors = np.zeros(4)
+    _codec.quantize_errors(errors, SRC32, 0, False, 0, 64, GRID, ONES, ONES, INT8)
+    for wrong in ((np.zeros(3), SRC32, None), (np.zeros(4, np.float32), SRC32, None), (None, SRC32, None),
+                  (np.zeros(33, np.uint8)[1:], SRC32, None), (errors, SRC16, None), (errors, SRC32, ONES)):  # fmt: skip
+        with pytest.raises((FormatError, ValueError)):
+            _codec.quantize_errors(wrong[0], wrong[1], 0, False, 0, 64, GRID, ONES, ONES, INT8, wrong[2])
     least, most = np.full(4, np.inf, np.float32), np.full(4, -np.inf, np.float32)
-    assert _codec.quantize_ranges(SRC32, 0, False, 0, 64, GRID, least, most) == 0
+    _codec.quantize_ranges(SRC32, 0, False, 0, 64, GRID, least, most)
     assert (least.tolist(), most.tolist()) == ([0, 16, 32, 48], [15, 31, 47, 63])
     for wrong in ((SRC32, 1, False, 0, 64, GRID, least, most), (SRC32, 0, False, 1, 64, GRID, least, most),
                   (SRC32, 0, False, 0, 64, GRID, least[:3], most), (SRC32, 0, False, 0, 64, GRID, None, most)):  # fmt: skip
         with pytest.raises((FormatError, ValueError)):
             _codec.quantize_ranges(*wrong)
+    scale, zero = np.empty(4, np.float32), np.empty(4, np.float32)
+    ranges = _codec.Buffer(least), _codec.Buffer(most)
+    assert _codec.quantize_scales(scale, zero, *ranges, 4, False, UINT4)
+    for wrong in ((scale[1:], zero, *ranges, 4), (scale, None, *ranges, 4), (scale, zero, ranges[0], ONES, 5)):
+        with pytest.raises((FormatError, ValueError)):
+            _codec.quantize_scales(*wrong, False, UINT4)
+    assert _codec.not_finite(SRC32, 0, False, 64) == 0
+    with pytest.raises(FormatError):
+        _codec.not_finite(SRC32, 0, False, 65)
+
+
+def test_blocks_refuse_what_does_not_fit():
+    def blocks(out, scale, zero, is_packed=True, src=SRC32, begin=0, count=64, unit=16, parameters=1):
+        return _codec.quantize_blocks(
+            out, scale, zero, is_packed, src, 0, False, begin, count, unit, parameters, GRID, UINT4
+        )
+
+    out, scale, zero = np.empty(32, np.uint8), np.empty(4, np.float32), np.empty(2, np.uint8)
+    assert blocks(out, scale, zero) is not None
+    assert blocks(out, scale, None) is not None
+    assert scale.tolist() == [np.float32(x) / np.float32(15) for x in (15, 31, 47, 63)]
+    for wrong in ((out[1:], scale, zero), (out, scale[1:], zero), (out, scale, zero[1:]), (out, None, zero)):
+        with pytest.raises((FormatError, ValueError), match="expected"):
+            blocks(*wrong)
+    for options in ({"unit": 0}, {"unit": 15}, {"parameters": 2}, {"begin": 8}, {"count": 60}, {"unit": 128}, {"src": SRC16},
+                    {"is_packed": False}, {"unit": 32}):  # fmt: skip
+        with pytest.raises((FormatError, ValueError), match="expected"):
+            blocks(out, scale, zero, **options)
+    assert blocks(out, scale, zero, unit=32, parameters=2) is not None
+    broken = FLOAT.copy()
+    broken[63] = np.nan
+    assert blocks(out, scale, zero, src=_codec.Buffer(broken.view(np.uint8))) is None
 
 
 def test_palettes_refuse_what_does_not_fit():
@@ -99,7 +149,7 @@ def test_sources_that_hold_anything():
         grid = _codec.Grid((100, 100), (1, 0))
         scale = _codec.Buffer(rng.integers(0, 256, 400, np.uint8).copy())
         zero = _codec.Buffer(np.zeros(100, np.float32).view(np.uint8))
-        _codec.quantize(out, source, 0, False, 0, 10000, grid, scale, zero, -7, 7)
-        assert np.isin(out.view(np.int8), range(-7, 8)).all()
-        _codec.quantize(out, source, 0, True, 0, 10000, grid, scale, zero, 0, 254)
+        quantize(out, False, source, 0, False, 0, 10000, grid, scale, zero, _codec.Integers(-7, 7, 4, False))
+        assert np.isin(out, [x & 15 for x in range(-7, 8)]).all()
+        quantize(out, False, source, 0, True, 0, 10000, grid, scale, zero, _codec.Integers(0, 254, 8, False))
         assert out.max() < 255

@@ -160,8 +160,8 @@ def test_equal_weights_are_computed_once(tmp_path, monkeypatch):
     with milblob.open(tmp_path / "a.mlpackage", "r+") as opened:
         opened[second] = opened[first].read()
     calls = []
-    real = Linear.apply
-    monkeypatch.setattr(Linear, "apply", lambda self, weight: calls.append(1) or real(self, weight))
+    real = Linear.plan
+    monkeypatch.setattr(Linear, "plan", lambda self, weight: calls.append(1) or real(self, weight))
     report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Linear())
     assert (len(report.weights), len(calls)) == (26, 25)
     with milblob.open(tmp_path / "b.mlpackage") as opened:
@@ -197,8 +197,8 @@ def test_an_error_leaves_nothing(tmp_path, monkeypatch):
             raise OSError("disk")
         return real(self, weight)
 
-    real = Linear.apply
-    monkeypatch.setattr(Linear, "apply", fail)
+    real = Linear.plan
+    monkeypatch.setattr(Linear, "plan", fail)
     monkeypatch.setenv("MILBLOB_THREADS", "1")
     with pytest.raises(OSError, match="disk"):
         milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
@@ -211,11 +211,16 @@ def test_weights_that_are_not_finite_stay(tmp_path):
         broken = opened["head_weight"].read().copy()
         broken[0, 0] = np.inf
         opened["head_weight"] = broken
-    for recipe in RECIPES:
-        report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", recipe, dry_run=True)
+    for number, recipe in enumerate(RECIPES):
+        target = tmp_path / f"{number}.mlpackage"
+        report = milblob.compress(tmp_path / "a.mlpackage", target, recipe, dry_run=True)
         reason = dict(report.skipped)["head_weight"]
         assert reason == "array: expected finite elements, got 1 that are NaN or infinite"
         assert len(report.weights) == 25
+        written = milblob.compress(tmp_path / "a.mlpackage", target, recipe)
+        assert written._replace(done=False) == report
+        with milblob.open(target) as opened:
+            assert opened["head_weight"].read().tobytes() == broken.tobytes()
 
 
 def test_progress_counts_the_weights(tmp_path):

@@ -1,21 +1,49 @@
-/* kernels/quantize_steps.h: elements to integers on a linear scale, and how far from them the dense values are.
+/* kernels/quantize_steps.h: elements to integers on a linear scale, how far from them the dense values are, and the range of
+ * elements.
  *
  * An integer q stands for scale * (q - zero). float32: q = round(x / scale) + zero, clipped, which is what coremltools
- * computes, bit for bit. float16: the same in float32 (coremltools divides in float16), and then, because the dense value is
- * rounded to float16, the neighbour on the other side of x if its dense value is nearer. So no integer is nearer, and the
- * error is at most coremltools' with the same scale and zero.
+ * computes, bit for bit. float16: nearly the same in float32, with x * (1 / scale) (coremltools divides in float16), and then,
+ * because the dense value is rounded to float16, the neighbour on the other side of x if its dense value is nearer. So no
+ * integer is nearer, and the error is at most coremltools' with the same scale and zero.
  *
- * A scale of 0 (all elements are, or nearly) gives 0 / 0: NaN, which becomes 0. */
+ * A scale of 0 (all elements are, or nearly) gives NaN for elements of 0, which becomes 0.
+ *
+ * Sums are taken in MB_LANES of doubles: an element goes to the lane of its place in its run, so every tier adds the same
+ * numbers in the same order. Squares of floats are exact in doubles: whether a machine rounds between the product and the
+ * sum does not matter. */
 #ifndef MILBLOB_QUANTIZE_STEPS_H
 #define MILBLOB_QUANTIZE_STEPS_H
 
 #include "milblob/kernels/scale.h"
 
+enum { MB_LANES = 16 };
+
+/* The integers that elements become. */
+typedef struct mb_integers {
+    int32_t least, most; /* for example -127 and 127 */
+    unsigned nbits;      /* so many are kept: 4 or 8 */
+    bool is_linear;      /* the range need not be symmetric around zero */
+} mb_integers;
+
+/* What quantization does to elements; added to. */
+typedef struct mb_quantize_sums {
+    double squared[MB_LANES]; /* squares of the distances from the dense values */
+    double power[MB_LANES];   /* squares of the elements */
+    uint32_t largest;         /* distance: its bits */
+} mb_quantize_sums;
+
 /* Quantize count elements.
- * in   src: count finite floats; scale, zero: one of each (zero: a whole number) for every `run` (1 or more) elements; least, most: of the integers
- * out  dst: count bytes, the low eight bits of the integers; off: how much the element is above its dense value
+ * in   src: count finite elements, any alignment; scale, zero: one of each (zero: a whole number) for every `run` (1 or more)
+ *      elements
+ * out  dst: count bytes, the low bits of the integers; off: NULL, or how much each element is above its dense value
  * over-reads: none      fails: never                                                                                   */
-typedef void (*mb_quantize_kernel)(uint8_t *dst, float *off, const float *src, uint64_t count, const float *scale, const float *zero, uint64_t run, int32_t least, int32_t most);
+typedef void (*mb_quantize_kernel)(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_quantize_sums *sums);
+
+/* Widen the range of every `run` elements. Numbers are ordered by their bits, so a NaN is beyond the infinity of its sign,
+ * and a range is finite only if all elements are. -0 is below 0.
+ * in   src: count elements, any alignment      out  least, most: one of each for every run
+ * over-reads: none      fails: never                                                                                   */
+typedef void (*mb_range_kernel)(const uint8_t *src, uint64_t count, uint64_t run, float *least, float *most);
 
 /* The steps work on bits and integers, because compilers vectorise conditions on those, but not on floats.
  *
@@ -40,12 +68,13 @@ MB_STEP int32_t mb_quantize_at(float at, int32_t zero, int32_t least, int32_t mo
 
 MB_STEP int32_t mb_quantize_f32(float *off, float x, float s, int32_t z, int32_t least, int32_t most) {
     const int32_t q = mb_quantize_at(x / s, z, least, most);
-    *off = x - (float)(q - z) * s;
+    const float value = (float)(q - z) * s; /* a statement of its own: compilers may fuse what is in one */
+    *off = x - value;
     return q;
 }
 
 MB_STEP int32_t mb_quantize_f16(float *off, float x, float s, int32_t z, int32_t least, int32_t most) {
-    const float at = x / s;
+    const float inverse = 1.0f / s, at = x * inverse;
     const int32_t q = mb_quantize_at(at, z, least, most);
     const int32_t up = 1 - (int32_t)(mb_bits_of(at - (float)(q - z)) >> 31 << 1); /* 1 or -1: towards x */
     const int32_t other = mb_clip(q + up, least, most);
@@ -56,25 +85,90 @@ MB_STEP int32_t mb_quantize_f16(float *off, float x, float s, int32_t z, int32_t
     return (other & nearer) | (q & ~nearer);
 }
 
-#define MB_DEFINE_QUANTIZE(name, target, step) \
-    target MB_KERNEL void name(uint8_t *MB_RESTRICT dst, float *MB_RESTRICT off, const float *MB_RESTRICT src, uint64_t count, const float *MB_RESTRICT scale, const float *MB_RESTRICT zero, uint64_t run, int32_t least, int32_t most) { \
-        const size_t n = (size_t)count; \
-        if (run == 1) { \
-            for (size_t i = 0; i < n; i++) dst[i] = (uint8_t)step(off + i, src[i], scale[i], (int32_t)zero[i], least, most); \
-        } else { \
-            for (size_t begin = 0; begin < n; scale++, zero++) { \
-                const size_t end = n - begin < run ? n : begin + (size_t)run; \
-                const float s = *scale; \
-                const int32_t z = (int32_t)*zero; \
-                for (size_t i = begin; i < end; i++) dst[i] = (uint8_t)step(off + i, src[i], s, z, least, most); \
-                begin = end; \
+/* Up to MB_LANES elements; `step` is 0 where they share a scale, 1 where each has its own. */
+#define MB_DEFINE_QUANTIZE(name, target, quantize, load, nbytes) \
+    target MB_STEP void name##_some(uint8_t *MB_RESTRICT dst, float *MB_RESTRICT off, const uint8_t *MB_RESTRICT src, const size_t n, const float *MB_RESTRICT scale, const float *MB_RESTRICT zero, const size_t step, const mb_integers *to, mb_quantize_sums *MB_RESTRICT sums) { \
+        float x[MB_LANES], above[MB_LANES]; \
+        const uint32_t mask = (1u << to->nbits) - 1; \
+        for (size_t i = 0; i < n; i++) { \
+            x[i] = load(src, i); \
+            dst[i] = (uint8_t)((uint32_t)quantize(above + i, x[i], scale[i * step], (int32_t)zero[i * step], to->least, to->most) & mask); \
+        } \
+        for (size_t i = 0; i < n; i++) { \
+            const uint32_t size = mb_bits_of(above[i]) & 0x7fffffffu; \
+            sums->largest = size > sums->largest ? size : sums->largest; \
+        } \
+        for (size_t i = 0; i < n; i++) sums->squared[i] += (double)above[i] * (double)above[i]; \
+        for (size_t i = 0; i < n; i++) sums->power[i] += (double)x[i] * (double)x[i]; \
+        if (off != NULL) memcpy(off, above, n * sizeof *off); \
+    } \
+    target MB_KERNEL void name(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_quantize_sums *sums) { \
+        const size_t n = (size_t)count, step = run == 1; \
+        mb_quantize_sums own = *sums; \
+        for (size_t begin = 0, end; begin < n; begin = end, scale++, zero++) { \
+            end = run == 1 || n - begin < run ? n : begin + (size_t)run; \
+            for (size_t i = begin; i < end; i += MB_LANES) { \
+                const float *s = scale + i * step, *z = zero + i * step; \
+                float *const above = off == NULL ? NULL : off + i; \
+                if (end - i < MB_LANES) name##_some(dst + i, above, src + nbytes * i, end - i, s, z, step, to, &own); \
+                else if (step) name##_some(dst + i, above, src + nbytes * i, MB_LANES, s, z, 1, to, &own); \
+                else name##_some(dst + i, above, src + nbytes * i, MB_LANES, s, z, 0, to, &own); \
             } \
+        } \
+        *sums = own; \
+    }
+
+/* Numbers of the order of floats, and back: the bits, those of negative ones without their sign turned over. */
+MB_STEP int32_t mb_order_32(uint32_t bits) { return (int32_t)(bits ^ (uint32_t)((int32_t)bits >> 31 & 0x7fffffff)); }
+MB_STEP int16_t mb_order_16(uint32_t bits) { return (int16_t)((int16_t)bits ^ ((int16_t)bits >> 15 & 0x7fff)); }
+MB_STEP float mb_ordered_32(int32_t order) { return mb_float_of((uint32_t)mb_order_32((uint32_t)order)); }
+MB_STEP float mb_ordered_16(int16_t order) { return mb_float_of(mb_f16_to_f32((uint16_t)mb_order_16((uint16_t)order), 0)); }
+MB_STEP uint32_t mb_bits_f16(const uint8_t *src, size_t i) { return mb_load_u16(src + 2 * i); }
+MB_STEP uint32_t mb_bits_f32(const uint8_t *src, size_t i) { return mb_load_u32(src + 4 * i); }
+
+MB_STEP void mb_widen_range(float low, float high, float *least, float *most) {
+    const int32_t a = mb_order_32(mb_bits_of(low)), b = mb_order_32(mb_bits_of(high)), x = mb_order_32(mb_bits_of(*least)), y = mb_order_32(mb_bits_of(*most));
+    *least = mb_ordered_32(a < x ? a : x);
+    *most = mb_ordered_32(b > y ? b : y);
+}
+
+#define MB_DEFINE_RANGE(name, target, half, load) \
+    target MB_KERNEL void name(const uint8_t *src, uint64_t count, uint64_t run, float *MB_RESTRICT least, float *MB_RESTRICT most) { \
+        const size_t n = (size_t)count; \
+        for (size_t i = 0; run == 1 && i < n; i++) { \
+            const float x = load(src, i); \
+            mb_widen_range(x, x, least + i, most + i); \
+        } \
+        for (size_t begin = 0, end; run != 1 && begin < n; begin = end, least++, most++) { \
+            int##half##_t low[32], high[32]; \
+            end = n - begin < run ? n : begin + (size_t)run; \
+            for (unsigned k = 0; k < 32; k++) low[k] = high[k] = mb_order_##half(mb_bits_f##half(src, begin)); \
+            size_t i = begin; \
+            for (; i + 32 <= end; i += 32) \
+                for (unsigned k = 0; k < 32; k++) { \
+                    const int##half##_t x = mb_order_##half(mb_bits_f##half(src, i + k)); \
+                    low[k] = x < low[k] ? x : low[k]; \
+                    high[k] = x > high[k] ? x : high[k]; \
+                } \
+            for (; i < end; i++) { \
+                const int##half##_t x = mb_order_##half(mb_bits_f##half(src, i)); \
+                low[0] = x < low[0] ? x : low[0]; \
+                high[0] = x > high[0] ? x : high[0]; \
+            } \
+            for (unsigned left = 16; left > 0; left /= 2) \
+                for (unsigned k = 0; k < left; k++) { \
+                    low[k] = low[k + left] < low[k] ? low[k + left] : low[k]; \
+                    high[k] = high[k + left] > high[k] ? high[k + left] : high[k]; \
+                } \
+            mb_widen_range(mb_ordered_##half(low[0]), mb_ordered_##half(high[0]), least, most); \
         } \
     }
 
 #define MB_DEFINE_QUANTIZES(tier, target) \
-    MB_DEFINE_QUANTIZE(mb_quantize_f32_##tier, target, mb_quantize_f32) \
-    MB_DEFINE_QUANTIZE(mb_quantize_f16_##tier, target, mb_quantize_f16)
+    MB_DEFINE_QUANTIZE(mb_quantize_f32_##tier, target, mb_quantize_f32, mb_float_from_f32, 4) \
+    MB_DEFINE_QUANTIZE(mb_quantize_f16_##tier, target, mb_quantize_f16, mb_float_from_f16, 2) \
+    MB_DEFINE_RANGE(mb_range_f32_##tier, target, 32, mb_float_from_f32) \
+    MB_DEFINE_RANGE(mb_range_f16_##tier, target, 16, mb_float_from_f16)
 
 MB_DEFINE_QUANTIZES(plain, )
 

@@ -495,7 +495,7 @@ def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Source
     change.actions.append("compress")
     change.file_after = change.offset_after = None
     change.nbytes_after = nbytes
-    return ConstexprWeight(tensor, weight.made.op, tuple(parts), weight.made.links)
+    return ConstexprWeight(tensor, weight.op, tuple(parts), weight.links)
 
 
 # -------------------------------------------------------------------------------------------------------------- records

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arguments import as_integer, require, require_calls, require_flags
-from ..errors import UnsupportedError
+from ..errors import FormatError, UnsupportedError
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..storage import paths
 from .changes import Options
 from .compress_plan import CompressPlan, PlannedWeight, as_plan
-from .compressing import CompressedWeight, Compressing, spool_directory
+from .compressing import CompressedWeight, Compressing, RefusedError, spool_directory
 from .recipe_choice import RecipeChoice, as_goal, as_ladder, as_sensitivity
 from .recipes import Recipe, as_recipe
 from .repack import Repacking
@@ -195,15 +195,20 @@ def compress(
         raise ValueError(
             "recipe: expected one, here or in op_types or per_name, or a size, bits, sqnr or plan, got none"
         )
-    work = Compressing(
-        chosen, selector(select), by_type, by_name, least, None if dry_run else spool_directory(output),
-        Counter(progress), chooser, None if planned is None else planned.recipes,
-    )  # fmt: skip
-    with contextlib.closing(work):
-        options = Options({}, compress=work)
-        done = Repacking([source], output, options, force, executor, None, max_nbytes).run(dry_run)
-        weights = [_report(weight) for weight in work.weights.values()]
-    return CompressReport(source, output, weights, work.skipped, done.nbytes, done.nbytes_after, done.done, work.kept)
+    directory = None if dry_run else spool_directory(output)
+    for is_careful in (False, True):  # rarely twice: a value that no recipe takes was met while weights were written
+        work = Compressing(
+            chosen, selector(select), by_type, by_name, least, directory, Counter(progress), chooser,
+            None if planned is None else planned.recipes, is_careful,
+        )  # fmt: skip
+        with contextlib.closing(work), contextlib.suppress(RefusedError):
+            options = Options({}, compress=work)
+            done = Repacking([source], output, options, force, executor, None, max_nbytes).run(dry_run)
+            weights = [_report(weight) for weight in work.weights.values()]
+            return CompressReport(
+                source, output, weights, work.skipped, done.nbytes, done.nbytes_after, done.done, work.kept
+            )
+    raise FormatError("model: expected no change while it is read, got another one", file=source)
 
 
 def require_directory(src: Any) -> str:
@@ -243,8 +248,6 @@ def _finite(value: float) -> float | None:
 
 
 def _report(weight: CompressedWeight) -> WeightReport:
-    made = weight.made
     return WeightReport(
-        weight.tensor.name, weight.recipe, made.op, weight.tensor.nbytes, weight.nbytes_after, made.squared, made.power,
-        made.largest,
-    )  # fmt: skip
+        weight.tensor.name, weight.recipe, weight.op, weight.tensor.nbytes, weight.nbytes_after, *weight.figures
+    )

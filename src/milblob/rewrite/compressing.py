@@ -1,7 +1,8 @@
 """Compressing the weights of a model: which, with what recipe, and where the parts are until they are written.
 
-Everything is computed before the layout of the result is known: what is stored for a weight can depend on its values.
-The parts go to a file without a name beside the result, so memory holds only a few weights at a time.
+Where a recipe knows the sizes of the parts in advance (`Recipe.plan`), they are computed when they are written. Else
+they are computed before the layout of the result, and go to a file without a name beside it; so memory holds only a
+few weights at a time.
 """
 
 import mmap
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 from .. import _codec
 from ..blobs.equal import Stretch, first_equal
 from ..closeness import hint
-from ..errors import UnsupportedError
+from ..errors import MilblobError, UnsupportedError
 from ..model.model import Model
 from ..model.package import Source
 from ..model.program_file import require_edits
@@ -24,28 +25,33 @@ from ..program import cast_rules, compress_rules
 from ..program.scan import Compressed, Program
 from ..progress import Counter
 from ..threads import ordered
-from ..values.dense import Held, Packed
+from ..values.dense import Dense, Held, Packed
 from ..values.tensorvalue import pack_tensor
-from .recipes import CompressedParts, NotCompressibleError, Part, Recipe, Weight
+from .pieces import CompressedParts, NotCompressibleError, Part
+from .planned import Computation, Figures, Plan, Put, Streamed
+from .recipes import Recipe, Weight
 
 _T = TypeVar("_T")
 _ALONE_COUNT = 1 << 21  # a weight of so many elements is shared out among the threads; smaller ones go one to each
 
 
-class SpooledPart(NamedTuple):
+class RefusedError(MilblobError):
+    """A weight turns out not to be compressible when it is written: the work begins again, with `is_careful`."""
+
+
+class StoredPart(NamedTuple):
     """A part of a compressed weight.
 
     Attributes:
         value: its serialized TensorValue if it is stored in the Program.
-        number: of the part in the spool, else None.
+        open: else, returns its stored bytes, or what computes them.
     """
 
     key: str
     dtype: Any
     shape: tuple[int, ...]
     value: bytes | None
-    number: int | None
-    open: Callable[[], Held] | None
+    open: Callable[[], Dense] | None
 
     @property
     def nbytes(self) -> int:
@@ -58,14 +64,23 @@ class CompressedWeight(NamedTuple):
 
     Attributes:
         number: equal for weights that share their parts.
-        made: its operation and figures; its parts are in `parts`.
+        op: type of the operation that computes it.
+        links: the parts that are not stored: which operations compute them.
+        lost: what is lost, once that is known: one entry.
     """
 
     tensor: Tensor
     recipe: Recipe
     number: int
-    made: CompressedParts
-    parts: tuple[SpooledPart, ...]
+    op: str
+    parts: tuple[StoredPart, ...]
+    links: compress_rules.Links
+    lost: list[Figures]
+
+    @property
+    def figures(self) -> Figures:
+        """What is lost; to be asked for once everything is written, or in a dry run."""
+        return self.lost[0]
 
     @property
     def nbytes_after(self) -> int:
@@ -87,11 +102,13 @@ class Candidate(NamedTuple):
     opset: int
     consumers: tuple[tuple[str, str], ...]
 
-    def compressed(self, number: int = 0) -> CompressedParts | NotCompressibleError:
-        """Apply one of the recipes; return the parts, or why there are none."""
+    def made(self, number: int = 0) -> Plan | CompressedParts | NotCompressibleError:
+        """Return what one of the recipes plans, or computes at once; or why there is nothing."""
         recipe, axes = self.options[number]
+        weight = Weight(self.tensor.read(), axes, self.opset, self.consumers)
         try:
-            return recipe.apply(Weight(self.tensor.read(), axes, self.opset, self.consumers))
+            plan = recipe.plan(weight)
+            return recipe.apply(weight) if plan is None else plan
         except NotCompressibleError as reason:
             return reason
 
@@ -128,6 +145,7 @@ class Compressing:
         directory: where the parts are kept meanwhile; None to keep none (a dry run).
         counter: told of each weight that is computed.
         chooser: chooses for every weight that `op_types` and `per_name` do not name; or a plan, for all by name.
+        is_careful: whether everything is computed before the layout, so that no weight is refused later.
 
     Attributes:
         weights: by id of the constant.
@@ -146,6 +164,7 @@ class Compressing:
         counter: Counter,
         chooser: Chooser | None = None,
         plan: Mapping[str, Recipe | None] | None = None,
+        is_careful: bool = False,
     ) -> None:
         self.weights: dict[int, CompressedWeight] = {}
         self.skipped: list[tuple[str, str]] = []
@@ -159,6 +178,7 @@ class Compressing:
         self._counter = counter
         self._chooser = chooser
         self._plan = plan
+        self._is_careful = is_careful or directory is None
         self._spool = _Spool()
 
     def close(self) -> None:
@@ -186,9 +206,8 @@ class Compressing:
         if self._directory is not None:
             self._spool.open(self._directory)
         made: dict[int, Any] = {}
-        for number, result in zip(unique, computed(candidates, unique, Candidate.compressed), strict=True):
-            made[number] = result if isinstance(result, NotCompressibleError) else (result, self._spooled(result))
-            self._counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
+        for number, result in zip(unique, computed(candidates, unique, Candidate.made), strict=True):
+            made[number] = self._taken(candidates[number], result)
         for candidate, first in zip(candidates, firsts, strict=True):
             result = made[first]
             if isinstance(result, NotCompressibleError):
@@ -196,10 +215,53 @@ class Compressing:
                 if self._plan is not None:
                     raise _unplanned(candidate.tensor.name, str(result))
                 continue
-            parts = result[0]._replace(parts=())
-            weight = CompressedWeight(candidate.tensor, candidate.options[0][0], first, parts, result[1])
-            self.weights[id(candidate.tensor.constant)] = weight
+            self.weights[id(candidate.tensor.constant)] = CompressedWeight(
+                candidate.tensor, candidate.options[0][0], first, *result
+            )
         self._spool.map()
+
+    def _taken(self, candidate: Candidate, result: Any) -> Any:
+        """(operation, parts, links, list for the figures) of what a recipe computed or planned, or why none."""
+        lost: list[Figures] = []
+
+        def done(figures: Figures) -> None:
+            lost.append(figures)
+            self._counter.add_tensor(candidate.tensor.name, candidate.tensor)
+
+        if isinstance(result, Plan) and self._is_careful:
+            try:
+                figures = result.write(lambda *_: None)
+            except NotCompressibleError as reason:
+                result = reason
+            else:
+                done(figures)
+        if isinstance(result, NotCompressibleError):
+            self._counter.add_tensor(candidate.tensor.name, candidate.tensor)
+            return result
+        if isinstance(result, Plan):
+            return result.op, self._streamed(candidate, result, done), {}, lost
+        done(Figures(result.squared, result.power, result.largest))
+        return result.op, tuple(self._kept(part) for part in result.parts), result.links, lost
+
+    def _streamed(self, candidate: Candidate, plan: Plan, done: Callable[[Figures], None]) -> tuple[StoredPart, ...]:
+        """Parts that are computed when they are written."""
+
+        def write(put: Put) -> Figures:
+            try:
+                return plan.write(put)
+            except NotCompressibleError as reason:
+                raise RefusedError(f"{candidate.tensor.name}: {reason}") from None
+
+        is_large = candidate.tensor.size >= _ALONE_COUNT
+        told = (lambda figures: None) if self._is_careful else done
+        computation = Computation(plan._replace(write=write), is_large, told)
+        return tuple(
+            StoredPart(
+                part.key, part.dtype, part.shape, None if part.array is None else pack_tensor(part.array, part.dtype),
+                partial(Streamed, computation, part),
+            )
+            for part in plan.parts
+        )  # fmt: skip
 
     def _require_planned(self, model: Model, plan: Mapping[str, Recipe | None], found: list[str]) -> None:
         """Refuse a plan that names what is not there, or cannot be compressed."""
@@ -285,20 +347,16 @@ class Compressing:
             raise ValueError(f"op_types: expected one recipe for {tensor.name}, got several, by {words}")
         return found.pop()
 
-    def _spooled(self, made: CompressedParts) -> tuple[SpooledPart, ...]:
-        """Keep the parts: small ones as values of the Program, the others in the spool."""
-        return tuple(self._kept(part) for part in made.parts)
-
-    def _kept(self, part: Part) -> SpooledPart:
+    def _kept(self, part: Part) -> StoredPart:
+        """Keep a part: a small one as a value of the Program, another one in the spool."""
         if part.array is not None:
-            value = pack_tensor(part.array, part.dtype)
-            return SpooledPart(part.key, part.dtype, part.shape, value, None, None)
+            return StoredPart(part.key, part.dtype, part.shape, pack_tensor(part.array, part.dtype), None)
         offset = self._spool.add(part.data)
 
         def held() -> Held:
             return Held(Packed(self._spool.buffer(), offset, part.dtype, part.shape))
 
-        return SpooledPart(part.key, part.dtype, part.shape, None, offset, held)
+        return StoredPart(part.key, part.dtype, part.shape, None, held)
 
 
 def _weights_of_parts(model: Model) -> dict[int, list[tuple[str, str]]]:

@@ -1,5 +1,6 @@
 """Running the tasks of a plan: workers copy, cast and decode records into files that exist already."""
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from ..values.cast import CastCounts, convert_into
 from ..values.dense import Dense, Held, read
 from ..values.tensorvalue import stored_bytes, unpack_at
 from .copying import data_ranges, new_file
+from .planned import Computation, Put, Streamed, write_all
 from .tasks import CAST, COPY, DENSE, HELD, TASK_NBYTES, VALUE, Item, Origin, Step, Task, make_tasks
 
 if TYPE_CHECKING:
@@ -66,8 +68,17 @@ def write_weight_files(
             counter.add(step.name, step.written_nbytes)
 
     run_tasks(executor, tasks, done)
+    places: dict[Computation, list[tuple[str, str, Item]]] = {}
     for path, item in dense:  # after the tasks, which may write zeros between their own records
-        write_dense(path, item, partial(counter.add, item.name))
+        if item.held is not None:
+            _write_held(path, item, memoryview(item.held), partial(counter.add, item.name))
+            continue
+        source = cast("Callable[[], Dense]", item.open)()
+        if isinstance(source, Streamed):
+            places.setdefault(source.computation, []).append((source.key, path, item))
+        else:
+            write_dense(path, item, source, partial(counter.add, item.name))
+    _write_computed(places, counter)
 
 
 def run_tasks(executor: "Executor | None", tasks: list[Task], done: Callable[[Task, Any], None]) -> None:
@@ -140,21 +151,19 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
     return counts
 
 
-def write_dense(path: str, item: Item, done: Callable[[int], None]) -> None:
-    """Write the record of a compressed weight as dense values, or of one that is in memory, a piece at a time.
+def write_dense(path: str, item: Item, dense: Dense, done: Callable[[int], None]) -> None:
+    """Write the record of a compressed weight as dense values, a piece at a time.
 
     Args:
         path: the file, which exists and has its final size.
-        item: with DENSE or HELD.
+        item: with DENSE.
+        dense: what it is.
         done: called with the number of bytes of each piece.
 
     Raises:
         FormatError: parts that do not match. OSError: the file cannot be written.
     """
-    if item.held is not None:
-        _write_held(path, item, memoryview(item.held), done)
-        return
-    dense, nbits = cast("Callable[[], Dense]", item.open)(), item.target.nbits
+    nbits = item.target.nbits
     if isinstance(dense, Held):
         _write_held(path, item, dense.data, done)
         return
@@ -184,6 +193,35 @@ def _write_held(path: str, item: Item, data: memoryview, done: Callable[[int], N
             done(len(part))
     finally:
         os.close(fd)
+
+
+def _write_computed(places: dict[Computation, list[tuple[str, str, Item]]], counter: Counter) -> None:
+    """Compute weights and write their parts, each as soon as it is there.
+
+    Args:
+        places: of the parts: key, file, which exists and has its final size, and item; a part may go to several.
+    """
+    with contextlib.ExitStack() as stack:
+        fds: dict[str, int] = {}
+        for path in {path for rows in places.values() for _, path, _ in rows}:
+            fds[path] = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+            stack.callback(os.close, fds[path])
+
+        def put_of(computation: Computation) -> Put:
+            by_key: dict[str, list[tuple[int, Item]]] = {}
+            for key, path, item in places[computation]:
+                by_key.setdefault(key, []).append((fds[path], item))
+                write_at(fds[path], [item.metadata()], item.offset)
+
+            def put(key: str, offset: int, data: Any) -> None:
+                view = memoryview(data).cast("B")
+                for fd, item in by_key[key]:
+                    write_at(fd, [view], item.data_offset + offset)
+                    counter.add(item.name, view.nbytes)
+
+            return put
+
+        write_all(places, put_of)
 
 
 class _Output:

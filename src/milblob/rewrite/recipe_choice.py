@@ -19,7 +19,9 @@ from ..selection import selector
 from .changes import is_counted
 from .choosing import Choice, Chosen, Step, choose, choose_within, starts, walk
 from .compressing import KEPT, Candidate, computed
-from .recipes import Linear, NotCompressibleError, Palette, Recipe, as_recipe
+from .pieces import NotCompressibleError
+from .planned import Plan
+from .recipes import Linear, Palette, Recipe, as_recipe
 
 LADDER: tuple[Recipe, ...] = (
     Linear("int8"),
@@ -277,7 +279,7 @@ def _measured(candidate: Candidate) -> list[Measured | NotCompressibleError]:
     """What each option makes of a weight, or why it cannot be applied."""
     found: list[Measured | NotCompressibleError] = []
     for number in range(len(candidate.options)):
-        made = candidate.compressed(number)
+        made = candidate.made(number)
         if isinstance(made, NotCompressibleError):
             found.append(made)
             continue
@@ -285,7 +287,12 @@ def _measured(candidate: Candidate) -> list[Measured | NotCompressibleError]:
             sum(part.dtype.nbytes(prod(part.shape)) for part in made.parts if (part.array is not None) == is_own)
             for is_own in (True, False)
         )
-        relative = made.squared / made.power if made.power else math.inf if made.squared else 0.0
+        try:
+            squared, power, _ = made.write(lambda *_: None) if isinstance(made, Plan) else made[2:5]
+        except NotCompressibleError as reason:
+            found.append(reason)
+            continue
+        relative = squared / power if power else math.inf if squared else 0.0
         found.append(Measured(own, shared, relative))
     return found
 

@@ -10,7 +10,9 @@ import numpy as np
 from ..arguments import as_integer, require
 from ..dtypes import as_dtype
 from ..values import palettize, prune, quantize
+from .linear_plan import linear_plan
 from .pieces import LINKED_OPSET, CompressedParts, NotCompressibleError, Part, Pieces
+from .planned import Plan, applied
 
 __all__ = ("CompressedParts", "Joint", "Linear", "NotCompressibleError", "Palette", "Part", "Prune", "Recipe", "Weight",
            "as_recipe")  # fmt: skip
@@ -55,13 +57,25 @@ class Recipe:
         """Whether the operations that read a weight must agree on its channels, as coremltools wants it."""
         return True
 
+    def plan(self, weight: Weight) -> Plan | None:
+        """Say what a weight becomes, so that its values are computed while they are written.
+
+        Returns:
+            None if more than a few values must be known for that: then `apply` is called.
+
+        Raises:
+            NotCompressibleError: it cannot be applied to this weight.
+        """
+        return None
+
     def apply(self, weight: Weight) -> CompressedParts:
         """Compress a weight.
 
         Raises:
             NotCompressibleError: it cannot be applied to this weight.
         """
-        return self.step(Pieces(weight.array), weight).compressed(weight.opset)
+        plan = self.plan(weight)
+        return self.step(Pieces(weight.array), weight).compressed(weight.opset) if plan is None else applied(plan)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """Take the pieces that the recipes before have made, and return those of the next.
@@ -131,27 +145,39 @@ class Linear(Recipe):
         """See Recipe."""
         return self.granularity != "per_block" or not isinstance(self.block, tuple)
 
+    def plan(self, weight: Weight) -> Plan | None:
+        """See Recipe."""
+        if self.search and weight.importance is not None:
+            return None
+        array, blocks = weight.array, self._blocks(weight)
+        return linear_plan(array, self.dtype, self.mode, blocks, self.search, weight.opset)
+
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
         if pieces.table is not None:
             return self._quantize_palettes(pieces)
-        array, (inputs, outputs) = pieces.values(), weight.axes
-        sizes = [0] * array.ndim
+        array = pieces.values()
+        weights = _heavy(pieces, weight) if self.search else None
+        made = _made(
+            quantize.quantize, array, self.dtype, mode=self.mode, blocks=self._blocks(weight), search=self.search,
+            importance=weights,
+        )  # fmt: skip
+        figures = None if pieces.steps else (made.squared, made.power, made.largest)
+        return pieces._replace(steps=(*pieces.steps, "Linear"), coded=made, nonzero=None, figures=figures)
+
+    def _blocks(self, weight: Weight) -> tuple[int, ...]:
+        """The size of a block in each dimension, 0 for all of it."""
+        ndim, (inputs, outputs) = weight.array.ndim, weight.axes
+        sizes = [0] * ndim
         if self.granularity == "per_block" and isinstance(self.block, tuple):
-            if len(self.block) != array.ndim:
-                raise NotCompressibleError(f"expected {len(self.block)} dimensions, as block has, got {array.ndim}")
+            if len(self.block) != ndim:
+                raise NotCompressibleError(f"expected {len(self.block)} dimensions, as block has, got {ndim}")
             sizes = list(self.block)
         elif self.granularity != "per_tensor":
             if self.granularity == "per_block":
                 sizes[inputs] = int(self.block)  # type: ignore[arg-type]
             sizes[outputs] = 1
-        weights = _heavy(pieces, weight) if self.search else None
-        made = _made(
-            quantize.quantize, array, self.dtype, mode=self.mode, blocks=tuple(sizes), search=self.search,
-            importance=weights,
-        )  # fmt: skip
-        figures = None if pieces.steps else (made.squared, made.power, made.largest)
-        return pieces._replace(steps=(*pieces.steps, "Linear"), coded=made, nonzero=None, figures=figures)
+        return tuple(sizes)
 
     def _quantize_palettes(self, pieces: Pieces) -> Pieces:
         """Quantize the entries of palettes; palettes of few entries stay, as in coremltools."""

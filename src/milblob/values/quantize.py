@@ -2,6 +2,9 @@
 
 Scales and zero points are computed as coremltools does, in the array's dtype. For float32 the integers are those of
 coremltools too. For float16 they are the nearest ones, where coremltools divides in float16: the error is at most its.
+
+`Quantizer` goes through an array a stretch of whole blocks at a time, so that an array of any size needs little memory
+of its own; each element is read once, unless blocks are very large or a search tries several ranges.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,6 +50,28 @@ class Quantized(NamedTuple):
     largest: float
 
 
+class Stretch(NamedTuple):
+    """A part of a quantized array.
+
+    Attributes:
+        begin: index of the first element.
+        data: bytes of the integers.
+        block: index of the first block that is complete in this stretch.
+        scale: of the array's dtype, one for each such block.
+        zero_point: bytes of the integers of the blocks; None for zeros.
+        squared, power, largest: as in Quantized, of these elements.
+    """
+
+    begin: int
+    data: Array
+    block: int
+    scale: Array
+    zero_point: Array | None
+    squared: float
+    power: float
+    largest: float
+
+
 def quantize(
     array: Any,
     dtype: Any = DType.INT8,
@@ -59,47 +84,27 @@ def quantize(
     """Quantize an array.
 
     Args:
-        array: float16 or float32, any memory order, one element or more.
-        dtype: int8, uint8, int4 or uint4: a DType, name or NumPy dtype.
-        mode: "linear_symmetric": the range of a block is symmetric around zero, and so are the integers (-127 to 127;
-            0 to 254 with the zero point 127); "linear": from the least to the greatest element, zero included.
-        blocks: the size of a block in each dimension; 0 is the whole dimension. None: one block.
-        search: whether to try clipped ranges for each block, down to a fifth, and take the one with the least squared
-            error.
-        importance: weights of the elements for the search: an array that broadcasts to the shape.
+        As Quantizer.
 
     Returns:
         Quantized.
 
     Raises:
-        TypeError: elements of another dtype.
-        ValueError: an element is NaN or infinite; no elements; an unknown option; blocks that do not divide the array.
+        As Quantizer, and as its `stretches`.
     """
-    array = np.asarray(array)
-    kind = as_dtype(array.dtype)
-    target = as_dtype(dtype)
-    if kind not in (DType.FLOAT16, DType.FLOAT32):
-        raise TypeError(f"array: expected float16 or float32, got {array.dtype}")
-    if array.size == 0:
-        raise ValueError(f"array: expected elements, got shape {array.shape}")
-    if target not in DTYPES:
-        raise ValueError(f"dtype: expected int8, uint8, int4 or uint4, got {target}")
-    if mode not in MODES:
-        raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
-    if importance is not None and not search:
-        raise ValueError("importance: expected None without search, which it is for, got weights")
-    weights = None if importance is None else np.ascontiguousarray(weights_for(importance, array.shape))
-    work = _Work(np.ascontiguousarray(array, kind.numpy).reshape(array.shape), kind, counts_of(array.shape, blocks))
-    least, most = work.ranges()
-    steps = _Steps(target, mode, kind.numpy)
-    scale, zero = steps.choose(least, most)
-    if search:
-        scale, zero = _search(work, steps, least, most, weights)
-    data = np.empty(array.shape, np.uint8)
-    squared, power, largest = work.quantize(data, scale, zero, steps)
-    shape = work.counts
-    point = zero.astype(target.numpy).reshape(shape) if steps.has_zero else None
-    return Quantized(data.view(target.numpy), scale.reshape(shape), point, target, squared, power, largest)
+    work = Quantizer(array, dtype, mode=mode, blocks=blocks, search=search, importance=importance)
+    data = np.empty(work.shape, np.uint8)
+    scale = np.empty(work.counts, work.array_dtype)
+    point = np.empty(work.counts, np.uint8) if work.has_zero_point else None
+    squared, power, largest = 0.0, 0.0, 0.0
+    for one in work.stretches(into=data.reshape(-1)):
+        scale.reshape(-1)[one.block : one.block + one.scale.size] = one.scale
+        if point is not None and one.zero_point is not None:
+            point.reshape(-1)[one.block : one.block + one.scale.size] = one.zero_point
+        squared, power, largest = squared + one.squared, power + one.power, max(largest, one.largest)
+    target = work.dtype
+    zero_point = None if point is None else point.view(target.numpy)
+    return Quantized(data.view(target.numpy), scale, zero_point, target, squared, power, largest)
 
 
 def counts_of(shape: tuple[int, ...], blocks: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -116,133 +121,282 @@ def counts_of(shape: tuple[int, ...], blocks: tuple[int, ...] | None) -> tuple[i
     return tuple(length // size if size else 1 for size, length in zip(sizes, shape, strict=True))
 
 
-class _Steps:
-    """How ranges become scales and zero points: coremltools' formulas, in the dtype of the array."""
+class Quantizer:
+    """Quantizes an array, a stretch at a time.
 
-    def __init__(self, target: Any, mode: str, dtype: np.dtype[Any]) -> None:
-        self.is_signed = target in (DType.INT8, DType.INT4)
-        self.is_linear = mode == "linear"
-        self.has_zero = self.is_linear or not self.is_signed
-        self.nbits = target.nbits
-        self.dtype = dtype
-        half = 1 << (self.nbits - 1)
-        self.least: int = -half if self.is_signed else 0
-        self.most: int = self.least + 2 * half - 1
-        if not self.is_linear:  # as many on both sides of zero
-            self.least += self.is_signed
-            self.most -= not self.is_signed
+    Args:
+        array: float16 or float32, any memory order, one element or more.
+        dtype: int8, uint8, int4 or uint4: a DType, name or NumPy dtype.
+        mode: "linear_symmetric": the range of a block is symmetric around zero, and so are the integers (-127 to 127;
+            0 to 254 with the zero point 127); "linear": from the least to the greatest element, zero included.
+        blocks: the size of a block in each dimension; 0 is the whole dimension. None: one block.
+        search: whether to try clipped ranges for each block, down to a fifth, and take the one with the least squared
+            error.
+        importance: weights of the elements for the search: an array that broadcasts to the shape.
 
-    def choose(self, least: Array, most: Array) -> tuple[Array, Array]:
-        """Return (scale, zero) for ranges: scale of the array's dtype, zero as whole float32."""
-        scale, zero = self._compute(least, most, self.dtype)
-        bad = ~np.isfinite(scale)  # the width of the range overflows
-        if bad.any():
-            scale[bad], zero[bad] = self._compute(least[bad], most[bad], np.dtype(np.float64))
-        return scale, zero
+    Attributes:
+        shape, array_dtype: of the array.
+        dtype: of the integers.
+        counts: the number of blocks in each dimension.
+        has_zero_point: whether there are zero points, or all are zero.
 
-    def _compute(self, least: Array, most: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-        low, high = least.astype(dtype), most.astype(dtype)
-        with np.errstate(all="ignore"):
-            if self.is_linear:
-                low, high = np.minimum(0.0, low), np.maximum(0.0, high)
-            else:
-                high = np.maximum(np.abs(low), np.abs(high))
-                low = -high
-            scale = ((high - low) / (self.most - self.least)).astype(self.dtype)
-            zero = np.zeros(low.shape, dtype) if self.is_signed else np.full(low.shape, self.most // 2, dtype)
-            if self.is_linear:
-                zero = np.round((self.least * high - self.most * low) / (high - low))
-                lost = np.isnan(zero) & (high > low)  # a product overflows, which float64 does not
-                if lost.any():
-                    wide = [part[lost].astype(np.float64) for part in (low, high)]
-                    zero[lost] = np.round((self.least * wide[1] - self.most * wide[0]) / (wide[1] - wide[0]))
-                zero = np.nan_to_num(np.clip(zero, self.least, self.most))
-        return scale, zero.astype(np.float32)
+    Raises:
+        TypeError: elements of another dtype.
+        ValueError: no elements; an unknown option; blocks that do not divide the array.
+    """
+
+    def __init__(
+        self,
+        array: Any,
+        dtype: Any = DType.INT8,
+        *,
+        mode: str = "linear_symmetric",
+        blocks: tuple[int, ...] | None = None,
+        search: bool = False,
+        importance: Any = None,
+    ) -> None:
+        array = np.asarray(array)
+        kind, target = as_dtype(array.dtype), as_dtype(dtype)
+        if kind not in (DType.FLOAT16, DType.FLOAT32):
+            raise TypeError(f"array: expected float16 or float32, got {array.dtype}")
+        if array.size == 0:
+            raise ValueError(f"array: expected elements, got shape {array.shape}")
+        if target not in DTYPES:
+            raise ValueError(f"dtype: expected int8, uint8, int4 or uint4, got {target}")
+        if mode not in MODES:
+            raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
+        if importance is not None and not search:
+            raise ValueError("importance: expected None without search, which it is for, got weights")
+        self.shape, self.array_dtype, self.dtype = array.shape, kind.numpy, target
+        self.counts = counts_of(array.shape, blocks)
+        is_linear, is_signed = mode == "linear", target in (DType.INT8, DType.INT4)
+        self.has_zero_point = is_linear or not is_signed
+        half = 1 << (target.nbits - 1)
+        least, most = (-half, half - 1) if is_signed else (0, 2 * half - 1)
+        if not is_linear:  # as many on both sides of zero
+            least, most = least + is_signed, most - (not is_signed)
+        self._integers = _codec.Integers(least, most, target.nbits, is_linear)
+        self._search = search
+        weights = None if importance is None else np.ascontiguousarray(weights_for(importance, array.shape))
+        flat = np.ascontiguousarray(array, kind.numpy).reshape(-1)
+        self._work = _Work(flat, array.shape, self.counts, self._integers, weights)
+        self._found: tuple[Array, Array] | None = None
+
+    @property
+    def is_one_pass(self) -> bool:
+        """Whether blocks are small enough to be complete in a stretch."""
+        return self._work.unit <= _PART_COUNT
+
+    def scales(self) -> tuple[Array, Array | None]:
+        """Return the scale and the zero point of each block, in the shape of `counts`: a pass of its own.
+
+        Raises:
+            ValueError: an element is NaN or infinite.
+        """
+        if self._found is None:
+            self._found = self._work.scales(self._search)
+        scale, zero = self._found
+        point = zero.astype(np.int16).astype(np.uint8).reshape(self.counts) if self.has_zero_point else None
+        if point is not None and self.dtype.nbits == 4:
+            point &= 15
+        return scale.astype(self.array_dtype).reshape(self.counts), point
+
+    def stretches(self, *, is_packed: bool = False, into: Array | None = None) -> Iterator[Stretch]:
+        """Yield the stretches of the array in order; they do not depend on the number of threads.
+
+        Args:
+            is_packed: whether integers of 4 bits are packed, as they are stored; else one byte each, as ml_dtypes has
+                them.
+            into: a byte for each element, for their integers, if they are not packed; default: new ones.
+
+        Raises:
+            ValueError: an element is NaN or infinite.
+        """
+        if self._found is None and not self.is_one_pass:
+            self.scales()
+        if self._found is not None:
+            scale, zero = self._found
+            point = self.scales()[1]
+            if point is not None:
+                point = point.reshape(-1)
+                point = _pack_4(point) if is_packed and self.dtype.nbits == 4 else point
+            first = scale.astype(self.array_dtype), point
+            for begin, data, figures in self._work.quantized(scale, zero, is_packed, into):
+                yield Stretch(begin, data, 0, *first, *figures)
+                first = first[0][:0], None if point is None else point[:0]
+            return
+        yield from self._work.in_blocks(self.has_zero_point, self._search, is_packed, into)
 
 
-def _search(work: "_Work", steps: _Steps, least: Array, most: Array, weights: Array | None) -> tuple[Array, Array]:
-    """The scale and zero of each block whose clipping has the least squared error; the wider one of equals."""
-    scale, zero = steps.choose(least, most)
-    best = work.errors(scale, zero, steps, weights)
-    for part in _CLIPPINGS[1:]:
-        other_scale, other_zero = steps.choose(least * np.float32(part), most * np.float32(part))
-        errors = work.errors(other_scale, other_zero, steps, weights)
-        better = errors < best
-        best[better], scale[better], zero[better] = errors[better], other_scale[better], other_zero[better]
-    return scale, zero
+def _pack_4(point: Array) -> Array:
+    """Two to a byte."""
+    padded = np.append(point, np.zeros(point.size % 2, np.uint8)).reshape(-1, 2)
+    return np.asarray(padded[:, 0] | padded[:, 1] << 4)
 
 
 class _Work:
-    """One array and its blocks, shared out among threads. Parts, and with them sums, do not depend on their number."""
+    """A vector of elements in blocks, shared out among threads. Parts, and so sums, do not depend on their number.
 
-    def __init__(self, array: Array, kind: Any, counts: tuple[int, ...]) -> None:
-        self._source = _codec.Buffer(array.reshape(-1).view(np.uint8))
-        self._is_f16 = kind is DType.FLOAT16
-        self._size = array.size
-        self.counts = counts
-        self._grid = make_grid(array.shape, counts)
-        # Parts that share no block may write to the same arrays; else each has its own.
-        self._is_apart = bool(counts) and counts[0] > 1
-        self._unit = prod(array.shape[1:]) * (array.shape[0] // counts[0]) if self._is_apart else 64
+    Attributes:
+        unit: after so many elements no block goes on: they can be processed alone.
+    """
 
-    def _parts(self) -> Iterator[tuple[int, int]]:
-        step = max(_PART_COUNT // self._unit, 1) * self._unit
-        for begin in range(0, self._size, step):
-            yield begin, min(step, self._size - begin)
+    def __init__(
+        self, flat: Array, shape: tuple[int, ...], counts: tuple[int, ...], integers: Any, weights: Array | None
+    ) -> None:
+        self._flat, self._shape, self._counts = flat, shape, counts
+        self._source = _codec.Buffer(flat.view(np.uint8))
+        self._is_f16 = flat.dtype.itemsize == 2
+        self._integers = integers
+        self._weights = weights
+        self._grid = make_grid(shape, counts)
+        apart = next((axis for axis, count in enumerate(counts) if count != shape[axis]), len(shape))
+        number = prod(counts[: apart + 1])  # of units: dimensions before this one have a block for each index
+        self.unit = flat.size // number
+        self._unit_blocks = prod(counts) // number
+        self._unit_shape = (shape[apart] // counts[apart], *shape[apart + 1 :]) if apart < len(shape) else ()
+        self._unit_counts = (1, *counts[apart + 1 :]) if apart < len(shape) else ()
 
-    def _blockwise(
-        self, fill: Any, dtype: Any, work: Callable[..., Any], merge: tuple[Any, ...]
-    ) -> tuple[list[Array], list[Any]]:
-        """Call work(begin, count, *arrays) for each part; the arrays, merged where each part has its own."""
+    def _parts(self, unit: int) -> Iterator[tuple[int, int]]:
+        """(begin, count) of parts in whole units, an even number of them but for the last."""
+        step = max(_PART_COUNT // (2 * unit), 1) * 2 * unit
+        for begin in range(0, self._flat.size, step):
+            yield begin, min(step, self._flat.size - begin)
+
+    @property
+    def _is_much(self) -> bool:
+        return bool(self._flat.size > _PART_COUNT // 4)
+
+    def _require_finite(self, is_finite: bool) -> None:
+        if is_finite:
+            return
+
+        def bad(part: tuple[int, int]) -> int:
+            return _codec.not_finite(self._source, self._flat.itemsize * part[0], self._is_f16, part[1])
+
+        number = sum(ordered(bad, self._parts(64), self._is_much))
+        raise ValueError(f"array: expected finite elements, got {number} that are NaN or infinite")
+
+    # ------------------------------------------------------------------------------------------------ in one pass
+
+    def in_blocks(self, has_zero: bool, search: bool, is_packed: bool, into: Array | None) -> Iterator[Stretch]:
+        """Quantize parts of whole blocks."""
+
+        def work(part: tuple[int, int]) -> Stretch | None:
+            begin, count = part
+            if search:
+                return self._searched(begin, count, has_zero, is_packed, into)
+            first, blocks = begin // self.unit * self._unit_blocks, count // self.unit * self._unit_blocks
+            data = self._space(begin, count, is_packed, into)
+            scale = np.empty(blocks, self._flat.dtype)
+            zero = np.empty(self._nbytes(blocks, is_packed), np.uint8) if has_zero else None
+            figures = _codec.quantize_blocks(
+                data, scale, zero, is_packed, self._source, 0, self._is_f16, begin, count, self.unit, self._unit_blocks,
+                self._grid, self._integers,
+            )  # fmt: skip
+            return None if figures is None else Stretch(begin, data, first, scale, zero, *figures)
+
+        for one in ordered(work, self._parts(self.unit), self._is_much):
+            if one is not None:
+                yield one
+            else:
+                self._require_finite(False)
+
+    def _searched(self, begin: int, count: int, has_zero: bool, is_packed: bool, into: Array | None) -> Stretch | None:
+        """Quantize a part by itself, with a search."""
+        units = count // self.unit
+        shape, counts = (units, *self._unit_shape), (units, *self._unit_counts)
+        heavy = None if self._weights is None else self._weights.reshape(-1)[begin : begin + count]
+        own = _Work(self._flat[begin : begin + count], shape, counts, self._integers, heavy)
+        try:
+            scale, zero = own.scales(True)
+        except ValueError:
+            return None
+        point: Array | None = None
+        if has_zero:
+            point = zero.astype(np.int16).astype(np.uint8)
+            if self._integers.nbits == 4:
+                point = _pack_4(point & 15) if is_packed else point & 15
+        squared, power, largest = 0.0, 0.0, 0.0
+        data = self._space(begin, count, is_packed, into)
+        for at, codes, figures in own.quantized(scale, zero, is_packed, None if is_packed else data):
+            if is_packed:
+                data[self._nbytes(at, True) :][: codes.size] = codes
+            squared, power, largest = squared + figures[0], power + figures[1], max(largest, figures[2])
+        first = begin // self.unit * self._unit_blocks
+        return Stretch(begin, data, first, scale.astype(self._flat.dtype), point, squared, power, largest)
+
+    def _nbytes(self, count: int, is_packed: bool) -> int:
+        return (count + 1) // 2 if is_packed and self._integers.nbits == 4 else count
+
+    def _space(self, begin: int, count: int, is_packed: bool, into: Array | None) -> Array:
+        if into is not None and not is_packed:
+            return into[begin : begin + count]
+        return np.empty(self._nbytes(count, is_packed), np.uint8)
+
+    # ------------------------------------------------------------------------------------------- one pass after another
+
+    def _blockwise(self, fill: Any, dtype: Any, work: Callable[..., None], merge: tuple[Any, ...]) -> list[Array]:
+        """Call work(begin, count, *arrays) for each part; the arrays, merged where parts share blocks."""
         count = self._grid.parameter_count
+        is_apart = self.unit <= _PART_COUNT
         made = [np.full(count, value, dtype) for value in fill]
 
-        def one(part: tuple[int, int]) -> tuple[Any, list[Array]]:
-            own = made if self._is_apart else [np.full(count, value, dtype) for value in fill]
-            return work(*part, *own), own
+        def one(part: tuple[int, int]) -> list[Array]:
+            own = made if is_apart else [np.full(count, value, dtype) for value in fill]
+            work(*part, *own)
+            return own
 
-        results = []
-        for result, own in ordered(one, self._parts(), self._size > _PART_COUNT // 4):
-            results.append(result)
+        for own in ordered(one, self._parts(self.unit if is_apart else 64), self._is_much):
             if own is not made:
                 made = [join(a, b) for join, a, b in zip(merge, made, own, strict=True)]
-        return made, results
+        return made
 
-    def ranges(self) -> tuple[Array, Array]:
-        """Return the least and the greatest element of each block."""
+    def scales(self, search: bool) -> tuple[Array, Array]:
+        """Return the scale and the zero of each block, as float32."""
 
-        def work(begin: int, count: int, least: Array, most: Array) -> int:
-            return _codec.quantize_ranges(self._source, 0, self._is_f16, begin, count, self._grid, least, most)
+        def ranges(begin: int, count: int, least: Array, most: Array) -> None:
+            _codec.quantize_ranges(self._source, 0, self._is_f16, begin, count, self._grid, least, most)
 
-        (least, most), bad = self._blockwise((np.inf, -np.inf), np.float32, work, (np.minimum, np.maximum))
-        if sum(bad):
-            raise ValueError(f"array: expected finite elements, got {sum(bad)} that are NaN or infinite")
-        return least, most
+        least, most = self._blockwise((np.inf, -np.inf), np.float32, ranges, (np.minimum, np.maximum))
+        self._require_finite(bool(np.isfinite(least).all() and np.isfinite(most).all()))
+        scale, zero = self._chosen(least, most)
+        if not search:
+            return scale, zero
+        best = self._errors(scale, zero)
+        for part in _CLIPPINGS[1:]:
+            other_scale, other_zero = self._chosen(least * np.float32(part), most * np.float32(part))
+            errors = self._errors(other_scale, other_zero)
+            better = errors < best  # the wider one of equals stays
+            best[better], scale[better], zero[better] = errors[better], other_scale[better], other_zero[better]
+        return scale, zero
 
-    def errors(self, scale: Array, zero: Array, steps: _Steps, weights: Array | None) -> Array:
+    def _chosen(self, least: Array, most: Array) -> tuple[Array, Array]:
+        scale, zero = np.empty_like(least), np.empty_like(least)
+        ranges = _codec.Buffer(least), _codec.Buffer(most)
+        _codec.quantize_scales(scale, zero, *ranges, least.size, self._is_f16, self._integers)
+        return scale, zero
+
+    def _errors(self, scale: Array, zero: Array) -> Array:
         """Return the squared error of each block, weighted."""
-        scales, zeros = _codec.Buffer(scale.astype(np.float32)), _codec.Buffer(zero)
-        heavy = None if weights is None else _codec.Buffer(weights.reshape(-1).view(np.uint8))
+        about = self._grid, _codec.Buffer(scale), _codec.Buffer(zero), self._integers
+        heavy = None if self._weights is None else _codec.Buffer(self._weights.reshape(-1).view(np.uint8))
 
-        def work(begin: int, count: int, errors: Array) -> Any:
-            about = self._source, 0, self._is_f16, begin, count, self._grid
-            return _codec.quantize(None, *about, scales, zeros, steps.least, steps.most, errors, heavy)
+        def work(begin: int, count: int, errors: Array) -> None:
+            _codec.quantize_errors(errors, self._source, 0, self._is_f16, begin, count, *about, heavy)
 
-        return self._blockwise((0.0,), np.float64, work, (np.add,))[0][0]
+        return self._blockwise((0.0,), np.float64, work, (np.add,))[0]
 
-    def quantize(self, data: Array, scale: Array, zero: Array, steps: _Steps) -> tuple[float, float, float]:
-        """Write the integers as bytes; return (squared error, power, largest error)."""
-        scales, zeros = _codec.Buffer(scale.astype(np.float32)), _codec.Buffer(zero)
-        flat = data.reshape(-1)
+    def quantized(
+        self, scale: Array, zero: Array, is_packed: bool, into: Array | None
+    ) -> Iterator[tuple[int, Array, tuple[float, float, float]]]:
+        """Yield (begin, bytes of the integers, (squared error, power, largest error)) of each part."""
+        scales, zeros = _codec.Buffer(scale), _codec.Buffer(zero)
 
-        def work(part: tuple[int, int]) -> tuple[float, float, float]:
+        def work(part: tuple[int, int]) -> tuple[int, Array, tuple[float, float, float]]:
             begin, count = part
-            out = flat[begin : begin + count]
+            data = self._space(begin, count, is_packed, into)
             about = self._source, 0, self._is_f16, begin, count, self._grid
-            error = _codec.quantize(out, *about, scales, zeros, steps.least, steps.most)
-            if steps.nbits == 4 and steps.is_signed:
-                np.bitwise_and(out, 15, out=out)  # as ml_dtypes holds them
-            return error
+            return begin, data, _codec.quantize(data, is_packed, *about, scales, zeros, self._integers)
 
-        rows = list(ordered(work, self._parts(), self._size > _PART_COUNT // 4))
-        return sum(row[0] for row in rows), sum(row[1] for row in rows), max(row[2] for row in rows)
+        return ordered(work, self._parts(64), self._is_much)
