@@ -58,7 +58,7 @@ tvm-oracle: $(VENV)/.tvm $(VENV)/.tools ## ask TVM itself about .params files, a
 
 TORCH := $(VENV)/torch/$(notdir $(BIN))/python
 finetune: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## what refit --base does to torch networks: docs/fine-tuning.md; TORCH=python that has torch
-	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/rewrite/live_finetune.py
+	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/refitting/live_finetune.py
 
 SECONDS := 60
 fuzz: $(VENV)/.built $(VENV)/.fuzzer ## every fuzz harness for SECONDS=60 each (clang); findings go to build/fuzz/findings

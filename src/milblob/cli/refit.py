@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from ..rewrite.refit import RefitReport, refit
+from ..refitting.refit import RefitReport, refit
 from ..wording import some
 from . import names, options, output, tables
 from .progress import shown

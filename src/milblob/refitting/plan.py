@@ -23,10 +23,10 @@ from ..program.splice import Edit
 from ..storage import paths
 from ..storage.mapped import MappedFile
 from ..wording import some
-from .refit_pairs import How, Item, Row, described, readers_of
-from .refit_problems import ERRORS, Problems
-from .refit_write import FileChange, Write
+from .pairs import How, Item, Row, described, readers_of
+from .problems import ERRORS, Problems
 from .requantize import Recent, requantized
+from .write import FileChange, Write
 
 _UNSHARE = "unshare=True (--unshare)"
 

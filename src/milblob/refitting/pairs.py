@@ -19,7 +19,7 @@ from ..program.scan import Compressed, Program, reading_op
 from ..progress import Progress
 from ..values.cast import CastCounts, is_castable
 from ..wording import some
-from .refit_problems import ERRORS, Problems
+from .problems import ERRORS, Problems
 
 Row = _codec.Constant
 _MAX_TAILS = 32  # prefixes that may be left out of a name, as in Model
