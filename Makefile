@@ -58,7 +58,7 @@ tvm-oracle: $(VENV)/.tvm $(VENV)/.tools ## ask TVM itself about .params files, a
 
 TORCH := $(VENV)/torch/$(notdir $(BIN))/python
 finetune: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## what refit --base does to torch networks: docs/fine-tuning.md; TORCH=python that has torch
-	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/rewrite/live_finetune.py
+	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/refitting/live_finetune.py
 
 onnx: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## coremltools' own tests of operations, run as ONNX: docs/onnx.md; TORCH=python that has torch
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/conformance.py --why

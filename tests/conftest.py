@@ -18,6 +18,14 @@ from milblob import _codec  # noqa: E402
 from opening import EVERY_WAY, open_by  # noqa: E402
 
 
+def pytest_configure():
+    """Let Python keep bytecode. Where the environment forbids it, as images of containers do, each of the hundreds of
+    processes that tests start would compile all of milblob, and each worker every test.
+    """
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
 def pytest_collection_finish():
     """Keep the collector away from what stays until the end: eleven thousand tests and the libraries that they import.
 

@@ -59,7 +59,7 @@ FUNCTIONS = """
     attempt("match", lambda: milblob.match(path, path))
     attempt("editing", lambda: milblob.open(path, "r+").close())
     attempt("refit", lambda: milblob.refit(path, milblob.load(path, stored=True), dry_run=True))
-    for how in ({}, {"dedupe": True, "canonical": True}, {"select": "e*", "externalize": 1}):
+    for how in ({}, {"dedupe": True, "canonical": True}, {"select": ["e*", "*"], "externalize": 1}):
         attempt("repack", lambda how=how: milblob.repack(package, folder / "new.mlpackage", force=True, **how))
     attempt("decompress", lambda: milblob.repack(package, folder / "new.mlpackage", force=True, decompress=True))
     attempt("inline", lambda: milblob.repack(path, new, force=True, decompress=True))

@@ -29,6 +29,7 @@ FOLDERS = [
     "analysis",
     "matching",
     "rewrite",
+    "refitting",
     "tvm",
     "onnx",
     "compat",
@@ -136,6 +137,7 @@ def test_tests_have_the_folders_of_the_package():
         "analysis",
         "matching",
         "rewrite",
+        "refitting",
         "compat",
         "cli",
     } <= ours

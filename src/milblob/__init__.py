@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType
     from .program.value import BlobReference, Value
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
+    from .refitting.refit import RefitReport, Refitted, refit
     from .rewrite.compress import CompressReport, WeightReport, compress
     from .rewrite.compress_plan import CompressPlan, PlannedWeight
     from .rewrite.frontier import Frontier, compress_frontier
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
     from .rewrite.recipes import Joint, Linear, Palette, Prune
-    from .rewrite.refit import RefitReport, Refitted, refit
     from .rewrite.repack import RepackReport, repack
 
 __all__ = [
@@ -147,9 +147,9 @@ _LATER = {
     "MergeReport": "rewrite.merge_functions",
     "MergedFunction": "rewrite.merge_functions",
     "merge_functions": "rewrite.merge_functions",
-    "RefitReport": "rewrite.refit",
-    "Refitted": "rewrite.refit",
-    "refit": "rewrite.refit",
+    "RefitReport": "refitting.refit",
+    "Refitted": "refitting.refit",
+    "refit": "refitting.refit",
     "Change": "analysis.changes",
     "CompressPlan": "rewrite.compress_plan",
     "CompressReport": "rewrite.compress",

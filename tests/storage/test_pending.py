@@ -21,7 +21,7 @@ from editable_packages import assign, assign_blobs, assign_in, left, make_packag
 from journal_bytes import journal_bytes
 from milblob.compat import storage
 from milblob.model.editable import EditableModel
-from milblob.rewrite import refit as refitting
+from milblob.refitting import refit as refitting
 from milblob.storage import journal, paths, pending
 from milblob.storage.output import NewFile, whole_file
 

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from ..matching.match import match
 from ..matching.matches import Matching, summary
 from ..storage.output import NewFile
+from ..wording import some
 from . import options, output, tables
 from .progress import shown
 from .saving import check_target
@@ -116,6 +117,4 @@ def _print(found: Matching, arguments: Namespace) -> None:
 
 
 def _some(names: list[str], arguments: Namespace) -> str:
-    if len(names) <= _MAX_LEFT or arguments.verbose:
-        return ", ".join(names)
-    return f"{', '.join(names[:_MAX_LEFT])} and {len(names) - _MAX_LEFT:,} more"
+    return some(names, len(names) if arguments.verbose else _MAX_LEFT)

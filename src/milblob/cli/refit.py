@@ -2,7 +2,8 @@
 
 from argparse import ArgumentParser, Namespace
 
-from ..rewrite.refit import RefitReport, refit
+from ..refitting.refit import RefitReport, refit
+from ..wording import some
 from . import names, options, output, tables
 from .progress import shown
 from .selection import check_keep
@@ -108,14 +109,12 @@ def _unused(report: RefitReport, arguments: Namespace) -> str:
     count = f"{output.plural(len(report.unused), 'array')} not used"
     if arguments.quiet:
         return count
-    more = f" and {len(report.unused) - _MAX_UNUSED:,} more" if len(report.unused) > _MAX_UNUSED else ""
-    return f"{count}: {', '.join(report.unused[:_MAX_UNUSED])}{more}"
+    return f"{count}: {some(report.unused, _MAX_UNUSED)}"
 
 
 def _say_others(words: str, names: tuple[str, ...]) -> None:
     if names:
-        more = f" and {len(names) - _MAX_UNUSED:,} more" if len(names) > _MAX_UNUSED else ""
-        output.say(f"{words}: {', '.join(names[:_MAX_UNUSED])}{more}")
+        output.say(f"{words}: {some(names, _MAX_UNUSED)}")
 
 
 def _decibels(sqnr: float | None) -> str:

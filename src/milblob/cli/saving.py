@@ -9,6 +9,7 @@ from ..errors import UnsupportedError
 from ..formats.params import Parameter
 from ..model.lazy import LazyTensor
 from ..storage import paths
+from ..wording import some
 from . import output
 
 _WIDENED = ("int4", "uint1", "uint2", "uint3", "uint4", "uint6")
@@ -79,8 +80,7 @@ def say_widened(arguments: Namespace, target: str, tensors: Mapping[str, LazyTen
         return
     names = [name for name, tensor in tensors.items() if dtype_text(tensor) in _WIDENED]
     if names:
-        more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
-        output.say(f"as int8 or uint8, one element to a byte: {', '.join(names[:_MAX_NAMES])}{more}")
+        output.say(f"as int8 or uint8, one element to a byte: {some(names, _MAX_NAMES)}")
 
 
 def dtype_text(tensor: LazyTensor) -> str:

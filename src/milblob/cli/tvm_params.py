@@ -9,7 +9,7 @@ from ..formats.archive import is_archive
 from ..formats.read import open_arrays
 from ..formats.write import save
 from ..model.lazy import LazyTensor
-from ..rewrite.refit import refit
+from ..refitting.refit import refit
 from ..tvm import Library
 from ..tvm import open as open_library
 from ..tvm.arrays import named_parameters

@@ -24,6 +24,7 @@ from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from ..storage.output import NewFile, whole_file
 from ..storage.transfer import write_at
+from ..wording import some
 from .encoding import elements
 
 LISTINGS = (".json", ".mil")
@@ -84,9 +85,8 @@ def write_weights(
         if (dtype := given.get(name, tensor.mil_dtype)).blob_code is None
     }
     if lacking:
-        names = ", ".join(f"{dtype} of {name}" for name, dtype in list(lacking.items())[:8])
-        more = f" and {len(lacking) - 8} more" if len(lacking) > 8 else ""
-        raise TypeError(f"dtypes: expected ones that weight files hold, got {names}{more}")
+        names = some(f"{dtype} of {name}" for name, dtype in lacking.items())
+        raise TypeError(f"dtypes: expected ones that weight files hold, got {names}")
     return save(readable, path, listing=listing, align=align, force=force, progress=progress, dtypes=given)
 
 

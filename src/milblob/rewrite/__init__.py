@@ -1,1 +1,1 @@
-"""Rewriting models: refit, repack, merge."""
+"""Rewriting models: repack, compress, merge."""

@@ -172,15 +172,12 @@ class _Choice:
 
     def is_kept(self, tensor: Tensor) -> bool:
         """Whether the result has the tensor."""
-        functions, op = self.options.functions, tensor.op_row
-        decompression = self.decompressions.get(id(tensor.program))
-        if (
-            decompression is not None
-            and tensor.constant is not None
-            and op is not None
-            and op.message in decompression.gone
-        ):
-            return False
+        functions = self.options.functions
+        decompression = self.decompressions.get(id(tensor.program)) if self.decompressions else None
+        if decompression is not None and tensor.constant is not None:
+            op = tensor.op_row
+            if op is not None and op.message in decompression.gone:
+                return False
         return functions is None or not tensor.function or tensor.function in functions
 
     def compressed(self, tensor: Tensor) -> CompressedWeight | None:

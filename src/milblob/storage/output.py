@@ -31,7 +31,33 @@ _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EI
 _ATTEMPTS = 100
 
 
-class NewFile:
+class _Whole:
+    """What takes its name when it is complete: on exit from the `with` block, or with `commit`."""
+
+    def commit(self) -> None:
+        """Give it its name."""
+        raise NotImplementedError
+
+    def discard(self) -> None:
+        """Leave everything as it was."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.commit()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        self.discard()
+
+
+class NewFile(_Whole):
     """A file that takes its name when it is complete: on exit from the `with` block, or with `commit`.
 
     Args:
@@ -111,22 +137,8 @@ class NewFile:
                 unlock(fd)
             os.close(fd)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.commit()
-        else:
-            self.discard()
-
-    def __del__(self) -> None:
-        self.discard()
-
-
-class NewDirectory:
+class NewDirectory(_Whole):
     """A directory that takes its name when it is complete: on exit from the `with` block, or with `commit`.
 
     Args:
@@ -235,20 +247,6 @@ class NewDirectory:
             if is_ours:
                 unlock(fd)
             os.close(fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.commit()
-        else:
-            self.discard()
-
-    def __del__(self) -> None:
-        self.discard()
 
 
 @contextlib.contextmanager

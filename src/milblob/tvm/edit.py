@@ -21,6 +21,7 @@ from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, NewFile, lock, unlock
 from ..storage.transfer import copy_range, write_at
+from ..wording import shortened
 from .archive import METADATA
 from .unzip import compress
 
@@ -137,8 +138,8 @@ def listed(problems: list[Exception], what: str) -> Exception:
     if len(problems) == 1:
         return problems[0]
     words = [str(error.args[0]) if isinstance(error, KeyError) else str(error) for error in problems]
-    words[_MAX_PROBLEMS:] = [f"and {len(words) - _MAX_PROBLEMS} more"] if len(words) > _MAX_PROBLEMS else []
-    return ValueError(f"{what}: expected all to fit, got {len(problems)} problems: {'; '.join(words)}")
+    found = "; ".join(shortened(words, _MAX_PROBLEMS))
+    return ValueError(f"{what}: expected all to fit, got {len(problems)} problems: {found}")
 
 
 def _by_module(library: "Library", arrays: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

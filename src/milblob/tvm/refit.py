@@ -10,10 +10,10 @@ from ..dtypes import as_dtype
 from ..errors import MilblobError
 from ..formats.params import Parameter, is_lazy
 from ..progress import Counter, Progress
+from ..refitting.pairs import CAST, MATCH
+from ..refitting.problems import ERRORS, Problems
+from ..refitting.report import RefitReport, Refitted
 from ..rewrite.destination import is_in_place
-from ..rewrite.refit_pairs import CAST, MATCH
-from ..rewrite.refit_problems import ERRORS, Problems
-from ..rewrite.refit_report import RefitReport, Refitted
 from ..values.cast import CastCounts, cast_array, is_castable
 from .arrays import named_parameters
 from .edit import require_parameters

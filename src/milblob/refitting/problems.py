@@ -1,8 +1,7 @@
 """The problems of a `refit`: all are found before any is raised, and those of one kind are counted."""
 
-from collections.abc import Iterable
-
 from ..errors import MilblobError
+from ..wording import shortened, some
 
 ERRORS = (KeyError, TypeError, ValueError, OverflowError, MilblobError)
 """What is wrong with an array or a weight; anything else ends the work at once."""
@@ -62,9 +61,9 @@ class Problems:
             if len(found) == 1:
                 words.append(f"{_words(found[0][1])} ({remedy})")
             else:
-                words.append(f"{len(found):,} {what} ({some(name for name, _ in found)}): {remedy}")
-        words[_MAX_PROBLEMS:] = [f"and {len(words) - _MAX_PROBLEMS} more"] if len(words) > _MAX_PROBLEMS else []
-        raise ValueError(f"weights: expected all to fit, got {self._count:,} problems: {'; '.join(words)}")
+                words.append(f"{len(found):,} {what} ({some((name for name, _ in found), _MAX_NAMES)}): {remedy}")
+        found_words = "; ".join(shortened(words, _MAX_PROBLEMS))
+        raise ValueError(f"weights: expected all to fit, got {self._count:,} problems: {found_words}")
 
 
 def _with_remedy(error: Exception, remedy: str) -> Exception:
@@ -76,10 +75,3 @@ def _with_remedy(error: Exception, remedy: str) -> Exception:
 
 def _words(error: Exception) -> str:
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-
-
-def some(names: Iterable[str], most: int = _MAX_NAMES) -> str:
-    """Return some of the names, and how many more there are."""
-    found = list(names)
-    more = f" and {len(found) - most:,} more" if len(found) > most else ""
-    return f"{', '.join(found[:most])}{more}"

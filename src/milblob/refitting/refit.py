@@ -16,11 +16,11 @@ from ..model.model import Model
 from ..model.replaceable import require_replaceable
 from ..progress import Counter, Progress
 from ..selection import Select, selector
-from .refit_pairs import How, pair
-from .refit_plan import Plan
-from .refit_problems import ERRORS
-from .refit_report import RefitReport, Refitted
-from .refit_write import FileChange, copied, write_in_place
+from .pairs import How, pair
+from .plan import Plan
+from .problems import ERRORS
+from .report import RefitReport, Refitted
+from .write import FileChange, copied, write_in_place
 
 __all__ = ["RefitReport", "Refitted", "refit"]
 

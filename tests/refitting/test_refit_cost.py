@@ -12,7 +12,7 @@ from hostile_bytes import blob_value, const, program, write_package
 from hostile_bytes import model as model_bytes
 from milblob import DType
 from milblob.blobs import appended
-from milblob.rewrite import refit_write
+from milblob.refitting import write as refit_write
 from milblob.storage import journal, transfer
 
 COUNT, WEIGHTS = 1 << 17, 16

@@ -15,9 +15,9 @@ from ..values import requantize as fitting
 from ..values.cast import cast_array
 from ..values.dense import Packed, pack, read
 from ..values.tensorvalue import stored_bytes
-from .refit_pairs import How, Item, readers_of
-from .refit_pairs import read as read_values
-from .refit_problems import ERRORS
+from .pairs import How, Item, readers_of
+from .pairs import read as read_values
+from .problems import ERRORS
 
 Array = np.ndarray[Any, Any]
 _SMALL_NBYTES = 1 << 16

@@ -18,10 +18,10 @@ from ..model.tensor import Tensor, make_tensor
 from ..program.scan import Compressed, Program, reading_op
 from ..progress import Progress
 from ..values.cast import CastCounts, is_castable
-from .refit_problems import ERRORS, Problems
+from ..wording import some
+from .problems import ERRORS, Problems
 
 Row = _codec.Constant
-_MAX_READERS = 8
 _MAX_TAILS = 32  # prefixes that may be left out of a name, as in Model
 _FLOATS = frozenset(dtype for dtype in DType if "FLOAT" in dtype.name)
 MATCH = "`milblob match` finds which weight an array is for"
@@ -259,8 +259,7 @@ def described(tensor: Tensor) -> str:
     for row in readers_of(tensor):
         op = reading_op(row)
         found.append("an output of its block" if op is None else f"{op.name} ({op.type}, {row.key})")
-    more = f" and {len(found) - _MAX_READERS} more" if len(found) > _MAX_READERS else ""
-    return f"{', '.join(found[:_MAX_READERS])}{more}" if found else "none"
+    return some(found) or "none"
 
 
 def read(values: Any) -> np.ndarray[Any, Any]:

@@ -23,10 +23,11 @@ from ..program.scan import Program
 from ..program.splice import Edit
 from ..storage import paths
 from ..storage.mapped import MappedFile
-from .refit_pairs import How, Item, Row, described, readers_of
-from .refit_problems import ERRORS, Problems
-from .refit_write import FileChange, Write
+from ..wording import some
+from .pairs import How, Item, Row, described, readers_of
+from .problems import ERRORS, Problems
 from .requantize import Recent, requantized
+from .write import FileChange, Write
 
 _UNSHARE = "unshare=True (--unshare)"
 
@@ -340,9 +341,7 @@ class Plan:
 
 def _given(classes: list[Content]) -> str:
     """Name the arrays of some contents, the first of each."""
-    names = [content.items[0].given for content in classes]
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"{', '.join(names[:8])}{more}"
+    return some(content.items[0].given for content in classes)
 
 
 def _require_apart(change: FileChange) -> None:

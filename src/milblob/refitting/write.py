@@ -15,12 +15,12 @@ from ..program import wire_edits
 from ..program.scan import Program
 from ..program.splice import Edit
 from ..progress import Counter
+from ..rewrite.changed_copy import Changed, copy_between, copy_changed, copy_changed_tree
+from ..rewrite.copying import write_spliced
 from ..storage import journal, paths, pending
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, whole_file
 from ..storage.transfer import write_at
-from .changed_copy import Changed, copy_between, copy_changed, copy_changed_tree
-from .copying import write_spliced
 
 _LEAST_NBYTES = 1 << 20
 """A smaller file is changed in place, however much of it changes: then the system's calls take the time."""

@@ -19,6 +19,7 @@ from ..model.model import Model
 from ..model.stored import StoredArray
 from ..model.tensor import Tensor
 from ..values.cast import cast_array, is_castable
+from ..wording import shortened, some
 
 _MAX_NAMES = 20
 _MAX_CLAIMS = 4
@@ -95,10 +96,10 @@ def _left_out(mapping: Mapping[str, Names], base: Mapping[str, Any]) -> set[str]
     wrong = [name for name, names in mapping.items() if names_in(names)]
     if wrong:
         words = "mapping with a base: expected None for arrays to leave out, for the base says where the others belong"
-        raise ValueError(f"{words}; got a name for {_some(wrong)}")
+        raise ValueError(f"{words}; got a name for {some(wrong, _MAX_NAMES)}")
     lacking = [name for name in mapping if name not in base]
     if lacking:
-        raise KeyError(f"mapping: expected names of arrays of the base, got {_some(lacking)}")
+        raise KeyError(f"mapping: expected names of arrays of the base, got {some(lacking, _MAX_NAMES)}")
     return set(mapping)
 
 
@@ -117,7 +118,7 @@ def _require_alike(base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]
     for have, lack, words in ((base, new, "only in the base"), (new, base, "only in the new weights")):
         names = [name for name in have if name not in lack]
         if names:
-            problems.append(f"{len(names):,} {words}: {_some(names)}")
+            problems.append(f"{len(names):,} {words}: {some(names, _MAX_NAMES)}")
     for name, old in base.items():
         tuned = new.get(name)
         if tuned is not None and (old.shape, old.mil_dtype) != (tuned.shape, tuned.mil_dtype):
@@ -126,8 +127,8 @@ def _require_alike(base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]
             )
             problems.append(words)
     if problems:
-        problems[_MAX_NAMES:] = [f"and {len(problems) - _MAX_NAMES} more"] if len(problems) > _MAX_NAMES else []
-        raise ValueError(f"weights: expected the arrays of the base, with other values; {'; '.join(problems)}")
+        words = "; ".join(shortened(problems, _MAX_NAMES))
+        raise ValueError(f"weights: expected the arrays of the base, with other values; {words}")
 
 
 def _unknown(lineage: Lineage, is_selected: Callable[[str], bool], is_left: Callable[[str], bool]) -> list[str]:
@@ -138,7 +139,7 @@ def _unknown(lineage: Lineage, is_selected: Callable[[str], bool], is_left: Call
     advice = "--leave NAME leaves one as it is, such as a table of positions"
     if not lineage.origins:
         advice = "none follows from it: is it the checkpoint that this model was converted from?"
-    return [f"{_weights(len(names))} that milblob cannot compute from the base: {_some(names)} ({advice})"]
+    return [f"{_weights(len(names))} that milblob cannot compute from the base: {some(names, _MAX_NAMES)} ({advice})"]
 
 
 def _lost(lineage: Lineage, base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]) -> list[str]:
@@ -157,7 +158,7 @@ def _lost(lineage: Lineage, base: Mapping[str, LazyTensor], new: Mapping[str, La
         return []
     count = "1 array differs" if len(names) == 1 else f"{len(names):,} arrays differ"
     words = f"{count} from the base, and no weight of the model follows from {'it' if len(names) == 1 else 'them'}"
-    return [f"{words}: {_some(names)} (null in the mapping leaves one out)"]
+    return [f"{words}: {some(names, _MAX_NAMES)} (null in the mapping leaves one out)"]
 
 
 def _weights(count: int) -> str:
@@ -168,12 +169,6 @@ def _are_equal(a: LazyTensor, b: LazyTensor) -> bool:
     if a.size == 0 or a.mil_dtype.name == "STRING":
         return bool(np.array_equal(np.asarray(a.read()), np.asarray(b.read())))
     return have_equal_bits(Elements(a), Elements(b))
-
-
-def _some(names: list[str]) -> str:
-    return (
-        f"{', '.join(names[:_MAX_NAMES])}{f' and {len(names) - _MAX_NAMES:,} more' if len(names) > _MAX_NAMES else ''}"
-    )
 
 
 class _Writing:
@@ -197,7 +192,8 @@ class _Writing:
             words = " and ".join(str(claim.derivation) for claim in known[:_MAX_CLAIMS])
             more = f" and {len(known) - _MAX_CLAIMS} more" if len(known) > _MAX_CLAIMS else ""
             if len(known) < len(claims):
-                more += f" and by {_some([r for c in claims if c.derivation is None for r in c.readers]) or 'others'}"
+                others = some((r for c in claims if c.derivation is None for r in c.readers), _MAX_NAMES)
+                more += f" and by {others or 'others'}"
             advice = "" if not all(claim.readers for claim in claims) else " (--unshare stores them apart)"
             self.problems.append(f"{weight.name}: shared by {words}{more}, whose new values differ{advice}")
             return

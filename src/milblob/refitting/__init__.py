@@ -1,0 +1,1 @@
+"""New values for the weights of a model: refit."""
