@@ -8,7 +8,8 @@ from protobuf_programs import F32, add_const, add_op, set_type, set_value
 from sound_models import BOOL, F16, F64, operation, set_list, set_text, set_tuple
 
 HERE = "main.block['CoreML6']"
-I16 = 22
+KEEPING = "keeping.block['CoreML8']"
+I16, U8, U4, U1 = 22, 31, 35, 37
 
 
 class Broken(NamedTuple):
@@ -36,7 +37,7 @@ def breaks(rule, words, where, *, loader=False):
     """Add the change that is decorated."""
 
     def add(change):
-        BROKEN.append(Broken(rule, words, where.replace("HERE", HERE), loader, change))
+        BROKEN.append(Broken(rule, words, where.replace("HERE", HERE).replace("KEEPING", KEEPING), loader, change))
         return change
 
     return add
@@ -447,6 +448,72 @@ def _(m):
 @breaks("MIL039", "opset: expected one whose operations are known here, got 'CoreML99'", "main.block['CoreML99']")
 def _(m):
     main(m).block_specializations["CoreML99"].CopyFrom(block(m))
+
+
+# ------------------------------------------------------------------------------------------- data types, compressed weights
+
+
+@breaks(
+    "MIL048", "output 'nibble': expected an opset that has uint4, CoreML8 or newer, got CoreML6", "HERE.op[13] 'nibble'"
+)
+def _(m):
+    one = block(m).operations.add(type="const")
+    set_type(one.attributes["val"].type, U4, [2])
+    one.attributes["val"].immediateValue.tensor.bytes.values = b"\x21"
+    set_type(one.outputs.add(name="nibble").type, U4, [2])
+
+
+def compressed(m, kind, shape, code=F16, **parts):
+    """Add a constexpr operation to the function that has a state, whose opset has them all; parts are (type, shape)."""
+    op = m.mlProgram.functions["keeping"].block_specializations["CoreML8"].operations.add(type=f"constexpr_{kind}")
+    for key, (part, sizes) in parts.items():
+        value = op.inputs[key].arguments.add().value
+        set_type(value.type, part, sizes)
+        nbits = {F16: 16, U8: 8, U4: 4, U1: 1}[part]
+        value.immediateValue.tensor.bytes.values = bytes((int(np.prod(sizes)) * nbits + 7) // 8)
+    set_type(op.outputs.add(name="dense").type, code, shape)
+
+
+@breaks(
+    "MIL049",
+    "scale: expected sizes that divide those of data, [2, 6], got [2, 4]",
+    "KEEPING.op[3] 'dense'",
+    loader=True,
+)
+def _(m):
+    compressed(m, "blockwise_shift_scale", [2, 6], data=(U4, [2, 6]), scale=(F16, [2, 4]))
+
+
+@breaks("MIL049", "offset: expected the shape of scale, [2, 3], got [2, 1]", "KEEPING.op[3] 'dense'", loader=True)
+def _(m):
+    compressed(m, "blockwise_shift_scale", [2, 6], data=(U4, [2, 6]), scale=(F16, [2, 3]), offset=(U4, [2, 1]))
+
+
+@breaks("MIL049", "shape of the result: expected [2, 6], which the parts make, got [12]", "KEEPING.op[3] 'dense'")
+def _(m):
+    compressed(m, "blockwise_shift_scale", [12], data=(U4, [2, 6]), scale=(F16, [1, 1]))
+
+
+@breaks(
+    "MIL049", "data type of the result: expected float16, which the parts make, got float32", "KEEPING.op[3] 'dense'"
+)
+def _(m):
+    compressed(m, "lut_to_dense", [2, 6], F32, indices=(U4, [2, 6]), lut=(F16, [1, 1, 16, 1]))
+
+
+@breaks("MIL049", "lut: expected 16 entries for indices of 4 bits, got 8", "KEEPING.op[3] 'dense'", loader=True)
+def _(m):
+    compressed(m, "lut_to_dense", [2, 6], indices=(U4, [2, 6]), lut=(F16, [1, 1, 8, 1]))
+
+
+@breaks("MIL049", "vector_axis: expected one for vectors of 2 elements, got none", "KEEPING.op[3] 'dense'", loader=True)
+def _(m):
+    compressed(m, "lut_to_dense", [4, 6], indices=(U4, [2, 6]), lut=(F16, [1, 1, 16, 2]))
+
+
+@breaks("MIL049", "shape of the result: expected [2, 8], which the parts make, got [2, 6]", "KEEPING.op[3] 'dense'")
+def _(m):
+    compressed(m, "sparse_to_dense", [2, 6], mask=(U1, [2, 8]), nonzero_data=(F16, [0]))
 
 
 # ---------------------------------------------------------------------------------------------------------- description

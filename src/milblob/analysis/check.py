@@ -137,6 +137,7 @@ class _Checker:
         self._references: dict[str, list[_Reference]] = {}  # by path
         self._places: dict[str, Location] = {}
         self._stamps: dict[str, Stamp] = {}  # as listings state them
+        self._resolved: dict[tuple[Location | None, str], str] = {}  # what a Program names -> path
         self._unresolved: set[tuple[Location | None, str]] = set()
         self._checked: set[str] = set()  # real paths
         self._is_sound = True
@@ -333,6 +334,9 @@ class _Checker:
         key = (source.directory, name)
         if key in self._unresolved:
             return
+        if key in self._resolved:
+            self._references[self._resolved[key]].append(reference)
+            return
         try:
             place = resolve(source.directory, name)
             place.real()
@@ -352,6 +356,7 @@ class _Checker:
             self._unresolved.add(key)
             self._report(error)
             return
+        self._resolved[key] = place.path
         self._references.setdefault(place.path, []).append(reference)
         self._places[place.path] = place
         if source.stamp is not None:

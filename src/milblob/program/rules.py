@@ -97,6 +97,8 @@ RULES = {
     "MIL045": Rule("error", "the predicted feature and probabilities are outputs", "name outputs"),
     "MIL046": Rule("error", "the description names the functions of the Program", "describe them all"),
     "MIL047": Rule("error", "the opset is not newer than the specification version", "raise the version"),
+    "MIL048": Rule("error", "a data type is not newer than the opset", "use a newer opset, or another type"),
+    "MIL049": Rule("error", "the parts of a compressed weight fit each other and the result", "correct the part"),
 }
 """Every rule by its code. Codes are never given to another rule."""
 

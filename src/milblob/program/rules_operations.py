@@ -109,6 +109,24 @@ def opset_index(opset: str) -> int | None:
     return opsets.index(opset) if opset in opsets else None
 
 
+@cache
+def newer_dtypes(opset: int | None) -> dict[DType, str]:
+    """Return the data types that an opset, by its index, does not have yet, each with the first opset that has it.
+
+    Types of less than a byte: wider ones coremltools writes into constants of every opset, whatever operations take.
+    """
+    if opset is None:
+        return {}
+    operations, found = table(), dict[DType, int]()
+    for versions in operations.versions.values():
+        for first, arguments in versions:
+            for argument in arguments.values():
+                for dtype in argument.dtypes:
+                    if dtype.is_sub_byte:
+                        found[dtype] = min(found.get(dtype, first), first)
+    return {dtype: operations.opsets[first] for dtype, first in found.items() if first > opset}
+
+
 class Bound(NamedTuple):
     """What an argument is bound to.
 

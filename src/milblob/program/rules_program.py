@@ -6,8 +6,16 @@ from typing import NamedTuple
 
 from ..dtypes import DType
 from .rules import Breach, quoted, shortened
-from .rules_operations import BLOCKS, Bound, operation_breaches, opset_index
-from .rules_types import fits, inner_types, type_breaches
+from .rules_constexpr import constexpr_breaches
+from .rules_operations import (
+    BLOCKS,
+    Bound,
+    newer_dtypes,
+    operation_breaches,
+    opset_index,
+    table,
+)
+from .rules_types import dtypes_of, fits, inner_types, type_breaches
 from .rules_values import value_breaches
 from .types import DictionaryType, StateType, TensorType, ValueType, read_type
 from .value import Value
@@ -43,6 +51,7 @@ class _Known(NamedTuple):
     type: ValueType | None
     breaches: tuple[tuple[str, str], ...]
     has_state: bool
+    dtypes: frozenset[DType]
 
 
 def breaches(view: ProgramView, signatures: dict[str, Signature] | None = None) -> Iterator[Breach]:
@@ -98,6 +107,7 @@ class _Walk:
         self._bounds: dict[tuple[bytes | None, bool], Bound] = {}
         self._judged: dict[tuple[object, ...], tuple[tuple[str, str], ...]] = {}
         self._opset: int | None = None
+        self._newer: dict[DType, str] = {}  # data types that the opset does not have
 
     # ------------------------------------------------------------------------------------------------ functions, blocks
 
@@ -113,6 +123,7 @@ class _Walk:
             words = f"block specialization: expected one for the opset {quoted(function.opset)}, got {have}"
             yield Breach("MIL006", words, where)
         self._visible = {}
+        self._set_opset(function.opset)
         first, count = self._view.graph.function(function.row)[4]
         inputs: dict[str, Bound | None] = {}
         for name, declared in self._named(first, count):
@@ -126,7 +137,7 @@ class _Walk:
         expected: tuple[str, list[tuple[str, ValueType | None]]] | None = None  # what the first one returns
         for block in blocks.values():
             yield from _name(block.name, "block specialization", where)
-            self._opset = opset_index(block.name)
+            self._set_opset(block.name)
             if self._opset is None and block.name:
                 words = f"opset: expected one whose operations are known here, got {quoted(block.name)}"
                 yield Breach("MIL039", words, block.path)
@@ -140,6 +151,10 @@ class _Walk:
             elif returned != expected[1]:
                 words = f"outputs: expected {_listed(expected[1])} as in {quoted(expected[0])}, got {_listed(returned)}"
                 yield Breach("MIL007", words, block.path)
+
+    def _set_opset(self, opset: str) -> None:
+        self._opset = opset_index(opset)
+        self._newer = newer_dtypes(self._opset)
 
     def _named(self, first: int, count: int) -> Iterator[tuple[str, bytes | None]]:
         """Yield rows of names, each with the bytes of its type."""
@@ -229,12 +244,15 @@ class _Walk:
                 judged = self._judged[signature] = tuple(operation_breaches(*signature))
             for rule, words in judged:
                 yield Breach(rule, words, op.path)
+            if kind.startswith("constexpr_"):
+                yield from self._compressed(op, kind, arguments, outputs)
         if blocks:
             yield from self._nested(op, kind, blocks, arguments, [self._known(data).type for _, data in outputs])
         is_constant = is_constant or as_attributes or bool(blocks) or kind in _BY_SHAPE
         for name, data in outputs:
             known = self._known(data)
-            if known.breaches or known.has_state or known.type is None or _is_identifier(name) is None:
+            is_odd = known.breaches or known.has_state or known.type is None or not known.dtypes.isdisjoint(self._newer)
+            if is_odd or _is_identifier(name) is None:
                 yield from self._variable(name, data, "output", op)
             if value is not None and not fits(known.type, value):
                 words = f"output {quoted(name)}: expected {shortened(str(value))}, which its value has"
@@ -265,6 +283,17 @@ class _Walk:
                 bound.append(visible.get(binding))
             arguments.append((key, tuple(bound)))
         return arguments
+
+    def _compressed(
+        self, op: Operation, kind: str, arguments: list[_Argument], outputs: list[tuple[str, bytes | None]]
+    ) -> Iterator[Breach]:
+        """Yield where the parts of a compressed weight do not fit."""
+        types = ((key, bound[0].type) for key, bound in arguments if len(bound) == 1 and bound[0] is not None)
+        parts = {key: declared for key, declared in types if isinstance(declared, TensorType)}
+        result = self._known(outputs[-1][1]).type if outputs else None
+        if isinstance(result, TensorType):
+            for words in constexpr_breaches(kind, parts, result):
+                yield Breach("MIL049", f"{kind}, {words}", op.path)
 
     def _all_of(self, block: Block) -> frozenset[str]:
         """All that the operations of an open block define, sooner or later."""
@@ -305,7 +334,7 @@ class _Walk:
         if found is None:
             declared = read_type(stated) if stated else None
             wrong = type_breaches(declared) if declared is not None else ()
-            found = self._types[stated] = _Known(declared, wrong, _has_state(declared))
+            found = self._types[stated] = _Known(declared, wrong, _has_state(declared), dtypes_of(declared))
         return found
 
     def _bound(self, stated: bytes | None, is_constant: bool) -> Bound:
@@ -328,6 +357,10 @@ class _Walk:
             yield Breach("MIL008", f"{what} {quoted(name)}: expected a type, got none", _path(place))
         for rule, words in known.breaches:
             yield Breach(rule, f"{what} {quoted(name)}: {words}", _path(place))
+        for dtype, first in self._newer.items():
+            if dtype in known.dtypes:
+                words = f"{what} {quoted(name)}: expected an opset that has {dtype.mil_text}, {first} or newer"
+                yield Breach("MIL048", f"{words}, got {table().opsets[self._opset or 0]}", _path(place))
         if known.has_state and not (may_be_state and isinstance(known.type, StateType)):
             words = f"{what} {quoted(name)}: expected a type without states, got {shortened(str(known.type))}"
             yield Breach("MIL035", words, _path(place))

@@ -36,7 +36,9 @@ def _tensor(declared: TensorType) -> Iterator[tuple[str, str]]:
     if isinstance(declared.dtype, int):
         yield "MIL009", f"expected a data type that is known, got number {declared.dtype}"
     count = len(declared.shape)
-    if declared.rank != count and not (declared.rank == -1 and (declared.variadic or not count)):
+    if declared.variadic and declared.rank != -1:
+        yield "MIL010", f"expected a rank of -1 beside a dimension that stands for any number, got {declared.rank}"
+    elif declared.rank != count and not (declared.rank == -1 and (declared.variadic or not count)):
         yield "MIL010", f"expected a rank of {count}, its number of dimensions, got {declared.rank}"
 
 
@@ -45,6 +47,13 @@ def _is_key(key: ValueType) -> bool:
     if not isinstance(key, TensorType) or key.shape or key.rank:
         return False
     return isinstance(key.dtype, int) or key.dtype is DType.STRING or key.dtype.is_integer
+
+
+def dtypes_of(declared: ValueType | None) -> frozenset[DType]:
+    """The data types that a type is made of."""
+    if isinstance(declared, TensorType):
+        return frozenset([declared.dtype]) if isinstance(declared.dtype, DType) else frozenset()
+    return frozenset(dtype for one in inner_types(declared) for dtype in dtypes_of(one))
 
 
 def is_known(declared: ValueType | None) -> bool:

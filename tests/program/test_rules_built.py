@@ -1,0 +1,30 @@
+"""Rules of the specification: what coremltools builds, over operator sets, operations, interfaces and compression, breaks none."""
+
+import pytest
+
+import milblob
+from matrix import every
+
+pytest.importorskip("coremltools")
+
+import built_models
+
+pytestmark = pytest.mark.slow
+MAKERS = built_models.makers()
+GROUPS = 8
+NAMES = sorted(MAKERS)
+
+
+def test_there_are_many():
+    assert len(MAKERS) >= 150
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+@pytest.mark.filterwarnings("ignore")
+def test_what_coremltools_builds_breaks_no_rule(group, tmp_path):
+    def check(name):
+        path = tmp_path / f"{name}.mlpackage"
+        MAKERS[name]().save(str(path))
+        assert milblob.check(path, rules="MIL*") == []
+
+    every(check, NAMES[group::GROUPS])

@@ -1,0 +1,206 @@
+"""Rules over random, broken and hostile Programs: findings or our exceptions, the same by the fast way and the slow one."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import milblob
+from cases import DATA
+from hostile_bytes import const, field, list_value, operation, program, tensor_type
+from milblob import _codec
+from milblob.program import schema
+from milblob.program.rules import RULES
+from milblob.program.rules_program import breaches
+from milblob.program.rules_values import value_breaches
+from milblob.program.view import ProgramView
+from protobuf_programs import add_op, new_program, set_type
+from random_programs import random_programs, scrambled_programs
+from sound_models import sound_model
+from thorough import PROFILE, sized
+
+
+def view_of(data):
+    return ProgramView(_codec.Buffer(data), (0, len(data)))
+
+
+def told(found):
+    """Breaches without what depends on the order of maps: which entry comes first."""
+    shown = {"MIL007": lambda b: (), "MIL031": lambda b: (b.where,)}
+    return {(b.rule, *shown.get(b.rule, lambda b: (b.message, b.where))(b)) for b in found}
+
+
+@settings(PROFILE)
+@given(random_programs())
+def test_random_programs(message):
+    found = list(breaches(view_of(message.SerializeToString())))
+    assert {breach.rule for breach in found} <= set(RULES)
+    for breach in found:
+        assert "\n" not in breach.message and ": expected " in breach.message and len(breach.message) < 600
+
+
+@settings(PROFILE)
+@given(random_programs())
+def test_values_that_c_passes_break_nothing(message):
+    """What is passed by a look at its head is what a look at all of it passes."""
+    view = view_of(message.SerializeToString())
+    found = {(breach.rule, breach.message) for breach in breaches(view)}
+    for op in view.operations():
+        values = [*op.attributes.values(), *(b.value for bound in op.inputs.values() for b in bound if b.is_value)]
+        assert {(b.rule, b.message) for value in values for b in value_breaches(value)} <= found
+
+
+FIELDS = ("floats", "ints", "bools", "strings", "longInts", "doubles", "bytes")
+NUMBERS = [0, 1, -1, 255, 32767, 32768, 65535, 65536, -32768, -32769, 2**31 - 1, -(2**31)]
+
+
+def every_tensor():
+    """Yield Values of every data type in every field, with as many elements as the type says, or another number."""
+    for code in [0, 99, *schema.DATA_TYPES]:
+        for name in FIELDS:
+            for shape, count in (((2, 3), 6), ((2, 3), 5), ((), 1), ((0,), 0), ((4,), 1), ((1 << 40, 1 << 40), 6)):
+                value = schema.Value()
+                set_type(value.type, code, shape)
+                field_of = getattr(value.immediateValue.tensor, name)
+                field_of.SetInParent()
+                if name == "bytes":
+                    field_of.values = bytes(count)
+                elif name == "strings":
+                    field_of.values.extend(["ä"] * count)
+                else:
+                    field_of.values.extend([1] * count)
+                yield value
+    for code in schema.DATA_TYPES:
+        for number in NUMBERS:
+            value = schema.Value()
+            set_type(value.type, code, ())
+            value.immediateValue.tensor.ints.values.append(number)
+            yield value
+        value = schema.Value()
+        set_type(value.type, code, (3,))
+        value.blobFileValue.fileName = "w"
+        yield value
+
+
+def test_c_passes_what_python_finds_sound_and_nothing_else():
+    passed = 0
+    for value in every_tensor():
+        message, block = new_program()
+        block.operations.add(type="const").attributes["val"].CopyFrom(value)
+        view = view_of(message.SerializeToString())
+        (op,) = view.operations()
+        found = list(value_breaches(op.attributes["val"]))
+        if not view.graph.facts(op.row)[4]:  # no value is in doubt
+            assert found == [], value
+            passed += 1
+    assert passed > 60
+
+
+@settings(PROFILE)
+@given(scrambled_programs())
+def test_fields_in_any_order_and_in_pieces(data):
+    whole = schema.Program.FromString(data).SerializeToString()
+    assert told(breaches(view_of(data))) == told(breaches(view_of(whole)))
+
+
+@settings(PROFILE)
+@given(st.integers(0, 1 << 32))
+def test_sound_bytes_changed_anywhere(seed):
+    draw = random.Random(seed)
+    data = bytearray(sound_model().mlProgram.SerializeToString(deterministic=True))
+    for _ in range(draw.randrange(1, 4)):
+        at = draw.randrange(len(data))
+        data[at] = draw.choice([0, 0x7F, 0xFF, data[at] ^ 1 << draw.randrange(8)])
+    try:
+        for breach in breaches(view_of(bytes(data))):
+            assert breach.rule in RULES
+    except milblob.MilblobError:
+        pass
+
+
+@pytest.mark.parametrize(
+    "name", ["control_flow", "constexpr_ios18", "lists", "states", "flexible", "classifier_strings"]
+)
+def test_real_models_changed_anywhere(name, tmp_path):
+    """The description too: `check` itself raises nothing."""
+    model = next((DATA / name).rglob("*.mlmodel"))
+    data, draw = model.read_bytes(), random.Random(7)
+    for _ in range(sized(60, 3000)):
+        changed = bytearray(data)
+        for _ in range(draw.randrange(1, 4)):
+            changed[draw.randrange(len(data))] = draw.randrange(256)
+        milblob.check(bytes(changed))
+
+
+def test_names_in_circles():
+    message, block = new_program()
+    for i in range(300):
+        add_op(block, "relu", f"r{i}", x=f"r{(i + 1) % 300}")
+    add_op(block, "relu", "self", x="self")
+    found = list(breaches(view_of(message.SerializeToString())))
+    assert {breach.rule for breach in found} == {"MIL004"} and len(found) == 300
+
+
+def test_blocks_as_deep_as_they_may_be():
+    block = b""
+    for _ in range(90):
+        block = field(3, operation("cond", "c", blocks=field(4, block), output_type=tensor_type(11, [1]))) + field(
+            2, "c"
+        )
+    whole = field(1, 1) + field(
+        2, field(1, "main") + field(2, field(2, "CoreML7") + field(3, field(1, "CoreML7") + field(2, block)))
+    )
+    found = list(breaches(view_of(whole)))
+    assert {"MIL033", "MIL027"} == {breach.rule for breach in found}
+    assert max(len(breach.where) for breach in found) < 1000
+
+
+def nested(depth, number):
+    data = tensor_type(11, [1])
+    for _ in range(depth):
+        data = field(number, field(1, data))
+    return data
+
+
+@pytest.mark.parametrize("number", [2, 3, 5])
+def test_types_in_types(number):
+    list(breaches(view_of(program(operation("relu", "w", output_type=nested(90, number))))))
+    with pytest.raises(milblob.FormatError, match="levels of nesting"):
+        list(breaches(view_of(program(operation("relu", "w", output_type=nested(120, number))))))
+
+
+def lists(depth):
+    """A Value of lists in lists, each with its type."""
+    declared, value = tensor_type(11, [0]), b""
+    value = field(2, declared) + field(3, field(1, b""))
+    for _ in range(depth):
+        declared = field(2, field(1, declared) + field(2, field(1, field(1, 1))))
+        value = field(2, declared) + list_value([value])
+    return value
+
+
+def test_values_in_values():
+    assert list(breaches(view_of(program(const(lists(60)))))) == []
+    with pytest.raises(milblob.FormatError, match="levels of nesting"):
+        list(breaches(view_of(program(const(lists(120))))))
+
+
+def test_many_of_everything():
+    """Each of these took minutes if a step looked at all the others."""
+    count = sized(5_000, 200_000)
+    outputs = b"".join(field(3, field(1, f"o{i}")) for i in range(count))
+    returned = b"".join(field(2, f"o{i}") for i in range(count))
+    block = field(3, field(1, "add") + outputs) + returned
+    blocks = b"".join(field(3, field(1, key) + field(2, block)) for key in ("CoreML7", "CoreML8"))
+    whole = field(1, 1) + field(2, field(1, "main") + field(2, field(2, "CoreML7") + blocks))
+    found = list(breaches(view_of(whole)))
+    assert sum(breach.rule == "MIL008" for breach in found) == 2 * count
+    arguments = b"".join(field(2, field(1, f"k{i}") + field(2, field(1, field(1, "x")))) for i in range(count))
+    found = list(breaches(view_of(program(operation("add", "w", inputs=arguments)))))
+    assert sum(breach.rule == "MIL025" for breach in found) == count
+    classes = list_value([field(2, tensor_type(2, [])) + field(3, field(1, field(4, field(1, "a"))))] * count)
+    sound = field(2, field(2, field(1, tensor_type(2, [])) + field(2, field(1, field(1, count))))) + classes
+    assert {b.rule for b in breaches(view_of(program(const(sound))))} == set()
+    unsound = field(2, field(3, b"".join(field(1, tensor_type(11, [1])) for _ in range(count)))) + classes
+    assert {b.rule for b in breaches(view_of(program(const(unsound))))} == {"MIL015"}
