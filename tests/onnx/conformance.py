@@ -42,14 +42,24 @@ def start(folder, results, shard, jobs, share, patterns):
     return subprocess.Popen(command, cwd=results.parent, env=environment, stdout=output, stderr=subprocess.STDOUT)
 
 
+def record_crash(file, status):
+    """Note that the case that ran last ended the process."""
+    running = json.loads(file.with_suffix(".now").read_text())
+    running |= {"result": "failed", "why": f"the process ended with status {status}", "error": 0.0, "operations": []}
+    with open(file, "a", encoding="utf-8") as rows:
+        rows.write(json.dumps(running) + "\n")
+
+
 def run(share=1.0, jobs=1, patterns=()):
     """Run the tests; return one row for each test function, opset and precision that compares values."""
     folder = tests_of_coremltools()
     with tempfile.TemporaryDirectory() as place:
         files = [pathlib.Path(place) / f"{shard}.jsonl" for shard in range(jobs)]
         processes = [start(folder, file, shard, jobs, share, patterns) for shard, file in enumerate(files)]
-        for process in processes:
-            process.wait()
+        for shard, process in enumerate(processes):
+            while process.wait() not in (0, 1, 5):  # it crashed: that case failed, and the others are still to be run
+                record_crash(files[shard], process.returncode)
+                process = start(folder, files[shard], shard, jobs, share, patterns)
         rows = [json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines()]
         if not rows:
             sys.stderr.write(files[0].with_suffix(".log").read_text()[-4000:])

@@ -110,7 +110,7 @@ def _local_response_norm(scope: Scope, operator: Operator, g: ModelComponentCont
         g.bind(operator.output, g.node("LRN", x, size=size, alpha=alpha, beta=beta, bias=bias))
         return
     # Of three dimensions, Core ML takes the first for the channels.
-    flat = g.node("Reshape", g.node("Mul", x, x), _planes(g, (1, *shape) if len(shape) == 3 else shape))
+    flat = g.node("Reshape", g.node("Mul", x, x), _planes(g, shape))
     mean = g.node(
         "AveragePool",
         flat,
@@ -124,7 +124,7 @@ def _local_response_norm(scope: Scope, operator: Operator, g: ModelComponentCont
 
 
 def _planes(g: ModelComponentContainer, shape: tuple[int | None, ...]) -> ir.Value:
-    channels = shape[1]
+    channels = shape[0] if len(shape) == 3 else shape[1]
     if channels is None:
         raise UnsupportedError("local_response_norm: expected a known number of channels, got an open one")
-    return g.ints([0, 1, channels, -1])
+    return g.ints([1 if len(shape) == 3 else 0, 1, channels, -1])

@@ -25,16 +25,22 @@ def _seed(operator: Operator) -> dict[str, Any]:
     return {} if seed == -1 else {"seed": float(seed)}
 
 
-@builtin("random_normal", onnx="Expand, RandomNormalLike")
+def _moved(g: ModelComponentContainer, drawn: Any, offset: float, factor: float) -> Any:
+    return g.node("Add", g.node("Mul", drawn, g.scalar(factor, drawn)), g.scalar(offset, drawn))
+
+
+@builtin("random_normal", onnx="Expand, RandomNormalLike, Mul, Add")
 def _random_normal(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    mean, stddev = float(operator.number("mean", 0)), float(operator.number("stddev", 1))
-    g.bind(operator.output, g.node("RandomNormalLike", _like(operator, g), mean=mean, scale=stddev, **_seed(operator)))
+    """A deviation of 0 ends the process in onnxruntime: the factor is applied afterwards."""
+    drawn = g.node("RandomNormalLike", _like(operator, g), mean=0.0, scale=1.0, **_seed(operator))
+    g.bind(operator.output, _moved(g, drawn, float(operator.number("mean", 0)), float(operator.number("stddev", 1))))
 
 
-@builtin("random_uniform", onnx="Expand, RandomUniformLike")
+@builtin("random_uniform", onnx="Expand, RandomUniformLike, Mul, Add")
 def _random_uniform(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     low, high = float(operator.number("low", 0)), float(operator.number("high", 1))
-    g.bind(operator.output, g.node("RandomUniformLike", _like(operator, g), low=low, high=high, **_seed(operator)))
+    drawn = g.node("RandomUniformLike", _like(operator, g), low=0.0, high=1.0, **_seed(operator))
+    g.bind(operator.output, _moved(g, drawn, low, high - low))
 
 
 @builtin("random_bernoulli", onnx="Expand, RandomUniformLike, Less, Cast")

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
@@ -15,7 +16,7 @@ Array = Any
 _ACTIVATIONS = {
     "sigmoid": ("Sigmoid", 0.0, 0.0), "tanh": ("Tanh", 0.0, 0.0), "relu": ("Relu", 0.0, 0.0),
     "hard_sigmoid": ("HardSigmoid", 0.2, 0.5), "sigmoid_hard": ("HardSigmoid", 0.2, 0.5),
-    "linear": ("Affine", 1.0, 0.0), "scaled_tanh": ("ScaledTanh", 1.7159, 2.0 / 3.0),
+    "linear": ("Affine", 1.0, 0.0), "scaled_tanh": ("Tanh", 0.0, 0.0), # whose factors are 1 in Core ML
 }  # fmt: skip
 
 
@@ -34,7 +35,7 @@ def _activations(operator: Operator, keys: tuple[tuple[str, str], ...], directio
             raise UnsupportedError(words, where=operator.path)
         name, alpha, beta = _ACTIVATIONS[given]
         names.append(name)
-        if name in ("HardSigmoid", "Affine", "ScaledTanh"):
+        if name in ("HardSigmoid", "Affine"):
             alphas.append(alpha)
             betas.append(beta)
     found: dict[str, Any] = {"activations": names * directions}
@@ -114,7 +115,7 @@ def _direction(operator: Operator, g: ModelComponentContainer) -> tuple[Any, str
     return x, found, 2 if found == "bidirectional" else 1
 
 
-@builtin("lstm", onnx="LSTM, Transpose, Reshape")
+@builtin("lstm", onnx="LSTM, Transpose, Reshape; Scan with clip")
 def _lstm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """MIL has the gates i, f, o, z, ONNX i, o, f, c; the peepholes are i, f, o and i, o, f."""
     x, direction, count = _direction(operator, g)
@@ -122,7 +123,9 @@ def _lstm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     hidden = np.asarray(operator.constant("weight_hh")).shape[1]
     order = (0, 2, 1, 3)
     keys = (("recurrent_activation", "sigmoid"), ("cell_activation", "tanh"), ("activation", "tanh"))
-    clip = operator.number("clip", None)
+    if operator.has("clip"):
+        _finish(operator, g, _clipped(operator, g, x, ends, direction), count, hidden)
+        return
     made = g.node(
         "LSTM", x,
         _stacked(operator, g, [f"weight_ih{end}" for end in ends], order),
@@ -131,10 +134,73 @@ def _lstm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
         None,
         _state(operator, g, "initial_h", count, hidden), _state(operator, g, "initial_c", count, hidden),
         _stacked(operator, g, [f"peephole{end}" for end in ends], (0, 2, 1)),
-        outputs=3, direction=direction, hidden_size=hidden, clip=None if clip is None else float(clip),
+        outputs=3, direction=direction, hidden_size=hidden,
         **_activations(operator, keys, count),
     )  # fmt: skip
     _finish(operator, g, made, count, hidden)
+
+
+def _clipped(operator: Operator, g: ModelComponentContainer, x: Any, ends: list[str], direction: str) -> list[Any]:
+    """Return what ONNX's LSTM would, with the cell clipped at each step; ONNX clips what goes into activations."""
+    hidden = np.asarray(operator.constant("weight_hh")).shape[1]
+    dtype = g.dtype(x)
+    states = [_state(operator, g, key, len(ends), hidden) for key in ("initial_h", "initial_c")]
+    found: list[list[Any]] = [[], [], []]
+    for number, end in enumerate(ends):
+        start = [g.node("Gather", state, g.scalar(number, ir.DataType.INT64), axis=0) for state in states]
+        with g.subgraph():
+            inputs = [g.block_input(f"{operator.name}.{key}{end}", dtype, 2) for key in ("h", "c", "x")]
+            h, c = _step(operator, g, inputs, end)
+            outputs = [h, c, g.node("Identity", h)]
+            body = g.graph(f"{operator.name}.step{end}", inputs, outputs, [operator.outputs[1]] * 3)
+        back = int(direction == "bidirectional" and number == 1)
+        last_h, last_c, sequence = g.node(
+            "Scan", *start, x, outputs=3, body=body, num_scan_inputs=1, dtype=dtype,
+            scan_input_directions=[back], scan_output_directions=[back],
+        )  # fmt: skip
+        for values, value, axis in zip(found, (sequence, last_h, last_c), (1, 0, 0), strict=True):
+            values.append(g.node("Unsqueeze", value, g.ints([axis])))
+    axes = (1, 0, 0)
+    return [v[0] if len(v) == 1 else g.node("Concat", *v, axis=axis) for v, axis in zip(found, axes, strict=True)]
+
+
+def _step(operator: Operator, g: ModelComponentContainer, inputs: list[Any], end: str) -> tuple[Any, Any]:
+    """Return the next hidden state and cell."""
+    h, c, x = inputs
+    dtype = g.dtype(x).numpy()
+    total = None
+    for value, key in ((x, f"weight_ih{end}"), (h, f"weight_hh{end}")):
+        weight = g.constant(np.ascontiguousarray(np.asarray(operator.constant(key)).T.astype(dtype)))
+        product = g.node("MatMul", value, weight)
+        total = product if total is None else g.node("Add", total, product)
+    if operator.has(f"bias{end}"):
+        total = g.node("Add", total, g.constant(np.asarray(operator.constant(f"bias{end}")).astype(dtype)))
+    i, f, o, z = g.node("Split", total, outputs=4, axis=1, num_outputs=4)
+    peephole = operator.constant(f"peephole{end}", None)
+    parts = [None] * 3 if peephole is None else np.split(np.asarray(peephole).astype(dtype), 3)
+
+    def gate(value: Any, part: Any, cell: Any) -> Any:
+        if part is not None:
+            value = g.node("Add", value, g.node("Mul", cell, g.constant(part)))
+        return _activate(operator, g, value, "recurrent_activation", "sigmoid")
+
+    kept = g.node("Mul", gate(f, parts[1], c), c)
+    new = g.node("Mul", gate(i, parts[0], c), _activate(operator, g, z, "cell_activation", "tanh"))
+    clip = abs(float(operator.number("clip")))
+    cell = g.node("Clip", g.node("Add", kept, new), g.scalar(-clip, x), g.scalar(clip, x))
+    return g.node("Mul", gate(o, parts[2], cell), _activate(operator, g, cell, "activation", "tanh")), cell
+
+
+def _activate(operator: Operator, g: ModelComponentContainer, value: Any, key: str, default: str) -> Any:
+    given = operator.number(key, default)
+    if given not in _ACTIVATIONS:
+        words = f"{operator.type}: expected one of {', '.join(_ACTIVATIONS)}, got {given!r:.40}"
+        raise UnsupportedError(words, where=operator.path)
+    name, alpha, beta = _ACTIVATIONS[given]
+    if name == "Affine":
+        return value
+    numbers: dict[str, Any] = {"alpha": alpha, "beta": beta} if name == "HardSigmoid" else {}
+    return g.node(name, value, **numbers)
 
 
 @builtin("gru", onnx="GRU, Transpose, Reshape")

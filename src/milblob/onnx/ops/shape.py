@@ -66,8 +66,9 @@ def _transpose(scope: Scope, operator: Operator, g: ModelComponentContainer) -> 
 
 @builtin("concat", onnx="Concat; Unsqueeze, Concat, Reshape to interleave")
 def _concat(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    values = operator.inputs.get("values", [])
+    bound = operator.inputs.get("values", [])
     rank = g.rank(operator.output)
+    values = [g.node("Unsqueeze", one, g.ints([0])) if one.shape == () else g.value(one) for one in bound]
     axis = g.axis(operator, "axis", rank)
     if not operator.number("interleave", False):
         g.bind(operator.output, g.node("Concat", *values, axis=axis))

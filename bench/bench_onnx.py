@@ -1,0 +1,203 @@
+"""ML Programs to ONNX: a transformer of 2,841 operations, 1 GiB of weights by reference, and onnxruntime's start with them."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import milblob
+from conftest import SCALE, needs
+
+TRANSFORMER = "convert a transformer of 2,841 operations to ONNX"
+LARGE = (
+    f"convert 16 linear layers of 1 GiB to ONNX (scale {SCALE:g})"
+    if SCALE != 1
+    else "convert 1 GiB of linear layers to ONNX"
+)
+COPY = "the same with a copy of the weights"
+START = "onnxruntime opens it"
+LAYERS, ROWS, COLUMNS = 16, 4096, max(int(4096 * SCALE), 16)
+
+
+@pytest.fixture(scope="module")
+def linear(made: Any) -> Path:
+    """A package of 16 linear layers in single precision, 1 GiB in all."""
+
+    def write(path: Path) -> None:
+        import coremltools as ct
+        from coremltools.converters.mil.mil import Builder as mb
+
+        logging.getLogger("coremltools").setLevel(logging.ERROR)
+        random = np.random.default_rng(0)
+
+        @mb.program(input_specs=[mb.TensorSpec((1, COLUMNS))], opset_version=ct.target.iOS16)
+        def program(x: Any) -> Any:
+            for _ in range(LAYERS // 2):
+                for shape in ((ROWS, COLUMNS), (COLUMNS, ROWS)):
+                    x = mb.linear(x=x, weight=random.standard_normal(shape, np.float32))
+            return x
+
+        options = {"compute_precision": ct.precision.FLOAT32, "minimum_deployment_target": ct.target.iOS16}
+        ct.convert(program, convert_to="mlprogram", skip_model_load=True, **options).save(str(path))
+
+    package: Path = made("linear.mlpackage", write)
+    return package
+
+
+def weight_of(package: Path) -> Path:
+    return package / "Data" / "com.apple.CoreML" / "weights" / "weight.bin"
+
+
+def check_small(path: Path, package: Path) -> Any:
+    """The .onnx file refers to everything, and the weights are where they were."""
+    before = os.stat(weight_of(package))
+
+    def check(_: Any) -> None:
+        after = os.stat(weight_of(package))
+        assert path.stat().st_size < 1 << 20
+        assert (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+
+    return check
+
+
+def bench_transformer(row: Any, transformer: Path) -> None:
+    import milblob.onnx
+
+    path = transformer.parent / "transformer.onnx"
+    options = {"role": "milblob", "targets": {"coremltools: PyMIL load": 1.0, "torch.onnx.export": 1 / 20}}
+
+    def run() -> Any:
+        return milblob.onnx.convert(transformer, path, force=True)
+
+    row(TRANSFORMER, "milblob: convert", run, check=check_small(path, transformer), **options)
+
+
+def bench_pymil(row: Any, transformer: Path) -> None:
+    import coremltools as ct
+    from coremltools.converters.mil.frontend.milproto.load import load
+
+    def run() -> Any:
+        spec = ct.utils.load_spec(str(transformer))
+        return load(spec, spec.specificationVersion, str(weight_of(transformer).parent))
+
+    def check(program: Any) -> None:
+        assert "main" in program.functions
+
+    row(TRANSFORMER, "coremltools: PyMIL load", run, check=check)
+
+
+def bench_torch(row: Any, transformer: Path, tmp_path: Path) -> None:
+    """As many layers of the same width, exported from torch itself."""
+    needs("torch")
+    import torch
+
+    with milblob.open(transformer) as model:
+        width = max(tensor.shape[-1] for tensor in model.values() if len(tensor.shape) == 2)
+        layers = sum(op.type == "softmax" for op in model.find())
+    layer = torch.nn.TransformerEncoderLayer(min(width, 1024), 8, batch_first=True)
+    network = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).eval()
+    x = torch.zeros(1, 16, min(width, 1024))
+    path = tmp_path / "torch.onnx"
+
+    def run() -> None:
+        torch.onnx.export(network, (x,), str(path), dynamo=False)
+
+    def check(_: Any) -> None:
+        assert path.exists()
+
+    row(TRANSFORMER, "torch.onnx.export", run, check=check, rounds=1, note="one round")
+
+
+def bench_reference(row: Any, linear: Path) -> None:
+    import milblob.onnx
+
+    path = linear.parent / "linear.onnx"
+    options = {
+        "role": "milblob",
+        "limit_ms": 1000.0,
+        "limit_nbytes": 64 << 20,
+        "targets": {"onnx.helper: embedded": 0.1},
+    }
+
+    def run() -> Any:
+        return milblob.onnx.convert(linear, path, force=True)
+
+    row(LARGE, "milblob: by reference", run, check=check_small(path, linear), **options)
+
+
+def bench_embedded(row: Any, linear: Path, tmp_path: Path) -> None:
+    needs("onnx")
+    import onnx
+    from onnx import helper, numpy_helper
+
+    path = tmp_path / "embedded.onnx"
+    with milblob.open(linear) as model:
+        arrays = {name: tensor.read() for name, tensor in model.items() if len(tensor.shape) == 2}
+
+    def run() -> None:
+        tensors = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+        nodes, at = [], "x"
+        for name in arrays:
+            nodes.append(helper.make_node("Gemm", [at, name], [f"y_{name}"], transB=1))
+            at = f"y_{name}"
+        ends = [helper.make_tensor_value_info(end, 1, None) for end in ("x", at)]
+        onnx.save(helper.make_model(helper.make_graph(nodes, "main", ends[:1], ends[1:], tensors)), path)
+
+    def check(_: Any) -> None:
+        assert path.stat().st_size > sum(array.nbytes for array in arrays.values())
+
+    row(LARGE, "onnx.helper: embedded", run, check=check, rounds=1, note="one round")
+
+
+def bench_copy(row: Any, linear: Path, tmp_path: Path) -> None:
+    import milblob.onnx
+
+    path = tmp_path / "copy.onnx"
+
+    def run() -> Any:
+        return milblob.onnx.convert(linear, path, weights="copy", force=True)
+
+    def check(_: Any) -> None:
+        assert path.with_suffix(".bin").stat().st_size == weight_of(linear).stat().st_size
+
+    row(COPY, "milblob: copy", run, check=check, role="milblob", targets={"cp and sync": 1.2})
+
+
+def bench_cp(row: Any, linear: Path, tmp_path: Path) -> None:
+    target = tmp_path / "weight.bin"
+
+    def run() -> None:
+        with open(weight_of(linear), "rb") as source, open(target, "wb") as file:
+            at, size = 0, os.fstat(source.fileno()).st_size
+            while at < size:
+                at += os.copy_file_range(source.fileno(), file.fileno(), size - at)
+            os.fsync(file.fileno())
+
+    def check(_: Any) -> None:
+        assert target.stat().st_size == weight_of(linear).stat().st_size
+
+    row(COPY, "cp and sync", run, check=check)
+
+
+def bench_session(row: Any, linear: Path) -> None:
+    needs("onnxruntime")
+    import onnxruntime
+
+    import milblob.onnx
+
+    path = linear.parent / "session.onnx"
+    milblob.onnx.convert(linear, path, force=True)
+
+    def run() -> Any:
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        return onnxruntime.InferenceSession(str(path), options)
+
+    def check(session: Any) -> None:
+        assert session.get_inputs()[0].shape == [1, COLUMNS]
+
+    row(START, "by reference", run, check=check, role="milblob", limit_nbytes=64 << 20)

@@ -1,0 +1,445 @@
+"""Each operation by itself, with the traps between MIL and ONNX: what the converted model computes is what coremltools' own
+value inference says, or a formula in NumPy where it has none."""
+
+from math import erf
+
+import numpy as np
+import pytest
+
+import milblob
+import milblob.onnx
+from onnx_models import run, save
+
+F, INT = np.float32, np.int32
+random = np.random.default_rng(7)
+X = random.normal(size=(2, 3, 4)).astype(F)
+POSITIVE = np.abs(X) + F(0.5)
+UNIT = np.clip(X / 3, -0.9, 0.9).astype(F)
+N = random.integers(-9, 10, (2, 3, 4)).astype(INT)
+IMAGE = random.normal(size=(1, 4, 6, 6)).astype(F)
+Z = np.array([[0, -0.0, 1, -1, 2.5, -2.5, 3.5, 0.5]], F)
+
+
+def op(name, *arrays, keys=("x", "y", "z"), expected=None, **parameters):
+    """A case: an operation of these inputs; `expected` is a function of them, None for coremltools' value inference."""
+
+    def build(mb, *values):
+        return getattr(mb, name)(**dict(zip(keys, values, strict=False)), **parameters)
+
+    return build, arrays, expected
+
+
+def softmax(x, axis):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def normalized(x, axes, epsilon=1e-5):
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon)
+
+
+def conv2d(x, w, pads=(0, 0, 0, 0), strides=(1, 1), dilations=(1, 1), groups=1):
+    """Convolution by its definition; pads are (top, bottom, left, right)."""
+    x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), pads[:2], pads[2:]))
+    reach = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
+    sizes = [(n - r) // s + 1 for n, r, s in zip(x.shape[2:], reach, strides, strict=True)]
+    out = np.zeros((x.shape[0], w.shape[0], *sizes))
+    per, inner = w.shape[0] // groups, w.shape[1]
+    for o in range(w.shape[0]):
+        first = o // per * inner
+        for i in range(sizes[0]):
+            for j in range(sizes[1]):
+                a, b = i * strides[0], j * strides[1]
+                part = x[:, first : first + inner, a : a + reach[0] : dilations[0], b : b + reach[1] : dilations[1]]
+                out[:, o, i, j] = (part * w[o]).sum((1, 2, 3))
+    return out.astype(F)
+
+
+def conv_transpose2d(x, w, stride):
+    """Transposed convolution without padding; w is [in, out, height, width]."""
+    size = [(n - 1) * stride + k for n, k in zip(x.shape[2:], w.shape[2:], strict=True)]
+    out = np.zeros((x.shape[0], w.shape[1], *size))
+    for i in range(x.shape[2]):
+        for j in range(x.shape[3]):
+            piece = np.einsum("nc,cokl->nokl", x[:, :, i, j].astype(np.float64), w.astype(np.float64))
+            out[:, :, i * stride : i * stride + w.shape[2], j * stride : j * stride + w.shape[3]] += piece
+    return out.astype(F)
+
+
+def pool(x, size, stride, how):
+    rows = (x.shape[2] - size) // stride + 1
+    out = np.zeros((*x.shape[:2], rows, rows), F)
+    for i in range(rows):
+        for j in range(rows):
+            out[:, :, i, j] = how(x[:, :, i * stride : i * stride + size, j * stride : j * stride + size])
+    return out
+
+
+def scattered(data, indices, updates, axis, apply):
+    out = np.moveaxis(data.copy(), axis, 0)
+    for number, index in enumerate(indices):
+        out[index] = apply(out[index], np.moveaxis(updates, axis, 0)[number])
+    return np.moveaxis(out, 0, axis)
+
+
+def unary(name, x=X, expected=None, **parameters):
+    return op(name, x, expected=expected, **parameters)
+
+
+W = random.normal(size=(5, 4, 3, 3)).astype(F)
+WG = random.normal(size=(6, 2, 3, 3)).astype(F)
+WT = random.normal(size=(4, 5, 3, 3)).astype(F)
+V = random.normal(size=(6, 4)).astype(F)
+B = random.normal(size=6).astype(F)
+A, BETA = np.array([1, 2, 0.5], F), np.array([0.5, 1, 2], F)
+IDX = np.array([1, 0, 1], INT)
+R4 = random.normal(size=(2, 4, 5)).astype(F)
+
+CASES = {
+    **{name: [unary(name)] for name in ("abs", "atan", "ceil", "cos", "cosh", "erf", "exp", "exp2", "floor", "sin", "sinh", "square", "tan", "tanh")},
+    **{name: [unary(name, UNIT)] for name in ("acos", "asin", "atanh")},
+    **{name: [unary(name, POSITIVE)] for name in ("sqrt", "log", "rsqrt", "inverse")},
+    "round": [unary("round", Z)],
+    "sign": [unary("sign", Z)],
+    "identity": [unary("identity")],
+    "logical_not": [unary("logical_not", N > 0)],
+    "threshold": [unary("threshold", alpha=F(0.2))],
+    "clip": [unary("clip", alpha=F(-0.5), beta=F(0.7))],
+    "cast": [unary("cast", Z * 3, dtype="int32"), unary("cast", N, dtype="fp32"), unary("cast", Z, dtype="bool"), unary("cast", N, dtype="bool")],
+    "add": [op("add", X, X[:1]), op("add", N, N[0])], "sub": [op("sub", X, POSITIVE)], "mul": [op("mul", X, POSITIVE[0])],
+    "real_div": [op("real_div", X, POSITIVE)],
+    "floor_div": [op("floor_div", N, np.array([3, -3, 2, -5], INT)), op("floor_div", X, np.array([0.3, -0.3, 1, -1], F))],
+    "mod": [op("mod", N, np.array([3, -3, 2, -5], INT)), op("mod", X, np.array([0.3, -0.3, 1, -1], F))],
+    "pow": [op("pow", POSITIVE, X)],
+    "maximum": [op("maximum", X, UNIT), op("maximum", N, N[1])], "minimum": [op("minimum", X, UNIT)],
+    **{name: [op(name, N, N[:, ::-1].copy()), op(name, X, X[:1])] for name in ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")},
+    **{name: [op(name, N > 0, X > 0)] for name in ("logical_and", "logical_or", "logical_xor")},
+    "select": [op("select", N > 0, X, UNIT, keys=("cond", "a", "b"))],
+    "relu": [unary("relu")], "relu6": [unary("relu6", X * 5)], "sigmoid": [unary("sigmoid")], "softsign": [unary("softsign")],
+    "silu": [unary("silu", expected=lambda x: x * sigmoid(x))],
+    "softplus": [unary("softplus")], "elu": [unary("elu", alpha=F(0.7))], "leaky_relu": [unary("leaky_relu", alpha=F(0.2))],
+    "gelu": [unary("gelu", expected=lambda x: x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2),
+             unary("gelu", mode="SIGMOID_APPROXIMATION", expected=lambda x: x * sigmoid(1.702 * x)),
+             unary("gelu", mode="TANH_APPROXIMATION", expected=lambda x: x / 2 * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3))))],
+    "prelu": [unary("prelu", IMAGE, alpha=B[:4])], "softplus_parametric": [unary("softplus_parametric", alpha=A, beta=BETA)],
+    "sigmoid_hard": [unary("sigmoid_hard", X * 4, alpha=F(0.3), beta=F(0.4))], "scaled_tanh": [unary("scaled_tanh", alpha=F(1.5), beta=F(0.7))],
+    "clamped_relu": [unary("clamped_relu", X * 4, alpha=F(0.3), beta=F(2))],
+    "linear_activation": [unary("linear_activation", alpha=F(0.3), beta=F(2))],
+    "thresholded_relu": [unary("thresholded_relu", Z, alpha=F(0.5)), unary("thresholded_relu", Z, alpha=F(1))],
+    "softmax": [unary("softmax", axis=1), unary("softmax", axis=-1, expected=lambda x: softmax(x, -1))],
+    "linear": [unary("linear", weight=V, bias=B), unary("linear", X[0], weight=V), unary("linear", X[0, 0], weight=V, bias=B, expected=lambda x: V @ x + B)],
+    "matmul": [op("matmul", X, R4, expected=np.matmul), op("matmul", X, X, transpose_y=True), op("matmul", X, X, transpose_x=True), op("matmul", X, y=V, transpose_y=True, expected=lambda x: x @ V.T)],
+    "einsum": [(lambda mb, x, y: mb.einsum(values=(x, y), equation="chw,whu->chu"), (X, random.normal(size=(4, 3, 5)).astype(F)), lambda x, y: np.einsum("chw,whu->chu", x, y)),
+               (lambda mb, x, y: mb.einsum(values=(x, y), equation="nchw,nwhu->nchu"), (X[None], random.normal(size=(2, 4, 3, 5)).astype(F)), lambda x, y: np.einsum("chw,nwhu->nchu", x[0], y))],
+    "scaled_dot_product_attention": [
+        op("scaled_dot_product_attention", X, R4[:, :, :4], R4[:, :, 1:], keys=("query", "key", "value"), expected=lambda q, k, v: softmax(q @ k.swapaxes(1, 2) / 2, -1) @ v),
+        op("scaled_dot_product_attention", X, R4[:, :, :4], R4[:, :, 1:], N[:, :, :4] > -5, keys=("query", "key", "value", "attn_mask"),
+           expected=lambda q, k, v, m: softmax(np.where(m, q @ k.swapaxes(1, 2) / 2, -np.inf), -1) @ v)],
+    "conv": [op("conv", IMAGE, weight=W, expected=lambda x: conv2d(x, W)),
+             op("conv", IMAGE, weight=W, pad_type="custom", pad=[1, 2, 0, 3], expected=lambda x: conv2d(x, W, (1, 2, 0, 3))),
+             op("conv", IMAGE, weight=W, pad_type="same", strides=[2, 2], expected=lambda x: conv2d(x, W, (0, 1, 0, 1), (2, 2))),
+             op("conv", IMAGE, weight=W, pad_type="same_lower", strides=[2, 2], expected=lambda x: conv2d(x, W, (1, 0, 1, 0), (2, 2))),
+             op("conv", IMAGE, weight=W, pad_type="same", dilations=[2, 1], expected=lambda x: conv2d(x, W, (2, 2, 1, 1), dilations=(2, 1))),
+             op("conv", IMAGE, weight=WG, groups=2, bias=B, expected=lambda x: conv2d(x, WG, groups=2) + B[:, None, None]),
+             op("conv", IMAGE, W, keys=("x", "weight"), expected=conv2d),
+             op("conv", X, weight=W[:, :3, 0], expected=lambda x: conv2d(x[:, :, None], W[:, :3, :1])[:, :, 0])],
+    "conv_transpose": [op("conv_transpose", IMAGE, weight=WT, expected=lambda x: conv_transpose2d(x, WT, 1)),
+                       op("conv_transpose", IMAGE, weight=WT, strides=[2, 2], expected=lambda x: conv_transpose2d(x, WT, 2)),
+                       op("conv_transpose", IMAGE, weight=WT, strides=[2, 2], pad_type="same", expected=lambda x: conv_transpose2d(x, WT, 2)[:, :, :12, :12]),
+                       op("conv_transpose", IMAGE, weight=WT, strides=[2, 2], pad_type="custom", pad=[1, 0, 0, 2], expected=lambda x: conv_transpose2d(x, WT, 2)[:, :, 1:, :-2]),
+                       op("conv_transpose", IMAGE, weight=WT, strides=[2, 2], pad_type="custom", pad=[1, 1, 1, 1], output_shape=[1, 5, 12, 12], expected=lambda x: conv_transpose2d(x, WT, 2)[:, :, 1:, 1:])],
+    "max_pool": [op("max_pool", IMAGE, kernel_sizes=[2, 2], strides=[2, 2], pad_type="valid", expected=lambda x: pool(x, 2, 2, lambda p: p.max((2, 3)))),
+                 op("max_pool", IMAGE, kernel_sizes=[3, 3], strides=[2, 2], pad_type="valid", ceil_mode=True,
+                    expected=lambda x: pool(np.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=-np.inf), 3, 2, lambda p: p.max((2, 3))))],
+    "avg_pool": [op("avg_pool", IMAGE, kernel_sizes=[3, 3], strides=[1, 1], pad_type="same", expected=lambda x: pool(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), 3, 1, lambda p: p.mean((2, 3)))),
+                 op("avg_pool", IMAGE, kernel_sizes=[3, 3], strides=[1, 1], pad_type="same", exclude_padding_from_average=True,
+                    expected=lambda x: pool(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=np.nan), 3, 1, lambda p: np.nanmean(p, (2, 3))))],
+    "l2_pool": [op("l2_pool", IMAGE, kernel_sizes=[2, 2], strides=[2, 2], pad_type="valid", expected=lambda x: pool(x, 2, 2, lambda p: np.sqrt((p**2).sum((2, 3)))))],
+    "batch_norm": [op("batch_norm", X, mean=A, variance=BETA, expected=lambda x: (x - A[:, None]) / np.sqrt(BETA[:, None] + 1e-5)),
+                   op("batch_norm", X, mean=A, variance=BETA, gamma=BETA, beta=A, epsilon=F(0.1), expected=lambda x: (x - A[:, None]) / np.sqrt(BETA[:, None] + 0.1) * BETA[:, None] + A[:, None])],
+    "instance_norm": [op("instance_norm", IMAGE, expected=lambda x: normalized(x, (2, 3))),
+                      op("instance_norm", X, gamma=A, beta=BETA, expected=lambda x: normalized(x, 2) * A[:, None] + BETA[:, None])],
+    "layer_norm": [op("layer_norm", X, axes=[-1], expected=lambda x: normalized(x, 2)),
+                   op("layer_norm", X, axes=[1], gamma=A, beta=BETA, expected=lambda x: normalized(x, 1) * A[:, None] + BETA[:, None]),
+                   op("layer_norm", X, axes=[0, 2], expected=lambda x: normalized(x, (0, 2))),
+                   op("layer_norm", X, axes=[-2, -1], gamma=X[0], epsilon=F(0.1), expected=lambda x: normalized(x, (1, 2), 0.1) * X[0])],
+    "l2_norm": [op("l2_norm", IMAGE, epsilon=F(0.1), expected=lambda x: x / np.sqrt((x**2).sum((1, 2, 3), keepdims=True) + 0.1))],
+    "local_response_norm": [op("local_response_norm", IMAGE, size=3, alpha=F(0.5), expected=lambda x: x / (1 + 0.5 / 3 * sum(np.pad(x**2, ((0, 0), (1, 1), (0, 0), (0, 0)))[:, i : i + 4] for i in range(3))) ** 0.75),
+                            op("local_response_norm", IMAGE, size=2, alpha=F(0.5), expected=lambda x: x / (1 + 0.5 / 2 * sum(np.pad(x**2, ((0, 0), (1, 0), (0, 0), (0, 0)))[:, i : i + 4] for i in range(2))) ** 0.75)],
+    **{name: [unary(name, POSITIVE, axes=[1], keep_dims=True), unary(name, POSITIVE), unary(name, POSITIVE, axes=[-1, 0])]
+       for name in ("reduce_l1_norm", "reduce_l2_norm", "reduce_log_sum", "reduce_log_sum_exp", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "reduce_sum_square")},
+    **{name: [unary(name, N % 3, axis=1), unary(name, X, axis=-1, keep_dims=True)] for name in ("reduce_argmax", "reduce_argmin")},
+    "reshape": [unary("reshape", shape=[0, -1, 2], expected=lambda x: x.reshape(2, 6, 2)), unary("reshape", shape=[24])],
+    "reshape_like": [(lambda mb, x, y: mb.reshape_like(x=x, ref_tensors=(y, y), begins=(0, 1), ends=(1, 0), end_masks=(False, True)), (X, np.zeros((4, 6), F)), lambda x, y: x.reshape(4, 6))],
+    "expand_dims": [unary("expand_dims", axes=[0, -1])],
+    "squeeze": [unary("squeeze", X[:, :1, None], axes=[1]), unary("squeeze", X[:1, :, None])],
+    "flatten2d": [unary("flatten2d", axis=2), unary("flatten2d", axis=-1, expected=lambda x: x.reshape(6, 4))],
+    "transpose": [unary("transpose", perm=[-1, 0, 1])],
+    "concat": [(lambda mb, x, y: mb.concat(values=(x, y), axis=-1), (X, R4[:, :3]), None),
+               (lambda mb, x, y: mb.concat(values=(x, y), axis=1, interleave=True), (X, UNIT), lambda x, y: np.stack([x, y], 2).reshape(2, 6, 4))],
+    "stack": [(lambda mb, x, y: mb.stack(values=(x, y), axis=-1), (X, UNIT), lambda x, y: np.stack([x, y], -1))],
+    "split": [op("split", X, num_splits=2, axis=-1), op("split", X, split_sizes=[1, 2], axis=1)],
+    "tile": [unary("tile", reps=[2, 1, 3])],
+    "pad": [unary("pad", pad=[1, 2], mode="constant", constant_val=F(9)), unary("pad", pad=[1, 0, 2, 3], mode="reflect"),
+            unary("pad", pad=[1, 0, 2, 3], mode="replicate", expected=lambda x: np.pad(x, ((0, 0), (1, 0), (2, 3)), "edge"))],
+    "reverse": [unary("reverse", axes=[-1, 0]), unary("reverse")],
+    "shape": [],
+    "fill": [(lambda mb, x: mb.fill(shape=x, value=F(3)), (np.array([2, 3], INT),), lambda x: np.full((2, 3), 3, F))],
+    "fill_like": [op("fill_like", X, keys=("ref_tensor",), value=INT(4), expected=lambda x: np.full(x.shape, 4, INT))],
+    "range_1d": [(lambda mb, x: mb.range_1d(start=INT(1), end=mb.squeeze(x=x, axes=[0]), step=INT(3)), (np.array([11], INT),), lambda x: np.arange(1, x[0], 3, dtype=INT)),
+                 (lambda mb, x: mb.range_1d(start=mb.squeeze(x=x, axes=[0]), end=F(-1), step=F(-0.5)), (np.array([1], F),), lambda x: np.arange(1, -1, -0.5, dtype=F))],
+    "cumsum": [unary("cumsum", axis=1, expected=lambda x: x.cumsum(1)), unary("cumsum", X, axis=-1, exclusive=True, reverse=True, expected=lambda x: x[..., ::-1].cumsum(-1)[..., ::-1] - x)],
+    "topk": [op("topk", X, k=2, axis=1), op("topk", N, k=2, axis=-1, ascending=True)],
+    "argsort": [unary("argsort", axis=1), unary("argsort", axis=-1, ascending=True)],
+    "non_zero": [unary("non_zero", np.array([[1, 0, 2], [0, 3, 0]], F))],
+    "one_hot": [op("one_hot", IDX, keys=("indices",), one_hot_vector_size=4, expected=lambda i: np.eye(4, dtype=INT)[i]), op("one_hot", IDX, keys=("indices",), one_hot_vector_size=3, axis=0, on_value=F(5), off_value=F(-1), expected=lambda i: np.eye(3, dtype=F)[i].T * 6 - 1)],
+    "band_part": [unary("band_part", lower=1, upper=0), unary("band_part", N, lower=-1, upper=1)],
+    "slice_by_index": [
+        unary("slice_by_index", begin=[1, 0, -1], end=[2, 3, -4], stride=[1, 2, -2]),
+        unary("slice_by_index", begin=[0, 1, 3], end=[9, 9, 0], stride=[1, 1, -1], begin_mask=[True, False, False], end_mask=[False, True, True]),
+        unary("slice_by_index", begin=[-1, 0, 2], end=[0, 2, 3], squeeze_mask=[True, False, True]),
+        (lambda mb, x, b: mb.slice_by_index(x=x, begin=b, end=[2, 3, 4], end_mask=[False, False, True]), (X, np.array([1, 0, 2], INT)), lambda x, b: x[1:2, 0:3, 2:])],
+    "slice_by_size": [unary("slice_by_size", begin=[0, 1, 1], size=[2, -1, 2]),
+                      (lambda mb, x, b: mb.slice_by_size(x=x, begin=b, size=[1, 2, -1]), (X, np.array([1, 0, 2], INT)), lambda x, b: x[1:2, 0:2, 2:])],
+    "slice_update": [op("slice_update", X, X[:, :2, :2] * 9, keys=("x", "update"), begin=[0, 0, 0], end=[2, 3, 4], stride=[1, 2, 2], expected=lambda x, u: updated(x, u, np.s_[:, ::2, ::2])),
+                     op("slice_update", X, X[1, :, :2] * 9, keys=("x", "update"), begin=[-1, 0, 3], end=[0, 3, 0], stride=[1, 1, -2], squeeze_mask=[True, False, False], expected=lambda x, u: updated(x, u, np.s_[-1, :, 3:0:-2]))],
+    "gather": [op("gather", X, IDX, keys=("x", "indices"), axis=1), op("gather", X, np.array([[-1, 0]], INT), keys=("x", "indices"), axis=-1, expected=lambda x, i: x[:, :, [[-1, 0]]]),
+               op("gather", X, np.array([[0, 2], [3, 1]], INT), keys=("x", "indices"), axis=2, batch_dims=1, expected=lambda x, i: np.stack([x[0][:, i[0]], x[1][:, i[1]]]))],
+    "gather_along_axis": [op("gather_along_axis", X, np.abs(N) % 3, keys=("x", "indices"), axis=1)],
+    "gather_nd": [op("gather_nd", X, np.array([[1, 2], [0, -1]], INT), keys=("x", "indices"), expected=lambda x, i: x[[1, 0], [2, -1]]),
+                  op("gather_nd", X, np.array([[1], [2]], INT), keys=("x", "indices"), batch_dims=1, expected=lambda x, i: x[[0, 1], [1, 2]])],
+    "scatter": [op("scatter", X, np.array([2, 0], INT), POSITIVE[:, :2], keys=("data", "indices", "updates"), axis=1, mode=mode, expected=lambda d, i, u, f=f: scattered(d, i, u, 1, f))
+                for mode, f in {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum, "update": lambda a, b: b}.items()],
+    "scatter_along_axis": [op("scatter_along_axis", X, np.array([[[2, 0, 1, 1]], [[0, 0, 2, 1]]], INT), X[:, :1] * 3, keys=("data", "indices", "updates"), axis=1, mode=mode, expected=lambda d, i, u, f=f: along(d, i, u, f))
+                           for mode, f in {"add": np.add, "sub": np.subtract, "update": lambda a, b: b}.items()],
+    "scatter_nd": [op("scatter_nd", X, np.array([[1, 2], [0, 1]], INT), X[0, :2], keys=("data", "indices", "updates"), mode="update", expected=lambda d, i, u: updated(updated(d, u[0], np.s_[1, 2]), u[1], np.s_[0, 1]))],
+    "upsample_nearest_neighbor": [op("upsample_nearest_neighbor", IMAGE, scale_factor_height=2, scale_factor_width=3, expected=lambda x: x.repeat(2, 2).repeat(3, 3))],
+    "upsample_bilinear": [op("upsample_bilinear", np.array([[[[0, 1]]]], F), scale_factor_width=3, scale_factor_height=1, align_corners=False, expected=lambda x: np.array([[[[0, 0, 1 / 3, 2 / 3, 1, 1]]]], F)),
+                          op("upsample_bilinear", np.array([[[[0, 1]]]], F), scale_factor_width=3, scale_factor_height=1, expected=lambda x: np.array([[[[0, 0.2, 0.4, 0.6, 0.8, 1]]]], F))],
+    "resize_nearest_neighbor": [op("resize_nearest_neighbor", IMAGE, target_size_height=12, target_size_width=3, expected=lambda x: x.repeat(2, 2)[..., ::2])],
+    "resize_bilinear": [op("resize_bilinear", np.array([[[[0, 1]]]], F), target_size_height=1, target_size_width=5, sampling_mode=mode, expected=lambda x, e=e: np.array([[[e]]], F))
+                        for mode, e in {"STRICT_ALIGN_CORNERS": [0, 0.25, 0.5, 0.75, 1], "DEFAULT": [0, 0.4, 0.8, 1, 1], "UNALIGN_CORNERS": [0, 0.1, 0.5, 0.9, 1]}.items()],
+    "depth_to_space": [op("depth_to_space", IMAGE, block_size=2, expected=lambda x: x.reshape(1, 2, 2, 1, 6, 6).transpose(0, 3, 4, 1, 5, 2).reshape(1, 1, 12, 12))],
+    "pixel_shuffle": [op("pixel_shuffle", IMAGE, upscale_factor=2, expected=lambda x: x.reshape(1, 1, 2, 2, 6, 6).transpose(0, 1, 4, 2, 5, 3).reshape(1, 1, 12, 12))],
+    "space_to_depth": [op("space_to_depth", IMAGE, block_size=2, expected=lambda x: x.reshape(1, 4, 3, 2, 3, 2).transpose(0, 3, 5, 1, 2, 4).reshape(1, 16, 3, 3))],
+    "pixel_unshuffle": [op("pixel_unshuffle", IMAGE, downscale_factor=np.uint32(2), expected=lambda x: x.reshape(1, 4, 3, 2, 3, 2).transpose(0, 1, 3, 5, 2, 4).reshape(1, 16, 3, 3))],
+    "space_to_batch": [op("space_to_batch", IMAGE, block_shape=[2, 2], paddings=[[0, 0], [0, 0]], expected=lambda x: np.stack([x[0, :, i::2, j::2] for i in (0, 1) for j in (0, 1)]))],
+    "batch_to_space": [op("batch_to_space", IMAGE.reshape(4, 1, 6, 6), block_shape=[2, 2], crops=[[1, 0], [0, 2]], expected=lambda x: interleaved(x)[:, :, 1:, :-2])],
+    "crop": [op("crop", IMAGE, crop_height=[1, 0], crop_width=[2, 1], expected=lambda x: x[:, :, 1:, 2:-1])],
+    "sliding_windows": [op("sliding_windows", R4, axis=-1, size=2, stride=2, expected=lambda x: np.stack([x[..., 0:2], x[..., 2:4]], 2))],
+    "reverse_sequence": [op("reverse_sequence", R4, np.array([1, 2, 5, 3], INT), keys=("x", "lengths"), seq_axis=2, batch_axis=1,
+                            expected=lambda x, n: np.stack([np.concatenate([x[:, b, :k][:, ::-1], x[:, b, k:]], 1) for b, k in enumerate(n)], 1))],
+    "quantize": [op("quantize", Z, keys=("input",), scale=F(0.5), zero_point=np.int8(3), output_dtype="int8", expected=lambda x: np.clip(np.rint(x / F(0.5)) + 3, -128, 127).astype(np.int8).astype(INT))],
+    "dequantize": [(lambda mb, x: mb.dequantize(input=mb.quantize(input=x, scale=F(0.5), output_dtype="int8"), scale=F(0.25)), (Z,), lambda x: np.rint(x / F(0.5)) * F(0.25))],
+    "cond": [(lambda mb, x: mb.cond(pred=mb.greater(x=mb.reduce_sum(x=x), y=F(0)), _true_fn=lambda: mb.add(x=x, y=F(1)), _false_fn=lambda: mb.mul(x=x, y=F(2))), (np.abs(X),), lambda x: x + 1),
+             (lambda mb, x: mb.cond(pred=mb.greater(x=mb.reduce_sum(x=x), y=F(0)), _true_fn=lambda: mb.add(x=x, y=F(1)), _false_fn=lambda: mb.identity(x=x)), (-np.abs(X),), lambda x: x)],
+    "while_loop": [(lambda mb, x: mb.while_loop(_cond=lambda i, y: mb.less(x=i, y=F(3)), _body=lambda i, y: (mb.add(x=i, y=F(1)), mb.add(x=y, y=x)), loop_vars=(F(0), mb.mul(x=x, y=F(2)))), (X,), lambda x: (np.float32(3), 5 * x))],
+    "make_list": [], "list_length": [], "list_scatter": [], "list_gather": [],
+    "list_write": [(lambda mb, x: lists(mb, x), (X,), lambda x: (x, np.stack([x, x + 1]), INT(2)))], "list_read": [],
+    "rnn": [op("rnn", random.normal(size=(3, 1, 4)).astype(F), np.zeros((1, 6), F), keys=("x", "initial_h"), weight_ih=V, weight_hh=np.eye(6, dtype=F), bias=B, output_sequence=True, direction=d,
+               expected=lambda x, h, d=d: recurrent(x, h, d)) for d in ("forward", "reverse")],
+    "gru": [], "lstm": [],
+}  # fmt: skip
+CASES["gru"] = [
+    op("gru", random.normal(size=(3, 1, 4)).astype(F), np.ones((1, 2), F), keys=("x", "initial_h"), weight_ih=V, weight_hh=V[:, :2],
+       bias=B, output_sequence=sequence, direction=d, expected=lambda x, h, d=d, s=sequence: gru(x, h, d, s))
+    for d in ("forward", "reverse") for sequence in (True, False)
+]  # fmt: skip
+LIH, LHH, LB, LP = (random.normal(size=size).astype(F) for size in ((8, 4), (8, 2), (8,), (6,)))
+CASES["lstm"] = [
+    op("lstm", random.normal(size=(3, 1, 4)).astype(F), np.ones((1, 2), F), np.ones((1, 2), F), keys=("x", "initial_h", "initial_c"), weight_ih=LIH, weight_hh=LHH, bias=LB, output_sequence=True,
+       direction=d, expected=lambda x, h, c, d=d, more=more: lstm(x, h, c, d, **more), **more)
+    for d in ("forward", "reverse") for more in ({}, {"peephole": LP}, {"clip": F(0.3)})
+]  # fmt: skip
+
+
+def lists(mb, x):
+    ls = mb.make_list(init_length=2, elem_shape=(2, 3, 4), dtype="fp32")
+    ls = mb.list_write(ls=ls, index=0, value=x)
+    ls = mb.list_write(ls=ls, index=1, value=mb.add(x=x, y=F(1)))
+    return mb.list_read(ls=ls, index=0), mb.list_gather(ls=ls, indices=[0, 1]), mb.list_length(ls=ls)
+
+
+def updated(x, value, where):
+    out = x.copy()
+    out[where] = value
+    return out
+
+
+def along(data, indices, updates, apply):
+    out = data.copy()
+    for i in range(2):
+        for k in range(4):
+            out[i, indices[i, 0, k], k] = apply(out[i, indices[i, 0, k], k], updates[i, 0, k])
+    return out
+
+
+def interleaved(x):
+    out = np.zeros((1, 1, 12, 12), x.dtype)
+    for n, (i, j) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):
+        out[:, :, i::2, j::2] = x[n : n + 1]
+    return out
+
+
+def recurrent(x, h, direction):
+    found = []
+    for step in x if direction == "forward" else x[::-1]:
+        h = np.tanh(step @ V.T + h + B)
+        found.append(h)
+    return np.stack(found), h
+
+
+def gru(x, h, direction, sequence):
+    found = []
+    for step in x if direction == "forward" else x[::-1]:
+        r, o, z = (step @ part.T + bias for part, bias in zip(np.split(V, 3), np.split(B, 3), strict=True))
+        rr, ro, rz = np.split(V[:, :2], 3)
+        r, z = sigmoid(r + h @ rr.T), sigmoid(z + h @ rz.T)
+        h = (1 - z) * np.tanh(o + (r * h) @ ro.T) + z * h
+        found.append(h)
+    return np.stack(found) if sequence else h[None], h
+
+
+def lstm(x, h, c, direction, peephole=None, clip=None):
+    found, p = [], np.zeros((3, 2), F) if peephole is None else peephole.reshape(3, 2)
+    for step in x if direction == "forward" else x[::-1]:
+        i, f, o, z = np.split(step @ LIH.T + h @ LHH.T + LB, 4, axis=1)
+        c = sigmoid(f + p[1] * c) * c + sigmoid(i + p[0] * c) * np.tanh(z)
+        c = c if clip is None else np.clip(c, -clip, clip)
+        h = sigmoid(o + p[2] * c) * np.tanh(c)
+        found.append(h)
+    return np.stack(found), h, c
+
+
+# Tested elsewhere: constants and states in test_conversion.py, compressed weights there and in test_weights.py, random
+# numbers, lists and boxes below.
+ELSEWHERE = {
+    "const", "read_state", "write_state", "coreml_update_state", "constexpr_affine_dequantize", "constexpr_blockwise_shift_scale",
+    "constexpr_cast", "constexpr_lut_to_dense", "constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale",
+    "constexpr_sparse_to_dense", "random_normal", "random_uniform", "random_bernoulli", "random_categorical",
+    "non_maximum_suppression",
+}  # fmt: skip
+
+
+def test_every_operation_that_is_supported_has_cases():
+    assert set(CASES) | ELSEWHERE == milblob.onnx.supported()
+    assert len(CASES) > 120
+
+
+def inferred(build, arrays):
+    """What coremltools' value inference says."""
+    from coremltools.converters.mil.mil import Builder as mb
+    from coremltools.converters.mil.mil import Function
+
+    with Function({}):
+        found = build(mb, *arrays)
+    return [one.val for one in found] if isinstance(found, list | tuple) else [found.val]
+
+
+def opset_of(name):
+    return "iOS18" if name in ("slice_update", "scaled_dot_product_attention") else "iOS17"
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name]])
+def test_operation(name, tmp_path):
+    """All cases of an operation in one model, in single precision."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    feeds, expected = {}, []
+    for number, (build, arrays, formula) in enumerate(CASES[name]):
+        feeds |= {f"v{number}_{i}": array for i, array in enumerate(arrays)}
+        found = inferred(build, arrays) if formula is None else formula(*arrays)
+        assert found is not None and all(one is not None for one in found), "no value inference: a formula is needed"
+        expected += list(found) if isinstance(found, list | tuple) else [found]
+
+    def whole(**values):
+        made = []
+        for number, (build, arrays, _) in enumerate(CASES[name]):
+            result = build(mb, *(values[f"v{number}_{i}"] for i in range(len(arrays))))
+            made += list(result) if isinstance(result, list | tuple) else [result]
+        return [mb.cast(x=one, dtype="fp32") if one.dtype.__name__ == "bool" else one for one in made]
+
+    given = {key: (array.shape, np.float32 if array.dtype == bool else array.dtype) for key, array in feeds.items()}
+    bools = {key for key, array in feeds.items() if array.dtype == bool}
+
+    def from_floats(**values):
+        return whole(**{k: mb.cast(x=v, dtype="bool") if k in bools else v for k, v in values.items()})
+
+    path = save(tmp_path / "m.mlpackage", from_floats, given, opset=opset_of(name))
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    with milblob.open(path) as model:
+        assert model.find(type=name), "coremltools has optimised the operation away"
+    feeds = {key: array.astype(F) if key in bools else array for key, array in feeds.items()}
+    found = list(run(tmp_path / "m.onnx", feeds).values())
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        theirs = np.asarray(theirs)
+        assert ours.shape == theirs.shape
+        np.testing.assert_allclose(ours, theirs.astype(ours.dtype), rtol=2e-5, atol=2e-5)
+
+
+def test_random_numbers_have_their_distribution(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x):
+        shape = [20000]
+        return (
+            mb.random_normal(shape=shape, mean=F(2), stddev=F(3)), mb.random_uniform(shape=shape, low=F(-1), high=F(3)),
+            mb.random_bernoulli(shape=shape, prob=F(0.3)), mb.random_categorical(x=x, size=20000),
+        )  # fmt: skip
+
+    x = np.log(np.array([[0.2, 0.5, 0.3]], F))
+    path = save(tmp_path / "m.mlpackage", build, {"x": x})
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    normal, uniform, bernoulli, categorical = run(tmp_path / "m.onnx", {"x": x}).values()
+    np.testing.assert_allclose([normal.mean(), normal.std()], [2, 3], atol=0.15)
+    np.testing.assert_allclose([uniform.min(), uniform.max(), uniform.mean()], [-1, 3, 1], atol=0.05)
+    np.testing.assert_allclose(bernoulli.mean(), 0.3, atol=0.02)
+    np.testing.assert_allclose(np.bincount(categorical.reshape(-1).astype(int)) / 20000, [0.2, 0.5, 0.3], atol=0.02)
+
+
+def test_boxes_that_overlap_are_dropped_and_the_rest_is_padded(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    boxes = np.array([[[0, 0, 2, 2], [0.1, 0, 2, 2], [5, 5, 1, 1], [9, 9, 1, 1]]], F)
+    scores = np.array([[[0.6], [0.9], [0.8], [0.05]]], F)
+
+    def build(boxes, scores):
+        return mb.non_maximum_suppression(
+            boxes=boxes, scores=scores, iou_threshold=F(0.5), score_threshold=F(0.1), max_boxes=3
+        )
+
+    path = save(tmp_path / "m.mlpackage", build, {"boxes": boxes, "scores": scores}, opset="iOS16")
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    kept, points, indices, number = run(tmp_path / "m.onnx", {"boxes": boxes, "scores": scores}).values()
+    np.testing.assert_array_equal(kept[0, :2], boxes[0, [1, 2]])
+    np.testing.assert_array_equal(points[0, :2], scores[0, [1, 2]])
+    np.testing.assert_array_equal(indices, [[1, 2, -1]])
+    np.testing.assert_array_equal(number, [2])
+
+
+def test_shapes_of_open_dimensions(tmp_path):
+    import coremltools as ct
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x):
+        shape = mb.shape(x=x)
+        tiled = mb.fill(shape=shape, value=F(2))
+        last = mb.slice_by_index(x=shape, begin=[-1], end=[0], squeeze_mask=[True])
+        return shape, tiled, mb.range_1d(start=INT(0), end=last, step=INT(2)), mb.argsort(x=x, axis=1)
+
+    kind = ct.TensorType(name="x", shape=(2, ct.RangeDim(1, 9, 4)))
+    path = save(tmp_path / "m.mlpackage", build, {"x": ((2, None), F)}, inputs=[kind])
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    for size in (1, 4, 9):
+        x = np.random.default_rng(0).normal(size=(2, size)).astype(F)
+        shape, tiled, numbers, order = run(tmp_path / "m.onnx", {"x": x}).values()
+        np.testing.assert_array_equal(shape, [2, size])
+        np.testing.assert_array_equal(tiled, np.full((2, size), 2, F))
+        np.testing.assert_array_equal(numbers, np.arange(0, size, 2))
+        np.testing.assert_array_equal(order, np.argsort(-x, axis=1))
+        assert shape.dtype == numbers.dtype == order.dtype == INT
