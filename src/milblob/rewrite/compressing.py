@@ -105,7 +105,7 @@ class Compressing:
         directory: str | None,
         counter: Counter,
     ) -> None:
-        self.weights: dict[int, CompressedWeight] = {}
+        self.weights: dict[Any, CompressedWeight] = {}
         self.skipped: list[tuple[str, str]] = []
         self._recipe = recipe
         self._is_selected = is_selected
@@ -144,7 +144,7 @@ class Compressing:
                 continue
             parts = result[0]._replace(parts=())
             weight = CompressedWeight(candidate.tensor, candidate.recipe, first, parts, result[1])
-            self.weights[id(candidate.tensor.constant)] = weight
+            self.weights[candidate.tensor.constant] = weight
         self._spool.map()
 
     def _candidates(self, model: Model) -> Iterator[_Candidate]:
