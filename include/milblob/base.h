@@ -38,6 +38,13 @@
 #define MB_ONCE() __asm__ __volatile__("" ::: "memory")
 #endif
 
+/* Ask for memory that is read soon. It never faults, wherever it points. */
+#if defined(_MSC_VER)
+#define MB_FETCH(at) ((void)(at))
+#else
+#define MB_FETCH(at) __builtin_prefetch(at)
+#endif
+
 typedef enum mb_status {
     MB_OK = 0,
     MB_FULL,        /* not an error: the caller's output is too small; the result says how much is needed */

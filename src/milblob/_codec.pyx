@@ -11,12 +11,12 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyB
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memset
 
 from milblob cimport _kernels as C
 
-from os import environ as _environ
+from os import environ as _environ, urandom as _urandom
 from types import MappingProxyType as _MappingProxyType
 
 from .errors import FormatError, UnsupportedError, program_path
@@ -62,6 +62,7 @@ cdef class Buffer:
     cdef bint held
     cdef readonly uint64_t nbytes
     cdef readonly object name
+    cdef object origin  # stands for the buffer in rows that were found in it, and does not keep it
 
     def __cinit__(self, source, name=None):
         try:
@@ -140,5 +141,7 @@ include "codec/quantize.pxi"
 include "codec/prune.pxi"
 include "codec/values.pxi"
 include "codec/programs.pxi"
+include "codec/names.pxi"
+include "codec/scan.pxi"
 include "codec/graph.pxi"
 include "codec/text.pxi"

@@ -289,6 +289,45 @@ cdef extern from "milblob/program/tables.h" nogil:
 cdef extern from "milblob/program/program.h" nogil:
     mb_status mb_program_scan(mb_scan *scan, mb_span program)
 
+cdef extern from "milblob/kernels/siphash.h" nogil:
+    ctypedef struct mb_siphash_key:
+        uint64_t words[2]
+
+cdef extern from "milblob/kernels/utf8.h" nogil:
+    bint mb_utf8_all(const uint8_t *src, uint64_t nbytes)
+
+cdef extern from "milblob/program/names.h" nogil:
+    uint32_t MB_NAMELESS, MB_MAX_NAMES
+    ctypedef struct mb_names:
+        uint8_t *bytes
+        uint32_t *ends
+        uint64_t capacity, end_capacity, nbytes, count
+        const uint8_t *prefix
+        uint64_t prefix_nbytes
+    void mb_names_add_entries(mb_names *names, const mb_scan *scan)
+    void mb_names_add_ops(mb_names *names, const mb_scan *scan)
+    bint mb_op_is_constexpr(const mb_scan *scan, const mb_op *op)
+    mb_span mb_name_of(const mb_names *names, uint64_t row)
+    bint mb_names_index(const mb_names *names, uint32_t *slots, uint64_t slot_count, const mb_siphash_key *key)
+    uint32_t mb_names_find(const mb_names *names, const uint32_t *slots, uint64_t slot_count, const mb_siphash_key *key,
+                           const uint8_t *name, uint64_t nbytes)
+
+cdef extern from "milblob/program/kept.h" nogil:
+    ctypedef struct mb_form:
+        mb_span key, text, type
+        uint64_t count
+        uint32_t function, mil_code, rank, dims, binding, binding_count, step_count, steps, owner, storage
+        uint32_t has_op, op_mil_code, op_rank, op_dims, output_count, head_nbytes, tail_nbytes
+    ctypedef struct mb_kept_row:
+        uint64_t value, blob_offset
+        uint32_t value_nbytes, payload, payload_nbytes, value_in_op, op_nbytes, block, index, form
+    ctypedef struct mb_kept:
+        mb_kept_row *rows
+        mb_form *forms
+        uint32_t *slots
+        uint64_t slot_count, form_count
+    bint mb_keep_rows(mb_kept *kept, const mb_names *names, const mb_scan *scan, const mb_siphash_key *key)
+
 cdef extern from "milblob/program/graph.h" nogil:
     uint32_t MB_GRAPH_OUTPUT, MB_GRAPH_INPUT, MB_GRAPH_PARAMETER, MB_GRAPH_RETURN
     ctypedef struct mb_graph_name:

@@ -2,6 +2,7 @@
  * replay.h for the command line. */
 #include "milblob/program/graph.h"
 #include "milblob/program/program.h"
+#include "named.h"
 #include "tensor_value.h"
 #include "written.h"
 
@@ -70,7 +71,10 @@ static void scan_with(const uint8_t *data, uint64_t nbytes, uint32_t flags) {
         require(status == MB_OK || error.detail != NULL, "an error that has words");
         require(status == MB_OK || status == MB_FULL || error.offset <= nbytes, "an error with its place");
         require(status != MB_SPLIT || error.offset > 0, "a split is somewhere");
-        if (status == MB_OK) check_rows(&scan);
+        if (status == MB_OK) {
+            check_rows(&scan);
+            check_names(&scan);
+        }
         free(scan.functions);
         free(scan.blocks);
         free(scan.ops);

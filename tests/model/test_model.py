@@ -286,7 +286,7 @@ def test_a_model_is_a_mapping(model):
     assert len(model) == len(names) == len(set(names))
     assert list(model.keys()) == names
     assert [tensor.name for tensor in model.values()] == names
-    assert all(model[name] is tensor for name, tensor in model.items())
+    assert all(model[name] == tensor for name, tensor in model.items())
     assert names[0] in model
     assert "no such name" not in model
     assert 5 not in model
@@ -362,7 +362,7 @@ def test_bare_names():
     add_const(first, "both", LONG)
     add_const(second, "both", LONG)
     with milblob.open(as_model(program)) as model:
-        assert model["mine"] is model["alpha/mine"]
+        assert model["mine"] == model["alpha/mine"]
         assert "mine" in model
         assert "both" not in model
         assert list(model) == ["alpha/mine", "alpha/both", "beta/both"]

@@ -5,6 +5,7 @@
 #ifndef MILBLOB_TEXT_TOKEN_H
 #define MILBLOB_TEXT_TOKEN_H
 
+#include "milblob/kernels/utf8.h"
 #include "milblob/dtype.h"
 #include "milblob/text/emit.h"
 
@@ -136,20 +137,6 @@ static inline bool mb_text_count(mb_text *text, uint64_t most, uint64_t *out, co
     if (value > most) return mb_text_fail(text, MB_RANGE, start, 0, value, detail);
     *out = value;
     return true;
-}
-
-/* The length of the UTF-8 sequence of two to four bytes at src, or 0: no overlong forms, surrogates or anything past
- * U+10FFFF. Reads at most `left` bytes. */
-static inline uint32_t mb_utf8_sequence(const uint8_t *src, uint64_t left) {
-    uint32_t first = src[0];
-    uint32_t nbytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-    if (first < 0xC2 || first > 0xF4 || left < nbytes) return 0;
-    uint32_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-    uint32_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-    if (src[1] < low || src[1] > high) return 0;
-    for (uint32_t i = 2; i < nbytes; i++)
-        if ((src[i] & 0xC0) != 0x80) return 0;
-    return nbytes;
 }
 
 /* "..." written as the bytes of field. An escape is not seen in any real file; those of C that mean one thing are read.

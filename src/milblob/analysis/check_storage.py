@@ -35,13 +35,13 @@ def check_sizes(found: Findings, source: Source, program: Program, weights: Sequ
         weights: the compressed weights, as `Program.compressed` returns them.
     """
     stored = [list(weight.stored()) for weight in weights]
-    shares = Counter(id(part) for parts in stored for part in parts)
+    shares = Counter(part for parts in stored for part in parts)
     for weight, parts in zip(weights, stored, strict=True):
         shape = weight.op.shape
         if shape is None or None in shape:
             continue
         dense = BY_MIL_CODE[weight.op.mil_code].nbytes(prod(cast(tuple[int, ...], shape)))
-        nbytes = sum(_nbytes(part) // shares[id(part)] for part in parts)  # weights may have parts in common
+        nbytes = sum(_nbytes(part) // shares[part] for part in parts)  # weights may have parts in common
         if dense >= MIN_DENSE_NBYTES and nbytes > dense:
             words = f"{weight.op.type} weight {list(shape)}: expected fewer bytes than {dense}, which a dense one takes"
             words += f", got {nbytes}"

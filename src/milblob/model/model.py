@@ -1,7 +1,7 @@
 """A model as a mapping from names to tensors, and milblob.load."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import ItemsView, Iterator, ValuesView
 from collections.abc import Mapping as MappingABC
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -22,6 +22,7 @@ from .manifest import read_json
 from .package import Package, Source
 from .recovery import open_package
 from .tensor import Tensor, make_tensor
+from .tensors import ProgramTensors, Tensors
 
 if TYPE_CHECKING:
     from ..program.view import Operation, ProgramView
@@ -62,7 +63,8 @@ class Model(MappingABC[str, Tensor]):
             self.package = open_package(source, is_mapped=mmap, max_nbytes=max_nbytes)
         self.path = self.package.path
         self.kind = self.package.kind
-        self.tensors: MappingABC[str, Tensor] = {}
+        self.tensors: MappingABC[str, Tensor]
+        self.tensors = tensors = Tensors()
         self._short: dict[str, list[str]] | None = None
         self._metadata: Metadata | None = None
         self._messages: dict[str, Any] | None = None
@@ -75,35 +77,12 @@ class Model(MappingABC[str, Tensor]):
                 part.mapping.expect_random(False)
                 held = part._replace(program=(_codec.Buffer(b""), 0, 0))  # from now on only the Program holds its bytes
                 self.scans.append((held, program))
-                self._add(held, program)
+                tensors.add(ProgramTensors(self.package, held, program, stored))
             if self.package.blobs is not None:
                 self.tensors = _Records(self.package, self.package.blobs)
         except BaseException:
             self.close()
             raise
-
-    def _add(self, source: Source, program: Program) -> None:
-        scan = program.scan
-        constants = scan.constants
-        ends, parts = program.compressed()
-        tensors: dict[str, Tensor] = self.tensors  # type: ignore[assignment]
-        package, stored = self.package, self._stored_view
-        listed = set(map(id, constants)) if parts else set()
-        small = [c for c in parts.values() if id(c) not in listed]  # below the threshold, but a part of a weight
-        names, op_names = program.names(small)
-        rows = constants + small if small else constants
-        if parts or ends:
-            program.part_names = {id(c): name for name, c in zip(names, rows, strict=True) if id(c) in parts}
-            program.part_names |= {id(group): op_names[id(group.op)] for group in program.groups}
-        waiting = {} if stored else {id(group.op): group for group in ends}
-        for name, c in zip(names, rows, strict=True):
-            if waiting and id(c.op) in waiting:  # a compressed weight is listed where its operation is
-                group = waiting.pop(id(c.op))
-                tensors[op_names[id(group.op)]] = make_tensor(package, source, program, op_names[id(group.op)], group)
-            if c.storage != _codec.NAME and (stored or id(c) not in parts or id(c) in program.shared):
-                tensors[name] = make_tensor(package, source, program, name, c)
-        for group in waiting.values():  # weights without any part
-            tensors[op_names[id(group.op)]] = make_tensor(package, source, program, op_names[id(group.op)], group)
 
     # ---------------------------------------------------------------------------------------------------------- mapping
 
@@ -146,7 +125,7 @@ class Model(MappingABC[str, Tensor]):
         """Map every tail of a prefixed name: "model0/main/w" can also be looked up as "main/w" and "w"."""
         if self._short is None:
             short: dict[str, list[str]] = {}
-            for name in self.tensors:
+            for name in self.tensors if not isinstance(self.tensors, Tensors) or self.tensors.has_short_names else ():
                 tail = name
                 for _ in range(min(name.count("/"), _MAX_TAILS)):
                     tail = tail.partition("/")[2]
@@ -165,6 +144,18 @@ class Model(MappingABC[str, Tensor]):
             return True
         return isinstance(name, str) and len(self._by_short_name().get(name, ())) == 1
 
+    def values(self) -> ValuesView[Tensor]:
+        """Return a view of the tensors, each made when it is asked for."""
+        return _Values(self)
+
+    def items(self) -> ItemsView[str, Tensor]:
+        """Return a view of the names with their tensors, each made when it is asked for."""
+        return _Items(self)
+
+    def made(self) -> Iterator[Tensor]:
+        """Yield every tensor, in order; for milblob's own modules."""
+        return self.tensors.made() if isinstance(self.tensors, Tensors) else iter(self.tensors.values())
+
     def unlisted(self) -> dict[str, Tensor]:
         """Every constant left out of this listing (small ones, bools, strings); searched for at each call."""
         found: dict[str, Tensor] = {}
@@ -179,7 +170,8 @@ class Model(MappingABC[str, Tensor]):
             program.add_defined(every.ops)
             rows = [c for c in every.constants if c.storage != _codec.NAME and c.value not in here]
             names, _ = program.names(rows)
-            for name, row in zip(names[len(program.scan.constants) :], rows, strict=True):
+            for number, row in enumerate(rows, len(program.scan)):
+                name = names[number]
                 found[name] = make_tensor(self.package, source, program, name, row)
         return found
 
@@ -323,6 +315,24 @@ class Model(MappingABC[str, Tensor]):
         return f"<Model {self.path or 'buffer'} ({self.kind}): {state}>"
 
 
+class _Values(ValuesView[Tensor]):
+    """Goes through the tensors without a look at their names."""
+
+    _mapping: Model
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self._mapping.made()
+
+
+class _Items(ItemsView[str, Tensor]):
+    """Goes through the tensors, which know their names."""
+
+    _mapping: Model
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return ((tensor.name, tensor) for tensor in self._mapping.made())
+
+
 class _Records(MappingABC[str, Tensor]):
     """The records of a bare blob file as tensors `#0`, `#1`, ...; created on demand, since there may be very many."""
 
@@ -373,7 +383,7 @@ def read_all(model: Model) -> dict[str, np.ndarray[Any, Any]]:
     result: dict[str, Any] = dict.fromkeys(model)  # keeps Program order while files are read one after another
     by_file: dict[int, tuple[BlobReader, list[Tensor]]] = {}
     readers: dict[tuple[int, str], BlobReader] = {}
-    for name, tensor in model.tensors.items():
+    for name, tensor in model.items():
         constant = tensor.constant
         if constant is None or constant.storage != _codec.BLOB or tensor.source is None:
             result[name] = tensor.read()

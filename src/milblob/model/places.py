@@ -346,12 +346,12 @@ class ChainPlace(ModelPlace):
 
     def part(self, row: Any) -> Place:
         """Return the place of a part: a `_codec.Constant`, or the Compressed that computes it."""
-        return place_of(self.package, self.source, self.program, self.program.part_names[id(row)], row)
+        return place_of(self.package, self.source, self.program, self.program.part_names[row], row)
 
     def nbytes(self) -> int:
         """See Place. Two parts may be one blob: sparse_to_dense and the operation computing its values share a mask."""
         rows = self.chain.stored()
-        parts = {(c.text, c.blob_offset) if c.storage == _codec.BLOB else id(c): c for c in rows}
+        parts = {(c.text, c.blob_offset) if c.storage == _codec.BLOB else c: c for c in rows}
         return sum(self.part(c).nbytes() for c in parts.values())
 
     def dense(self) -> Dense:

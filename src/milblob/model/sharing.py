@@ -35,12 +35,12 @@ class User(NamedTuple):
 def record_users(model: Model) -> dict[Key, list[User]]:
     """Return the constants that refer to each record, parts of compressed weights among them."""
     places: dict[tuple[Location | None, str], str] = {}
-    names = {id(t.constant): t.name for t in model.values() if t.constant is not None}
+    names = {t.constant: t.name for t in model.values() if t.constant is not None}
     users: dict[Key, list[User]] = {}
     for source, program in model.scans:
         for c in program.scan.constants:
             if c.storage == _codec.BLOB:
-                name = names.get(id(c)) or program.part_names.get(id(c)) or program.path(c.op, c)
+                name = names.get(c) or program.part_names.get(c) or program.path(c.op, c)
                 key = _place(places, source, c.text), c.blob_offset
                 users.setdefault(key, []).append(User(name, source, program, c))
     return users

@@ -12,7 +12,7 @@ from ..program.compression import Compression, describe
 from ..program.scan import Compressed, Program, Use
 from .lazy import LazyTensor
 from .package import Package, Source
-from .places import Place, RecordPlace, declared, stored_place, with_assigned
+from .places import Place, RecordPlace, Shape, declared, stored_place, with_assigned
 
 if TYPE_CHECKING:
     from ..program.view import Operation
@@ -68,6 +68,15 @@ class Tensor(LazyTensor):
         self.constant = constant
         self.chain = chain
         self.offset = offset
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same tensor of the same open model: it is made again each time it is asked for."""
+        if not isinstance(other, Tensor):
+            return NotImplemented
+        return self.name == other.name and self.package is other.package
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @property
     def place(self) -> Place:
@@ -160,7 +169,7 @@ class Tensor(LazyTensor):
         """Return a part of a compressed weight by its row; for milblob's own modules."""
         # Created on each call: tensors that referred to each other would form a cycle and keep files mapped.
         source, program = cast(Source, self.source), cast(Program, self.program)
-        return make_tensor(self.package, source, program, program.part_names[id(row)], row)
+        return make_tensor(self.package, source, program, program.part_names[row], row)
 
     @property
     def compression(self) -> Compression:
@@ -201,8 +210,13 @@ class Tensor(LazyTensor):
         return f"<Tensor {self.name!r}: {self.mil_dtype} [{shape}]{scheme}>"
 
 
-def make_tensor(package: Package, source: Source, program: Program, name: str, row: Any) -> Tensor:
+def make_tensor(
+    package: Package, source: Source, program: Program, name: str, row: Any, known: tuple[DType, Shape] | None = None
+) -> Tensor:
     """Make the tensor of a `_codec.Constant` or of a `Compressed`.
+
+    Args:
+        known: what `declared` returned for it.
 
     Raises:
         FormatError: an operation that computes a weight, but whose output is no tensor.
@@ -210,7 +224,7 @@ def make_tensor(package: Package, source: Source, program: Program, name: str, r
     if not isinstance(row, Compressed) and row.shape is not None:  # almost all: `declared` is asked for the others
         dtype, shape = BY_MIL_CODE[row.mil_code], row.shape
     else:
-        dtype, shape = declared(source, program, row)
+        dtype, shape = known or declared(source, program, row)
     if isinstance(row, Compressed):
         return Tensor(package, name, dtype, shape, source, program, None, row)
     offset = None

@@ -181,7 +181,7 @@ def _stored_nbytes(weight: Compressed) -> int | None:
         size = _size(part)
         if size is None or BY_MIL_CODE[part.mil_code] is DType.STRING:
             return None
-        blobs[(part.text, part.blob_offset) if part.storage == _codec.BLOB else id(part)] = BY_MIL_CODE[
+        blobs[(part.text, part.blob_offset) if part.storage == _codec.BLOB else part] = BY_MIL_CODE[
             part.mil_code
         ].nbytes(size)
     return sum(blobs.values())

@@ -54,7 +54,7 @@ class Chain:
         self._path = path
         self._require = require
         self.nbytes = 0
-        self._resolved: dict[int, Packed] = {}
+        self._resolved: dict[Any, Packed] = {}
 
     def dense(self, weight: Compressed) -> Dense:
         """Return the dense form of what `weight` computes.
@@ -112,7 +112,7 @@ class Chain:
     def _part(self, weight: Compressed, key: str) -> Packed:
         """Return the stored elements of a part, or the packed result of the operation that computes it."""
         part = weight.parts[key]
-        found = self._resolved.get(id(part))
+        found = self._resolved.get(part)
         if found is None:
             if isinstance(part, Compressed):
                 dense = self.dense(part)
@@ -122,7 +122,7 @@ class Chain:
                 found = self._stored(part)
                 self._count(found.dtype.nbytes(found.size))
             require_shape(found.shape, found.offset, found.buffer.name)
-            self._resolved[id(part)] = found
+            self._resolved[part] = found
         return found
 
     def _count(self, nbytes: int) -> None:

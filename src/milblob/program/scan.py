@@ -23,10 +23,7 @@ MAX_PARTS = 128
 
 _MAX_REPEATED = 64  # characters that are made of each byte of a Program, where names are put together
 
-_NOT_NAMED = -2  # in place of a function: a row that only reads a name; a tensor's name may be empty
-_NO_ROW = ("", _NOT_NAMED, -1)
-
-_STEP = ("[{}]", "[{}].key", "[{}].value")
+_NO_ROW = (-1, -1)  # of a row that only reads a name
 
 
 class Use(NamedTuple):
@@ -41,6 +38,21 @@ class Use(NamedTuple):
     op: str
     name: str
     parameter: str
+
+
+class _Named(NamedTuple):
+    """What a name is made of.
+
+    Attributes:
+        name: with prefix and function; None of a row that only reads a name.
+        own: without them.
+        function, block: rows of the scan, or -1.
+    """
+
+    name: str | None
+    own: str
+    function: int
+    block: int
 
 
 class Compressed:
@@ -62,12 +74,12 @@ class Compressed:
 
     def stored(self) -> Iterator[Any]:
         """Yield every stored part, those of inner operations included, each once."""
-        seen: set[int] = set()
+        seen: set[Any] = set()
         pending: list[Any] = list(self.parts.values())
         for part in pending:  # grows on the way
-            if id(part) in seen:
+            if part in seen:
                 continue
-            seen.add(id(part))
+            seen.add(part)
             if isinstance(part, Compressed):
                 pending += part.parts.values()
             else:
@@ -88,8 +100,8 @@ class Program:
         scan: `_codec.Scan`.
         buffer, span: what the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
         groups: every constexpr operation with its parts, once `compressed` was called.
-        part_names: names of parts and of constexpr operations, by id of the Constant or Compressed.
-        shared: ids of constants that are parts, and also weights because other operations read them.
+        part_names: names of parts and of constexpr operations, by Constant or Compressed.
+        shared: constants that are parts, and also weights because other operations read them.
         rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
         view: functions, blocks and operations, once somebody asked for them; made by `model.functions.view_of`.
     """
@@ -104,8 +116,8 @@ class Program:
     ) -> None:
         self.prefix = prefix
         self.groups: list[Compressed] = []
-        self.part_names: dict[int, str] = {}
-        self.shared: set[int] = set()
+        self.part_names: dict[Any, str] = {}
+        self.shared: set[_codec.Constant] = set()
         self._uses: dict[tuple[int, str], list[Use]] | None = None
         self._readers: dict[tuple[int, str], list[_codec.Constant]] | None = None
         self._defined: set[tuple[int, str]] = set()  # (block, name), beside those of `scan`
@@ -130,72 +142,86 @@ class Program:
     def release(self) -> None:
         """Release the bytes; names and paths stay."""
         self.buffer, self.span = _codec.Buffer(b""), (0, 0)
+        self.scan.release()
         if self.view is not None:
             self.view.release()
 
     # ------------------------------------------------------------------------------------------------------- names
 
-    def names(self, small: Sequence[Any] = ()) -> tuple[list[str], dict[int, str]]:
+    def names(self, small: Sequence[_codec.Constant] = ()) -> tuple[_codec.Names, dict[int, str]]:
         """Return unique, stable names: of scan.constants, then of `small`, and of constexpr operations, by id.
 
         All of them share one namespace. Rows that only read a name have an empty name. Whether a name occurs twice is
         decided over all constants, listed or not, so that a tensor has the same name in every listing. Names in one
         block differ (SSA): other blocks matter only where a function has nested blocks or specializations.
+
+        Args:
+            small: constants that are not in `scan`, from another scan of the Program.
         """
         scan = self.scan
-        constants = [*scan.constants, *small]
-        ops = [op for op in scan.ops if op.type.startswith("constexpr_")]
-        if len(scan.blocks) > len(scan.functions) and not self.flags & _codec.SCAN_ALL:
-            every = self.scan_again(_codec.SCAN_ALL)
-            all_names = self._names(every.constants, [op for op in every.ops if op.type.startswith("constexpr_")])
-            by_value = {c.value: name for c, name in zip(every.constants, all_names, strict=False)}
-            names = [by_value[c.value] for c in constants] + all_names[len(every.constants) :]
-        else:
-            names = self._names(constants, ops)
-        count = len(constants)
-        return names[:count], {id(op): name for op, name in zip(ops, names[count:], strict=True)}
+        names = scan.names(self.prefix, MAX_NAMES_NCHARS)
+        is_nested = len(scan.blocks) > len(scan.functions) and not self.flags & _codec.SCAN_ALL
+        if is_nested or small:
+            names = self._names_with(small, is_nested)
+        elif not names.is_unique:
+            rows = self._named(scan, names)
+            names = _codec.names_of(self._make_unique(rows))
+        count = len(scan) + len(small)
+        ops = [op for op in scan.ops if op.type.startswith("constexpr_")] if scan.has_constexpr else []
+        scan.settle()
+        return names, {id(op): names[count + i] for i, op in enumerate(ops)}
 
-    def _names(self, constants: Sequence[Any], ops: Sequence[Any]) -> list[str]:
+    def _names_with(self, small: Sequence[_codec.Constant], is_nested: bool) -> _codec.Names:
+        """Return the names of the scan's constants and of `small`, as `names`; with another scan, of all constants."""
         scan = self.scan
-        nchars = sum(len(c.key) + 16 * len(c.steps) + (len(c.op.name) if c.op is not None else 0) for c in constants)
-        self._require_nchars(nchars)
-        rows = [(_name(c), c.function, c.block) if c.storage != _codec.NAME else _NO_ROW for c in constants]
-        rows += [(op.name, scan.blocks[op.block][1], op.block) for op in ops]
-        prefix = self.prefix
-        if len(scan.functions) > 1:
-            heads = [f"{prefix}{name}/" for name, _, _ in scan.functions]
-            self._require_nchars(nchars + sum(len(heads[function]) for _, function, _ in rows if function >= 0))
-            names = [
-                "" if function == _NOT_NAMED else (heads[function] if function >= 0 else prefix) + name
-                for name, function, _ in rows
-            ]
-        else:
-            names = ["" if row is _NO_ROW else prefix + row[0] for row in rows] if prefix else [row[0] for row in rows]
-        if len(set(names)) != len(names):
-            self._make_unique(names, rows)
-        return names
+        every = self.scan_again(_codec.SCAN_ALL)
+        named = self._named(every, every.names(self.prefix, MAX_NAMES_NCHARS))
+        count = len(every)
+        constants = [*scan.constants, *small]
+        row_of = {constant: row for row, constant in enumerate(every.constants)}
+        if is_nested:
+            names = self._make_unique(named)
+            return _codec.names_of([*(names[row_of[c]] for c in constants), *names[count:]])
+        rows = [*(named[row_of[c]] for c in constants), *named[count:]]
+        return _codec.names_of(self._make_unique(rows))
 
-    def _make_unique(self, names: list[str], rows: list[tuple[str, int, int]]) -> None:
+    def _named(self, scan: _codec.Scan, names: _codec.Names) -> list[_Named]:
+        """Return what each name is made of: those of constants, then those of the outputs of constexpr operations."""
+        heads = [self.prefix] * (len(scan.functions) + 1)  # the last one, [-1], is of what belongs to no function
+        if len(scan.functions) > 1:
+            heads[:-1] = [f"{self.prefix}{name}/" for name, _, _ in scan.functions]
+        rows = [(c.function, c.block) if c.storage != _codec.NAME else _NO_ROW for c in scan.constants]
+        if scan.has_constexpr:
+            rows += [(scan.blocks[op.block][1], op.block) for op in scan.ops if op.type.startswith("constexpr_")]
+        return [
+            _Named(None, "", *row) if row is _NO_ROW else _Named(name, name[len(heads[row[0]]) :], *row)
+            for name, row in zip(names, rows, strict=True)
+        ]
+
+    def _make_unique(self, rows: list[_Named]) -> list[str | None]:
+        names = [row.name for row in rows]
         counts = Counter(names)
+        if len(counts) == len(names):
+            return names
         scopes: dict[tuple[int, int], str] = {}
         tops = Counter(row[1] for row in self.scan.blocks if row[2] < 0)
         nchars = 0
-        for i, own in enumerate(names):
-            name, function, block = rows[i]
-            if function != _NOT_NAMED and counts[own] > 1:
+        for i, (own, name, function, block) in enumerate(rows):
+            if own is not None and counts[own] > 1:
                 if (function, block) not in scopes:
                     scopes[function, block] = self.scope(function, block, tops[function] > 1)
-                names[i] = self.prefix + scopes[function, block] + name
-                nchars += len(names[i])
+                scoped = self.prefix + scopes[function, block] + name
+                names[i] = scoped
+                nchars += len(scoped)
                 self._require_nchars(nchars)
         # Not SSA, or a path that happens to equal another name: number them, in Program order.
         taken = Counter(names)
         seen: set[str] = set()
         following: dict[str, int] = {}
         for i, base in enumerate(names):
-            name = base
-            if rows[i] is _NO_ROW:
+            if base is None:
                 continue
+            name = base
             if name in seen:
                 number = following.get(base, 2)
                 while (name := f"{base}#{number}") in seen or taken[name]:
@@ -203,10 +229,11 @@ class Program:
                 following[base] = number + 1
             names[i] = name
             seen.add(name)
+        return names
 
     def _require_nchars(self, nchars: int) -> None:
         if nchars > MAX_NAMES_NCHARS:
-            words = f"names of all constants: expected at most {MAX_NAMES_NCHARS} characters, got {nchars} or more"
+            words = f"names of all constants: expected at most {MAX_NAMES_NCHARS} bytes, got {nchars} or more"
             raise FormatError(words, file=self.buffer.name)
 
     def require_texts(self, nchars: int) -> None:
@@ -247,16 +274,16 @@ class Program:
 
     # -------------------------------------------------------------------------------------------------- compression
 
-    def compressed(self) -> tuple[list[Compressed], dict[int, Any]]:
+    def compressed(self) -> tuple[list[Compressed], dict[_codec.Constant, None]]:
         """Group the parts of constexpr operations.
 
         Returns:
-            The dense weights, in Program order, and all constants that are parts of one, by id (a const operation that
-            a constexpr operation reads is a part too, and may be too small to be in scan.constants).
+            The dense weights, in Program order, and all constants that are parts of one, as keys (a const operation
+            that a constexpr operation reads is a part too, and may be too small to be in scan.constants).
         """
-        ops = [op for op in self.scan.ops if op.type.startswith("constexpr_")]
-        if not ops:
+        if not self.scan.has_constexpr:
             return [], {}
+        ops = [op for op in self.scan.ops if op.type.startswith("constexpr_")]
         by_message: dict[tuple[int, int], dict[str, Any]] = {}
         seen = Counter[tuple[int, int]]()
         groups = {}
@@ -265,7 +292,7 @@ class Program:
             seen[op.message] += 1
         self.groups = list(groups.values())
         outputs: dict[tuple[int, str], Any] = {(group.op.block, group.op.name): group for group in self.groups}
-        parts: dict[int, Any] = {}  # by id
+        parts: dict[_codec.Constant, None] = {}
         readers = []
         for c in self.scan.constants:
             if c.op is not None and id(c.op) in groups:
@@ -273,7 +300,7 @@ class Program:
                     readers.append(c)
                 elif c.key != "name" and c.mil_code != 2:
                     groups[id(c.op)].parts[_part(c)] = c
-                    parts[id(c)] = c
+                    parts[c] = None
             elif c.op is not None and c.op.type == "const" and c.key == "val":
                 outputs.setdefault((c.block, c.op.name), c)
         inner: set[tuple[int, int]] = set()  # messages of operations that another one reads
@@ -291,10 +318,10 @@ class Program:
             groups[id(c.op)].parts[_part(c)] = source
             if isinstance(source, Compressed):
                 inner.add(source.op.message)
-            elif id(source) not in parts:  # else looked at already: the parts of many operations may be one
-                parts[id(source)] = source
+            elif source not in parts:  # else looked at already: the parts of many operations may be one
+                parts[source] = None
                 if self._is_read_outside(source.block, source.op.name, outside):
-                    self.shared.add(id(source))
+                    self.shared.add(source)
         self._require_chains()
         # A chain that only other constexprs read is a part, and so is one with several outputs (a mask and values).
         ends = [
@@ -446,18 +473,3 @@ def _on_circle(inner: dict[int, set[int]], waiting: dict[int, int]) -> int:
 def _part(c: Any) -> str:
     index, count = c.binding
     return c.key if count == 1 else f"{c.key}[{index}]"
-
-
-def _name(c: Any) -> str:
-    """The name of a constant within its scope."""
-    op = c.op
-    if op is None:
-        owner = {_codec.PROGRAM_ATTRIBUTE: "@program", _codec.FUNCTION_ATTRIBUTE: "@function"}.get(c.owner, "@block")
-        name = f"{owner}.{c.key}"
-    elif c.key == "val" and op.type == "const" and c.owner == _codec.ATTRIBUTE:
-        name = op.name
-    else:
-        name = f"{op.name}.{_part(c)}"
-    for index, kind in c.steps:
-        name += _STEP[kind].format(index)
-    return str(name)

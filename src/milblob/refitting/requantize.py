@@ -46,22 +46,22 @@ class Requantized:
     """The new stored parts of one weight, computed when the first of them is asked for.
 
     Attributes:
-        changing: the parts that change, by the id of their row.
+        changing: the parts that change, by their row.
     """
 
     def __init__(self, item: Item, how: How, recent: Recent) -> None:
         self._item, self._how, self._recent = item, how, recent
         self._is_fit = how.requantize == "fit"
         self._chain = cast(Compressed, item.tensor.chain)
-        self.changing: dict[int, Tensor] = {}
+        self.changing: dict[Any, Tensor] = {}
         for row in self._find(self._chain):
-            self.changing[id(row)] = item.tensor.part(row)
+            self.changing[row] = item.tensor.part(row)
         self._require_own()
-        self._arrays: dict[int, Array] = {}
-        self._small: dict[int, Any] = {}
+        self._arrays: dict[Any, Array] = {}
+        self._small: dict[Any, Any] = {}
         self._error: Exception | None = None
 
-    def maker(self, key: int) -> Callable[[], Any]:
+    def maker(self, key: Any) -> Callable[[], Any]:
         """Return a function that makes the new stored bytes of a part."""
 
         def make() -> Any:
@@ -244,7 +244,7 @@ class Requantized:
 
         def stored(row: Any) -> Packed:
             tensor = self._item.tensor.part(row)
-            array = self._arrays.get(id(row))
+            array = self._arrays.get(row)
             if array is None:
                 return tensor.stored_place.packed()
             return pack(array, tensor.mil_dtype)
@@ -257,8 +257,8 @@ class Requantized:
         row = node.parts[key]
         if isinstance(row, Compressed):
             array = self._decoded(row)
-        elif id(row) in self._arrays:
-            array = self._arrays[id(row)]
+        elif row in self._arrays:
+            array = self._arrays[row]
         else:
             array = self._item.tensor.part(row).stored_place.read()
         return _numbers(array)
@@ -277,7 +277,7 @@ class Requantized:
             array = np.clip(np.rint(array), low, high)
         if dtype.is_integer:
             array = array.astype(np.int8 if dtype.range[0] < 0 and dtype.nbits <= 8 else np.uint8)
-        self._arrays[id(row)] = np.array(array.reshape(shape), order="C")  # ascontiguousarray makes a number a vector
+        self._arrays[row] = np.array(array.reshape(shape), order="C")  # ascontiguousarray makes a number a vector
 
     def _solve(self, node: Compressed, values: Array, mask: Array | None) -> None:
         """Set the stored parts below an operation so that it yields the values, as nearly as it can.

@@ -150,14 +150,14 @@ class _Choice:
 
     Args:
         options: what was requested.
-        weights_of: id of a part -> names of the weights that it is a part of.
+        weights_of: a part -> names of the weights that it is a part of.
 
     Attributes:
         decompressions: by id of the Program.
         has_selected: whether `is_selected` was True of anything so far.
     """
 
-    def __init__(self, options: Options, weights_of: Mapping[int, Sequence[str]]) -> None:
+    def __init__(self, options: Options, weights_of: Mapping[Any, Sequence[str]]) -> None:
         self.options = options
         self.decompressions: dict[int, Decompression] = {}
         self.has_selected = False
@@ -166,7 +166,7 @@ class _Choice:
     def is_selected(self, name: str, constant: Any = None) -> bool:
         """Whether a tensor, or the weight that it is a part of, is one of those that are asked for."""
         select = self.options.select
-        found = select is None or any(select(n) for n in (name, *self._weights_of.get(id(constant), ())))
+        found = select is None or any(select(n) for n in (name, *self._weights_of.get(constant, ())))
         self.has_selected = self.has_selected or found
         return found
 
@@ -183,7 +183,7 @@ class _Choice:
     def compressed(self, tensor: Tensor) -> CompressedWeight | None:
         """Return what becomes of a constant that is compressed."""
         compress = self.options.compress
-        return None if compress is None else compress.weights.get(id(tensor.constant))
+        return None if compress is None else compress.weights.get(tensor.constant)
 
     def may_externalize(self, tensor: Tensor) -> bool:
         """Whether an immediate goes to the weight file if it is selected."""
@@ -225,12 +225,12 @@ def _is_late(tensor: Tensor) -> bool:
     return source.spec_version >= _IOS18_SPEC_VERSION
 
 
-def _weights_of_parts(model: Model) -> dict[int, list[str]]:
-    result: dict[int, list[str]] = {}
+def _weights_of_parts(model: Model) -> dict[Any, list[str]]:
+    result: dict[Any, list[str]] = {}
     for _, program in model.scans:
         for group in program.groups:
             for part in group.stored():
-                result.setdefault(id(part), []).append(program.part_names[id(group)])
+                result.setdefault(part, []).append(program.part_names[group])
     return result
 
 
@@ -298,7 +298,7 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
         Its row (None if it has none: a constant that is no weight and stays) and, if the result has it, its reference.
     """
     constant, program, name = tensor.constant, cast(Program, tensor.program), tensor.name
-    is_blob, is_part = constant.storage == _codec.BLOB, id(constant) in program.part_names
+    is_blob, is_part = constant.storage == _codec.BLOB, constant in program.part_names
     is_kept, is_selected = choice.is_kept(tensor), choice.is_selected(name, constant)
     if is_blob:
         weight_file = sources.weight_file(tensor)
@@ -316,7 +316,7 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
         return change, None
     target = None
     if is_selected:
-        target = choice.target(tensor, is_part and id(constant) not in program.shared)
+        target = choice.target(tensor, is_part and constant not in program.shared)
         change.actions += _actions(tensor, target, choice)
         change.dtype_after = target or change.dtype_after
     if choice.compressed(tensor) is not None:
@@ -406,7 +406,7 @@ def _decompressions(model: Model, choice: _Choice) -> dict[int, Decompression]:
     for source, program in model.scans:
 
         def is_selected(group: Compressed, source: Source = source, program: Program = program) -> bool:
-            name = program.part_names[id(group)]
+            name = program.part_names[group]
             tensor = make_tensor(model.package, source, program, name, group)
             return choice.is_kept(tensor) and choice.is_selected(name)
 
@@ -420,7 +420,7 @@ def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable
     for source, program in model.scans:
         decompression = choice.decompressions[id(program)]
         tensors = [
-            make_tensor(model.package, source, program, program.part_names[id(group)], group)
+            make_tensor(model.package, source, program, program.part_names[group], group)
             for group in decompression.weights
         ]
         if choice.options.canonical:

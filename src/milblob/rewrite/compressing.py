@@ -166,7 +166,7 @@ class Compressing:
         plan: Mapping[str, Recipe | None] | None = None,
         is_careful: bool = False,
     ) -> None:
-        self.weights: dict[int, CompressedWeight] = {}
+        self.weights: dict[Any, CompressedWeight] = {}
         self.skipped: list[tuple[str, str]] = []
         self.kept: list[str] = []
         self._recipe = recipe
@@ -215,7 +215,7 @@ class Compressing:
                 if self._plan is not None:
                     raise _unplanned(candidate.tensor.name, str(result))
                 continue
-            self.weights[id(candidate.tensor.constant)] = CompressedWeight(
+            self.weights[candidate.tensor.constant] = CompressedWeight(
                 candidate.tensor, candidate.options[0][0], first, *result
             )
         self._spool.map()
@@ -289,12 +289,12 @@ class Compressing:
         flags, weights_of, told = _Flags(model), _weights_of_parts(model), set()
         for tensor in model.tensors.values():
             constant, program = tensor.constant, cast(Program, tensor.program)
-            for name, op in weights_of.get(id(constant), ()):  # one row for a weight, however many parts it has
+            for name, op in weights_of.get(constant, ()):  # one row for a weight, however many parts it has
                 if name not in told and self._is_selected(name) and (self._plan is None or name in self._plan):
                     told.add(name)
                     reason = f"expected a dense weight, got a compressed one ({op}; repack --decompress makes it dense)"
                     self.skipped.append((name, reason))
-            if id(constant) in weights_of and id(constant) not in program.shared:
+            if constant in weights_of and constant not in program.shared:
                 continue
             if constant is None or tensor.size is None or not self._is_selected(tensor.name):
                 continue
@@ -369,7 +369,7 @@ def _weights_of_parts(model: Model) -> dict[int, list[tuple[str, str]]]:
         for group in program.groups:
             if group.op.message not in inner and group.op.output_count == 1:
                 for part in group.stored():
-                    found.setdefault(id(part), []).append((program.part_names[id(group)], group.op.type))
+                    found.setdefault(part, []).append((program.part_names[group], group.op.type))
     return found
 
 

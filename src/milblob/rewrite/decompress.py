@@ -99,22 +99,21 @@ class Identities:
     """
 
     def __init__(self) -> None:
-        self._by_id: dict[int, int] = {}
+        self._numbers: dict[Any, int] = {}
         self._by_contents: dict[Any, int] = {}
 
     def of(self, part: Any, place: Callable[[Any], Any]) -> int:
         """Return the number of a Compressed or of a stored part.
 
         Args:
-            part: must stay alive as long as this object.
             place: a function that returns the location of a stored part.
         """
-        found = self._by_id.get(id(part))
+        found = self._numbers.get(part)
         if found is None:
             if isinstance(part, Compressed):
                 parts = tuple((key, self.of(inner, place)) for key, inner in sorted(part.parts.items()))
                 contents: tuple[Any, ...] = (part.op.type, part.output, part.op.mil_code, part.op.shape, parts)
             else:
                 contents = (part.mil_code, part.shape, place(part))
-            found = self._by_id[id(part)] = self._by_contents.setdefault(contents, len(self._by_contents))
+            found = self._numbers[part] = self._by_contents.setdefault(contents, len(self._by_contents))
         return found

@@ -311,7 +311,7 @@ class _Stored:
         readers: dict[int, Any] = {}
         for tensor in model.tensors.values():
             constant, program = tensor.constant, cast(Program, tensor.program)
-            if constant is None or not is_counted(tensor, id(constant) in program.part_names):
+            if constant is None or not is_counted(tensor, constant in program.part_names):
                 continue
             key = self.key(tensor)
             self._users[key] = self._users.get(key, 0) + 1
@@ -333,7 +333,7 @@ class _Stored:
         """What identifies the stored bytes of a constant: equal for those that share a record."""
         if tensor.constant.storage == _codec.BLOB:
             return id(self._reader(tensor)), tensor.constant.blob_offset
-        return id(tensor.constant)
+        return tensor.constant
 
     def nbytes_of(self, tensors: Sequence[Tensor]) -> int:
         """Return the bytes that nothing needs any more without these."""

@@ -1,0 +1,142 @@
+/* program/kept.h: the rows of a scan in a quarter of their memory, for as long as a model is open.
+ *
+ * Most of what a row says, thousands of others say too: the parameter, the file, the dtype, the shape. That is its form, kept
+ * once; the row keeps where it is, and the number of its form. Names are kept beside them (names.h). Nothing refers to
+ * the Program's bytes but by offset; whoever wants a form's texts after the bytes are gone copies them before. */
+#ifndef MILBLOB_KEPT_H
+#define MILBLOB_KEPT_H
+
+#include "milblob/program/names.h"
+
+/* What rows have in common. Spans and rows of numbers are those of one of them. */
+typedef struct mb_form {
+    mb_span key;
+    mb_span text;          /* of a constant in a blob file: the file's name; else empty */
+    mb_span type;          /* of its operation */
+    uint64_t count;
+    uint32_t function, mil_code, rank, dims, binding, binding_count, step_count, steps, owner, storage;
+    uint32_t has_op, op_mil_code, op_rank, op_dims, output_count;
+    uint32_t head_nbytes;  /* of its name, what is before the operation's name, and after it */
+    uint32_t tail_nbytes;
+} mb_form;
+
+typedef struct mb_kept_row {
+    uint64_t value;          /* offset of the Value message */
+    uint64_t blob_offset;
+    uint32_t value_nbytes;
+    uint32_t payload;        /* from the start of the Value message on */
+    uint32_t payload_nbytes;
+    uint32_t value_in_op;    /* where the Value message is in that of its operation */
+    uint32_t op_nbytes;      /* of the operation's message */
+    uint32_t block;          /* row of blocks, or MB_NONE */
+    uint32_t index;          /* which of the block's operations */
+    uint32_t form;
+} mb_kept_row;
+
+typedef struct mb_kept {
+    mb_kept_row *rows;   /* as many as the scan has entries */
+    mb_form *forms;      /* room for as many; few are used */
+    uint32_t *slots;     /* zeros, a power of two above the number of entries */
+    uint64_t slot_count;
+    uint64_t form_count;
+} mb_kept;
+
+static inline bool mb_spans_equal(const mb_scan *scan, mb_span a, mb_span b) {
+    return a.nbytes == b.nbytes && (a.offset == b.offset || memcmp(scan->base + a.offset, scan->base + b.offset, (size_t)a.nbytes) == 0);
+}
+
+static inline bool mb_numbers_equal(const mb_scan *scan, uint32_t a, uint32_t b, uint32_t count) {
+    return count == 0 || a == b || memcmp(scan->numbers + a, scan->numbers + b, (size_t)count * sizeof *scan->numbers) == 0;
+}
+
+static inline bool mb_forms_equal(const mb_scan *scan, const mb_form *a, const mb_form *b) {
+    return a->count == b->count && a->function == b->function && a->mil_code == b->mil_code && a->rank == b->rank &&
+           a->binding == b->binding && a->binding_count == b->binding_count && a->step_count == b->step_count &&
+           a->owner == b->owner && a->storage == b->storage && a->has_op == b->has_op && a->op_mil_code == b->op_mil_code &&
+           a->op_rank == b->op_rank && a->output_count == b->output_count && mb_numbers_equal(scan, a->dims, b->dims, a->rank) &&
+           mb_numbers_equal(scan, a->steps, b->steps, a->step_count) && mb_numbers_equal(scan, a->op_dims, b->op_dims, a->op_rank) &&
+           mb_spans_equal(scan, a->key, b->key) && mb_spans_equal(scan, a->text, b->text) && mb_spans_equal(scan, a->type, b->type);
+}
+
+/* Equal forms have equal hashes. Each part is hashed with the key, and what it gives is hashed in turn. */
+static inline uint64_t mb_form_hash(const mb_scan *scan, const mb_form *form, const mb_siphash_key *key) {
+    uint8_t bytes[12 * 8];
+    const uint64_t words[12] = {
+        mb_siphash(scan->base + form->key.offset, form->key.nbytes, key),
+        mb_siphash(scan->base + form->text.offset, form->text.nbytes, key),
+        mb_siphash(scan->base + form->type.offset, form->type.nbytes, key),
+        mb_siphash((const uint8_t *)(scan->numbers + form->dims), form->rank * sizeof *scan->numbers, key),
+        mb_siphash((const uint8_t *)(scan->numbers + form->steps), form->step_count * sizeof *scan->numbers, key),
+        mb_siphash((const uint8_t *)(scan->numbers + form->op_dims), form->op_rank * sizeof *scan->numbers, key),
+        form->function | (uint64_t)form->mil_code << 32, form->binding | (uint64_t)form->binding_count << 32,
+        form->owner | (uint64_t)form->storage << 32, form->has_op | (uint64_t)form->op_mil_code << 32,
+        form->output_count, form->count,
+    };
+    for (unsigned i = 0; i < 12; i++) mb_store_u64(bytes + 8 * i, words[i]);
+    return mb_siphash(bytes, sizeof bytes, key);
+}
+
+static inline mb_form mb_form_of(const mb_scan *scan, const mb_entry *entry) {
+    mb_form form;
+    memset(&form, 0, sizeof form);
+    form.key = entry->key;
+    if (entry->storage == MB_STORAGE_BLOB) form.text = entry->payload;
+    form.count = entry->count;
+    form.function = entry->function, form.mil_code = entry->mil_code;
+    if (entry->mil_code != 0) form.rank = entry->rank, form.dims = entry->dims;
+    form.binding = entry->binding, form.binding_count = entry->binding_count;
+    form.step_count = entry->step_count;
+    if (entry->step_count != 0) form.steps = entry->steps;
+    form.owner = entry->owner, form.storage = entry->storage;
+    if (entry->op != MB_NONE) {
+        const mb_op *op = &scan->ops[entry->op];
+        form.type = op->type;
+        form.has_op = 1, form.op_mil_code = op->mil_code, form.output_count = op->output_count;
+        if (op->mil_code != 0) form.op_rank = op->rank, form.op_dims = op->dims;
+    }
+    return form;
+}
+
+/* Number a form: that of an equal one, or a new one. */
+static inline uint32_t mb_form_number(mb_kept *kept, const mb_names *names, const mb_scan *scan, const mb_entry *entry, mb_form *form, const mb_siphash_key *key) {
+    uint64_t slot = mb_form_hash(scan, form, key) & (kept->slot_count - 1);
+    for (; kept->slots[slot] != 0; slot = (slot + 1) & (kept->slot_count - 1))
+        if (mb_forms_equal(scan, form, &kept->forms[kept->slots[slot] - 1])) return kept->slots[slot] - 1;
+    mb_names part = {NULL, NULL, 0, 0, 0, 0, names->prefix, names->prefix_nbytes}; /* counts, and writes nothing */
+    mb_names_put_head(&part, scan, entry->function);
+    form->head_nbytes = (uint32_t)part.nbytes;
+    part.nbytes = 0;
+    mb_names_put_tail(&part, scan, entry);
+    form->tail_nbytes = (uint32_t)part.nbytes;
+    kept->forms[kept->form_count] = *form;
+    kept->slots[slot] = (uint32_t)++kept->form_count;
+    return kept->slots[slot] - 1;
+}
+
+/* Keep the rows of a scan.
+ * in   scan: complete, with its tables and bytes; names: made of it; kept: tables as said above, the rest zero
+ * out  kept->rows and kept->forms, form_count of these     fails: false if a message has 4 GiB or more, or a row's place in
+ *      its operation does not fit; or if a row only reads a name: such a scan is not kept so
+ * over-reads: none      cost: one comparison of each row with the form of the row before, one hash where it differs     */
+MB_KERNEL bool mb_keep_rows(mb_kept *kept, const mb_names *names, const mb_scan *scan, const mb_siphash_key *key) {
+    uint32_t last = 0;
+    kept->form_count = 0;
+    for (uint64_t i = 0; i < scan->entry_count; i++) {
+        const mb_entry *entry = &scan->entries[i];
+        const mb_op *op = entry->op == MB_NONE ? NULL : &scan->ops[entry->op];
+        const uint64_t in_op = op == NULL ? 0 : entry->value.offset - op->message.offset, op_nbytes = op == NULL ? 0 : op->message.nbytes;
+        const uint64_t payload = entry->payload.offset - entry->value.offset;
+        mb_fetch_ahead(scan, i + 8);
+        if (entry->storage == MB_STORAGE_NAME) return false;
+        if (entry->value.nbytes > UINT32_MAX || payload > UINT32_MAX || entry->payload.nbytes > UINT32_MAX || in_op > UINT32_MAX || op_nbytes > UINT32_MAX) return false;
+        mb_form form = mb_form_of(scan, entry);
+        if (kept->form_count == 0 || !mb_forms_equal(scan, &form, &kept->forms[last])) last = mb_form_number(kept, names, scan, entry, &form, key);
+        const mb_kept_row row = {entry->value.offset, entry->blob_offset, (uint32_t)entry->value.nbytes, (uint32_t)payload,
+                                 (uint32_t)entry->payload.nbytes, (uint32_t)in_op, (uint32_t)op_nbytes, entry->block,
+                                 op == NULL ? 0 : op->index, last};
+        kept->rows[i] = row;
+    }
+    return true;
+}
+
+#endif

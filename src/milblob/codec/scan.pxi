@@ -1,0 +1,497 @@
+# Part of _codec.pyx: the scan of a Program for its constants.
+
+# Rows refer to numbers and text only, and constants to their operation: there are no cycles, so the garbage collector need
+# not track them. They are made again whenever somebody asks, so two are equal if they stand for the same place.
+
+
+@cython.no_gc
+cdef class Op:
+    """An output of an operation that owns constants: see mb_op. `shape` is None and `mil_code` 0 where it is no tensor."""
+    cdef object _origin
+    cdef C.mb_span _message
+    cdef readonly str name, type
+    cdef readonly uint32_t block, index, output_count, mil_code
+    cdef readonly object shape
+
+    @property
+    def message(self):
+        return self._message.offset, self._message.nbytes
+
+
+@cython.no_gc
+cdef class Constant:
+    """One tensor constant of a Program, or one use of a name: its position, not its contents.
+
+    value, payload: (offset, nbytes) of the Value message and of its TensorValue (IMMEDIATE), in the scanned buffer.
+    text: the blob's fileName (BLOB) or the name that is read (NAME).    key: parameter or attribute.
+    shape: declared dimensions, None where open.    steps: (index, 0 item | 1 key | 2 value) per level of nesting.
+
+    Made again each time it is asked for. Two are equal, and have one hash, if they are the same message of one buffer.
+    """
+    cdef object _origin
+    cdef C.mb_span _value, _payload
+    cdef uint32_t _binding, _binding_count
+    cdef readonly tuple steps
+    cdef readonly str key, text
+    cdef readonly Op op
+    cdef readonly object shape
+    cdef readonly uint64_t blob_offset, count
+    cdef readonly uint32_t mil_code, owner, storage
+    cdef readonly int64_t block, function
+
+    @property
+    def value(self):
+        return self._value.offset, self._value.nbytes
+
+    @property
+    def payload(self):
+        return self._payload.offset, self._payload.nbytes
+
+    @property
+    def binding(self):
+        return self._binding, self._binding_count
+
+    def __eq__(self, other):
+        if not isinstance(other, Constant):
+            return NotImplemented
+        return self._value.offset == (<Constant>other)._value.offset and self._origin is (<Constant>other)._origin
+
+    def __hash__(self):
+        return <Py_hash_t>((self._value.offset * <uint64_t>0x9e3779b97f4a7c15ULL) >> 1)
+
+
+@cython.no_gc
+cdef class _Form:
+    """What many constants of a Program have in common: see mb_form. Its texts outlive the Program's bytes."""
+    cdef C.mb_form row
+    cdef str key, text, type
+    cdef tuple steps
+    cdef object shape, op_shape
+
+
+cdef class Scan:
+    """The result of scanning a Program: see scan_program.
+
+    functions: [(name, opset, (offset, nbytes))]; blocks: [(name, function, parent or -1, number, index)];
+    version: Program.version.
+
+    The rows of operations and constants stay in the memory that the scan filled until `settle`, and in less from then on.
+    """
+    cdef readonly list functions, blocks
+    cdef readonly uint64_t version
+    cdef readonly bint has_constexpr  # some operation's type begins with "constexpr_"
+    cdef Buffer buffer
+    cdef object origin
+    cdef void *memory         # the tables of `rows`, until they are settled
+    cdef C.mb_scan rows
+    cdef list made_ops, made_constants
+    cdef C.mb_kept_row *kept
+    cdef uint64_t kept_count
+    cdef list forms
+    cdef Names base
+
+    def __dealloc__(self):
+        free(self.memory)
+        free(self.kept)
+
+    def __len__(self):  # constants
+        return <Py_ssize_t>self.rows.entry_count
+
+    @property
+    def nbytes(self):
+        """The memory that the rows of constants take, once settled, without objects and names."""
+        return self.kept_count * sizeof(C.mb_kept_row)
+
+    def names(self, str prefix not None, uint64_t most):
+        """Return the names of the constants, and after them of the outputs of constexpr operations.
+
+        Args:
+            prefix: put before every name. most: bytes of all names together.
+
+        Raises:
+            FormatError: more bytes, or names that are not UTF-8.
+        """
+        cdef Names names = self.base
+        cdef Py_ssize_t nbytes
+        cdef uint64_t guess = 64 * self.rows.entry_count + 4096, rows = self.rows.entry_count, room = 0
+        cdef bint with_ops = self.has_constexpr
+        if names is not None:
+            return names
+        self.require_rows()
+        names = Names.__new__(Names)
+        names.prefix = prefix
+        names.rows.prefix = <const uint8_t *>PyUnicode_AsUTF8AndSize(prefix, &nbytes)
+        names.rows.prefix_nbytes = <uint64_t>nbytes
+        if with_ops:
+            rows += self.rows.op_count
+        while True:
+            names.make_room(guess, rows)
+            with nogil:
+                C.mb_names_add_entries(&names.rows, &self.rows)
+                if with_ops:
+                    C.mb_names_add_ops(&names.rows, &self.rows)
+            _require_names(names.rows.nbytes, min(most, <uint64_t>C.MB_MAX_NAMES - 1), self.buffer.name)
+            if names.rows.nbytes <= names.rows.capacity:
+                break
+            if room:  # the bytes change while they are read
+                words = f"names of all constants: expected {room} bytes as counted before, got {names.rows.nbytes}"
+                raise FormatError(words, file=self.buffer.name)
+            guess = room = names.rows.nbytes
+        if not C.mb_utf8_all(names.rows.bytes, names.rows.nbytes):
+            self.make_lists()  # which says where
+            raise FormatError("names of all constants: expected UTF-8, got other bytes", file=self.buffer.name)
+        names.finish()
+        self.base = names
+        return names
+
+    def settle(self):
+        """Bring the rows into the form in which they stay; `names` comes before. Nothing refers to the bytes from then on.
+
+        Raises:
+            FormatError: texts that are not UTF-8.
+        """
+        cdef C.mb_kept kept
+        cdef uint64_t i, count = self.rows.entry_count
+        cdef bint good = False
+        cdef dict words = {}
+        if self.memory == NULL:
+            return
+        if self.base is None:
+            raise ValueError("names: expected them made before, got none")
+        if self.has_constexpr:
+            self.make_lists()
+            self.forget_rows()
+            return
+        memset(&kept, 0, sizeof(kept))
+        kept.slot_count = 4
+        while kept.slot_count < 2 * count + 2:
+            kept.slot_count *= 2
+        kept.rows = <C.mb_kept_row *>malloc((count + 1) * sizeof(C.mb_kept_row))
+        kept.forms = <C.mb_form *>malloc((count + 1) * sizeof(C.mb_form))
+        kept.slots = <uint32_t *>calloc(kept.slot_count, sizeof(uint32_t))
+        try:
+            if kept.rows == NULL or kept.forms == NULL or kept.slots == NULL:
+                raise MemoryError
+            with nogil:
+                good = C.mb_keep_rows(&kept, &self.base.rows, &self.rows, &_key)
+            if good:
+                self.forms = [self.form_of(&kept.forms[i], words) for i in range(kept.form_count)]
+                self.kept, self.kept_count, kept.rows = kept.rows, count, NULL
+                self.made_ops = self.made_constants = None
+            else:
+                self.make_lists()
+        finally:
+            free(kept.rows)
+            free(kept.forms)
+            free(kept.slots)
+        self.forget_rows()
+
+    def release(self):
+        """Let go of the Program's bytes. What is settled stays."""
+        self.forget_rows()
+        self.buffer = None
+
+    cdef void forget_rows(self) noexcept:
+        free(self.memory)
+        self.memory = NULL
+        self.rows.functions, self.rows.blocks, self.rows.ops, self.rows.entries, self.rows.numbers = NULL, NULL, NULL, NULL, NULL
+
+    cdef int require_rows(self) except -1:
+        if self.memory == NULL or self.buffer is None:
+            raise ValueError("I/O operation on closed model")
+        return 0
+
+    cdef _Form form_of(self, C.mb_form *row, dict words):
+        """Copy what a form refers to. `words` makes equal texts one object."""
+        cdef _Form form = _Form.__new__(_Form)
+        cdef uint32_t k
+        form.row = row[0]
+        key, text = self.text(row.key), self.text(row.text)
+        form.key, form.text = words.setdefault(key, key), words.setdefault(text, text)
+        if row.storage == IMMEDIATE:
+            form.text = None
+        if row.has_op:
+            type_ = self.text(row.type)
+            form.type = words.setdefault(type_, type_)
+        form.steps = tuple([(self.rows.numbers[row.steps + k] >> 2, self.rows.numbers[row.steps + k] & 3)
+                            for k in range(row.step_count)])
+        shape = _shape(self.rows.numbers + row.dims, row.rank) if row.mil_code else None
+        form.shape = words.setdefault(shape, shape)
+        shape = _shape(self.rows.numbers + row.op_dims, row.op_rank) if row.op_mil_code else None
+        form.op_shape = words.setdefault(shape, shape)
+        return form
+
+    cdef str text(self, C.mb_span span):
+        return _text(self.buffer, span.offset, span.nbytes)
+
+    @property
+    def ops(self):
+        """[Op]: the operations that own constants, and each output of constexpr ones."""
+        cdef uint64_t i
+        cdef C.mb_kept_row *row
+        cdef uint64_t last = <uint64_t>-1
+        if self.made_ops is not None:
+            return self.made_ops
+        if self.kept == NULL:
+            self.make_lists()
+            return self.made_ops
+        found = []
+        for i in range(self.kept_count):
+            row = &self.kept[i]
+            if (<_Form>self.forms[row.form]).row.has_op and row.value - row.value_in_op != last:
+                last = row.value - row.value_in_op
+                found.append(self.kept_op(i))
+        return found
+
+    @property
+    def constants(self):
+        """[Constant], in Program order."""
+        cdef uint64_t i
+        cdef C.mb_kept_row *row
+        cdef Op op = None
+        cdef uint64_t last = <uint64_t>-1
+        if self.made_constants is not None:
+            return self.made_constants
+        if self.kept == NULL:
+            self.make_lists()
+            return self.made_constants
+        found = []
+        for i in range(self.kept_count):
+            row = &self.kept[i]
+            if not (<_Form>self.forms[row.form]).row.has_op:
+                op = None
+                last = <uint64_t>-1
+            elif row.value - row.value_in_op != last:
+                last = row.value - row.value_in_op
+                op = self.kept_op(i)
+            found.append(self.kept_constant(i, op))
+        return found
+
+    @property
+    def untyped(self):
+        """The numbers of constants that state no type of their own: elements of lists and tuples."""
+        cdef uint64_t i
+        if self.kept == NULL:
+            return [row for row, c in enumerate(self.constants) if c.mil_code == 0 and c.storage != NAME]
+        if all((<_Form>form).row.mil_code != 0 for form in self.forms):
+            return []
+        return [i for i in range(self.kept_count) if (<_Form>self.forms[self.kept[i].form]).row.mil_code == 0]
+
+    def constant(self, Py_ssize_t row):
+        """Return one Constant by its number in Program order."""
+        if row < 0 or <uint64_t>row >= self.rows.entry_count:
+            raise IndexError(row)
+        if self.kept == NULL:
+            return self.constants[row]
+        return self.kept_constant(row, self.kept_op(row) if (<_Form>self.forms[self.kept[row].form]).row.has_op else None)
+
+    cdef Op kept_op(self, uint64_t i):
+        cdef C.mb_kept_row *row = &self.kept[i]
+        cdef _Form form = <_Form>self.forms[row.form]
+        cdef C.mb_span name = C.mb_name_of(&self.base.rows, i)
+        cdef Op op = Op.__new__(Op)
+        if <uint64_t>form.row.head_nbytes + form.row.tail_nbytes > name.nbytes:
+            raise FormatError("names of all constants: expected them as counted before, got others")
+        name.offset += form.row.head_nbytes
+        name.nbytes -= <uint64_t>form.row.head_nbytes + form.row.tail_nbytes
+        op._origin, op.type, op.shape = self.origin, form.type, form.op_shape
+        op.name = PyUnicode_DecodeUTF8(<const char *>self.base.rows.bytes + name.offset, <Py_ssize_t>name.nbytes, NULL)
+        op.block, op.index, op.output_count, op.mil_code = row.block, row.index, form.row.output_count, form.row.op_mil_code
+        op._message.offset, op._message.nbytes = row.value - row.value_in_op, row.op_nbytes
+        return op
+
+    cdef Constant kept_constant(self, uint64_t i, Op op):
+        cdef C.mb_kept_row *row = &self.kept[i]
+        cdef _Form form = <_Form>self.forms[row.form]
+        cdef Constant made = Constant.__new__(Constant)
+        made._origin, made.op = self.origin, op
+        made._value.offset, made._value.nbytes = row.value, row.value_nbytes
+        made._payload.offset, made._payload.nbytes = row.value + row.payload, row.payload_nbytes
+        made.steps, made.key, made.text, made.shape = form.steps, form.key, form.text, form.shape
+        made._binding, made._binding_count = form.row.binding, form.row.binding_count
+        made.blob_offset, made.count, made.mil_code = row.blob_offset, form.row.count, form.row.mil_code
+        made.owner, made.storage = form.row.owner, form.row.storage
+        made.block = -1 if row.block == C.MB_NONE else <int64_t>row.block
+        made.function = -1 if form.row.function == C.MB_NONE else <int64_t>form.row.function
+        return made
+
+    cdef int make_lists(self) except -1:
+        """Make an object of each row, once: `made_ops` and `made_constants`."""
+        cdef C.mb_scan *s = &self.rows
+        cdef Buffer buffer = self.buffer
+        cdef Op op
+        cdef Constant row
+        cdef C.mb_op *o
+        cdef C.mb_entry *t
+        cdef uint64_t i
+        cdef uint32_t k
+        cdef uint64_t last_offset = 0, last_nbytes = 0, key_offset = 0, key_nbytes = 0
+        cdef str last = "", key = ""
+        cdef list ops = [], constants = []
+        if self.made_constants is not None:
+            return 0
+        self.require_rows()
+        for i in range(s.op_count):
+            o = &s.ops[i]
+            op = Op.__new__(Op)
+            op._origin = self.origin
+            op.name = _text(buffer, o.name.offset, o.name.nbytes)
+            if o.type.nbytes != last_nbytes or memcmp(buffer.data + o.type.offset, buffer.data + last_offset, last_nbytes):
+                last_offset, last_nbytes = o.type.offset, o.type.nbytes
+                last = _text(buffer, last_offset, last_nbytes)
+            op.type = last  # nearly always "const", as in the operation before: one str for a run of equal ones
+            op.block, op.index, op.output_count, op.mil_code = o.block, o.index, o.output_count, o.mil_code
+            op.shape = _shape(s.numbers + o.dims, o.rank) if o.mil_code else None
+            op._message = o.message
+            ops.append(op)
+        last_offset, last_nbytes, last = 0, 0, ""
+        for i in range(s.entry_count):
+            t = &s.entries[i]
+            row = Constant.__new__(Constant)
+            row._origin = self.origin
+            row._value, row._payload = t.value, t.payload
+            if t.key.offset != key_offset or t.key.nbytes != key_nbytes:  # the elements of one list share theirs
+                key_offset, key_nbytes = t.key.offset, t.key.nbytes
+                key = _text(buffer, key_offset, key_nbytes)
+            row.key = key
+            if t.storage != IMMEDIATE:
+                # Nearly every weight names the same file: one str for a run of equal names.
+                if t.payload.nbytes != last_nbytes or memcmp(buffer.data + t.payload.offset, buffer.data + last_offset, last_nbytes):
+                    last_offset, last_nbytes = t.payload.offset, t.payload.nbytes
+                    last = _text(buffer, last_offset, last_nbytes)
+                row.text = last
+            row.op = <Op>ops[t.op] if t.op != C.MB_NONE else None
+            row.shape = _shape(s.numbers + t.dims, t.rank) if t.mil_code else None
+            row.steps = ()
+            if t.step_count:
+                row.steps = tuple([(s.numbers[t.steps + k] >> 2, s.numbers[t.steps + k] & 3) for k in range(t.step_count)])
+            row._binding, row._binding_count = t.binding, t.binding_count
+            row.blob_offset, row.count, row.mil_code, row.owner, row.storage = t.blob_offset, t.count, t.mil_code, t.owner, t.storage
+            row.block = -1 if t.block == C.MB_NONE else <int64_t>t.block
+            row.function = -1 if t.function == C.MB_NONE else <int64_t>t.function
+            constants.append(row)
+        self.made_ops, self.made_constants = ops, constants
+        return 0
+
+
+cdef _shape(const uint64_t *numbers, uint32_t rank):
+    cdef uint32_t i
+    return tuple([numbers[i] if numbers[i] != C.MB_UNKNOWN else None for i in range(rank)])
+
+
+cdef str _path(Buffer buffer, C.mb_scan *s):
+    """Return where a scan stopped. Names may themselves be malformed, so they are decoded with replacement."""
+    def text(uint64_t offset, uint64_t nbytes):
+        return (<const char *>buffer.data)[offset:offset + nbytes].decode("utf-8", "replace")
+    cdef uint32_t block = s.block
+    cdef C.mb_block *row
+    cdef C.mb_span name
+    if s.function == C.MB_NONE or s.function >= s.function_capacity:
+        return program_path("", None)
+    function = text(s.functions[s.function].name.offset, s.functions[s.function].name.nbytes)
+    nesting = []
+    while block != C.MB_NONE and block < s.block_capacity:
+        row = &s.blocks[block]
+        if row.parent == C.MB_NONE:
+            break
+        nesting.append((row.index, text(row.name.offset, row.name.nbytes), row.number))
+        block = row.parent
+    spec = None
+    if block != C.MB_NONE and block < s.block_capacity:
+        spec = text(s.blocks[block].name.offset, s.blocks[block].name.nbytes)
+    name = s.current.name
+    if s.in_op and s.output.offset:  # the scan reads an operation's name only when it needs it
+        try:
+            for number, wire, _, offset, nbytes in wire_fields(buffer, s.output.offset, s.output.nbytes):
+                if number == 1 and wire == 2:
+                    name.offset, name.nbytes = offset, nbytes
+        except FormatError:
+            pass
+    op = (s.current.index, text(name.offset, name.nbytes)) if s.in_op else None
+    key = text(s.owner.key.offset, s.owner.key.nbytes) if s.in_op else ""
+    return program_path(function, spec, nesting[::-1], op, key)
+
+
+def scan_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint32_t flags=0):
+    """Find every tensor constant of the serialized Program at [offset, offset + nbytes).
+
+    Args:
+        flags: SCAN_ALL for every tensor constant, else the weights (see program.h); SCAN_USES for uses of names instead;
+            SCAN_PLAIN for bytes that protobuf itself wrote.
+
+    Returns:
+        Scan, or None if the Program must be rewritten in plain form first (split messages, repeated map keys).
+
+    Raises:
+        FormatError: with the byte offset and the path inside the Program.
+    """
+    cdef Scan scan
+    cdef C.mb_scan s
+    cdef C.mb_error e
+    cdef C.mb_status status
+    cdef C.mb_span program
+    cdef void *memory
+    # Room for the rows of most Programs; else a second pass with the exact counts. The unused part is never touched: it
+    # takes address space, not memory.
+    cdef uint64_t guess = min(max(nbytes // 256, <uint64_t>1024), <uint64_t>1 << 18)
+    cdef uint64_t functions = 16, blocks = 64, ops = guess, entries = guess, numbers = 4 * guess
+    _span_check(buffer, offset, nbytes)
+    program.offset, program.nbytes = offset, nbytes
+    while True:
+        memory = malloc(functions * sizeof(C.mb_function) + blocks * sizeof(C.mb_block) + ops * sizeof(C.mb_op) +
+                        entries * sizeof(C.mb_entry) + numbers * 8)
+        if memory == NULL:
+            raise MemoryError
+        try:
+            memset(&s, 0, sizeof(s))
+            s.base, s.flags, s.error = buffer.data, flags, &e
+            s.function_capacity, s.block_capacity, s.op_capacity = functions, blocks, ops
+            s.entry_capacity, s.number_capacity = entries, numbers
+            s.functions = <C.mb_function *>memory
+            s.blocks = <C.mb_block *>(s.functions + functions)
+            s.ops = <C.mb_op *>(s.blocks + blocks)
+            s.entries = <C.mb_entry *>(s.ops + ops)
+            s.numbers = <uint64_t *>(s.entries + entries)
+            with nogil:
+                status = C.mb_program_scan(&s, program)
+            if status == C.MB_OK:
+                scan = _scan_of(buffer, &s)
+                scan.memory, memory = memory, NULL
+                return scan
+            if status == C.MB_SPLIT:
+                return None
+            # An error in a block that has no row yet: scan again with room for it, so the message can name it.
+            if status != C.MB_FULL and (s.function_count | s.block_count >= 1 << 20 or
+                                        (s.function_count <= functions and s.block_count <= blocks)):
+                raise _error(&e, buffer.name, _path(buffer, &s))
+            functions, blocks, ops = max(functions, s.function_count), max(blocks, s.block_count), max(ops, s.op_count)
+            entries, numbers = max(entries, s.entry_count), max(numbers, s.number_count)
+        finally:
+            free(memory)
+
+
+cdef Scan _scan_of(Buffer buffer, C.mb_scan *s):
+    """Make the scan of tables that are filled; who calls gives it the memory that they are in."""
+    cdef Scan scan = Scan.__new__(Scan)
+    cdef uint64_t i
+    cdef str last = ""
+    cdef list names = []
+    if buffer.origin is None:
+        buffer.origin = object()
+    scan.buffer, scan.origin, scan.version, scan.rows = buffer, buffer.origin, s.version, s[0]
+    scan.rows.error = NULL
+    scan.functions = [(_text(buffer, s.functions[i].name.offset, s.functions[i].name.nbytes),
+                       _text(buffer, s.functions[i].opset.offset, s.functions[i].opset.nbytes),
+                       (s.functions[i].message.offset, s.functions[i].message.nbytes)) for i in range(s.function_count)]
+    for i in range(s.block_count):  # the blocks of one operation share its name
+        if i == 0 or s.blocks[i].name.offset != s.blocks[i - 1].name.offset:
+            last = _text(buffer, s.blocks[i].name.offset, s.blocks[i].name.nbytes)
+        names.append(last)
+    scan.blocks = [(names[i], s.blocks[i].function,
+                    -1 if s.blocks[i].parent == C.MB_NONE else <int64_t>s.blocks[i].parent, s.blocks[i].number,
+                    s.blocks[i].index) for i in range(s.block_count)]
+    for i in range(s.op_count):
+        if C.mb_op_is_constexpr(s, &s.ops[i]):
+            scan.has_constexpr = True
+            break
+    return scan
