@@ -8,6 +8,7 @@ import pytest
 import milblob
 from broken_models import BROKEN, broken_rules
 from cases import case_paths, load_case
+from hostile_bytes import field
 from milblob import _codec
 from milblob.program.rules import RULES
 from milblob.program.rules_program import breaches
@@ -132,3 +133,16 @@ def test_the_page_has_every_rule():
         verdicts = {broken.loader for broken in BROKEN if broken.rule == code}
         expected = {(True,): "the loader", (False,): "nobody", (False, True): "the loader in part"}
         assert who.split(":")[0] == expected[tuple(sorted(verdicts))], code
+
+
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_a_description_that_does_not_parse(is_inner):
+    """It is told once, as before there were rules about it; the Program is compared all the same."""
+    program = sound_model().mlProgram
+    program.version = 2
+    broken = field(2, field(1, b"\x0f"))
+    model = field(1, 9) + broken + field(502, program.SerializeToString())
+    if is_inner:
+        model = field(1, 9) + field(202, field(1, model))
+    found = milblob.check(model, ignore="missing-file")
+    assert [(finding.severity, finding.code) for finding in found] == [("error", "MIL036"), ("warning", "metadata")]

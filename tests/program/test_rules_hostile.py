@@ -204,3 +204,30 @@ def test_many_of_everything():
     assert {b.rule for b in breaches(view_of(program(const(sound))))} == set()
     unsound = field(2, field(3, b"".join(field(1, tensor_type(11, [1])) for _ in range(count)))) + classes
     assert {b.rule for b in breaches(view_of(program(const(unsound))))} == {"MIL015"}
+
+
+def test_large_types_that_are_used_often():
+    """Each of these looked at the type anew for every use of its name."""
+    count = sized(3_000, 100_000)
+    large = field(3, b"".join(field(1, tensor_type(11, [1])) for _ in range(count)))
+    taken = field(1, field(1, "x") + field(2, large))
+    bound = field(2, field(1, "x") + field(2, field(1, field(1, "x"))))
+    ops = b"".join(
+        field(3, operation("relu", f"r{i}", inputs=bound, output_type=tensor_type(11, [i]))) for i in range(count)
+    )
+    block = field(3, field(1, "CoreML7") + field(2, ops))
+    whole = field(1, 1) + field(2, field(1, "main") + field(2, taken + field(2, "CoreML7") + block))
+    found = list(breaches(view_of(whole)))
+    assert sum(breach.rule == "MIL028" for breach in found) == count and max(len(b.message) for b in found) < 400
+    several = field(2, field(1, "loop_vars") + field(2, field(1, field(1, "x")) * count))
+    inner = field(4, b"".join(field(2, "x") for _ in range(count))) * 2
+    returned = b"".join(field(3, field(1, f"o{i}") + field(2, tensor_type(11, [1]))) for i in range(count))
+    block = field(3, field(1, "CoreML7") + field(2, field(3, field(1, "while_loop") + several + returned + inner)))
+    whole = field(1, 1) + field(2, field(1, "main") + field(2, taken + field(2, "CoreML7") + block))
+    assert {breach.rule for breach in breaches(view_of(whole))} == {"MIL034"}
+    # A list whose elements have their type from it alone.
+    listed = field(2, field(2, field(1, large) + field(2, field(1, field(1, count))))) + list_value([b""] * count)
+    assert {breach.rule for breach in breaches(view_of(program(const(listed))))} == {"MIL013"}
+    many = field(3, b"".join(field(1, field(1, field(1, 1000 + i))) for i in range(count)))
+    found = list(breaches(view_of(program(operation("relu", "w", output_type=field(2, field(1, many)))))))
+    assert 20 <= sum(breach.rule == "MIL009" for breach in found) < 50

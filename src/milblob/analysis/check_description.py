@@ -7,6 +7,7 @@ from ..dtypes import DType
 from ..program import schema
 from ..program.rules import Breach, quoted, shortened
 from ..program.rules_program import Signature
+from ..program.rules_types import brief
 from ..program.types import DictionaryType, ListType, StateType, TensorType, ValueType
 
 # ArrayFeatureType.ArrayDataType, and the first specification version that has it.
@@ -147,7 +148,7 @@ class _Description:
 
     def _feature(self, feature: Any, declared: ValueType | None, what: str) -> Iterator[tuple[str, str]]:
         kind = feature.WhichOneof("Type")
-        got = shortened(str(declared))
+        got = brief(declared)
         if kind == "stateType" and isinstance(declared, StateType):
             yield from _array(feature.stateType.arrayType, declared.wrapped, "state", what)
         elif kind == "multiArrayType" and isinstance(declared, TensorType):
@@ -169,11 +170,11 @@ class _Description:
 def _array(array: Any, declared: ValueType | None, kind: str, what: str) -> Iterator[tuple[str, str]]:
     """What an ArrayFeatureType breaks beside the tensor that it describes."""
     if not isinstance(declared, TensorType):
-        yield "MIL042", f"type: expected {shortened(str(declared))} of the Program, got {kind}"
+        yield "MIL042", f"type: expected {brief(declared)} of the Program, got {kind}"
         return
     dtype = _ARRAY_DTYPES.get(array.dataType, (None, 0))[0]
     if dtype is not declared.dtype:
-        words = f"data type: expected {shortened(str(declared))} of the Program"
+        words = f"data type: expected {brief(declared)} of the Program"
         yield "MIL042", f"{words}, got {dtype or f'number {array.dataType}'}"
     default = array.WhichOneof("defaultOptionalValue")
     if default is not None and dtype not in _DEFAULTS[default]:
@@ -207,7 +208,7 @@ def _shape(sizes: list[Range], declared: TensorType, what: str) -> Iterator[tupl
         return  # a scalar is described as an array of one
     fit = len(sizes) == len(due) and all(n is None or size == (n, n) for size, n in zip(sizes, due, strict=True))
     if not fit:
-        yield "MIL043", f"{what}: expected that of {shortened(str(declared))}, got {_ranges(sizes)}"
+        yield "MIL043", f"{what}: expected that of {brief(declared)}, got {_ranges(sizes)}"
 
 
 def _range(message: Any) -> Range:
@@ -225,7 +226,7 @@ def _ranges(ranges: list[Range]) -> str:
 
 def _image(image: Any, declared: ValueType | None, what: str) -> Iterator[tuple[str, str]]:
     """What an ImageFeatureType breaks beside the tensor that it describes."""
-    got = shortened(str(declared))
+    got = brief(declared)
     channels = _COLORS.get(image.colorSpace)
     if channels is None:
         yield "MIL042", f"colour space: expected one that is known, got number {image.colorSpace}"

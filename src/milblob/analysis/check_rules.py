@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from ..errors import MilblobError
 from ..model.package import Source
 from ..program.rules import RULES, Breach
 from ..program.scan import Program
@@ -60,5 +61,10 @@ def check_rules(found: Findings, source: Source, program: Program) -> None:
     if source.description is not None:
         offset, nbytes = source.description
         data = bytes(memoryview(source.mapping.live())[offset : offset + nbytes])
-    for breach in description_breaches(data, source.spec_version, signatures, source.prefix):
-        add(breach)
+    try:
+        for breach in description_breaches(data, source.spec_version, signatures, source.prefix):
+            add(breach)
+    except MilblobError as error:
+        if source.prefix:  # of the model itself `check` reports it
+            where = source.prefix + "description"
+            found.add("warning", "metadata", error.what, file=source.mapping.name, where=where)

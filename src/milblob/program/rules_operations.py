@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ..dtypes import DType
 from .rules import quoted, shortened
+from .rules_types import brief
 from .types import ListType, StateType, TensorType, ValueType
 
 _FREE = ("custom_layer",)  # any arguments; and operations of a dialect, which have a dot in their names
@@ -213,7 +214,7 @@ def _argument(
             continue
         cls = {"list": ListType, "state": StateType}.get(argument.kind, TensorType)
         if not isinstance(declared, cls):
-            yield "MIL028", f"expected a {argument.kind}, got {shortened(str(declared))}"
+            yield "MIL028", f"expected a {argument.kind}, got {brief(declared)}"
         elif isinstance(declared, TensorType) and isinstance(declared.dtype, DType):
             if declared.dtype in argument.dtypes:
                 continue

@@ -1,7 +1,8 @@
 """Where a Program breaks the rules of the specification: a walk over its functions, blocks and operations."""
 
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from ..dtypes import DType
@@ -15,7 +16,7 @@ from .rules_operations import (
     opset_index,
     table,
 )
-from .rules_types import dtypes_of, fits, inner_types, type_breaches
+from .rules_types import brief, dtypes_of, fits, inner_types, type_breaches
 from .rules_values import value_breaches
 from .types import DictionaryType, StateType, TensorType, ValueType, read_type
 from .value import Value
@@ -70,7 +71,7 @@ def breaches(view: ProgramView, signatures: dict[str, Signature] | None = None) 
     attributes = view.attributes
     yield from _attributes(attributes, "program")
     if "buildInfo" in attributes and attributes["buildInfo"].type != DictionaryType(_STRING, _STRING):
-        words = f"buildInfo: expected dict<string, string>, got {shortened(str(attributes['buildInfo'].type))}"
+        words = f"buildInfo: expected dict<string, string>, got {brief(attributes['buildInfo'].type)}"
         yield Breach("MIL038", words, "program")
     functions = view.functions
     if not functions:
@@ -105,6 +106,7 @@ class _Walk:
         self._coming: dict[int, frozenset[str]] = {}  # row of an open block -> all that its operations define
         self._types: dict[bytes | None, _Known] = {}
         self._bounds: dict[tuple[bytes | None, bool], Bound] = {}
+        self._kept: list[Bound] = []
         self._judged: dict[tuple[object, ...], tuple[tuple[str, str], ...]] = {}
         self._opset: int | None = None
         self._newer: dict[DType, str] = {}  # data types that the opset does not have
@@ -119,7 +121,7 @@ class _Walk:
         yield from _attributes(function.attributes, where)
         blocks = function.blocks
         if function.opset not in blocks:
-            have = shortened(", ".join(map(quoted, blocks)) or "none")
+            have = shortened(", ".join(map(quoted, sorted(blocks))) or "none")
             words = f"block specialization: expected one for the opset {quoted(function.opset)}, got {have}"
             yield Breach("MIL006", words, where)
         self._visible = {}
@@ -219,7 +221,7 @@ class _Walk:
             values = op.attributes  # protobuf merges the pieces
             for read in values.values():
                 yield from value_breaches(read)
-            stated = [(key, Bound(read.type, True)) for key, read in values.items()]
+            stated = [(key, self._keep(Bound(read.type, True))) for key, read in values.items()]
         else:
             stated = [(key, self._value(data, merged.get((True, key, 0)))) for key, data in attributes]
         as_attributes = kind == "const" or kind.startswith("constexpr_")
@@ -227,7 +229,7 @@ class _Walk:
         for key, declared in stated:
             if key == "name":
                 if declared.type is not None and declared.type != _STRING:
-                    words = f"name of the operation: expected a string, got {shortened(str(declared.type))}"
+                    words = f"name of the operation: expected a string, got {brief(declared.type)}"
                     yield Breach("MIL038", words, op.path)
                 continue
             if _is_identifier(key) is None:
@@ -238,10 +240,13 @@ class _Walk:
                 value = declared.type
         blocks = op.blocks if op.block_rows else ()
         if self._opset is not None:
-            signature = (kind, self._opset, tuple(arguments), len(blocks))
+            # By identity: a type of any size is looked at once, not once for each operation that reads it.
+            alike = tuple([(key, *map(id, bound)) for key, bound in arguments])
+            signature = (kind, self._opset, alike, len(blocks))
             judged = self._judged.get(signature)
             if judged is None:
-                judged = self._judged[signature] = tuple(operation_breaches(*signature))
+                judged = tuple(operation_breaches(kind, self._opset, arguments, len(blocks)))
+                self._judged[signature] = judged
             for rule, words in judged:
                 yield Breach(rule, words, op.path)
             if kind.startswith("constexpr_"):
@@ -255,8 +260,8 @@ class _Walk:
             if is_odd or _is_identifier(name) is None:
                 yield from self._variable(name, data, "output", op)
             if value is not None and not fits(known.type, value):
-                words = f"output {quoted(name)}: expected {shortened(str(value))}, which its value has"
-                yield Breach("MIL022", f"{words}, got {shortened(str(known.type))}", op.path)
+                words = f"output {quoted(name)}: expected {brief(value)}, which its value has"
+                yield Breach("MIL022", f"{words}, got {brief(known.type)}", op.path)
             yield from self._define(name, self._bound(data, is_constant), hidden, op)
 
     def _inputs(
@@ -346,7 +351,12 @@ class _Walk:
 
     def _value(self, stated: bytes, read: Value | None) -> Bound:
         """What a value is, by the bytes of its type, or by itself where these come in pieces."""
-        return Bound(read.type, True) if read is not None and not stated else self._bound(stated, True)
+        return self._bound(stated, True) if read is None or stated else self._keep(Bound(read.type, True))
+
+    def _keep(self, bound: Bound) -> Bound:
+        """Keep what has no bytes of its own to be found by: its identity must stay its own."""
+        self._kept.append(bound)
+        return bound
 
     def _variable(
         self, name: str, stated: bytes | None, what: str, place: _Place, may_be_state: bool = False
@@ -362,7 +372,7 @@ class _Walk:
                 words = f"{what} {quoted(name)}: expected an opset that has {dtype.mil_text}, {first} or newer"
                 yield Breach("MIL048", f"{words}, got {table().opsets[self._opset or 0]}", _path(place))
         if known.has_state and not (may_be_state and isinstance(known.type, StateType)):
-            words = f"{what} {quoted(name)}: expected a type without states, got {shortened(str(known.type))}"
+            words = f"{what} {quoted(name)}: expected a type without states, got {brief(known.type)}"
             yield Breach("MIL035", words, _path(place))
 
 
@@ -376,9 +386,12 @@ def _agree(what: str, expected: list[ValueType | None], got: list[ValueType | No
         return
     for number, (one, other) in enumerate(zip(expected, got, strict=True)):
         if not fits(other, one):
-            words = f"{what}: expected {shortened(str(one))} as number {number}, got {shortened(str(other))}"
+            words = f"{what}: expected {brief(one)} as number {number}, got {brief(other)}"
             yield Breach("MIL034", words, block.path)
+            return
 
 
-def _listed(variables: Iterable[tuple[str, ValueType | None]]) -> str:
-    return shortened(", ".join(name if one is None else f"{one} {name}" for name, one in variables) or "none")
+def _listed(variables: Sequence[tuple[str, ValueType | None]]) -> str:
+    first = islice(variables, 20)  # the rest does not fit into a message
+    words = (shortened(name) if one is None else f"{brief(one)} {shortened(name)}" for name, one in first)
+    return shortened(", ".join(words) or "none")

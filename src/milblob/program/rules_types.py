@@ -1,11 +1,15 @@
 """Rules of the specification about types."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 
 from ..dtypes import DType
 from .rules import shortened
 from .types import DictionaryType, ListType, StateType, TensorType, TupleType, ValueType
+
+_MAX_BREACHES = 20  # that are told of one type
 
 
 @lru_cache(maxsize=1024)
@@ -15,9 +19,10 @@ def type_breaches(declared: ValueType | None) -> tuple[tuple[str, str], ...]:
         return tuple(_tensor(declared))
     if declared is None:
         return (("MIL011", "expected a type inside, got none"),)
-    found = [breach for one in inner_types(declared) for breach in type_breaches(one)]
+    inner = (breach for one in inner_types(declared) for breach in type_breaches(one))
+    found = list(islice(dict.fromkeys(inner), _MAX_BREACHES))
     if isinstance(declared, DictionaryType) and declared.key is not None and not _is_key(declared.key):
-        found.append(("MIL020", f"expected keys that are strings or integers, got {shortened(str(declared.key))}"))
+        found.append(("MIL020", f"expected keys that are strings or integers, got {brief(declared.key)}"))
     return tuple(found)
 
 
@@ -47,6 +52,21 @@ def _is_key(key: ValueType) -> bool:
     if not isinstance(key, TensorType) or key.shape or key.rank:
         return False
     return isinstance(key.dtype, int) or key.dtype is DType.STRING or key.dtype.is_integer
+
+
+def brief(declared: ValueType | None, depth: int = 4) -> str:
+    """A type for a message: its beginning, whatever size it has."""
+    if declared is None or depth == 0:
+        return "none" if declared is None else "..."
+    if isinstance(declared, TensorType):
+        return str(replace(declared, shape=declared.shape[:12])) if len(declared.shape) > 12 else str(declared)
+    inner = [brief(one, depth - 1) for one in inner_types(declared)[:6]]
+    if isinstance(declared, ListType):
+        inner.append("?" if declared.length is None else str(declared.length))
+    elif isinstance(declared, TupleType) and len(declared.members) > 6:
+        inner.append("...")
+    name = {ListType: "list", TupleType: "tuple", DictionaryType: "dict", StateType: "state"}[type(declared)]
+    return shortened(f"{name}<{', '.join(inner)}>")
 
 
 def dtypes_of(declared: ValueType | None) -> frozenset[DType]:

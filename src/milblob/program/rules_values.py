@@ -1,60 +1,90 @@
 """Rules of the specification about values: what stands in a Program fits the type that is stated beside it."""
 
 from collections.abc import Iterator
+from itertools import chain, repeat
+from typing import NamedTuple
 
 from ..dtypes import DType
 from ..errors import MilblobError
 from .rules import Breach, shortened
-from .rules_types import fits, is_known, type_breaches
+from .rules_types import brief, fits, is_known, type_breaches
 from .types import DictionaryType, ListType, TensorType, TupleType, ValueType
 from .value import Value
 
 _KINDS = {TensorType: "tensor", ListType: "list", TupleType: "tuple", DictionaryType: "dictionary"}
 
 
-def value_breaches(value: Value, expected: ValueType | None = None, rule: str = "MIL015") -> Iterator[Breach]:
-    """Yield what a value breaks, and those inside it.
+class _Known(NamedTuple):
+    """What is found out once about a type, however many values are of it."""
 
-    Args:
-        value: of a view.
-        expected: the type that what holds the value states for it; None if nothing does.
-        rule: broken by a value of another type than that.
+    type: ValueType
+    breaches: tuple[tuple[str, str], ...]
+    is_known: bool
+
+
+class _Types:
+    """The types inside one value, by identity: each is looked at once."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, _Known] = {}
+
+    def of(self, declared: ValueType | None) -> _Known | None:
+        """Return what is known of a type; None for none."""
+        if declared is None:
+            return None
+        found = self._found.get(id(declared))
+        if found is None:  # it keeps the type, so that no other one gets its identity
+            found = self._found[id(declared)] = _Known(declared, type_breaches(declared), is_known(declared))
+        return found
+
+
+def value_breaches(value: Value) -> Iterator[Breach]:
+    """Yield what a value breaks, and those inside it.
 
     Raises:
         FormatError: bytes that are malformed.
     """
-    declared = value.type
-    if declared is None:
-        declared = expected
-    elif not fits(declared, expected):
-        words = f"type: expected {shortened(str(expected))}, got {shortened(str(declared))}"
-        yield Breach(rule, words, value.path)
-    if declared is None:
+    return _breaches(value, None, "MIL015", _Types())
+
+
+def _breaches(value: Value, expected: _Known | None, rule: str, types: _Types) -> Iterator[Breach]:
+    """As `value_breaches`; `expected` is what the value around it states, and `rule` is broken by any other type."""
+    stated = value.type
+    known = expected
+    if stated is not None:
+        known = types.of(stated) if expected is None or stated != expected.type else expected
+        if expected is not None and not fits(stated, expected.type):
+            yield Breach(rule, f"type: expected {brief(expected.type)}, got {brief(stated)}", value.path)
+    if known is None:
         yield Breach("MIL013", "type of the value: expected one, got none", value.path)
         return
-    for broken, words in type_breaches(declared):
-        yield Breach(broken, f"type of the value: {words}", value.path)
-    if not is_known(declared):
-        words = f"type of the value: expected a known shape, got {shortened(str(declared))}"
-        yield Breach("MIL014", words, value.path)
-        return
-    if not value.kind:
+    if known is not expected:
+        for broken, words in known.breaches:
+            yield Breach(broken, f"type of the value: {words}", value.path)
+    declared = known.type
+    if not known.is_known:
+        yield Breach("MIL014", f"type of the value: expected a known shape, got {brief(declared)}", value.path)
+    elif not value.kind:
         yield Breach("MIL013", "value: expected an immediate or a reference to a weight file, got neither", value.path)
     elif value.kind == "blob":
         yield from _reference(value, declared)
     elif value.kind != _KINDS.get(type(declared)):
-        words = f"value: expected one of {shortened(str(declared))}, got a {value.kind}"
-        yield Breach("MIL015", words, value.path)
+        yield Breach("MIL015", f"value: expected one of {brief(declared)}, got a {value.kind}", value.path)
     elif isinstance(declared, TensorType):
         yield from _tensor(value, declared)
-    else:
-        yield from _members(value, declared)
+    elif isinstance(declared, DictionaryType):
+        yield from _pairs(value, declared, types)
+    elif isinstance(declared, TupleType):
+        expected_types = chain(map(types.of, declared.members), repeat(None))
+        yield from _items(value, declared, len(declared.members), expected_types, "MIL018", types)
+    elif isinstance(declared, ListType):
+        yield from _items(value, declared, declared.length or 0, repeat(types.of(declared.element)), "MIL017", types)
 
 
 def _reference(value: Value, declared: ValueType) -> Iterator[Breach]:
     reference = value.blob
     if not isinstance(declared, TensorType) or (isinstance(declared.dtype, DType) and not declared.dtype.blob_code):
-        words = f"type: expected a tensor of a data type that weight files hold, got {shortened(str(declared))}"
+        words = f"type: expected a tensor of a data type that weight files hold, got {brief(declared)}"
         yield Breach("MIL021", words, value.path)
     if reference is None or not reference.file_name:
         yield Breach("MIL021", "weight file: expected its name, got none", value.path)
@@ -72,37 +102,30 @@ def _tensor(value: Value, declared: TensorType) -> Iterator[Breach]:
         yield Breach("MIL016", words, value.path)
 
 
-def _members(value: Value, declared: ValueType) -> Iterator[Breach]:
-    if isinstance(declared, DictionaryType):
-        yield from _pairs(value, declared)
-        return
-    items = value.items
-    if isinstance(declared, TupleType):
-        rule, count = "MIL018", len(declared.members)
-        types = declared.members + (None,) * (len(items) - count)
-    elif isinstance(declared, ListType):
-        rule, count = "MIL017", declared.length if declared.length is not None else len(items)
-        types = (declared.element,) * len(items)
-    else:
-        return
-    if len(items) != count:
-        words = f"{value.kind}: expected {count} elements for {shortened(str(declared))}, got {len(items)}"
-        yield Breach(rule, words, value.path)
-    for item, expected in zip(items, types, strict=False):
-        yield from value_breaches(item, expected, rule)
+def _items(
+    value: Value, declared: ValueType, due: int, expected: Iterator[_Known | None], rule: str, types: _Types
+) -> Iterator[Breach]:
+    """Yield what the members of a list or tuple break, one after the other."""
+    count = 0
+    for item, one in zip(value.each_item(), expected, strict=False):
+        yield from _breaches(item, one, rule, types)
+        count += 1
+    if count != due:
+        yield Breach(rule, f"{value.kind}: expected {due} elements for {brief(declared)}, got {count}", value.path)
 
 
-def _pairs(value: Value, declared: DictionaryType) -> Iterator[Breach]:
+def _pairs(value: Value, declared: DictionaryType, types: _Types) -> Iterator[Breach]:
     seen = set()
-    for key, one in value.pairs:
-        yield from value_breaches(key, declared.key, "MIL019")
-        yield from value_breaches(one, declared.value, "MIL019")
+    due = types.of(declared.key), types.of(declared.value)
+    for pair in value.each_pair():
+        for one, expected in zip(pair, due, strict=True):
+            yield from _breaches(one, expected, "MIL019", types)
         try:
-            read = key.read()
+            read = pair[0].read()
             is_new = read not in seen
             seen.add(read)
         except (MilblobError, TypeError, ValueError, OverflowError):
             continue  # no key that compares: the type or the value is reported
         if not is_new:
             words = f"key of a dictionary: expected one that is not there yet, got {shortened(repr(read))}"
-            yield Breach("MIL019", words, key.path)
+            yield Breach("MIL019", words, pair[0].path)

@@ -105,21 +105,28 @@ class Value:
     @property
     def items(self) -> tuple["Value", ...]:
         """The members of a tuple or a list; of others none."""
+        return tuple(self.each_item())
+
+    def each_item(self) -> Iterator["Value"]:
+        """Yield `items` one by one."""
         if self.kind not in ("tuple", "list"):
-            return ()
+            return
         self.view.require()
         with self._naming():
-            found = [at for _, at in repeated(self._buffer, self._member, {1: 2}, self.kind)]
-            return tuple(self._inner(self._buffer, at, f"[{i}]") for i, at in enumerate(found))
+            for i, (_, at) in enumerate(repeated(self._buffer, self._member, {1: 2}, self.kind)):
+                yield self._inner(self._buffer, at, f"[{i}]")
 
     @property
     def pairs(self) -> tuple[tuple["Value", "Value"], ...]:
         """The keys and values of a dictionary, in their order; of others none."""
+        return tuple(self.each_pair())
+
+    def each_pair(self) -> Iterator[tuple["Value", "Value"]]:
+        """Yield `pairs` one by one."""
         if self.kind != "dictionary":
-            return ()
+            return
         self.view.require()
         with self._naming():
-            found = []
             for i, (_, at) in enumerate(repeated(self._buffer, self._member, {1: 2}, "pair of a dictionary")):
                 buffer, span = self._buffer, at
                 try:
@@ -128,8 +135,7 @@ class Value:
                     buffer, span = merged(buffer, [span], "DictionaryValue.KeyValuePair")
                     pair = singular(buffer, span, {1: 2, 2: 2}, "pair of a dictionary")
                 key, value = pair.get(1, (span[0], 0)), pair.get(2, (span[0], 0))
-                found.append((self._inner(buffer, key, f"[{i}].key"), self._inner(buffer, value, f"[{i}].value")))
-            return tuple(found)
+                yield self._inner(buffer, key, f"[{i}].key"), self._inner(buffer, value, f"[{i}].value")
 
     def array(self) -> "np.ndarray[Any, Any]":
         """Return a tensor, as `Tensor.read` does: a view of the stored bytes wherever they are the values.
