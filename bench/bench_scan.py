@@ -4,6 +4,7 @@ milblob reads the file in one pass and makes its table; the rival is coremltools
 one writes over the message. What the values are is not asked.
 """
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,42 @@ def bench_list(row: Any, package: Path, expected: Listed) -> None:
         assert got == expected
 
     row(JOB, "milblob: open and list", lambda: milblob_list(package), check=check, role="milblob", nbytes=NBYTES)
+
+
+def bench_names(row: Any, package: Path, expected: Listed) -> None:
+    names = [name for name, _, _, _ in expected]
+
+    def run() -> list[str]:
+        with milblob.open(package) as model:
+            return list(model)
+
+    def check(got: list[str]) -> None:
+        assert got == names
+
+    row(JOB, "milblob: open and names", run, check=check, role="milblob", nbytes=NBYTES, targets={WALK: 4})
+
+
+def bench_memory(row: Any, package: Path, expected: Listed) -> None:
+    """What an open model holds of tensors that nobody has asked for: its table, and what Python has allocated."""
+    held: dict[str, Any] = {}
+
+    def run() -> int:
+        tracemalloc.start()
+        with milblob.open(package) as model:
+            count, (objects, _) = len(model), tracemalloc.get_traced_memory()
+            program = model.scans[0][1]
+            table = program.scan.nbytes + program.names()[0].nbytes
+        tracemalloc.stop()
+        held.update(
+            note=f"{(table + objects) / count:.0f} bytes for each weight", bytes_per_weight=(table + objects) / count
+        )
+        return count
+
+    def check(count: int) -> None:
+        assert count == len(expected)
+
+    name = "milblob: open, memory traced"
+    row(JOB, name, run, check=check, role="aside", nbytes=NBYTES, facts=lambda: held, memory=False, rounds=3)
 
 
 def bench_one(row: Any, package: Path, expected: Listed) -> None:

@@ -47,7 +47,7 @@ ROWS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
         "",
         "import milblob\nvalue = milblob.open(path)[name].read().view('u1')[0]",
         "mlpackage",
-        {"role": "milblob"},
+        {"role": "milblob", "targets": {"safetensors: safe_open, get_tensor": 1.1}},
     ),
     "milblob: BlobReader(path).read(offset)": (
         "",

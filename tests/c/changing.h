@@ -11,6 +11,7 @@
 #include "milblob/kernels/difference.h"
 #include "milblob/kernels/hash.h"
 #include "milblob/wire/pack.h"
+#include "milblob/program/kept.h"
 #include "milblob/program/program.h"
 #include "milblob/text/write.h"
 #include "milblob/wire/splice.h"
@@ -216,6 +217,56 @@ static void scan_program(source s) {
                 second.entry_count <= first.entry_count && second.number_count <= first.number_count, "no more rows than there is room for");
 }
 
+static void free_tables(mb_scan *scan) { free(scan->functions), free(scan->blocks), free(scan->ops), free(scan->entries), free(scan->numbers); }
+
+/* A scan's tables, filled, for who reads the texts that they refer to; false if it does not fit any more. */
+static bool filled(mb_scan *scan, source s) {
+    const mb_span all = {0, s.nbytes};
+    static mb_scan first;
+    mb_error error = {MB_OK, 0, 0, 0, NULL};
+    scan_with(&first, s, 0, 0, 0, 0, 0, &error);
+    memset(scan, 0, sizeof *scan);
+    scan->base = s.data, scan->flags = MB_SCAN_ALL, scan->error = &error;
+    scan->functions = (mb_function *)exactly((scan->function_capacity = first.function_count) * sizeof(mb_function));
+    scan->blocks = (mb_block *)exactly((scan->block_capacity = first.block_count) * sizeof(mb_block));
+    scan->ops = (mb_op *)exactly((scan->op_capacity = first.op_count) * sizeof(mb_op));
+    scan->entries = (mb_entry *)exactly((scan->entry_capacity = first.entry_count) * sizeof(mb_entry));
+    scan->numbers = (uint64_t *)exactly((scan->number_capacity = first.number_count) * 8);
+    const bool good = mb_program_scan(scan, all) == MB_OK;
+    scan->error = NULL;
+    return good;
+}
+
+/* Names have room for what the first pass counted, and rows are kept beside names that were made of other bytes. */
+static void name_rows(source s) {
+    static mb_scan scan;
+    const mb_siphash_key key = {{1, 2}};
+    mb_names counted, names;
+    mb_kept kept;
+    memset(&counted, 0, sizeof counted);
+    memset(&kept, 0, sizeof kept);
+    if (filled(&scan, s)) {
+        mb_names_add_entries(&counted, &scan);
+        mb_names_add_ops(&counted, &scan);
+        names = counted;
+        names.nbytes = names.count = 0;
+        names.bytes = (uint8_t *)exactly(names.capacity = counted.nbytes);
+        names.ends = (uint32_t *)exactly((names.end_capacity = counted.count) * sizeof *names.ends);
+        source_changes();
+        mb_names_add_entries(&names, &scan);
+        mb_names_add_ops(&names, &scan);
+        for (kept.slot_count = 2; kept.slot_count <= scan.entry_count;) kept.slot_count *= 2;
+        kept.rows = (mb_kept_row *)exactly(scan.entry_count * sizeof *kept.rows);
+        kept.forms = (mb_form *)exactly(scan.entry_count * sizeof *kept.forms);
+        kept.slots = (uint32_t *)exactly(kept.slot_count * sizeof *kept.slots);
+        memset(kept.slots, 0, (size_t)(kept.slot_count * sizeof *kept.slots));
+        mb_keep_rows(&kept, &names, &scan, &key);
+        require(kept.form_count <= scan.entry_count, "no more forms than rows");
+        free(names.bytes), free(names.ends), free(kept.rows), free(kept.forms), free(kept.slots);
+    }
+    free_tables(&scan);
+}
+
 static mb_status graph_with(mb_graph *graph, source s, const mb_graph *room, mb_error *error) {
     const mb_span all = {0, s.nbytes};
     memset(graph, 0, sizeof *graph);
@@ -349,7 +400,7 @@ static void operate(const mb_tier *tier, source s, unsigned which) {
     else if (which == 27) spread(tier, s, 1), spread(tier, s, 6);
     else if (which < 32) spread(tier, s, 8u << (which - 28));
     else if (which == 32) look_up(tier, s, 4, 2), look_up(tier, s, 8, 1), look_up(tier, s, 8, 2), look_up(tier, s, 8, 4), look_up(tier, s, 6, 1);
-    else if (which == 33) splice(s), scan_program(s), graph_program(s), walk_blob(s);
+    else if (which == 33) splice(s), scan_program(s), name_rows(s), graph_program(s), walk_blob(s);
     else if (which == 34) parse_text(s);
     else if (which == 35) for (int kind = 0; kind < MB_CAST_COUNT; kind++) cast(tier, s, kind);
     else measure(tier, s);

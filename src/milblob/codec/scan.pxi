@@ -356,7 +356,8 @@ cdef class Scan:
             row.key = key
             if t.storage != IMMEDIATE:
                 # Nearly every weight names the same file: one str for a run of equal names.
-                if t.payload.nbytes != last_nbytes or memcmp(buffer.data + t.payload.offset, buffer.data + last_offset, last_nbytes):
+                if (t.payload.nbytes != last_nbytes or
+                        memcmp(buffer.data + t.payload.offset, buffer.data + last_offset, last_nbytes)):
                     last_offset, last_nbytes = t.payload.offset, t.payload.nbytes
                     last = _text(buffer, last_offset, last_nbytes)
                 row.text = last
@@ -366,7 +367,8 @@ cdef class Scan:
             if t.step_count:
                 row.steps = tuple([(s.numbers[t.steps + k] >> 2, s.numbers[t.steps + k] & 3) for k in range(t.step_count)])
             row._binding, row._binding_count = t.binding, t.binding_count
-            row.blob_offset, row.count, row.mil_code, row.owner, row.storage = t.blob_offset, t.count, t.mil_code, t.owner, t.storage
+            row.blob_offset, row.count, row.mil_code = t.blob_offset, t.count, t.mil_code
+            row.owner, row.storage = t.owner, t.storage
             row.block = -1 if t.block == C.MB_NONE else <int64_t>t.block
             row.function = -1 if t.function == C.MB_NONE else <int64_t>t.function
             constants.append(row)
@@ -433,7 +435,7 @@ def scan_program(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint3
     cdef void *memory
     # Room for the rows of most Programs; else a second pass with the exact counts. The unused part is never touched: it
     # takes address space, not memory.
-    cdef uint64_t guess = min(max(nbytes // 256, <uint64_t>1024), <uint64_t>1 << 18)
+    cdef uint64_t guess = min(max(nbytes // 96, <uint64_t>1024), <uint64_t>1 << 18)
     cdef uint64_t functions = 16, blocks = 64, ops = guess, entries = guess, numbers = 4 * guess
     _span_check(buffer, offset, nbytes)
     program.offset, program.nbytes = offset, nbytes
