@@ -107,7 +107,7 @@ MB_STEP void mb_write_one_integer(mb_print *print, uint64_t i, uint64_t value, m
     uint8_t *dst = mb_write_comma(print, i);
     if (kind == MB_WRITE_BOOL) {
         memcpy(dst, words[value != 0], 8);
-        print->at += 5 - (value != 0);
+        print->at += value != 0 ? 4 : 5;
     } else {
         print->at += mb_integer_write(dst, value, kind == MB_WRITE_SIGNED);
     }
