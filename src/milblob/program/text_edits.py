@@ -230,9 +230,14 @@ class _Writing:
 
     def _blank_before(self, op: Operation) -> Span:
         """Where the white space before a statement begins and ends."""
-        start = end = self._statements[op.row][0]
-        while start > 0 and self._text[start - 1] in _BLANK:
-            start -= 1
+        end = start = self._statements[op.row][0]
+        nbytes = 256
+        while start > 0:  # a piece that is all blank is followed by a longer one
+            piece = bytes(self._text[max(end - nbytes, 0) : end])
+            start = end - len(piece) + len(piece.rstrip(_BLANK))
+            if start > end - len(piece):
+                break
+            nbytes *= 2
         return start, end
 
     def _anew_text(self, op: Operation) -> bytes:
