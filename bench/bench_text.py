@@ -12,7 +12,8 @@ import makers
 import numpy as np
 import pytest
 
-from conftest import scaled
+import milblob
+from conftest import Made, scaled
 from milblob import _codec
 from milblob.program import schema
 from milblob.program.mil_text import parse_text
@@ -94,6 +95,75 @@ def bench_write(row: Any, case: Any) -> None:
 
     options = {"limit_ms": len(text) / 300e6 * 1e3 if ", numbers" in job else None}
     row(f"{job}, written", "milblob: write_program", run, check=check, role="milblob", nbytes=len(text), **options)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "int32", "uint4"])
+def bench_write_weights(row: Any, dtype: str) -> None:
+    """Weights as numbers: the limit is 300 MB/s of what they take when stored."""
+    own = milblob.dtypes.as_dtype(dtype)
+    count = scaled(4_000_000, 10_000)
+    generator = np.random.default_rng(7)
+    if own.is_integer:
+        low, high = (-1000, 1000) if own.nbits > 8 else own.range
+        array: Any = generator.integers(low, high, count, endpoint=True).astype(
+            np.uint8 if own.is_sub_byte else own.numpy
+        )
+    else:
+        array = generator.standard_normal(count).astype(own.numpy)
+    data = _codec.Buffer(as_program(array, own))
+    nbytes = own.nbytes(count)
+
+    def run() -> int:
+        written = 0
+
+        def write(text: bytes) -> None:
+            nonlocal written
+            written += len(text)
+
+        write_program(data, (0, data.nbytes), write)
+        return written
+
+    def check(got: int) -> None:
+        parts: list[bytes] = []
+        write_program(data, (0, data.nbytes), parts.append)
+        text = b"".join(parts)
+        assert len(text) == got
+        assert schema.parse("Program", parse_text(_codec.Buffer(text))) == schema.parse("Program", bytes(data))
+
+    job = f"weights as MIL text, {dtype}: {nbytes / 1e6:.1f} MB"
+    options = {"role": "milblob", "nbytes": nbytes, "limit_ms": nbytes / 300e6 * 1e3}
+    row(job, "milblob: write_program", run, check=check, **options)
+
+
+def as_program(array: Any, dtype: Any) -> bytes:
+    """A Program with one constant in it."""
+    program = schema.Program(version=1)
+    function = program.functions["main"]
+    function.opset = "CoreML8"
+    block = function.block_specializations["CoreML8"]
+    op = block.operations.add(type="const")
+    value = op.attributes["val"]
+    value.type.tensorType.dataType = dtype.mil_code
+    value.type.tensorType.rank = 1
+    value.type.tensorType.dimensions.add().constant.size = array.size
+    value.immediateValue.tensor.ParseFromString(milblob.pack_tensor(array, dtype))
+    op.outputs.add(name="w").type.CopyFrom(value.type)
+    block.outputs.append("w")
+    return bytes(program.SerializeToString())
+
+
+def bench_text_of_a_model(row: Any, made: Made) -> None:
+    """`to_text` of an open package of 3,000 operations: 50 ms are promised."""
+    path = made("view.mlpackage", lambda path: makers.write_transformer(path, scaled(26, 1), 32))
+
+    def check(got: str) -> None:
+        assert schema.parse("Program", parse_text(_codec.Buffer(got.encode()))) == expected
+
+    with milblob.open(path) as model:
+        expected = model.program
+        count = sum(1 for function in model.functions for _ in model.functions[function].walk())
+        job = f"text of a model: {count:,} operations"
+        row(job, "milblob.to_text", lambda: milblob.to_text(model), check=check, role="milblob", limit_ms=50)
 
 
 def bench_protobuf(row: Any, case: Any) -> None:

@@ -36,6 +36,25 @@ static void check_program(const uint8_t *program, uint64_t nbytes) {
     }
 }
 
+/* Where the statements stand: with room for some of them, and for all. */
+static void check_statements(const uint8_t *text, uint64_t nbytes, uint8_t *out, uint64_t capacity) {
+    mb_error error = {MB_OK, 0, 0, 0, NULL};
+    uint64_t out_nbytes = 0, count = 0, again = 0, start = 0;
+    require(mb_text_to_statements(text, nbytes, out, capacity, &out_nbytes, NULL, 0, &count, &error) == MB_OK, "the same without room for statements");
+    for (uint64_t room = count / 2;; room = count) {
+        mb_text_span *spans = (mb_text_span *)exactly(room * sizeof(mb_text_span));
+        require(mb_text_to_statements(text, nbytes, out, capacity, &out_nbytes, spans, room, &again, &error) == MB_OK && again == count, "as many statements");
+        start = 0;
+        for (uint64_t i = 0; i < room; i++) {
+            require(spans[i].nbytes > 0 && spans[i].start >= start && spans[i].start <= nbytes && spans[i].nbytes <= nbytes - spans[i].start, "a statement in the text, behind the one before");
+            require(text[spans[i].start + spans[i].nbytes - 1] == ';', "a statement that ends");
+            start = spans[i].start + 1;
+        }
+        free(spans);
+        if (room == count) return;
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
     if (nbytes == 0) return 0;
     const uint8_t *text = data + 1;
@@ -58,6 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes) {
             memcpy(exact, out, (size_t)out_nbytes);
             require(mb_text_to_program(text, text_nbytes, roomy, most, &again, &error) == MB_OK && again == out_nbytes, "the same length with room for anything");
             require(memcmp(exact, roomy, (size_t)out_nbytes) == 0, "the same Program");
+            check_statements(text, text_nbytes, roomy, most);
             free(roomy);
             check_program(exact, out_nbytes);
             free(exact);

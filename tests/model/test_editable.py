@@ -372,6 +372,38 @@ def test_at_every_call(faults, tmp_path, mode, code, action):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode, code", FAILURES)
+def test_at_every_call_of_a_compiled_model(faults, tmp_path, mode, code):
+    """Its text is replaced in the same step in which its weight file changes."""
+    compiled, states = tmp_path / "m.mlmodelc", set()
+    (compiled / "weights").mkdir(parents=True)
+    with milblob.BlobWriter(compiled / "weights" / "weight.bin") as blobs:
+        offset = blobs.write(np.zeros(70, np.uint8))
+    blob = f'BLOBFILE(path = string("@model_path/weights/weight.bin"), offset = uint64({offset}))'
+    zeros = ", ".join("0" * 12)
+    constants = "".join(
+        f"tensor<{dtype}, [{size}]> {name} = const()[val = tensor<{dtype}, [{size}]>({value})];\n"
+        for name, dtype, size, value in (
+            ("floats", "fp32", 12, f"[{zeros}]"),
+            ("bytes", "uint8", 70, blob),
+            ("ints", "int32", 12, f"[{zeros}]"),
+        )
+    )
+    (compiled / "model.mil").write_text(f"program(1.3)\n{{func main<ios18>() {{\n{constants}}} -> (ints);}}")
+    before = files_of(compiled)
+    for outcome in faults.at_every_call(assign, [str(compiled), 1], root=compiled, mode=mode, code=code):
+        with milblob.open(compiled, "r+"):
+            pass  # completes what was begun, and sweeps
+        number = number_of(compiled)
+        assert number == 1 or outcome.exit != "ok", outcome
+        assert left(compiled) == [], outcome
+        states.add(number)
+        for path, data in before.items():
+            path.write_bytes(data)
+    assert states == {0, 1} if mode != "short" else states == {1}
+
+
+@pytest.mark.slow
 def test_kill_9_while_assigning(faults, tmp_path):
     package = make_package(tmp_path)
     seen = set()

@@ -114,6 +114,20 @@ def test_no_white_space_and_much_of_it():
     assert edited(wide, change) == wanted.replace("\r\n\r\n \t}->", f"\r\n\r\n \t{d}\r\n\r\n \t}}->")
 
 
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 5000])
+def test_a_lot_of_white_space(count):
+    space = "\n" + " " * (count - 1)
+    head = "program(1.3){func main<ios17>(){"
+    parts = [const(name).strip() for name in "abc"]
+    text = head + "".join(space + part for part in parts) + space + "} -> ();}"
+    wanted = head + space + parts[2] + space + "} -> ();}"
+
+    def remove(program):
+        return [removed_operation(program.buffer, constant(program, name).op) for name in "ab"]
+
+    assert edited(text, remove) == wanted
+
+
 LOOP = (
     '            tensor<fp32, [2]> r = while_loop(loop_vars = x)[name=string("r")]\n'
     "                (tensor<fp32, [2]> i) {\n{c}                    bool t = less(x = i, y = c); } -> (t)\n"
@@ -123,6 +137,16 @@ LOOP = (
 
 def loop(c="", d="", d2=""):
     return LOOP.replace("{c}", c).replace("{d}", d).replace("{d2}", d2)
+
+
+@pytest.mark.parametrize("words", [
+    "; } -> (x); } }", 'const()[name = string(\\"b\\")];', "a \\\\", '\\\\\\"', "üñí // no comment /* none */", "BLOBFILE(path = string(", "\\n\\t\\r ;",
+])  # fmt: skip
+def test_strings_that_look_like_statements(words):
+    line = f'            string s = const()[name = string("s"), val = string("{words}")];\n'
+    text = HEAD + const("a") + line + const("b") + line.replace("string s", "string t") + TAIL
+    wanted = HEAD + const("a") + line + const("b", NEW) + line.replace("string s", "string t") + TAIL
+    assert edited(text, replaced("b")) == wanted
 
 
 def test_a_block_in_a_block():

@@ -184,6 +184,55 @@ def test_every_float16_is_what_python_writes():
     assert found == [expected(value) for value in every]
 
 
+def every_bit_pattern(dtype, count):
+    """Elements of a dtype that hold each of its bit patterns, or as many random ones, in random order; and Python's words."""
+    rng = np.random.default_rng(dtype.mil_code)
+    if dtype is milblob.DType.BOOL:
+        array = rng.integers(0, 2, count).astype(bool)
+        return array, ["true" if value else "false" for value in array]
+    if dtype.is_integer:
+        low, high = dtype.range
+        kind = np.int64 if low < 0 else np.uint64
+        array = rng.integers(low, high, count, dtype=kind, endpoint=True)
+        array >>= rng.integers(0, dtype.nbits, count).astype(kind)  # of any length
+        array[:2] = low, high
+        words = [str(int(value)) for value in array]
+        return array.astype(
+            np.int8 if dtype is milblob.DType.INT4 else np.uint8 if dtype.is_sub_byte else dtype.numpy
+        ), words
+    bits = rng.integers(0, 1 << dtype.nbits, count, dtype=np.uint64).astype(f"u{dtype.nbits // 8}")
+    array = bits.view(dtype.numpy)
+    return array, [python_word(value) for value in array.astype(np.float64)]
+
+
+def python_word(value):
+    """A real as Python writes it, in the form of MIL text."""
+    if value != value:
+        return "-nan" if np.signbit(value) else "nan"
+    head, _, exponent = float(value).hex().partition("p")
+    if not exponent:
+        return head
+    digits = head.rstrip("0").rstrip(".") if "." in head else head
+    if digits.endswith("0x0") or "0x1" in digits[:4]:
+        return f"{digits}p{exponent}"
+    least = float(value)  # subnormal double: Python has 0x0.8p-1022 for 0x1p-1023
+    mantissa, power = np.frexp(least)
+    return python_word(mantissa * 2).partition("p")[0] + f"p{int(power) - 1:+d}"
+
+
+@pytest.mark.parametrize("dtype", NUMERIC, ids=str)
+@pytest.mark.parametrize("shape", [(6153,), (3, 2051), (2051, 3), (2, 2049)], ids=str)
+def test_many_elements(dtype, shape):
+    """Of long rows, which go another way, and of short ones; rows that begin inside a byte."""
+    array, words = every_bit_pattern(dtype, int(np.prod(shape)))
+    text = written(tensor_program(array.reshape(shape), dtype).SerializeToString()).decode()
+    body = text.split("val = ")[1].split(">(", 1)[1].split(")];")[0]
+    assert body.replace("[", "").replace("]", "").split(", ") == words
+    rows = body.split("], [") if len(shape) == 2 else [body]
+    assert len(rows) == (shape[0] if len(shape) == 2 else 1)
+    assert {row.count(",") for row in rows} == {shape[-1] - 1}
+
+
 # --------------------------------------------------------------------------------------------------------------- layout
 
 

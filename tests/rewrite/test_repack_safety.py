@@ -573,7 +573,7 @@ def test_error_while_the_result_is_put_together(tmp_path, source, monkeypatch):
 
     writing = sys.modules[repack.__module__]
     for module, name in (
-        (writing, "set_mode"), (writing, "splice"), (writing, "copy_entry"), (execute, "make_tasks"),
+        (writing, "set_mode"), (writing, "edited_file"), (writing, "copy_entry"), (execute, "make_tasks"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setattr(module, name, fail)

@@ -8,6 +8,7 @@ import pytest
 
 import milblob
 from matrix import every
+from milblob.cli import main
 from paths import DATA, SAMPLES
 from repacking import copy_of, findings, fixture_path, references, tree, values, weight_file_names
 from text_models import FEATURES, compiled_of, differences, package_of, records_of
@@ -331,3 +332,40 @@ def test_refit_of_text_to_another_place(tmp_path):
     same = pathlib.Path(shutil.copytree(source, tmp_path / "same.mlmodelc"))
     milblob.refit(same, new)
     assert tree(same) == tree(target)
+
+
+@pytest.mark.parametrize("case", ["quant_int8", "palette_4bit", "sparse", "constexpr_ios18"])
+def test_compressed_weights_take_floats(tmp_path, case):
+    """Parts that stand in the text get new values too."""
+    inline = {kind: tmp_path / f"m.{kind}" for kind in ("mlpackage", "mlmodelc")}
+    with milblob.open(DATA / case / "model.mlpackage") as model:
+        new = {
+            name: t.read() * 0.5
+            for name, t in model.items()
+            if t.compression and t.mil_dtype.name in ("FLOAT16", "FLOAT32")
+        }
+    assert new
+    done = []
+    for kind, path in inline.items():
+        milblob.repack(DATA / case / f"model.{kind}", path, inline=1 << 40)
+        done += [outcome(milblob.refit, path, new, requantize=requantize) for requantize in ("keep", "fit")]
+    assert done[:2] == done[2:] and differences(*inline.values()) == []
+
+
+def test_what_metadata_json_still_says(tmp_path, capsys):
+    """It is copied, and what it says of dtypes and operations may be of the model before: that is said."""
+    source = copy_of(DATA / "opset_ios16_fp32/model.mlmodelc", tmp_path, "m.mlmodelc")
+    described = b'[{"storagePrecision": "Float32", "mlProgramOperationTypeHistogram": {"Ios16.conv": 2}}]'
+    (source / "metadata.json").write_bytes(described)
+    target, options = tmp_path / "out.mlmodelc", {"force": True}
+    report = milblob.repack(source, target, cast="float16", **options)
+    both = ("metadata.json: storagePrecision", "metadata.json: mlProgramOperationTypeHistogram")
+    assert report.stale == both and report.to_dict()["stale"] == list(both)
+    assert (target / "metadata.json").read_bytes() == described
+    assert milblob.repack(source, target, dedupe=True, externalize=1, **options).stale == ()
+    for other in (b"{}", b"[3]", b"not JSON", b'[{"storagePrecision": null}]'):
+        (source / "metadata.json").write_bytes(other)
+        stale = milblob.repack(source, target, cast="float16", **options).stale
+        assert stale == (both[:1] if b"storage" in other else ())
+    assert main(["repack", str(source), "-o", str(target), "--cast", "float16", "--force"]) == 0
+    assert "copied, and of the model before: metadata.json: storagePrecision" in capsys.readouterr().err

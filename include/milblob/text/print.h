@@ -8,7 +8,7 @@
 #ifndef MILBLOB_TEXT_PRINT_H
 #define MILBLOB_TEXT_PRINT_H
 
-#include "milblob/base.h"
+#include "milblob/kernels/varint.h"
 
 enum { MB_PRINT_MOST = 64 }; /* no single thing that is written in one step is longer; the least capacity */
 
@@ -56,93 +56,100 @@ MB_STEP void mb_print_bytes(mb_print *print, const uint8_t *bytes, uint64_t nbyt
 
 MB_STEP void mb_print_text(mb_print *print, const char *text) { mb_print_bytes(print, (const uint8_t *)text, strlen(text)); }
 
-/* A number of digits, most significant first, at dst, which has room for 20; returns how many characters. Two digits at a time: a division costs more than
- * all the rest. */
+/* The eight digits of a number below 10^8, one in each byte, the first in the lowest. All at once: quotients by 10,000,
+ * then of both halves by 100, then of all quarters by 10. The factors are exact for so few digits. */
+MB_STEP uint64_t mb_eight_digits(uint32_t value) {
+    uint64_t word = value / 10000 | (uint64_t)(value % 10000) << 32;
+    uint64_t hundreds = word * 10486 >> 20 & 0x0000007f0000007fu;
+    word = hundreds | (word - 100 * hundreds) << 16;
+    uint64_t tens = word * 103 >> 10 & 0x000f000f000f000fu;
+    return tens | (word - 10 * tens) << 8;
+}
+
+/* The same without leading zeros; writes eight bytes, returns how many of them are digits. */
+MB_STEP uint32_t mb_few_digits(uint8_t *dst, uint32_t value) {
+    uint64_t word = mb_eight_digits(value);
+    uint32_t zeros = mb_lowest_bit(word | (uint64_t)1 << 56) / 8; /* the last digit is one in any case */
+    mb_store_u64(dst, (word + 0x3030303030303030u) >> 8 * zeros);
+    return 8 - zeros;
+}
+
+/* A number of digits, most significant first, at dst, which has room for 24; returns how many characters. Random lengths
+ * would cost a wrong guess of the processor each, so there is a branch only for each eight digits. */
 MB_STEP uint32_t mb_digits(uint8_t *dst, uint64_t value) {
-    static const char pairs[201] = "00010203040506070809101112131415161718192021222324252627282930313233343536373839404142434445464748"
-                                   "49505152535455565758596061626364656667686970717273747576777879808182838485868788899091929394959697"
-                                   "9899";
-    uint8_t digits[40]; /* the upper half is only there to be copied along: a copy of one size is one move or two */
-    uint32_t at = 20;
-    memset(digits + 20, 0, 20);
-    if (value < 10) { /* most integers in a Program */
-        dst[0] = (uint8_t)('0' + value);
-        return 1;
+    if (value < 100000000) return mb_few_digits(dst, (uint32_t)value);
+    uint64_t high = value / 100000000;
+    uint32_t at;
+    if (high < 100000000) {
+        at = mb_few_digits(dst, (uint32_t)high);
+    } else {
+        at = mb_few_digits(dst, (uint32_t)(high / 100000000));
+        mb_store_u64(dst + at, mb_eight_digits((uint32_t)(high % 100000000)) + 0x3030303030303030u);
+        at += 8;
     }
-    while (value > UINT32_MAX) {
-        at -= 2;
-        memcpy(digits + at, pairs + 2 * (value % 100), 2);
-        value /= 100;
-    }
-    uint32_t small = (uint32_t)value; /* dividing 32 bits is several times faster */
-    while (small >= 10) {
-        at -= 2;
-        memcpy(digits + at, pairs + 2 * (small % 100), 2);
-        small /= 100;
-    }
-    if (small > 0) digits[--at] = (uint8_t)('0' + small);
-    memcpy(dst, digits + at, 20);
-    return 20 - at;
+    mb_store_u64(dst + at, mb_eight_digits((uint32_t)(value % 100000000)) + 0x3030303030303030u);
+    return at + 8;
 }
 
 static inline void mb_print_count(mb_print *print, uint64_t value) {
-    uint8_t *dst = mb_print_room(print, 20);
+    uint8_t *dst = mb_print_room(print, MB_PRINT_MOST);
     print->at += mb_digits(dst, value);
 }
 
 /* An integer of at most 21 characters. */
 MB_STEP uint32_t mb_integer_write(uint8_t *dst, uint64_t value, bool is_signed) {
-    if (!is_signed || value >> 63 == 0) return mb_digits(dst, value);
+    uint64_t negative = is_signed ? value >> 63 : 0; /* without a branch: weights have either sign */
     dst[0] = '-';
-    return 1 + mb_digits(dst + 1, 0 - value);
+    return (uint32_t)negative + mb_digits(dst + negative, (value ^ (0 - negative)) + negative);
 }
 
-/* A binary floating-point number from its bits; at most 26 characters: -0x1.fffffffffffffp+1023 is 24.
+/* The hexadecimal digits of 32 bits as eight characters, the highest first in memory. */
+MB_STEP void mb_hex_write(uint8_t *dst, uint32_t value) {
+    uint64_t word = (value >> 24) | (value >> 8 & 0xff00) | (value << 8 & 0xff0000) | (value << 24);
+    word = (word | word << 16) & 0x0000ffff0000ffffu; /* four bytes, each to sixteen bits, the highest below */
+    word = (word | word << 8) & 0x00ff00ff00ff00ffu;
+    word = (word >> 4 & 0x000f000f000f000fu) | (word & 0x000f000f000f000fu) << 8;
+    uint64_t letters = (word + 0x0606060606060606u) >> 4 & 0x0101010101010101u; /* 1 where the digit is above 9 */
+    mb_store_u64(dst, word + 0x3030303030303030u + letters * ('a' - '0' - 10));
+}
+
+/* A binary floating-point number from its bits; at most 26 characters: -0x1.fffffffffffffp+1023 is 24. Up to 32 are
+ * written at dst.
  * fraction_nbits, exponent_nbits: of the format; finite_only: no infinities, the all-ones pattern alone is NaN. */
 MB_STEP uint32_t mb_real_write(uint8_t *dst, uint64_t bits, uint32_t fraction_nbits, uint32_t exponent_nbits, bool finite_only) {
-    static const uint8_t hex[16] = {'0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'};
     const uint8_t *start = dst;
     const uint64_t ones = ((uint64_t)1 << exponent_nbits) - 1;
     uint64_t fraction = bits & (((uint64_t)1 << fraction_nbits) - 1), biased = bits >> fraction_nbits & ones;
-    if (bits >> (fraction_nbits + exponent_nbits) & 1) *dst++ = '-';
+    dst[0] = '-';
+    dst += bits >> (fraction_nbits + exponent_nbits) & 1; /* without a branch: weights have either sign */
     if (biased == ones && (!finite_only || fraction == ((uint64_t)1 << fraction_nbits) - 1)) {
         memcpy(dst, fraction != 0 ? "nan" : "inf", 3);
         return (uint32_t)(dst + 3 - start);
     }
-    dst[0] = '0';
-    dst[1] = 'x';
     if (biased == 0 && fraction == 0) {
-        memcpy(dst + 2, "0p+0", 4);
+        memcpy(dst, "0x0p+0", 6);
         return (uint32_t)(dst + 6 - start);
     }
     int32_t exponent = (int32_t)biased - (int32_t)(ones >> 1);
     fraction <<= 64 - fraction_nbits; /* the first bit after the point on top */
-    if (biased == 0) {
-        exponent++;
-        bool one; /* the bit that goes before the point */
-        do {
-            one = fraction >> 63;
-            fraction <<= 1;
-            exponent--;
-        } while (!one);
+    if (biased == 0) { /* subnormal: its highest bit goes before the point */
+        uint32_t zeros = mb_leading_zeros(fraction);
+        fraction = fraction << zeros << 1;
+        exponent -= (int32_t)zeros;
     }
-    dst[2] = '1';
-    dst += 3;
-    if (fraction != 0) {
-        *dst++ = '.';
-        do {
-            *dst++ = hex[fraction >> 60];
-            fraction <<= 4;
-        } while (fraction != 0);
-    }
-    *dst++ = 'p';
-    *dst++ = exponent < 0 ? '-' : '+';
+    memcpy(dst, "0x1.", 4);
+    mb_hex_write(dst + 4, (uint32_t)(fraction >> 32));
+    if (fraction_nbits > 32) mb_hex_write(dst + 12, (uint32_t)fraction);
+    /* As many digits as there are up to the last that is not 0; without any there is no point either. */
+    dst += 3 + (fraction != 0 ? 17 - mb_lowest_bit(fraction | (fraction == 0)) / 4 : 0);
+    dst[0] = 'p';
+    dst[1] = exponent < 0 ? '-' : '+';
     uint32_t size = (uint32_t)(exponent < 0 ? -exponent : exponent);
-    if (size >= 1000) *dst++ = (uint8_t)('0' + size / 1000);
-    if (size >= 100) *dst++ = (uint8_t)('0' + size / 100 % 10);
-    if (size >= 10) *dst++ = (uint8_t)('0' + size / 10 % 10);
-    *dst++ = (uint8_t)('0' + size % 10);
-    return (uint32_t)(dst - start);
+    dst += 2; /* nearly all have one digit or two: a branch is guessed right */
+    if (size < 10) dst[0] = (uint8_t)('0' + size);
+    else if (size < 100) dst[0] = (uint8_t)('0' + size / 10), dst[1] = (uint8_t)('0' + size % 10);
+    else return (uint32_t)(dst - start) + mb_few_digits(dst, size);
+    return (uint32_t)(dst - start) + (size < 10 ? 1 : 2);
 }
 
 #endif

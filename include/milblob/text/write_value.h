@@ -21,15 +21,9 @@ typedef struct mb_write_elements {
 /* A varint of a field, which must fit the dtype. */
 static inline bool mb_write_varint(mb_writer *w, mb_write_elements *from, uint64_t *value) {
     uint64_t offset = (uint64_t)(from->data - w->base), index = from->index++;
-    if (from->end - from->data >= 3 && (from->data[0] & from->data[1] & 0x80) == 0) { /* one or two bytes: nearly all */
-        uint32_t more = from->data[0] >> 7;
-        *value = (uint64_t)(from->data[0] & 0x7f) | (uint64_t)(from->data[1] & (0u - more)) << 7;
-        from->data += 1 + more;
-    } else {
-        mb_cursor cursor = mb_cursor_of(w->base, from->data, (uint64_t)(from->end - from->data));
-        if (mb_read_varint(&cursor, value, w->error)) return false;
-        from->data = cursor.at;
-    }
+    mb_cursor cursor = mb_cursor_of(w->base, from->data, (uint64_t)(from->end - from->data));
+    if (mb_read_varint(&cursor, value, w->error)) return false;
+    from->data = cursor.at;
     if (w->dtype->mil_code == MB_MIL_BOOL || w->dtype->nbits == 64) return true;
     const uint64_t half = (uint64_t)1 << (w->dtype->nbits - 1);
     bool fits = w->dtype->mil_code < MB_MIL_UINT8 ? *value + half < 2 * half : *value < 2 * half;
@@ -69,9 +63,78 @@ MB_STEP uint8_t *mb_write_comma(mb_print *print, uint64_t i) {
     return dst + 2;
 }
 
+enum { MB_WRITE_CELL = 16, MB_WRITE_TABLE_COUNT = 2048 }; /* elements from which on making a table is cheaper than doing without */
+
+/* Elements of at most eight bits: there are at most 256, so each is written once, with a comma before it, and then copied.
+ * The last byte of a cell says how long it is: at most 14 characters, ", -0x1.cp-16". */
+MB_STEP void mb_write_small_row(mb_print *print, uint32_t mil_code, uint32_t nbits, const uint8_t *data, uint64_t first, uint64_t count) {
+    uint8_t cells[256][MB_WRITE_CELL], text[MB_PRINT_MOST];
+    for (uint32_t value = 0; value < 1u << nbits; value++) {
+        const uint8_t one[2] = {(uint8_t)value, 0};
+        uint32_t nbytes = mb_write_fixed(mil_code, nbits, one, 0, text);
+        memset(cells[value], 0, MB_WRITE_CELL);
+        memcpy(cells[value], ", ", 2);
+        memcpy(cells[value] + 2, text, nbytes < MB_WRITE_CELL - 3 ? nbytes : MB_WRITE_CELL - 3);
+        cells[value][MB_WRITE_CELL - 1] = (uint8_t)(nbytes + 2);
+    }
+    print->at += mb_write_fixed(mil_code, nbits, data, first, mb_print_room(print, MB_PRINT_MOST)); /* no comma before it */
+    const uint32_t mask = (1u << nbits) - 1;
+    for (uint64_t i = first + 1; i < first + count; i++) {
+        uint8_t *dst = mb_print_room(print, MB_PRINT_MOST);
+        const uint64_t bit = i * nbits, at = bit >> 3;
+        const uint32_t low = (uint32_t)(bit & 7);
+        uint32_t value = (uint32_t)data[at] >> low;
+        if (low + nbits > 8) value |= (uint32_t)data[at + 1] << (8 - low);
+        const uint8_t *cell = cells[value & mask];
+        memcpy(dst, cell, MB_WRITE_CELL);
+        print->at += cell[MB_WRITE_CELL - 1];
+    }
+}
+
 /* Elements of one dtype, which the compiler knows. */
 MB_STEP void mb_write_fixed_row(mb_print *print, uint32_t mil_code, uint32_t nbits, const uint8_t *data, uint64_t first, uint64_t count) {
+    if (nbits <= 8 && count >= MB_WRITE_TABLE_COUNT) {
+        mb_write_small_row(print, mil_code, nbits, data, first, count);
+        return;
+    }
     for (uint64_t i = 0; i < count; i++) print->at += mb_write_fixed(mil_code, nbits, data, first + i, mb_write_comma(print, i));
+}
+
+typedef enum mb_write_integer { MB_WRITE_SIGNED, MB_WRITE_UNSIGNED, MB_WRITE_BOOL } mb_write_integer;
+
+MB_STEP void mb_write_one_integer(mb_print *print, uint64_t i, uint64_t value, mb_write_integer kind) {
+    static const char words[2][8] = {"false", "true"};
+    uint8_t *dst = mb_write_comma(print, i);
+    if (kind == MB_WRITE_BOOL) {
+        memcpy(dst, words[value != 0], 8);
+        print->at += value != 0 ? 4 : 5;
+    } else {
+        print->at += mb_integer_write(dst, value, kind == MB_WRITE_SIGNED);
+    }
+}
+
+/* Varints; the compiler knows of which kind. All but the last few, and any that is odd, without a branch on its length. */
+MB_STEP bool mb_write_varint_row(mb_writer *w, mb_write_elements *from, uint64_t count, mb_write_integer kind) {
+    mb_print *print = &w->print;
+    const bool is_written = print->flush != NULL;
+    const uint64_t nbits = kind == MB_WRITE_BOOL ? 64 : w->dtype->nbits, half = (uint64_t)1 << (nbits - 1);
+    const uint64_t shift = kind == MB_WRITE_SIGNED ? half : 0, most = nbits == 64 ? UINT64_MAX : 2 * half - 1;
+    const uint8_t *at = from->data;
+    uint64_t i = 0, value, bad = 0;
+    for (; i < count && from->end - at >= 10; i++) {
+        const unsigned length = kind == MB_WRITE_BOOL && *at < 0x80 ? 1 : mb_varint_take(at, &value, &bad);
+        if (length == 1) value = *at;
+        if ((bad | (value + shift > most)) != 0) break;
+        at += length;
+        if (is_written) mb_write_one_integer(print, i, value, kind);
+    }
+    from->data = at;
+    from->index += i;
+    for (; i < count; i++) {
+        if (!mb_write_varint(w, from, &value)) return false;
+        if (is_written) mb_write_one_integer(print, i, value, kind);
+    }
+    return true;
 }
 
 /* Write `count` elements with commas between them. A run that only checks writes none of those that are numbers. */
@@ -90,21 +153,12 @@ static inline bool mb_write_row(mb_writer *w, mb_write_elements *from, uint64_t 
             if (!mb_write_string(w, text)) return false;
         }
         break;
+    case MB_FIELD_BOOLS:
+        if (!mb_write_varint_row(w, from, count, MB_WRITE_BOOL)) return false;
+        break;
     case MB_FIELD_INTS:
     case MB_FIELD_LONGINTS:
-    case MB_FIELD_BOOLS:
-        for (uint64_t i = 0; i < count; i++) {
-            uint64_t value;
-            if (!mb_write_varint(w, from, &value)) return false;
-            if (print->flush == NULL) continue;
-            uint8_t *dst = mb_write_comma(print, i);
-            if (w->dtype->field != MB_FIELD_BOOLS) {
-                print->at += mb_integer_write(dst, value, is_signed);
-            } else {
-                memcpy(dst, value != 0 ? "true" : "false", 5);
-                print->at += value != 0 ? 4 : 5;
-            }
-        }
+        if (is_signed ? !mb_write_varint_row(w, from, count, MB_WRITE_SIGNED) : !mb_write_varint_row(w, from, count, MB_WRITE_UNSIGNED)) return false;
         break;
     default:
         from->index += count;

@@ -84,12 +84,23 @@ def _pieces(text: _codec.Buffer, changes: list[_Change]) -> Spliced:
 
 
 def _written_anew(text: _codec.Buffer, changed: _codec.Buffer) -> Spliced:
-    """The whole Program as text, in the version of the old text and with its end."""
-    out = io.BytesIO()
-    version, newline = version_of(bytes(memoryview(text)[:200])), bytes(memoryview(text)[-1:]) == b"\n"
-    write_program(changed, (0, changed.nbytes), out.write, version=_full(version), newline=newline)
-    parse_statements(_codec.Buffer(out.getvalue(), text.name))
-    return Spliced(text, len(out.getvalue()), [memoryview(out.getvalue())])
+    """The whole Program as text, in the version of the old text and with its end; read and written again, it is one."""
+    version, newline = _full(version_of(bytes(memoryview(text)[:200]))), bytes(memoryview(text)[-1:]) == b"\n"
+
+    def written(program: _codec.Buffer) -> bytes:
+        out = io.BytesIO()
+        write_program(program, (0, program.nbytes), out.write, version=version, newline=newline)
+        return out.getvalue()
+
+    result = written(changed)
+    data, _ = parse_statements(_codec.Buffer(result, text.name))
+    if written(_codec.Buffer(data, text.name)) != result:
+        raise _another(text.name)
+    return Spliced(text, len(result), [memoryview(result)])
+
+
+def _another(name: str | None) -> FormatError:
+    return FormatError("MIL text with changes: expected what its Program says, got something else", file=name)
 
 
 def _full(version: str | None) -> str | None:
@@ -169,8 +180,7 @@ class _Writing:
         good = view.graph.counts == self._new.graph.counts
         good = good and all(_message(view.operation(a)) == _message(self._old.operation(b)) for a, b in self._same)
         if not good or self._written(view, self._anew) != self._written(self._new, self._anew):
-            words = "MIL text with changes: expected what its Program says, got something else"
-            raise FormatError(words, file=text.name)
+            raise _another(text.name)
 
     def _block(self, old: Block, new: Block) -> bool:
         before, after = list(old.operations), list(new.operations)
@@ -230,9 +240,14 @@ class _Writing:
 
     def _blank_before(self, op: Operation) -> Span:
         """Where the white space before a statement begins and ends."""
-        start = end = self._statements[op.row][0]
-        while start > 0 and self._text[start - 1] in _BLANK:
-            start -= 1
+        end = start = self._statements[op.row][0]
+        nbytes = 256
+        while start > 0:  # a piece that is all blank is followed by a longer one
+            piece = bytes(self._text[max(end - nbytes, 0) : end])
+            start = end - len(piece) + len(piece.rstrip(_BLANK))
+            if start > end - len(piece):
+                break
+            nbytes *= 2
         return start, end
 
     def _anew_text(self, op: Operation) -> bytes:

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..arguments import as_integer, parse_nbytes, require, require_calls, require_flags
 from ..blobs.writer import ALIGNMENTS
 from ..dtypes import DType, as_dtype
-from ..errors import FormatError, UnsupportedError
+from ..errors import FormatError, ResolveError, UnsupportedError
 from ..model.canonical import canonical_model
 from ..model.manifest import listed_files, with_folders
 from ..model.model import Model
+from ..model.package import read_json
 from ..model.program_file import edited_file
 from ..program.splice import Spliced
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..storage import paths, pending
+from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory, lock, whole_file
 from ..storage.transfer import write_at
@@ -33,6 +35,7 @@ from .tasks import Item
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+_DESCRIPTION = "metadata.json"
 _FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
 
 
@@ -45,6 +48,8 @@ class RepackReport(NamedTuple):
         files: rewritten weight files of the result: (name, records, bytes).
         nbytes, nbytes_after: of all weights as stored: every record and every listed immediate.
         done: False for a dry run.
+        stale: what another file of a compiled model, which is copied, still says of the model before; such as
+            "metadata.json: storagePrecision".
     """
 
     source: str
@@ -54,6 +59,7 @@ class RepackReport(NamedTuple):
     nbytes: int
     nbytes_after: int
     done: bool
+    stale: tuple[str, ...] = ()
 
     @property
     def changed(self) -> list[TensorChange]:
@@ -84,7 +90,7 @@ class RepackReport(NamedTuple):
             "source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes,
             "nbytes_after": self.nbytes_after, "actions": self.counts(),
             "files": [{"file": name, "records": count, "nbytes": nbytes} for name, count, nbytes in self.files],
-            "tensors": rows,
+            "stale": list(self.stale), "tensors": rows,
         }  # fmt: skip
 
 
@@ -316,7 +322,8 @@ class Repacking:
                 write(model, arrangement, before)
             rows = arrangement.records.files.items()
             files = [(name, len(items), nbytes) for name, (items, nbytes) in rows]
-            return self._report(arrangement.changes, files, not dry_run)
+            report = self._report(arrangement.changes, files, not dry_run)
+            return report._replace(stale=_stale(model, report)) if model.kind == "mlmodelc" else report
 
     def _report(self, changes: list[TensorChange], files: list[tuple[str, int, int]], done: bool) -> RepackReport:
         counted: dict[str, set[int | None]] = {}
@@ -477,6 +484,19 @@ class Repacking:
 
     def _written(self, name: str) -> Callable[[int], None]:
         return partial(self._counter.add, name)
+
+
+def _stale(model: Model, report: RepackReport) -> tuple[str, ...]:
+    """What the description of a compiled model says of dtypes and operations, if these have changed."""
+    if not any({"cast", "compress", "decompress"} & set(change.actions) for change in report.changes):
+        return ()
+    try:
+        document = read_json(Location(str(model.path)).beneath(_DESCRIPTION))
+    except (OSError, FormatError, ResolveError):
+        return ()  # none, or one that says nothing
+    described = document[0] if isinstance(document, list) and document and isinstance(document[0], dict) else {}
+    keys = ("storagePrecision", "mlProgramOperationTypeHistogram")
+    return tuple(f"{_DESCRIPTION}: {key}" for key in keys if key in described)
 
 
 def _edited(model: Model, edits: Edits) -> Spliced:
