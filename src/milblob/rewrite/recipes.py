@@ -248,12 +248,41 @@ class Palette(Recipe):
         """See Recipe."""
         return BLOCKS_OPSET if self.granularity != "per_tensor" or self.nbits == 3 else FIRST_OPSET
 
+    def plan(self, weight: Weight) -> Plan | None:
+        """See Recipe."""
+        array, (axis, size) = weight.array, self._groups(weight)
+        if self.nbits is None or array.size < 8 * WEIGHT_COUNT:
+            return None
+        if self.nbits == 3 and weight.opset < BLOCKS_OPSET:
+            raise NotCompressibleError("expected an opset of iOS18 for 3 bits, got an earlier one")
+        try:
+            work = palettize.Palettizer(array, self.nbits, mode=self.mode, axis=axis, group_size=size)
+            if not work.is_apart:
+                return None
+            entries = 1 << self.nbits
+            is_new = weight.opset >= BLOCKS_OPSET
+            shape = (*work.counts, entries, 1) if is_new else (entries,)
+            few = work.fit().reshape(shape) if prod(shape) < WEIGHT_COUNT else None
+        except ValueError as error:
+            raise NotCompressibleError(str(error)) from None
+        dtype = _PALETTE_INDICES[self.nbits]
+        indices = PlannedPart("indices", dtype, array.shape)
+        if not is_new:
+            indices = PlannedPart("indices", DType.UINT8, (indices.nbytes,))
+        parts = [indices, PlannedPart("lut", as_dtype(array.dtype), shape, few)]
+        if not is_new:
+            parts.append(PlannedPart("shape", DType.UINT32, (array.ndim,), np.array(array.shape, np.uint32)))
+        return Plan("constexpr_lut_to_dense", tuple(parts), partial(_write_palettized, work, few is None))
+
+    def _groups(self, weight: Weight) -> tuple[int | None, int | None]:
+        """(axis, channels that share a palette), or None for both."""
+        if self.granularity != "per_grouped_channel":
+            return None, None
+        return weight.axes[1] if self.channel_axis is None else self.channel_axis, self.group_size
+
     def apply(self, weight: Weight) -> CompressedParts:
         """See Recipe."""
-        array, axis, size = weight.array, None, None
-        if self.granularity == "per_grouped_channel":
-            axis = weight.axes[1] if self.channel_axis is None else self.channel_axis
-            size = self.group_size
+        array, (axis, size) = weight.array, self._groups(weight)
         try:
             made = palettize.palettize(array, self.nbits, mode=self.mode, axis=axis, group_size=size)
         except ValueError as error:
@@ -316,7 +345,7 @@ class Prune(Recipe):
         """See Recipe."""
         return False
 
-    def apply(self, weight: Weight) -> CompressedParts:
+    def plan(self, weight: Weight) -> Plan | None:
         """See Recipe."""
         array = weight.array
         if self.block is not None or self.n_m is not None:
@@ -326,22 +355,28 @@ class Prune(Recipe):
                     f"expected only weights of conv and linear for blocks and n_m, got {'.'.join(others[0])}"
                 )
         try:
-            made = prune.prune(
+            work = prune.Pruner(
                 array, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block, dim=self.dim
             )
+            made = 1 - work.count / array.size
+            if self.threshold is not None and made < self.least_sparsity:
+                raise NotCompressibleError(f"expected a sparsity of {self.least_sparsity:g} or more, got {made:.4g}")
+            few = work.count < WEIGHT_COUNT
+            nonzero = np.concatenate([one.nonzero for one in work.stretches()]) if few else None
         except ValueError as error:
             raise NotCompressibleError(str(error)) from None
-        if self.threshold is not None and made.sparsity < self.least_sparsity:
-            raise NotCompressibleError(
-                f"expected a sparsity of {self.least_sparsity:g} or more, got {made.sparsity:.4g}"
-            )
-        nonzero = _part("nonzero_data", made.nonzero)
-        figures = made.squared, made.power, made.largest
-        if weight.opset >= BLOCKS_OPSET:
-            mask = Part("mask", DType.UINT1, made.shape, None, memoryview(made.mask))  # type: ignore[arg-type]
-            return CompressedParts("constexpr_sparse_to_dense", (nonzero, mask), *figures)
-        parts = nonzero, _bytes_part("mask", made.mask), _part("shape", np.array(array.shape, np.uint32))
-        return CompressedParts("constexpr_sparse_to_dense", parts, *figures)
+        parts = [
+            PlannedPart("nonzero_data", as_dtype(array.dtype), (work.count,), nonzero),
+            PlannedPart("mask", DType.UINT1, array.shape),
+        ]
+        if weight.opset < BLOCKS_OPSET:
+            mask: Any = None
+            if parts[1].nbytes < WEIGHT_COUNT:
+                mask = np.concatenate([one.mask for one in work.stretches()])
+            parts[1] = PlannedPart("mask", DType.UINT8, (parts[1].nbytes,), mask)
+            parts.append(PlannedPart("shape", DType.UINT32, (array.ndim,), np.array(array.shape, np.uint32)))
+        stored = {part.key for part in parts if part.array is None}
+        return Plan("constexpr_sparse_to_dense", tuple(parts), partial(_write_pruned, work, stored))
 
 
 RECIPES: dict[str, type[Recipe]] = {"Linear": Linear, "Palette": Palette, "Prune": Prune}
@@ -387,6 +422,28 @@ def _write_quantized(work: quantize.Quantizer, keys: tuple[str, str, str], store
     except ValueError as error:
         raise NotCompressibleError(str(error)) from None
     return Figures(squared, power, largest)
+
+
+def _write_palettized(work: palettize.Palettizer, has_palettes: bool, put: Put) -> Figures:
+    """Write the indices, and perhaps the palettes; see Plan."""
+    try:
+        for one in work.stretches():
+            put("indices", one.begin * work.nbits // 8, one.indices)
+            if has_palettes and one.palettes.size:
+                put("lut", one.group * (one.palettes.itemsize << work.nbits), one.palettes)
+    except ValueError as error:
+        raise NotCompressibleError(str(error)) from None
+    return Figures(*work.figures)
+
+
+def _write_pruned(work: prune.Pruner, stored: set[str], put: Put) -> Figures:
+    """Write those parts of a pruned weight that are `stored`; see Plan."""
+    for one in work.stretches():
+        if "mask" in stored:
+            put("mask", one.begin // 8, one.mask)
+        if "nonzero_data" in stored and one.nonzero.size:
+            put("nonzero_data", one.first * one.nonzero.itemsize, one.nonzero)
+    return Figures(*work.figures)
 
 
 def _applied(plan: Plan) -> CompressedParts:
