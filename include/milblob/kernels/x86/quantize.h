@@ -95,7 +95,7 @@ MB_TARGET_AVX512 MB_STEP __m512 mb_elements_avx512(const uint8_t *src, __mmask16
             if (run != 1 && off == NULL) \
                 for (; i + 16 <= end; i += 16) mb_quantize_16_avx512(&own, dst + i, NULL, mb_elements_avx512(src + nbytes * i, 0xffff, is_f16), 0xffff, is_f16); \
             for (; i < end; i += 16) { \
-                const __mmask16 lanes = end - i < 16 ? (__mmask16)((1u << (end - i)) - 1) : (__mmask16)0xffff; \
+                const __mmask16 lanes = (__mmask16)(end - i < 16 ? (1u << (end - i)) - 1 : 0xffffu); \
                 if (run == 1) mb_quantize_scale_avx512(&own, to, _mm512_mask_loadu_ps(_mm512_set1_ps(1.0f), lanes, scale + i), _mm512_maskz_loadu_ps(lanes, zero + i)); \
                 mb_quantize_16_avx512(&own, dst + i, off == NULL ? NULL : off + i, mb_elements_avx512(src + nbytes * i, lanes, is_f16), lanes, is_f16); \
             } \
