@@ -11,6 +11,7 @@
 #include "milblob/kernels/neon/decode.h"
 #include "milblob/kernels/x86/expand_avx512.h"
 #include "milblob/kernels/neon/moments.h"
+#include "milblob/kernels/x86/prune_avx512.h"
 #include "milblob/kernels/x86/quantize.h"
 #include "milblob/kernels/x86/palette_avx512.h"
 #include "milblob/kernels/neon/subbyte.h"
@@ -40,6 +41,7 @@ typedef struct mb_tier {
     mb_varint_encode_kernel varint_encode[4];
     mb_quantize_kernel quantize[2]; /* by whether elements are float16 */
     mb_range_kernel range[2];
+    mb_split_kernel split[2]; /* as quantize */
 } mb_tier;
 
 /* From the slowest to the fastest. A program of several units need not compile the kernels in each: one unit defines
@@ -68,7 +70,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}},
+     {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}, {mb_split_f32_plain, mb_split_f16_plain}},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx2, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
@@ -83,7 +85,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_avx2, mb_varint_run_16_avx2, mb_varint_run_32_avx2, mb_varint_run_64_avx2, mb_varint_run_ints_avx2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_avx2, mb_quantize_f16_avx2}, {mb_range_f32_loop_avx2, mb_range_f16_avx2}},
+     {mb_quantize_f32_avx2, mb_quantize_f16_avx2}, {mb_range_f32_loop_avx2, mb_range_f16_avx2}, {mb_split_f32_plain, mb_split_f16_plain}},
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -97,7 +99,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_avx2, mb_varint_run_16_avx2, mb_varint_run_32_avx2, mb_varint_run_64_avx2, mb_varint_run_ints_avx2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}},
+     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_plain}},
     {"avx512vbmi2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -111,7 +113,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_vbmi2, mb_varint_run_16_vbmi2, mb_varint_run_32_vbmi2, mb_varint_run_64_vbmi2, mb_varint_run_ints_vbmi2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64_vbmi2},
      {mb_varint_encode_i16_vbmi2, mb_varint_encode_u16_vbmi2, mb_varint_encode_i32_vbmi2, mb_varint_encode_i64_vbmi2},
-     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}},
+     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_vbmi2}},
 #endif
 #ifdef MB_HAS_NEON
     {"neon", {mb_cast_f32_f16_neon, mb_cast_f32_bf16_neon, mb_cast_f16_f32_neon, mb_cast_bf16_f32_neon, mb_cast_f16_bf16_neon, mb_cast_bf16_f16_neon},
@@ -127,7 +129,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}},
+     {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}, {mb_split_f32_plain, mb_split_f16_plain}},
 #endif
 };
 
@@ -171,6 +173,11 @@ static inline uint64_t mb_cast_find(int kind, const uint8_t *src, uint64_t count
         if ((is_nan ? counts.nan : counts.overflow) != 0) return index;
     }
     return count;
+}
+
+/* Keep elements with the kernel of a tier; see mb_split_kernel. */
+static inline uint64_t mb_prune_split(const mb_tier *tier, const uint8_t *src, uint64_t count, bool is_f16, uint32_t cut, uint8_t *mask, uint8_t *kept, mb_sums *sums) {
+    return tier->split[is_f16](src, count, cut, mask, kept, sums);
 }
 
 /* As mb_wide_moments, and as the functions of blake3.h, with the kernels of a tier. */

@@ -164,6 +164,13 @@ cdef extern from "milblob/kernels/moments.h" nogil:
 cdef extern from "milblob/kernels/blake3.h" nogil:
     int MB_BLAKE3_NBYTES, MB_BLAKE3_STRETCH
 
+cdef extern from "milblob/kernels/sums.h" nogil:
+    ctypedef struct mb_sums:
+        double squared[16]
+        double power[16]
+        uint32_t largest
+    double mb_sum_lanes(const double *lanes)
+
 cdef extern from "milblob/kernels.h" nogil:
     ctypedef struct mb_tier:
         const char *name
@@ -171,6 +178,8 @@ cdef extern from "milblob/kernels.h" nogil:
     int mb_tier_usable()
     uint64_t mb_cast_src_nbytes(int kind)
     uint64_t mb_cast_dst_nbytes(int kind)
+    uint64_t mb_prune_split(const mb_tier *tier, const uint8_t *src, uint64_t count, bint is_f16, uint32_t cut,
+                            uint8_t *mask, uint8_t *kept, mb_sums *sums)
     void mb_cast(const mb_tier *tier, int kind, uint8_t *dst, const uint8_t *src, uint64_t count, bint clamp,
                  mb_cast_counts *counts)
     uint64_t mb_cast_find(int kind, const uint8_t *src, uint64_t count, bint is_nan)
@@ -418,10 +427,6 @@ cdef extern from "milblob/kernels/quantize.h" nogil:
         int32_t least, most
         unsigned nbits
         bint is_linear
-    ctypedef struct mb_quantize_sums:
-        double squared[16]
-        double power[16]
-        uint32_t largest
     uint64_t mb_count_not_finite(const uint8_t *src, bint is_f16, uint64_t count)
     void mb_quantize_ranges(const mb_tier *tier, const uint8_t *src, bint is_f16, uint64_t begin, uint64_t count,
                             mb_grid *grid, float *least, float *most)
@@ -429,22 +434,17 @@ cdef extern from "milblob/kernels/quantize.h" nogil:
                             const mb_integers *to, float *scale, float *zero)
     void mb_quantize(const mb_tier *tier, uint8_t *dst, bint is_packed, const uint8_t *src, bint is_f16, uint64_t begin,
                      uint64_t count, mb_grid *grid, const float *scale, const float *zero, const mb_integers *to,
-                     mb_quantize_sums *sums)
+                     mb_sums *sums)
     void mb_quantize_errors(const mb_tier *tier, const uint8_t *src, bint is_f16, uint64_t begin, uint64_t count,
                             mb_grid *grid, const float *scale, const float *zero, const mb_integers *to,
                             const float *weights, double *errors)
     uint64_t mb_quantize_units(uint64_t unit)
     bint mb_quantize_blocks(const mb_tier *tier, uint8_t *dst, bint is_packed, const uint8_t *src, bint is_f16,
                             uint64_t begin, uint64_t count, uint64_t unit, uint64_t unit_parameters, mb_grid *grid,
-                            const mb_integers *to, float *spare, uint8_t *scale, uint8_t *zero, mb_quantize_sums *sums)
-    double mb_sum_lanes(const double *lanes)
+                            const mb_integers *to, float *spare, uint8_t *scale, uint8_t *zero, mb_sums *sums)
     float mb_float_of(uint32_t bits)
 
 cdef extern from "milblob/kernels/prune.h" nogil:
     int MB_MAGNITUDES
-    ctypedef struct mb_prune_error:
-        double squared, power, largest
     void mb_prune_count(const uint8_t *src, uint64_t count, bint is_f16, uint64_t *counts)
-    uint64_t mb_prune_collect(const uint8_t *src, uint64_t count, uint32_t top, uint32_t *dst, uint64_t room)
-    void mb_prune_measure(const uint8_t *src, uint64_t count, uint32_t cut, mb_prune_error *error)
-    uint64_t mb_prune_split(const uint8_t *src, uint64_t count, bint is_f16, uint32_t cut, uint8_t *mask, uint8_t *kept)
+    void mb_prune_count_below(const uint8_t *src, uint64_t count, uint32_t top, uint64_t *counts)

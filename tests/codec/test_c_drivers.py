@@ -175,6 +175,11 @@ def test_statistics(build):
     assert run([build("statistics")]) == DIGESTS["statistics"]
 
 
+def test_compressing(build):
+    run([build("compress"), *corpus("compress")])
+    assert run([build("compress")]) == DIGESTS["compress"]
+
+
 def test_decoding(build):
     run([build("decode"), *corpus("decode")])
     assert run([build("decode")]) == DIGESTS["decode"]

@@ -114,19 +114,22 @@ def test_palettes_refuse_what_does_not_fit():
 
 def test_pruning_refuses_what_does_not_fit():
     mask, kept, counts = np.empty(8, np.uint8), np.empty(64, np.float32), np.zeros(_codec.MAGNITUDES, np.uint64)
-    assert _codec.prune_split(mask, kept, SRC32, 0, 64, False, 0) == 63
+    assert _codec.prune_split(mask, kept, SRC32, 0, 64, False, 0) == (63, (0, 85344, 0))
     for call in (lambda: _codec.prune_split(mask[:7], kept, SRC32, 0, 64, False, 0),
                  lambda: _codec.prune_split(mask, kept[:63], SRC32, 0, 64, False, 0),
                  lambda: _codec.prune_split(None, kept, SRC32, 0, 64, False, 0),
                  lambda: _codec.prune_split(mask, kept, SRC32, 4, 64, False, 0),
                  lambda: _codec.prune_count(counts[1:], SRC32, 0, 64, False),
                  lambda: _codec.prune_count(counts, SRC32, 0, 65, False),
-                 lambda: _codec.prune_collect(np.empty(3, np.uint32), 4, SRC32, 0, 64, 0),
-                 lambda: _codec.prune_measure(SRC32, 0, 65, 0)):  # fmt: skip
+                 lambda: _codec.prune_count_below(np.zeros(65535, np.uint64), SRC32, 0, 64, 0),
+                 lambda: _codec.prune_count_below(None, SRC32, 0, 64, 0),
+                 lambda: _codec.prune_count_below(np.zeros(65536, np.uint64), SRC32, 0, 65, 0)):  # fmt: skip
         with pytest.raises((FormatError, ValueError)):
             call()
-    assert _codec.prune_collect(np.empty(2, np.uint32), 2, SRC32, 0, 64, 0x3F80) == 1  # 1.0
-    assert _codec.prune_collect(None, 0, SRC32, 0, 64, 0x4000) == 1  # 2.0; more than there is room for are counted
+    below = np.zeros(65536, np.uint64)
+    _codec.prune_count_below(below, SRC32, 0, 64, 0x41A0)  # 20
+    assert np.flatnonzero(below).tolist() == [0]
+    assert below[0] == 1
 
 
 def test_sources_that_hold_anything():

@@ -183,7 +183,7 @@ def main(folder, harnesses):
         "params": params,
         "python": python_inputs,
     }
-    for harness in harnesses or [*made, "varint", "sub_byte", "decode", "cast", "statistics", "compare"]:
+    for harness in harnesses or [*made, "varint", "sub_byte", "decode", "cast", "statistics", "compare", "compress"]:
         write(folder, harness, made.get(harness, payloads)())
 
 

@@ -178,11 +178,11 @@ MEASURED = """
     watcher = threading.Thread(target=watch)
     watcher.start()
     start = time.monotonic()
-    report = milblob.repack(sys.argv[1], sys.argv[2], **json.loads(sys.argv[3]))
+    report = CALL
     done.set()
     watcher.join()
     most[0] = max(most[0], anonymous_nbytes())
-    print(json.dumps({"most": most[0], "seconds": time.monotonic() - start, **report.counts()}))
+    print(json.dumps({"most": most[0], "seconds": time.monotonic() - start, **COUNTS}))
 """
 
 
@@ -193,7 +193,19 @@ def measured_repack(source, target, **options):
     back when it needs them. A thread in the child reads RssAnon of /proc/self/status every two milliseconds; its highest
     value is what is compared, NumPy, ml_dtypes and milblob (about 15 MiB) included. Linux only.
     """
-    found = json.loads(run_child(MEASURED, source, target, json.dumps(options), timeout=600))
+    call = "milblob.repack(sys.argv[1], sys.argv[2], **json.loads(sys.argv[3]))"
+    return _measured(call, "report.counts()", source, target, options, LIMIT_NBYTES)
+
+
+def measured_compress(source, target, recipe, limit_nbytes):
+    """As measured_repack, for milblob.compress. Returns the first row of its report too."""
+    call = "milblob.compress(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))"
+    return _measured(call, 'report.to_dict()["weights"][0]', source, target, recipe, limit_nbytes)
+
+
+def _measured(call, counts, source, target, options, limit_nbytes):
+    code = MEASURED.replace("CALL", call).replace("COUNTS", counts)
+    found = json.loads(run_child(code, source, target, json.dumps(options), timeout=1800))
     print(f"{target.name}: {found['most'] / 2**20:.0f} MiB anonymous at most, {found['seconds']:.1f} s")
-    assert found["most"] < LIMIT_NBYTES
+    assert found["most"] < limit_nbytes
     return found

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from matrix import every
-from milblob.values.prune import prune
+from milblob import _codec
+from milblob.errors import FormatError
+from milblob.values.prune import Pruner, prune
 
 
 def dense(result):
@@ -93,6 +95,63 @@ def test_large_arrays_in_parts(monkeypatch):
         result = prune(array, sparsity=0.37)
         assert np.array_equal(result.mask, found.mask)
         assert np.array_equal(result.nonzero, found.nonzero_data)
+
+
+def test_neighbours_in_parts(monkeypatch):
+    """Parts hold whole rows, and whole groups of rows where neighbours are in one column."""
+    pytest.importorskip("coremltools")
+    cases = dict(arrays())
+
+    def check(case, dtype, options):
+        array = cases[case].astype(dtype)
+        found, _ = theirs(array, options)
+        whole = prune(array, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr("milblob.values.prune._PART_NBYTES", 64)
+            result = prune(array, **options)
+        assert np.array_equal(result.mask, found.mask)
+        assert result.nonzero.tobytes() == found.nonzero_data.tobytes()
+        assert result[3:] == pytest.approx(whole[3:])
+
+    some = [options for options in OPTIONS if "block" in options or "n_m" in options]
+    every(check, ["normal", "ties", "matrix", "rank 5"], [np.float16, np.float32], some)
+
+
+def test_every_tier_gives_the_same_bits():
+    rng = np.random.default_rng(4)
+    before = _codec.tiers()[1]
+    patterns = np.arange(65536, dtype=np.uint16).view(np.float16)
+    half = rng.permutation(patterns[np.isfinite(patterns)])
+    arrays = {np.float16: half, np.float32: (half.astype(np.float32) * np.float32(1.001))[5:]}
+
+    def results(dtype, options):
+        for name in _codec.tiers()[0]:
+            _codec.set_tier(name)
+            found = prune(arrays[dtype], **options)
+            yield found.mask.tobytes(), found.nonzero.tobytes(), found[3:]
+
+    def check(dtype, options):
+        assert len(set(results(dtype, options))) == 1
+
+    try:
+        every(check, arrays, [{"sparsity": part} for part in (0, 0.5, 0.9, 1)] + [{"threshold": 0.01}])
+    finally:
+        _codec.set_tier(before)
+
+
+def test_an_array_that_changes_meanwhile():
+    """Sizes are told before the elements are: another number of them is an error, and never more than was told."""
+    for dtype in (np.float16, np.float32):
+        array = np.linspace(-1, 1, 1000, dtype=dtype)
+        for change in (0, 5):
+            work = Pruner(array, sparsity=0.5)
+            array[:] = np.linspace(-1, 1, 1000) * change
+            total = 0
+            with pytest.raises(FormatError, match=f"expected {work.count} elements that stay, as counted before"):
+                for one in work.stretches():
+                    total += one.nonzero.size
+            assert total <= work.count
+            array[:] = np.linspace(-1, 1, 1000)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
 #define MILBLOB_PRUNE_H
 
 #include "milblob/kernels/scale.h"
+#include "milblob/kernels/sums.h"
 
 #define MB_MAGNITUDES 32768u
 
@@ -20,65 +21,53 @@ MB_KERNEL void mb_prune_count(const uint8_t *src, uint64_t count, bool is_f16, u
     for (size_t i = 0; i < (size_t)count; i++) counts[mb_magnitude(src, i, is_f16) >> shift]++;
 }
 
-/* Collect the magnitudes of float32 elements whose upper 15 bits are `top`. At most `room` are written.
- * returns how many there are      over-reads: none      fails: never                                                   */
-MB_KERNEL uint64_t mb_prune_collect(const uint8_t *src, uint64_t count, uint32_t top, uint32_t *dst, uint64_t room) {
-    uint64_t found = 0;
+/* Count float32 elements whose upper 15 bits are `top` by their lower 16 bits.
+ * in   src: count elements, any alignment      out  counts: 65536, added to      over-reads: none      fails: never     */
+MB_KERNEL void mb_prune_count_below(const uint8_t *src, uint64_t count, uint32_t top, uint64_t *counts) {
     for (size_t i = 0; i < (size_t)count; i++) {
         const uint32_t magnitude = mb_magnitude(src, i, false);
-        if (magnitude >> 16 != top) continue;
-        if (found < room) dst[found] = magnitude;
-        found++;
+        if (magnitude >> 16 == top) counts[magnitude & 0xffffu]++;
     }
-    return found;
 }
 
-/* What pruning does to elements; added to. */
-typedef struct mb_prune_error {
-    double squared, power, largest;
-} mb_prune_error;
-
-/* Measure float32 elements of which those with a magnitude of at most `cut` become zero. For float16 the counts say it all. */
-MB_KERNEL void mb_prune_measure(const uint8_t *src, uint64_t count, uint32_t cut, mb_prune_error *error) {
-    double power[8] = {0}, squared[8] = {0};
-    uint32_t largest = 0;
-    for (size_t i = 0; i < (size_t)count; i++) {
-        const uint32_t magnitude = mb_magnitude(src, i, false), mask = 0u - (uint32_t)(magnitude <= cut);
-        const double x = mb_float_of(magnitude), lost = mb_float_of(magnitude & mask);
-        power[i & 7] += x * x, squared[i & 7] += lost * lost;
-        largest = (magnitude & mask) > largest ? magnitude & mask : largest;
-    }
-    for (unsigned k = 0; k < 8; k++) error->power += power[k], error->squared += squared[k];
-    error->largest = mb_float_of(largest) > error->largest ? mb_float_of(largest) : error->largest;
-}
-
-/* Keep the elements whose magnitude is above `cut`. Every element is stored where the next one that is kept goes; the next
- * one overwrites it if it is not.
+/* Keep the elements whose magnitude is above `cut`.
  * in   src: count elements, any alignment
  * out  mask: (count + 7) / 8 bytes, a bit for each element, least significant first, 1 for those that are kept; kept: room
- *      for count elements; the first of them are those that are kept, the others are unspecified
+ *      for count elements; the first of them are those that are kept, the others are unspecified; sums: of float32: added
+ *      to, the others become zero. For float16 the counts of mb_prune_count say it all, and sums is not used.
  * returns how many are kept      over-reads: none      fails: never                                                    */
-MB_STEP uint64_t mb_prune_split_as(const uint8_t *src, uint64_t count, const bool is_f16, uint32_t cut, uint8_t *mask, uint8_t *kept) {
+typedef uint64_t (*mb_split_kernel)(const uint8_t *src, uint64_t count, uint32_t cut, uint8_t *mask, uint8_t *kept, mb_sums *sums);
+
+/* Every element is stored where the next one that is kept goes; the next one overwrites it if it is not. */
+MB_STEP uint64_t mb_split_plain(const uint8_t *src, uint64_t count, const bool is_f16, uint32_t cut, uint8_t *mask, uint8_t *kept, mb_sums *sums) {
+    const size_t size = is_f16 ? 2 : 4;
     uint64_t found = 0;
     for (size_t begin = 0; begin < (size_t)count; begin += 8) {
         const size_t n = (size_t)count - begin < 8 ? (size_t)count - begin : 8;
         uint32_t bits = 0;
         for (size_t k = 0; k < n; k++) {
             uint8_t element[4]; /* once: a source may change */
-            memcpy(element, src + (begin + k) * (is_f16 ? 2u : 4u), is_f16 ? 2 : 4);
-            const uint32_t is_kept = mb_magnitude(element, 0, is_f16) > cut;
-            memcpy(kept + found * (is_f16 ? 2u : 4u), element, is_f16 ? 2 : 4);
+            memcpy(element, src + (begin + k) * size, size);
+            const uint32_t magnitude = mb_magnitude(element, 0, is_f16), is_kept = magnitude > cut;
+            memcpy(kept + found * size, element, size);
             bits |= is_kept << k, found += is_kept;
+            if (is_f16) continue;
+            const uint32_t lost = magnitude & (is_kept - 1u);
+            const double x = mb_float_of(magnitude), off = mb_float_of(lost);
+            sums->power[(begin + k) % MB_LANES] += x * x, sums->squared[(begin + k) % MB_LANES] += off * off;
+            sums->largest = lost > sums->largest ? lost : sums->largest;
         }
         mask[begin / 8] = (uint8_t)bits;
     }
     return found;
 }
 
-/* As above, each with its size as a constant. */
-MB_KERNEL uint64_t mb_prune_split(const uint8_t *src, uint64_t count, bool is_f16, uint32_t cut, uint8_t *mask, uint8_t *kept) {
-    if (is_f16) return mb_prune_split_as(src, count, true, cut, mask, kept);
-    return mb_prune_split_as(src, count, false, cut, mask, kept);
+MB_KERNEL uint64_t mb_split_f16_plain(const uint8_t *src, uint64_t count, uint32_t cut, uint8_t *mask, uint8_t *kept, mb_sums *sums) {
+    return mb_split_plain(src, count, true, cut, mask, kept, sums);
+}
+
+MB_KERNEL uint64_t mb_split_f32_plain(const uint8_t *src, uint64_t count, uint32_t cut, uint8_t *mask, uint8_t *kept, mb_sums *sums) {
+    return mb_split_plain(src, count, false, cut, mask, kept, sums);
 }
 
 #endif

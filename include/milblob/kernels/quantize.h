@@ -88,14 +88,6 @@ MB_KERNEL bool mb_quantize_scales(const mb_tier *tier, const float *least, const
     return bad == 0;
 }
 
-static inline double mb_sum_lanes(const double *lanes) {
-    double sums[MB_LANES];
-    memcpy(sums, lanes, sizeof sums);
-    for (unsigned left = MB_LANES / 2; left > 0; left /= 2)
-        for (unsigned k = 0; k < left; k++) sums[k] += sums[k + left];
-    return sums[0];
-}
-
 /* Sum of squares times weights. */
 MB_STEP double mb_weighted_squares(const float *x, const float *weights, uint64_t count) {
     double lanes[8] = {0};
@@ -105,7 +97,7 @@ MB_STEP double mb_weighted_squares(const float *x, const float *weights, uint64_
 
 /* Quantize the next count elements of a grid; src: the first of them. */
 static inline void mb_quantize_on(const mb_tier *tier, uint8_t *dst, bool is_packed, const uint8_t *src, bool is_f16, uint64_t count, mb_grid *grid,
-                                  const float *scale, const float *zero, const mb_integers *to, mb_quantize_sums *sums) {
+                                  const float *scale, const float *zero, const mb_integers *to, mb_sums *sums) {
     uint8_t bytes[MB_CHUNK];
     const bool packs = is_packed && to->nbits < 8;
     mb_error ignored; /* no integer has more bits than it may */
@@ -127,7 +119,7 @@ static inline void mb_quantize_on(const mb_tier *tier, uint8_t *dst, bool is_pac
  * out  dst: count bytes, the low bits of the integers, or with `is_packed` to->nbits each; sums: added to
  * over-reads: none      fails: never                                                                                   */
 MB_KERNEL void mb_quantize(const mb_tier *tier, uint8_t *dst, bool is_packed, const uint8_t *src, bool is_f16, uint64_t begin, uint64_t count, mb_grid *grid,
-                           const float *scale, const float *zero, const mb_integers *to, mb_quantize_sums *sums) {
+                           const float *scale, const float *zero, const mb_integers *to, mb_sums *sums) {
     mb_grid_seek(grid, begin);
     mb_quantize_on(tier, dst, is_packed, src + (is_f16 ? 2 : 4) * begin, is_f16, count, grid, scale, zero, to, sums);
 }
@@ -144,7 +136,7 @@ MB_KERNEL void mb_quantize_errors(const mb_tier *tier, const uint8_t *src, bool 
         uint64_t index, run;
         const uint64_t taken = mb_grid_runs(grid, mb_least(count - done, MB_CHUNK), &index, &run);
         for (uint64_t i = 0, n; i < taken; i += n, index++) {
-            mb_quantize_sums sums;
+            mb_sums sums;
             memset(&sums, 0, sizeof sums);
             n = mb_least(run, taken - i);
             tier->quantize[is_f16](bytes, off, src + (is_f16 ? 2 : 4) * i, n, scale + index, zero + index, n, to, &sums);
@@ -164,7 +156,7 @@ static inline uint64_t mb_quantize_units(uint64_t unit) { return unit <= MB_QUAN
  *      `is_packed` to->nbits; sums: added to
  * returns whether all elements are finite; if not, it has stopped      over-reads: none      fails: never              */
 MB_KERNEL bool mb_quantize_blocks(const mb_tier *tier, uint8_t *dst, bool is_packed, const uint8_t *src, bool is_f16, uint64_t begin, uint64_t count, uint64_t unit, uint64_t unit_parameters,
-                                  mb_grid *grid, const mb_integers *to, float *spare, uint8_t *scale, uint8_t *zero, mb_quantize_sums *sums) {
+                                  mb_grid *grid, const mb_integers *to, float *spare, uint8_t *scale, uint8_t *zero, mb_sums *sums) {
     const uint64_t step = mb_quantize_units(unit) * unit, room = mb_quantize_units(unit) * unit_parameters;
     const unsigned size = is_f16 ? 2 : 4;
     const bool packs = is_packed && to->nbits < 8;

@@ -6,17 +6,12 @@
  * because the dense value is rounded to float16, the neighbour on the other side of x if its dense value is nearer. So no
  * integer is nearer, and the error is at most coremltools' with the same scale and zero.
  *
- * A scale of 0 (all elements are, or nearly) gives NaN for elements of 0, which becomes 0.
- *
- * Sums are taken in MB_LANES of doubles: an element goes to the lane of its place in its run, so every tier adds the same
- * numbers in the same order. Squares of floats are exact in doubles: whether a machine rounds between the product and the
- * sum does not matter. */
+ * A scale of 0 (all elements are, or nearly) gives NaN for elements of 0, which becomes 0. */
 #ifndef MILBLOB_QUANTIZE_STEPS_H
 #define MILBLOB_QUANTIZE_STEPS_H
 
 #include "milblob/kernels/scale.h"
-
-enum { MB_LANES = 16 };
+#include "milblob/kernels/sums.h"
 
 /* The integers that elements become. */
 typedef struct mb_integers {
@@ -25,19 +20,12 @@ typedef struct mb_integers {
     bool is_linear;      /* the range need not be symmetric around zero */
 } mb_integers;
 
-/* What quantization does to elements; added to. */
-typedef struct mb_quantize_sums {
-    double squared[MB_LANES]; /* squares of the distances from the dense values */
-    double power[MB_LANES];   /* squares of the elements */
-    uint32_t largest;         /* distance: its bits */
-} mb_quantize_sums;
-
 /* Quantize count elements.
  * in   src: count finite elements, any alignment; scale, zero: one of each (zero: a whole number) for every `run` (1 or more)
  *      elements
  * out  dst: count bytes, the low bits of the integers; off: NULL, or how much each element is above its dense value
  * over-reads: none      fails: never                                                                                   */
-typedef void (*mb_quantize_kernel)(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_quantize_sums *sums);
+typedef void (*mb_quantize_kernel)(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_sums *sums);
 
 /* Widen the range of every `run` elements. Numbers are ordered by their bits, so a NaN is beyond the infinity of its sign,
  * and a range is finite only if all elements are. -0 is below 0.
@@ -87,7 +75,7 @@ MB_STEP int32_t mb_quantize_f16(float *off, float x, float s, int32_t z, int32_t
 
 /* Up to MB_LANES elements; `step` is 0 where they share a scale, 1 where each has its own. */
 #define MB_DEFINE_QUANTIZE(name, target, quantize, load, nbytes) \
-    target MB_STEP void name##_some(uint8_t *MB_RESTRICT dst, float *MB_RESTRICT off, const uint8_t *MB_RESTRICT src, const size_t n, const float *MB_RESTRICT scale, const float *MB_RESTRICT zero, const size_t step, const mb_integers *to, mb_quantize_sums *MB_RESTRICT sums) { \
+    target MB_STEP void name##_some(uint8_t *MB_RESTRICT dst, float *MB_RESTRICT off, const uint8_t *MB_RESTRICT src, const size_t n, const float *MB_RESTRICT scale, const float *MB_RESTRICT zero, const size_t step, const mb_integers *to, mb_sums *MB_RESTRICT sums) { \
         float x[MB_LANES], above[MB_LANES]; \
         const uint32_t mask = (1u << to->nbits) - 1; \
         for (size_t i = 0; i < n; i++) { \
@@ -102,9 +90,9 @@ MB_STEP int32_t mb_quantize_f16(float *off, float x, float s, int32_t z, int32_t
         for (size_t i = 0; i < n; i++) sums->power[i] += (double)x[i] * (double)x[i]; \
         if (off != NULL) memcpy(off, above, n * sizeof *off); \
     } \
-    target MB_KERNEL void name(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_quantize_sums *sums) { \
+    target MB_KERNEL void name(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_sums *sums) { \
         const size_t n = (size_t)count, step = run == 1; \
-        mb_quantize_sums own = *sums; \
+        mb_sums own = *sums; \
         for (size_t begin = 0, end; begin < n; begin = end, scale++, zero++) { \
             end = run == 1 || n - begin < run ? n : begin + (size_t)run; \
             for (size_t i = begin; i < end; i += MB_LANES) { \

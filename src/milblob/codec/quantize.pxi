@@ -35,7 +35,7 @@ cdef class Integers:
         self.nbits = nbits
 
 
-cdef object _figures(C.mb_quantize_sums *sums):
+cdef object _figures(C.mb_sums *sums):
     return C.mb_sum_lanes(sums.squared), C.mb_sum_lanes(sums.power), C.mb_float_of(sums.largest)
 
 
@@ -111,7 +111,7 @@ def quantize(out, bint is_packed, Buffer src not None, uint64_t offset, bint is_
     """
     cdef C.mb_grid walk = grid.grid
     cdef const C.mb_tier *tier = _tier
-    cdef C.mb_quantize_sums sums
+    cdef C.mb_sums sums
     cdef const float *scales = _weights(scale, 0, grid.parameter_count)
     cdef const float *zeros = _weights(zero, 0, grid.parameter_count)
     cdef Py_buffer view
@@ -167,7 +167,7 @@ def quantize_blocks(out, scale, zero, bint is_packed, Buffer src not None, uint6
     """
     cdef C.mb_grid walk = grid.grid
     cdef const C.mb_tier *tier = _tier
-    cdef C.mb_quantize_sums sums
+    cdef C.mb_sums sums
     cdef Py_buffer view
     cdef void *spare = NULL
     cdef bint is_finite

@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 LINKED_OPSET = 18
 """The first opset in which operations compute parts of others, and in which blocks and groups are."""
 
-_INDICES = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6, 8: DType.UINT8}
+INDICES = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6, 8: DType.UINT8}
 _MEASURED_COUNT = 1 << 20  # elements that are measured at a time
 
 
@@ -150,7 +150,7 @@ class Pieces(NamedTuple):
     def _palettes(self, key: str, prefix: str, links: dict[str, Link | Same]) -> list[Part]:
         """The indices and what computes the palettes."""
         table = cast(Palettized, self.table)
-        index = _INDICES[table.nbits]
+        index = INDICES[table.nbits]
         parts = [part(prefix + key, table.indices.view(index.numpy), index)]
         if self.lut is None:
             parts.append(part(f"{prefix}lut", table.palettes))
@@ -179,7 +179,7 @@ class Pieces(NamedTuple):
         if self.table is not None:
             if self.table.nbits == 3:
                 raise NotCompressibleError("expected an opset of iOS18 for 3 bits, got an earlier one")
-            index = _INDICES[self.table.nbits]
+            index = INDICES[self.table.nbits]
             packed = np.frombuffer(stored_bytes(self.table.indices.view(index.numpy), index), np.uint8)
             parts = [part("indices", packed), part("lut", self.table.palettes.reshape(-1)), shape]
             return "constexpr_lut_to_dense", parts

@@ -10,9 +10,9 @@ import numpy as np
 from ..arguments import as_integer, require
 from ..dtypes import as_dtype
 from ..values import palettize, prune, quantize
-from .linear_plan import linear_plan
 from .pieces import LINKED_OPSET, CompressedParts, NotCompressibleError, Part, Pieces
 from .planned import Plan, applied
+from .plans import linear_plan, palette_plan, prune_plan
 
 __all__ = ("CompressedParts", "Joint", "Linear", "NotCompressibleError", "Palette", "Part", "Prune", "Recipe", "Weight",
            "as_recipe")  # fmt: skip
@@ -227,12 +227,15 @@ class Palette(Recipe):
         """See Recipe."""
         return BLOCKS_OPSET if self.granularity != "per_tensor" or self.nbits == 3 else FIRST_OPSET
 
+    def plan(self, weight: Weight) -> Plan | None:
+        """See Recipe."""
+        if self.nbits is None or (self.mode == "kmeans" and weight.importance is not None):
+            return None
+        return palette_plan(weight.array, self.nbits, self.mode, *self._groups(weight), weight.opset)
+
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
-        axis, size = None, None
-        if self.granularity == "per_grouped_channel":
-            axis = weight.axes[1] if self.channel_axis is None else self.channel_axis
-            size = self.group_size
+        axis, size = self._groups(weight)
         weights = _heavy(pieces, weight) if self.mode == "kmeans" else None
         steps = (*pieces.steps, "Palette")
         if pieces.coded is not None:
@@ -243,6 +246,12 @@ class Palette(Recipe):
         )  # fmt: skip
         figures = None if pieces.steps else (made.squared, made.power, made.largest)
         return pieces._replace(steps=steps, table=made, nonzero=None, figures=figures)
+
+    def _groups(self, weight: Weight) -> tuple[int | None, int | None]:
+        """(axis, channels that share a palette), or None for both."""
+        if self.granularity != "per_grouped_channel":
+            return None, None
+        return weight.axes[1] if self.channel_axis is None else self.channel_axis, self.group_size
 
 
 @dataclass(frozen=True)
@@ -287,15 +296,19 @@ class Prune(Recipe):
         """See Recipe."""
         return False
 
+    def plan(self, weight: Weight) -> Plan | None:
+        """See Recipe."""
+        if weight.importance is not None:
+            return None
+        self._require_consumers(weight)
+        options = {name: getattr(self, name) for name in ("sparsity", "threshold", "n_m", "block", "dim")}
+        least = self.least_sparsity if self.threshold is not None else 0.0
+        return prune_plan(weight.array, options, least, weight.opset)
+
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
         array = pieces.values()
-        if self.block is not None or self.n_m is not None:
-            others = [use for use in weight.consumers if use not in (("conv", "weight"), ("linear", "weight"))]
-            if others:
-                raise NotCompressibleError(
-                    f"expected only weights of conv and linear for blocks and n_m, got {'.'.join(others[0])}"
-                )
+        self._require_consumers(weight)
         made = _made(
             prune.prune, array, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block,
             dim=self.dim,
@@ -307,6 +320,15 @@ class Prune(Recipe):
         figures = None if pieces.steps else (made.squared, made.power, made.largest)
         nonzero = None if pieces.steps else made.nonzero
         return pieces._replace(steps=(*pieces.steps, "Prune"), bits=made.mask, nonzero=nonzero, figures=figures)
+
+    def _require_consumers(self, weight: Weight) -> None:
+        """Raise NotCompressibleError for what coremltools does not prune so."""
+        if self.block is not None or self.n_m is not None:
+            others = [use for use in weight.consumers if use not in (("conv", "weight"), ("linear", "weight"))]
+            if others:
+                raise NotCompressibleError(
+                    f"expected only weights of conv and linear for blocks and n_m, got {'.'.join(others[0])}"
+                )
 
 
 _ORDERS = {

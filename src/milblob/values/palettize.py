@@ -8,6 +8,7 @@ the number of threads.
 
 from collections.abc import Iterator
 from functools import partial
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ NBITS = (1, 2, 3, 4, 6, 8)
 MODES = ("kmeans", "uniform", "unique")
 
 _PART_NBYTES = 1 << 24  # of one group, that one thread processes at a time
+_GROUPS_COUNT = 1 << 18  # elements of small groups that one thread processes at a time
 _LLOYD_STEPS = 8
 _ENOUGH = 1e-5  # a gain of less than this part of the error ends Lloyd's steps
 
@@ -51,14 +53,32 @@ class Palettized(NamedTuple):
     gap: float
 
 
+class Stretch(NamedTuple):
+    """A part of a palettized array.
+
+    Attributes:
+        begin: index of the first element.
+        indices: packed, as they are stored.
+        group: number of the first group that begins here.
+        palettes: of the groups that begin here: shape (groups, 2**nbits).
+    """
+
+    begin: int
+    indices: Array
+    group: int
+    palettes: Array
+
+
 class _Fitted(NamedTuple):
-    """One group: its entries, and figures as in Palettized."""
+    """One group: its entries, figures as in Palettized, how many entries are in use, and the table of fit_16."""
 
     entries: list[float]
     squared: float
     power: float
     largest: float
     gap: float
+    used: int
+    table: bytes | None
 
 
 def palettize(
@@ -91,6 +111,132 @@ def palettize(
             numbers than nbits, or 8 bits, can hold in the mode "unique".
     """
     array = np.asarray(array)
+    dtype = _require(array, nbits, mode)
+    if importance is not None and mode != "kmeans":
+        raise ValueError(f"importance: expected none in the mode {mode!r}, got some")
+    along, size = _groups_of(array.shape, axis, group_size)
+    weights = None if importance is None else weights_for(importance, array.shape)
+    if mode == "unique":
+        nbits = _nbits_of(_groups(array, None, along, size), nbits)
+    return _palettize(array, dtype, nbits or 8, mode, along, size, weights)
+
+
+class Palettizer:
+    """Chooses palettes for an array of any size and yields the indices, a stretch at a time.
+
+    Args:
+        As palettize, without importance.
+
+    Attributes:
+        shape, dtype: of the array.
+        nbits: of an index.
+        counts: number of groups in each dimension.
+        figures: (squared error, power, largest error), as in Palettized, once all stretches were yielded.
+
+    Raises:
+        As palettize, but for elements that are not finite: fit and stretches meet them.
+    """
+
+    def __init__(
+        self, array: Any, nbits: int, *, mode: str = "kmeans", axis: int | None = None, group_size: int | None = None
+    ) -> None:
+        array = np.asarray(array)
+        self._kind = _require(array, nbits, mode)
+        along, size = _groups_of(array.shape, axis, group_size)
+        self.shape, self.dtype, self.nbits = array.shape, array.dtype, nbits
+        count = array.shape[along] // size if array.ndim else 1
+        self.counts = tuple(count if axis == along else 1 for axis in range(array.ndim))
+        self.figures = 0.0, 0.0, 0.0
+        self.is_apart = count == 1 or all(length == 1 for length in array.shape[:along])
+        self._mode, self._count, self._each = mode, count, array.size // count
+        self._flat = np.ascontiguousarray(array, self._kind.numpy).reshape(-1)
+        self._spare: list[_codec.PaletteFit] = []
+        self._fits: list[_Fitted] | None = None
+
+    def fit(self) -> Array:
+        """Return the palettes, shape (groups, 2**nbits), and keep them for stretches: 64 KiB each, so for few."""
+        self._fits = list(ordered(self._fitted, range(self._count), self._is_in_groups))
+        return self._palettes(self._fits)
+
+    def stretches(self) -> Iterator[Stretch]:
+        """Yield the stretches of the array in order; they do not depend on the number of threads.
+
+        Raises:
+            ValueError: an element is NaN or infinite; groups do not lie one after another (is_apart).
+        """
+        if not self.is_apart:
+            raise ValueError(f"axis: expected the first dimension of more than one channel, got groups {self.counts}")
+        figures: list[_Fitted] = []
+        unit = 8 // gcd(8, self._each * self.nbits)  # groups that fill whole bytes
+        step = max(_GROUPS_COUNT // (unit * self._each), 1) * unit
+
+        def several(first: int) -> tuple[int, list[_Fitted], Array]:
+            numbers = range(first, min(first + step, self._count))
+            fits = (
+                [self._fitted(number) for number in numbers] if self._fits is None else [self._fits[n] for n in numbers]
+            )
+            out = np.empty(len(numbers) * self._each, np.uint8)
+            for number, one in enumerate(fits):
+                self._look_up(one, (first + number) * self._each, out[number * self._each :][: self._each])
+            return first, fits, self._packed(out)
+
+        if self._is_in_groups:
+            for first, fits, packed in ordered(several, range(0, self._count, step), self._flat.nbytes > 1 << 18):
+                figures += [one._replace(table=None) for one in fits]
+                yield Stretch(first * self._each, packed, first, self._palettes(fits))
+        else:  # each shared out among the threads
+            for number in range(self._count):
+                one = self._fitted(number) if self._fits is None else self._fits[number]
+                begin, palettes = number * self._each, self._palettes([one])
+                figures.append(one._replace(table=None))
+
+                def look_up(part: tuple[int, int], one: _Fitted = one, begin: int = begin) -> tuple[int, Array]:
+                    out = np.empty(part[1], np.uint8)
+                    self._look_up(one, begin + part[0], out)
+                    return begin + part[0], self._packed(out)
+
+                for at, packed in ordered(look_up, parts(self._each, self.dtype.itemsize, _PART_NBYTES // 4)):
+                    yield Stretch(at, packed, number, palettes)
+                    palettes = palettes[:0]
+        squared, power = sum(one.squared for one in figures), sum(one.power for one in figures)
+        self.figures = squared, power, max(one.largest for one in figures)
+
+    @property
+    def _is_in_groups(self) -> bool:
+        """Whether threads take whole groups; else a group is shared out among them, and begins at a byte."""
+        return self._count > 1 and (self._each < _GROUPS_COUNT * 16 or self._each * self.nbits % 8 != 0)
+
+    def _fitted(self, number: int) -> _Fitted:
+        try:
+            memory = self._spare.pop()
+        except IndexError:
+            memory = _codec.PaletteFit()
+        try:
+            elements = self._flat[number * self._each :][: self._each]
+            return _fit(memory, elements, None, self._kind, 1 << self.nbits, self._mode, None)
+        finally:
+            self._spare.append(memory)
+
+    def _palettes(self, fits: list[_Fitted]) -> Array:
+        return np.array([one.entries for one in fits]).astype(self._kind.numpy)
+
+    def _look_up(self, one: _Fitted, first: int, out: Array) -> None:
+        source = _codec.Buffer(self._flat.view(np.uint8))
+        if one.table is not None:
+            _codec.palette_indices_16(out, source, 2 * first, out.size, one.table)
+        else:
+            _codec.palette_indices_32(out, source, 4 * first, out.size, one.entries[: one.used])
+
+    def _packed(self, indices: Array) -> Array:
+        if self.nbits == 8:
+            return indices
+        packed = np.empty((indices.size * self.nbits + 7) // 8, np.uint8)
+        _codec.pack_bits(indices, packed, self.nbits, 0, (1 << self.nbits) - 1, 0)
+        return packed
+
+
+def _require(array: Array, nbits: int | None, mode: str) -> Any:
+    """Check what palettize is given; return the DType."""
     dtype = as_dtype(array.dtype)
     if dtype not in (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32):
         raise TypeError(f"array: expected float16, bfloat16 or float32, got {array.dtype}")
@@ -100,13 +246,7 @@ def palettize(
         raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
     if mode != "unique" if nbits is None else nbits not in NBITS:
         raise ValueError(f"nbits: expected one of {', '.join(map(str, NBITS))}, got {nbits!r}")
-    if importance is not None and mode != "kmeans":
-        raise ValueError(f"importance: expected none in the mode {mode!r}, got some")
-    along, size = _groups_of(array.shape, axis, group_size)
-    weights = None if importance is None else weights_for(importance, array.shape)
-    if mode == "unique":
-        nbits = _nbits_of(_groups(array, None, along, size), nbits)
-    return _palettize(array, dtype, nbits or 8, mode, along, size, weights)
+    return dtype
 
 
 def weights_for(importance: Any, shape: tuple[int, ...]) -> Array:
@@ -187,8 +327,9 @@ def _palettize(
 
 
 def _fit(
-    memory: _codec.PaletteFit, flat: Array, weights: Array | None, dtype: Any, k: int, mode: str, out: Array
+    memory: _codec.PaletteFit, flat: Array, weights: Array | None, dtype: Any, k: int, mode: str, out: Array | None
 ) -> _Fitted:
+    """Fit a palette to a vector; write the indices to `out` unless it is None."""
     source = _codec.Buffer(flat.view(np.uint8))
     heavy = None if weights is None else _codec.Buffer(weights.view(np.uint8))
     given = None
@@ -209,7 +350,7 @@ def _fit_16(
     dtype: Any,
     k: int,
     given: list[float] | None,
-    out: Array,
+    out: Array | None,
 ) -> _Fitted:
     if weights is None and count > _PART_NBYTES:  # counts are whole: they add up alike in any order
 
@@ -226,13 +367,15 @@ def _fit_16(
     if found is None:
         _require_finite(int(np.count_nonzero(~np.isfinite(np.asarray(source, np.uint8).view(dtype.numpy)))))
         raise RuntimeError  # pragma: no cover
-    entries, _, cost, bound, table, (squared, power, largest) = found
+    entries, used, cost, bound, table, (squared, power, largest) = found
 
     def look_up(part: tuple[int, int]) -> None:
-        _codec.palette_indices_16(out[part[0] : sum(part)], source, 2 * part[0], part[1], table)
+        if out is not None:
+            _codec.palette_indices_16(out[part[0] : sum(part)], source, 2 * part[0], part[1], table)
 
-    each(look_up, parts(count, 2, _PART_NBYTES))
-    return _Fitted(entries, squared, power, largest, cost - bound if given is None else float("nan"))
+    each(look_up, parts(count, 2, _PART_NBYTES) if out is not None else ())
+    gap = cost - bound if given is None else float("nan")
+    return _Fitted(entries, squared, power, largest, gap, used, table)
 
 
 def _fit_32(
@@ -242,7 +385,7 @@ def _fit_32(
     count: int,
     k: int,
     given: list[float] | None,
-    out: Array,
+    out: Array | None,
 ) -> _Fitted:
     divided = list(parts(count, 4, _PART_NBYTES))
     entries, used, gap = given or [], len(given or []), float("nan")
@@ -279,7 +422,7 @@ def _fit_32(
         if not gain > _ENOUGH * squared:
             break
         at = moved.tolist()
-    return _Fitted(at + [0.0] * (k - used), squared, power, largest, gap)
+    return _Fitted(at + [0.0] * (k - used), squared, power, largest, gap, used, None)
 
 
 def _count_tops(memory: _codec.PaletteFit, source: _codec.Buffer, divided: list[tuple[int, int]]) -> int:
@@ -299,10 +442,11 @@ def _count_tops(memory: _codec.PaletteFit, source: _codec.Buffer, divided: list[
 
 
 def _assign(
-    out: Array, source: _codec.Buffer, weights: _codec.Buffer | None, entries: list[float], part: tuple[int, int]
+    out: Array | None, source: _codec.Buffer, weights: _codec.Buffer | None, entries: list[float], part: tuple[int, int]
 ) -> Any:
     first, count = part
-    return _codec.palette_indices_32(out[first : first + count], source, 4 * first, count, entries, weights, first)
+    into = np.empty(count, np.uint8) if out is None else out[first : first + count]
+    return _codec.palette_indices_32(into, source, 4 * first, count, entries, weights, first)
 
 
 def _range(source: _codec.Buffer, flat: Array, dtype: Any) -> tuple[float, float, int]:

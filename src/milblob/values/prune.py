@@ -3,17 +3,23 @@
 The same elements as coremltools prunes, ties included. It finds the threshold of a sparsity with NumPy's percentile in
 the dtype of the array. In float16 the position of the threshold overflows for more than 65504 elements, and coremltools
 then prunes nothing; here it is computed in float64 where that happens.
+
+`Pruner` goes through an array twice: first it counts, so that the sizes of the results are known, and then it yields
+them a stretch at a time. So an array of any size needs little memory of its own.
 """
 
+from collections.abc import Callable, Iterator
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _codec
 from ..dtypes import DType, as_dtype
+from ..errors import FormatError
 from ..threads import ordered, parts
 
-_PART_NBYTES = 1 << 24  # that one thread processes at a time
+_PART_NBYTES = 1 << 22  # that one thread processes at a time
 
 Array = np.ndarray[Any, Any]
 
@@ -43,6 +49,22 @@ class Pruned(NamedTuple):
         return 1 - self.nonzero.size / int(np.prod(self.shape))
 
 
+class Stretch(NamedTuple):
+    """A part of a pruned array.
+
+    Attributes:
+        begin: index of the first element, a multiple of eight.
+        mask: packed bits of the elements.
+        first: how many elements before this one stay.
+        nonzero: those of these that stay.
+    """
+
+    begin: int
+    mask: Array
+    first: int
+    nonzero: Array
+
+
 def prune(
     array: Any,
     *,
@@ -52,7 +74,27 @@ def prune(
     block: int | None = None,
     dim: int | None = None,
 ) -> Pruned:
-    """Make elements zero: exactly one of `sparsity`, `threshold` and `n_m` says which.
+    """Make elements zero.
+
+    Args:
+        As Pruner.
+
+    Returns:
+        Pruned.
+
+    Raises:
+        As Pruner.
+    """
+    work = Pruner(array, sparsity=sparsity, threshold=threshold, n_m=n_m, block=block, dim=dim)
+    mask, nonzero = np.empty((prod(work.shape) + 7) // 8, np.uint8), np.empty(work.count, work.dtype)
+    for one in work.stretches():
+        mask[one.begin // 8 :][: one.mask.size] = one.mask
+        nonzero[one.first : one.first + one.nonzero.size] = one.nonzero
+    return Pruned(mask, nonzero, work.shape, *work.figures)
+
+
+class Pruner:
+    """Makes elements of an array zero, a stretch at a time. One of `sparsity`, `threshold` and `n_m` says which.
 
     Args:
         array: float16 or float32, any memory order, one element or more.
@@ -62,42 +104,244 @@ def prune(
         block: with `sparsity`: so many neighbours along `dim` stay or become zero together, by their norm.
         dim: 0 or 1. Default: 0 for blocks, 1 for n_m.
 
-    Returns:
-        Pruned.
+    Attributes:
+        shape, dtype: of the array.
+        count: how many elements stay.
+        figures: (squared error, power, largest error), as in Pruned, once all stretches were yielded.
 
     Raises:
         TypeError: elements of another dtype.
         ValueError: an element is NaN or infinite; no elements; an option that does not apply; m or block larger than
             half of the dimension, or a rank that is not 2 to 5 where there are neighbours.
     """
-    array = np.asarray(array)
-    kind = as_dtype(array.dtype)
-    if kind not in (DType.FLOAT16, DType.FLOAT32):
-        raise TypeError(f"array: expected float16 or float32, got {array.dtype}")
-    if array.size == 0:
-        raise ValueError(f"array: expected elements, got shape {array.shape}")
-    if sum(option is not None for option in (sparsity, threshold, n_m)) != 1:
-        raise ValueError("prune: expected exactly one of sparsity, threshold and n_m, got another number of them")
-    array = np.ascontiguousarray(array, kind.numpy).reshape(array.shape)
-    top = _count(array)
-    infinite = 0x7C00 if kind is DType.FLOAT16 else 0x7F80
-    bad = int(top[infinite:].sum())
-    if bad:
-        raise ValueError(f"array: expected finite elements, got {bad} that are NaN or infinite")
-    if block is not None or n_m is not None:
-        if threshold is not None:
+
+    def __init__(
+        self,
+        array: Any,
+        *,
+        sparsity: float | None = None,
+        threshold: float | None = None,
+        n_m: tuple[int, int] | None = None,
+        block: int | None = None,
+        dim: int | None = None,
+    ) -> None:
+        array = np.asarray(array)
+        kind = as_dtype(array.dtype)
+        if kind not in (DType.FLOAT16, DType.FLOAT32):
+            raise TypeError(f"array: expected float16 or float32, got {array.dtype}")
+        if array.size == 0:
+            raise ValueError(f"array: expected elements, got shape {array.shape}")
+        if sum(option is not None for option in (sparsity, threshold, n_m)) != 1:
+            raise ValueError("prune: expected exactly one of sparsity, threshold and n_m, got another number of them")
+        self.shape, self.dtype = array.shape, kind.numpy
+        self.figures = 0.0, 0.0, 0.0
+        self._array = np.ascontiguousarray(array, kind.numpy).reshape(array.shape)
+        self._flat = self._array.reshape(-1)
+        self._drop: Callable[[Array], Array] | None = None
+        self._unit = 0  # rows that cannot be divided; 0 where no neighbours are concerned
+        if block is None and n_m is None and dim is not None:
+            raise ValueError(f"dim: expected None without block and n_m, got {dim}")
+        if threshold is not None and (block is not None or n_m is not None):
             raise ValueError("block: expected None with a threshold, got a size")
-        axis = (0 if n_m is None else 1) if dim is None else dim
-        _require_neighbours(array.shape, axis, n_m[1] if n_m is not None else block)
-        return _neighbours(array, sparsity, n_m, block, axis)
-    if dim is not None:
-        raise ValueError(f"dim: expected None without block and n_m, got {dim}")
-    if threshold is not None:
-        if not threshold >= 0:
+        if threshold is not None and not threshold >= 0:
             raise ValueError(f"threshold: expected zero or more, got {threshold}")
+        magnitudes = _Magnitudes(self._elements, self._parts)
+        top = magnitudes.counts
+        bad = int(top[0x7C00 if kind is DType.FLOAT16 else 0x7F80 :].sum())
+        if bad:
+            raise ValueError(f"array: expected finite elements, got {bad} that are NaN or infinite")
+        if block is not None or n_m is not None:
+            axis = (0 if n_m is None else 1) if dim is None else dim
+            _require_neighbours(array.shape, axis, n_m[1] if n_m is not None else block)
+            self._choose_neighbours(sparsity, n_m, block or 1, axis)
+            return
         with np.errstate(over="ignore"):
-            return _split(array, _bits(np.array(threshold).astype(array.dtype)), top)
-    return _split(array, _cut(array, top, _sparsity(sparsity)), top)
+            given = None if threshold is None else _bits(np.array(threshold).astype(array.dtype))
+        self._cut = magnitudes.cut(_sparsity(sparsity)) if given is None else given
+        self.count = magnitudes.above(self._cut)
+        if kind is DType.FLOAT16:
+            self.figures = _measured(top, self._cut)
+
+    def _choose_neighbours(self, sparsity: float | None, n_m: tuple[int, int] | None, size: int, dim: int) -> None:
+        """Decide which neighbours are dropped, and count the elements that stay."""
+        self._cut = 0
+        if n_m is not None:
+            n, m = n_m
+            if not 0 <= n <= m:
+                raise ValueError(f"n_m: expected 0 <= n <= m, got {n_m}")
+            self._unit = m if dim == 0 else 1
+            self._drop = lambda rows: _drop_n_of_m(rows, n, m, dim)
+        else:
+            self._unit = size if dim == 0 else 1
+            norms = _Magnitudes(lambda part: _norms(self._rows(part), size, dim).reshape(-1), self._parts)
+            cut = norms.cut(_sparsity(sparsity)) if sparsity != 0 else -1
+            self._drop = lambda rows: np.less_equal(
+                _norms(rows, size, dim).view(f"u{self.dtype.itemsize}"), cut, dtype=bool
+            )
+
+        def left(part: tuple[int, int]) -> int:
+            return int(np.count_nonzero(self._rest(part)[0]))
+
+        self.count = sum(ordered(left, self._parts(), self._is_much))
+
+    def stretches(self) -> Iterator[Stretch]:
+        """Yield the stretches of the array in order; they do not depend on the number of threads.
+
+        Raises:
+            FormatError: the array is not what it was when it was counted.
+        """
+        figures, first = [0.0, 0.0, 0.0], 0
+        for begin, mask, nonzero, lost in ordered(self._split, self._parts(), self._is_much):
+            if nonzero.size > self.count - first:
+                break
+            yield Stretch(begin, mask, first, nonzero)
+            first += nonzero.size
+            figures = [figures[0] + lost[0], figures[1] + lost[1], max(figures[2], lost[2])]
+        if first != self.count:
+            words = f"expected {self.count} elements that stay, as counted before, got another number"
+            raise FormatError(f"array: {words}: it changed meanwhile")
+        if self._drop is not None or self.dtype.itemsize == 4:
+            self.figures = figures[0], figures[1], figures[2]
+
+    @property
+    def _is_much(self) -> bool:
+        return self._flat.nbytes > _PART_NBYTES
+
+    def _parts(self) -> Iterator[tuple[int, int]]:
+        """(first element, count): whole bytes of the mask, and whole units of rows where there are neighbours."""
+        if self._unit == 0:
+            yield from parts(self._flat.size, self.dtype.itemsize, _PART_NBYTES)
+            return
+        unit = self._unit * prod(self.shape[1:])
+        unit *= 8 // gcd(8, unit)
+        step = max(_PART_NBYTES // 8 // self.dtype.itemsize // unit, 1) * unit  # NumPy's steps need much memory
+        for begin in range(0, self._flat.size, step):
+            yield begin, min(step, self._flat.size - begin)
+
+    def _elements(self, part: tuple[int, int]) -> Array:
+        return self._flat[part[0] : sum(part)]
+
+    def _rows(self, part: tuple[int, int]) -> Array:
+        return self._elements(part).reshape(-1, *self.shape[1:])
+
+    def _rest(self, part: tuple[int, int]) -> tuple[Array, Array]:
+        """(the elements of a part, zero where they are dropped; what is dropped)."""
+        rows = self._rows(part)
+        drop = self._drop(rows) if self._drop is not None else np.zeros(rows.shape, bool)
+        return np.where(drop, self.dtype.type(0), rows).reshape(-1), rows[drop]
+
+    def _split(self, part: tuple[int, int]) -> tuple[int, Array, Array, tuple[float, float, float]]:
+        """(first element, mask, the elements that stay, what is lost)."""
+        begin, count = part
+        elements, dropped = self._elements(part), None
+        if self._drop is not None:
+            elements, dropped = self._rest(part)
+        mask, kept = np.empty((count + 7) // 8, np.uint8), np.empty(count, self.dtype)
+        is_f16 = self.dtype.itemsize == 2
+        number, lost = _codec.prune_split(
+            mask, kept.view(np.uint8), _codec.Buffer(elements.view(np.uint8)), 0, count, is_f16, self._cut
+        )
+        if dropped is not None:
+            wide, all_wide = dropped.astype(np.float64), self._elements(part).astype(np.float64)
+            lost = float(np.sum(wide * wide)), float(np.sum(all_wide * all_wide)), float(np.abs(wide).max(initial=0.0))
+        return begin, mask, kept[:number], lost
+
+
+class _Magnitudes:
+    """The magnitudes of many elements, in parts: counted by their upper 15 bits, which for float16 are all.
+
+    Args:
+        values: returns the elements of a part, finite.
+        parts_of: returns the parts.
+    """
+
+    def __init__(
+        self, values: Callable[[tuple[int, int]], Array], parts_of: Callable[[], Iterator[tuple[int, int]]]
+    ) -> None:
+        self._values, self._parts_of = values, parts_of
+        self._below: dict[int, Array] = {}
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
+
+        def work(part: tuple[int, int]) -> Array:
+            elements = values(part)
+            self.dtype = elements.dtype
+            counts = np.zeros(_codec.MAGNITUDES, np.uint64)
+            source = _codec.Buffer(elements.view(np.uint8))
+            _codec.prune_count(counts, source, 0, elements.size, elements.dtype.itemsize == 2)
+            return counts
+
+        self.counts: Array = np.zeros(_codec.MAGNITUDES, np.uint64)
+        for counts in ordered(work, parts_of()):
+            self.counts += counts
+        self.size = int(self.counts.sum())
+
+    def below(self, top: int) -> Array:
+        """Return the counts of the lower 16 bits of float32 elements with these upper bits."""
+        if top not in self._below:
+
+            def work(part: tuple[int, int]) -> Array:
+                elements = self._values(part)
+                counts = np.zeros(1 << 16, np.uint64)
+                _codec.prune_count_below(counts, _codec.Buffer(elements.view(np.uint8)), 0, elements.size, top)
+                return counts
+
+            found = np.zeros(1 << 16, np.uint64)
+            for counts in ordered(work, self._parts_of()):
+                found += counts
+            if int(found.sum()) != int(self.counts[top]):
+                words = f"expected {self.counts[top]} elements as counted before, got {found.sum()}"
+                raise FormatError(f"array: {words}: it changed meanwhile")
+            self._below[top] = found
+        return self._below[top]
+
+    def above(self, cut: int) -> int:
+        """Return how many magnitudes have more than these bits."""
+        if self.dtype.itemsize == 2:
+            return int(self.counts[cut + 1 :].sum())
+        top, low = cut >> 16, cut & 0xFFFF
+        more = int(self.counts[top + 1 :].sum())
+        if top < self.counts.size and self.counts[top]:
+            more += int(self.below(top)[low + 1 :].sum())
+        return more
+
+    def at(self, position: int) -> Any:
+        """Return the magnitude at a position of the sorted ones."""
+        ends = np.cumsum(self.counts)
+        rank = int(np.searchsorted(ends, position, side="right"))
+        if self.dtype.itemsize == 2:
+            return np.uint16(rank).view(np.float16)
+        before = int(ends[rank]) - int(self.counts[rank])
+        low = int(np.searchsorted(np.cumsum(self.below(rank)), position - before, side="right"))
+        return np.uint32(rank << 16 | low).view(np.float32)
+
+    def cut(self, sparsity: float) -> int:
+        """Return the bits of the greatest magnitude that is pruned, from NumPy's percentile."""
+        percent = sparsity * 100
+        if percent == 100:
+            return 0x7FFFFFFF
+        if percent == 0:
+            return 0  # zeros are not stored
+        count, dtype = self.size, self.dtype.type
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = np.asarray(np.true_divide(percent, dtype(100)))
+            at = np.asanyarray((count - 1) * part)
+        if not np.isfinite(at):
+            at = np.asanyarray((count - 1) * (percent / 100))
+        before = np.floor(at)
+        if at >= count - 1:
+            first, second, along = count - 1, count - 1, np.asanyarray(at - before)
+        else:
+            first, second, along = int(before), int(before + 1), np.asanyarray(at - before, at.dtype)
+        low, high = self.at(first), self.at(min(second, count - 1))
+        with np.errstate(over="ignore", invalid="ignore"):
+            wide = high - low
+            value = high - wide * (1 - along) if along >= 0.5 else low + wide * along
+        if np.isnan(value):  # norms that overflow; nothing is at most that
+            return 0
+        # In a comparison, a NumPy number of a wider dtype makes the array wide: what rounds up to it stays above.
+        wanted = np.asarray(value)
+        narrow = wanted.astype(self.dtype)
+        return _bits(narrow) - int(narrow > wanted)
 
 
 def _sparsity(value: float | None) -> float:
@@ -121,93 +365,6 @@ def _bits(value: Any) -> int:
     return int(number.view(np.uint16 if number.dtype.itemsize == 2 else np.uint32))
 
 
-def _count(array: Array) -> Array:
-    """How many elements have each of the upper 15 bits of a magnitude."""
-    source = _codec.Buffer(array.reshape(-1).view(np.uint8))
-    size = array.dtype.itemsize
-
-    def work(part: tuple[int, int]) -> Array:
-        counts = np.zeros(_codec.MAGNITUDES, np.uint64)
-        _codec.prune_count(counts, source, size * part[0], part[1], size == 2)
-        return counts
-
-    return np.asarray(sum(ordered(work, parts(array.size, size, _PART_NBYTES))))
-
-
-def _cut(array: Array, top: Array, sparsity: float) -> int:
-    """The bits of the greatest magnitude that is pruned, from NumPy's percentile."""
-    percent = sparsity * 100
-    if percent == 100:
-        return 0x7FFFFFFF
-    if percent == 0:
-        return 0  # zeros are not stored
-    count, dtype = array.size, array.dtype.type
-    with np.errstate(over="ignore", invalid="ignore"):
-        part = np.asarray(np.true_divide(percent, dtype(100)))
-        at = np.asanyarray((count - 1) * part)
-    if not np.isfinite(at):
-        at = np.asanyarray((count - 1) * (percent / 100))
-    before = np.floor(at)
-    if at >= count - 1:
-        first, second, along = count - 1, count - 1, np.asanyarray(at - before)
-    else:
-        first, second, along = int(before), int(before + 1), np.asanyarray(at - before, at.dtype)
-    low, high = _ordered(array, top, (first, min(second, count - 1)))
-    with np.errstate(over="ignore", invalid="ignore"):
-        wide = high - low
-        value = high - wide * (1 - along) if along >= 0.5 else low + wide * along
-    if np.isnan(value):  # norms that overflow; nothing is at most that
-        return 0
-    # In a comparison with the array, a NumPy number of a wider dtype makes both wide: what rounds up to it stays above.
-    wanted = np.asarray(value)
-    narrow = wanted.astype(array.dtype)
-    return _bits(narrow) - int(narrow > wanted)
-
-
-def _ordered(array: Array, top: Array, positions: tuple[int, int]) -> list[Any]:
-    """The magnitudes at these positions of the sorted ones."""
-    ends = np.cumsum(top)
-    found: list[Any] = []
-    for position in positions:
-        rank = int(np.searchsorted(ends, position, side="right"))
-        if array.dtype.itemsize == 2:
-            found.append(np.uint16(rank).view(np.float16))
-            continue
-        many, before = int(top[rank]), int(ends[rank]) - int(top[rank])
-        members = np.empty(many, np.uint32)
-        source = _codec.Buffer(array.reshape(-1).view(np.uint8))
-        got = _codec.prune_collect(members, many, source, 0, array.size, rank)
-        if got != many:
-            raise ValueError(f"array: expected {many} elements as counted before, got {got}: it changed meanwhile")
-        found.append(np.partition(members, position - before)[position - before].view(np.float32))
-    return found
-
-
-def _split(array: Array, cut: int, top: Array) -> Pruned:
-    """Divide an array into its mask and the elements above `cut`; in parts of whole bytes of the mask.
-
-    Args:
-        top: what `_count` says of the array.
-    """
-    source, size = _codec.Buffer(array.reshape(-1).view(np.uint8)), array.dtype.itemsize
-    mask = np.empty((array.size + 7) // 8, np.uint8)
-
-    def work(part: tuple[int, int]) -> tuple[Array, tuple[float, float, float]]:
-        first, count = part
-        bits = mask[first // 8 : (first + count + 7) // 8]
-        kept = np.empty(count, array.dtype)
-        number = _codec.prune_split(bits, kept.view(np.uint8), source, size * first, count, size == 2, cut)
-        error = _codec.prune_measure(source, size * first, count, cut) if size == 4 else (0.0, 0.0, 0.0)
-        return kept[:number].copy(), error
-
-    rows = list(ordered(work, parts(array.size, size, _PART_NBYTES)))
-    nonzero = np.concatenate([row[0] for row in rows])
-    if size == 2:
-        return Pruned(mask, nonzero, array.shape, *_measured(top, cut))
-    squared, power = sum(row[1][0] for row in rows), sum(row[1][1] for row in rows)
-    return Pruned(mask, nonzero, array.shape, squared, power, max(row[1][2] for row in rows))
-
-
 def _measured(top: Array, cut: int) -> tuple[float, float, float]:
     """(squared error, power, largest error) of float16 elements, from the counts of their magnitudes."""
     bits = np.flatnonzero(top)
@@ -217,37 +374,24 @@ def _measured(top: Array, cut: int) -> tuple[float, float, float]:
     return float(squares[lost].sum()), float(squares.sum()), float(numbers[lost].max(initial=0.0))
 
 
-def _neighbours(
-    array: Array, sparsity: float | None, n_m: tuple[int, int] | None, block: int | None, dim: int
-) -> Pruned:
-    """Prune blocks, or n of m, with the steps of coremltools: which of equals become zero depends on them."""
-    turned = array if dim == 0 else np.swapaxes(array, 0, 1)
-    if n_m is not None:
-        n, m = n_m
-        if not 0 <= n <= m:
-            raise ValueError(f"n_m: expected 0 <= n <= m, got {n_m}")
-        order = (*range(2, array.ndim), 1 - dim, dim)
-        rows = np.transpose(array, order)
-        flat = np.abs(np.pad(rows.reshape(-1, rows.shape[-1]), ((0, 0), (0, -rows.shape[-1] % m))))
-        drop = np.zeros((flat.size // m, m), bool)
-        np.put_along_axis(drop, np.argsort(flat.reshape(-1, m), axis=-1)[:, :n], True, axis=-1)
-        drop = drop.reshape(flat.shape)[:, : rows.shape[-1]].reshape(rows.shape)
-        drop = np.transpose(drop, np.argsort(order))
-    else:
-        size, channels = block or 1, turned.shape[0]
-        with np.errstate(over="ignore", invalid="ignore"):
-            padded = np.pad(np.abs(turned), [(0, -channels % size)] + [(0, 0)] * (array.ndim - 1))
-            grouped = padded.reshape(-1, size, *turned.shape[1:])
-            norms = np.sqrt(np.sum(grouped * grouped, axis=1, keepdims=True))
-        norms = np.broadcast_to(norms, grouped.shape).reshape(padded.shape)[:channels]
-        norms = np.ascontiguousarray(norms if dim == 0 else np.swapaxes(norms, 0, 1))
-        cut = _cut(norms, _count(norms), _sparsity(sparsity))
-        drop = np.less_equal(norms.view(f"u{norms.dtype.itemsize}"), cut)
-        if sparsity == 0:
-            drop = np.zeros(array.shape, bool)
-    rest = np.where(drop, array.dtype.type(0), array)
-    kept = _split(rest, 0, _count(rest))
-    lost = array[drop].astype(np.float64)
-    squared = float(np.sum(lost * lost))
-    largest = float(np.abs(lost).max()) if lost.size else 0.0
-    return kept._replace(squared=squared, power=kept.power + squared, largest=largest)
+def _drop_n_of_m(rows: Array, n: int, m: int, dim: int) -> Array:
+    """Which elements are the n least of m neighbours. Which of equals depends on the steps: they are coremltools'."""
+    order = (*range(2, rows.ndim), 1 - dim, dim)
+    turned = np.transpose(rows, order)
+    flat = np.abs(np.pad(turned.reshape(-1, turned.shape[-1]), ((0, 0), (0, -turned.shape[-1] % m))))
+    drop = np.zeros((flat.size // m, m), bool)
+    np.put_along_axis(drop, np.argsort(flat.reshape(-1, m), axis=-1)[:, :n], True, axis=-1)
+    drop = drop.reshape(flat.shape)[:, : turned.shape[-1]].reshape(turned.shape)
+    return np.transpose(drop, np.argsort(order))
+
+
+def _norms(rows: Array, size: int, dim: int) -> Array:
+    """The norm of the block of each element, with the steps of coremltools."""
+    turned = rows if dim == 0 else np.swapaxes(rows, 0, 1)
+    channels = turned.shape[0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        padded = np.pad(np.abs(turned), [(0, -channels % size)] + [(0, 0)] * (rows.ndim - 1))
+        grouped = padded.reshape(-1, size, *turned.shape[1:])
+        norms = np.sqrt(np.sum(grouped * grouped, axis=1, keepdims=True))
+    norms = np.broadcast_to(norms, grouped.shape).reshape(padded.shape)[:channels]
+    return np.ascontiguousarray(norms if dim == 0 else np.swapaxes(norms, 0, 1))

@@ -59,12 +59,12 @@ MB_TARGET_AVX512 MB_STEP void mb_quantize_scale_avx512(mb_quantize_avx512 *own, 
     own->least = _mm512_sub_ps(_mm512_set1_ps((float)to->least), zero), own->most = _mm512_sub_ps(_mm512_set1_ps((float)to->most), zero);
 }
 
-MB_TARGET_AVX512 MB_STEP void mb_quantize_begin_avx512(mb_quantize_avx512 *own, const mb_quantize_sums *sums) {
+MB_TARGET_AVX512 MB_STEP void mb_quantize_begin_avx512(mb_quantize_avx512 *own, const mb_sums *sums) {
     for (unsigned k = 0; k < 2; k++) own->squared[k] = _mm512_loadu_pd(sums->squared + 8 * k), own->power[k] = _mm512_loadu_pd(sums->power + 8 * k);
     own->largest = _mm512_set1_epi32((int)sums->largest);
 }
 
-MB_TARGET_AVX512 MB_STEP void mb_quantize_end_avx512(const mb_quantize_avx512 *own, mb_quantize_sums *sums) {
+MB_TARGET_AVX512 MB_STEP void mb_quantize_end_avx512(const mb_quantize_avx512 *own, mb_sums *sums) {
     for (unsigned k = 0; k < 2; k++) _mm512_storeu_pd(sums->squared + 8 * k, own->squared[k]), _mm512_storeu_pd(sums->power + 8 * k, own->power[k]);
     sums->largest = _mm512_reduce_max_epu32(own->largest);
 }
@@ -75,7 +75,7 @@ MB_TARGET_AVX512 MB_STEP __m512 mb_elements_avx512(const uint8_t *src, __mmask16
 }
 
 #define MB_DEFINE_QUANTIZE_AVX512(name, plain, is_f16, nbytes) \
-    MB_TARGET_AVX512 MB_KERNEL void name(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_quantize_sums *sums) { \
+    MB_TARGET_AVX512 MB_KERNEL void name(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_sums *sums) { \
         const size_t n = (size_t)count; \
         mb_quantize_avx512 own; \
         mb_quantize_begin_avx512(&own, sums); \
@@ -95,7 +95,7 @@ MB_TARGET_AVX512 MB_STEP __m512 mb_elements_avx512(const uint8_t *src, __mmask16
             if (run != 1 && off == NULL) \
                 for (; i + 16 <= end; i += 16) mb_quantize_16_avx512(&own, dst + i, NULL, mb_elements_avx512(src + nbytes * i, 0xffff, is_f16), 0xffff, is_f16); \
             for (; i < end; i += 16) { \
-                const __mmask16 lanes = end - i < 16 ? (__mmask16)((1u << (end - i)) - 1) : (__mmask16)0xffff; \
+                const __mmask16 lanes = (__mmask16)(end - i < 16 ? (1u << (end - i)) - 1 : 0xffffu); \
                 if (run == 1) mb_quantize_scale_avx512(&own, to, _mm512_mask_loadu_ps(_mm512_set1_ps(1.0f), lanes, scale + i), _mm512_maskz_loadu_ps(lanes, zero + i)); \
                 mb_quantize_16_avx512(&own, dst + i, off == NULL ? NULL : off + i, mb_elements_avx512(src + nbytes * i, lanes, is_f16), lanes, is_f16); \
             } \
@@ -148,12 +148,12 @@ MB_TARGET_AVX2 MB_STEP void mb_quantize_scale_avx2(mb_quantize_avx2 *own, const 
     own->least = _mm256_sub_ps(_mm256_set1_ps((float)to->least), zero), own->most = _mm256_sub_ps(_mm256_set1_ps((float)to->most), zero);
 }
 
-MB_TARGET_AVX2 MB_STEP void mb_quantize_begin_avx2(mb_quantize_avx2 *own, const mb_quantize_sums *sums) {
+MB_TARGET_AVX2 MB_STEP void mb_quantize_begin_avx2(mb_quantize_avx2 *own, const mb_sums *sums) {
     for (unsigned k = 0; k < 4; k++) own->squared[k] = _mm256_loadu_pd(sums->squared + 4 * k), own->power[k] = _mm256_loadu_pd(sums->power + 4 * k);
     own->largest = _mm256_set1_epi32((int)sums->largest);
 }
 
-MB_TARGET_AVX2 MB_STEP void mb_quantize_end_avx2(const mb_quantize_avx2 *own, mb_quantize_sums *sums) {
+MB_TARGET_AVX2 MB_STEP void mb_quantize_end_avx2(const mb_quantize_avx2 *own, mb_sums *sums) {
     uint32_t largest[8];
     for (unsigned k = 0; k < 4; k++) _mm256_storeu_pd(sums->squared + 4 * k, own->squared[k]), _mm256_storeu_pd(sums->power + 4 * k, own->power[k]);
     _mm256_storeu_si256((__m256i *)(void *)largest, own->largest);
@@ -166,7 +166,7 @@ MB_TARGET_AVX2 MB_STEP __m256 mb_elements_avx2(const uint8_t *src, const bool is
 
 /* What is left of a run, the plain code does. */
 #define MB_DEFINE_QUANTIZE_AVX2(name, plain, is_f16, nbytes) \
-    MB_TARGET_AVX2 MB_KERNEL void name(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_quantize_sums *sums) { \
+    MB_TARGET_AVX2 MB_KERNEL void name(uint8_t *dst, float *off, const uint8_t *src, uint64_t count, const float *scale, const float *zero, uint64_t run, const mb_integers *to, mb_sums *sums) { \
         const size_t n = (size_t)count, step = run == 1; \
         mb_quantize_avx2 own; \
         mb_quantize_begin_avx2(&own, sums); \

@@ -1,0 +1,233 @@
+/* compress.c: quantization, pruning and palettes of every tier on buffers of their exact size, compared with the plain tier and
+ * with what single elements should be. See choices.h. */
+#include "milblob/kernels/palette_values.h"
+#include "milblob/kernels/quantize.h"
+#include "choices.h"
+#include "digest.h"
+
+static const mb_integers targets[] = {{-127, 127, 8, false}, {-128, 127, 8, true}, {0, 254, 8, false}, {0, 255, 8, true}, {-7, 7, 4, false}, {-8, 7, 4, true}, {0, 14, 4, false}, {0, 15, 4, true}};
+
+/* Elements from `shift` on; finite ones unless `any`. */
+static uint8_t *elements(uint64_t count, uint64_t shift, bool is_f16, bool any) {
+    const uint64_t size = is_f16 ? 2 : 4;
+    uint8_t *src = random_bytes(count * size + shift);
+    for (uint64_t i = 0; i < count && !any; i++) {
+        uint8_t *top = src + shift + size * i + size - 1;
+        if (is_f16) *top = (uint8_t)((*top & 0x80) | (0x20 + (*top & 0x1f))); /* 2^-7 to 255 */
+        else *top = (uint8_t)((*top & 0x80) | 0x3c | (*top & 3));
+    }
+    return src;
+}
+
+static double element(const uint8_t *src, uint64_t i, bool is_f16) { return (double)(is_f16 ? mb_float_from_f16(src, (size_t)i) : mb_float_from_f32(src, (size_t)i)); }
+
+static float *floats(uint64_t count) { return (float *)exactly(4 * count); }
+
+static void check_quantize(int tier, bool is_f16, uint64_t count, uint64_t shift, uint64_t run, unsigned target, bool any) {
+    const uint64_t parameters = count / run + 1;
+    const mb_integers *to = targets + target;
+    uint8_t *src = elements(count, shift, is_f16, any), *dst = exactly(count), *plain = exactly(count), *alone = exactly(count);
+    float *scale = floats(parameters), *zero = floats(parameters), *off = floats(count), *plain_off = floats(count);
+    mb_sums sums, plain_sums, alone_sums;
+    memset(&sums, 0, sizeof sums), memset(&plain_sums, 0, sizeof sums), memset(&alone_sums, 0, sizeof sums);
+    for (uint64_t i = 0; i < parameters; i++) {
+        const uint8_t way = random_byte();
+        scale[i] = way < 8 ? 0 : mb_to_half((float)(way + 1) * (way & 1 ? 0.01f : 0.0001f));
+        zero[i] = to->is_linear ? (float)(to->least + (int32_t)random_below((uint32_t)(to->most - to->least + 1))) : to->least < 0 ? 0 : (float)(to->most / 2);
+    }
+    mb_tiers[0].quantize[is_f16](plain, plain_off, src + shift, count, scale, zero, run, to, &plain_sums);
+    mb_tiers[tier].quantize[is_f16](dst, off, src + shift, count, scale, zero, run, to, &sums);
+    mb_tiers[tier].quantize[is_f16](alone, NULL, src + shift, count, scale, zero, run, to, &alone_sums);
+    for (uint64_t i = 0; i < count; i++) {
+        const int32_t q = to->least < 0 ? (int8_t)(uint8_t)(dst[i] << (8 - to->nbits)) >> (8 - to->nbits) : dst[i];
+        require(q >= to->least && q <= to->most, "integers in their range, whatever the elements");
+        const double x = element(src + shift, i, is_f16), s = (double)scale[run == 1 ? i : i / run], z = (double)zero[run == 1 ? i : i / run];
+        if (any || s == 0 || !is_f16) continue;
+        for (int32_t other = q - 1; other <= q + 1; other += 2) { /* no neighbour is nearer */
+            const double here = x - (double)mb_to_half((float)((q - z) * s)), there = x - (double)mb_to_half((float)((other - z) * s));
+            require(other < to->least || other > to->most || here * here <= there * there, "the nearest integer");
+        }
+    }
+    if (!any) {
+        require(memcmp(dst, plain, (size_t)count) == 0 && memcmp(dst, alone, (size_t)count) == 0, "every tier gives the same integers");
+        require(memcmp(off, plain_off, (size_t)(4 * count)) == 0, "and the same distances");
+        require(memcmp(&sums, &plain_sums, sizeof sums) == 0 && memcmp(&sums, &alone_sums, sizeof sums) == 0, "and the same sums");
+        if (tier == 0) digest_add(plain, count), digest_add(&sums.squared, sizeof sums.squared), digest_add(&sums.power, sizeof sums.power), digest_add(&sums.largest, 4);
+    }
+    free(src), free(dst), free(plain), free(alone), free(scale), free(zero), free(off), free(plain_off);
+}
+
+static void check_range(int tier, bool is_f16, uint64_t count, uint64_t shift, uint64_t run, bool any) {
+    const uint64_t parameters = (count + run - 1) / run;
+    uint8_t *src = elements(count, shift, is_f16, any);
+    float *least = floats(parameters), *most = floats(parameters), *plain_least = floats(parameters), *plain_most = floats(parameters);
+    for (uint64_t i = 0; i < parameters; i++) {
+        least[i] = plain_least[i] = i % 3 == 0 ? -5 : mb_float_of(0x7f800000u);
+        most[i] = plain_most[i] = i % 3 == 0 ? 5 : mb_float_of(0xff800000u);
+    }
+    mb_tiers[tier].range[is_f16](src + shift, count, run, least, most);
+    mb_tiers[0].range[is_f16](src + shift, count, run, plain_least, plain_most);
+    for (uint64_t k = 0; k < parameters; k++) {
+        double low = k % 3 == 0 ? -5 : 1e300, high = k % 3 == 0 ? 5 : -1e300;
+        bool is_finite = true;
+        for (uint64_t i = k * run; i < count && i < (k + 1) * run; i++) {
+            const double x = element(src + shift, i, is_f16);
+            is_finite &= x - x == 0;
+            low = x < low ? x : low, high = x > high ? x : high;
+        }
+        require(is_finite == (least[k] - least[k] == 0 && most[k] - most[k] == 0), "a range is finite if all elements are");
+        if (is_finite) require((double)least[k] == low && (double)most[k] == high, "from the least to the greatest element");
+    }
+    if (!any) require(memcmp(least, plain_least, (size_t)(4 * parameters)) == 0 && memcmp(most, plain_most, (size_t)(4 * parameters)) == 0, "every tier gives the same ranges");
+    if (!any && tier == 0) digest_add(least, 4 * parameters), digest_add(most, 4 * parameters);
+    free(src), free(least), free(most), free(plain_least), free(plain_most);
+}
+
+static void check_split(int tier, bool is_f16, uint64_t count, uint64_t shift, uint32_t cut, bool any) {
+    const uint64_t size = is_f16 ? 2 : 4;
+    uint8_t *src = elements(count, shift, is_f16, any), *mask = exactly((count + 7) / 8), *plain_mask = exactly((count + 7) / 8);
+    uint8_t *kept = exactly(count * size), *plain_kept = exactly(count * size);
+    uint64_t *counts = (uint64_t *)calloc(MB_MAGNITUDES, 8), found = 0;
+    mb_sums sums, plain_sums;
+    if (counts == NULL) abort();
+    memset(&sums, 0, sizeof sums), memset(&plain_sums, 0, sizeof sums);
+    const uint64_t number = mb_prune_split(&mb_tiers[tier], src + shift, count, is_f16, cut, mask, kept, &sums);
+    require(number == mb_prune_split(&mb_tiers[0], src + shift, count, is_f16, cut, plain_mask, plain_kept, &plain_sums), "every tier keeps as many");
+    require(memcmp(mask, plain_mask, (size_t)((count + 7) / 8)) == 0 && memcmp(kept, plain_kept, (size_t)(number * size)) == 0, "the same ones");
+    for (uint64_t i = 0; i < count; i++) {
+        const bool is_kept = mb_magnitude(src + shift, (size_t)i, is_f16) > cut;
+        require((mask[i / 8] >> i % 8 & 1) == is_kept, "those above the cut");
+        if (is_kept) require(memcmp(kept + size * found++, src + shift + size * i, (size_t)size) == 0, "in their order");
+    }
+    for (uint64_t i = count; i < (count + 7) / 8 * 8; i++) require((mask[i / 8] >> i % 8 & 1) == 0, "and no bit beyond them");
+    if (!any) require(memcmp(&sums, &plain_sums, sizeof sums) == 0, "and the same sums");
+    mb_prune_count(src + shift, count, is_f16, counts);
+    uint64_t total = 0, above = 0;
+    for (uint32_t k = 0; k < MB_MAGNITUDES; k++) total += counts[k], above += k > (is_f16 ? cut : cut >> 16) ? counts[k] : 0;
+    require(total == count && above <= number && (!is_f16 || above == number), "every element is counted once");
+    if (tier == 0) digest_add(mask, (count + 7) / 8), digest_add(kept, number * size);
+    free(src), free(mask), free(plain_mask), free(kept), free(plain_kept), free(counts);
+}
+
+/* Blocks of `block` neighbours in rows of `blocks` of them: in one pass, and one pass after another. */
+static void check_blocks(int tier, bool is_f16, uint64_t rows, uint64_t blocks, uint64_t block, uint64_t shift, unsigned target, bool is_packed, bool is_row) {
+    const uint64_t count = rows * blocks * block, parameters = rows * blocks, size = is_f16 ? 2 : 4, unit = is_row ? blocks * block : block;
+    const mb_integers *to = targets + target;
+    const uint64_t sizes[2] = {parameters, block}, strides[2] = {1, 0}, nbytes = is_packed ? mb_packed_nbytes(count, to->nbits) : count;
+    const uint64_t points = is_packed ? mb_packed_nbytes(parameters, to->nbits) : parameters;
+    mb_grid grid = {sizes, strides, block == 1 ? 1u : 2u, {0}, 0}, walk = grid;
+    uint8_t *src = elements(count, shift, is_f16, false), *dst = exactly(nbytes), *whole = exactly(nbytes), *scale = exactly(size * parameters), *zero = exactly(points);
+    float *least = floats(parameters), *most = floats(parameters), *scales = floats(parameters), *zeros = floats(parameters);
+    float *spare = floats(4 * mb_quantize_units(unit) * (unit / block));
+    mb_sums sums;
+    memset(&sums, 0, sizeof sums);
+    for (uint64_t i = 0; i < parameters; i++) least[i] = mb_float_of(0x7f800000u), most[i] = mb_float_of(0xff800000u);
+    require(mb_quantize_blocks(&mb_tiers[tier], dst, is_packed, src + shift, is_f16, 0, count, unit, unit / block, &walk, to, spare, scale, to->is_linear ? zero : NULL, &sums), "all is finite");
+    walk = grid;
+    mb_quantize_ranges(&mb_tiers[0], src + shift, is_f16, 0, count, &walk, least, most);
+    require(mb_quantize_scales(&mb_tiers[0], least, most, parameters, is_f16, to, scales, zeros), "all is finite");
+    mb_sums again;
+    memset(&again, 0, sizeof again);
+    walk = grid;
+    mb_quantize(&mb_tiers[0], whole, is_packed, src + shift, is_f16, 0, count, &walk, scales, zeros, to, &again);
+    require(memcmp(dst, whole, (size_t)nbytes) == 0, "the same integers in one pass");
+    require(sums.largest == again.largest, "and the same largest distance");
+    for (uint64_t i = 0; i < parameters; i++) {
+        require((is_f16 ? mb_float_from_f16(scale, (size_t)i) : mb_float_from_f32(scale, (size_t)i)) == scales[i], "and scales");
+        const uint32_t mask = (1u << to->nbits) - 1, point = is_packed && to->nbits == 4 ? (uint32_t)zero[i / 2] >> (i % 2 * 4) & 15 : zero[i];
+        if (to->is_linear) require(point == ((uint32_t)(int32_t)zeros[i] & mask), "and zeros");
+    }
+    if (tier == 0) digest_add(dst, nbytes), digest_add(scale, size * parameters);
+    if (count > 0) { /* an element that is not finite */
+        memset(src + shift + size * (count - 1), 0xff, (size_t)size);
+        walk = grid;
+        require(!mb_quantize_blocks(&mb_tiers[tier], dst, is_packed, src + shift, is_f16, 0, count, unit, unit / block, &walk, to, spare, scale, NULL, &sums), "a NaN is noticed");
+        require(mb_count_not_finite(src + shift, is_f16, count) == 1, "and counted");
+    }
+    free(src), free(dst), free(whole), free(scale), free(zero), free(least), free(most), free(scales), free(zeros), free(spare);
+}
+
+static void check_palette(bool is_f32, uint64_t count, uint64_t shift, uint32_t used) {
+    uint8_t *src = elements(count, shift, !is_f32, false), *dst = exactly(count);
+    double entries[256], totals[512] = {0};
+    mb_palette_error error = {0, 0, 0};
+    for (uint32_t e = 0; e < used; e++) entries[e] = -3 + 6.0 * e / used;
+    if (is_f32) {
+        mb_palette_index_32(dst, src + shift, NULL, count, entries, used, totals, &error);
+        for (uint64_t i = 0; i < count; i++) {
+            const double x = element(src + shift, i, false), off = x > entries[dst[i]] ? x - entries[dst[i]] : entries[dst[i]] - x;
+            require(dst[i] < used, "an index that there is");
+            for (uint32_t e = 0; e < used; e++) require(off <= (x > entries[e] ? x - entries[e] : entries[e] - x), "of the nearest entry");
+        }
+    } else {
+        uint8_t *table = random_bytes(MB_PATTERNS);
+        mb_palette_index_16(dst, src + shift, count, table);
+        for (uint64_t i = 0; i < count; i++) require(dst[i] == table[mb_load_u16(src + shift + 2 * i)], "what the table says");
+        free(table);
+    }
+    digest_add(dst, count);
+    free(src), free(dst);
+}
+
+static void one_round(void) {
+    const int tier = (int)random_below((uint32_t)mb_tier_usable());
+    const uint8_t what = random_byte(), way = random_byte();
+    const uint64_t shift = random_below(9), count = random_below(way & 64 ? 5000 : 150), run = 1 + random_below(way & 32 ? 600 : 40);
+    const bool is_f16 = way & 1, any = (way & 30) == 2;
+    switch (what % 5) {
+    case 0: check_quantize(tier, is_f16, count, shift, run, what / 5 % 8, any); return;
+    case 1: check_range(tier, is_f16, count, shift, run, any); return;
+    case 2: check_split(tier, is_f16, count, shift, random_below(way & 128 ? 0x8000 : is_f16 ? 0x5c00 : 0x40000000), any); return;
+    case 3: check_blocks(tier, is_f16, 1 + random_below(5), 1 + random_below(9), run, shift, what / 5 % 8, way >> 1 & 1, way >> 2 & 1); return;
+    default: check_palette(is_f16, count, shift, 1 + random_below(256)); return;
+    }
+}
+
+#ifndef MILBLOB_FUZZ
+
+/* Every finite float16, and float32 numbers with the same upper bits. */
+static void check_all(int tier, bool is_f16, unsigned target, float scale) {
+    uint8_t *src = exactly(is_f16 ? 65536 * 2 : 65536 * 4), *dst = exactly(65536), *plain = exactly(65536);
+    uint64_t count = 0;
+    float zero = targets[target].least < 0 ? 0 : 7;
+    mb_sums sums, plain_sums;
+    memset(&sums, 0, sizeof sums), memset(&plain_sums, 0, sizeof sums);
+    for (uint32_t pattern = 0; pattern < 65536; pattern++) {
+        if ((pattern & (is_f16 ? 0x7c00 : 0x7f80)) == (is_f16 ? 0x7c00 : 0x7f80)) continue;
+        if (is_f16) mb_store_u16(src + 2 * count++, pattern);
+        else mb_store_u32(src + 4 * count++, pattern << 16 | (pattern * 40503u & 0xffff));
+    }
+    mb_tiers[0].quantize[is_f16](plain, NULL, src, count, &scale, &zero, count, targets + target, &plain_sums);
+    mb_tiers[tier].quantize[is_f16](dst, NULL, src, count, &scale, &zero, count, targets + target, &sums);
+    require(memcmp(dst, plain, (size_t)count) == 0 && memcmp(&sums, &plain_sums, sizeof sums) == 0, "every tier gives the same bits");
+    if (tier == 0) digest_add(plain, count), digest_add(sums.power, sizeof sums.power), digest_add(&sums.largest, 4);
+    free(src), free(dst), free(plain);
+}
+
+static void all_rounds(void) {
+    static const uint64_t counts[] = {500, 2047, 2048, 2049, 4100}, runs[] = {1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 100, 4096};
+    static const float scales[] = {0x1p-24f, 3 * 0x1p-24f, 0.000123f, 0.01f, 0.7f, 515.0f};
+    for (int tier = 0; tier < mb_tier_usable(); tier++)
+        for (int is_f16 = 0; is_f16 < 2; is_f16++) {
+            for (unsigned target = 0; target < 8; target++)
+                for (unsigned k = 0; k < 6; k++) check_all(tier, is_f16, target, mb_to_half(scales[k]));
+            for (unsigned r = 0; r < 12; r++) {
+                for (uint64_t count = 0; count <= 130; count++) {
+                    check_quantize(tier, is_f16, count, count % 9, runs[r], (unsigned)(count % 8), count % 5 == 4);
+                    check_range(tier, is_f16, count, count % 9, runs[r], count % 3 == 1);
+                }
+                for (unsigned k = 0; k < 5; k++) check_quantize(tier, is_f16, counts[k], k, runs[r], k, k == 4), check_range(tier, is_f16, counts[k], k, runs[r], k == 4);
+                for (unsigned target = 0; target < 8; target++)
+                    for (unsigned way = 0; way < 4; way++) check_blocks(tier, is_f16, 1 + target % 3, 1 + (target + way) % 9, runs[r], target, target, way & 1, way >> 1);
+            }
+            check_blocks(tier, is_f16, 70, 300, 1, 0, 3, true, true), check_blocks(tier, is_f16, 3, 1, 9001, 1, 5, true, true), check_blocks(tier, is_f16, 40, 33, 32, 0, 4, true, false);
+            for (uint64_t count = 0; count <= 130; count++)
+                for (unsigned k = 0; k < 4; k++) check_split(tier, is_f16, count, count % 9, (uint32_t[]){0, is_f16 ? 0x3800 : 0x3d000000, is_f16 ? 0x7c00 : 0x3f800000, 0x7fffffff}[k], count % 4 == 3);
+            for (unsigned k = 0; k < 5; k++) check_split(tier, is_f16, counts[k], k, is_f16 ? 0x3c00 : 0x3e000000, k == 4);
+        }
+    for (uint64_t count = 0; count <= 130; count++) check_palette(count & 1, count, count % 9, 1 + (uint32_t)(count % 256));
+    check_palette(true, 5000, 1, 256), check_palette(false, 5000, 1, 256);
+    digest_print();
+}
+
+#endif

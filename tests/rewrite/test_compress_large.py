@@ -1,0 +1,117 @@
+"""milblob.compress of a weight of several GiB in little memory. The file is sparse."""
+
+import shutil
+import struct
+import sys
+
+import numpy as np
+import pytest
+
+import milblob
+import reference
+from children import LIMIT_NBYTES
+from hostile_bytes import Sparse, blob_value, field, model, operation, program, write_package
+from milblob.values.quantize import quantize
+from repacking import FILE, WEIGHTS, measured_compress, value_type
+from thorough import sized
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sparse files and RssAnon"),
+]
+COLUMNS, SOME = 4096, 256
+ROWS = {"float16": sized(20_480, 402_688), "float32": sized(10_240, 201_344)}  # 160 MiB, or just over 3 GiB
+MOST_NBYTES = LIMIT_NBYTES + (sized(60, 100) << 20)
+"""Anonymous memory, Python and NumPy included: much less than the integers of the weight take."""
+
+LINEAR = {
+    "int8": ({}, ("int8", "linear_symmetric", (1, 0))),
+    "int4 blocks": ({"dtype": "int4", "granularity": "per_block", "block": 32}, ("int4", "linear_symmetric", (1, 32))),
+    "uint4 blocks with zero points": (
+        {"dtype": "uint4", "mode": "linear", "granularity": "per_block", "block": 32}, ("uint4", "linear", (1, 32)),
+    ),
+}  # fmt: skip
+OTHERS = {
+    "int8 per tensor": ({"recipe": "Linear", "granularity": "per_tensor"}, 37),
+    "4-bit palette": ({"recipe": "Palette", "nbits": 4}, 15),
+    "1-bit palette": ({"recipe": "Palette", "nbits": 1}, 2),
+    "palettes of 16 channels": (
+        {"recipe": "Palette", "nbits": 4, "granularity": "per_grouped_channel", "group_size": 16}, 19,
+    ),
+    "sparsity": ({"recipe": "Prune", "sparsity": 0.5}, 100),
+    "threshold": ({"recipe": "Prune", "threshold": 1.0, "least_sparsity": 0.1}, 6),
+    "2 of 4": ({"recipe": "Prune", "n_m": [2, 4]}, 8),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def large(request, tmp_path_factory):
+    """(package, rows): one weight w0 of a linear operation; rows at both ends and in the middle, the rest is a hole."""
+    folder, name = tmp_path_factory.mktemp("large"), request.param
+    count, dtype = ROWS[name], np.dtype(name)
+    code, blob_code = (10, 1) if name == "float16" else (11, 2)
+    shape = [count, COLUMNS]
+    const = operation(
+        "const", "w0", [("val", blob_value(code, shape, WEIGHTS, 64))], output_type=value_type(code, shape)
+    )
+    bindings = b"".join(
+        field(2, field(1, key) + field(2, field(1, field(1, value)))) for key, value in (("x", "x"), ("weight", "w0"))
+    )
+    linear = operation("linear", "y", inputs=bindings, output_type=value_type(code, [1, count]))
+    package = write_package(folder, model(program(const, linear), 9).replace(b"CoreML7", b"CoreML8"))
+    rows = np.random.default_rng(1).standard_normal((3, SOME, COLUMNS), np.float32).astype(dtype)
+    width, half = COLUMNS * dtype.itemsize, count // 2
+    metadata = struct.pack("<IIQQ40x", reference.SENTINEL, blob_code, count * width, 128)
+    pieces = [
+        rows[0].tobytes(),
+        (half - SOME) * width,
+        rows[1].tobytes(),
+        (count - half - 2 * SOME) * width,
+        rows[2].tobytes(),
+    ]
+    Sparse(struct.pack("<II56x", 1, 2), metadata, *pieces).write(package / FILE)
+    yield package, rows
+    shutil.rmtree(folder)
+
+
+def dense_rows(package, count):
+    """The rows that hold numbers, and some between them."""
+    with milblob.open(package) as opened:
+        weight = opened["w0"]
+        begins = (0, count // 2, count - SOME)
+        return np.stack([weight[begin : begin + SOME] for begin in begins]), weight[SOME : SOME + 8]
+
+
+@pytest.mark.parametrize("case", LINEAR)
+def test_linear(large, case, tmp_path):
+    package, rows = large
+    options, (dtype, mode, blocks) = LINEAR[case]
+    target = tmp_path / "out.mlpackage"
+    found = measured_compress(package, target, {"recipe": "Linear", **options}, MOST_NBYTES)
+    values, between = dense_rows(target, ROWS[rows.dtype.name])
+    assert not between.any()
+    alone = [quantize(part, dtype, mode=mode, blocks=blocks) for part in rows]  # rows do not depend on each other
+    with milblob.open(target, stored=True) as opened:
+        codes = opened["w0.data"]
+        for begin, one in zip((0, ROWS[rows.dtype.name] // 2, -SOME), alone, strict=True):
+            part = codes[begin : begin + SOME] if begin >= 0 else codes[begin:]
+            assert np.array_equal(part.astype(np.int8), one.data.astype(np.int8))
+    assert found["squared"] == pytest.approx(sum(one.squared for one in alone), rel=1e-9)
+    assert found["power"] == pytest.approx(sum(one.power for one in alone), rel=1e-9)
+    lost = float(np.sum((values.astype(np.float64) - rows) ** 2))
+    assert found["squared"] == pytest.approx(lost, rel=1e-5)
+    shutil.rmtree(target)
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_others(large, case, tmp_path):
+    package, rows = large
+    recipe, least_sqnr = OTHERS[case]
+    target = tmp_path / "out.mlpackage"
+    found = measured_compress(package, target, recipe, MOST_NBYTES)
+    values, between = dense_rows(target, ROWS[rows.dtype.name])
+    lost = float(np.sum((values.astype(np.float64) - rows) ** 2))
+    rest = float(np.sum(between.astype(np.float64) ** 2)) / between.size * (ROWS[rows.dtype.name] - 3 * SOME) * COLUMNS
+    assert found["squared"] == pytest.approx(lost + rest, rel=1e-3, abs=1e-9)
+    assert found["sqnr"] is None or found["sqnr"] > least_sqnr
+    shutil.rmtree(target)
