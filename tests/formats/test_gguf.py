@@ -326,3 +326,22 @@ def test_repacking_needs_the_same_blocks_and_a_fit(tmp_path):
                 != arrays["w_turned"].blocks().scale.astype(np.float32).tobytes()
             )
         shutil.rmtree(model)
+
+
+def test_the_steps_of_the_page(tmp_path):
+    """docs/compress.md: a converted model gets the blocks of the GGUF file that it was made of."""
+    pytest.importorskip("coremltools")
+    model = save_model(tmp_path / "m.mlpackage", 18, np.float16)
+    with milblob.open(model) as opened:
+        values = opened["w_turned"].read().astype(np.float32)
+    path = write(tmp_path / "w.gguf", {"blk.0.attn.weight": (values, "Q8_0"), "other": (normal(3, 32), "Q4_1")})
+    recipe = Linear("int8", granularity="per_block", block=32)
+    milblob.compress(model, tmp_path / "s.mlpackage", recipe, select="w_turned")
+    found = milblob.match(path, model)
+    names = dict.fromkeys(found.unmatched_given) | {one.given: one.name for one in found.matches}
+    assert names == {"blk.0.attn.weight": "w_turned", "other": None}
+    milblob.refit(tmp_path / "s.mlpackage", path, mapping=names, requantize="fit")
+    with open_arrays(path) as arrays, milblob.open(tmp_path / "s.mlpackage") as opened:
+        blocks, parts = arrays["blk.0.attn.weight"].blocks(), opened["w_turned"].parts
+        assert np.array_equal(parts["data"].read(), blocks.data)
+        assert np.array_equal(parts["scale"].read(), blocks.scale)
