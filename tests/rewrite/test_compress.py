@@ -131,6 +131,23 @@ def test_only_what_is_asked_for_changes(tmp_path):
     assert [weight.name for weight in by_type.weights] == ["embedding_weight"]
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"select": "haed_weight"}, "select: expected the name of a weight in .*, got none that matches"),
+        ({"select": "nothing*", "size": 90_000, "recipe": None}, "select: expected the name of a weight"),
+        ({"per_name": {"haed_weight": Palette(2)}}, "per_name: expected names of weights .*, got 'haed_weight'; did you mean head_weight"),
+        ({"per_name": {"haed_weight": None}}, "per_name: expected names of weights"),
+        ({"per_name": {"head*": None}, "select": "layers*"}, "per_name: expected names of weights that are selected"),
+    ],
+)  # fmt: skip
+def test_names_that_fit_nothing_are_refused(options, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        milblob.compress(DEMO, tmp_path / "a.mlpackage", **{"recipe": Linear(), **options})
+    assert list(tmp_path.iterdir()) == []
+    milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear(), per_name={"head_bias": None, "head*": Palette(2)})
+
+
 def test_shared_records_stay_shared(tmp_path):
     """Functions that read one record read the same parts afterwards."""
     with milblob.open(FUNCTIONS) as opened:

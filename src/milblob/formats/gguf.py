@@ -27,7 +27,7 @@ _VERSIONS = (2, 3)
 _ALIGNMENT = 32
 _MAX_DIMENSIONS = 4  # of ggml
 _MAX_DEPTH = 8  # of arrays in arrays, which nobody writes
-_PART_COUNT = 1 << 20  # elements that are dequantized at a time
+_PART_COUNT = 1 << 18  # elements that are dequantized at a time
 _SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of a value in the metadata, by its type."""
 _STRING, _ARRAY, _UINT32 = 8, 9, 4
@@ -267,8 +267,9 @@ def _found(library: Any, mapping: MappedFile, path: str, start: int, name: str, 
         blocks, step = raw().reshape(-1, block_nbytes), _PART_COUNT // per_block
         with np.errstate(all="ignore"):  # scales may be anything
             for first in range(0, len(blocks), step):
-                part = library.quants.dequantize(blocks[first : first + step], code)
-                values[first * per_block : first * per_block + part.size] = part.reshape(-1)
+                row = blocks[first : first + step].reshape(1, -1)  # the library is slow with many short rows
+                part = library.quants.dequantize(row, code).reshape(-1)
+                values[first * per_block : first * per_block + part.size] = part
         return values.reshape(shape)
 
     load = view if kind in _PLAIN else dequantized

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arguments import as_integer, require, require_calls, require_flags
@@ -14,7 +14,7 @@ from ..selection import Select, selector
 from ..storage import paths
 from .changes import Options
 from .compress_plan import CompressPlan, PlannedWeight, as_plan
-from .compressing import CompressedWeight, Compressing, spool_directory
+from .compressing import CompressedWeight, Compressing, NamedRecipe, spool_directory
 from .recipe_choice import RecipeChoice, as_goal, as_ladder, as_sensitivity
 from .recipes import Recipe, as_recipe
 from .repack import Repacking
@@ -171,7 +171,8 @@ def compress(
 
     Raises:
         UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. Not a package.
-        ValueError: operations that read one weight ask for different recipes; a wrong option; a size that cannot be
+        ValueError: operations that read one weight ask for different recipes; a wrong option; a `select`, or a glob in
+            `per_name`, that fits no weight; a size that cannot be
             reached: the least that can is named; a plan with a recipe for a weight that cannot be compressed so.
         KeyError: a plan with a name that the model does not have.
         As `repack`. Whatever is raised, `dst` is as it was.
@@ -191,14 +192,15 @@ def compress(
         raise ValueError("plan: expected it without recipe, select, op_types, per_name and a goal, got both")
     if chosen is not None and chooser is not None:
         raise ValueError("recipe: expected None with size, bits and sqnr, which choose from `recipes`, got one")
-    by_others = any(by_type.values()) or any(one for _, one in by_name)
+    by_others = any(by_type.values()) or any(named.recipe for named in by_name)
     if chosen is None and chooser is None and planned is None and not by_others:
         raise ValueError(
             "recipe: expected one, here or in op_types or per_name, or a size, bits, sqnr or plan, got none"
         )
+    is_selected, directory = None if select is None else selector(select), None if dry_run else spool_directory(output)
     work = Compressing(
-        chosen, selector(select), by_type, by_name, least, None if dry_run else spool_directory(output),
-        Counter(progress), chooser, None if planned is None else planned.recipes,
+        chosen, is_selected, by_type, by_name, least, directory, Counter(progress), chooser,
+        None if planned is None else planned.recipes,
     )  # fmt: skip
     with contextlib.closing(work):
         options = Options({}, compress=work)
@@ -225,10 +227,13 @@ def require_package(src: Any) -> str:
 
 def named_recipes(
     op_types: Mapping[str, Any] | None, per_name: Mapping[str, Any] | None
-) -> tuple[dict[str, Recipe | None], list[tuple[Callable[[str], bool], Recipe | None]]]:
+) -> tuple[dict[str, Recipe | None], list[NamedRecipe]]:
     """Return both with recipes for what stands for them, and predicates for globs. Raises: as `as_recipe`."""
     by_type = {name: None if one is None else as_recipe(one) for name, one in (op_types or {}).items()}
-    by_name = [(selector(name), None if one is None else as_recipe(one)) for name, one in (per_name or {}).items()]
+    by_name = [
+        NamedRecipe(name, selector(name), None if one is None else as_recipe(one))
+        for name, one in (per_name or {}).items()
+    ]
     return by_type, by_name
 
 
