@@ -60,16 +60,22 @@ class GGUFArray(StoredArray):
         kind: its type there, such as "Q8_0". What is quantized has float32 values.
     """
 
-    __slots__ = ("_raw", "kind")
+    __slots__ = ("_nbytes", "_raw", "kind")
 
     def __init__(
         self, name: str, dtype: DType, shape: tuple[int, ...], load: Callable[[], Array], file: str, budget: Budget,
-        kind: str, raw: Callable[[], Array],
+        kind: str, nbytes: int, raw: Callable[[], Array],
     ) -> None:  # fmt: skip
-        """Describe an array; `raw` returns the stored bytes."""
+        """Describe an array; `raw` returns the `nbytes` stored bytes."""
         super().__init__(name, dtype, shape, load, file=file, budget=budget)
         self.kind = kind
+        self._nbytes = nbytes
         self._raw = raw
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes stored: of what is quantized, its blocks."""
+        return self._nbytes
 
     def blocks(self) -> Blocks | None:
         """Return the integers and scales of Q8_0 and Q4_0; None of other types."""
@@ -273,4 +279,4 @@ def _found(library: Any, mapping: MappedFile, path: str, start: int, name: str, 
         return values.reshape(shape)
 
     load = view if kind in _PLAIN else dequantized
-    return GGUFArray(name, _PLAIN.get(kind, DType.FLOAT32), shape, load, path, budget, kind, raw)
+    return GGUFArray(name, _PLAIN.get(kind, DType.FLOAT32), shape, load, path, budget, kind, nbytes, raw)
