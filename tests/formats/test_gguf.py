@@ -220,6 +220,7 @@ def test_broken_files_are_refused(data, words, tmp_path):
     assert "w.gguf" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_damaged_files_end_in_our_errors(file):
     """Every byte of the header changed, and cut off at every place."""
     whole = file.read_bytes()
