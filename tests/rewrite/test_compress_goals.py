@@ -493,3 +493,15 @@ def test_odd_weights_have_choices_too(tmp_path):
         assert milblob.check(tmp_path / "out.mlpackage") == []
     points = milblob.compress_frontier(path).points
     assert all(math.isfinite(point.error) for point in points)
+
+
+def test_the_page_shows_what_the_command_draws(tmp_path, capsys, monkeypatch):
+    """docs/frontier.svg and the table in docs/compress.md are those of the demo model."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(DEMO, "demo.mlpackage")
+    assert main(["compress", "demo.mlpackage", "--frontier", "demo.svg"]) == 0
+    printed = capsys.readouterr()
+    page = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
+    command = "$ milblob compress demo.mlpackage --frontier demo.svg\n"
+    assert command + printed.out + printed.err in page
+    assert (tmp_path / "demo.svg").read_text() == (ROOT / "docs" / "frontier.svg").read_text(encoding="utf-8")
