@@ -1,5 +1,6 @@
 """Reading GGUF files: values as the gguf library has them, blocks repacked without rounding, broken files refused."""
 
+import json
 import random
 import shutil
 import struct
@@ -54,6 +55,7 @@ def test_plain_arrays_are_views_in_numpys_order(file):
             assert (values.dtype, values.shape) == (expected.dtype, expected.shape)
             assert values.tobytes() == expected.tobytes()
             assert not values.flags.writeable and not values.flags.owndata  # over the mapped file
+            assert arrays[name].nbytes == expected.nbytes
         values = arrays["bf16"].read()
         assert (values.dtype, values.shape) == (ml_dtypes.bfloat16, (4, 32))
         expected = gguf.quants.dequantize(
@@ -72,6 +74,7 @@ def test_quantized_arrays_are_what_the_library_makes_of_them(kind, file):
         values = array.read()
         assert (array.mil_dtype, array.shape, array.kind) == (DType.FLOAT32, (6, 96), kind)
         assert values.tobytes() == expected.tobytes()
+        assert array.nbytes == tensor.n_bytes == tensor.data.nbytes
     stored = tensor.data.tobytes()
     size = len(stored) // (6 * 3)
     by_hand = [block_values(kind, stored[at : at + size]) for at in range(0, len(stored), size)]
@@ -217,6 +220,7 @@ def test_broken_files_are_refused(data, words, tmp_path):
     assert "w.gguf" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_damaged_files_end_in_our_errors(file):
     """Every byte of the header changed, and cut off at every place."""
     whole = file.read_bytes()
@@ -261,6 +265,24 @@ def test_a_limit_counts_what_is_dequantized(file):
 
 
 # ------------------------------------------------------------------------------------------------------------ commands
+
+
+def test_quantized_arrays_go_into_every_format(file, tmp_path, capsys):
+    """What is written is what they are read as; listings say what is stored."""
+    with open_arrays(file) as arrays:
+        expected = {name: arrays[name].read() for name in arrays}
+        stored = {name: arrays[name].nbytes for name in arrays}
+    for target in ("w.npz", "w.safetensors", "w.bin", "folder/"):
+        assert main(["convert", str(file), str(tmp_path / target)]) == 0
+        path = tmp_path / ("w.json" if target == "w.bin" else target)
+        with open_arrays(path) as arrays:
+            assert {name: arrays[name].read().tobytes() for name in arrays} == {
+                n: a.tobytes() for n, a in expected.items()
+            }
+        assert main(["diff", str(file), str(path)]) == 0
+    capsys.readouterr()
+    assert main(["ls", str(file), "--json"]) == 0
+    assert {row["name"]: row["nbytes"] for row in json.loads(capsys.readouterr().out)["tensors"]} == stored
 
 
 def demo_arrays():
@@ -326,3 +348,22 @@ def test_repacking_needs_the_same_blocks_and_a_fit(tmp_path):
                 != arrays["w_turned"].blocks().scale.astype(np.float32).tobytes()
             )
         shutil.rmtree(model)
+
+
+def test_the_steps_of_the_page(tmp_path):
+    """docs/compress.md: a converted model gets the blocks of the GGUF file that it was made of."""
+    pytest.importorskip("coremltools")
+    model = save_model(tmp_path / "m.mlpackage", 18, np.float16)
+    with milblob.open(model) as opened:
+        values = opened["w_turned"].read().astype(np.float32)
+    path = write(tmp_path / "w.gguf", {"blk.0.attn.weight": (values, "Q8_0"), "other": (normal(3, 32), "Q4_1")})
+    recipe = Linear("int8", granularity="per_block", block=32)
+    milblob.compress(model, tmp_path / "s.mlpackage", recipe, select="w_turned")
+    found = milblob.match(path, model)
+    names = dict.fromkeys(found.unmatched_given) | {one.given: one.name for one in found.matches}
+    assert names == {"blk.0.attn.weight": "w_turned", "other": None}
+    milblob.refit(tmp_path / "s.mlpackage", path, mapping=names, requantize="fit")
+    with open_arrays(path) as arrays, milblob.open(tmp_path / "s.mlpackage") as opened:
+        blocks, parts = arrays["blk.0.attn.weight"].blocks(), opened["w_turned"].parts
+        assert np.array_equal(parts["data"].read(), blocks.data)
+        assert np.array_equal(parts["scale"].read(), blocks.scale)

@@ -19,7 +19,7 @@ import reference  # noqa: E402
 from journal_bytes import journal_bytes  # noqa: E402
 
 CUTS = (0, 1, 7, 64, 129, 1000)
-KINDS = {"model": 0, "weights": 1, "text": 2, "manifest": 3, "metadata": 4, "value": 5, "safetensors": 6, "npz": 7, "npy": 8, "listing": 9, "journal": 10}  # fmt: skip
+KINDS = {"model": 0, "weights": 1, "text": 2, "manifest": 3, "metadata": 4, "value": 5, "safetensors": 6, "npz": 7, "npy": 8, "listing": 9, "journal": 10, "gguf": 11}  # fmt: skip
 """What the first byte of an input of fuzz_python.py says that the rest is."""
 
 
@@ -99,6 +99,18 @@ def changes():
     return found
 
 
+def _gguf():
+    """A GGUF file with metadata of several kinds and tensors of every type that is read quantized."""
+    import numpy
+
+    from gguf_files import QUANTIZED, write
+
+    rows = numpy.linspace(-1, 1, 64, dtype=numpy.float32).reshape(2, 32)
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(pathlib.Path(folder, "a.gguf"), {"plain": rows} | {kind: (rows, kind) for kind in QUANTIZED})
+        return path.read_bytes()
+
+
 def python_inputs():
     """Whole files, with a byte in front that says what they are and what is done with them (fuzz_python.py)."""
     import numpy
@@ -117,6 +129,7 @@ def python_inputs():
         "d": numpy.zeros((0, 4), "i1"),
     }
     found.append(("safetensors", safetensors.numpy.save(arrays)))
+    found.append(("gguf", _gguf()))
     for compress in (numpy.savez, numpy.savez_compressed):
         stream = io.BytesIO()
         compress(stream, **arrays)

@@ -1,6 +1,9 @@
 """milblob.compress: what it writes, what it shares, what it refuses, and that the destination is whole or untouched."""
 
+import contextlib
+import itertools
 import json
+import math
 import os
 import shutil
 
@@ -11,7 +14,8 @@ import milblob
 from milblob import Joint, Linear, Palette, Prune
 from milblob.cli import main
 from milblob.errors import UnsupportedError
-from milblob.rewrite.recipes import as_recipe
+from milblob.rewrite.recipes import RECIPES as RECIPES_BY_NAME
+from milblob.rewrite.recipes import NotCompressibleError, Weight, as_recipe
 from paths import DATA, ROOT
 from repacking import tree
 
@@ -131,6 +135,23 @@ def test_only_what_is_asked_for_changes(tmp_path):
     assert not any(name.startswith("layers_2") for name, _ in report.skipped)
     by_type = milblob.compress(DEMO, tmp_path / "b.mlpackage", op_types={"gather": Linear()})
     assert [weight.name for weight in by_type.weights] == ["embedding_weight"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"select": "haed_weight"}, "select: expected the name of a weight in .*, got none that matches"),
+        ({"select": "nothing*", "size": 90_000, "recipe": None}, "select: expected the name of a weight"),
+        ({"per_name": {"haed_weight": Palette(2)}}, "per_name: expected names of weights .*, got 'haed_weight'; did you mean head_weight"),
+        ({"per_name": {"haed_weight": None}}, "per_name: expected names of weights"),
+        ({"per_name": {"head*": None}, "select": "layers*"}, "per_name: expected names of weights that are selected"),
+    ],
+)  # fmt: skip
+def test_names_that_fit_nothing_are_refused(options, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        milblob.compress(DEMO, tmp_path / "a.mlpackage", **{"recipe": Linear(), **options})
+    assert list(tmp_path.iterdir()) == []
+    milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear(), per_name={"head_bias": None, "head*": Palette(2)})
 
 
 def test_shared_records_stay_shared(tmp_path):
@@ -291,6 +312,56 @@ def test_wrong_options_are_refused(make, words):
     with pytest.raises(ValueError) as caught:
         make()
     assert str(caught.value).startswith(words)
+
+
+@pytest.mark.parametrize("kind", ["Linear", "Palette", "Prune"])
+def test_options_of_any_type_are_refused_or_taken(kind):
+    """Whatever JSON says an option is: a recipe that can be applied, or an error that says what was expected."""
+    values = [
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        4,
+        2.5,
+        math.nan,
+        1e308,
+        10**30,
+        "",
+        "int4",
+        "x",
+        [],
+        [1],
+        [1, 2],
+        [0.5, 1],
+        {},
+        {"a": 1},
+        [[1]],
+    ]
+    weight = Weight(np.arange(64, dtype=np.float32).reshape(8, 8), (1, 0), 18, (("linear", "weight"),))
+    taken = 0
+    needed = {"Prune": [{"sparsity": 0.5}, {"threshold": 0.1}, {"n_m": [1, 2]}]}.get(kind, [{}])
+    for (name, value), start in itertools.product(
+        itertools.product(RECIPES_BY_NAME[kind].__dataclass_fields__, values), needed
+    ):
+        try:
+            recipe = as_recipe({"recipe": kind, **start, name: value})
+        except (ValueError, TypeError) as error:
+            assert ": expected " in str(error), (name, value, error)
+            continue
+        taken += 1
+        assert as_recipe(json.loads(recipe.to_json())) == recipe
+        with contextlib.suppress(NotCompressibleError):
+            recipe.apply(weight)
+    assert taken > 5
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"recipe": ["Linear"]}', '{"recipe": {}}', "{}", "7"])
+def test_json_that_is_no_recipe(text):
+    with pytest.raises((ValueError, TypeError), match="recipe: expected "):
+        as_recipe(text)
 
 
 @pytest.mark.parametrize(

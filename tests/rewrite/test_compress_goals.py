@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import shutil
 from xml.etree import ElementTree
 
 import numpy as np
@@ -57,6 +58,7 @@ def test_size_is_that_of_the_result(nbytes, tmp_path):
     assert all((name, "the plan keeps it as it is") in report.skipped for name in report.kept)
 
 
+@pytest.mark.slow
 def test_more_bytes_never_lose_more(model, tmp_path):
     """Sizes that the walk passes through; each has the least error for its size."""
     sizes = range(33_000, 160_000, 5_000)
@@ -70,6 +72,7 @@ def test_more_bytes_never_lose_more(model, tmp_path):
     assert sum(later > earlier for earlier, later in itertools.pairwise(errors)) == 0
 
 
+@pytest.mark.slow
 def test_least_error_of_all_combinations(tmp_path):
     """Three weights, three recipes: what each combination takes and loses, by compressing with it."""
     names = ["head_weight", "embedding_weight", "layers_0_mlp_up_weight"]
@@ -459,3 +462,46 @@ def test_command_refuses(options, words, tmp_path, capsys):
     assert status == 2
     assert words in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------------------------------------------------- odd weights
+
+
+def test_odd_weights_have_choices_too(tmp_path):
+    """All zero, constant, subnormal and very large ones; one with an infinity has none, and stays with the reason."""
+    path = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
+    with milblob.open(path, "r+") as opened:
+
+        def put(name, values):
+            opened[name] = np.broadcast_to(values, opened[name].shape).astype(opened[name].dtype)
+
+        put("embedding_weight", 0.0)
+        put("layers_0_mlp_up_weight", 0.25)
+        put("layers_1_mlp_up_weight", opened["layers_1_mlp_up_weight"].read().astype(np.float64) * 1e-7)
+        put("layers_2_mlp_up_weight", opened["layers_2_mlp_up_weight"].read().astype(np.float64) * 1e4)
+        broken = opened["head_weight"].read().copy()
+        broken[3, 4] = np.inf
+        put("head_weight", broken)
+    for options in ({"bits": 3.0}, {"bits": 8.0}, {"sqnr": 25}):
+        report = compress(path, tmp_path, **options)
+        assert dict(report.skipped)["head_weight"] == "array: expected finite elements, got 1 that are NaN or infinite"
+        assert "head_weight" not in report.kept
+        weights = {one.name: one for one in report.weights}
+        for name in ("embedding_weight", "layers_0_mlp_up_weight"):  # exact in any palette: the smallest one
+            assert (weights[name].recipe, weights[name].squared) == (Palette(2), 0.0)
+        assert all(math.isfinite(one.relative) for one in report.weights)
+        assert milblob.check(tmp_path / "out.mlpackage") == []
+    points = milblob.compress_frontier(path).points
+    assert all(math.isfinite(point.error) for point in points)
+
+
+def test_the_page_shows_what_the_command_draws(tmp_path, capsys, monkeypatch):
+    """docs/frontier.svg and the table in docs/compress.md are those of the demo model."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(DEMO, "demo.mlpackage")
+    assert main(["compress", "demo.mlpackage", "--frontier", "demo.svg"]) == 0
+    printed = capsys.readouterr()
+    page = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
+    command = "$ milblob compress demo.mlpackage --frontier demo.svg\n"
+    assert command + printed.out + printed.err in page
+    assert (tmp_path / "demo.svg").read_text() == (ROOT / "docs" / "frontier.svg").read_text(encoding="utf-8")

@@ -27,7 +27,7 @@ _VERSIONS = (2, 3)
 _ALIGNMENT = 32
 _MAX_DIMENSIONS = 4  # of ggml
 _MAX_DEPTH = 8  # of arrays in arrays, which nobody writes
-_PART_COUNT = 1 << 20  # elements that are dequantized at a time
+_PART_COUNT = 1 << 18  # elements that are dequantized at a time
 _SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of a value in the metadata, by its type."""
 _STRING, _ARRAY, _UINT32 = 8, 9, 4
@@ -60,16 +60,22 @@ class GGUFArray(StoredArray):
         kind: its type there, such as "Q8_0". What is quantized has float32 values.
     """
 
-    __slots__ = ("_raw", "kind")
+    __slots__ = ("_nbytes", "_raw", "kind")
 
     def __init__(
         self, name: str, dtype: DType, shape: tuple[int, ...], load: Callable[[], Array], file: str, budget: Budget,
-        kind: str, raw: Callable[[], Array],
+        kind: str, nbytes: int, raw: Callable[[], Array],
     ) -> None:  # fmt: skip
-        """Describe an array; `raw` returns the stored bytes."""
+        """Describe an array; `raw` returns the `nbytes` stored bytes."""
         super().__init__(name, dtype, shape, load, file=file, budget=budget)
         self.kind = kind
+        self._nbytes = nbytes
         self._raw = raw
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes stored: of what is quantized, its blocks."""
+        return self._nbytes
 
     def blocks(self) -> Blocks | None:
         """Return the integers and scales of Q8_0 and Q4_0; None of other types."""
@@ -267,9 +273,10 @@ def _found(library: Any, mapping: MappedFile, path: str, start: int, name: str, 
         blocks, step = raw().reshape(-1, block_nbytes), _PART_COUNT // per_block
         with np.errstate(all="ignore"):  # scales may be anything
             for first in range(0, len(blocks), step):
-                part = library.quants.dequantize(blocks[first : first + step], code)
-                values[first * per_block : first * per_block + part.size] = part.reshape(-1)
+                row = blocks[first : first + step].reshape(1, -1)  # the library is slow with many short rows
+                part = library.quants.dequantize(row, code).reshape(-1)
+                values[first * per_block : first * per_block + part.size] = part
         return values.reshape(shape)
 
     load = view if kind in _PLAIN else dequantized
-    return GGUFArray(name, _PLAIN.get(kind, DType.FLOAT32), shape, load, path, budget, kind, raw)
+    return GGUFArray(name, _PLAIN.get(kind, DType.FLOAT32), shape, load, path, budget, kind, nbytes, raw)

@@ -53,8 +53,8 @@ def refit(
         path: a .mlpackage, .mlmodelc, .mlmodel or weight file; or a Model Library Format archive of TVM, whose
             parameters are the weights (docs/tvm.md).
         weights: name -> array (a NumPy array, or a Tensor of another model), or the path of a .safetensors, .npz,
-            .npy or .params file, of a directory of .npy files, or of an archive. Every one of them must fit; weights
-            of the model that are not among them stay.
+            .npy, .gguf or .params file, of a directory of .npy files, or of an archive. Every one of them must fit;
+            weights of the model that are not among them stay.
         base: as `weights`: the checkpoint that the model was converted from. How each weight follows from it is found
             out, checked against the present values, and done with `weights`, casts included (docs/fine-tuning.md).
         leave: with `base`: weights of the model that may stay as they are although nothing is known about them.

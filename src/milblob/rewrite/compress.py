@@ -3,7 +3,7 @@
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..arguments import as_integer, require, require_calls, require_flags
@@ -13,7 +13,7 @@ from ..selection import Select, selector
 from ..storage import paths
 from .changes import Options
 from .compress_plan import CompressPlan, PlannedWeight, as_plan
-from .compressing import CompressedWeight, Compressing, RefusedError, spool_directory
+from .compressing import CompressedWeight, Compressing, NamedRecipe, RefusedError, spool_directory
 from .recipe_choice import RecipeChoice, as_goal, as_ladder, as_sensitivity
 from .recipes import Recipe, as_recipe
 from .repack import Repacking
@@ -170,7 +170,8 @@ def compress(
 
     Raises:
         UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. A file.
-        ValueError: operations that read one weight ask for different recipes; a wrong option; a size that cannot be
+        ValueError: operations that read one weight ask for different recipes; a wrong option; a `select`, or a glob in
+            `per_name`, that fits no weight; a size that cannot be
             reached: the least that can is named; a plan with a recipe for a weight that cannot be compressed so.
         KeyError: a plan with a name that the model does not have.
         As `repack`. Whatever is raised, `dst` is as it was.
@@ -190,15 +191,15 @@ def compress(
         raise ValueError("plan: expected it without recipe, select, op_types, per_name and a goal, got both")
     if chosen is not None and chooser is not None:
         raise ValueError("recipe: expected None with size, bits and sqnr, which choose from `recipes`, got one")
-    by_others = any(by_type.values()) or any(one for _, one in by_name)
+    by_others = any(by_type.values()) or any(named.recipe for named in by_name)
     if chosen is None and chooser is None and planned is None and not by_others:
         raise ValueError(
             "recipe: expected one, here or in op_types or per_name, or a size, bits, sqnr or plan, got none"
         )
-    directory = None if dry_run else spool_directory(output)
+    is_selected, directory = None if select is None else selector(select), None if dry_run else spool_directory(output)
     for is_careful in (False, True):  # rarely twice: a value that no recipe takes was met while weights were written
         work = Compressing(
-            chosen, selector(select), by_type, by_name, least, directory, Counter(progress), chooser,
+            chosen, is_selected, by_type, by_name, least, directory, Counter(progress), chooser,
             None if planned is None else planned.recipes, is_careful,
         )  # fmt: skip
         with contextlib.closing(work), contextlib.suppress(RefusedError):
@@ -226,10 +227,13 @@ def require_directory(src: Any) -> str:
 
 def named_recipes(
     op_types: Mapping[str, Any] | None, per_name: Mapping[str, Any] | None
-) -> tuple[dict[str, Recipe | None], list[tuple[Callable[[str], bool], Recipe | None]]]:
+) -> tuple[dict[str, Recipe | None], list[NamedRecipe]]:
     """Return both with recipes for what stands for them, and predicates for globs. Raises: as `as_recipe`."""
     by_type = {name: None if one is None else as_recipe(one) for name, one in (op_types or {}).items()}
-    by_name = [(selector(name), None if one is None else as_recipe(one)) for name, one in (per_name or {}).items()]
+    by_name = [
+        NamedRecipe(name, selector(name), None if one is None else as_recipe(one))
+        for name, one in (per_name or {}).items()
+    ]
     return by_type, by_name
 
 

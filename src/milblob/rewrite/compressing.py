@@ -113,6 +113,14 @@ class Candidate(NamedTuple):
             return reason
 
 
+class NamedRecipe(NamedTuple):
+    """A recipe for weights of some names; None: they stay."""
+
+    glob: str
+    fits: Callable[[str], bool]
+    recipe: Recipe | None
+
+
 class Chooser(Protocol):
     """What chooses a recipe for each weight."""
 
@@ -138,9 +146,9 @@ class Compressing:
 
     Args:
         recipe: for every weight that the following do not name; None for those only.
-        is_selected: which weights are tried.
+        is_selected: which weights are tried; None: all.
         op_types: type of an operation -> recipe for the weights that it reads, or None: they stay.
-        per_name: (predicate, recipe or None), the first that fits a name; before `op_types`.
+        per_name: the first that fits a name counts; before `op_types`.
         least: only weights of more elements are compressed.
         directory: where the parts are kept meanwhile; None to keep none (a dry run).
         counter: told of each weight that is computed.
@@ -156,9 +164,9 @@ class Compressing:
     def __init__(
         self,
         recipe: Recipe | None,
-        is_selected: Callable[[str], bool],
+        is_selected: Callable[[str], bool] | None,
         op_types: Mapping[str, Recipe | None],
-        per_name: Iterable[tuple[Callable[[str], bool], Recipe | None]],
+        per_name: Iterable[NamedRecipe],
         least: int,
         directory: str | None,
         counter: Counter,
@@ -170,7 +178,8 @@ class Compressing:
         self.skipped: list[tuple[str, str]] = []
         self.kept: list[str] = []
         self._recipe = recipe
-        self._is_selected = is_selected
+        self._has_select = is_selected is not None
+        self._is_selected = is_selected or (lambda name: True)
         self._op_types = op_types
         self._per_name = list(per_name)
         self._least = least
@@ -190,9 +199,10 @@ class Compressing:
 
         Raises:
             UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named.
-            ValueError: operations that read one weight ask for different recipes.
+            ValueError: operations that read one weight ask for different recipes; names that fit no weight.
         """
         candidates = list(self._candidates(model))
+        self._require_used(model, [*(one.tensor.name for one in candidates), *(name for name, _ in self.skipped)])
         firsts = first_alike(candidates)
         unique = [number for number, first in enumerate(firsts) if first == number]
         self._counter.total_nbytes = sum(candidates[number].tensor.nbytes for number in unique)
@@ -263,6 +273,19 @@ class Compressing:
             for part in plan.parts
         )  # fmt: skip
 
+    def _require_used(self, model: Model, names: list[str]) -> None:
+        """Refuse a selection and globs that fit no weight: a misspelled name would read as if nothing were to be done.
+
+        Args:
+            names: of the weights that were asked for.
+        """
+        if self._has_select and not names:
+            raise ValueError(f"select: expected the name of a weight in {model.path}, got none that matches")
+        for named in self._per_name:
+            if not any(map(named.fits, names)):
+                words = f"per_name: expected names of weights that are selected in {model.path}, got {named.glob!r}"
+                raise ValueError(f"{words}{hint(named.glob.strip('*'), names)}")
+
     def _require_planned(self, model: Model, plan: Mapping[str, Recipe | None], found: list[str]) -> None:
         """Refuse a plan that names what is not there, or cannot be compressed."""
         reasons = dict(self.skipped)
@@ -331,9 +354,9 @@ class Compressing:
         if self._plan is not None:
             recipe = self._plan[tensor.name]
             return () if recipe is None else (recipe,), False
-        for is_named, recipe in self._per_name:
-            if is_named(tensor.name):
-                return () if recipe is None else (recipe,), False
+        for named in self._per_name:
+            if named.fits(tensor.name):
+                return () if named.recipe is None else (named.recipe,), False
         ladder: tuple[Recipe, ...] = () if self._recipe is None else (self._recipe,)
         may_stay = False
         if self._chooser is not None:

@@ -104,7 +104,8 @@ def compress_frontier(
     source = require_directory(src)
     chooser = RecipeChoice(None, as_ladder(recipes), as_sensitivity(sensitivity))
     by_type, by_name = named_recipes(op_types, per_name)
-    work = Compressing(None, selector(select), by_type, by_name, least, None, Counter(progress), chooser)
+    is_selected = None if select is None else selector(select)
+    work = Compressing(None, is_selected, by_type, by_name, least, None, Counter(progress), chooser)
     with Model(source, stored=True, constants=True, max_nbytes=max_nbytes) as model:
         work.prepare(model)
     found = chooser.measurements

@@ -1,6 +1,7 @@
 """Recipes: how weights are compressed, as data that prints, compares, and goes to JSON and back."""
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple, cast
@@ -277,18 +278,26 @@ class Prune(Recipe):
     def __post_init__(self) -> None:
         if sum(option is not None for option in (self.sparsity, self.threshold, self.n_m)) != 1:
             raise ValueError("prune: expected exactly one of sparsity, threshold and n_m, got another number of them")
-        for name, most in (("sparsity", 1.0), ("threshold", float("inf")), ("least_sparsity", 1.0)):
+        for name, most in (("sparsity", 1.0), ("threshold", sys.float_info.max), ("least_sparsity", 1.0)):
             value = getattr(self, name)
-            if value is not None and not 0 <= value <= most:
+            if value is None and name != "least_sparsity":
+                continue
+            _number(name, value)
+            if not 0 <= value <= most:
                 raise ValueError(f"{name}: expected 0 to {most:g}, got {value}")
         if self.n_m is not None:
+            require("n_m", self.n_m, list | tuple, "two integers")
             pair = tuple(as_integer("n_m", number) for number in self.n_m)
             if len(pair) != 2 or not 0 <= pair[0] <= pair[1] or pair[1] < 1:
                 raise ValueError(f"n_m: expected (n, m) with n at most m, got {self.n_m}")
             _set(self, n_m=pair)
         if self.block is not None and (self.sparsity is None or as_integer("block", self.block) < 2):
             raise ValueError(f"block: expected 2 or more, with a sparsity, got {self.block}")
-        if self.dim is not None and (self.dim not in (0, 1) or (self.block is None and self.n_m is None)):
+        if isinstance(self.dim, bool):
+            raise TypeError("dim: expected 0 or 1, got bool")
+        if self.dim is not None and (
+            as_integer("dim", self.dim) not in (0, 1) or (self.block is None and self.n_m is None)
+        ):
             raise ValueError(f"dim: expected 0 or 1, with block or n_m, got {self.dim}")
 
     @property
@@ -444,12 +453,12 @@ def as_recipe(value: Any) -> Recipe:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(
                 f"recipe: expected a Linear, Palette or Prune, or one as JSON, got {value!r:.60}"
             ) from None
     require("recipe", value, Mapping, "a Linear, Palette or Prune, or one as JSON")
-    kind = RECIPES.get(value.get("recipe"))
+    kind = RECIPES.get(value["recipe"]) if isinstance(value.get("recipe"), str) else None
     if kind is None:
         raise ValueError(f"recipe: expected one of {', '.join(RECIPES)}, got {value.get('recipe')!r}")
     options = {key: option for key, option in value.items() if key != "recipe"}
@@ -465,6 +474,11 @@ def _set(recipe: Recipe, **values: Any) -> None:
         object.__setattr__(recipe, name, value)
 
 
+def _number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
+
+
 def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
+    if isinstance(value, bool) or value not in choices:
         raise ValueError(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r}")
