@@ -104,6 +104,8 @@ def sarif(out):
         if rule["id"] in RULES:
             assert rule["shortDescription"]["text"] == RULES[rule["id"]].demand
             assert rule["defaultConfiguration"]["level"] in LEVELS
+    marks = [result["partialFingerprints"]["finding/v1"] for result in run["results"]]
+    assert len(set(marks)) == len(marks)
     for result in run["results"]:
         require("message", require("result", result)["message"])
         assert result["level"] in LEVELS and rules[result["ruleIndex"]] == result["ruleId"]
