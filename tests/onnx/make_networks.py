@@ -242,7 +242,9 @@ def judge_cache(folder, precision):
     for step in range(1, 11):
         token = torch.tensor([[step * 7 % 100]], dtype=torch.int32)
         place = torch.zeros((1, step), dtype=torch.int32)
-        found = dict(zip(names, opened.run(None, {"token": token.numpy(), "place": place.numpy(), "cache": state}), strict=True))
+        found = dict(
+            zip(names, opened.run(None, {"token": token.numpy(), "place": place.numpy(), "cache": state}), strict=True)
+        )
         state = found.pop("cache_out")
         difference = max(difference, worst(next(iter(found.values())), network(token, place)))
     return difference, (folder / "cache.onnx").stat().st_size
@@ -261,7 +263,13 @@ def main():
                 bad += difference > LIMITS["fp16"]
                 print(f"cache       iOS18 fp16  {difference:.1e}           {nbytes:>6} B", flush=True)
                 continue
-            for opset, precision in (("iOS15", "fp32"), ("iOS16", "fp16"), ("iOS17", "fp32"), ("iOS18", "fp16"), ("iOS18", "fp32")):
+            for opset, precision in (
+                ("iOS15", "fp32"),
+                ("iOS16", "fp16"),
+                ("iOS17", "fp32"),
+                ("iOS18", "fp16"),
+                ("iOS18", "fp32"),
+            ):
                 plain, best, nbytes = judge(name, opset, precision, pathlib.Path(place))
                 limit = LIMITS[precision]
                 is_bad = plain > limit or best > 10 * limit or nbytes > MAX_ONNX_NBYTES
