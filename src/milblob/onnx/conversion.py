@@ -11,6 +11,7 @@ from ..about import version
 from ..arguments import as_integer, require, require_flags
 from ..errors import MilblobError, ProgramError, UnsupportedError
 from ..model.open import open as open_model
+from ..program.rules import RULES, breaches
 from . import compiling as passes
 from . import registry
 from .containers import MilProgramContainer
@@ -72,6 +73,7 @@ def convert(
         raise ValueError('weights: expected "reference" or "embed" without a path, got "copy"')
     with opened(model) as source:
         raw = MilProgramContainer(source, function)
+        require_sound(raw)
         topology = parse_mil(raw.function)
         passes.compile(topology, converters, opset)
         held = Weights(source, weights, target)
@@ -81,6 +83,17 @@ def convert(
         if target is not None:
             write(made, proto, held, target, force)
     return made
+
+
+def require_sound(raw: MilProgramContainer) -> None:
+    """Refuse a Program that breaks a rule of MIL, as `milblob check --rules` reports it.
+
+    Raises:
+        ProgramError: with the rule as its `code`.
+    """
+    for breach in breaches(raw.function.view):
+        if RULES[breach.rule].severity == "error":
+            raise ProgramError(f"{breach.rule} {breach.message}", where=breach.where, code=breach.rule)
 
 
 def convert_topology(

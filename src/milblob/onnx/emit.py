@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ..errors import UnsupportedError
+from ..errors import ProgramError, UnsupportedError
 from .topology import Operator, Scope, Topology, Variable
 from .types import NUMPY, onnx_dtype, onnx_shape, tensor_type
 
@@ -22,6 +23,8 @@ Input = ir.Value | Variable | None
 _INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 _RESULTS = dict.fromkeys(("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"), _INT64)
 _RESULTS |= dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsNaN", "Not"), _BOOL)
+_MAX_FILLED = 1 << 24
+_INTEGERS = frozenset(kind for kind in NUMPY if kind.name.startswith(("INT", "UINT")))
 _LIKE = {"Where": 1, "DequantizeLinear": 1}  # which input has the element type of the result
 
 
@@ -73,6 +76,16 @@ class ModelComponentContainer:
     def ints(self, values: Iterable[int]) -> ir.Value:
         """Return a 1-dimensional int64 initializer: axes, sizes."""
         return self.constant(np.array(list(values), np.int64))
+
+    def full(self, shape: Sequence[int], number: float, dtype: ir.DataType) -> ir.Value:
+        """Return an initializer of one value.
+
+        Raises:
+            UnsupportedError: so large that only a damaged file can mean it.
+        """
+        if prod(shape) > _MAX_FILLED:
+            raise UnsupportedError(f"constant: expected at most {_MAX_FILLED} elements, got the shape {list(shape)}")
+        return self.constant(np.full(list(shape), number).astype(dtype.numpy()), dtype)
 
     def scalar(self, number: Any, like: "Input | ir.DataType") -> ir.Value:
         """Return an initializer of rank 0 with the element type of a value."""
@@ -139,9 +152,23 @@ class ModelComponentContainer:
             raise UnsupportedError("element type: expected a value, got none")
         return self._dtypes[value]
 
-    def bind(self, variable: Variable, value: Input) -> ir.Value:
-        """Say which value is the output of an Operator: it gets the name of the Variable and its element type."""
+    def bind(self, variable: Variable, value: Input, *, convert: bool = False) -> ir.Value:
+        """Say which value is the output of an Operator: it gets the name of the Variable.
+
+        Args:
+            variable: the output.
+            value: what was made.
+            convert: it was computed in another element type on purpose, and is cast to the declared one. Without it,
+                only integers are cast to other integers: ONNX counts in int64.
+
+        Raises:
+            ProgramError: the Program declares another type.
+        """
         declared = onnx_dtype(tensor_type(variable.type).dtype)
+        got = self.dtype(value)
+        if got != declared and not convert and not (got in _INTEGERS and declared in _INTEGERS):
+            words = f"type of {variable.name}: expected {variable.type} as the Program declares, got {got.name.lower()}"
+            raise ProgramError(words)
         made = self.cast(self._as_value(value), declared)
         nodes = self._fresh.pop(made, None)
         if nodes is not self.graph_nodes:  # an input, a constant, or another output

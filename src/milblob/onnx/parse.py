@@ -7,6 +7,7 @@ from ..program.view import Block, Function, Operation
 from .topology import Operator, Scope, Topology, Variable
 
 _MAX_NESTING = 100
+_Owner = Function | Block | Operation
 
 
 def parse_mil(function: Function) -> Topology:
@@ -23,7 +24,7 @@ def parse_mil(function: Function) -> Topology:
     block = function.block
     scope = topology.scope
     for name, type in function.inputs:
-        variable = _define(topology, scope, name, Variable(name, name, type), function.name)
+        variable = _define(topology, scope, name, Variable(name, name, type), function)
         scope.inputs.append(variable)
         if isinstance(type, StateType):
             topology.states.append(variable)
@@ -35,10 +36,11 @@ def parse_mil(function: Function) -> Topology:
 
 
 def _define(
-    topology: Topology, scope: Scope, raw_name: str, variable: Variable, where: str, kept: bool = False
+    topology: Topology, scope: Scope, raw_name: str, variable: Variable, owner: _Owner, kept: bool = False
 ) -> Variable:
     if raw_name in scope.variables:
         words = f"name: expected one that is defined once, got {raw_name!r:.120} again"
+        where = owner.name if isinstance(owner, Function) else owner.path
         raise ProgramError(words, where=where, code="MIL002")
     variable.name = raw_name if kept else topology.unique_name(raw_name)
     scope.variables[raw_name] = variable
@@ -68,13 +70,13 @@ def _fill(topology: Topology, scope: Scope, block: Block, kept: set[str], depth:
         for inner in operation.blocks:
             child = topology.new_scope(scope)
             for name, type in inner.inputs:
-                child.inputs.append(_define(topology, child, name, Variable(name, name, type), inner.path))
+                child.inputs.append(_define(topology, child, name, Variable(name, name, type), inner))
             _fill(topology, child, inner, set(), depth + 1)
             operator.scopes.append(child)
         for name, type in operation.outputs:
             variable = Variable(name, name, type)
             variable.producer = operator
-            operator.outputs.append(_define(topology, scope, name, variable, operation.path, name in kept))
+            operator.outputs.append(_define(topology, scope, name, variable, operation, name in kept))
         scope.operators.append(operator)
     for name in block.outputs:
         scope.outputs.append(_resolve(scope, name, block, ""))
@@ -88,7 +90,7 @@ def _constant(topology: Topology, scope: Scope, operation: Operation, kept: set[
     if value is None or not operation.output_rows[1]:
         raise ProgramError("const: expected the attribute val and an output, got none", where=operation.path)
     ((name, type), *_) = operation.outputs
-    _define(topology, scope, name, Variable(name, name, type, value), operation.path, name in kept)
+    _define(topology, scope, name, Variable(name, name, type, value), operation, name in kept)
 
 
 def _immediate(value: Value | None) -> Variable:

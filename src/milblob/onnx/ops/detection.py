@@ -44,4 +44,4 @@ def _non_maximum_suppression(scope: Scope, operator: Operator, g: ModelComponent
         results.append(g.node("Pad", rows, lack, g.scalar(fill, _FLOAT), g.ints([axes])))
     indices = g.node("Unsqueeze", g.node("Pad", chosen, lack, g.scalar(-1, _INT64)), g.ints([0]))
     for variable, value in zip(operator.outputs, [*results, indices, number], strict=False):
-        g.bind(variable, value)
+        g.bind(variable, value, convert=True)

@@ -102,7 +102,7 @@ _BINARY: dict[str, tuple[str, _Binary]] = {
 def _binary(make: _Binary) -> Any:
     def convert(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
         x, y = wide(g, operator.input("x")), wide(g, operator.input("y"))
-        g.bind(operator.output, make(g, x, y))
+        g.bind(operator.output, make(g, x, y), convert=make is _real_div)
 
     return convert
 

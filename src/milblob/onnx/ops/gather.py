@@ -98,7 +98,7 @@ def _scatter(scope: Scope, operator: Operator, g: ModelComponentContainer) -> No
     found = g.node("ScatterND", data, at, updates, reduction=reduction)
     if axis:
         found = g.node("Transpose", found, perm=[*range(1, axis + 1), 0, *range(axis + 1, rank)])
-    g.bind(operator.output, found)
+    g.bind(operator.output, found, convert=True)
 
 
 @builtin("scatter_along_axis", onnx="ScatterElements")
@@ -106,11 +106,11 @@ def _scatter_along_axis(scope: Scope, operator: Operator, g: ModelComponentConta
     reduction, data, updates = _scattered(operator, g, "add")
     axis = int(operator.number("axis", 0))
     at = _indices(operator, g)
-    g.bind(operator.output, g.node("ScatterElements", data, at, updates, axis=axis, reduction=reduction))
+    g.bind(operator.output, g.node("ScatterElements", data, at, updates, axis=axis, reduction=reduction), convert=True)
 
 
 @builtin("scatter_nd", onnx="ScatterND")
 def _scatter_nd(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     reduction, data, updates = _scattered(operator, g, "add")
     at = g.cast(operator.input("indices"), _INT64)
-    g.bind(operator.output, g.node("ScatterND", data, at, updates, reduction=reduction))
+    g.bind(operator.output, g.node("ScatterND", data, at, updates, reduction=reduction), convert=True)

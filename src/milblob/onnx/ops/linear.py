@@ -56,7 +56,7 @@ def _linear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
         and not prod(s or 1 for s in bias.shape)
     ):
         bias = None
-    g.bind(operator.output, dense(g, operator, operator.input("x"), operator.input("weight"), bias))
+    g.bind(operator.output, dense(g, operator, operator.input("x"), operator.input("weight"), bias), convert=True)
 
 
 @builtin("matmul", onnx="MatMul, Transpose; Gemm for a constant y of two dimensions that is transposed")
@@ -77,7 +77,7 @@ def _matmul(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     if kinds[0] != kinds[1]:  # from iOS 17 on, MIL lets them differ
         common = next((kind for kind in kinds if kind == ir.DataType.FLOAT), ir.DataType.FLOAT)
         sides = [g.cast(side, common) for side in sides]
-    g.bind(operator.output, g.node("MatMul", *sides))
+    g.bind(operator.output, g.node("MatMul", *sides), convert=True)
 
 
 @builtin("einsum", onnx="Einsum")

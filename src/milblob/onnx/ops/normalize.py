@@ -17,7 +17,7 @@ def _vector(operator: Operator, g: ModelComponentContainer, key: str, fill: floa
     x = operator.input("x")
     if operator.has(key):
         return alike(g, x, operator.input(key))
-    return g.constant(np.full(shape, fill, np.float32).astype(g.dtype(x).numpy()), g.dtype(x))
+    return g.full(shape, fill, g.dtype(x))
 
 
 def _epsilon(operator: Operator, default: float = 1e-5) -> float:

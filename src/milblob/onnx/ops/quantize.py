@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ..emit import ModelComponentContainer
@@ -16,7 +15,7 @@ def _parts(operator: Operator, g: ModelComponentContainer, stored: ir.DataType) 
     if operator.has("zero_point"):
         return scale, operator.input("zero_point"), int(operator.number("axis", 0) or 0)
     shape = [size or 0 for size in g.dimensions(scale)]
-    zero = g.constant(np.zeros(shape, stored.numpy()), stored)
+    zero = g.full(shape, 0, stored)
     return scale, zero, int(operator.number("axis", 0) or 0)
 
 

@@ -33,20 +33,24 @@ def _moved(g: ModelComponentContainer, drawn: Any, offset: float, factor: float)
 def _random_normal(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """A deviation of 0 ends the process in onnxruntime: the factor is applied afterwards."""
     drawn = g.node("RandomNormalLike", _like(operator, g), mean=0.0, scale=1.0, **_seed(operator))
-    g.bind(operator.output, _moved(g, drawn, float(operator.number("mean", 0)), float(operator.number("stddev", 1))))
+    g.bind(
+        operator.output,
+        _moved(g, drawn, float(operator.number("mean", 0)), float(operator.number("stddev", 1))),
+        convert=True,
+    )
 
 
 @builtin("random_uniform", onnx="Expand, RandomUniformLike, Mul, Add")
 def _random_uniform(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     low, high = float(operator.number("low", 0)), float(operator.number("high", 1))
     drawn = g.node("RandomUniformLike", _like(operator, g), low=0.0, high=1.0, **_seed(operator))
-    g.bind(operator.output, _moved(g, drawn, low, high - low))
+    g.bind(operator.output, _moved(g, drawn, low, high - low), convert=True)
 
 
 @builtin("random_bernoulli", onnx="Expand, RandomUniformLike, Less, Cast")
 def _random_bernoulli(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     drawn = g.node("RandomUniformLike", _like(operator, g), low=0.0, high=1.0, **_seed(operator))
-    g.bind(operator.output, g.node("Less", drawn, g.scalar(float(operator.number("prob", 0.5)), _FLOAT)))
+    g.bind(operator.output, g.node("Less", drawn, g.scalar(float(operator.number("prob", 0.5)), _FLOAT)), convert=True)
 
 
 @builtin("random_categorical", onnx="Log, Multinomial, Cast")
@@ -55,4 +59,4 @@ def _random_categorical(scope: Scope, operator: Operator, g: ModelComponentConta
     if operator.number("mode", "logits") == "probs":
         x = g.node("Log", x)
     drawn = g.node("Multinomial", x, sample_size=int(operator.number("size", 1)), **_seed(operator))
-    g.bind(operator.output, g.set_dtype(drawn, ir.DataType.INT32))
+    g.bind(operator.output, g.set_dtype(drawn, ir.DataType.INT32), convert=True)

@@ -30,7 +30,8 @@ def _reduce(kind: str) -> Any:
             g.bind(operator.output, x)
             return
         keep = int(bool(operator.number("keep_dims", False)))
-        g.bind(operator.output, g.node(kind, x, None if axes is None else g.ints(axes), keepdims=keep))
+        made = g.node(kind, x, None if axes is None else g.ints(axes), keepdims=keep)
+        g.bind(operator.output, made, convert=kind in _REAL)
 
     return convert
 

@@ -24,7 +24,7 @@ def _range_1d(scope: Scope, operator: Operator, g: ModelComponentContainer) -> N
     for key in ("start", "end", "step"):
         value = g.cast(operator.input(key), inner)
         parts.append(g.node("Reshape", value, g.ints([])) if operator.input(key).shape == (1,) else value)
-    g.bind(operator.output, g.node("Range", *parts))
+    g.bind(operator.output, g.node("Range", *parts), convert=True)
 
 
 @builtin("cumsum", onnx="CumSum")
@@ -75,7 +75,7 @@ def _one_hot(scope: Scope, operator: Operator, g: ModelComponentContainer) -> No
     pair = g.node("Concat", *values, axis=0)
     indices = g.cast(operator.input("indices"), _INT64)
     made = g.node("OneHot", indices, depth, pair, axis=int(operator.number("axis", -1)), dtype=inner)
-    g.bind(operator.output, made)
+    g.bind(operator.output, made, convert=True)
 
 
 @builtin("band_part", onnx="Trilu")

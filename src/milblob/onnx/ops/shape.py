@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator, Scope, Variable
 
 _INT64 = ir.DataType.INT64
 LAST = np.iinfo(np.int64).max
@@ -25,10 +25,31 @@ def sizes(g: ModelComponentContainer, operator: Operator, key: str) -> ir.Value:
     return value
 
 
-@builtin("reshape", onnx="Reshape")
+@builtin("reshape", onnx="Reshape; Shape, Where for zeros that mean another dimension")
 def _reshape(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    """Zeros copy a dimension and -1 stands for the rest, in both."""
-    g.bind(operator.output, g.node("Reshape", operator.input("x"), sizes(g, operator, "shape")))
+    """Zeros copy a dimension; MIL counts dimensions from the last one, ONNX from the first."""
+    x = operator.input("x")
+    g.bind(operator.output, g.node("Reshape", x, _without_zeros(operator, g, x)))
+
+
+def _without_zeros(operator: Operator, g: ModelComponentContainer, x: Variable) -> ir.Value:
+    """Return the shape with those zeros replaced that mean another dimension in MIL than in ONNX."""
+    if x.shape is None or (not operator.is_constant("shape") and operator.input("shape").shape in ((None,), None)):
+        return sizes(g, operator, "shape")
+    given = operator.integers("shape") if operator.is_constant("shape") else None
+    count = len(given) if given is not None else operator.input("shape").shape[0] or 0  # type: ignore[index]
+    ahead = len(x.shape) - count  # MIL's dimension i is ONNX's i + ahead
+    if ahead == 0 or (given is not None and 0 not in given):
+        return sizes(g, operator, "shape")
+    sources = [x.shape[i + ahead] if i + ahead >= 0 else 1 for i in range(count)]
+    if given is not None and all(size is not None for size, old in zip(sources, given, strict=True) if old == 0):
+        return g.ints((size or 0) if old == 0 else old for size, old in zip(sources, given, strict=True))
+    known = g.shape(x) if ahead > 0 else g.node("Concat", g.ints([1] * -ahead), g.shape(x), axis=0)
+    if ahead > 0:
+        known = g.node("Slice", known, g.ints([ahead]), g.ints([LAST]))
+    wanted = sizes(g, operator, "shape")
+    found: ir.Value = g.node("Where", g.node("Equal", wanted, g.ints([0])), known, wanted, dtype=_INT64)
+    return found
 
 
 @builtin("reshape_like", onnx="Shape, Slice, Concat, Reshape")

@@ -9,6 +9,7 @@ from ..registry import builtin
 from ..topology import Operator, Scope
 
 _INT64 = ir.DataType.INT64
+_MAX_LENGTH = 1 << 24
 
 
 @builtin("depth_to_space", onnx="DepthToSpace")
@@ -106,6 +107,9 @@ def _sliding_windows(scope: Scope, operator: Operator, g: ModelComponentContaine
     axis = g.axis(operator, "axis", g.rank(x))
     length = known(operator, g, slice(axis, axis + 1))[0]
     size, stride = int(operator.number("size")), int(operator.number("stride", 1))
+    if length > _MAX_LENGTH or size > _MAX_LENGTH or stride < 1 or size * (length // stride + 1) > _MAX_LENGTH:
+        words = f"sliding_windows: expected at most {_MAX_LENGTH} elements, got windows of {size} over {length}"
+        raise UnsupportedError(words, where=operator.path)
     starts = np.arange(0, length - size + 1, stride, dtype=np.int64)
     table = starts[:, None] + np.arange(size, dtype=np.int64)
     g.bind(operator.output, g.node("Gather", x, g.constant(table), axis=axis))

@@ -1,0 +1,140 @@
+"""Damaged and hostile Programs: one clear error, no hang, no file left; or a file that ONNX itself accepts."""
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import milblob
+import milblob.onnx
+from onnx_models import save
+from paths import ROOT
+from thorough import sized
+
+DEMO = ROOT / "examples" / "demo.mlpackage"
+
+
+def attempt(package, path):
+    """Convert; after an error nothing is there, else ONNX accepts the file."""
+    import onnx
+
+    try:
+        milblob.onnx.convert(package, path, weights="embed")
+    except (milblob.MilblobError, ValueError, KeyError, TypeError) as error:
+        assert "\n" not in str(error)
+        assert not os.path.exists(path)
+        return str(error)
+    onnx.checker.check_model(str(path), full_check=True)
+    path.unlink()
+    return None
+
+
+@pytest.mark.parametrize("seed", range(sized(4, 100)))
+def test_bytes_that_change(tmp_path, seed):
+    random = np.random.default_rng(seed)
+    package = shutil.copytree(DEMO, tmp_path / "demo.mlpackage")
+    model = next(package.rglob("*.mlmodel"))
+    original = model.read_bytes()
+    refused = 0
+    for _ in range(40):
+        data = bytearray(original)
+        for at in random.integers(0, len(data), random.integers(1, 4)):
+            data[at] = random.integers(0, 256)
+        model.write_bytes(data)
+        refused += attempt(package, tmp_path / "m.onnx") is not None
+    assert refused > 3
+
+
+def program_of(package):
+    from milblob.program import schema
+
+    model = next(package.rglob("*.mlmodel"))
+    message = schema.parse("Model", model.read_bytes())
+    return model, message, next(iter(next(iter(message.mlProgram.functions.values())).block_specializations.values()))
+
+
+@pytest.fixture
+def three(tmp_path):
+    """A model of three operations in a row: first, second, third."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x):
+        return mb.sigmoid(x=mb.tanh(x=mb.exp(x=x, name="first"), name="second"), name="third")
+
+    return save(tmp_path / "three.mlpackage", build, {"x": np.zeros((2, 3), np.float32)})
+
+
+def changed(package, change):
+    model, message, block = program_of(package)
+    change({op.outputs[0].name: op for op in block.operations}, block)
+    model.write_bytes(message.SerializeToString())
+
+
+def test_a_cycle_of_names(three, tmp_path):
+    def change(ops, block):
+        ops["first"].inputs["x"].arguments[0].name = "third"
+
+    changed(three, change)
+    assert "MIL004" in attempt(three, tmp_path / "m.onnx")
+
+
+def test_a_name_that_nobody_defines(three, tmp_path):
+    def change(ops, block):
+        ops["second"].inputs["x"].arguments[0].name = "nobody"
+
+    changed(three, change)
+    assert "MIL003" in attempt(three, tmp_path / "m.onnx")
+
+
+def test_a_name_that_is_defined_twice(three, tmp_path):
+    def change(ops, block):
+        ops["second"].outputs[0].name = "first"
+
+    changed(three, change)
+    assert "MIL002" in attempt(three, tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("code", "sizes"), [(10, None), (23, None), (None, [2, 4]), (None, [3]), (None, [1 << 62, 1 << 62])]
+)
+@pytest.mark.parametrize("name", ["first", "second", "third"])
+def test_a_declared_type_that_does_not_fit(three, tmp_path, code, sizes, name):
+    def change(ops, block):
+        declared = ops[name].outputs[0].type.tensorType
+        if code is not None:
+            declared.dataType = code
+        if sizes is not None:
+            declared.rank = len(sizes)
+            del declared.dimensions[:]
+            for size in sizes:
+                declared.dimensions.add().constant.size = size
+
+    changed(three, change)
+    found = attempt(three, tmp_path / "m.onnx")
+    assert "type" in found or "Program declares" in found
+
+
+def test_what_check_calls_broken_is_refused_with_its_rule(three, tmp_path):
+    def change(ops, block):
+        block.outputs[0] = "nobody"
+
+    changed(three, change)
+    rules = {finding.code for finding in milblob.check(three, rules=True) if finding.severity == "error"}
+    with pytest.raises(milblob.ProgramError) as caught:
+        milblob.onnx.convert(three, tmp_path / "m.onnx")
+    assert caught.value.code in rules
+
+
+def test_giant_shapes_take_no_memory(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    package = save(
+        tmp_path / "m.mlpackage", lambda x: mb.sliding_windows(x=x, axis=0, size=2), {"x": np.zeros(4, np.float32)}
+    )
+
+    model, message, _ = program_of(package)
+    for function in message.mlProgram.functions.values():
+        function.inputs[0].type.tensorType.dimensions[0].constant.size = 1 << 60
+    model.write_bytes(message.SerializeToString())
+    assert "sliding_windows" in attempt(package, tmp_path / "m.onnx")
