@@ -450,7 +450,7 @@ def compressed():
         "pal6": (op.palettize_weights, op.OpPalettizerConfig(mode="uniform", nbits=6, weight_threshold=10), "iOS16"),
         "pal2 groups": (op.palettize_weights, op.OpPalettizerConfig(mode="uniform", nbits=2, granularity="per_grouped_channel", group_size=4, weight_threshold=10), "iOS18"),
         "sparse": (op.prune_weights, op.OpMagnitudePrunerConfig(target_sparsity=0.5, weight_threshold=10), "iOS16"),
-        "threshold": (op.prune_weights, op.OpThresholdPrunerConfig(threshold=0.5, weight_threshold=10), "iOS16"),
+        "threshold": (op.prune_weights, op.OpThresholdPrunerConfig(threshold=1.0, weight_threshold=10), "iOS16"),
     }  # fmt: skip
     for target in list(TARGETS)[1:]:
         for name, (run, config, first) in configs.items():
