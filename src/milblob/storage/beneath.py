@@ -9,6 +9,7 @@ has neither; there we open the file and then ask the system for its path.
 import errno
 import os
 import sys
+from functools import lru_cache
 from typing import NoReturn, Self
 
 from .. import _codec
@@ -267,6 +268,7 @@ class Directory:
             os.close(self.fd)
 
 
+@lru_cache(maxsize=64)  # every weight of a file asks for the same one
 def join_relative(root: str, relative: str) -> str:
     """Join a directory and a relative path from a file, with slashes of either kind."""
     return os.path.join(root, *_components(relative.replace("\\", "/")))
