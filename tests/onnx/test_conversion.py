@@ -362,6 +362,27 @@ def test_compressed_weights_are_those_that_milblob_reads(tmp_path, demo):
     assert run(tmp_path / "m.onnx", {"tokens": TOKENS})["logits"].shape == (1, 16, 96)
 
 
+def test_compiled_models_convert_as_packages_do(demo, tmp_path):
+    compiled = tmp_path / "demo.mlmodelc"
+    (compiled / "weights").mkdir(parents=True)
+    shutil.copy(next(demo.rglob("weight.bin")), compiled / "weights")
+    with milblob.open(demo) as model:
+        (compiled / "model.mil").write_text(milblob.to_text(model), "utf-8")
+    found = []
+    for source in (demo, compiled):
+        milblob.onnx.convert(source, tmp_path / "m.onnx", force=True)
+        found.append(run(tmp_path / "m.onnx", {"tokens": TOKENS})["logits"])
+    np.testing.assert_array_equal(*found)
+
+
+def test_an_output_of_open_rank_is_refused(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    feeds = {"shape": ((None,), np.int32)}
+    path = save(tmp_path / "m.mlpackage", lambda shape: mb.fill(shape=shape, value=np.float32(1)), feeds)
+    refused(milblob.UnsupportedError, "known number of dimensions", path, tmp_path / "m.onnx")
+
+
 # ------------------------------------------------------------------------------------- operations without a converter
 
 
