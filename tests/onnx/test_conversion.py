@@ -362,6 +362,47 @@ def test_compressed_weights_are_those_that_milblob_reads(tmp_path, demo):
     assert run(tmp_path / "m.onnx", {"tokens": TOKENS})["logits"].shape == (1, 16, 96)
 
 
+def test_large_weights_that_are_decoded_go_to_a_file_beside(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    weight = np.random.default_rng(0).normal(size=(700, 600)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(2, 600)).astype(np.float32)
+    whole = save(tmp_path / "whole.mlpackage", lambda x: mb.linear(x=x, weight=weight), {"x": x}, opset="iOS18")
+    milblob.compress(whole, tmp_path / "small.mlpackage", milblob.Palette(nbits=6))
+    model = milblob.onnx.convert(tmp_path / "small.mlpackage", tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").stat().st_size < 4096
+    assert (tmp_path / "m.bin").stat().st_size == weight.nbytes
+    with milblob.open(tmp_path / "small.mlpackage") as opened:
+        (dense,) = (tensor.read() for tensor in opened.values() if tensor.shape == (700, 600))
+    (large,) = (v.const_value for v in model.graph.initializers.values() if v.const_value.nbytes == weight.nbytes)
+    np.testing.assert_array_equal(large.numpy(), dense)
+    (found,) = run(tmp_path / "m.onnx", {"x": x}).values()
+    np.testing.assert_allclose(found, x @ dense.T, atol=1e-3)
+    (tmp_path / "m.bin").unlink()
+    refused(FileExistsError, "m.onnx", tmp_path / "small.mlpackage", tmp_path / "m.onnx")
+
+
+def test_compiled_models_convert_as_packages_do(demo, tmp_path):
+    compiled = tmp_path / "demo.mlmodelc"
+    (compiled / "weights").mkdir(parents=True)
+    shutil.copy(next(demo.rglob("weight.bin")), compiled / "weights")
+    with milblob.open(demo) as model:
+        (compiled / "model.mil").write_text(milblob.to_text(model), "utf-8")
+    found = []
+    for source in (demo, compiled):
+        milblob.onnx.convert(source, tmp_path / "m.onnx", force=True)
+        found.append(run(tmp_path / "m.onnx", {"tokens": TOKENS})["logits"])
+    np.testing.assert_array_equal(*found)
+
+
+def test_an_output_of_open_rank_is_refused(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    feeds = {"shape": ((None,), np.int32)}
+    path = save(tmp_path / "m.mlpackage", lambda shape: mb.fill(shape=shape, value=np.float32(1)), feeds)
+    refused(milblob.UnsupportedError, "known number of dimensions", path, tmp_path / "m.onnx")
+
+
 # ------------------------------------------------------------------------------------- operations without a converter
 
 

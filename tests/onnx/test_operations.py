@@ -222,7 +222,11 @@ CASES = {
                           op("upsample_bilinear", np.array([[[[0, 1]]]], F), scale_factor_width=3, scale_factor_height=1, expected=lambda x: np.array([[[[0, 0.2, 0.4, 0.6, 0.8, 1]]]], F))],
     "resize_nearest_neighbor": [op("resize_nearest_neighbor", IMAGE, target_size_height=12, target_size_width=3, expected=lambda x: x.repeat(2, 2)[..., ::2])],
     "resize_bilinear": [op("resize_bilinear", np.array([[[[0, 1]]]], F), target_size_height=1, target_size_width=5, sampling_mode=mode, expected=lambda x, e=e: np.array([[[e]]], F))
-                        for mode, e in {"STRICT_ALIGN_CORNERS": [0, 0.25, 0.5, 0.75, 1], "DEFAULT": [0, 0.4, 0.8, 1, 1], "UNALIGN_CORNERS": [0, 0.1, 0.5, 0.9, 1]}.items()],
+                        for mode, e in {"STRICT_ALIGN_CORNERS": [0, 0.25, 0.5, 0.75, 1], "DEFAULT": [0, 0.4, 0.8, 1, 1], "UNALIGN_CORNERS": [0, 0.1, 0.5, 0.9, 1], "OFFSET_CORNERS": [0.1, 0.3, 0.5, 0.7, 0.9]}.items()],
+    "resize": [
+        op("resize", IMAGE, shape=np.array([9, 0, 12], INT), resized_dims=np.uint32(2), interpolation_mode="NEAREST_NEIGHBOR", sampling_mode="DEFAULT", expected=lambda x: x.repeat(2, 3)),
+        op("resize", np.array([[[[0, 1]]]], F), shape=np.array([1, 6], INT), resized_dims=np.uint32(2), sampling_mode="UNALIGN_CORNERS", expected=lambda x: np.array([[[[0, 0, 1 / 3, 2 / 3, 1, 1]]]], F)),
+    ],
     "depth_to_space": [op("depth_to_space", IMAGE, block_size=2, expected=lambda x: x.reshape(1, 2, 2, 1, 6, 6).transpose(0, 3, 4, 1, 5, 2).reshape(1, 1, 12, 12))],
     "pixel_shuffle": [op("pixel_shuffle", IMAGE, upscale_factor=2, expected=lambda x: x.reshape(1, 1, 2, 2, 6, 6).transpose(0, 1, 4, 2, 5, 3).reshape(1, 1, 12, 12))],
     "space_to_depth": [op("space_to_depth", IMAGE, block_size=2, expected=lambda x: x.reshape(1, 4, 3, 2, 3, 2).transpose(0, 3, 5, 1, 2, 4).reshape(1, 16, 3, 3))],

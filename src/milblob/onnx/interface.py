@@ -65,6 +65,9 @@ def _describe(value: ir.Value, variable: Variable, port: Port | None) -> None:
     declared = tensor_type(variable.type)
     value.type = ir.TensorType(onnx_dtype(declared.dtype))
     shape = onnx_shape(declared, value.name or "")
+    if shape is None:
+        words = f"output {value.name}: expected a known number of dimensions, as ONNX demands, got {declared}"
+        raise UnsupportedError(words)
     value.shape = shape
 
 

@@ -10,6 +10,8 @@ from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator, Scope
+from .shape import LAST
+from .shape import sizes as sizes_of
 
 
 def _scaled(operator: Operator, g: ModelComponentContainer, **attributes: Any) -> None:
@@ -62,17 +64,70 @@ def _resize_nearest(scope: Scope, operator: Operator, g: ModelComponentContainer
 
 _SAMPLING = {
     "STRICT_ALIGN_CORNERS": "align_corners", "ALIGN_CORNERS": "align_corners", "DEFAULT": "asymmetric",
-    "UNALIGN_CORNERS": "half_pixel", "OFFSET_CORNERS": "half_pixel",
+    "UNALIGN_CORNERS": "half_pixel",
 }  # fmt: skip
+_MAX_SIZE = 1 << 14
 
 
-@builtin("resize_bilinear", onnx="Resize")
+@builtin("resize_bilinear", onnx="Resize; MatMul with a constant for OFFSET_CORNERS")
 def _resize_bilinear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     sizes = [int(operator.number(f"target_size_{key}", 1)) for key in ("height", "width")]
     mode = operator.number("sampling_mode", "DEFAULT")
-    if mode not in _SAMPLING:
-        words = f"resize_bilinear: expected one of {', '.join(_SAMPLING)}, got {mode!r:.40}"
+    if mode == "OFFSET_CORNERS" or (mode == "ALIGN_CORNERS" and 1 in sizes):
+        _by_matrices(operator, g, sizes, mode)
+        return
+    _sized(operator, g, sizes, mode="linear", coordinate_transformation_mode=_known(operator, mode))
+
+
+def _known(operator: Operator, mode: str) -> str:
+    found = _SAMPLING.get(mode)
+    if found is None:
+        words = f"{operator.type}: expected one of {', '.join(_SAMPLING)}, got {mode!r:.40}"
         raise UnsupportedError(words, where=operator.path)
-    if mode == "ALIGN_CORNERS" and 1 in sizes:
-        raise UnsupportedError("resize_bilinear: expected more than one row and column, got one", where=operator.path)
-    _sized(operator, g, sizes, mode="linear", coordinate_transformation_mode=_SAMPLING[mode])
+    return found
+
+
+def _by_matrices(operator: Operator, g: ModelComponentContainer, sizes: list[int], mode: str) -> None:
+    """Resize by two products: ONNX has no mode that samples where these do."""
+    x = operator.input("x")
+    rows, columns = g.dimensions(x)[-2:]
+    if rows is None or columns is None or max(rows, columns, *sizes) > _MAX_SIZE:
+        words = f"{operator.type}: expected known sizes up to {_MAX_SIZE} for {mode}, got {list(g.dimensions(x))}"
+        raise UnsupportedError(words, where=operator.path)
+    vertical, horizontal = (_weights(n, size, mode) for n, size in zip((rows, columns), sizes, strict=True))
+    dtype = g.dtype(x)
+    left = g.constant(vertical.astype(dtype.numpy()), dtype)
+    right = g.constant(np.ascontiguousarray(horizontal.T).astype(dtype.numpy()), dtype)
+    g.bind(operator.output, g.node("MatMul", g.node("MatMul", left, x), right))
+
+
+def _weights(count: int, size: int, mode: str) -> "np.ndarray[Any, Any]":
+    """Return how much each of `count` elements adds to each of `size` new ones."""
+    at = np.arange(size, dtype=np.float64)
+    if mode == "OFFSET_CORNERS":
+        grid = (at + 0.5) * max(1, count - 1) / size
+    else:
+        grid = at * (count - 1) / (size - 1) if size > 1 else np.array([(count - 1) / 2])
+    grid = np.clip(grid, 0, count - 1)
+    found: np.ndarray[Any, Any] = np.maximum(0, 1 - np.abs(grid[:, None] - np.arange(count)))
+    return found
+
+
+@builtin("resize", onnx="Resize, Shape, Slice, Where, Concat")
+def _resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """The last sizes are those at the end of `shape`; a zero keeps the size of x."""
+    x = operator.input("x")
+    rank, count = g.rank(x), int(operator.number("resized_dims"))
+    mode = _known(operator, operator.number("sampling_mode", "DEFAULT"))
+    nearest = operator.number("interpolation_mode", "LINEAR") == "NEAREST_NEIGHBOR"
+    if (nearest and mode != "asymmetric") or not 0 < count <= rank:
+        words = "resize: expected DEFAULT for the nearest neighbour, and resized_dims of x, got others"
+        raise UnsupportedError(words, where=operator.path)
+    own = g.shape(x)
+    wanted = sizes_of(g, operator, "shape")
+    last = g.node("Slice", wanted, g.ints([-count]), g.ints([LAST]))
+    kept = g.node("Slice", own, g.ints([rank - count]), g.ints([LAST]))
+    last = g.node("Where", g.node("Equal", last, g.ints([0])), kept, last, dtype=ir.DataType.INT64)
+    target = g.node("Concat", g.node("Slice", own, g.ints([0]), g.ints([rank - count])), last, axis=0)
+    options: dict[str, Any] = {"mode": "nearest", "nearest_mode": "floor"} if nearest else {"mode": "linear"}
+    g.bind(operator.output, g.node("Resize", x, None, None, target, coordinate_transformation_mode=mode, **options))

@@ -1,0 +1,52 @@
+"""`milblob to-onnx`."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from onnx_models import run, save
+from paths import ROOT
+
+DEMO = ROOT / "examples" / "demo.mlpackage"
+
+
+@pytest.fixture
+def demo(tmp_path):
+    return shutil.copytree(DEMO, tmp_path / "demo.mlpackage")
+
+
+def test_a_model_is_converted_and_the_result_is_said(cli, demo, tmp_path):
+    status, out, err = cli("to-onnx", demo, tmp_path / "m.onnx")
+    assert (status, out) == (0, "")
+    assert "nodes, opset 21" in err
+    _, out, _ = cli(
+        "to-onnx", demo, tmp_path / "n.onnx", "--json", "--opset", 18, "--weights", "embed", "--function", "main"
+    )
+    found = json.loads(out)
+    assert found["inputs"] == ["tokens"] and found["outputs"] == ["logits"] and found["opset"] == 18
+    assert found["nbytes"] == (tmp_path / "n.onnx").stat().st_size
+    assert run(tmp_path / "n.onnx", {"tokens": np.zeros((1, 16), np.int32)})["logits"].shape == (1, 16, 96)
+
+
+def test_errors_are_one_line_and_status_2(cli, demo, tmp_path):
+    (tmp_path / "other").mkdir()
+    for arguments in ([tmp_path / "other" / "m.onnx"], [tmp_path / "m.onnx", "--opset", 17], []):
+        status, out, err = cli("to-onnx", demo, *arguments)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+
+
+def test_coverage(cli, demo, tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    assert cli("to-onnx", demo, "--coverage")[:2] == (0, "")
+    boxes = np.array([[0, 0, 0, 1, 1]], np.float32).reshape(1, 1, 5, 1, 1)
+    path = save(
+        tmp_path / "m.mlpackage",
+        lambda x: mb.crop_resize(x=x, roi=boxes, target_height=2, target_width=2),
+        {"x": np.zeros((1, 1, 4, 4), np.float32)}, opset="iOS15",
+    )  # fmt: skip
+    status, out, _ = cli("to-onnx", path, "--coverage")
+    assert (status, out.split()) == (1, ["1", "crop_resize"])
+    assert json.loads(cli("to-onnx", path, "--coverage", "--json")[1])["unsupported"] == {"crop_resize": 1}
