@@ -1,5 +1,8 @@
-"""Compression of weights: quantization, palettes and pruning of 48 million parameters, against coremltools."""
+"""Compression of weights: quantization, palettes and pruning of 48 million parameters, against coremltools and NumPy; and of
+a whole package, against one read of it and one write of the result."""
 
+import os
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +20,7 @@ from milblob.values.palettize import palettize
 from milblob.values.prune import prune
 from milblob.values.quantize import quantize
 
-SHAPE = (scaled(12 * 1024, 64), scaled(4096, 64))
+SHAPE = (scaled(192, 1) * 64, scaled(64, 1) * 64)
 NBYTES = SHAPE[0] * SHAPE[1] * 2
 JOB = f"compress {SHAPE[0] * SHAPE[1] / 1e6:.2g}M float16"
 
@@ -136,3 +139,109 @@ def bench_choice_rival(row: Any, weights: Any) -> None:
         share=some.size / weights.size,
         rounds=1,
     )
+
+
+def _numpy_int8(array: Any) -> Any:
+    """What one writes by hand: float32, one array after another."""
+    wide = array.astype(np.float32)
+    scale = np.abs(wide).max(axis=1, keepdims=True) / np.float32(127)
+    return np.clip(np.rint(wide / scale), -127, 127).astype(np.int8)
+
+
+def _numpy_int4(array: Any) -> Any:
+    wide = array.astype(np.float32).reshape(array.shape[0], -1, 32)
+    scale = np.abs(wide).max(axis=2, keepdims=True) / np.float32(7)
+    return np.clip(np.rint(wide / scale), -7, 7).astype(np.int8)
+
+
+def _numpy_prune(array: Any) -> Any:
+    sizes = np.abs(array)
+    cut = np.partition(sizes.reshape(-1), sizes.size // 2)[sizes.size // 2]
+    mask = sizes > cut
+    return np.packbits(mask, bitorder="little"), array[mask]
+
+
+BY_HAND = {
+    "int8 per channel": _numpy_int8,
+    "int4 blocks of 32": _numpy_int4,
+    "half of the elements zero": _numpy_prune,
+}
+
+
+@pytest.mark.parametrize("kind", BY_HAND)
+def bench_numpy(row: Any, weights: Any, kind: str) -> None:
+    def check(found: Any) -> None:
+        assert found is not None
+
+    row(f"{JOB}: {kind}", "NumPy", lambda: BY_HAND[kind](weights), check=check, nbytes=NBYTES, rounds=1)
+
+
+# ------------------------------------------------------------------------------------------------------ whole packages
+
+LAYERS, LAYER = scaled(16, 2), (scaled(128, 1) * 64, scaled(64, 1) * 64)
+PACKAGE_NBYTES = LAYERS * LAYER[0] * LAYER[1] * 2
+PACKAGE_JOB = f"compress a package of {PACKAGE_NBYTES / 2**30:.2g} GiB"
+ONCE = "one read of the source, one write of as many bytes as the result has"
+RECIPES = {
+    "int8 per channel": milblob.Linear("int8"),
+    "int4 blocks of 32": milblob.Linear("int4", granularity="per_block", block=32),
+    "4-bit palette": milblob.Palette(4),
+    "half of the elements zero": milblob.Prune(0.5),
+}
+TARGETS = {ONCE: 1.5}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: Any) -> Any:
+    """A package of linear operations; it goes afterwards."""
+    needs("coremltools")
+    import coremltools as ct
+    from coremltools.converters.mil import Builder as mb
+    from coremltools.converters.mil.mil import types
+
+    random = np.random.default_rng(6)
+    some = (random.standard_normal(min(1 << 22, LAYER[0] * LAYER[1]), np.float32) * np.float32(0.02)).astype(np.float16)
+    spec = mb.TensorSpec((1, LAYER[1]), dtype=types.fp16)
+
+    @mb.program(input_specs=[spec], opset_version=ct.target.iOS18)
+    def program(x: Any) -> Any:
+        return tuple(mb.linear(x=x, weight=np.resize(np.roll(some, number), LAYER)) for number in range(LAYERS))
+
+    folder = tmp_path_factory.mktemp("compress")
+    options = {"minimum_deployment_target": ct.target.iOS18, "skip_model_load": True}
+    ct.convert(program, convert_to="mlprogram", **options).save(str(folder / "m.mlpackage"))
+    yield folder / "m.mlpackage"
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def bench_package(row: Any, package: Path, kind: str) -> None:
+    output = package.parent / "out.mlpackage"
+
+    def remove() -> None:
+        shutil.rmtree(output, ignore_errors=True)
+
+    def check(found: Any) -> None:
+        assert len(found.weights) == LAYERS
+
+    row(f"{PACKAGE_JOB}, {kind}", "milblob", lambda: milblob.compress(package, output, RECIPES[kind]), check=check,
+        role="milblob", targets=TARGETS, setup=remove, nbytes=PACKAGE_NBYTES)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def bench_once(row: Any, package: Path, kind: str) -> None:
+    weights = package / "Data/com.apple.CoreML/weights/weight.bin"
+    left = milblob.compress(package, package.parent / "none", RECIPES[kind], dry_run=True).nbytes_after
+
+    def run() -> int:
+        space, written = bytearray(16 << 20), 0
+        with weights.open("rb", buffering=0) as source, (package.parent / "copy").open("wb", buffering=0) as target:
+            while source.readinto(space):
+                written += target.write(memoryview(space)[: min(len(space), left - written)])
+            os.fsync(target.fileno())
+        return written
+
+    def check(found: int) -> None:
+        assert found == left
+
+    row(f"{PACKAGE_JOB}, {kind}", ONCE, run, check=check, role="limit", nbytes=PACKAGE_NBYTES)

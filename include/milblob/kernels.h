@@ -11,6 +11,7 @@
 #include "milblob/kernels/neon/decode.h"
 #include "milblob/kernels/x86/expand_avx512.h"
 #include "milblob/kernels/neon/moments.h"
+#include "milblob/kernels/neon/quantize.h"
 #include "milblob/kernels/x86/prune_avx512.h"
 #include "milblob/kernels/x86/quantize.h"
 #include "milblob/kernels/x86/palette_avx512.h"
@@ -129,7 +130,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}, {mb_split_f32_plain, mb_split_f16_plain}},
+     {mb_quantize_f32_neon, mb_quantize_f16_neon}, {mb_range_f32_neon, mb_range_f16_neon}, {mb_split_f32_plain, mb_split_f16_plain}},
 #endif
 };
 

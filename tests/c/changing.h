@@ -10,6 +10,7 @@
 #include "milblob/kernels/decode.h"
 #include "milblob/kernels/difference.h"
 #include "milblob/kernels/hash.h"
+#include "milblob/kernels/quantize.h"
 #include "milblob/wire/pack.h"
 #include "milblob/program/kept.h"
 #include "milblob/program/program.h"
@@ -377,9 +378,33 @@ static void measure(const mb_tier *tier, source s) {
     (void)mb_hash(s.data, s.nbytes, 1);
 }
 
+/* Blocks are read for their range and again for their integers; elements are counted, and then divided by a cut. */
+static void compress(const mb_tier *tier, source s, bool is_f16, bool is_linear) {
+    static uint64_t counts[MB_MAGNITUDES];
+    const uint64_t size = is_f16 ? 2 : 4, count = s.nbytes / size / 32 * 32, blocks = count / 32, all = s.nbytes / size, sizes[2] = {blocks, 32}, strides[2] = {1, 0};
+    const mb_integers to = {is_linear ? 0 : -7, is_linear ? 15 : 7, 4, is_linear};
+    mb_grid grid = {sizes, strides, 2, {0}, 0};
+    mb_sums sums;
+    memset(&sums, 0, sizeof sums), memset(counts, 0, sizeof counts);
+    mb_prune_count(s.data, all, is_f16, counts);
+    source_changes();
+    if (blocks > 0) {
+        uint8_t *dst = (uint8_t *)exactly(count / 2), *scale = (uint8_t *)exactly(blocks * size), *zero = (uint8_t *)exactly((blocks + 1) / 2);
+        float *spare = (float *)exactly(16 * mb_quantize_units(32));
+        (void)mb_quantize_blocks(tier, dst, true, s.data, is_f16, 0, count, 32, 1, &grid, &to, spare, scale, is_linear ? zero : NULL, &sums);
+        free(dst), free(scale), free(zero), free(spare);
+    }
+    uint8_t *mask = (uint8_t *)exactly((all + 7) / 8), *kept = (uint8_t *)exactly(all * size);
+    const uint32_t cut = is_f16 ? 0x3000 : 0x3f000000;
+    const uint64_t found = mb_prune_split(tier, s.data, all, is_f16, cut, mask, kept, &sums);
+    require(found <= all && found == mb_count_ones(tier, mask, 0, all), "as many are kept as the mask says");
+    for (uint64_t i = 0; i < found; i++) require(mb_magnitude(kept, (size_t)i, is_f16) > cut, "what is kept was above the cut");
+    free(mask), free(kept);
+}
+
 /* ------------------------------------------------------------------------------------------------------------ all of them */
 
-enum { OPERATIONS = 37 };
+enum { OPERATIONS = 38 };
 
 static void operate(const mb_tier *tier, source s, unsigned which) {
     static const int kinds[] = {MB_PACK_I16, MB_PACK_U16, MB_PACK_I32, MB_PACK_I64, MB_PACK_RAW, MB_PACK_BOOL, 1, 2, 3, 4, 6};
@@ -403,7 +428,8 @@ static void operate(const mb_tier *tier, source s, unsigned which) {
     else if (which == 33) splice(s), scan_program(s), name_rows(s), graph_program(s), walk_blob(s);
     else if (which == 34) parse_text(s);
     else if (which == 35) for (int kind = 0; kind < MB_CAST_COUNT; kind++) cast(tier, s, kind);
-    else measure(tier, s);
+    else if (which == 36) measure(tier, s);
+    else for (unsigned way = 0; way < 4; way++) compress(tier, s, way & 1, way >> 1);
 }
 
 #endif

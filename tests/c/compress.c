@@ -207,6 +207,8 @@ static void check_all(int tier, bool is_f16, unsigned target, float scale) {
 static void all_rounds(void) {
     static const uint64_t counts[] = {500, 2047, 2048, 2049, 4100}, runs[] = {1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 100, 4096};
     static const float scales[] = {0x1p-24f, 3 * 0x1p-24f, 0.000123f, 0.01f, 0.7f, 515.0f};
+    for (uint64_t count = 0; count <= 130; count++) check_palette(count & 1, count, count % 9, 1 + (uint32_t)(count % 256));
+    check_palette(true, 5000, 1, 256), check_palette(false, 5000, 1, 256);
     for (int tier = 0; tier < mb_tier_usable(); tier++)
         for (int is_f16 = 0; is_f16 < 2; is_f16++) {
             for (unsigned target = 0; target < 8; target++)
@@ -225,8 +227,6 @@ static void all_rounds(void) {
                 for (unsigned k = 0; k < 4; k++) check_split(tier, is_f16, count, count % 9, (uint32_t[]){0, is_f16 ? 0x3800 : 0x3d000000, is_f16 ? 0x7c00 : 0x3f800000, 0x7fffffff}[k], count % 4 == 3);
             for (unsigned k = 0; k < 5; k++) check_split(tier, is_f16, counts[k], k, is_f16 ? 0x3c00 : 0x3e000000, k == 4);
         }
-    for (uint64_t count = 0; count <= 130; count++) check_palette(count & 1, count, count % 9, 1 + (uint32_t)(count % 256));
-    check_palette(true, 5000, 1, 256), check_palette(false, 5000, 1, 256);
     digest_print();
 }
 

@@ -156,6 +156,7 @@ class Palettizer:
     def fit(self) -> Array:
         """Return the palettes, shape (groups, 2**nbits), and keep them for stretches: 64 KiB each, so for few."""
         self._fits = list(ordered(self._fitted, range(self._count), self._is_in_groups))
+        self._spare.clear()  # 10 MiB each, and it may take long until the indices are asked for
         return self._palettes(self._fits)
 
     def stretches(self) -> Iterator[Stretch]:
