@@ -394,14 +394,16 @@ def test_random_numbers_have_their_distribution(tmp_path):
         return (
             mb.random_normal(shape=shape, mean=F(2), stddev=F(3)), mb.random_uniform(shape=shape, low=F(-1), high=F(3)),
             mb.random_bernoulli(shape=shape, prob=F(0.3)), mb.random_categorical(x=x, size=20000),
+            mb.random_categorical(x=mb.squeeze(x=x, axes=[0]), size=5),
         )  # fmt: skip
 
     x = np.log(np.array([[0.2, 0.5, 0.3]], F))
     path = save(tmp_path / "m.mlpackage", build, {"x": x})
     milblob.onnx.convert(path, tmp_path / "m.onnx")
-    normal, uniform, bernoulli, categorical = run(tmp_path / "m.onnx", {"x": x}).values()
+    normal, uniform, bernoulli, categorical, five = run(tmp_path / "m.onnx", {"x": x}).values()
     np.testing.assert_allclose([normal.mean(), normal.std()], [2, 3], atol=0.15)
     np.testing.assert_allclose([uniform.min(), uniform.max(), uniform.mean()], [-1, 3, 1], atol=0.05)
+    assert five.shape == (5,) and set(five.astype(int)) <= {0, 1, 2}
     np.testing.assert_allclose(bernoulli.mean(), 0.3, atol=0.02)
     np.testing.assert_allclose(np.bincount(categorical.reshape(-1).astype(int)) / 20000, [0.2, 0.5, 0.3], atol=0.02)
 

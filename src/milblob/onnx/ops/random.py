@@ -58,5 +58,11 @@ def _random_categorical(scope: Scope, operator: Operator, g: ModelComponentConta
     x = g.cast(operator.input("x"), _FLOAT)
     if operator.number("mode", "logits") == "probs":
         x = g.node("Log", x)
-    drawn = g.node("Multinomial", x, sample_size=int(operator.number("size", 1)), **_seed(operator))
-    g.bind(operator.output, g.set_dtype(drawn, ir.DataType.INT32), convert=True)
+    size, shape = int(operator.number("size", 1)), g.dimensions(operator.input("x"))
+    flat = x if len(shape) == 2 else g.node("Reshape", x, g.ints([-1, shape[-1] or 0]))
+    drawn = g.node("Multinomial", flat, sample_size=size, **_seed(operator))
+    drawn = g.set_dtype(drawn, ir.DataType.INT32)
+    if len(shape) != 2:
+        ahead = g.node("Shape", x, end=-1)
+        drawn = g.node("Reshape", drawn, g.node("Concat", ahead, g.ints([size]), axis=0))
+    g.bind(operator.output, drawn, convert=True)
