@@ -302,9 +302,6 @@ cdef extern from "milblob/kernels/siphash.h" nogil:
     ctypedef struct mb_siphash_key:
         uint64_t words[2]
 
-cdef extern from "milblob/kernels/utf8.h" nogil:
-    bint mb_utf8_all(const uint8_t *src, uint64_t nbytes)
-
 cdef extern from "milblob/program/names.h" nogil:
     uint32_t MB_NAMELESS, MB_MAX_NAMES
     ctypedef struct mb_names:
@@ -317,6 +314,7 @@ cdef extern from "milblob/program/names.h" nogil:
     void mb_names_add_ops(mb_names *names, const mb_scan *scan)
     bint mb_op_is_constexpr(const mb_scan *scan, const mb_op *op)
     mb_span mb_name_of(const mb_names *names, uint64_t row)
+    bint mb_names_utf8(const mb_names *names)
     bint mb_names_index(const mb_names *names, uint32_t *slots, uint64_t slot_count, const mb_siphash_key *key)
     uint32_t mb_names_find(const mb_names *names, const uint32_t *slots, uint64_t slot_count, const mb_siphash_key *key,
                            const uint8_t *name, uint64_t nbytes)

@@ -152,6 +152,54 @@ def test_files_that_exist_are_kept(demo, tmp_path, name):
     assert run(tmp_path / "m.onnx", {"tokens": TOKENS})["logits"].shape == (1, 16, 96)
 
 
+def contents(package):
+    return {file: file.read_bytes() for file in package.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("weights", ["reference", "copy", "embed"])
+def test_no_file_of_a_model_is_replaced(demo, tmp_path, weights):
+    before, options = contents(demo), {"weights": weights, "force": True}
+    for file in before:
+        if file.suffix != ".bin":
+            refused(ValueError, "part of a model", demo, file, **options)
+        link = tmp_path / "link.onnx"
+        link.symlink_to(file)
+        refused(ValueError, "part of a model", demo, link, **options)
+        link.unlink()
+    with milblob.open(next(demo.rglob("*.mlmodel"))) as model:  # a model that is a file, whose weights lie below it
+        link.symlink_to(next(demo.rglob("weight.bin")))
+        refused(ValueError, "part of a model", model, link, **options)
+    other = shutil.copytree(demo, tmp_path / "other.mlpackage")
+    refused(ValueError, "part of a model", other, demo / "Manifest.json", **{**options, "weights": "embed"})
+    assert contents(demo) == before == {demo / file.relative_to(other): data for file, data in contents(other).items()}
+
+
+def test_a_file_beside_the_weights_does_not_become_the_weights(demo, tmp_path):
+    """What is copied or decoded goes to NAME.bin, which for weight.onnx would be weight.bin."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    path = next(demo.rglob("weight.bin")).with_suffix(".onnx")
+    before = contents(demo)
+    refused(ValueError, "part of a model", demo, path, weights="copy", force=True)
+    large = tmp_path / "large.mlpackage"
+    weight = np.random.default_rng(0).standard_normal((1024, 512)).astype(np.float32)
+    save(large, lambda x: mb.linear(x=x, weight=weight), {"x": np.zeros((1, 512), np.float32)})
+    small = tmp_path / "small.mlpackage"
+    milblob.compress(large, small, milblob.Palette(4))
+    beside = next(small.rglob("weight.bin")).with_suffix(".onnx")
+    stored = contents(small)
+    refused(ValueError, "part of a model", small, beside, force=True)
+    assert contents(demo) == before and contents(small) == stored
+
+
+def test_a_conversion_inside_a_package_is_replaced_by_the_next(demo):
+    path = demo / "Data" / "demo.onnx"
+    milblob.onnx.convert(demo, path)
+    path.write_bytes(b"")
+    milblob.onnx.convert(demo, path, force=True)
+    assert run(path, {"tokens": TOKENS})["logits"].shape == (1, 16, 96)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [

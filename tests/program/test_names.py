@@ -199,6 +199,29 @@ def test_names_that_are_not_utf8(name):
     assert name in source[caught.value.offset - 12 : caught.value.offset + 12]
 
 
+@pytest.mark.parametrize("whole", ["é", "€", "\U0001f600"])
+def test_names_that_are_utf8_only_together(whole):
+    text = whole.encode()
+    for cut in range(1, len(text)):
+        rows = [const(immediate(11, [10], FLOATS), name) for name in (b"w" + text[:cut], text[cut:] + b"w")]
+        for constants in (False, True):
+            with pytest.raises(milblob.FormatError, match="text: expected UTF-8"):
+                milblob.open(model(program_of(*rows)), constants=constants)
+
+
+def test_a_type_that_changes_after_names_were_made():
+    program, block = new_program()
+    add_const(block, "a€€", LONG)  # 7 bytes, of which ".val" would take 4
+    data = bytearray(program.SerializeToString(deterministic=True))
+    scan = _codec.scan_program(_codec.Buffer(data), 0, len(data))
+    scan.names("", 1 << 20)
+    at = data.index(b"const")
+    data[at : at + 5] = b"other"
+    scan.settle()
+    with pytest.raises(milblob.FormatError, match="expected them as counted before"):
+        list(scan.ops)
+
+
 def test_memory_of_weights_that_nobody_touches():
     count = 20_000
     program, block = new_program()

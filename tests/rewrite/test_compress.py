@@ -325,6 +325,7 @@ def test_options_of_any_type_are_refused_or_taken(kind):
         1,
         -1,
         4,
+        4.0,
         2.5,
         math.nan,
         1e308,
@@ -356,6 +357,30 @@ def test_options_of_any_type_are_refused_or_taken(kind):
         with contextlib.suppress(NotCompressibleError):
             recipe.apply(weight)
     assert taken > 5
+
+
+@pytest.mark.parametrize("value", [None, 5, "x", {}, [], [5], [None], [["x"]], [{}]])
+def test_recipes_of_a_joint_one(value):
+    with pytest.raises((ValueError, TypeError), match=": expected "):
+        as_recipe({"recipe": "Joint", "recipes": value})
+
+
+def test_a_joint_recipe_in_another_at_any_depth():
+    nested = {"recipe": "Palette", "nbits": 4}
+    for _ in range(5000):
+        nested = {"recipe": "Joint", "recipes": [nested]}
+    with pytest.raises(ValueError, match="recipes: expected Linear, Palette and Prune, got a Joint"):
+        as_recipe(nested)
+
+
+@pytest.mark.parametrize("recipe", [
+    Palette(np.int64(4)), Prune(np.float32(0.5)), Prune(np.float32(0.5), block=np.int64(2), dim=np.int8(1)),
+    Prune(threshold=np.float16(0.5), least_sparsity=np.float64(0.25)), Prune(n_m=(np.uint8(2), np.int64(4))),
+    Linear("int4", granularity="per_block", block=np.int64(4)), Palette(4, "kmeans", "per_grouped_channel", np.int32(8), np.int64(0)),
+], ids=str)  # fmt: skip
+def test_numbers_of_numpy_go_to_json_too(recipe):
+    assert as_recipe(recipe.to_json()) == recipe
+    assert eval(repr(recipe)) == recipe
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"recipe": ["Linear"]}', '{"recipe": {}}', "{}", "7"])

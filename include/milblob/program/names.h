@@ -7,6 +7,7 @@
 #define MILBLOB_NAMES_H
 
 #include "milblob/kernels/siphash.h"
+#include "milblob/kernels/utf8.h"
 #include "milblob/program/tables.h"
 
 #define MB_NAMELESS 0x80000000u  /* in an end: of a row that only reads a name, and has none */
@@ -141,6 +142,16 @@ static inline mb_span mb_name_of(const mb_names *names, uint64_t row) {
     const uint32_t start = row == 0 ? 0 : names->ends[row - 1] & ~MB_NAMELESS;
     const mb_span name = {start, (names->ends[row] & ~MB_NAMELESS) - start};
     return name;
+}
+
+/* Whether each name is UTF-8. All of them together may be where one is not: a sequence that begins in it can end in the next.
+ * over-reads: none      fails: never                                                                                  */
+MB_KERNEL bool mb_names_utf8(const mb_names *names) {
+    for (uint64_t row = 0; row < names->count; row++) {
+        const mb_span name = mb_name_of(names, row);
+        if (name.nbytes > 0 && (names->bytes[name.offset] & 0xC0) == 0x80) return false;
+    }
+    return mb_utf8_all(names->bytes, names->nbytes);
 }
 
 /* Find a name in a table of row numbers + 1: its slot, or the free one where it would be. */

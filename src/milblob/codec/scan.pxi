@@ -137,7 +137,7 @@ cdef class Scan:
                 words = f"names of all constants: expected {room} bytes as counted before, got {names.rows.nbytes}"
                 raise FormatError(words, file=self.buffer.name)
             guess = room = names.rows.nbytes
-        if not C.mb_utf8_all(names.rows.bytes, names.rows.nbytes):
+        if not C.mb_names_utf8(&names.rows):
             self.make_lists()  # which says where
             raise FormatError("names of all constants: expected UTF-8, got other bytes", file=self.buffer.name)
         names.finish()
@@ -295,7 +295,10 @@ cdef class Scan:
         name.offset += form.row.head_nbytes
         name.nbytes -= <uint64_t>form.row.head_nbytes + form.row.tail_nbytes
         op._origin, op.type, op.shape = self.origin, form.type, form.op_shape
-        op.name = PyUnicode_DecodeUTF8(<const char *>self.base.rows.bytes + name.offset, <Py_ssize_t>name.nbytes, NULL)
+        try:
+            op.name = PyUnicode_DecodeUTF8(<const char *>self.base.rows.bytes + name.offset, <Py_ssize_t>name.nbytes, NULL)
+        except UnicodeDecodeError:  # cut elsewhere than it was put together
+            raise FormatError("names of all constants: expected them as counted before, got others") from None
         op.block, op.index, op.output_count, op.mil_code = row.block, row.index, form.row.output_count, form.row.op_mil_code
         op._message.offset, op._message.nbytes = row.value - row.value_in_op, row.op_nbytes
         return op

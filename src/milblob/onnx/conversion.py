@@ -60,7 +60,7 @@ def convert(
     Raises:
         UnsupportedError: operations without a converter, all of them listed; or something else that ONNX lacks.
         ProgramError: the Program breaks a rule of MIL, or declares a type that does not fit.
-        ValueError: another mode or opset; a path from which the weights cannot be referred to.
+        ValueError: another mode or opset; a path from which the weights cannot be referred to, or of a file of a model.
         KeyError: no such function. FileExistsError: something is at `path`. As opening the model.
     """
     require_flags(force=force)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ..errors import UnsupportedError
+from ..rewrite.destination import require_no_part
 from ..storage import paths
 from ..storage.mapped import MappedFile
 from ..storage.output import NewFile
@@ -29,7 +30,8 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
         force: replace files that exist.
 
     Raises:
-        FileExistsError: a file is there. OSError: it cannot be written. UnsupportedError: more than protobuf holds.
+        FileExistsError: a file is there. ValueError: it is part of a model. OSError: it cannot be written.
+        UnsupportedError: more than protobuf holds.
     """
     beside = os.path.join(os.path.dirname(path), copy_name(path))
     large = [] if weights.mode == "embed" else [t for t in proto.graph.initializer if len(t.raw_data) >= BESIDE_NBYTES]
@@ -39,6 +41,7 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
     for name in (path, beside) if large or copied else (path,):
         if not force and paths.is_there(name):
             raise FileExistsError(f"{name}: expected no such file, got one (force replaces it)")
+        require_no_part(weights.sources, name, ".onnx")
     with ExitStack() as stack:
         new = stack.enter_context(NewFile(path, force=force))
         if large or copied:

@@ -58,6 +58,13 @@ class Weights:
         self._locations: dict[str, tuple[str, str]] = {}
         self._total = 0
 
+    @property
+    def sources(self) -> list[str]:
+        """Paths of the model and of its files that are open."""
+        package = self._model.package
+        names = [package.path, *(mapping.name for mapping in package.mappings)]
+        return [name for name in names if name is not None]
+
     def tensor(self, variable: Variable) -> tuple[Any, bool]:
         """Return the tensor of a constant, and whether it is so small that equal ones are kept once.
 

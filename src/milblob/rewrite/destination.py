@@ -69,6 +69,25 @@ def require_destination(sources: list[str], kind: str, dst: str, force: bool) ->
         raise FileExistsError(f"{dst}: expected a file to replace, got a directory")
 
 
+def require_no_part(sources: list[str], dst: str, suffix: str) -> None:
+    """Refuse to replace a file of a model, also through a link; for results that may lie inside a model.
+
+    Args:
+        sources: paths of the model that is read, and of the files that are open.
+        dst: the path of the result.
+        suffix: files of a model that end so are none of its own, and may be replaced.
+
+    Raises:
+        ValueError: what is there is part of that model, or of another.
+    """
+    if not paths.is_there(dst):
+        return
+    real = os.path.realpath(dst)
+    inside = any(_is_model(parent) or any(_is_same(source, parent) for source in sources) for parent in _parents(real))
+    if is_in_place(sources, dst) or (inside and not real.endswith(suffix)):
+        raise ValueError(f"output {dst}: expected a place where no file of a model is, got one that is part of a model")
+
+
 def _parents(path: str) -> Iterator[str]:
     while (parent := os.path.dirname(path)) != path:
         yield parent

@@ -214,6 +214,7 @@ class Palette(Recipe):
             _set(self, nbits=None)
         else:
             _one_of("nbits", self.nbits, palettize.NBITS)
+            _set(self, nbits=int(self.nbits))  # type: ignore[arg-type]
         _one_of("granularity", self.granularity, ("per_tensor", "per_grouped_channel"))
         _set(self, group_size=as_integer("group_size", self.group_size))
         if self.group_size < 1:
@@ -283,6 +284,9 @@ class Prune(Recipe):
             if value is None and name != "least_sparsity":
                 continue
             _number(name, value)
+            if isinstance(value, np.generic):
+                value = value.item()
+                _set(self, **{name: value})
             if not 0 <= value <= most:
                 raise ValueError(f"{name}: expected 0 to {most:g}, got {value}")
         if self.n_m is not None:
@@ -295,6 +299,9 @@ class Prune(Recipe):
             raise ValueError(f"block: expected 2 or more, with a sparsity, got {self.block}")
         if isinstance(self.dim, bool):
             raise TypeError("dim: expected 0 or 1, got bool")
+        for name in ("block", "dim"):
+            if getattr(self, name) is not None:
+                _set(self, **{name: as_integer(name, getattr(self, name))})
         if self.dim is not None and (
             as_integer("dim", self.dim) not in (0, 1) or (self.block is None and self.n_m is None)
         ):
@@ -358,6 +365,10 @@ class Joint(Recipe):
     recipes: tuple[Recipe, ...]
 
     def __post_init__(self) -> None:
+        require("recipes", self.recipes, list | tuple, "a list of recipes")
+        # Before it is made, for it may hold another in turn, and so on.
+        if any(isinstance(one, Mapping) and one.get("recipe") == "Joint" for one in self.recipes):
+            raise ValueError("recipes: expected Linear, Palette and Prune, got a Joint")
         _set(self, recipes=tuple(as_recipe(one) for one in self.recipes))
         names = tuple(type(one).__name__ for one in self.recipes)
         if names not in _ORDERS:
@@ -480,5 +491,6 @@ def _number(name: str, value: Any) -> None:
 
 
 def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if isinstance(value, bool) or value not in choices:
+    # 4.0 and True equal integers, and are none.
+    if isinstance(value, bool) or not isinstance(value, str | int | np.integer) or value not in choices:
         raise ValueError(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r}")
