@@ -241,6 +241,18 @@ def palette_indices_32(
 
 MAGNITUDES: int
 
+def vectors_nearest(
+    out: _Out | None,
+    src: Buffer,
+    weights: Buffer | None,
+    first: int,
+    count: int,
+    entries: Any,
+    k: int,
+    dims: int,
+    sums: _Out,
+    totals: _Out,
+) -> float: ...
 def prune_count(counts: _Out, src: Buffer, offset: int, count: int, is_f16: bool) -> None: ...
 def prune_collect(out: _Out, room: int, src: Buffer, offset: int, count: int, top: int) -> int: ...
 def prune_measure(src: Buffer, offset: int, count: int, cut: int) -> tuple[float, float, float]: ...

@@ -376,6 +376,13 @@ cdef extern from "milblob/kernels/quantize.h" nogil:
                      mb_grid *grid, const float *scale, const float *zero, int32_t least, int32_t most,
                      mb_quantize_error *error, double *block_errors, const float *weights)
 
+cdef extern from "milblob/kernels/vectors.h" nogil:
+    ctypedef struct mb_vectors:
+        const float *entries
+        uint32_t k, dims
+    double mb_vectors_nearest(const float *src, const float *weights, uint64_t count, const mb_vectors *palette,
+                              float *scratch, uint8_t *dst, double *sums, double *totals)
+
 cdef extern from "milblob/kernels/prune.h" nogil:
     int MB_MAGNITUDES
     ctypedef struct mb_prune_error:

@@ -221,7 +221,7 @@ def test_recipes_go_to_json_and_back(recipe):
         (lambda: Linear(block=0), "block: expected a size of 1 or more, or sizes of 0 or more, got 0"),
         (lambda: Linear(block=(1, -1)), "block: expected a size of 1 or more, or sizes of 0 or more, got (1, -1)"),
         (lambda: Palette(5), "nbits: expected one of 1, 2, 3, 4, 6, 8, got 5"),
-        (lambda: Palette(4, "best"), "mode: expected one of kmeans, uniform, unique, got 'best'"),
+        (lambda: Palette(4, "best"), "mode: expected one of kmeans, uniform, unique, custom, got 'best'"),
         (lambda: Palette(4, group_size=0), "group_size: expected 1 or more, got 0"),
         (lambda: Palette(4, channel_axis=1), "channel_axis: expected None with one palette per tensor, got 1"),
         (lambda: Prune(), "prune: expected exactly one of sparsity, threshold and n_m"),

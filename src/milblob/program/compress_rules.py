@@ -29,6 +29,10 @@ Axes = tuple[int, int]
 """(input channels, output channels) of a weight."""
 
 
+CONVOLUTIONS = ("conv", "conv_transpose")
+"""Operations with a parameter `groups`."""
+
+
 def refusal(program: Program, constant: Any, least: int) -> str | None:
     """Return why a constant cannot become a compressed weight; None if it can.
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import _codec
 from ..blobs.equal import Stretch, first_equal
+from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..model.model import Model
 from ..model.package import Source
@@ -73,9 +74,10 @@ class _Candidate(NamedTuple):
     axes: compress_rules.Axes
     opset: int
     consumers: tuple[tuple[str, str], ...]
+    groups: int
 
     def weight(self) -> Weight:
-        return Weight(self.tensor.read(), self.axes, self.opset, self.consumers)
+        return Weight(self.tensor.read(), self.axes, self.opset, self.consumers, None, self.groups)
 
 
 class Compressing:
@@ -148,7 +150,7 @@ class Compressing:
         self._spool.map()
 
     def _candidates(self, model: Model) -> Iterator[_Candidate]:
-        flags = _Flags(model)
+        numbers = _Numbers(model)
         for tensor in model.tensors.values():
             constant, program = tensor.constant, cast(Program, tensor.program)
             if constant is None or tensor.size is None or not self._is_selected(tensor.name):
@@ -172,14 +174,18 @@ class Compressing:
                 )
                 raise UnsupportedError(words, file=model.path, where=tensor.where)
             require_plain(program, cast(Source, tensor.source).mapping.live())
-            axes = compress_rules.channel_axes(program, constant, partial(flags.of, program))
+            axes = compress_rules.channel_axes(program, constant, partial(numbers.flag, program))
             if axes is None and not recipe.needs_axes:
                 axes = 1, 0
             if axes is None:
                 words = "expected operations that agree on its channels, got some that read them along different axes"
                 self.skipped.append((tensor.name, words))
                 continue
-            yield _Candidate(tensor, recipe, axes, opset, uses)
+            convolutions = [
+                op for op, _ in compress_rules.consumers(program, constant) if op.type in compress_rules.CONVOLUTIONS
+            ]
+            groups = max((numbers.of(program, op, "groups", 1) for op in convolutions), default=1)
+            yield _Candidate(tensor, recipe, axes, opset, uses, groups)
 
     def _chosen(self, tensor: Tensor, uses: tuple[tuple[str, str], ...]) -> Recipe | None:
         for is_named, recipe in self._per_name:
@@ -196,7 +202,10 @@ class Compressing:
         stretches = []
         for number, one in enumerate(candidates):
             packed = one.tensor.place.packed() if one.tensor.is_blob else None
-            kind = (one.recipe, one.axes, one.opset, one.tensor.shape, one.tensor.mil_dtype.mil_code, one.consumers)
+            kind = (
+                one.recipe, one.axes, one.opset, one.tensor.shape, one.tensor.mil_dtype.mil_code, one.consumers,
+                one.groups,
+            )  # fmt: skip
             if packed is None:  # an immediate: rare, and then alone
                 stretches.append(Stretch(_codec.Buffer(b""), 0, 0, number))
             else:
@@ -271,8 +280,8 @@ class _Spool:
         self._file = self._mapping = None
 
 
-class _Flags:
-    """Values of bool parameters of operations: written in place, or const operations that are read.
+class _Numbers:
+    """Parameters of operations that are one bool or int32: written in place, or const operations that are read.
 
     Args:
         model: opened with all constants.
@@ -283,8 +292,12 @@ class _Flags:
         self._known: dict[int, dict[Any, Any]] = {}
         self._sources = {id(program): source for source, program in model.scans}
 
-    def of(self, program: Program, op: Any, key: str) -> bool:
-        """Return the value of a parameter; False if the operation does not have it."""
+    def flag(self, program: Program, op: Any, key: str) -> bool:
+        """Return the value of a bool parameter; False if the operation does not have it."""
+        return bool(self.of(program, op, key, 0))
+
+    def of(self, program: Program, op: Any, key: str, otherwise: int) -> int:
+        """Return the value of a parameter; `otherwise` if the operation does not have it."""
         rows = self._known.get(id(program))
         if rows is None:
             rows = self._known[id(program)] = self._all(program)
@@ -295,19 +308,20 @@ class _Flags:
                 block = program.scan.blocks[block][2]
             row = rows.get((block, row))
         if row is None:
-            return False
+            return otherwise
         tensor = make_tensor(self._model.package, self._sources[id(program)], program, key, row)
-        return bool(tensor.read().reshape(-1)[0])
+        return int(tensor.read().reshape(-1)[0])
 
     def _all(self, program: Program) -> dict[Any, Any]:
-        """Every bool constant, by (message of its operation, parameter), or (block, name); and the names read."""
+        """Every such constant, by (message of its operation, parameter), or (block, name); and the names read."""
         rows: dict[Any, Any] = {}
+        codes = DType.BOOL.mil_code, DType.INT32.mil_code
         for c in program.scan.constants:
-            if c.op is not None and c.mil_code == 1 and c.storage == _codec.IMMEDIATE:
+            if c.op is not None and c.mil_code in codes and c.storage == _codec.IMMEDIATE and not c.shape:
                 rows[(c.block, c.op.name) if c.op.type == "const" and c.key == "val" else (c.op.message, c.key)] = c
         for readers in program.readers().values():
             for c in readers:
-                if c.op is not None and c.key.startswith("transpose_"):
+                if c.op is not None and (c.key.startswith("transpose_") or c.key == "groups"):
                     rows.setdefault((c.op.message, c.key), c.text)
         return rows
 

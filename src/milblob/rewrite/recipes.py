@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from ..arguments import as_integer, require
 from ..dtypes import as_dtype
 from ..values import palettize, prune, quantize
+from . import palettes
 from .pieces import LINKED_OPSET, CompressedParts, NotCompressibleError, Part, Pieces
 
 __all__ = ("CompressedParts", "Joint", "Linear", "NotCompressibleError", "Palette", "Part", "Prune", "Recipe", "Weight",
@@ -168,11 +170,16 @@ class Palette(Recipe):
     """Palettes: an index of a few bits for each element.
 
     Attributes:
-        nbits: 1, 2, 3, 4, 6 or 8; None in the mode "unique", which takes as few as it needs.
-        mode: "kmeans" (the least squared error), "uniform" or "unique" (nothing is lost, or the weight is skipped).
+        nbits: 1, 2, 3, 4, 6 or 8; None in the modes "unique" and "custom", which take as few as they need.
+        mode: "kmeans" (the least squared error), "uniform", "unique" (nothing is lost, or the weight is skipped) or
+            "custom".
         granularity: "per_tensor" or "per_grouped_channel".
         group_size: with "per_grouped_channel": so many channels share a palette.
-        channel_axis: of those channels; None: the output channels.
+        channel_axis: of those channels, of vectors and of scales; None: the output channels.
+        vector: elements of an entry: so many neighbours along the channels share an index.
+        scale: whether elements are divided by the greatest magnitude along the channels before.
+        lut_function: in the mode "custom": called with the elements that share a palette, their channels first; returns
+            (entries, indices).
     """
 
     nbits: int | None = 4
@@ -180,10 +187,21 @@ class Palette(Recipe):
     granularity: str = "per_tensor"
     group_size: int = 32
     channel_axis: int | None = None
+    vector: int = 1
+    scale: bool = False
+    lut_function: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        _one_of("mode", self.mode, palettize.MODES)
-        if self.mode == "unique":
+        _one_of("mode", self.mode, (*palettize.MODES, "custom"))
+        if (self.mode == "custom") != callable(self.lut_function):
+            words = "a function" if self.mode == "custom" else "None, except in the mode 'custom'"
+            raise ValueError(f"lut_function: expected {words}, got {self.lut_function!r}")
+        _set(self, vector=as_integer("vector", self.vector))
+        if self.vector < 1 or (self.vector > 1 and self.mode == "uniform"):
+            words = "1" if self.mode == "uniform" else "1 or more"
+            raise ValueError(f"vector: expected {words} in the mode {self.mode!r}, got {self.vector}")
+        require("scale", self.scale, bool, "True or False")
+        if self.mode in ("unique", "custom"):
             _set(self, nbits=None)
         else:
             _one_of("nbits", self.nbits, palettize.NBITS)
@@ -193,30 +211,38 @@ class Palette(Recipe):
             raise ValueError(f"group_size: expected 1 or more, got {self.group_size}")
         if self.channel_axis is not None:
             _set(self, channel_axis=as_integer("channel_axis", self.channel_axis))
-            if self.granularity == "per_tensor":
+            if self.granularity == "per_tensor" and self.vector == 1 and not self.scale:
                 raise ValueError(f"channel_axis: expected None with one palette per tensor, got {self.channel_axis}")
 
     @property
     def opset(self) -> int:
         """See Recipe."""
-        return BLOCKS_OPSET if self.granularity != "per_tensor" or self.nbits == 3 else FIRST_OPSET
+        is_late = self.granularity != "per_tensor" or self.nbits == 3 or self.vector > 1 or self.scale
+        return BLOCKS_OPSET if is_late else FIRST_OPSET
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
-        axis, size = None, None
-        if self.granularity == "per_grouped_channel":
-            axis = weight.axes[1] if self.channel_axis is None else self.channel_axis
-            size = self.group_size
+        rank = weight.array.ndim
+        axis = weight.axes[1] if self.channel_axis is None else self.channel_axis
+        if not -rank <= axis < rank:
+            raise NotCompressibleError(f"channel_axis: expected a dimension of {rank}, got {axis}")
+        axis %= rank
+        per_group = weight.array.shape[0] // weight.groups
+        if self.vector > 1 and axis == 0 and weight.groups > 1 and per_group % self.vector:
+            words = f"expected vectors that divide the {per_group} output channels of a group of the convolution"
+            raise NotCompressibleError(f"{words}, got {self.vector}")
+        size = self.group_size if self.granularity == "per_grouped_channel" else None
         weights = _heavy(pieces, weight) if self.mode == "kmeans" else None
-        steps = (*pieces.steps, "Palette")
-        if pieces.coded is not None:
-            return _of_integers(pieces, self, axis, size, weights)._replace(steps=steps)
-        made = _made(
-            palettize.palettize, pieces.values(), self.nbits, mode=self.mode, axis=axis, group_size=size,
-            importance=weights,
-        )  # fmt: skip
-        figures = None if pieces.steps else (made.squared, made.power, made.largest)
-        return pieces._replace(steps=steps, table=made, nonzero=None, figures=figures)
+        choice = palettes.Choice(self.nbits, self.mode, axis, size, self.vector, self.lut_function, weights)
+        made = _made(palettes.scaled if self.scale else palettes.palettized, pieces, choice)
+        found: Pieces = made._replace(steps=(*pieces.steps, "Palette"))
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """See Recipe. A function is only named: JSON cannot hold it, so it does not come back."""
+        function = self.lut_function
+        name = None if function is None else getattr(function, "__qualname__", repr(function))
+        return super().to_dict() | {"lut_function": name}
 
 
 @dataclass(frozen=True)
@@ -280,7 +306,9 @@ class Prune(Recipe):
             )
         figures = None if pieces.steps else (made.squared, made.power, made.largest)
         nonzero = None if pieces.steps else made.nonzero
-        return pieces._replace(steps=(*pieces.steps, "Prune"), bits=made.mask, nonzero=nonzero, figures=figures)
+        found = pieces._replace(steps=(*pieces.steps, "Prune"), bits=made.mask, nonzero=nonzero, figures=figures)
+        palettes.require_whole_vectors(found)
+        return found
 
 
 _ORDERS = {
@@ -306,6 +334,12 @@ class Joint(Recipe):
         if names not in _ORDERS:
             orders = ", ".join(sorted(" + ".join(order) for order in _ORDERS))
             raise ValueError(f"recipes: expected one of {orders}, got {' + '.join(names) or 'none'}")
+        for first, second in ((None, self.recipes[0]), *pairwise(self.recipes)):
+            if isinstance(second, Palette) and (second.scale or (second.vector > 1 and isinstance(first, Linear))):
+                words = "scale=False" if second.scale else "vector=1 after Linear"
+                raise ValueError(
+                    f"recipes: expected a Palette with {words}: Core ML has no operation for it, got {second}"
+                )
         last = self.recipes[-1]
         if isinstance(last, Linear) and "Palette" in names and last.granularity != "per_tensor":
             raise ValueError(f"Linear after Palette: expected granularity 'per_tensor', got {last.granularity!r}")
@@ -352,34 +386,6 @@ def _heavy(pieces: Pieces, weight: Weight) -> Array | None:
         return weight.importance
     mask = pieces.mask.astype(np.float32)
     return mask if weight.importance is None else mask * weight.importance
-
-
-def _of_integers(pieces: Pieces, recipe: Palette, axis: int | None, size: int | None, weights: Array | None) -> Pieces:
-    """Palettes of quantized integers. The scales then are those of palettes, which are repeated for each."""
-    coded = cast(quantize.Quantized, pieces.coded)
-    integers = coded.data.astype(np.float32)
-    by = np.asarray(coded.scale, np.float64)
-    for dim, length in enumerate(integers.shape):
-        by = np.repeat(by, length // by.shape[dim], dim)
-    if recipe.mode == "kmeans":
-        weights = (by * by).astype(np.float32) * (1 if weights is None else weights)
-    made = _made(
-        palettize.palettize, integers, recipe.nbits, mode=recipe.mode, axis=axis, group_size=size, importance=weights
-    )
-    entries = np.rint(made.palettes).astype(coded.data.dtype)
-    counts = coded.scale.shape
-    groups = made.palettes.shape[: integers.ndim]
-    for dim, (count, own) in enumerate(zip(counts, groups, strict=True)):
-        if count > own:
-            if count % own:
-                raise NotCompressibleError(
-                    f"expected scales that palettes can be repeated for, got {counts} and {groups}"
-                )
-            entries = np.repeat(entries, count // own, dim)
-    wide = (*counts, 1, 1)
-    point = None if coded.zero_point is None else coded.zero_point.reshape(wide)
-    lut = coded._replace(data=entries, scale=coded.scale.reshape(wide), zero_point=point)
-    return pieces._replace(coded=None, lut=lut, table=made._replace(palettes=entries, gap=float("nan")), figures=None)
 
 
 RECIPES: dict[str, type[Recipe]] = {"Linear": Linear, "Palette": Palette, "Prune": Prune, "Joint": Joint}
