@@ -27,7 +27,13 @@ def noise(shape, dtype, seed=0):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
 @pytest.mark.parametrize(
     ("shape", "axis", "vector", "size"),
-    [((16, 12), 0, 2, None), ((16, 12), 1, 3, 6), ((8, 4, 3), -1, 3, None), ((6, 8, 2, 3, 2), 1, 4, 4), ((4, 2), 0, 4, None)],
+    [
+        ((16, 12), 0, 2, None),
+        ((16, 12), 1, 3, 6),
+        ((8, 4, 3), -1, 3, None),
+        ((6, 8, 2, 3, 2), 1, 4, 4),
+        ((4, 2), 0, 4, None),
+    ],
 )
 def test_figures_are_of_what_is_decoded(shape, axis, vector, size, dtype):
     array = noise(shape, dtype)
@@ -79,7 +85,9 @@ def test_threads_change_nothing(monkeypatch):
         monkeypatch.setenv("MILBLOB_THREADS", threads)
         one = palettize_vectors(array, 2, vector=2, axis=0, restarts=1)
         other = palettize_vectors(array[:128], 3, vector=2, axis=0, group_size=32, restarts=2)
-        found.append([one.indices.tobytes(), one.palettes.tobytes(), one.squared, other.indices.tobytes(), other.squared])
+        found.append(
+            [one.indices.tobytes(), one.palettes.tobytes(), one.squared, other.indices.tobytes(), other.squared]
+        )
     assert found[0] == found[1] == found[2]
 
 
@@ -114,7 +122,9 @@ def test_importance_decides_what_counts():
     assert float(np.abs(decoded(made, 0) - array)[:, :8].max()) < 1e-7
     assert made.squared > 0.1
     plain = palettize_vectors(array, 4, vector=2, axis=0)
-    assert palettize_vectors(array, 4, vector=2, axis=0, importance=np.ones(256)).squared == pytest.approx(plain.squared, rel=0.02)
+    assert palettize_vectors(array, 4, vector=2, axis=0, importance=np.ones(256)).squared == pytest.approx(
+        plain.squared, rel=0.02
+    )
 
 
 @pytest.mark.parametrize(

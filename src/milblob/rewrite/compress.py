@@ -13,7 +13,7 @@ from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..storage import paths
 from .changes import Options
-from .compressing import CompressedWeight, Compressing, spool_directory
+from .compressing import CompressedWeight, Compressing, Extras, spool_directory
 from .recipes import Recipe, as_recipe
 from .repack import Repacking
 
@@ -35,6 +35,8 @@ class WeightReport(NamedTuple):
         squared: sum of the squared differences of the dense values from the weight.
         power: sum of the squares of the weight.
         largest: difference.
+        gap: the most by which the squared error of a palette may exceed the least possible (weighted, if it was fitted
+            so); None where that is not known, or there is no palette.
     """
 
     name: str
@@ -45,6 +47,7 @@ class WeightReport(NamedTuple):
     squared: float
     power: float
     largest: float
+    gap: float | None = None
 
     @property
     def relative(self) -> float:
@@ -63,8 +66,7 @@ class CompressReport(NamedTuple):
     Attributes:
         source, output: paths.
         weights: what is compressed, in Program order.
-        skipped: (name, reason) of each weight, and each part of one that is compressed already, that stays although it
-            was asked for.
+        skipped: (name, reason) of each weight, compressed already or not, that stays although it was asked for.
         nbytes, nbytes_after: of all weights as stored, compressed or not.
         done: False for a dry run.
     """
@@ -84,7 +86,7 @@ class CompressReport(NamedTuple):
                 "name": one.name, "recipe": one.recipe.to_dict(), "op": one.op, "nbytes": one.nbytes,
                 "nbytes_after": one.nbytes_after, "sqnr": one.sqnr if math.isfinite(one.sqnr) else None,
                 "relative": one.relative if math.isfinite(one.relative) else None, "largest": one.largest,
-                "squared": one.squared, "power": one.power,
+                "squared": one.squared, "power": one.power, "gap": one.gap,
             }
             for one in self.weights
         ]  # fmt: skip
@@ -104,6 +106,9 @@ def compress(
     op_types: Mapping[str, Any] | None = None,
     per_name: Mapping[str, Any] | None = None,
     least: int = LEAST,
+    importance: Mapping[str, Any] | None = None,
+    nan: str = "skip",
+    requantize: bool = False,
     force: bool = False,
     dry_run: bool = False,
     executor: "Executor | None" = None,
@@ -120,11 +125,18 @@ def compress(
     Args:
         src: a .mlpackage.
         dst: where the result goes. May be `src` itself, which is then replaced.
-        recipe: a Linear, Palette or Prune, or its dict or JSON; None if the next ones say it all.
+        recipe: a Linear, Palette or Prune, a sum of them, or its dict or JSON; None if the next ones say it all.
         select: glob, several, or a function of a name: the weights that are tried.
         op_types: type of an operation, such as "conv" -> recipe for the weights that it reads; None: they stay.
         per_name: glob of names -> recipe, or None; the first that fits counts, before `op_types`.
         least: only weights of more elements are compressed.
+        importance: name -> how much the elements of a weight count, zero or more: an array of its shape, or one number
+            for each input channel. It weighs the errors of palettes and of the search of scales; what is pruned is
+            the magnitude times its root.
+        nan: "skip": weights with NaN or infinity stay as they are, and the report says so. "keep": Palette and Prune
+            keep such elements as they are; others skip the weight.
+        requantize: whether a weight that is compressed already, in a way that the recipe cannot go on from, is
+            compressed anew from its dense values; else it stays.
         force: replace `dst` if it exists.
         dry_run: compute and measure, write nothing.
         executor: any concurrent.futures.Executor that copies what stays.
@@ -140,7 +152,9 @@ def compress(
         As `repack`. Whatever is raised, `dst` is as it was.
     """
     require("src", src, str | os.PathLike, "the path of a model")
-    require_flags(force=force, dry_run=dry_run)
+    require_flags(force=force, dry_run=dry_run, requantize=requantize)
+    if nan not in ("skip", "keep"):
+        raise ValueError(f"nan: expected skip or keep, got {nan!r}")
     require_calls(progress=progress)
     if executor is not None and not hasattr(executor, "submit"):
         raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
@@ -160,7 +174,7 @@ def compress(
         raise UnsupportedError(words, file=source)
     work = Compressing(
         chosen, selector(select), by_type, by_name, least, None if dry_run else spool_directory(output),
-        Counter(progress),
+        Counter(progress), Extras(importance or {}, nan, requantize),
     )  # fmt: skip
     with contextlib.closing(work):
         options = Options({}, compress=work)
@@ -173,5 +187,5 @@ def _report(weight: CompressedWeight) -> WeightReport:
     made = weight.made
     return WeightReport(
         weight.tensor.name, weight.recipe, made.op, weight.tensor.nbytes, weight.nbytes_after, made.squared, made.power,
-        made.largest,
+        made.largest, made.gap,
     )  # fmt: skip

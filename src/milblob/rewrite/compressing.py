@@ -7,7 +7,7 @@ The parts go to a file without a name beside the result, so memory holds only a 
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -26,8 +26,12 @@ from ..program.wire_edits import require_plain
 from ..progress import Counter
 from ..threads import ordered
 from ..values.dense import Held, Packed
+from ..values.palettize import weights_for
 from ..values.tensorvalue import pack_tensor
+from .decompress import Decompression
+from .pieces import LINKED_OPSET
 from .recipes import CompressedParts, NotCompressibleError, Part, Recipe, Weight
+from .recompress import identity, pieces_of
 
 _ALONE_COUNT = 1 << 21  # a weight of so many elements is shared out among the threads; smaller ones go one to each
 
@@ -75,9 +79,39 @@ class _Candidate(NamedTuple):
     opset: int
     consumers: tuple[tuple[str, str], ...]
     groups: int
+    importance: Any
+    nan: str
+    is_continued: bool
 
     def weight(self) -> Weight:
-        return Weight(self.tensor.read(), self.axes, self.opset, self.consumers, None, self.groups)
+        pieces = pieces_of(self.tensor) if self.is_continued else None
+        array = pieces.array if pieces is not None else self.tensor.read()
+        return Weight(
+            array, self.axes, self.opset, self.consumers, self.importance, self.groups, pieces, self.nan
+        )  # fmt: skip
+
+    @property
+    def kind(self) -> Hashable:
+        """What two weights with equal bytes must have in common to be compressed alike."""
+        heavy = None if self.importance is None else self.importance.tobytes()
+        return (
+            self.recipe, self.axes, self.opset, self.tensor.shape, self.tensor.mil_dtype.mil_code, self.consumers,
+            self.groups, heavy, self.is_continued, None if self.tensor.chain is None else identity(self.tensor),
+        )  # fmt: skip
+
+
+class Extras(NamedTuple):
+    """What a compression is told besides recipes.
+
+    Attributes:
+        importance: name -> weights of its elements, or of its input channels.
+        nan: "skip" or "keep": what happens to weights with NaN or infinity.
+        requantize: whether weights that are compressed already may go through their dense values.
+    """
+
+    importance: Mapping[str, Any]
+    nan: str
+    requantize: bool
 
 
 class Compressing:
@@ -91,9 +125,11 @@ class Compressing:
         least: only weights of more elements are compressed.
         directory: where the parts are kept meanwhile; None to keep none (a dry run).
         counter: told of each weight that is computed.
+        extras: importance and the like.
 
     Attributes:
-        weights: by id of the constant.
+        weights: by id of the constant, or of the chain of what was compressed before.
+        decompressions: of the Programs with such chains: which of their operations go.
         skipped: (name, reason) of each weight that was asked for and stays.
     """
 
@@ -106,8 +142,11 @@ class Compressing:
         least: int,
         directory: str | None,
         counter: Counter,
+        extras: Extras,
     ) -> None:
         self.weights: dict[int, CompressedWeight] = {}
+        self.decompressions: dict[int, Decompression] = {}
+        self._extras = extras
         self.skipped: list[tuple[str, str]] = []
         self._recipe = recipe
         self._is_selected = is_selected
@@ -117,6 +156,10 @@ class Compressing:
         self._directory = directory
         self._counter = counter
         self._spool = _Spool()
+
+    def of_compressed(self) -> list[CompressedWeight]:
+        """The weights that were compressed before, in another way."""
+        return [weight for weight in self.weights.values() if weight.tensor.chain is not None]
 
     def close(self) -> None:
         """Let go of the parts."""
@@ -146,46 +189,82 @@ class Compressing:
                 continue
             parts = result[0]._replace(parts=())
             weight = CompressedWeight(candidate.tensor, candidate.recipe, first, parts, result[1])
-            self.weights[id(candidate.tensor.constant)] = weight
+            row = candidate.tensor.constant if candidate.tensor.chain is None else candidate.tensor.chain
+            self.weights[id(row)] = weight
+        chains = {id(one.tensor.chain) for one in self.of_compressed()}
+        for _, program in model.scans if chains else ():
+            self.decompressions[id(program)] = Decompression(program, lambda group: id(group) in chains)
         self._spool.map()
 
     def _candidates(self, model: Model) -> Iterator[_Candidate]:
         numbers = _Numbers(model)
-        for tensor in model.tensors.values():
+        unknown = sorted(set(self._extras.importance) - {tensor.name for tensor in _all_weights(model)})
+        if unknown:
+            raise ValueError(f"importance: expected names of weights, got {unknown[0]!r}")
+        for tensor in _all_weights(model):
             constant, program = tensor.constant, cast(Program, tensor.program)
-            if constant is None or tensor.size is None or not self._is_selected(tensor.name):
+            if tensor.size is None or not self._is_selected(tensor.name):
                 continue
-            if constant.storage != _codec.BLOB and (not constant.shape or tensor.size < 10):
+            if constant is not None and constant.storage != _codec.BLOB and (not constant.shape or tensor.size < 10):
                 continue  # no weight
-            words = compress_rules.refusal(program, constant, self._least)
+            op = tensor.op_row
+            if constant is None:
+                words = compress_rules.weight_refusal(program, op, tensor.mil_dtype.mil_code, tensor.shape, self._least)
+            else:
+                words = compress_rules.refusal(program, constant, self._least)
             if words is not None:
                 self.skipped.append((tensor.name, words))
                 continue
-            uses = tuple((op.type, key) for op, key in compress_rules.consumers(program, constant))
+            readers = compress_rules.consumers(program, op)
+            uses = tuple((reader.type, key) for reader, key in readers)
             recipe = self._chosen(tensor, uses)
             if recipe is None:
                 self.skipped.append((tensor.name, "expected a recipe for it, got none: it stays as it is"))
                 continue
-            opset = cast_rules.opset(program, constant)
+            opset = cast_rules.opset(program, op)
             if opset < recipe.opset:
                 remedy = f"convert with minimum_deployment_target=ct.target.iOS{recipe.opset}"
                 words = (
                     f"{recipe}: expected a model for iOS {recipe.opset} or later, got one for iOS {opset} ({remedy})"
                 )
                 raise UnsupportedError(words, file=model.path, where=tensor.where)
+            words = None if constant is not None else not_continued(tensor, recipe)
+            if words is not None and not self._extras.requantize:
+                self.skipped.append((tensor.name, f"{words} (requantize compresses its dense values)"))
+                continue
             require_plain(program, cast(Source, tensor.source).mapping.live())
-            axes = compress_rules.channel_axes(program, constant, partial(numbers.flag, program))
+            axes = compress_rules.channel_axes(program, op, len(tensor.shape), partial(numbers.flag, program))
             if axes is None and not recipe.needs_axes:
                 axes = 1, 0
             if axes is None:
                 words = "expected operations that agree on its channels, got some that read them along different axes"
                 self.skipped.append((tensor.name, words))
                 continue
-            convolutions = [
-                op for op, _ in compress_rules.consumers(program, constant) if op.type in compress_rules.CONVOLUTIONS
-            ]
-            groups = max((numbers.of(program, op, "groups", 1) for op in convolutions), default=1)
-            yield _Candidate(tensor, recipe, axes, opset, uses, groups)
+            convolutions = [reader for reader, _ in readers if reader.type in compress_rules.CONVOLUTIONS]
+            groups = max((numbers.of(program, reader, "groups", 1) for reader in convolutions), default=1)
+            heavy = self._importance(tensor, recipe, axes)
+            is_continued = constant is None and words is None
+            yield _Candidate(tensor, recipe, axes, opset, uses, groups, heavy, self._extras.nan, is_continued)
+
+    def _importance(self, tensor: Tensor, recipe: Recipe, axes: compress_rules.Axes) -> Any:
+        """The importance of the elements of a weight, in its shape; None if there is none."""
+        given = self._extras.importance.get(tensor.name)
+        if given is None:
+            return None
+        if not recipe.weighs:
+            words = "expected a recipe that weighs elements (Linear needs search=True, Palette 'kmeans')"
+            raise ValueError(f"importance of {tensor.name}: {words}, got {recipe}")
+        array, shape = np.asarray(given), tensor.shape
+        channels = shape[axes[0]]
+        if array.shape == (channels,):  # of the input channels, also where the last dimension has as many
+            array = array.reshape([channels if axis == axes[0] else 1 for axis in range(len(shape))])
+        elif array.shape != shape:
+            words = f"expected its shape {shape}, or {channels}, one for each input channel"
+            raise ValueError(f"importance of {tensor.name}: {words}, got shape {array.shape}")
+        try:
+            return weights_for(array, shape)
+        except ValueError as error:
+            raise ValueError(f"{error} (importance of {tensor.name})") from None
 
     def _chosen(self, tensor: Tensor, uses: tuple[tuple[str, str], ...]) -> Recipe | None:
         for is_named, recipe in self._per_name:
@@ -202,14 +281,11 @@ class Compressing:
         stretches = []
         for number, one in enumerate(candidates):
             packed = one.tensor.place.packed() if one.tensor.is_blob else None
-            kind = (
-                one.recipe, one.axes, one.opset, one.tensor.shape, one.tensor.mil_dtype.mil_code, one.consumers,
-                one.groups,
-            )  # fmt: skip
-            if packed is None:  # an immediate: rare, and then alone
-                stretches.append(Stretch(_codec.Buffer(b""), 0, 0, number))
+            if packed is None:  # an immediate: rare, and then alone; or compressed already
+                kind = number if one.tensor.chain is None else one.kind
+                stretches.append(Stretch(_codec.Buffer(b""), 0, 0, kind))
             else:
-                stretches.append(Stretch(packed.buffer, packed.offset, packed.dtype.nbytes(packed.size), kind))
+                stretches.append(Stretch(packed.buffer, packed.offset, packed.dtype.nbytes(packed.size), one.kind))
         return first_equal(stretches)
 
     def _computed(self, candidates: list[_Candidate], numbers: list[int]) -> Iterator[tuple[int, Any]]:
@@ -245,6 +321,32 @@ class Compressing:
             return Held(Packed(self._spool.buffer(), offset, part.dtype, part.shape))
 
         return SpooledPart(part.key, part.dtype, part.shape, None, offset, held)
+
+
+def not_continued(tensor: Tensor, recipe: Recipe) -> str | None:
+    """Return why a recipe cannot go on from what a weight is compressed to; None if it can."""
+    pieces = (
+        None if cast_rules.opset(cast(Program, tensor.program), tensor.op_row) < LINKED_OPSET else pieces_of(tensor)
+    )
+    words = None if pieces is None else recipe.objection(pieces.steps)
+    if pieces is not None and words is None:
+        return None
+    reason = "" if words is None else f": {words}"
+    return f"expected a dense weight for {recipe}, got one that is compressed ({tensor.op}){reason}"
+
+
+def _all_weights(model: Model) -> Iterator[Tensor]:
+    """Yield the constants that are no parts of compressed weights, and the compressed weights, in Program order."""
+    for source, program in model.scans:
+        ends = Decompression(program, lambda group: True).weights if program.groups else []
+        parts = {id(part) for group in program.groups for part in group.stored()} - program.shared
+        found = [
+            tensor
+            for tensor in model.tensors.values()
+            if tensor.program is program and id(tensor.constant) not in parts
+        ]
+        found += [make_tensor(model.package, source, program, program.part_names[id(end)], end) for end in ends]
+        yield from sorted(found, key=lambda tensor: tensor.op_row.message[0] if tensor.op_row is not None else -1)
 
 
 class _Spool:

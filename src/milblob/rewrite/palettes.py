@@ -9,6 +9,7 @@ from ..dtypes import as_dtype
 from ..values import custom_palette, palettize, vectors
 from ..values.palettize import Palettized
 from ..values.quantize import Quantized
+from .not_finite import palettize_all
 from .pieces import NotCompressibleError, Pieces
 
 Array = np.ndarray[Any, Any]
@@ -21,6 +22,7 @@ class Choice(NamedTuple):
         axis: of its channels.
         group_size: so many share a palette; None: all.
         weights: of the elements in the fit, or None.
+        is_kept: whether NaN and infinity get entries of their own.
     """
 
     nbits: int | None
@@ -30,6 +32,7 @@ class Choice(NamedTuple):
     vector: int
     function: Callable[..., Any] | None
     weights: Array | None
+    is_kept: bool = False
 
 
 def palettized(pieces: Pieces, choice: Choice) -> Pieces:
@@ -41,7 +44,7 @@ def palettized(pieces: Pieces, choice: Choice) -> Pieces:
     if pieces.coded is not None:
         return _of_integers(pieces, choice)
     made = _fitted(pieces.values(), choice)
-    figures = None if pieces.steps else (made.squared, made.power, made.largest)
+    figures = None if pieces.steps or choice.is_kept else (made.squared, made.power, made.largest)
     found = pieces._replace(table=made, nonzero=None, figures=figures)
     if choice.vector > 1:
         found = found._replace(axis=choice.axis)
@@ -84,7 +87,7 @@ def require_whole_vectors(pieces: Pieces) -> None:
 
 
 def _fitted(array: Array, choice: Choice) -> Palettized:
-    nbits, mode, axis, size, length, function, weights = choice
+    nbits, mode, axis, size, length, function, weights, is_kept = choice
     if function is not None:
         return custom_palette.custom_palettes(array, function, axis=axis, group_size=size, vector=length)
     if length > 1:
@@ -92,7 +95,14 @@ def _fitted(array: Array, choice: Choice) -> Palettized:
             array, nbits, vector=length, axis=axis, mode=mode, group_size=size, importance=weights
         )
     along = None if size is None else axis
-    return palettize.palettize(array, nbits, mode=mode, axis=along, group_size=size, importance=weights)
+
+    def fit(elements: Array) -> Palettized:
+        return palettize.palettize(elements, nbits, mode=mode, axis=along, group_size=size, importance=weights)
+
+    if is_kept and not np.isfinite(array).all():
+        found: Palettized = palettize_all(array, fit)
+        return found
+    return fit(array)
 
 
 def _of_integers(pieces: Pieces, choice: Choice) -> Pieces:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
-from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -12,6 +11,7 @@ from ..arguments import as_integer, require
 from ..dtypes import as_dtype
 from ..values import palettize, prune, quantize
 from . import palettes
+from .not_finite import in_place_of
 from .pieces import LINKED_OPSET, CompressedParts, NotCompressibleError, Part, Pieces
 
 __all__ = ("CompressedParts", "Joint", "Linear", "NotCompressibleError", "Palette", "Part", "Prune", "Recipe", "Weight",
@@ -33,6 +33,8 @@ class Weight(NamedTuple):
         consumers: (operation, parameter) of each that reads it.
         importance: of its elements, in its shape; None: all alike.
         groups: how many groups the convolutions that read it divide its first dimension into.
+        pieces: what it is compressed to already, if the recipe goes on from that.
+        nan: "keep" to keep NaN and infinity where the recipe can.
     """
 
     array: Array
@@ -41,6 +43,8 @@ class Weight(NamedTuple):
     consumers: tuple[tuple[str, str], ...]
     importance: Array | None = None
     groups: int = 1
+    pieces: Pieces | None = None
+    nan: str = "skip"
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,21 @@ class Recipe:
         Raises:
             NotCompressibleError: it cannot be applied to this weight.
         """
-        return self.step(Pieces(weight.array), weight).compressed(weight.opset)
+        before = weight.pieces if weight.pieces is not None else Pieces(weight.array)
+        return self.step(before, weight).compressed(weight.opset)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the importance of elements makes a difference."""
+        return True
+
+    def objection(self, before: tuple[str, ...]) -> str | None:
+        """Return why the recipe cannot come after others; None if it can.
+
+        Args:
+            before: names of these.
+        """
+        return _order_objection((*before, type(self).__name__))
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """Take the pieces that the recipes before have made, and return those of the next.
@@ -132,6 +150,17 @@ class Linear(Recipe):
     def needs_axes(self) -> bool:
         """See Recipe."""
         return self.granularity != "per_block" or not isinstance(self.block, tuple)
+
+    @property
+    def weighs(self) -> bool:
+        """See Recipe."""
+        return self.search
+
+    def objection(self, before: tuple[str, ...]) -> str | None:
+        """See Recipe."""
+        if "Palette" in before and self.granularity != "per_tensor":
+            return f"Linear after Palette: expected granularity 'per_tensor', got {self.granularity!r}"
+        return super().objection(before)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
@@ -220,6 +249,23 @@ class Palette(Recipe):
         is_late = self.granularity != "per_tensor" or self.nbits == 3 or self.vector > 1 or self.scale
         return BLOCKS_OPSET if is_late else FIRST_OPSET
 
+    @property
+    def weighs(self) -> bool:
+        """See Recipe."""
+        return self.mode == "kmeans"
+
+    def objection(self, before: tuple[str, ...]) -> str | None:
+        """See Recipe."""
+        if self.vector > 1 and before[-1:] == ("Linear",):
+            return f"Palette after Linear: expected vector=1: Core ML has no operation for others, got {self.vector}"
+        return (self.objection_to_scale() if before else None) or super().objection(before)
+
+    def objection_to_scale(self) -> str | None:
+        """Return why the scales do not go together with other recipes; None without scales."""
+        if self.scale:
+            return "Palette with others: expected scale=False: Core ML has no operation for it, got True"
+        return None
+
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
         rank = weight.array.ndim
@@ -233,7 +279,8 @@ class Palette(Recipe):
             raise NotCompressibleError(f"{words}, got {self.vector}")
         size = self.group_size if self.granularity == "per_grouped_channel" else None
         weights = _heavy(pieces, weight) if self.mode == "kmeans" else None
-        choice = palettes.Choice(self.nbits, self.mode, axis, size, self.vector, self.lut_function, weights)
+        is_kept = weight.nan == "keep" and self.vector == 1 and self.mode in ("kmeans", "unique")
+        choice = palettes.Choice(self.nbits, self.mode, axis, size, self.vector, self.lut_function, weights, is_kept)
         made = _made(palettes.scaled if self.scale else palettes.palettized, pieces, choice)
         found: Pieces = made._replace(steps=(*pieces.steps, "Palette"))
         return found
@@ -296,8 +343,13 @@ class Prune(Recipe):
                 raise NotCompressibleError(
                     f"expected only weights of conv and linear for blocks and n_m, got {'.'.join(others[0])}"
                 )
+        ranked = array
+        if weight.nan == "keep":
+            ranked = in_place_of(array)
+        if weight.importance is not None:
+            ranked = _weighted_magnitudes(ranked, weight.importance)
         made = _made(
-            prune.prune, array, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block,
+            prune.prune, ranked, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block,
             dim=self.dim,
         )  # fmt: skip
         if self.threshold is not None and made.sparsity < self.least_sparsity:
@@ -306,6 +358,12 @@ class Prune(Recipe):
             )
         figures = None if pieces.steps else (made.squared, made.power, made.largest)
         nonzero = None if pieces.steps else made.nonzero
+        if ranked is not array:
+            kept = np.unpackbits(made.mask, count=array.size, bitorder="little").view(bool)
+            lost = int(np.count_nonzero(~np.isfinite(array.reshape(-1)[~kept])))
+            if lost:
+                raise NotCompressibleError(f"expected to keep NaN and infinity, got {lost} that would become zero")
+            figures, nonzero = None, None if pieces.steps else array.reshape(-1)[kept]
         found = pieces._replace(steps=(*pieces.steps, "Prune"), bits=made.mask, nonzero=nonzero, figures=figures)
         palettes.require_whole_vectors(found)
         return found
@@ -331,18 +389,25 @@ class Joint(Recipe):
     def __post_init__(self) -> None:
         _set(self, recipes=tuple(as_recipe(one) for one in self.recipes))
         names = tuple(type(one).__name__ for one in self.recipes)
-        if names not in _ORDERS:
-            orders = ", ".join(sorted(" + ".join(order) for order in _ORDERS))
-            raise ValueError(f"recipes: expected one of {orders}, got {' + '.join(names) or 'none'}")
-        for first, second in ((None, self.recipes[0]), *pairwise(self.recipes)):
-            if isinstance(second, Palette) and (second.scale or (second.vector > 1 and isinstance(first, Linear))):
-                words = "scale=False" if second.scale else "vector=1 after Linear"
-                raise ValueError(
-                    f"recipes: expected a Palette with {words}: Core ML has no operation for it, got {second}"
-                )
-        last = self.recipes[-1]
-        if isinstance(last, Linear) and "Palette" in names and last.granularity != "per_tensor":
-            raise ValueError(f"Linear after Palette: expected granularity 'per_tensor', got {last.granularity!r}")
+        words = self.objection(()) if names in _ORDERS else _order_objection(names)
+        if words is not None:
+            raise ValueError(words)
+
+    @property
+    def weighs(self) -> bool:
+        """See Recipe."""
+        return any(one.weighs for one in self.recipes)
+
+    def objection(self, before: tuple[str, ...]) -> str | None:
+        """See Recipe."""
+        for one in self.recipes:
+            words = one.objection(before)
+            if words is None and isinstance(one, Palette):
+                words = one.objection_to_scale()
+            if words is not None:
+                return words
+            before = (*before, type(one).__name__)
+        return None
 
     @property
     def opset(self) -> int:
@@ -368,6 +433,14 @@ class Joint(Recipe):
         return " + ".join(map(repr, self.recipes))
 
 
+def _order_objection(names: tuple[str, ...]) -> str | None:
+    """Return why recipes cannot follow each other like this; None if they can."""
+    if len(names) == 1 or names in _ORDERS:
+        return None
+    orders = ", ".join(sorted(" + ".join(order) for order in _ORDERS))
+    return f"recipes: expected one of {orders}, got {' + '.join(names) or 'none'}"
+
+
 def _flat(recipe: Recipe) -> tuple[Recipe, ...]:
     return recipe.recipes if isinstance(recipe, Joint) else (recipe,)
 
@@ -378,6 +451,13 @@ def _made(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         return function(*arguments, **options)
     except ValueError as error:
         raise NotCompressibleError(str(error)) from None
+
+
+def _weighted_magnitudes(array: Array, importance: Array) -> Array:
+    """What is pruned by: magnitudes times the root of the importance, float32; zero for zeros alone."""
+    wide = np.abs(array.astype(np.float64)) * np.sqrt(importance.astype(np.float64))
+    limits = np.finfo(np.float32)
+    return np.where(array == 0, 0, np.clip(wide, limits.smallest_subnormal, limits.max)).astype(np.float32)
 
 
 def _heavy(pieces: Pieces, weight: Weight) -> Array | None:

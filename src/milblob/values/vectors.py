@@ -18,7 +18,9 @@ from .palettize import NBITS, Palettized, weights_for
 
 MODES = ("kmeans", "unique")
 
-_LEAST_RESTARTS, _MOST_RESTARTS = 4, 32
+_LEAST_RESTARTS, _MOST_RESTARTS = 3, 8
+_CLOSEST, _EXCHANGE_STEPS, _MOST_EXCHANGES = 8, 6, 100
+_EXCHANGE_COUNT = 1 << 24  # vectors times entries that exchanges may cost together, each step of one
 _RESTART_COUNT = 1 << 22  # vectors times entries that the beginnings may cost together, beyond the least number
 _PART_COUNT = 1 << 16  # vectors that one thread processes at a time
 _SAMPLE_COUNT = 1 << 14  # vectors that the beginnings are tried on, or 128 for each entry if that is more
@@ -66,7 +68,7 @@ def palettize_vectors(
         group_size: so many channels of `axis` share a palette; None: all. A multiple of `vector`.
         importance: as for `palettize.palettize`.
         seed: of the random numbers.
-        restarts: how many beginnings are tried. None: 4 to 32, the more the fewer vectors there are.
+        restarts: how many beginnings are tried. None: 3 to 8, the more the fewer vectors there are.
 
     Returns:
         Palettized: the indices have a `vector`-th of the length along `axis`; the palettes' last size is `vector`. Its
@@ -211,8 +213,34 @@ def _best_beginning(work: _Vectors, k: int, random: np.random.Generator, restart
         if cost < least or best is None:
             best, least = entries, cost
         if least == 0:
-            break
-    return np.asarray(best)
+            return np.asarray(best)
+    return _exchanged(work, np.asarray(best), least, k, random)
+
+
+def _exchanged(work: _Vectors, entries: Array, cost: float, k: int, random: np.random.Generator) -> Array:
+    """Merge two entries that are close, and put one where the error is: a way out of local minima. The best is kept."""
+    if len(entries) < k or k < 3:
+        return entries
+    codes = np.empty(len(work.rows), np.uint8)
+    for _ in range(min(_EXCHANGE_COUNT // (len(work.rows) * k), _MOST_EXCHANGES)):
+        _step(work, entries, codes)
+        counts = np.bincount(codes, minlength=k).astype(np.float64)
+        apart = ((entries[:, None].astype(np.float64) - entries) ** 2).sum(-1)
+        both = np.add.outer(counts, counts)
+        merging = apart * np.divide(np.outer(counts, counts), both, out=np.zeros_like(both), where=both > 0)
+        merging[np.tri(k, dtype=bool)] = np.inf
+        lost = (work.rows.astype(np.float64) - entries[codes]) ** 2
+        lost = (lost if work.weights is None else lost * work.weights).sum(1)
+        pair = np.argsort(merging, axis=None)[int(random.integers(0, min(_CLOSEST, k * (k - 1) // 2)))]
+        first, second = divmod(int(pair), k)
+        tried = entries.copy()
+        tried[first] = (entries[first] * counts[first] + entries[second] * counts[second]) / max(both[first, second], 1)
+        tried[second] = work.rows[_drawn(lost, 1, random)[0]]
+        tried = _refined(work, tried, _EXCHANGE_STEPS)
+        now = _step(work, tried)[1]
+        if now < cost:
+            entries, cost = tried, now
+    return entries
 
 
 def _sample(work: _Vectors, count: int, random: np.random.Generator) -> _Vectors:
