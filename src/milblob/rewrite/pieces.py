@@ -106,8 +106,15 @@ class Pieces(NamedTuple):
         return read(_dense(op, {part.key: part for part in parts}, links, self.array))
 
     def compressed(self, opset: int) -> CompressedParts:
-        """Return what is stored for an opset, and what is lost."""
+        """Return what is stored for an opset, and what is lost.
+
+        Raises:
+            NotCompressibleError: the values would not be finite; iOS16 has no 3-bit indices.
+        """
         figures = self.figures if self.figures is not None else measured(self.array, self.values())
+        if not np.isfinite(figures).all():  # scales are rounded, and the largest floats are near
+            words = "expected elements that stay finite, got some that become infinite: they are near the largest float"
+            raise NotCompressibleError(words)
         op, parts, links = self._parts(opset)
         gap = self.table.gap if self.table is not None else None
         return CompressedParts(op, tuple(parts), *figures, links, None if gap is None or np.isnan(gap) else gap)
