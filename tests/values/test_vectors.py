@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from milblob import MilblobError, _codec
 from milblob.values.vectors import palettize_vectors
 
 
@@ -153,3 +154,43 @@ def test_what_is_not_finite_is_refused():
         palettize_vectors(array, 2, vector=2, axis=0)
     with pytest.raises(TypeError, match="expected float16, bfloat16 or float32, got float64"):
         palettize_vectors(array.astype(np.float64), 2, vector=2, axis=0)
+
+
+def test_the_kernel_refuses_what_does_not_fit():
+    rows = np.zeros((8, 2), np.float32)
+    source = _codec.Buffer(rows.reshape(-1).view(np.uint8))
+    entries = np.zeros((2, 4), np.float32)
+    sums, totals = np.zeros((4, 2)), np.zeros((4, 2))
+    good = {"out": np.zeros(8, np.uint8), "src": source, "weights": None, "first": 0, "count": 8, "entries": entries, "k": 4, "dims": 2,
+            "sums": sums, "totals": totals}  # fmt: skip
+    assert _codec.vectors_nearest(*good.values()) == 0
+    for change in (
+        {"out": np.zeros(7, np.uint8)}, {"count": 9, "out": None}, {"first": 1, "out": None}, {"k": 0}, {"k": 257}, {"dims": 0},
+        {"dims": 3, "out": None}, {"entries": entries[:1].copy()}, {"sums": sums[:1]}, {"totals": None}, {"first": 1 << 63},
+        {"weights": _codec.Buffer(np.zeros(60, np.uint8))}, {"src": _codec.Buffer(np.zeros(65, np.uint8)[1:]), "out": None},
+    ):  # fmt: skip
+        with pytest.raises((ValueError, IndexError, MilblobError)):
+            _codec.vectors_nearest(*{**good, **change}.values())
+
+
+def test_the_kernel_finds_the_first_of_the_nearest():
+    """Any number of entries, also such that do not fill the last eight, against the slow and obvious way."""
+    rng = np.random.default_rng(2)
+    for k in (1, 2, 3, 7, 8, 9, 16, 31, 64, 255, 256):
+        for dims in (1, 2, 5):
+            rows, entries = (rng.integers(-3, 4, (n, dims)).astype(np.float32) for n in (50, k))
+            weights = rng.integers(0, 3, rows.shape).astype(np.float32)
+            for heavy in (None, weights):
+                out, sums, totals = np.zeros(50, np.uint8), np.zeros((k, dims)), np.zeros((k, dims))
+                buffers = [None if x is None else _codec.Buffer(x.reshape(-1).view(np.uint8)) for x in (rows, heavy)]
+                cost = _codec.vectors_nearest(
+                    out, *buffers, 0, 50, np.ascontiguousarray(entries.T), k, dims, sums, totals
+                )
+                by = np.ones_like(rows) if heavy is None else heavy
+                distances = (by[:, None] * (rows[:, None] - entries) ** 2).sum(-1)
+                assert np.array_equal(out, distances.argmin(1))
+                assert cost == distances.min(1).sum()
+                expected = np.zeros((k, dims))
+                np.add.at(expected, out, by * rows)
+                assert np.array_equal(sums, expected)
+                assert totals.sum() == by.sum()
