@@ -31,7 +31,7 @@ from ..values.tensorvalue import pack_tensor
 from .decompress import Decompression
 from .pieces import LINKED_OPSET
 from .recipes import CompressedParts, NotCompressibleError, Part, Recipe, Weight
-from .recompress import identity, pieces_of
+from .recompress import identity, pieces_of, steps_of
 
 _ALONE_COUNT = 1 << 21  # a weight of so many elements is shared out among the threads; smaller ones go one to each
 
@@ -325,11 +325,10 @@ class Compressing:
 
 def not_continued(tensor: Tensor, recipe: Recipe) -> str | None:
     """Return why a recipe cannot go on from what a weight is compressed to; None if it can."""
-    pieces = (
-        None if cast_rules.opset(cast(Program, tensor.program), tensor.op_row) < LINKED_OPSET else pieces_of(tensor)
-    )
-    words = None if pieces is None else recipe.objection(pieces.steps)
-    if pieces is not None and words is None:
+    is_late = cast_rules.opset(cast(Program, tensor.program), tensor.op_row) >= LINKED_OPSET
+    steps = steps_of(tensor) if is_late else None
+    words = None if steps is None else recipe.objection(steps)
+    if steps is not None and words is None:
         return None
     reason = "" if words is None else f": {words}"
     return f"expected a dense weight for {recipe}, got one that is compressed ({tensor.op}){reason}"

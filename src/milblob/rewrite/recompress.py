@@ -15,53 +15,63 @@ from ..values.tensorvalue import stored_bytes
 from .pieces import Pieces
 
 _INTEGERS = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4)
-_NAN = float("nan")
 
 
-def pieces_of(tensor: Tensor) -> Pieces | None:
-    """Return the pieces of a weight that one recipe, or Prune and Palette, could have made for iOS18; else None.
+def steps_of(tensor: Tensor) -> tuple[str, ...] | None:
+    """Return the recipes that could have made a compressed weight for iOS18, if a recipe can go on from it; else None.
 
-    Args:
-        tensor: a compressed weight.
+    Nothing is read: the Program tells.
     """
     parts = tensor.parts
-    array = tensor.read()
-    if tensor.op == "constexpr_lut_to_dense" and "shape" not in parts:
-        return _with_palettes(Pieces(array, ("Palette",)), parts, "indices", None)
+    if "shape" in parts:
+        return None
+    if tensor.op == "constexpr_lut_to_dense":
+        return ("Palette",) if _has_plain_palettes(parts, "indices") else None
     if tensor.op == "constexpr_blockwise_shift_scale":
-        data, scale, offset = parts["data"], parts["scale"], parts.get("offset")
-        own = [part for part in (data, scale, offset) if part is not None]
-        if data.mil_dtype not in _INTEGERS or any(part.parts for part in own):
-            return None
-        if offset is not None and offset.mil_dtype is not data.mil_dtype:
-            return None
-        point = None if offset is None else offset.read()
-        coded = Quantized(data.read(), scale.read(), point, data.mil_dtype, 0.0, 0.0, 0.0)
-        return Pieces(array, ("Linear",), coded=coded)
-    if tensor.op != "constexpr_sparse_to_dense" or "shape" in parts:
+        offset = parts.get("offset")
+        is_plain = not any(part.parts for part in parts.values()) and parts["data"].mil_dtype in _INTEGERS
+        is_plain = is_plain and (offset is None or offset.mil_dtype is parts["data"].mil_dtype)
+        return ("Linear",) if is_plain else None
+    if tensor.op != "constexpr_sparse_to_dense":
         return None
     nonzero = parts["nonzero_data"]
     if not nonzero.parts:
-        mask = parts["mask"]
-        bits = None if mask.parts else _bits(mask.read())
-        return None if bits is None else Pieces(array, ("Prune",), bits=bits, nonzero=nonzero.read())
+        return None if parts["mask"].parts else ("Prune",)
     if nonzero.op != "constexpr_lut_to_sparse" or nonzero.parts["indices_mask"].parts:
         return None
-    pieces = Pieces(array, ("Prune", "Palette"), bits=_bits(nonzero.parts["indices_mask"].read()))
-    return _with_palettes(pieces, nonzero.parts, "indices_nonzero_data", pieces.mask)
+    return ("Prune", "Palette") if _has_plain_palettes(nonzero.parts, "indices_nonzero_data") else None
 
 
-def _with_palettes(pieces: Pieces, parts: Mapping[str, Tensor], key: str, mask: Any) -> Pieces | None:
-    """The pieces with palettes of numbers and indices, where these are stored as floats."""
-    indices, lut = parts[key], parts["lut"]
-    if lut.parts or indices.parts or lut.shape[-1] != 1 or lut.mil_dtype not in (DType.FLOAT16, DType.FLOAT32):
-        return None
-    codes = indices.read().view(np.uint8)
-    if mask is not None:
-        dense = np.zeros(pieces.array.shape, np.uint8)
-        dense[mask] = codes
-        codes = dense
-    return pieces._replace(table=Palettized(codes, lut.read(), indices.mil_dtype.nbits, 0.0, 0.0, 0.0, _NAN))
+def pieces_of(tensor: Tensor) -> Pieces:
+    """Return the pieces of a compressed weight that has `steps_of`."""
+    parts, array = tensor.parts, tensor.read()
+    pieces = Pieces(array, steps_of(tensor) or ())
+    if pieces.steps == ("Palette",):
+        return _with_palettes(pieces, parts, parts["indices"].read().view(np.uint8), parts["indices"])
+    if pieces.steps == ("Linear",):
+        data, offset = parts["data"], parts.get("offset")
+        point = None if offset is None else offset.read()
+        coded = Quantized(data.read(), parts["scale"].read(), point, data.mil_dtype, 0.0, 0.0, 0.0)
+        return pieces._replace(coded=coded)
+    nonzero = parts["nonzero_data"]
+    if pieces.steps == ("Prune",):
+        return pieces._replace(bits=_bits(parts["mask"].read()), nonzero=nonzero.read())
+    pieces = pieces._replace(bits=_bits(nonzero.parts["indices_mask"].read()))
+    codes, indices = np.zeros(array.shape, np.uint8), nonzero.parts["indices_nonzero_data"]
+    codes[pieces.mask] = indices.read().view(np.uint8)
+    return _with_palettes(pieces, nonzero.parts, codes, indices)
+
+
+def _has_plain_palettes(parts: Mapping[str, Tensor], key: str) -> bool:
+    """Whether indices and palettes of numbers are stored, the palettes as floats."""
+    lut = parts["lut"]
+    is_stored = not lut.parts and not parts[key].parts
+    return is_stored and lut.shape[-1] == 1 and lut.mil_dtype in (DType.FLOAT16, DType.FLOAT32)
+
+
+def _with_palettes(pieces: Pieces, parts: Mapping[str, Tensor], codes: Any, indices: Tensor) -> Pieces:
+    table = Palettized(codes, parts["lut"].read(), indices.mil_dtype.nbits, 0.0, 0.0, 0.0, float("nan"))
+    return pieces._replace(table=table)
 
 
 def _bits(mask: Any) -> Any:
