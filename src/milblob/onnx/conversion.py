@@ -11,7 +11,8 @@ from ..about import version
 from ..arguments import as_integer, require, require_flags
 from ..errors import MilblobError, ProgramError, UnsupportedError
 from ..model.open import open as open_model
-from ..program.rules import RULES, breaches
+from ..program.rules import RULES
+from ..program.rules_program import breaches
 from . import compiling as passes
 from . import registry
 from .containers import MilProgramContainer
@@ -86,7 +87,7 @@ def convert(
 
 
 def require_sound(raw: MilProgramContainer) -> None:
-    """Refuse a Program that breaks a rule of MIL, as `milblob check --rules` reports it.
+    """Refuse a Program that breaks a rule of MIL, as `milblob check` reports it.
 
     Raises:
         ProgramError: with the rule as its `code`.

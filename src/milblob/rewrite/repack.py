@@ -11,9 +11,8 @@ from ..blobs.writer import ALIGNMENTS
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, ResolveError, UnsupportedError
 from ..model.canonical import canonical_model
-from ..model.manifest import listed_files, with_folders
+from ..model.manifest import listed_files, read_json, with_folders
 from ..model.model import Model
-from ..model.package import read_json
 from ..model.program_file import edited_file
 from ..program.splice import Spliced
 from ..progress import Counter, Progress
