@@ -58,6 +58,22 @@ static inline bool mb_forms_equal(const mb_scan *scan, const mb_form *a, const m
            mb_spans_equal(scan, a->key, b->key) && mb_spans_equal(scan, a->text, b->text) && mb_spans_equal(scan, a->type, b->type);
 }
 
+/* Whether two rows are of one form: as mb_forms_equal, without making forms, which takes longer than to compare them. */
+static inline bool mb_entries_alike(const mb_scan *scan, const mb_entry *a, const mb_entry *b) {
+    if ((a->op == MB_NONE) != (b->op == MB_NONE) || a->storage != b->storage || a->mil_code != b->mil_code || a->count != b->count ||
+        a->function != b->function || a->owner != b->owner || a->binding != b->binding || a->binding_count != b->binding_count ||
+        a->step_count != b->step_count || !mb_numbers_equal(scan, a->steps, b->steps, a->step_count))
+        return false;
+    if (a->mil_code != 0 && (a->rank != b->rank || !mb_numbers_equal(scan, a->dims, b->dims, a->rank))) return false;
+    if (a->op != b->op) {
+        const mb_op *x = &scan->ops[a->op], *y = &scan->ops[b->op];
+        if (x->mil_code != y->mil_code || x->output_count != y->output_count) return false;
+        if (x->mil_code != 0 && (x->rank != y->rank || !mb_numbers_equal(scan, x->dims, y->dims, x->rank))) return false;
+        if (!mb_spans_equal(scan, x->type, y->type)) return false;
+    }
+    return mb_spans_equal(scan, a->key, b->key) && (a->storage != MB_STORAGE_BLOB || mb_spans_equal(scan, a->payload, b->payload));
+}
+
 /* Equal forms have equal hashes. Each part is hashed with the key, and what it gives is hashed in turn. */
 static inline uint64_t mb_form_hash(const mb_scan *scan, const mb_form *form, const mb_siphash_key *key) {
     uint8_t bytes[12 * 8];
@@ -117,7 +133,7 @@ static inline uint32_t mb_form_number(mb_kept *kept, const mb_names *names, cons
  * in   scan: complete, with its tables and bytes; names: made of it; kept: tables as said above, the rest zero
  * out  kept->rows and kept->forms, form_count of these     fails: false if a message has 4 GiB or more, or a row's place in
  *      its operation does not fit; or if a row only reads a name: such a scan is not kept so
- * over-reads: none      cost: one comparison of each row with the form of the row before, one hash where it differs     */
+ * over-reads: none      cost: one comparison of each row with the row before, one hash where their forms differ            */
 MB_KERNEL bool mb_keep_rows(mb_kept *kept, const mb_names *names, const mb_scan *scan, const mb_siphash_key *key) {
     uint32_t last = 0;
     kept->form_count = 0;
@@ -129,8 +145,10 @@ MB_KERNEL bool mb_keep_rows(mb_kept *kept, const mb_names *names, const mb_scan 
         mb_fetch_ahead(scan, i + 8);
         if (entry->storage == MB_STORAGE_NAME) return false;
         if (entry->value.nbytes > UINT32_MAX || payload > UINT32_MAX || entry->payload.nbytes > UINT32_MAX || in_op > UINT32_MAX || op_nbytes > UINT32_MAX) return false;
-        mb_form form = mb_form_of(scan, entry);
-        if (kept->form_count == 0 || !mb_forms_equal(scan, &form, &kept->forms[last])) last = mb_form_number(kept, names, scan, entry, &form, key);
+        if (i == 0 || !mb_entries_alike(scan, entry, entry - 1)) {
+            mb_form form = mb_form_of(scan, entry);
+            last = mb_form_number(kept, names, scan, entry, &form, key);
+        }
         const mb_kept_row row = {entry->value.offset, entry->blob_offset, (uint32_t)entry->value.nbytes, (uint32_t)payload,
                                  (uint32_t)entry->payload.nbytes, (uint32_t)in_op, (uint32_t)op_nbytes, entry->block,
                                  op == NULL ? 0 : op->index, last};

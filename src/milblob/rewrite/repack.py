@@ -123,7 +123,7 @@ def repack(
     that `select` names; everything else stays: unknown fields of the Program, the order of its maps, other files of the
     package, permissions, links. Everything is planned before a byte is written; what a cast meets is known when it is
     done. The output is atomic. Memory grows with the number of tensors, not with their size, but for
-    values cast or inlined inside the Program.
+    values cast or inlined inside the Program, and for the text of a compiled model, which is changed in memory.
 
     Args:
         src: a .mlpackage; a .mlmodelc (without `functions`); a .mlmodel or .mil file without a weight file; a blob
