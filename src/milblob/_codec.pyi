@@ -241,6 +241,18 @@ def palette_indices_32(
 
 MAGNITUDES: int
 
+def vectors_nearest(
+    out: _Out | None,
+    src: Buffer,
+    weights: Buffer | None,
+    first: int,
+    count: int,
+    entries: Any,
+    k: int,
+    dims: int,
+    sums: _Out,
+    totals: _Out,
+) -> float: ...
 def prune_count(counts: _Out, src: Buffer, offset: int, count: int, is_f16: bool) -> None: ...
 def prune_count_below(counts: _Out, src: Buffer, offset: int, count: int, top: int) -> None: ...
 def prune_split(

@@ -442,6 +442,13 @@ cdef extern from "milblob/kernels/quantize.h" nogil:
                             const mb_integers *to, float *spare, uint8_t *scale, uint8_t *zero, mb_sums *sums)
     float mb_float_of(uint32_t bits)
 
+cdef extern from "milblob/kernels/vectors.h" nogil:
+    ctypedef struct mb_vectors:
+        const float *entries
+        uint32_t k, dims
+    double mb_vectors_nearest(const float *src, const float *weights, uint64_t count, const mb_vectors *palette,
+                              float *scratch, uint8_t *dst, double *sums, double *totals)
+
 cdef extern from "milblob/kernels/prune.h" nogil:
     int MB_MAGNITUDES
     void mb_prune_count(const uint8_t *src, uint64_t count, bint is_f16, uint64_t *counts)

@@ -77,9 +77,10 @@ def test_a_compressed_weight_is_not_compressed_again(tmp_path):
     with milblob.open(tmp_path / "a.mlpackage") as opened:
         assert set(reasons) == set(opened)  # one row for a weight, none for its parts
         compressed = {name for name, tensor in opened.items() if tensor.parts}
-    words = "expected a dense weight, got a compressed one (constexpr_affine_dequantize; repack --decompress makes it dense)"
+    words = f"expected a dense weight for {Palette(2)}, got one that is compressed (constexpr_affine_dequantize)"
+    words += " (requantize compresses its dense values)"
     assert {name for name, reason in reasons.items() if reason == words} == compressed
-    with pytest.raises(ValueError, match="got one for head_weight: expected a dense weight, got a compressed one"):
+    with pytest.raises(ValueError, match="got one for head_weight: expected a dense weight for Linear"):
         milblob.compress(tmp_path / "a.mlpackage", tmp_path / "c.mlpackage", plan={
             "milblob": "compress plan", "version": 1, "weights": {"head_weight": {"recipe": Linear().to_dict()}},
         })  # fmt: skip
@@ -291,7 +292,7 @@ def test_recipes_go_to_json_and_back(recipe):
         (lambda: Linear(block=0), "block: expected a size of 1 or more, or sizes of 0 or more, got 0"),
         (lambda: Linear(block=(1, -1)), "block: expected a size of 1 or more, or sizes of 0 or more, got (1, -1)"),
         (lambda: Palette(5), "nbits: expected one of 1, 2, 3, 4, 6, 8, got 5"),
-        (lambda: Palette(4, "best"), "mode: expected one of kmeans, uniform, unique, got 'best'"),
+        (lambda: Palette(4, "best"), "mode: expected one of kmeans, uniform, unique, custom, got 'best'"),
         (lambda: Palette(4, group_size=0), "group_size: expected 1 or more, got 0"),
         (lambda: Palette(4, channel_axis=1), "channel_axis: expected None with one palette per tensor, got 1"),
         (lambda: Prune(), "prune: expected exactly one of sparsity, threshold and n_m"),
@@ -401,6 +402,9 @@ def test_json_that_is_no_recipe(text):
         (["--n-m", "2:4"], Prune(n_m=(2, 4))),
         (["--threshold", "0.1"], Prune(threshold=0.1)),
         (["--recipe", Palette(6).to_json()], Palette(6)),
+        (["--threshold", "0.01", "--least-sparsity", "0.01"], Prune(threshold=0.01, least_sparsity=0.01)),
+        (["--n-m", "1:2", "--dim", "0"], Prune(n_m=(1, 2), dim=0)),
+        (["--sparsity", "0.5", "--block", "2", "--dim", "1"], Prune(0.5, block=2, dim=1)),
     ],
 )
 def test_command(options, recipe, tmp_path, capsys):
@@ -421,6 +425,63 @@ def test_command_prints_a_table_and_a_summary(tmp_path, capsys):
     assert not (tmp_path / "a.mlpackage").exists()
     assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), "--int8", "--group", "4"]) == 2
     assert "--group: expected it only with --palette or --unique, got it with --int8" in capsys.readouterr().err
-    for wrong in ([], ["--int8", "--palette", "4"]):
+    for wrong in ([], ["--int8", "--int4"], ["--palette", "4", "--recipe", Linear().to_json()]):
         assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *wrong]) == 2
-        assert "compress: expected exactly one of --int8" in capsys.readouterr().err
+        assert ", or one of --sparsity, --threshold, --n-m; --palette, --unique; --int8, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "recipe"),
+    [
+        (["--sparsity", "0.5", "--palette", "4"], Prune(0.5) + Palette(4)),
+        (["--palette", "4", "--int8", "--sparsity", "0.5"], Prune(0.5) + Palette(4) + WHOLE),
+        (["--n-m", "2:4", "--int4", "--block", "1,32"], Prune(n_m=(2, 4)) + Linear("int4", granularity="per_block", block=(1, 32))),
+        (["--palette", "2", "--vector", "4", "--group", "8", "--axis", "1"],
+         Palette(2, granularity="per_grouped_channel", group_size=8, vector=4, channel_axis=1)),
+        (["--palette", "4", "--scale"], Palette(4, scale=True)),
+        (["--unique", "--group", "8"], Palette(None, "unique", "per_grouped_channel", 8)),
+    ],
+)  # fmt: skip
+def test_command_refuses_by_name_what_the_opset_cannot_hold(options, recipe, tmp_path, capsys):
+    """And so says which recipe the options mean."""
+    assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options]) == 2
+    assert f"{recipe}: expected a model for iOS 18 or later, got one for iOS 17" in capsys.readouterr().err
+
+
+def test_command_takes_importance_and_what_is_compressed(tmp_path, capsys):
+    name = "layers_0_mlp_up_weight"
+    heavy = np.linspace(0, 1, values(DEMO)[name].shape[1]).astype(np.float32)
+    np.savez(tmp_path / "heavy.npz", **{name: heavy})
+    command = ["compress", str(DEMO), "-k", name, "--palette", "2", "--json"]
+    assert main([*command, "-o", str(tmp_path / "a.mlpackage"), "--importance", str(tmp_path / "heavy.npz")]) == 0
+    milblob.compress(DEMO, tmp_path / "b.mlpackage", Palette(2), select=name, importance={name: heavy})
+    assert tree(tmp_path / "a.mlpackage") == tree(tmp_path / "b.mlpackage")
+    command = ["compress", str(tmp_path / "a.mlpackage"), "-o", str(tmp_path / "c.mlpackage"), "--int8", "--json"]
+    capsys.readouterr()
+    for more, is_compressed in (["--dry-run"], False), (["--requantize"], True):
+        assert main([*command, *more]) == 0
+        names = {row["name"] for row in json.loads(capsys.readouterr().out)["weights"]}
+        assert len(names) == 25 + is_compressed
+        assert (name in names) == is_compressed
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--int8", "--vector", "2"], "--vector: expected it only with --palette or --unique, got it with --int8"),
+        (
+            ["--sparsity", "0.5", "--int8", "--block", "2"],
+            "--block: expected it with pruning or integers, got it with both",
+        ),
+        (["--palette", "4", "--int8", "--block", "2"], "--block: expected it without --palette, got both"),
+        (["--sparsity", "0.5", "--block", "2,2"], "--block: expected one number with --sparsity, got 2,2"),
+        (
+            ["--int8", "--dim", "1"],
+            "--dim: expected it only with --n-m, or --sparsity with --block, got it with --int8",
+        ),
+        (["--recipe", Linear().to_json(), "--search"], "--search: expected it only with --int8"),
+    ],
+)
+def test_command_refuses_options_that_do_not_belong(options, words, tmp_path, capsys):
+    assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options]) == 2
+    assert words in capsys.readouterr().err

@@ -31,6 +31,17 @@ RECIPES = {
                        {"nbits": 4, "granularity": "per_grouped_channel", "group_size": 16}),
     "palette axis": (Palette(2, granularity="per_grouped_channel", group_size=4, channel_axis=1), "palettize",
                      {"nbits": 2, "granularity": "per_grouped_channel", "group_size": 4, "channel_axis": 1}),
+    "vectors": (Palette(4, vector=2), "palettize", {"nbits": 4, "cluster_dim": 2}),
+    "vectors of groups": (
+        Palette(2, granularity="per_grouped_channel", group_size=8, vector=4), "palettize",
+        {"nbits": 2, "granularity": "per_grouped_channel", "group_size": 8, "cluster_dim": 4}),
+    "vectors of another axis": (
+        Palette(3, granularity="per_grouped_channel", group_size=8, vector=2, channel_axis=1), "palettize",
+        {"nbits": 3, "granularity": "per_grouped_channel", "group_size": 8, "cluster_dim": 2, "channel_axis": 1}),
+    "scale": (Palette(4, scale=True), "palettize", {"nbits": 4, "enable_per_channel_scale": True}),
+    "scale of groups": (
+        Palette(4, granularity="per_grouped_channel", group_size=16, scale=True), "palettize",
+        {"nbits": 4, "granularity": "per_grouped_channel", "group_size": 16, "enable_per_channel_scale": True}),
     "uniform": (Palette(6, "uniform"), "palettize", {"nbits": 6, "mode": "uniform"}),
     "sparsity": (Prune(0.5), "prune", {"target_sparsity": 0.5}),
     "blocks": (Prune(0.5, block=2), "prune", {"target_sparsity": 0.5, "block_size": 2}),
@@ -85,6 +96,8 @@ def test_the_operations_of_coremltools(model, tmp_path):
             for weight in report.weights:
                 assert opened[weight.name].read().tobytes() == own[weight.name].read().tobytes()
         # The model is coremltools' own, whose folders only their owner can read; copies keep permissions.
-        assert [finding for finding in milblob.check(ours) if finding.code != "owner-only"] == []
+        # Nor is it a surprise that palettes that are repeated for each scale take more room than weights of this size.
+        usual = {"owner-only", "compressed-larger"} if name.startswith("scale") else {"owner-only"}
+        assert [finding for finding in milblob.check(ours) if finding.code not in usual] == []
 
     every(check, RECIPES)

@@ -443,7 +443,7 @@ def test_command_draws_the_frontier(tmp_path, capsys):
         (["--int8", "-o", "{}/o", "--from", Linear().to_json()], "--from: expected --size, --bits, --sqnr or --frontier"),
         (["--int8", "-o", "{}/o", "--sensitivity", "a=1"], "--sensitivity: expected --size"),
         (["--size", "90K", "-o", "{}/o", "--sensitivity", "a"], "expected GLOB=FACTOR, such as head*=4, got 'a'"),
-        (["--size", "90K", "--bits", "4", "-o", "{}/o"], "compress: expected exactly one of --int8"),
+        (["--size", "90K", "--bits", "4", "-o", "{}/o"], "compress: expected one of --recipe, --size, --bits, "),
         (["--size", "90K", "--block", "32", "-o", "{}/o"], "--block: expected it only with --int8"),
         (["--apply", "{}/none.json", "-o", "{}/o"], "none.json"),
         (["--apply", "{}/none.json", "-o", "{}/o", "-k", "head*"], "-k: expected none with --apply"),

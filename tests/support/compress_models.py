@@ -67,3 +67,86 @@ def save_model(path, opset, dtype, seed=0, disagree=True):
         )  # fmt: skip
         converted.save(str(path))
     return path
+
+
+def save_architecture(kind, path, opset, dtype, seed=0):
+    """Write a package of a usual architecture.
+
+    Args:
+        kind: "transformer" (its table is tied to its head), "cnn" (groups, depthwise, ranks 3 to 5), "recurrent" or
+            "embedding".
+        opset, dtype: as for `save_model`.
+    """
+    import coremltools as ct
+    from coremltools.converters.mil import Builder as mb
+    from coremltools.converters.mil.mil import types
+
+    rng = np.random.default_rng(seed)
+    half = np.dtype(dtype) == np.float16
+    floats = types.fp16 if half else types.fp32
+
+    def weight(name, *shape):
+        return mb.const(val=(rng.standard_normal(shape) * 0.1).astype(dtype), name=name)
+
+    def transformer(tokens):
+        width, heads = 48, 4
+        table = weight("table", 200, width)
+        x = mb.gather(x=table, indices=tokens, axis=0)
+        for layer in range(2):
+
+            def split(name, layer=layer, x=x):
+                y = mb.linear(x=x, weight=weight(f"{name}_{layer}", width, width))
+                return mb.transpose(x=mb.reshape(x=y, shape=[1, -1, heads, width // heads]), perm=[0, 2, 1, 3])
+
+            scores = mb.softmax(x=mb.matmul(x=split("query"), y=split("key"), transpose_y=True), axis=-1)
+            y = mb.transpose(x=mb.matmul(x=scores, y=split("value")), perm=[0, 2, 1, 3])
+            y = mb.matmul(x=mb.reshape(x=y, shape=[1, -1, width]), y=weight(f"out_{layer}", width, width))
+            x = mb.layer_norm(x=mb.add(x=x, y=y), axes=[-1])
+            y = mb.gelu(x=mb.linear(x=x, weight=weight(f"up_{layer}", 4 * width, width)), mode="EXACT")
+            x = mb.add(x=x, y=mb.linear(x=y, weight=weight(f"down_{layer}", width, 4 * width)))
+        return mb.matmul(x=x, y=table, transpose_y=True, name="logits")
+
+    def cnn(x):
+        y = mb.relu(x=mb.conv(x=x, weight=weight("stem", 64, 8, 3, 3), pad_type="same"))
+        y = mb.conv(x=y, weight=weight("grouped", 64, 16, 3, 3), groups=4, pad_type="same")
+        y = mb.conv(x=y, weight=weight("depthwise", 64, 1, 7, 7), groups=64, pad_type="same")
+        y = mb.relu(x=mb.conv(x=y, weight=weight("pointwise", 64, 64, 1, 1)))
+        up = mb.conv_transpose(x=y, weight=weight("upward", 64, 16, 3, 3), groups=2)
+        line = mb.conv(x=mb.reduce_mean(x=y, axes=[3], keep_dims=False), weight=weight("line", 32, 64, 3))
+        deep = mb.conv(x=mb.expand_dims(x=x, axes=[2]), weight=weight("volume", 16, 8, 1, 5, 5))
+        return mb.relu(x=up), mb.relu(x=line), mb.relu(x=deep)
+
+    def recurrent(x):
+        zero = np.zeros((1, 32), dtype)
+        y = mb.lstm(
+            x=x, initial_h=zero, initial_c=zero, weight_ih=weight("lstm_ih", 128, 24), weight_hh=weight("lstm_hh", 128, 32),
+            output_sequence=True,
+        )[0]  # fmt: skip
+        both = mb.lstm(
+            x=y, initial_h=np.zeros((1, 64), dtype), initial_c=np.zeros((1, 64), dtype), direction="bidirectional",
+            weight_ih=weight("forth_ih", 128, 32), weight_hh=weight("forth_hh", 128, 32),
+            weight_ih_back=weight("back_ih", 128, 32), weight_hh_back=weight("back_hh", 128, 32),
+        )[0]  # fmt: skip
+        y = mb.gru(x=y, initial_h=zero, weight_ih=weight("gru_ih", 96, 32), weight_hh=weight("gru_hh", 96, 32))[0]
+        return mb.relu(x=y), mb.relu(x=both)
+
+    def embedding(tokens):
+        words = mb.gather(x=weight("words", 300, 16), indices=tokens, axis=0)
+        places = mb.gather(x=weight("places", 16, 300), indices=tokens, axis=1)
+        mixed = mb.add(x=words, y=mb.transpose(x=places, perm=[1, 2, 0]))
+        return mb.matmul(x=mixed, y=weight("stack", 1, 16, 300)), mb.add(x=words, y=weight("added", 60, 8, 16))
+
+    builders = {"transformer": transformer, "cnn": cnn, "recurrent": recurrent, "embedding": embedding}
+    shapes = {"transformer": (1, 6), "cnn": (1, 8, 12, 12), "recurrent": (5, 1, 24), "embedding": (1, 8)}
+    own = types.int32 if kind in ("transformer", "embedding") else floats
+    target = getattr(ct.target, f"iOS{opset}")
+    build = mb.program(input_specs=[mb.TensorSpec(shapes[kind], dtype=own)], opset_version=target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        precision = ct.precision.FLOAT16 if half else ct.precision.FLOAT32
+        converted = ct.convert(
+            build(builders[kind]), convert_to="mlprogram", minimum_deployment_target=target, compute_precision=precision,
+            skip_model_load=True,
+        )  # fmt: skip
+        converted.save(str(path))
+    return path

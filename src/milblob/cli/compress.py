@@ -1,12 +1,14 @@
 """milblob compress: quantize, palettize or prune the weights of a model."""
 
+import contextlib
 import math
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from ..rewrite.compress import LEAST, CompressReport, compress
-from ..rewrite.recipes import Linear, Palette, Prune, Recipe, as_recipe
+from ..rewrite.recipes import Joint, Linear, Palette, Prune, Recipe, as_recipe
 from . import compress_goals, options, output, tables
 from .progress import shown
 from .selection import check_keep
@@ -26,10 +28,15 @@ EXAMPLES = (
 )
 _EXIT_IDLE = 1
 _DTYPES = ("int8", "uint8", "int4", "uint4")
-_LINEAR = "--int8, --uint8, --int4 or --uint4"
+_PALETTES = ("palette", "unique")
+_PRUNINGS = ("sparsity", "threshold", "n_m")
+_KINDS = (_PRUNINGS, _PALETTES, _DTYPES)  # in the order in which several are applied
+_ALONE = ("recipe", *compress_goals.KINDS)
+_LINEAR, _PALETTE = "--int8, --uint8, --int4 or --uint4", "--palette or --unique"
 _BELONGS_TO = {
     "block": f"{_LINEAR} or --sparsity", "per_tensor": _LINEAR, "zero_point": _LINEAR, "search": _LINEAR,
-    "group": "--palette or --unique", "uniform": "--palette",
+    "group": _PALETTE, "uniform": "--palette", "vector": _PALETTE, "scale": _PALETTE, "axis": f"{_PALETTE} in groups",
+    "dim": "--n-m, or --sparsity with --block", "least_sparsity": "--threshold",
 }  # fmt: skip
 
 
@@ -38,27 +45,41 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help=".mlpackage or .mlmodelc")
     add("-o", "--output", metavar="OUT", help="the result; may be MODEL itself, which is then replaced")
-    kinds = parser.add_argument_group("how, exactly one of these")
-    for dtype in _DTYPES:
-        kinds.add_argument(f"--{dtype}", action="store_true", help=f"linear quantization to {dtype}")
-    kinds.add_argument("--palette", metavar="N", type=int, help="palettes with indices of N bits: 1, 2, 3, 4, 6 or 8")
-    kinds.add_argument("--unique", action="store_true", help="a palette of all numbers, where 256 or fewer differ")
+    words = "how: one, or one each to prune, palettize and quantize, in this order"
+    kinds = parser.add_argument_group(words)
     kinds.add_argument("--sparsity", metavar="PART", type=float, help="make this part of the elements zero")
     kinds.add_argument("--threshold", metavar="X", type=float, help="make elements up to this magnitude zero")
     kinds.add_argument("--n-m", metavar="N:M", type=_pair, help="make N of every M neighbours zero")
-    kinds.add_argument("--recipe", metavar="JSON", type=as_recipe, help="a recipe as milblob prints it with --json")
+    kinds.add_argument("--palette", metavar="N", type=int, help="palettes with indices of N bits: 1, 2, 3, 4, 6 or 8")
+    kinds.add_argument("--unique", action="store_true", help="a palette of all numbers, where 256 or fewer differ")
+    for dtype in _DTYPES:
+        kinds.add_argument(f"--{dtype}", action="store_true", help=f"linear quantization to {dtype}")
+    kinds.add_argument(
+        "--recipe", metavar="JSON", type=as_recipe, help="a recipe as milblob prints it with --json, alone"
+    )
     compress_goals.add_options(parser, kinds)
     add(
         "--block",
         metavar="N",
-        type=int,
-        help="N input channels share a scale; of --sparsity: N neighbours go together",
+        type=_sizes,
+        help="N input channels share a scale, or N,M,... the size of a block in each dimension, 0 for all of it; of "
+        "--sparsity: N neighbours go together",
     )
     add("--per-tensor", action="store_true", help="one scale for each weight; default: one for each output channel")
     add("--zero-point", action="store_true", help="quantize from least to greatest, not symmetric around zero")
     add("--search", action="store_true", help="clip the range of each block where that lowers its error")
     add("--group", metavar="N", type=int, help="N channels share a palette; default: one for each weight")
+    add("--axis", metavar="N", type=int, help="the dimension of these channels; default: that of the output channels")
+    add("--vector", metavar="N", type=int, help="N neighbours along the channels share an index")
+    add("--scale", action="store_true", help="divide by the greatest magnitude along the channels before")
     add("--uniform", action="store_true", help="palettes with equal distances, not the best ones")
+    add("--dim", metavar="N", type=int, choices=(0, 1), help="the dimension of neighbours that are pruned")
+    add("--least-sparsity", metavar="PART", type=float, help="weights with fewer zeros stay; default: 0.5")
+    add(
+        "--importance", metavar="FILE", help="arrays by name of weight: how much each element, or input channel, counts"
+    )
+    add("--keep-nan", action="store_true", help="keep NaN and infinity in palettes and pruned weights")
+    add("--requantize", action="store_true", help="compress what is compressed anew, from its dense values")
     options.add_keep(parser, "compress only weights whose name matches")
     least = f"compress only weights of more than N elements; default: {LEAST}"
     add("--least", metavar="N", type=options.count, default=LEAST, help=least)
@@ -72,13 +93,14 @@ def run(arguments: Namespace) -> int:
     recipe = _recipe(arguments)
     compress_goals.check(arguments)
     if arguments.frontier is not None:
-        return compress_goals.run_frontier(arguments)
+        with _extras(arguments) as extras:
+            return compress_goals.run_frontier(arguments, extras)
     check_keep(arguments, arguments.model)
-    with shown(arguments) as progress:
+    with shown(arguments) as progress, _extras(arguments) as extras:
         report = compress(
             arguments.model, arguments.output, recipe, select=arguments.keep or None, least=arguments.least,
             force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
-            **compress_goals.goal(arguments),
+            **compress_goals.goal(arguments), **extras,
         )  # fmt: skip
     if arguments.plan is not None:
         report.plan.save(arguments.plan, force=arguments.force)
@@ -98,51 +120,106 @@ def run(arguments: Namespace) -> int:
     return _EXIT_IDLE if is_idle else 0
 
 
+@contextlib.contextmanager
+def _extras(arguments: Namespace) -> Iterator[dict[str, Any]]:
+    """What the options say besides recipes, as arguments of `compress`; the file of importance is open meanwhile."""
+    found: dict[str, Any] = {"nan": "keep" if arguments.keep_nan else "skip", "requantize": arguments.requantize}
+    if arguments.importance is None:
+        yield found
+        return
+    from ..formats.read import open_arrays
+
+    with open_arrays(arguments.importance, max_nbytes=arguments.max_nbytes) as arrays:
+        yield found | {"importance": arrays}
+
+
 def _recipe(arguments: Namespace) -> Recipe | None:
     """The recipe that the options describe; None if they say something else.
 
     Raises:
-        ValueError: not exactly one kind of recipe; an option that does not belong to it.
+        ValueError: no kind of recipe, or two of one kind; an option that does not belong to it.
     """
-    kinds = (*_DTYPES, "palette", "unique", "sparsity", "threshold", "n_m", "recipe", *compress_goals.KINDS)
-    chosen = [f"--{name.replace('_', '-')}" for name in kinds if getattr(arguments, name) not in (None, False)]
-    if len(chosen) != 1:
-        kinds_text = ", ".join(f"--{name.replace('_', '-')}" for name in kinds)
-        raise ValueError(f"compress: expected exactly one of {kinds_text}, got {' and '.join(chosen) or 'none'}")
-    dtype = next((name for name in _DTYPES if getattr(arguments, name)), None)
-    given = {
-        name for name in ("block", "per_tensor", "zero_point", "search", "group", "uniform")
-        if getattr(arguments, name) not in (None, False)
-    }  # fmt: skip
-    if dtype is not None:
-        _allow(given, {"block", "per_tensor", "zero_point", "search"}, chosen[0])
-        if {"block", "per_tensor"} <= given:
-            raise ValueError("--block: expected it without --per-tensor, got both")
-        granularity = "per_block" if "block" in given else "per_tensor" if arguments.per_tensor else "per_channel"
-        sizes: dict[str, Any] = {"block": arguments.block} if "block" in given else {}
-        mode = "linear" if arguments.zero_point else "linear_symmetric"
-        return Linear(dtype, mode, granularity, search=arguments.search, **sizes)
-    if arguments.palette is not None or arguments.unique:
-        _allow(given, {"group", "uniform"} - ({"uniform"} if arguments.unique else set()), chosen[0])
-        mode = "unique" if arguments.unique else "uniform" if arguments.uniform else "kmeans"
-        grouped: dict[str, Any] = {}
-        if "group" in given:
-            grouped = {"granularity": "per_grouped_channel", "group_size": arguments.group}
-        return Palette(arguments.palette, mode, **grouped)
-    if any(getattr(arguments, name) is not None for name in compress_goals.KINDS):
-        _allow(given, set(), chosen[0])
-        return None
-    if arguments.recipe is not None:
-        _allow(given, set(), chosen[0])
-        found: Recipe = arguments.recipe
+    chosen = [[name for name in kind if _is_given(arguments, name)] for kind in _KINDS]
+    words = [_flag(name) for names in chosen for name in names]
+    given = {name for name in _BELONGS_TO if _is_given(arguments, name)}
+    alone = [name for name in _ALONE if _is_given(arguments, name)]
+    if len(alone) == 1 and not words:
+        _allow(given, set(), _flag(alone[0]))
+        found: Recipe | None = arguments.recipe
         return found
-    _allow(given, {"block"} if arguments.sparsity is not None else set(), chosen[0])
-    return Prune(arguments.sparsity, arguments.threshold, arguments.n_m, arguments.block)
+    if not words or alone or any(len(names) > 1 for names in chosen):
+        kinds_text = "; ".join(", ".join(map(_flag, names)) for names in _KINDS)
+        expected = f"one of {', '.join(map(_flag, _ALONE))}, or one of {kinds_text}, or one each of these"
+        got = " and ".join([*words, *map(_flag, alone)]) or "none"
+        raise ValueError(f"compress: expected {expected}, got {got}")
+    (pruning, palette, dtype) = (names[0] if names else None for names in chosen)
+    allowed: set[str] = set()
+    if pruning is not None:
+        allowed |= {"sparsity": {"block", "dim"}, "n_m": {"dim"}, "threshold": {"least_sparsity"}}[pruning]
+    if palette is not None:
+        allowed |= {"group", "vector", "scale", "axis"} | ({"uniform"} if palette == "palette" else set())
+    if dtype is not None:
+        allowed |= {"block", "per_tensor", "zero_point", "search"}
+    _allow(given, allowed, " and ".join(words))
+    if "block" in given and dtype is not None and pruning == "sparsity":
+        raise ValueError("--block: expected it with pruning or integers, got it with both (--recipe says which)")
+    steps: list[Recipe] = []
+    if pruning is not None:
+        steps.append(_prune(arguments, is_in_blocks=dtype is None))
+    if palette is not None:
+        steps.append(_palette(arguments))
+    if dtype is not None:
+        steps.append(_linear(arguments, dtype, of_palette=palette is not None))
+    return steps[0] if len(steps) == 1 else Joint(tuple(steps))
+
+
+def _prune(arguments: Namespace, is_in_blocks: bool) -> Recipe:
+    block = arguments.block if is_in_blocks else None
+    if isinstance(block, tuple):
+        raise ValueError(f"--block: expected one number with --sparsity, got {','.join(map(str, block))}")
+    least: dict[str, Any] = {} if arguments.least_sparsity is None else {"least_sparsity": arguments.least_sparsity}
+    return Prune(arguments.sparsity, arguments.threshold, arguments.n_m, block, arguments.dim, **least)
+
+
+def _palette(arguments: Namespace) -> Recipe:
+    mode = "unique" if arguments.unique else "uniform" if arguments.uniform else "kmeans"
+    grouped: dict[str, Any] = {}
+    if arguments.group is not None:
+        grouped = {"granularity": "per_grouped_channel", "group_size": arguments.group}
+    if arguments.vector is not None:
+        grouped["vector"] = arguments.vector
+    return Palette(arguments.palette, mode, channel_axis=arguments.axis, scale=arguments.scale, **grouped)
+
+
+def _linear(arguments: Namespace, dtype: str, of_palette: bool) -> Recipe:
+    if arguments.block is not None and (arguments.per_tensor or of_palette):
+        raise ValueError(f"--block: expected it without {'--palette' if of_palette else '--per-tensor'}, got both")
+    granularity = "per_tensor" if arguments.per_tensor or of_palette else "per_channel"
+    sizes: dict[str, Any] = {}
+    if arguments.block is not None:
+        granularity, sizes = "per_block", {"block": arguments.block}
+    mode = "linear" if arguments.zero_point else "linear_symmetric"
+    return Linear(dtype, mode, granularity, search=arguments.search, **sizes)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _is_given(arguments: Namespace, name: str) -> bool:
+    return getattr(arguments, name) is not None and getattr(arguments, name) is not False
 
 
 def _allow(given: set[str], allowed: set[str], kind: str) -> None:
     for name in sorted(given - allowed):
-        raise ValueError(f"--{name.replace('_', '-')}: expected it only with {_BELONGS_TO[name]}, got it with {kind}")
+        raise ValueError(f"{_flag(name)}: expected it only with {_BELONGS_TO[name]}, got it with {kind}")
+
+
+def _sizes(text: str) -> int | tuple[int, ...]:
+    numbers = text.split(",")
+    if not all(number.isdigit() for number in numbers):
+        raise ArgumentTypeError(f"expected N, or N,M,... such as 1,32, got {text!r}")
+    return int(text) if len(numbers) == 1 else tuple(map(int, numbers))
 
 
 def _pair(text: str) -> tuple[int, int]:

@@ -90,13 +90,17 @@ def ladder(arguments: Namespace) -> dict[str, Any]:
     return found | ({"sensitivity": dict(arguments.sensitivity)} if arguments.sensitivity else {})
 
 
-def run_frontier(arguments: Namespace) -> int:
-    """Draw the frontier and print its table."""
+def run_frontier(arguments: Namespace, extras: dict[str, Any]) -> int:
+    """Draw the frontier and print its table.
+
+    Args:
+        extras: importance and the like, as arguments of `compress`.
+    """
     check_keep(arguments, arguments.model)
     with shown(arguments) as progress:
         frontier = compress_frontier(
             arguments.model, select=arguments.keep or None, least=arguments.least, progress=progress,
-            max_nbytes=arguments.max_nbytes, **ladder(arguments),
+            max_nbytes=arguments.max_nbytes, **ladder(arguments), **extras,
         )  # fmt: skip
     if not frontier.alone:
         raise ValueError(f"--frontier: expected weights that can be compressed in {arguments.model}, got none")

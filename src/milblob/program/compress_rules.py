@@ -29,6 +29,10 @@ Axes = tuple[int, int]
 """(input channels, output channels) of a weight."""
 
 
+CONVOLUTIONS = ("conv", "conv_transpose")
+"""Operations with a parameter `groups`."""
+
+
 def refusal(program: Program, constant: Any, least: int) -> str | None:
     """Return why a constant cannot become a compressed weight; None if it can.
 
@@ -43,7 +47,18 @@ def refusal(program: Program, constant: Any, least: int) -> str | None:
         return f"expected a dense weight, got a part of a compressed one ({op.type}.{constant.key})"
     if op.type != "const" or constant.key != "val" or constant.owner != _codec.ATTRIBUTE:
         return f"expected a const operation, got a value inside another one ({op.type}.{constant.key})"
-    dtype, shape = BY_MIL_CODE.get(constant.mil_code), constant.shape
+    return weight_refusal(program, op, constant.mil_code, constant.shape, least)
+
+
+def weight_refusal(program: Program, op: Any, mil_code: int, shape: Any, least: int) -> str | None:
+    """Return why what an operation yields cannot become a compressed weight; None if it can.
+
+    Args:
+        op: a row of the scan: a const operation, or the last one of a compressed weight.
+        mil_code, shape: of its output.
+        least: as for `refusal`.
+    """
+    dtype = BY_MIL_CODE.get(mil_code)
     if dtype not in (DType.FLOAT16, DType.FLOAT32):
         return f"expected float16 or float32, got {dtype}"
     if shape is None or None in shape:
@@ -52,7 +67,7 @@ def refusal(program: Program, constant: Any, least: int) -> str | None:
         return f"expected two dimensions or more, got {len(shape)}"
     if prod(shape) <= least:
         return f"expected more than {least} elements, got {prod(shape)}"
-    rows = program.readers().get((constant.block, op.name), ())
+    rows = program.readers().get((op.block, op.name), ())
     readers = [(row, reader) for row in rows if (reader := reading_op(row)) is not None]
     if not readers:
         return "expected an operation that reads it, got none, or only an output of a block"
@@ -60,28 +75,30 @@ def refusal(program: Program, constant: Any, least: int) -> str | None:
     return next((words for words in objections if words is not None), None)
 
 
-def consumers(program: Program, constant: Any) -> list[tuple[Any, str]]:
-    """Return the operations that read a const operation, each with its parameter."""
-    rows = program.readers().get((constant.block, constant.op.name), ())
-    return [(op, row.key) for row in rows if (op := reading_op(row)) is not None]
+def consumers(program: Program, op: Any) -> list[tuple[Any, str]]:
+    """Return the operations that read what an operation yields, each with its parameter."""
+    rows = program.readers().get((op.block, op.name), ())
+    return [(reader, row.key) for row in rows if (reader := reading_op(row)) is not None]
 
 
-def channel_axes(program: Program, constant: Any, flag: Callable[[Any, str], bool]) -> Axes | None:
+def channel_axes(program: Program, op: Any, rank: int, flag: Callable[[Any, str], bool]) -> Axes | None:
     """Return the axes of the input and the output channels, by the operations that read a weight.
 
     Args:
+        op: the operation that yields it.
+        rank: its number of dimensions.
         flag: returns the value of a bool parameter of an operation, False if it is absent.
 
     Returns:
         None if the operations do not agree.
     """
-    rank, found = len(constant.shape), set()
-    for op, key in consumers(program, constant):
+    found = set()
+    for reader, key in consumers(program, op):
         axes = (1, 0)
-        if op.type == "conv_transpose":
+        if reader.type == "conv_transpose":
             axes = (0, 1)
-        elif op.type == "matmul":
-            is_turned = flag(op, "transpose_y" if key == "y" else "transpose_x")
+        elif reader.type == "matmul":
+            is_turned = flag(reader, "transpose_y" if key == "y" else "transpose_x")
             axes = (rank - 1, rank - 2) if is_turned == (key == "y") else (rank - 2, rank - 1)
         found.add(axes)
     return found.pop() if len(found) == 1 else None

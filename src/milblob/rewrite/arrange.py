@@ -81,6 +81,7 @@ def arrange(models: Sequence[Model], options: Options, required: Iterable[str] =
     else:
         if options.compress is not None:
             options.compress.prepare(model)
+            choice.decompressions.update(options.compress.decompressions)
         if options.decompress:
             choice.decompressions.update(_decompressions(model, choice))
         tensors = model.tensors.values()
@@ -92,6 +93,10 @@ def arrange(models: Sequence[Model], options: Options, required: Iterable[str] =
                 reference = None
             changes += [change] if change is not None else []
             references += [reference] if reference is not None else []
+        for weight in options.compress.of_compressed() if options.compress is not None else ():
+            change = TensorChange(weight.tensor.name, weight.tensor.mil_dtype, 0, None, None)
+            constexprs.append(_compressed(weight, change, sources))
+            changes.append(change)
         if options.decompress:
             rows = list(_dense_weights(model, choice, sources))
             changes += [change for change, _ in rows]
@@ -472,14 +477,17 @@ def _dense_item(tensor: Tensor, group: Compressed, sources: _Sources) -> Item:
 def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Sources) -> ConstexprWeight:
     """Add the parts of a weight that is compressed to the records; note in its row what it takes."""
     tensor, source = weight.tensor, cast(Source, weight.tensor.source)
-    weight_file = sources.weight_file(tensor) if tensor.is_blob else None
+    rows = tensor.chain.stored() if tensor.chain is not None else [tensor.constant]
+    blobs = [row for row in rows if row.storage == _codec.BLOB]
+    of_file = tensor.part(blobs[0]) if blobs and tensor.chain is not None else tensor
+    weight_file = sources.weight_file(of_file) if blobs else None
     base, nbytes = sources.base(source), 0
     parts = []
     for part in weight.parts:
         item = None
         if part.value is None:
             item = sources.records.add_dense(
-                weight_file, tensor.constant.blob_offset, source.mapping, part.dtype, part.shape, base,
+                weight_file, blobs[0].blob_offset if blobs else 0, source.mapping, part.dtype, part.shape, base,
                 (base, "compress", weight.number, part.key),
             )  # fmt: skip
             item.users.add(tensor.function)

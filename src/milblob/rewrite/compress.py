@@ -13,7 +13,7 @@ from ..selection import Select, selector
 from ..storage import paths
 from .changes import Options
 from .compress_plan import CompressPlan, PlannedWeight, as_plan
-from .compressing import CompressedWeight, Compressing, NamedRecipe, RefusedError, spool_directory
+from .compressing import CompressedWeight, Compressing, Extras, NamedRecipe, RefusedError, spool_directory
 from .recipe_choice import RecipeChoice, as_goal, as_ladder, as_sensitivity
 from .recipes import Recipe, as_recipe
 from .repack import Repacking
@@ -36,6 +36,8 @@ class WeightReport(NamedTuple):
         squared: sum of the squared differences of the dense values from the weight.
         power: sum of the squares of the weight.
         largest: difference.
+        gap: the most by which the squared error of a palette may exceed the least possible (weighted, if it was fitted
+            so); None where that is not known, or there is no palette.
     """
 
     name: str
@@ -46,6 +48,7 @@ class WeightReport(NamedTuple):
     squared: float
     power: float
     largest: float
+    gap: float | None = None
 
     @property
     def relative(self) -> float:
@@ -64,7 +67,7 @@ class CompressReport(NamedTuple):
     Attributes:
         source, output: paths.
         weights: what is compressed, in Program order.
-        skipped: (name, reason) of each weight that stays although it was asked for.
+        skipped: (name, reason) of each weight, compressed already or not, that stays although it was asked for.
         nbytes, nbytes_after: of all weights as stored, compressed or not.
         done: False for a dry run.
         kept: names of the weights that could be compressed, and stay because the plan says so; also in `skipped`
@@ -99,7 +102,7 @@ class CompressReport(NamedTuple):
                 "name": one.name, "recipe": one.recipe.to_dict(), "op": one.op, "nbytes": one.nbytes,
                 "nbytes_after": one.nbytes_after, "sqnr": _finite(one.sqnr),
                 "relative": _finite(one.relative), "largest": one.largest,
-                "squared": one.squared, "power": one.power,
+                "squared": one.squared, "power": one.power, "gap": one.gap,
             }
             for one in self.weights
         ]  # fmt: skip
@@ -126,6 +129,9 @@ def compress(
     recipes: Iterable[Any] | None = None,
     sensitivity: Mapping[str, float] | None = None,
     plan: Any = None,
+    importance: Mapping[str, Any] | None = None,
+    nan: str = "skip",
+    requantize: bool = False,
     force: bool = False,
     dry_run: bool = False,
     executor: "Executor | None" = None,
@@ -146,7 +152,7 @@ def compress(
     Args:
         src: a .mlpackage or a .mlmodelc.
         dst: where the result goes. May be `src` itself, which is then replaced.
-        recipe: a Linear, Palette or Prune, or its dict or JSON; None if other arguments say it all.
+        recipe: a Linear, Palette or Prune, a sum of them, or its dict or JSON; None if other arguments say it all.
         select: glob, several, or a function of a name: the weights that are tried.
         op_types: type of an operation, such as "conv" -> recipe for the weights that it reads; None: they stay.
         per_name: glob of names -> recipe, or None; the first that fits counts, before `op_types`.
@@ -159,6 +165,13 @@ def compress(
             that fits counts, and 1 without one.
         plan: a CompressPlan (such as the `plan` of a report), its dict, or the path of its file: the recipe of each
             weight by name, small ones too. Instead of everything else that chooses weights or recipes.
+        importance: name -> how much the elements of a weight count, zero or more: an array of its shape, or one number
+            for each input channel. It weighs the errors of palettes and of the search of scales; what is pruned is
+            the magnitude times its root. What `size`, `bits` and `sqnr` compare are errors without it.
+        nan: "skip": weights with NaN or infinity stay as they are, and the report says so. "keep": Palette and Prune
+            keep such elements as they are; others skip the weight.
+        requantize: whether a weight that is compressed already, in a way that the recipe cannot go on from, is
+            compressed anew from its dense values; else it stays.
         force: replace `dst` if it exists.
         dry_run: compute and measure, write nothing.
         executor: any concurrent.futures.Executor that copies what stays.
@@ -178,6 +191,7 @@ def compress(
     """
     source, output = require_directory(src), os.fsdecode(os.fspath(dst))
     require_flags(force=force, dry_run=dry_run)
+    extras = as_extras(importance, nan, requantize)
     require_calls(progress=progress)
     if executor is not None and not hasattr(executor, "submit"):
         raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
@@ -199,7 +213,7 @@ def compress(
     is_selected, directory = None if select is None else selector(select), None if dry_run else spool_directory(output)
     for is_careful in (False, True):  # rarely twice: a value that no recipe takes was met while weights were written
         work = Compressing(
-            chosen, is_selected, by_type, by_name, least, directory, Counter(progress), chooser,
+            chosen, is_selected, by_type, by_name, least, directory, Counter(progress), extras, chooser,
             None if planned is None else planned.recipes, is_careful,
         )  # fmt: skip
         with contextlib.closing(work), contextlib.suppress(RefusedError):
@@ -235,6 +249,20 @@ def named_recipes(
         for name, one in (per_name or {}).items()
     ]
     return by_type, by_name
+
+
+def as_extras(importance: Any, nan: Any, requantize: Any) -> Extras:
+    """Return what `compress` is told besides recipes, checked.
+
+    Raises:
+        ValueError: nan is neither "skip" nor "keep". TypeError: something else.
+    """
+    require_flags(requantize=requantize)
+    if nan not in ("skip", "keep"):
+        raise ValueError(f"nan: expected skip or keep, got {nan!r}")
+    if importance is not None:
+        require("importance", importance, Mapping, "arrays by name of weight")
+    return Extras(importance or {}, nan, requantize)
 
 
 def _chooser(size: Any, bits: Any, sqnr: Any, recipes: Any, sensitivity: Any) -> RecipeChoice | None:

@@ -11,28 +11,30 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, cast
+
+import numpy as np
 
 from .. import _codec
-from ..blobs.equal import Stretch, first_equal
 from ..closeness import hint
+from ..dtypes import DType
 from ..errors import MilblobError, UnsupportedError
 from ..model.model import Model
 from ..model.package import Source
 from ..model.program_file import require_edits
 from ..model.tensor import Tensor, make_tensor
 from ..program import cast_rules, compress_rules
-from ..program.scan import Compressed, Program
+from ..program.scan import Program
 from ..progress import Counter
-from ..threads import ordered
 from ..values.dense import Dense, Held, Packed
+from ..values.palettize import weights_for
 from ..values.tensorvalue import pack_tensor
-from .pieces import CompressedParts, NotCompressibleError, Part
+from .candidates import ALONE_COUNT, Candidate, Option, computed, first_alike
+from .decompress import Decompression, plan_decompression
+from .pieces import NotCompressibleError, Part
 from .planned import Computation, Figures, Plan, Put, Streamed
-from .recipes import Recipe, Weight
-
-_T = TypeVar("_T")
-_ALONE_COUNT = 1 << 21  # a weight of so many elements is shared out among the threads; smaller ones go one to each
+from .recipes import Recipe
+from .recompress import all_weights, not_continued
 
 
 class RefusedError(MilblobError):
@@ -88,31 +90,6 @@ class CompressedWeight(NamedTuple):
         return sum(part.nbytes for part in self.parts)
 
 
-class Candidate(NamedTuple):
-    """A weight that can be compressed.
-
-    Attributes:
-        options: (recipe, axes as it needs them), one or more to choose from.
-        may_stay: whether it may also stay as it is.
-    """
-
-    tensor: Tensor
-    options: tuple[tuple[Recipe, compress_rules.Axes], ...]
-    may_stay: bool
-    opset: int
-    consumers: tuple[tuple[str, str], ...]
-
-    def made(self, number: int = 0) -> Plan | CompressedParts | NotCompressibleError:
-        """Return what one of the recipes plans, or computes at once; or why there is nothing."""
-        recipe, axes = self.options[number]
-        weight = Weight(self.tensor.read(), axes, self.opset, self.consumers)
-        try:
-            plan = recipe.plan(weight)
-            return recipe.apply(weight) if plan is None else plan
-        except NotCompressibleError as reason:
-            return reason
-
-
 class NamedRecipe(NamedTuple):
     """A recipe for weights of some names; None: they stay."""
 
@@ -138,6 +115,20 @@ class Chooser(Protocol):
         """
 
 
+class Extras(NamedTuple):
+    """What a compression is told besides recipes.
+
+    Attributes:
+        importance: name -> weights of its elements, or of its input channels.
+        nan: "skip" or "keep": what happens to weights with NaN or infinity.
+        requantize: whether weights that are compressed already may go through their dense values.
+    """
+
+    importance: Mapping[str, Any] = {}  # never changed
+    nan: str = "skip"
+    requantize: bool = False
+
+
 KEPT = "the plan keeps it as it is"
 
 
@@ -149,14 +140,16 @@ class Compressing:
         is_selected: which weights are tried; None: all.
         op_types: type of an operation -> recipe for the weights that it reads, or None: they stay.
         per_name: the first that fits a name counts; before `op_types`.
-        least: only weights of more elements are compressed.
+        least: only weights of more elements are compressed; those of a plan whatever their size.
         directory: where the parts are kept meanwhile; None to keep none (a dry run).
         counter: told of each weight that is computed.
+        extras: importance and the like.
         chooser: chooses for every weight that `op_types` and `per_name` do not name; or a plan, for all by name.
         is_careful: whether everything is computed before the layout, so that no weight is refused later.
 
     Attributes:
-        weights: by id of the constant.
+        weights: by constant, or by the chain of what was compressed before.
+        decompressions: by id of the Programs with such chains: which of their operations go.
         skipped: (name, reason) of each weight that was asked for and stays.
         kept: names of those that stay because it was chosen so.
     """
@@ -170,11 +163,14 @@ class Compressing:
         least: int,
         directory: str | None,
         counter: Counter,
+        extras: Extras,
         chooser: Chooser | None = None,
         plan: Mapping[str, Recipe | None] | None = None,
         is_careful: bool = False,
     ) -> None:
         self.weights: dict[Any, CompressedWeight] = {}
+        self.decompressions: dict[int, Decompression] = {}
+        self._extras = extras
         self.skipped: list[tuple[str, str]] = []
         self.kept: list[str] = []
         self._recipe = recipe
@@ -182,13 +178,17 @@ class Compressing:
         self._is_selected = is_selected or (lambda name: True)
         self._op_types = op_types
         self._per_name = list(per_name)
-        self._least = least
+        self._least = least if plan is None else 0  # a plan names the weights
         self._directory = directory
         self._counter = counter
         self._chooser = chooser
         self._plan = plan
         self._is_careful = is_careful or directory is None
         self._spool = _Spool()
+
+    def of_compressed(self) -> list[CompressedWeight]:
+        """The weights that were compressed before, in another way."""
+        return [weight for weight in self.weights.values() if weight.tensor.chain is not None]
 
     def close(self) -> None:
         """Let go of the parts."""
@@ -225,9 +225,11 @@ class Compressing:
                 if self._plan is not None:
                     raise _unplanned(candidate.tensor.name, str(result))
                 continue
-            self.weights[candidate.tensor.constant] = CompressedWeight(
-                candidate.tensor, candidate.options[0][0], first, *result
-            )
+            row = candidate.tensor.constant if candidate.tensor.chain is None else candidate.tensor.chain
+            self.weights[row] = CompressedWeight(candidate.tensor, candidate.options[0].recipe, first, *result)
+        chains = {one.tensor.chain for one in self.of_compressed()}
+        for _, program in model.scans if chains else ():
+            self.decompressions[id(program)] = plan_decompression(program, lambda group: group in chains)
         self._spool.map()
 
     def _taken(self, candidate: Candidate, result: Any) -> Any:
@@ -250,7 +252,7 @@ class Compressing:
             return result
         if isinstance(result, Plan):
             return result.op, self._streamed(candidate, result, done), {}, lost
-        done(Figures(result.squared, result.power, result.largest))
+        done(Figures(result.squared, result.power, result.largest, result.gap))
         return result.op, tuple(self._kept(part) for part in result.parts), result.links, lost
 
     def _streamed(self, candidate: Candidate, plan: Plan, done: Callable[[Figures], None]) -> tuple[StoredPart, ...]:
@@ -262,7 +264,7 @@ class Compressing:
             except NotCompressibleError as reason:
                 raise RefusedError(f"{candidate.tensor.name}: {reason}") from None
 
-        is_large = candidate.tensor.size >= _ALONE_COUNT
+        is_large = candidate.tensor.size >= ALONE_COUNT
         told = (lambda figures: None) if self._is_careful else done
         computation = Computation(plan._replace(write=write), is_large, told)
         return tuple(
@@ -288,13 +290,13 @@ class Compressing:
 
     def _require_planned(self, model: Model, plan: Mapping[str, Recipe | None], found: list[str]) -> None:
         """Refuse a plan that names what is not there, or cannot be compressed."""
-        reasons = dict(self.skipped)
+        reasons, have = dict(self.skipped), set(found)
+        known = have.union(reasons, self.kept)
         for name in plan:
-            if name not in model.tensors and name not in reasons:
+            if name not in model.tensors and name not in known:
                 raise KeyError(
                     f"plan: expected names of weights in {model.path}, got {name!r}{hint(name, model.tensors)}"
                 )
-        have = set(found)
         for name, recipe in plan.items():
             if recipe is not None and name not in have:
                 raise _unplanned(name, reasons.get(name, "expected a weight with values, got none"))
@@ -309,43 +311,80 @@ class Compressing:
         return [candidate for candidate, reason in chosen if not reason]
 
     def _candidates(self, model: Model) -> Iterator[Candidate]:
-        flags, weights_of, told = _Flags(model), _weights_of_parts(model), set()
-        for tensor in model.tensors.values():
+        numbers, weights = _Numbers(model), list(all_weights(model))
+        names = {tensor.name for tensor in weights}
+        for name in self._extras.importance:
+            if name not in names:
+                expected = f"importance: expected names of weights in {model.path}"
+                raise ValueError(f"{expected}, got {name!r}{hint(str(name), names)}")
+        for tensor in weights:
             constant, program = tensor.constant, cast(Program, tensor.program)
-            for name, op in weights_of.get(constant, ()):  # one row for a weight, however many parts it has
-                if name not in told and self._is_selected(name) and (self._plan is None or name in self._plan):
-                    told.add(name)
-                    reason = f"expected a dense weight, got a compressed one ({op}; repack --decompress makes it dense)"
-                    self.skipped.append((name, reason))
-            if constant in weights_of and constant not in program.shared:
+            if tensor.size is None or not self._is_selected(tensor.name):
                 continue
-            if constant is None or tensor.size is None or not self._is_selected(tensor.name):
-                continue
-            if constant.storage != _codec.BLOB and (not constant.shape or tensor.size < 10):
+            if constant is not None and constant.storage != _codec.BLOB and (not constant.shape or tensor.size < 10):
                 continue  # no weight
             if self._plan is not None and self._plan.get(tensor.name) is None:
                 self.kept += [tensor.name] if tensor.name in self._plan else []
                 continue
-            words = compress_rules.refusal(program, constant, self._least)
+            op = tensor.op_row
+            words: str | None
+            if constant is None:
+                words = compress_rules.weight_refusal(program, op, tensor.mil_dtype.mil_code, tensor.shape, self._least)
+            else:
+                words = compress_rules.refusal(program, constant, self._least)
             if words is not None:
                 self.skipped.append((tensor.name, words))
                 continue
-            uses = tuple((op.type, key) for op, key in compress_rules.consumers(program, constant))
-            opset = cast_rules.opset(program, constant)
+            readers = compress_rules.consumers(program, op)
+            uses = tuple((reader.type, key) for reader, key in readers)
+            opset = cast_rules.opset(program, op)
             recipes, may_stay = self._recipes(tensor, uses, opset)
             if not recipes:
                 self.skipped.append((tensor.name, "expected a recipe for it, got none: it stays as it is"))
                 continue
             for recipe in recipes:
                 _require_opset(recipe, opset, model, tensor)
+            objections = dict.fromkeys(recipes) if constant is not None else not_continued(tensor, recipes)
+            if not self._extras.requantize and all(objections.values()):
+                reason = f"expected a dense weight, got one that is compressed ({tensor.op}) as no recipe goes on from"
+                reason = reason if len(objections) > 1 else str(objections[recipes[0]])
+                self.skipped.append((tensor.name, f"{reason} (requantize compresses its dense values)"))
+                continue
             require_edits(cast(Source, tensor.source), program)
-            axes = compress_rules.channel_axes(program, constant, partial(flags.of, program))
-            options = tuple((one, axes or (1, 0)) for one in recipes if axes is not None or not one.needs_axes)
+            axes = compress_rules.channel_axes(program, op, len(tensor.shape), partial(numbers.flag, program))
+            options = tuple(
+                Option(one, axes or (1, 0), constant is None and objection is None)
+                for one, objection in objections.items()
+                if (objection is None or self._extras.requantize) and (axes is not None or not one.needs_axes)
+            )
             if not options:
                 words = "expected operations that agree on its channels, got some that read them along different axes"
                 self.skipped.append((tensor.name, words))
                 continue
-            yield Candidate(tensor, options, may_stay, opset, uses)
+            convolutions = [reader for reader, _ in readers if reader.type in compress_rules.CONVOLUTIONS]
+            groups = max((numbers.of(program, reader, "groups", 1) for reader in convolutions), default=1)
+            heavy = self._importance(tensor, options)
+            yield Candidate(tensor, options, may_stay, opset, uses, groups, heavy, self._extras.nan)
+
+    def _importance(self, tensor: Tensor, options: Sequence[Option]) -> Any:
+        """The importance of the elements of a weight, in its shape; None if there is none."""
+        given = self._extras.importance.get(tensor.name)
+        if given is None:
+            return None
+        if not any(one.recipe.weighs for one in options):
+            words = "expected a recipe that weighs elements (Linear needs search=True, Palette 'kmeans')"
+            raise ValueError(f"importance of {tensor.name}: {words}, got {options[0].recipe}")
+        array, shape, inputs = np.asarray(given), tensor.shape, options[0].axes[0]
+        channels = shape[inputs]
+        if array.shape == (channels,):  # of the input channels, also where the last dimension has as many
+            array = array.reshape([channels if axis == inputs else 1 for axis in range(len(shape))])
+        elif array.shape != shape:
+            words = f"expected its shape {shape}, or {channels}, one for each input channel"
+            raise ValueError(f"importance of {tensor.name}: {words}, got shape {array.shape}")
+        try:
+            return weights_for(array, shape)
+        except ValueError as error:
+            raise ValueError(f"{error} (importance of {tensor.name})") from None
 
     def _recipes(
         self, tensor: Tensor, uses: tuple[tuple[str, str], ...], opset: int
@@ -382,20 +421,6 @@ class Compressing:
         return StoredPart(part.key, part.dtype, part.shape, None, held)
 
 
-def _weights_of_parts(model: Model) -> dict[int, list[tuple[str, str]]]:
-    """(name, operation) of the weights that a constant is a part of, by its id; of a chain, its dense end."""
-    found: dict[int, list[tuple[str, str]]] = {}
-    for _, program in model.scans:
-        inner = {
-            part.op.message for group in program.groups for part in group.parts.values() if isinstance(part, Compressed)
-        }
-        for group in program.groups:
-            if group.op.message not in inner and group.op.output_count == 1:
-                for part in group.stored():
-                    found.setdefault(part, []).append((program.part_names[group], group.op.type))
-    return found
-
-
 def _unplanned(name: str, reason: str) -> ValueError:
     return ValueError(
         f"plan: expected recipes only for weights that can be compressed so, got one for {name}: {reason}"
@@ -408,36 +433,6 @@ def _require_opset(recipe: Recipe, opset: int, model: Model, tensor: Tensor) -> 
         remedy = f"convert with minimum_deployment_target=ct.target.iOS{recipe.opset}"
         words = f"{recipe}: expected a model for iOS {recipe.opset} or later, got one for iOS {opset} ({remedy})"
         raise UnsupportedError(words, file=model.path, where=tensor.where)
-
-
-def first_alike(candidates: Sequence[Candidate]) -> list[int]:
-    """Return, for each candidate, the number of the first with equal bytes that can become the same."""
-    stretches = []
-    for number, one in enumerate(candidates):
-        packed = one.tensor.place.packed() if one.tensor.is_blob else None
-        kind = one.options, one.may_stay, one.opset, one.tensor.shape, one.tensor.mil_dtype.mil_code, one.consumers
-        if packed is None:  # an immediate: rare, and then alone
-            stretches.append(Stretch(_codec.Buffer(b""), 0, 0, number))
-        else:
-            stretches.append(Stretch(packed.buffer, packed.offset, packed.dtype.nbytes(packed.size), kind))
-    return first_equal(stretches)
-
-
-def computed(candidates: Sequence[Candidate], numbers: Iterable[int], work: Callable[[Candidate], _T]) -> Iterator[_T]:
-    """Yield work(candidate) for these numbers, in order; several small weights at a time."""
-
-    def compute(number: int) -> _T:
-        return work(candidates[number])
-
-    small: list[int] = []
-    for number in numbers:
-        if candidates[number].tensor.size < _ALONE_COUNT:
-            small.append(number)
-            continue
-        yield from ordered(compute, small)
-        small = []
-        yield compute(number)
-    yield from ordered(compute, small)
 
 
 class _Spool:
@@ -473,8 +468,8 @@ class _Spool:
         self._file = self._mapping = None
 
 
-class _Flags:
-    """Values of bool parameters of operations: written in place, or const operations that are read.
+class _Numbers:
+    """Parameters of operations that are one bool or int32: written in place, or const operations that are read.
 
     Args:
         model: opened with all constants.
@@ -485,8 +480,12 @@ class _Flags:
         self._known: dict[int, dict[Any, Any]] = {}
         self._sources = {id(program): source for source, program in model.scans}
 
-    def of(self, program: Program, op: Any, key: str) -> bool:
-        """Return the value of a parameter; False if the operation does not have it."""
+    def flag(self, program: Program, op: Any, key: str) -> bool:
+        """Return the value of a bool parameter; False if the operation does not have it."""
+        return bool(self.of(program, op, key, 0))
+
+    def of(self, program: Program, op: Any, key: str, otherwise: int) -> int:
+        """Return the value of a parameter; `otherwise` if the operation does not have it."""
         rows = self._known.get(id(program))
         if rows is None:
             rows = self._known[id(program)] = self._all(program)
@@ -497,19 +496,20 @@ class _Flags:
                 block = program.scan.blocks[block][2]
             row = rows.get((block, row))
         if row is None:
-            return False
+            return otherwise
         tensor = make_tensor(self._model.package, self._sources[id(program)], program, key, row)
-        return bool(tensor.read().reshape(-1)[0])
+        return int(tensor.read().reshape(-1)[0])
 
     def _all(self, program: Program) -> dict[Any, Any]:
-        """Every bool constant, by (message of its operation, parameter), or (block, name); and the names read."""
+        """Every such constant, by (message of its operation, parameter), or (block, name); and the names read."""
         rows: dict[Any, Any] = {}
+        codes = DType.BOOL.mil_code, DType.INT32.mil_code
         for c in program.scan.constants:
-            if c.op is not None and c.mil_code == 1 and c.storage == _codec.IMMEDIATE:
+            if c.op is not None and c.mil_code in codes and c.storage == _codec.IMMEDIATE and not c.shape:
                 rows[(c.block, c.op.name) if c.op.type == "const" and c.key == "val" else (c.op.message, c.key)] = c
         for readers in program.readers().values():
             for c in readers:
-                if c.op is not None and c.key.startswith("transpose_"):
+                if c.op is not None and (c.key.startswith("transpose_") or c.key == "groups"):
                     rows.setdefault((c.op.message, c.key), c.text)
         return rows
 

@@ -9,7 +9,7 @@ from ..model.model import Model
 from ..progress import Counter, Progress
 from ..selection import Select, selector
 from .choosing import choose
-from .compress import LEAST, named_recipes, require_directory
+from .compress import LEAST, as_extras, named_recipes, require_directory
 from .compressing import Compressing
 from .recipe_choice import Point, RecipeChoice, as_ladder, as_sensitivity, uniform, walked
 from .recipes import Recipe
@@ -89,6 +89,9 @@ def compress_frontier(
     op_types: Mapping[str, Any] | None = None,
     per_name: Mapping[str, Any] | None = None,
     least: int = LEAST,
+    importance: Mapping[str, Any] | None = None,
+    nan: str = "skip",
+    requantize: bool = False,
     progress: Progress | None = None,
     max_nbytes: int | None = None,
 ) -> Frontier:
@@ -96,7 +99,8 @@ def compress_frontier(
 
     Args:
         src: a .mlpackage.
-        recipes, sensitivity, select, op_types, per_name, least, progress, max_nbytes: as for `compress` with a size.
+        recipes, sensitivity, select, op_types, per_name, least, importance, nan, requantize, progress, max_nbytes: as
+            for `compress` with a size.
 
     Raises:
         As `compress`.
@@ -105,7 +109,8 @@ def compress_frontier(
     chooser = RecipeChoice(None, as_ladder(recipes), as_sensitivity(sensitivity))
     by_type, by_name = named_recipes(op_types, per_name)
     is_selected = None if select is None else selector(select)
-    work = Compressing(None, is_selected, by_type, by_name, least, None, Counter(progress), chooser)
+    extras = as_extras(importance, nan, requantize)
+    work = Compressing(None, is_selected, by_type, by_name, least, None, Counter(progress), extras, chooser)
     with Model(source, stored=True, constants=True, max_nbytes=max_nbytes) as model:
         work.prepare(model)
     found = chooser.measurements

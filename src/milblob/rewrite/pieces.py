@@ -30,7 +30,7 @@ class NotCompressibleError(MilblobError):
 
 
 class Part(NamedTuple):
-    """A part of a compressed weight, as it is stored.
+    """A part of a compressed weight, as it is stored. Compared and hashed as an object, not by its values.
 
     Attributes:
         key: its parameter; "lut.scale" for a part of what computes `lut`.
@@ -43,6 +43,12 @@ class Part(NamedTuple):
     shape: tuple[int, ...]
     array: Array | None
     data: Any
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
 
 class CompressedParts(NamedTuple):
@@ -106,8 +112,13 @@ class Pieces(NamedTuple):
         return read(_dense(op, {part.key: part for part in parts}, links, self.array))
 
     def compressed(self, opset: int) -> CompressedParts:
-        """Return what is stored for an opset, and what is lost."""
+        """Return what is stored for an opset, and what is lost.
+
+        Raises:
+            NotCompressibleError: the values would not be finite; iOS16 has no 3-bit indices.
+        """
         figures = self.figures if self.figures is not None else measured(self.array, self.values())
+        require_finite(figures)
         op, parts, links = self._parts(opset)
         gap = self.table.gap if self.table is not None else None
         return CompressedParts(op, tuple(parts), *figures, links, None if gap is None or np.isnan(gap) else gap)
@@ -185,6 +196,17 @@ class Pieces(NamedTuple):
             return "constexpr_lut_to_dense", parts
         kept = [part("nonzero_data", self.nonzero), part("mask", self.bits), shape]
         return "constexpr_sparse_to_dense", kept
+
+
+def require_finite(figures: tuple[float, float, float]) -> None:
+    """Refuse (squared, power, largest) of values that became infinite or NaN.
+
+    Raises:
+        NotCompressibleError: they did.
+    """
+    if not np.isfinite(figures).all():  # scales are rounded, and the largest floats are near
+        words = "expected elements that stay finite, got some that become infinite: they are near the largest float"
+        raise NotCompressibleError(words)
 
 
 def part(key: str, array: Any, dtype: Any = None) -> Part:

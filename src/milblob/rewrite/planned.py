@@ -38,11 +38,19 @@ class PlannedPart(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What was lost: sum of the squared differences, sum of the squares of the weight, largest difference."""
+    """What was lost.
+
+    Attributes:
+        squared: sum of the squared differences.
+        power: sum of the squares of the weight.
+        largest: difference.
+        gap: the most by which the squared error of palettes may exceed the least possible; None if that is not known.
+    """
 
     squared: float
     power: float
     largest: float
+    gap: float | None = None
 
 
 class Plan(NamedTuple):
@@ -138,4 +146,5 @@ def applied(plan: Plan) -> CompressedParts:
         data = made[part.key] if part.array is None else stored_bytes(part.array, part.dtype)
         return Part(part.key, part.dtype, part.shape, part.array, data)
 
-    return CompressedParts(plan.op, tuple(part_of(part) for part in plan.parts), *figures)
+    parts = tuple(part_of(part) for part in plan.parts)
+    return CompressedParts(plan.op, parts, figures.squared, figures.power, figures.largest, gap=figures.gap)

@@ -10,7 +10,7 @@ import numpy as np
 from ..dtypes import DType, as_dtype
 from ..values import palettize, prune, quantize
 from .changes import WEIGHT_COUNT
-from .pieces import INDICES, LINKED_OPSET, NotCompressibleError
+from .pieces import INDICES, LINKED_OPSET, NotCompressibleError, require_finite
 from .planned import Figures, Plan, PlannedPart, Put
 
 
@@ -138,6 +138,7 @@ def _write_quantized(work: quantize.Quantizer, keys: tuple[str, str, str], store
             squared, power, largest = squared + one.squared, power + one.power, max(largest, one.largest)
     except ValueError as error:
         raise NotCompressibleError(str(error)) from None
+    require_finite((squared, power, largest))
     return Figures(squared, power, largest)
 
 
@@ -150,7 +151,8 @@ def _write_palettized(work: palettize.Palettizer, has_palettes: bool, put: Put) 
                 put("lut", one.group * (one.palettes.itemsize << work.nbits), one.palettes)
     except ValueError as error:
         raise NotCompressibleError(str(error)) from None
-    return Figures(*work.figures)
+    require_finite(work.figures)
+    return Figures(*work.figures, None if np.isnan(work.gap) else work.gap)
 
 
 def _write_pruned(work: prune.Pruner, stored: set[str], put: Put) -> Figures:

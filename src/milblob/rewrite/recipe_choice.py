@@ -16,12 +16,14 @@ from ..model.tensor import Tensor
 from ..program.scan import Program
 from ..progress import Counter
 from ..selection import selector
+from .candidates import Candidate, computed
 from .changes import is_counted
 from .choosing import Choice, Chosen, Step, choose, choose_within, starts, walk
-from .compressing import KEPT, Candidate, computed
+from .compressing import KEPT
 from .pieces import NotCompressibleError
 from .planned import Plan
 from .recipes import Linear, Palette, Recipe, as_recipe
+from .recompress import all_weights
 
 LADDER: tuple[Recipe, ...] = (
     Linear("int8"),
@@ -164,7 +166,7 @@ class RecipeChoice:
                     result[index] = one, KEPT
                     counter.add_tensor(one.tensor.name, one.tensor) if firsts[index] == index else None
                     continue
-                option = next(option for option in one.options if option[0] == recipe)
+                option = next(option for option in one.options if option.recipe == recipe)
                 result[index] = one._replace(options=(option,)), ""
         for number in unique:
             if number in reasons:
@@ -288,11 +290,11 @@ def _measured(candidate: Candidate) -> list[Measured | NotCompressibleError]:
             for is_own in (True, False)
         )
         try:
-            squared, power, _ = made.write(lambda *_: None) if isinstance(made, Plan) else made[2:5]
+            lost = made.write(lambda *_: None) if isinstance(made, Plan) else made
         except NotCompressibleError as reason:
             found.append(reason)
             continue
-        relative = squared / power if power else math.inf if squared else 0.0
+        relative = lost.squared / lost.power if lost.power else math.inf if lost.squared else 0.0
         found.append(Measured(own, shared, relative))
     return found
 
@@ -313,33 +315,40 @@ class _Stored:
             constant, program = tensor.constant, cast(Program, tensor.program)
             if constant is None or not is_counted(tensor, constant in program.part_names):
                 continue
-            key = self.key(tensor)
-            self._users[key] = self._users.get(key, 0) + 1
+            key = self._key(tensor, constant)
             if key not in self._nbytes and constant.storage == _codec.BLOB:
-                reader = readers.setdefault(key[0], self._reader(tensor))
+                reader = readers.setdefault(key[0], self._reader(tensor, constant))
                 self._nbytes[key] = reader.record(constant.blob_offset).nbytes
             elif key not in self._nbytes:
                 self._nbytes[key] = tensor.nbytes
+        for weight in all_weights(model):
+            for key in self.keys(weight):
+                self._users[key] = self._users.get(key, 0) + 1
         self.nbytes = sum(self._nbytes.values())
         for number, reader in readers.items():
             for offset in reader.index["offset"].tolist():
                 if (number, offset) not in self._nbytes:  # nothing refers to it; it stays
                     self.nbytes += reader.record(offset).nbytes
 
-    def _reader(self, tensor: Tensor) -> Any:
-        return self._model.package.reader(cast(Source, tensor.source), tensor.constant.text)
+    def _reader(self, tensor: Tensor, constant: Any) -> Any:
+        return self._model.package.reader(cast(Source, tensor.source), constant.text)
 
-    def key(self, tensor: Tensor) -> Any:
-        """What identifies the stored bytes of a constant: equal for those that share a record."""
-        if tensor.constant.storage == _codec.BLOB:
-            return id(self._reader(tensor)), tensor.constant.blob_offset
-        return tensor.constant
+    def _key(self, tensor: Tensor, constant: Any) -> Any:
+        if constant.storage == _codec.BLOB:
+            return id(self._reader(tensor, constant)), constant.blob_offset
+        return constant
+
+    def keys(self, tensor: Tensor) -> set[Any]:
+        """What identifies the stored bytes of a weight, or of its parts: equal for those that share a record."""
+        rows = [tensor.constant] if tensor.chain is None else tensor.chain.stored()
+        return {self._key(tensor, row) for row in rows}
 
     def nbytes_of(self, tensors: Sequence[Tensor]) -> int:
         """Return the bytes that nothing needs any more without these."""
         users: dict[Any, int] = {}
         for tensor in tensors:
-            users[self.key(tensor)] = users.get(self.key(tensor), 0) + 1
+            for key in self.keys(tensor):
+                users[key] = users.get(key, 0) + 1
         return sum(self._nbytes.get(key, 0) for key, count in users.items() if count == self._users.get(key))
 
 
@@ -363,7 +372,7 @@ def _units(
         alike = {first: [_base(candidates[n]) for n in numbers if firsts[n] == first] for first in different}
         recipes: list[Recipe | None] = []
         choices: list[Choice] = []
-        for recipe in dict.fromkeys(option[0] for option in candidates[numbers[0]].options):
+        for recipe in dict.fromkeys(option.recipe for option in candidates[numbers[0]].options):
             found = [_of_recipe(recipe, candidates[first], rows[first]) for first in different]
             good = [one for one in found if isinstance(one, Measured) and math.isfinite(one.relative)]
             if len(good) < len(found):
@@ -389,7 +398,7 @@ def _units(
 def _of_recipe(
     recipe: Recipe, candidate: Candidate, row: Sequence[Measured | NotCompressibleError]
 ) -> Measured | NotCompressibleError | None:
-    return next((one for option, one in zip(candidate.options, row, strict=True) if option[0] == recipe), None)
+    return next((one for option, one in zip(candidate.options, row, strict=True) if option.recipe == recipe), None)
 
 
 def _reason(row: Sequence[Measured | NotCompressibleError]) -> str:
@@ -415,8 +424,9 @@ def _groups(candidates: Sequence[Candidate], firsts: Sequence[int], stored: _Sto
     by_record: dict[Any, int] = {}
     for number, one in enumerate(candidates):
         parents[root(number)] = root(firsts[number])
-        kind = stored.key(one.tensor), tuple(option[0] for option in one.options), one.may_stay
-        parents[root(number)] = root(by_record.setdefault(kind, number))
+        for key in stored.keys(one.tensor):
+            kind = key, tuple(option.recipe for option in one.options), one.may_stay
+            parents[root(number)] = root(by_record.setdefault(kind, number))
     groups: dict[int, list[int]] = {}
     for number in range(len(candidates)):
         groups.setdefault(root(number), []).append(number)

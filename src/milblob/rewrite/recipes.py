@@ -11,6 +11,8 @@ import numpy as np
 from ..arguments import as_integer, require
 from ..dtypes import as_dtype
 from ..values import palettize, prune, quantize
+from . import palettes
+from .not_finite import in_place_of
 from .pieces import LINKED_OPSET, CompressedParts, NotCompressibleError, Part, Pieces
 from .planned import Plan, applied
 from .plans import linear_plan, palette_plan, prune_plan
@@ -34,6 +36,8 @@ class Weight(NamedTuple):
         consumers: (operation, parameter) of each that reads it.
         importance: of its elements, in its shape; None: all alike.
         groups: how many groups the convolutions that read it divide its first dimension into.
+        pieces: what it is compressed to already, if the recipe goes on from that.
+        nan: "keep" to keep NaN and infinity where the recipe can.
     """
 
     array: Array
@@ -42,6 +46,8 @@ class Weight(NamedTuple):
     consumers: tuple[tuple[str, str], ...]
     importance: Array | None = None
     groups: int = 1
+    pieces: Pieces | None = None
+    nan: str = "skip"
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,28 @@ class Recipe:
             NotCompressibleError: it cannot be applied to this weight.
         """
         plan = self.plan(weight)
-        return self.step(Pieces(weight.array), weight).compressed(weight.opset) if plan is None else applied(plan)
+        if plan is not None:
+            return applied(plan)
+        before = weight.pieces if weight.pieces is not None else Pieces(weight.array)
+        return self.step(before, weight).compressed(weight.opset)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the importance of elements makes a difference."""
+        return True
+
+    def objection(self, before: tuple[str, ...]) -> str | None:
+        """Return why the recipe cannot come after others; None if it can.
+
+        Args:
+            before: names of these.
+        """
+        return _order_objection((*before, type(self).__name__))
+
+    def _is_alone(self, weight: Weight) -> bool:
+        """Whether the values of a weight are all that counts, which a plan needs."""
+        is_weighed = self.weighs and weight.importance is not None
+        return not is_weighed and weight.pieces is None and weight.nan != "keep"
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """Take the pieces that the recipes before have made, and return those of the next.
@@ -146,9 +173,20 @@ class Linear(Recipe):
         """See Recipe."""
         return self.granularity != "per_block" or not isinstance(self.block, tuple)
 
+    @property
+    def weighs(self) -> bool:
+        """See Recipe."""
+        return self.search
+
+    def objection(self, before: tuple[str, ...]) -> str | None:
+        """See Recipe."""
+        if "Palette" in before and self.granularity != "per_tensor":
+            return f"Linear after Palette: expected granularity 'per_tensor', got {self.granularity!r}"
+        return super().objection(before)
+
     def plan(self, weight: Weight) -> Plan | None:
         """See Recipe."""
-        if self.search and weight.importance is not None:
+        if not self._is_alone(weight):
             return None
         array, blocks = weight.array, self._blocks(weight)
         return linear_plan(array, self.dtype, self.mode, blocks, self.search, weight.opset)
@@ -195,11 +233,16 @@ class Palette(Recipe):
     """Palettes: an index of a few bits for each element.
 
     Attributes:
-        nbits: 1, 2, 3, 4, 6 or 8; None in the mode "unique", which takes as few as it needs.
-        mode: "kmeans" (the least squared error), "uniform" or "unique" (nothing is lost, or the weight is skipped).
+        nbits: 1, 2, 3, 4, 6 or 8; None in the modes "unique" and "custom", which take as few as they need.
+        mode: "kmeans" (the least squared error), "uniform", "unique" (nothing is lost, or the weight is skipped) or
+            "custom".
         granularity: "per_tensor" or "per_grouped_channel".
         group_size: with "per_grouped_channel": so many channels share a palette.
-        channel_axis: of those channels; None: the output channels.
+        channel_axis: of those channels, of vectors and of scales; None: the output channels.
+        vector: elements of an entry: so many neighbours along the channels share an index.
+        scale: whether elements are divided by the greatest magnitude along the channels before.
+        lut_function: in the mode "custom": called with the elements that share a palette, their channels first; returns
+            (entries, indices).
     """
 
     nbits: int | None = 4
@@ -207,10 +250,21 @@ class Palette(Recipe):
     granularity: str = "per_tensor"
     group_size: int = 32
     channel_axis: int | None = None
+    vector: int = 1
+    scale: bool = False
+    lut_function: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        _one_of("mode", self.mode, palettize.MODES)
-        if self.mode == "unique":
+        _one_of("mode", self.mode, (*palettize.MODES, "custom"))
+        if not (callable(self.lut_function) if self.mode == "custom" else self.lut_function is None):
+            words = "a function" if self.mode == "custom" else "None, except in the mode 'custom'"
+            raise ValueError(f"lut_function: expected {words}, got {self.lut_function!r}")
+        _set(self, vector=as_integer("vector", self.vector))
+        if self.vector < 1 or (self.vector > 1 and self.mode == "uniform"):
+            words = "1" if self.mode == "uniform" else "1 or more"
+            raise ValueError(f"vector: expected {words} in the mode {self.mode!r}, got {self.vector}")
+        require("scale", self.scale, bool, "True or False")
+        if self.mode in ("unique", "custom"):
             _set(self, nbits=None)
         else:
             _one_of("nbits", self.nbits, palettize.NBITS)
@@ -221,39 +275,66 @@ class Palette(Recipe):
             raise ValueError(f"group_size: expected 1 or more, got {self.group_size}")
         if self.channel_axis is not None:
             _set(self, channel_axis=as_integer("channel_axis", self.channel_axis))
-            if self.granularity == "per_tensor":
+            if self.granularity == "per_tensor" and self.vector == 1 and not self.scale:
                 raise ValueError(f"channel_axis: expected None with one palette per tensor, got {self.channel_axis}")
 
     @property
     def opset(self) -> int:
         """See Recipe."""
-        return BLOCKS_OPSET if self.granularity != "per_tensor" or self.nbits == 3 else FIRST_OPSET
+        is_late = self.granularity != "per_tensor" or self.nbits == 3 or self.vector > 1 or self.scale
+        return BLOCKS_OPSET if is_late else FIRST_OPSET
+
+    @property
+    def weighs(self) -> bool:
+        """See Recipe."""
+        return self.mode == "kmeans"
+
+    def objection(self, before: tuple[str, ...]) -> str | None:
+        """See Recipe."""
+        if self.vector > 1 and before[-1:] == ("Linear",):
+            return f"Palette after Linear: expected vector=1: Core ML has no operation for others, got {self.vector}"
+        return (self.objection_to_scale() if before else None) or super().objection(before)
+
+    def objection_to_scale(self) -> str | None:
+        """Return why the scales do not go together with other recipes; None without scales."""
+        if self.scale:
+            return "Palette with others: expected scale=False: Core ML has no operation for it, got True"
+        return None
 
     def plan(self, weight: Weight) -> Plan | None:
         """See Recipe."""
-        if self.nbits is None or (self.mode == "kmeans" and weight.importance is not None):
+        if self.nbits is None or self.vector > 1 or self.scale or not self._is_alone(weight):
             return None
-        return palette_plan(weight.array, self.nbits, self.mode, *self._groups(weight), weight.opset)
+        axis, size = self._groups(weight)
+        return palette_plan(weight.array, self.nbits, self.mode, None if size is None else axis, size, weight.opset)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""
         axis, size = self._groups(weight)
+        per_group = weight.array.shape[0] // weight.groups
+        if self.vector > 1 and axis == 0 and weight.groups > 1 and per_group % self.vector:
+            words = f"expected vectors that divide the {per_group} output channels of a group of the convolution"
+            raise NotCompressibleError(f"{words}, got {self.vector}")
         weights = _heavy(pieces, weight) if self.mode == "kmeans" else None
-        steps = (*pieces.steps, "Palette")
-        if pieces.coded is not None:
-            return _of_integers(pieces, self, axis, size, weights)._replace(steps=steps)
-        made = _made(
-            palettize.palettize, pieces.values(), self.nbits, mode=self.mode, axis=axis, group_size=size,
-            importance=weights,
-        )  # fmt: skip
-        figures = None if pieces.steps else (made.squared, made.power, made.largest)
-        return pieces._replace(steps=steps, table=made, nonzero=None, figures=figures)
+        is_kept = weight.nan == "keep" and self.vector == 1 and self.mode in ("kmeans", "unique")
+        choice = palettes.Choice(self.nbits, self.mode, axis, size, self.vector, self.lut_function, weights, is_kept)
+        made = _made(palettes.scaled if self.scale else palettes.palettized, pieces, choice)
+        found: Pieces = made._replace(steps=(*pieces.steps, "Palette"))
+        return found
 
-    def _groups(self, weight: Weight) -> tuple[int | None, int | None]:
-        """(axis, channels that share a palette), or None for both."""
-        if self.granularity != "per_grouped_channel":
-            return None, None
-        return weight.axes[1] if self.channel_axis is None else self.channel_axis, self.group_size
+    def to_dict(self) -> dict[str, Any]:
+        """See Recipe. A function is only named: JSON cannot hold it, so it does not come back."""
+        function = self.lut_function
+        name = None if function is None else getattr(function, "__qualname__", repr(function))
+        return super().to_dict() | {"lut_function": name}
+
+    def _groups(self, weight: Weight) -> tuple[int, int | None]:
+        """(axis of the channels, how many share a palette; None: all)."""
+        rank = weight.array.ndim
+        axis = weight.axes[1] if self.channel_axis is None else self.channel_axis
+        if not -rank <= axis < rank:
+            raise NotCompressibleError(f"channel_axis: expected a dimension of {rank}, got {axis}")
+        return axis % rank, self.group_size if self.granularity == "per_grouped_channel" else None
 
 
 @dataclass(frozen=True)
@@ -314,7 +395,7 @@ class Prune(Recipe):
 
     def plan(self, weight: Weight) -> Plan | None:
         """See Recipe."""
-        if weight.importance is not None:
+        if not self._is_alone(weight):
             return None
         self._require_consumers(weight)
         options = {name: getattr(self, name) for name in ("sparsity", "threshold", "n_m", "block", "dim")}
@@ -325,8 +406,13 @@ class Prune(Recipe):
         """See Recipe."""
         array = pieces.values()
         self._require_consumers(weight)
+        ranked = array
+        if weight.nan == "keep":
+            ranked = in_place_of(array)
+        if weight.importance is not None:
+            ranked = _weighted_magnitudes(ranked, weight.importance)
         made = _made(
-            prune.prune, array, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block,
+            prune.prune, ranked, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block,
             dim=self.dim,
         )  # fmt: skip
         if self.threshold is not None and made.sparsity < self.least_sparsity:
@@ -335,7 +421,15 @@ class Prune(Recipe):
             )
         figures = None if pieces.steps else (made.squared, made.power, made.largest)
         nonzero = None if pieces.steps else made.nonzero
-        return pieces._replace(steps=(*pieces.steps, "Prune"), bits=made.mask, nonzero=nonzero, figures=figures)
+        if ranked is not array:
+            kept = np.unpackbits(made.mask, count=array.size, bitorder="little").view(bool)
+            lost = int(np.count_nonzero(~np.isfinite(array.reshape(-1)[~kept])))
+            if lost:
+                raise NotCompressibleError(f"expected to keep NaN and infinity, got {lost} that would become zero")
+            figures, nonzero = None, None if pieces.steps else array.reshape(-1)[kept]
+        found = pieces._replace(steps=(*pieces.steps, "Prune"), bits=made.mask, nonzero=nonzero, figures=figures)
+        palettes.require_whole_vectors(found)
+        return found
 
     def _require_consumers(self, weight: Weight) -> None:
         """Raise NotCompressibleError for what coremltools does not prune so."""
@@ -371,12 +465,25 @@ class Joint(Recipe):
             raise ValueError("recipes: expected Linear, Palette and Prune, got a Joint")
         _set(self, recipes=tuple(as_recipe(one) for one in self.recipes))
         names = tuple(type(one).__name__ for one in self.recipes)
-        if names not in _ORDERS:
-            orders = ", ".join(sorted(" + ".join(order) for order in _ORDERS))
-            raise ValueError(f"recipes: expected one of {orders}, got {' + '.join(names) or 'none'}")
-        last = self.recipes[-1]
-        if isinstance(last, Linear) and "Palette" in names and last.granularity != "per_tensor":
-            raise ValueError(f"Linear after Palette: expected granularity 'per_tensor', got {last.granularity!r}")
+        words = self.objection(()) if names in _ORDERS else _order_objection(names)
+        if words is not None:
+            raise ValueError(words)
+
+    @property
+    def weighs(self) -> bool:
+        """See Recipe."""
+        return any(one.weighs for one in self.recipes)
+
+    def objection(self, before: tuple[str, ...]) -> str | None:
+        """See Recipe."""
+        for one in self.recipes:
+            words = one.objection(before)
+            if words is None and isinstance(one, Palette):
+                words = one.objection_to_scale()
+            if words is not None:
+                return words
+            before = (*before, type(one).__name__)
+        return None
 
     @property
     def opset(self) -> int:
@@ -402,6 +509,14 @@ class Joint(Recipe):
         return " + ".join(map(repr, self.recipes))
 
 
+def _order_objection(names: tuple[str, ...]) -> str | None:
+    """Return why recipes cannot follow each other like this; None if they can."""
+    if len(names) == 1 or names in _ORDERS:
+        return None
+    orders = ", ".join(sorted(" + ".join(order) for order in _ORDERS))
+    return f"recipes: expected one of {orders}, got {' + '.join(names) or 'none'}"
+
+
 def _flat(recipe: Recipe) -> tuple[Recipe, ...]:
     return recipe.recipes if isinstance(recipe, Joint) else (recipe,)
 
@@ -414,40 +529,19 @@ def _made(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         raise NotCompressibleError(str(error)) from None
 
 
+def _weighted_magnitudes(array: Array, importance: Array) -> Array:
+    """What is pruned by: magnitudes times the root of the importance, float32; zero for zeros alone."""
+    wide = np.abs(array.astype(np.float64)) * np.sqrt(importance.astype(np.float64))
+    limits = np.finfo(np.float32)
+    return np.where(array == 0, 0, np.clip(wide, limits.smallest_subnormal, limits.max)).astype(np.float32)
+
+
 def _heavy(pieces: Pieces, weight: Weight) -> Array | None:
     """The importance of the elements that a fit counts: none of those that are pruned."""
     if pieces.bits is None:
         return weight.importance
     mask = pieces.mask.astype(np.float32)
     return mask if weight.importance is None else mask * weight.importance
-
-
-def _of_integers(pieces: Pieces, recipe: Palette, axis: int | None, size: int | None, weights: Array | None) -> Pieces:
-    """Palettes of quantized integers. The scales then are those of palettes, which are repeated for each."""
-    coded = cast(quantize.Quantized, pieces.coded)
-    integers = coded.data.astype(np.float32)
-    by = np.asarray(coded.scale, np.float64)
-    for dim, length in enumerate(integers.shape):
-        by = np.repeat(by, length // by.shape[dim], dim)
-    if recipe.mode == "kmeans":
-        weights = (by * by).astype(np.float32) * (1 if weights is None else weights)
-    made = _made(
-        palettize.palettize, integers, recipe.nbits, mode=recipe.mode, axis=axis, group_size=size, importance=weights
-    )
-    entries = np.rint(made.palettes).astype(coded.data.dtype)
-    counts = coded.scale.shape
-    groups = made.palettes.shape[: integers.ndim]
-    for dim, (count, own) in enumerate(zip(counts, groups, strict=True)):
-        if count > own:
-            if count % own:
-                raise NotCompressibleError(
-                    f"expected scales that palettes can be repeated for, got {counts} and {groups}"
-                )
-            entries = np.repeat(entries, count // own, dim)
-    wide = (*counts, 1, 1)
-    point = None if coded.zero_point is None else coded.zero_point.reshape(wide)
-    lut = coded._replace(data=entries, scale=coded.scale.reshape(wide), zero_point=point)
-    return pieces._replace(coded=None, lut=lut, table=made._replace(palettes=entries, gap=float("nan")), figures=None)
 
 
 RECIPES: dict[str, type[Recipe]] = {"Linear": Linear, "Palette": Palette, "Prune": Prune, "Joint": Joint}

@@ -131,7 +131,7 @@ class Palettizer:
         shape, dtype: of the array.
         nbits: of an index.
         counts: number of groups in each dimension.
-        figures: (squared error, power, largest error), as in Palettized, once all stretches were yielded.
+        figures, gap: (squared error, power, largest error) and gap, as in Palettized, once all stretches were yielded.
 
     Raises:
         As palettize, but for elements that are not finite: fit and stretches meet them.
@@ -146,7 +146,7 @@ class Palettizer:
         self.shape, self.dtype, self.nbits = array.shape, array.dtype, nbits
         count = array.shape[along] // size if array.ndim else 1
         self.counts = tuple(count if axis == along else 1 for axis in range(array.ndim))
-        self.figures = 0.0, 0.0, 0.0
+        self.figures, self.gap = (0.0, 0.0, 0.0), 0.0
         self.is_apart = count == 1 or all(length == 1 for length in array.shape[:along])
         self._mode, self._count, self._each = mode, count, array.size // count
         self._flat = np.ascontiguousarray(array, self._kind.numpy).reshape(-1)
@@ -201,6 +201,7 @@ class Palettizer:
                     palettes = palettes[:0]
         squared, power = sum(one.squared for one in figures), sum(one.power for one in figures)
         self.figures = squared, power, max(one.largest for one in figures)
+        self.gap = sum(one.gap for one in figures)
 
     @property
     def _is_in_groups(self) -> bool:

@@ -1,0 +1,107 @@
+"""Weights that can be compressed: what a recipe needs to know, which are alike, and the work on many of them."""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from .. import _codec
+from ..blobs.equal import Stretch, first_equal
+from ..model.tensor import Tensor
+from ..program import compress_rules
+from ..threads import ordered
+from .pieces import CompressedParts, NotCompressibleError
+from .planned import Plan
+from .recipes import Recipe, Weight
+from .recompress import identity, pieces_of
+
+_T = TypeVar("_T")
+
+ALONE_COUNT = 1 << 21
+"""A weight of so many elements is shared out among the threads; smaller ones go one to each."""
+
+
+class Option(NamedTuple):
+    """A recipe for one weight.
+
+    Attributes:
+        axes: of its channels, as the recipe needs them.
+        is_continued: whether the recipe goes on from what the weight is compressed to.
+    """
+
+    recipe: Recipe
+    axes: compress_rules.Axes
+    is_continued: bool = False
+
+
+class Candidate(NamedTuple):
+    """A weight that can be compressed.
+
+    Attributes:
+        options: one or more to choose from.
+        may_stay: whether it may also stay as it is.
+    """
+
+    tensor: Tensor
+    options: tuple[Option, ...]
+    may_stay: bool
+    opset: int
+    consumers: tuple[tuple[str, str], ...]
+    groups: int
+    importance: Any
+    nan: str
+
+    def made(self, number: int = 0) -> Plan | CompressedParts | NotCompressibleError:
+        """Return what one of the recipes plans, or computes at once; or why there is nothing."""
+        recipe, weight = self.options[number].recipe, self.weight(number)
+        try:
+            plan = recipe.plan(weight)
+            return recipe.apply(weight) if plan is None else plan
+        except NotCompressibleError as reason:
+            return reason
+
+    def weight(self, number: int = 0) -> Weight:
+        """Return what one of the recipes is applied to."""
+        option = self.options[number]
+        pieces = pieces_of(self.tensor) if option.is_continued else None
+        array = pieces.array if pieces is not None else self.tensor.read()
+        return Weight(
+            array, option.axes, self.opset, self.consumers, self.importance, self.groups, pieces, self.nan
+        )  # fmt: skip
+
+    @property
+    def kind(self) -> Hashable:
+        """What two weights with equal bytes must have in common to be compressed alike."""
+        heavy = None if self.importance is None else self.importance.tobytes()
+        return (
+            self.options, self.may_stay, self.opset, self.tensor.shape, self.tensor.mil_dtype.mil_code, self.consumers,
+            self.groups, heavy, None if self.tensor.chain is None else identity(self.tensor),
+        )  # fmt: skip
+
+
+def first_alike(candidates: Sequence[Candidate]) -> list[int]:
+    """Return, for each candidate, the number of the first with equal bytes that can become the same."""
+    stretches = []
+    for number, one in enumerate(candidates):
+        packed = one.tensor.place.packed() if one.tensor.is_blob else None
+        if packed is None:  # an immediate: rare, and then alone; or compressed already
+            kind = number if one.tensor.chain is None else one.kind
+            stretches.append(Stretch(_codec.Buffer(b""), 0, 0, kind))
+        else:
+            stretches.append(Stretch(packed.buffer, packed.offset, packed.dtype.nbytes(packed.size), one.kind))
+    return first_equal(stretches)
+
+
+def computed(candidates: Sequence[Candidate], numbers: Iterable[int], work: Callable[[Candidate], _T]) -> Iterator[_T]:
+    """Yield work(candidate) for these numbers, in order; several small weights at a time."""
+
+    def compute(number: int) -> _T:
+        return work(candidates[number])
+
+    small: list[int] = []
+    for number in numbers:
+        if candidates[number].tensor.size < ALONE_COUNT:
+            small.append(number)
+            continue
+        yield from ordered(compute, small)
+        small = []
+        yield compute(number)
+    yield from ordered(compute, small)

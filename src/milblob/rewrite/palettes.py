@@ -1,0 +1,140 @@
+"""How palettes are made for a weight in pieces: of elements, of what pruning has left, of quantized integers."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from ..dtypes import as_dtype
+from ..values import custom_palette, palettize, vectors
+from ..values.palettize import Palettized
+from ..values.quantize import Quantized
+from .not_finite import palettize_all
+from .pieces import NotCompressibleError, Pieces
+
+Array = np.ndarray[Any, Any]
+
+
+class Choice(NamedTuple):
+    """The options of a Palette, for one weight.
+
+    Attributes:
+        axis: of its channels.
+        group_size: so many share a palette; None: all.
+        weights: of the elements in the fit, or None.
+        is_kept: whether NaN and infinity get entries of their own.
+    """
+
+    nbits: int | None
+    mode: str
+    axis: int
+    group_size: int | None
+    vector: int
+    function: Callable[..., Any] | None
+    weights: Array | None
+    is_kept: bool = False
+
+
+def palettized(pieces: Pieces, choice: Choice) -> Pieces:
+    """Make palettes of the values that the pieces stand for.
+
+    Raises:
+        ValueError: as the functions of `values`. NotCompressibleError: vectors that are pruned in part.
+    """
+    if pieces.coded is not None:
+        return _of_integers(pieces, choice)
+    made = _fitted(pieces.values(), choice)
+    figures = None if pieces.steps or choice.is_kept else (made.squared, made.power, made.largest)
+    found = pieces._replace(table=made, nonzero=None, figures=figures)
+    if choice.vector > 1:
+        found = found._replace(axis=choice.axis)
+        require_whole_vectors(found)
+    return found
+
+
+def scaled(pieces: Pieces, choice: Choice) -> Pieces:
+    """As `palettized`, of the elements divided by the greatest magnitude along the channels, as coremltools does."""
+    array = pieces.array
+    by = np.abs(array).max(axis=choice.axis, keepdims=True)
+    by[by == 0] = 1
+    if choice.mode == "kmeans":
+        heavy = np.broadcast_to(np.asarray(by, np.float64) ** 2, array.shape)
+        heavy = heavy if choice.weights is None else heavy * choice.weights
+        most = float(heavy.max())
+        choice = choice._replace(weights=(heavy / most if most > 0 else heavy).astype(np.float32))
+    made = _fitted(array / by, choice)
+    wide = (*by.shape, 1, 1)
+    lut = Quantized(_repeated(made.palettes, by.shape), by.reshape(wide), None, as_dtype(array.dtype), 0.0, 0.0, 0.0)
+    table = made._replace(palettes=lut.data, gap=float("nan"))
+    axis = choice.axis if choice.vector > 1 else None
+    return pieces._replace(table=table, lut=lut, axis=axis, figures=None)
+
+
+def require_whole_vectors(pieces: Pieces) -> None:
+    """Refuse a mask that has only some elements of a vector: an index stands for all of them.
+
+    Raises:
+        NotCompressibleError: it does.
+    """
+    if pieces.bits is None or pieces.axis is None:
+        return
+    length = cast(Palettized, pieces.table).palettes.shape[-1]
+    mask = np.moveaxis(pieces.mask, pieces.axis, -1)
+    some = mask.reshape(*mask.shape[:-1], -1, length)
+    if (some.any(-1) != some.all(-1)).any():
+        words = f"expected vectors that are pruned as a whole (Prune with block={length}, dim={pieces.axis})"
+        raise NotCompressibleError(f"{words}, got some that are pruned in part")
+
+
+def _fitted(array: Array, choice: Choice) -> Palettized:
+    nbits, mode, axis, size, length, function, weights, is_kept = choice
+    if function is not None:
+        return custom_palette.custom_palettes(array, function, axis=axis, group_size=size, vector=length)
+    if length > 1:
+        return vectors.palettize_vectors(
+            array, nbits, vector=length, axis=axis, mode=mode, group_size=size, importance=weights
+        )
+    along = None if size is None else axis
+
+    def fit(elements: Array) -> Palettized:
+        return palettize.palettize(elements, nbits, mode=mode, axis=along, group_size=size, importance=weights)
+
+    if is_kept and not np.isfinite(array).all():
+        found: Palettized = palettize_all(array, fit)
+        return found
+    return fit(array)
+
+
+def _of_integers(pieces: Pieces, choice: Choice) -> Pieces:
+    """Palettes of quantized integers. The scales then are those of palettes, which are repeated for each."""
+    coded = cast(Quantized, pieces.coded)
+    integers = coded.data.astype(np.float32)
+    if choice.mode == "kmeans":  # an integer counts for as much as it is worth
+        by = np.asarray(coded.scale, np.float64)
+        for dim, length in enumerate(integers.shape):
+            by = np.repeat(by, length // by.shape[dim], dim)
+        most = float(by.max())
+        heavy = (by / most) ** 2 if most > 0 else by
+        heavy = heavy if choice.weights is None else heavy * choice.weights
+        choice = choice._replace(weights=heavy.astype(np.float32))
+    made = _fitted(integers, choice)
+    counts = coded.scale.shape
+    entries = _repeated(np.rint(made.palettes).astype(coded.data.dtype), counts)
+    wide = (*counts, 1, 1)
+    point = None if coded.zero_point is None else coded.zero_point.reshape(wide)
+    lut = coded._replace(data=entries, scale=coded.scale.reshape(wide), zero_point=point)
+    table = made._replace(palettes=entries, gap=float("nan"))
+    return pieces._replace(coded=None, lut=lut, table=table, figures=None)
+
+
+def _repeated(palettes: Array, counts: tuple[int, ...]) -> Array:
+    """Palettes, one for each scale at least: those that several scales share are repeated."""
+    for dim, (count, own) in enumerate(zip(counts, palettes.shape[: len(counts)], strict=True)):
+        if count > own:
+            if count % own:
+                groups = palettes.shape[: len(counts)]
+                raise NotCompressibleError(
+                    f"expected scales that palettes can be repeated for, got {counts} and {groups}"
+                )
+            palettes = np.repeat(palettes, count // own, dim)
+    return palettes

@@ -1,0 +1,132 @@
+"""Weights that are compressed already: the pieces that a recipe goes on from, and what identifies them."""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from .. import _codec
+from ..dtypes import DType
+from ..model.model import Model
+from ..model.tensor import Tensor, make_tensor
+from ..program import cast_rules
+from ..program.scan import Compressed, Program
+from ..values.palettize import Palettized
+from ..values.quantize import Quantized
+from ..values.tensorvalue import stored_bytes
+from .decompress import plan_decompression
+from .pieces import LINKED_OPSET, Pieces
+from .recipes import Recipe
+
+_INTEGERS = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4)
+
+
+def steps_of(tensor: Tensor) -> tuple[str, ...] | None:
+    """Return the recipes that could have made a compressed weight for iOS18, if a recipe can go on from it; else None.
+
+    Nothing is read: the Program tells.
+    """
+    parts = tensor.parts
+    if "shape" in parts:
+        return None
+    if tensor.op == "constexpr_lut_to_dense":
+        return ("Palette",) if _has_plain_palettes(parts, "indices") else None
+    if tensor.op == "constexpr_blockwise_shift_scale":
+        offset = parts.get("offset")
+        is_plain = not any(part.parts for part in parts.values()) and parts["data"].mil_dtype in _INTEGERS
+        is_plain = is_plain and (offset is None or offset.mil_dtype is parts["data"].mil_dtype)
+        return ("Linear",) if is_plain else None
+    if tensor.op != "constexpr_sparse_to_dense":
+        return None
+    nonzero = parts["nonzero_data"]
+    if not nonzero.parts:
+        return None if parts["mask"].parts else ("Prune",)
+    if nonzero.op != "constexpr_lut_to_sparse" or nonzero.parts["indices_mask"].parts:
+        return None
+    return ("Prune", "Palette") if _has_plain_palettes(nonzero.parts, "indices_nonzero_data") else None
+
+
+def pieces_of(tensor: Tensor) -> Pieces:
+    """Return the pieces of a compressed weight that has `steps_of`."""
+    parts, array = tensor.parts, tensor.read()
+    pieces = Pieces(array, steps_of(tensor) or ())
+    if pieces.steps == ("Palette",):
+        return _with_palettes(pieces, parts, parts["indices"].read().view(np.uint8), parts["indices"])
+    if pieces.steps == ("Linear",):
+        data, offset = parts["data"], parts.get("offset")
+        point = None if offset is None else offset.read()
+        coded = Quantized(data.read(), parts["scale"].read(), point, data.mil_dtype, 0.0, 0.0, 0.0)
+        return pieces._replace(coded=coded)
+    nonzero = parts["nonzero_data"]
+    if pieces.steps == ("Prune",):
+        return pieces._replace(bits=_bits(parts["mask"].read()), nonzero=nonzero.read())
+    pieces = pieces._replace(bits=_bits(nonzero.parts["indices_mask"].read()))
+    codes, indices = np.zeros(array.shape, np.uint8), nonzero.parts["indices_nonzero_data"]
+    codes[pieces.mask] = indices.read().view(np.uint8)
+    return _with_palettes(pieces, nonzero.parts, codes, indices)
+
+
+def _has_plain_palettes(parts: Mapping[str, Tensor], key: str) -> bool:
+    """Whether indices and palettes of numbers are stored, the palettes as floats."""
+    lut = parts["lut"]
+    is_stored = not lut.parts and not parts[key].parts
+    return is_stored and lut.shape[-1] == 1 and lut.mil_dtype in (DType.FLOAT16, DType.FLOAT32)
+
+
+def _with_palettes(pieces: Pieces, parts: Mapping[str, Tensor], codes: Any, indices: Tensor) -> Pieces:
+    table = Palettized(codes, parts["lut"].read(), indices.mil_dtype.nbits, 0.0, 0.0, 0.0, float("nan"))
+    return pieces._replace(table=table)
+
+
+def _bits(mask: Any) -> Any:
+    return np.frombuffer(stored_bytes(mask, DType.UINT1), np.uint8)
+
+
+def identity(tensor: Tensor) -> Hashable:
+    """Return what a compressed weight is computed from: equal for the same operations on the same stored parts."""
+
+    def of(row: Any) -> Hashable:
+        if isinstance(row, Compressed):
+            return (
+                row.op.type,
+                row.output,
+                row.op.shape,
+                tuple((key, of(part)) for key, part in sorted(row.parts.items())),
+            )
+        part = tensor.part(row)
+        if row.storage == _codec.BLOB:
+            return part.file, row.blob_offset, row.shape, row.mil_code
+        return part.read().tobytes(), row.shape, row.mil_code
+
+    return of(tensor.chain)
+
+
+def not_continued(tensor: Tensor, recipes: Iterable[Recipe]) -> dict[Recipe, str | None]:
+    """Return for each recipe why it cannot go on from what a weight is compressed to; None if it can."""
+    is_late = cast_rules.opset(cast(Program, tensor.program), tensor.op_row) >= LINKED_OPSET
+    steps = steps_of(tensor) if is_late else None
+    found: dict[Recipe, str | None] = {}
+    for recipe in recipes:
+        words = None if steps is None else recipe.objection(steps)
+        reason = "" if words is None else f": {words}"
+        is_refused = steps is None or words is not None
+        refusal = f"expected a dense weight for {recipe}, got one that is compressed ({tensor.op}){reason}"
+        found[recipe] = refusal if is_refused else None
+    return found
+
+
+def all_weights(model: Model) -> Iterator[Tensor]:
+    """Yield the constants that are no parts of compressed weights, and the compressed weights, in Program order.
+
+    Args:
+        model: opened with all constants and stored parts.
+    """
+    constants: dict[int, list[Tensor]] = {}
+    for tensor in model.tensors.values():
+        constants.setdefault(id(tensor.program), []).append(tensor)
+    for source, program in model.scans:
+        ends = plan_decompression(program, lambda group: True).weights if program.groups else []
+        parts = {part for group in program.groups for part in group.stored()} - program.shared
+        found = [tensor for tensor in constants.get(id(program), ()) if tensor.constant not in parts]
+        found += [make_tensor(model.package, source, program, program.part_names[end], end) for end in ends]
+        yield from sorted(found, key=lambda tensor: tensor.op_row.message[0] if tensor.op_row is not None else -1)

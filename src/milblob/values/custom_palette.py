@@ -1,0 +1,81 @@
+"""Palettes that a function of the user's chooses, as coremltools' mode "custom" calls it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .palettize import NBITS, Palettized
+
+Array = np.ndarray[Any, Any]
+
+
+def custom_palettes(
+    array: Array, function: Callable[[Array], Any], *, axis: int = 0, group_size: int | None = None, vector: int = 1
+) -> Palettized:
+    """Call a function for each group of channels, and check what it returns.
+
+    Args:
+        array: float16 or float32.
+        function: called with a group, its channels first; returns (entries, indices): at most 256 numbers, or vectors
+            of numbers, and the index of each element or vector in row-major order.
+        axis: of the channels, and of the vectors.
+        group_size: so many channels share a palette; None: all.
+        vector: elements of an entry.
+
+    Returns:
+        Palettized; its gap is nan.
+
+    Raises:
+        ValueError: groups or vectors that do not divide the channels; something else returned.
+    """
+    channels = array.shape[axis]
+    size = channels if group_size is None else group_size
+    if not 1 <= size <= channels or channels % size:
+        raise ValueError(f"group_size: expected a divisor of {channels}, the channels of axis {axis}, got {size}")
+    if size % vector:
+        raise ValueError(f"vector: expected a divisor of the {size} channels of a palette, got {vector}")
+    turned = np.swapaxes(array, 0, axis)
+    shape = (size // vector, *turned.shape[1:])
+    entries, indices = [], []
+    for first in range(0, channels, size):
+        group = turned[first : first + size]
+        found, codes = _checked(function(group.copy()), group.size // vector, vector, array.dtype)
+        entries.append(found)
+        indices.append(codes.reshape(shape))
+    nbits = next(n for n in NBITS if max(map(len, entries)) <= 1 << n)
+    palettes = np.zeros((len(entries), 1 << nbits, vector), array.dtype)
+    squared = power = largest = 0.0
+    for number, (found, codes) in enumerate(zip(entries, indices, strict=True)):
+        palettes[number, : len(found)] = found
+        group = turned[number * size : (number + 1) * size].astype(np.float64)
+        dense = np.moveaxis(found[codes], -1, 1).reshape(group.shape).astype(np.float64)
+        squared += float(np.sum((dense - group) ** 2))
+        power += float(np.sum(group**2))
+        largest = max(largest, float(np.abs(dense - group).max(initial=0.0)))
+    all_codes = np.ascontiguousarray(np.swapaxes(np.concatenate(indices), 0, axis))
+    wanted = [1] * array.ndim + [1 << nbits, vector]
+    wanted[axis] = len(entries)
+    return Palettized(all_codes, palettes.reshape(wanted), nbits, squared, power, largest, float("nan"))
+
+
+def _checked(returned: Any, count: int, vector: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """The entries, shape (entries, vector), and the indices."""
+    try:
+        entries, codes = returned
+        entries, codes = np.asarray(entries, np.float64), np.asarray(codes).reshape(-1)
+    except (TypeError, ValueError):
+        raise ValueError("lut_function: expected (entries, indices) from it, got something else") from None
+    if entries.ndim == 1 and vector == 1:
+        entries = entries[:, None]
+    if entries.ndim != 2 or entries.shape[1] != vector or not 1 <= len(entries) <= 256:
+        words = f"1 to 256 entries{f' of {vector} numbers' if vector > 1 else ''}"
+        raise ValueError(f"lut_function: expected {words} from it, got shape {entries.shape}")
+    if codes.size != count or codes.dtype.kind not in "iu":
+        words = f"{codes.size} of {codes.dtype}"
+        raise ValueError(f"lut_function: expected {count} integers as indices from it, got {words}")
+    if codes.min() < 0 or codes.max() >= len(entries):
+        words = f"{codes.min()} to {codes.max()}"
+        raise ValueError(f"lut_function: expected indices of its {len(entries)} entries, got {words}")
+    with np.errstate(over="ignore"):
+        return entries.astype(dtype), codes.astype(np.uint8)

@@ -1,0 +1,219 @@
+"""Every recipe on weights that are unusual: what is refused is refused by name, what is made is what a reader reads."""
+
+import numpy as np
+import pytest
+
+from matrix import every
+from milblob import Linear, Palette, Prune
+from milblob.rewrite.pieces import NotCompressibleError, Pieces
+from milblob.rewrite.recipes import Weight
+
+WHOLE = Linear(granularity="per_tensor")
+GROUPED = Palette(2, granularity="per_grouped_channel", group_size=2)
+USES = (("conv", "weight"),)
+RECIPES = [
+    Linear(), Linear("uint8", "linear"), Linear("int4", granularity="per_block", block=1), Linear("uint4", "linear", search=True),
+    Linear(granularity="per_block", block=(1, 0)), Palette(1), Palette(3), Palette(8), GROUPED, Palette(6, "uniform"),
+    Palette(None, "unique"), Palette(2, vector=2), Palette(4, scale=True), Palette(2, vector=2, scale=True), Prune(0.5), Prune(1.0),
+    Prune(0.0), Prune(threshold=1e-3, least_sparsity=0), Prune(n_m=(1, 2)), Prune(0.5, block=2),
+    Prune(0.5) + Palette(4), Prune(0.5) + Linear(), Palette(4) + WHOLE, Palette(4) + Prune(0.5), Linear() + Prune(0.5),
+    Linear("int4", "linear") + Palette(4), Prune(0.5) + Palette(4) + WHOLE, Prune(0.5, block=2) + Palette(2, vector=2),
+]  # fmt: skip
+SHAPES = [(4, 6), (2, 2), (8, 1), (4, 4, 3), (4, 2, 3, 3), (2, 4, 1, 2, 3)]
+KINDS = ["random", "constant", "negative", "zeros", "subnormal", "few", "huge", "one"]
+
+
+def make(kind, shape, dtype):
+    rng = np.random.default_rng(3)
+    limits = np.finfo(dtype)
+    array = (rng.standard_normal(shape) * 0.1).astype(dtype)
+    if kind == "constant":
+        array[...] = 0.3
+    elif kind == "negative":
+        array[...] = -2
+    elif kind == "zeros":
+        array[...] = 0
+    elif kind == "subnormal":
+        array = (rng.integers(-8, 9, shape) * np.float64(limits.smallest_subnormal)).astype(dtype)
+    elif kind == "few":
+        array = rng.choice([-1, 0, 0.5], shape).astype(dtype)
+    elif kind == "huge":
+        array = rng.choice([-1, 0.5, 1], shape).astype(dtype) * limits.max
+    elif kind == "one":
+        array[...] = 0
+        array.reshape(-1)[-1] = 1
+    return array
+
+
+def stored(recipe, array, **options):
+    pieces = recipe.step(Pieces(array), Weight(array, (1, 0), 18, USES, **options))
+    return pieces.compressed(18), pieces.values()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_what_is_measured_is_what_is_read(dtype):
+    made = []
+
+    def check(recipe, shape, kind):
+        array = make(kind, shape, dtype)
+        before = array.copy()
+        try:
+            parts, values = stored(recipe, array)
+        except NotCompressibleError as error:
+            assert "expected" in str(error)
+            return
+        made.append((recipe, kind))
+        assert np.array_equal(array, before)
+        assert (values.dtype, values.shape) == (array.dtype, array.shape)
+        assert np.isfinite(values).all()
+        lost = values.astype(np.float64) - array
+        tiny = float(np.finfo(dtype).tiny) ** 2
+        assert parts.squared == pytest.approx(float(np.sum(lost**2)), rel=1e-4, abs=tiny)
+        assert parts.power == pytest.approx(float(np.sum(array.astype(np.float64) ** 2)), rel=1e-4, abs=tiny)
+        assert parts.largest == pytest.approx(float(np.abs(lost).max()), rel=1e-4, abs=tiny)
+        assert (
+            parts.squared
+            <= parts.power * 1.0001 * (4 if isinstance(recipe, Palette) and recipe.mode == "uniform" else 1.5) + tiny
+        )
+        for part in parts.parts:
+            assert memoryview(part.data).nbytes == part.dtype.nbytes(int(np.prod(part.shape)))
+
+    every(check, RECIPES, SHAPES, KINDS)
+    assert {recipe for recipe, _ in made} == set(RECIPES)
+    assert {kind for _, kind in made} == set(KINDS)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("kind", ["constant", "negative", "zeros", "few"])
+def test_fewer_numbers_than_entries_lose_nothing(kind, dtype):
+    for recipe in (Palette(2), Palette(8), Palette(2, granularity="per_grouped_channel", group_size=1), Palette(None, "unique"),
+                   Palette(4, vector=2), Palette(None, "unique", vector=2), Prune(0.0), Prune(0.0) + Palette(2)):  # fmt: skip
+        array = make(kind, (4, 6), dtype)
+        parts, values = stored(recipe, array)
+        assert np.array_equal(values, array), recipe
+        assert (parts.squared, parts.largest) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "shape", "words"),
+    [
+        (Linear("int4", granularity="per_block", block=4), (4, 6), "expected sizes that divide the shape (4, 6)"),
+        (Linear(granularity="per_block", block=(1, 2, 3)), (4, 6), "expected 3 dimensions, as block has, got 2"),
+        (
+            Palette(2, granularity="per_grouped_channel", group_size=3),
+            (4, 6),
+            "expected a divisor of 4, the channels of axis 0",
+        ),
+        (
+            Palette(2, granularity="per_grouped_channel", group_size=32),
+            (4, 6),
+            "expected a divisor of 4, the channels of axis 0",
+        ),
+        (
+            Palette(2, granularity="per_grouped_channel", group_size=2, channel_axis=2),
+            (4, 6),
+            "expected a dimension of 2, got 2",
+        ),
+        (Palette(2, vector=3), (4, 6), "expected 2 or more that divide the 4 channels of a palette, got 3"),
+        (
+            Palette(2, vector=4, granularity="per_grouped_channel", group_size=2),
+            (4, 6),
+            "that divide the 2 channels of a palette",
+        ),
+        (Palette(None, "unique"), (40, 60), "mode 'unique': expected at most 256 different numbers"),
+        (Prune(n_m=(2, 4)), (4, 6), "expected at most half of the 6 of dimension 1, got 4"),
+        (Prune(0.5, block=3), (4, 6), "expected at most half of the 4 of dimension 0, got 3"),
+        (Prune(threshold=0.0), (4, 6), "expected a sparsity of 0.5 or more"),
+        (
+            Prune(0.5) + Palette(2, vector=2),
+            (4, 6),
+            "expected vectors that are pruned as a whole (Prune with block=2, dim=0)",
+        ),
+        (Palette(3, vector=2) + Prune(0.5), (4, 6), "expected vectors that are pruned as a whole"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_by_name(recipe, shape, words):
+    with pytest.raises(NotCompressibleError) as caught:
+        stored(recipe, make("random", shape, np.float32))
+    assert words in str(caught.value)
+
+
+def test_vectors_divide_the_groups_of_a_convolution():
+    array = make("random", (8, 2, 3, 3), np.float16)
+    stored(Palette(2, vector=4), array, groups=2)
+    with pytest.raises(NotCompressibleError, match="divide the 2 output channels of a group of the convolution, got 4"):
+        stored(Palette(2, vector=4), array, groups=4)
+    stored(Palette(2, vector=2, channel_axis=1), array, groups=8)
+
+
+def test_vectors_that_are_pruned_whole_stay_zero():
+    array = make("random", (16, 12), np.float32)
+    recipe = Prune(0.5, block=2, dim=0) + Palette(4, vector=2)
+    parts, values = stored(recipe, array)
+    _, pruned = stored(Prune(0.5, block=2, dim=0), array)
+    assert np.array_equal(values == 0, pruned == 0)
+    assert {part.key: part.shape for part in parts.parts}["nonzero_data.indices_mask"] == (8, 12)
+    assert parts.op == "constexpr_sparse_to_dense"
+
+
+def test_a_palette_of_what_is_pruned_spends_no_entry_on_zero():
+    """Four numbers beside zero fit two bits."""
+    array = np.random.default_rng(0).choice([-2, -1, 1, 2], (8, 8)).astype(np.float16)
+    array[::2] = 0
+    _, values = stored(Prune(0.0) + Palette(2), array)
+    assert np.array_equal(values, array)
+
+
+def test_a_function_chooses_the_palette():
+    """The example of coremltools' documentation: the largest numbers, and zero for all others."""
+
+    def largest(weight):
+        weight = weight.flatten()
+        top = np.unique(weight)[-15:]
+        entries = [0.0, *top.tolist()]
+        where = {value: index for index, value in enumerate(entries)}
+        return entries, [where.get(value, 0) for value in weight]
+
+    array = np.abs(make("random", (8, 6), np.float32))
+    for axis, size, shape in ((0, None, (1, 1, 16, 1)), (0, 4, (2, 1, 16, 1)), (1, 3, (1, 2, 16, 1))):
+        kind = {} if size is None else {"granularity": "per_grouped_channel", "group_size": size, "channel_axis": axis}
+        parts, values = stored(Palette(None, "custom", lut_function=largest, **kind), array)
+        assert {part.key: part.shape for part in parts.parts} == {"indices": (8, 6), "lut": shape}
+        for first in range(0, array.shape[axis], size or 8):
+            group = np.take(array, range(first, first + (size or 8)), axis)
+            found = np.take(values, range(first, first + (size or 8)), axis)
+            assert np.array_equal(found, np.where(group >= np.unique(group)[-15], group, 0))
+    assert Palette(None, "custom", lut_function=largest).to_dict()["lut_function"].endswith("largest")
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (None, "expected (entries, indices) from it, got something else"),
+        (([], []), "expected 1 to 256 entries from it, got shape (0, 1)"),
+        ((np.zeros(257), np.zeros(24, int)), "expected 1 to 256 entries from it"),
+        (([1.0], np.zeros(23, int)), "expected 24 integers as indices from it, got 23"),
+        (([1.0], np.ones(24, int)), "expected indices of its 1 entries, got 1 to 1"),
+        (([1.0], np.zeros(24)), "expected 24 integers as indices from it, got 24 of float64"),
+    ],
+)
+def test_what_a_function_returns_is_checked(returned, words):
+    with pytest.raises(NotCompressibleError) as caught:
+        stored(Palette(None, "custom", lut_function=lambda weight: returned), make("random", (4, 6), np.float32))
+    assert words in str(caught.value)
+
+
+def test_importance_and_pruned_elements_of_a_search():
+    """Scales that are searched count only what is not zero, and count it by importance."""
+    rng = np.random.default_rng(0)
+    array = rng.standard_normal((4, 64)).astype(np.float32)
+    array[:, 0] *= 20
+    heavy = np.ones(array.shape, np.float32)
+    heavy[:, 0] = 0
+    errors = []
+    for importance in (None, heavy):
+        _, values = stored(Prune(0.5) + Linear("int4", search=True), array, importance=importance)
+        kept = values != 0
+        errors.append(float(np.sum(heavy * kept * (values.astype(np.float64) - array) ** 2)))
+    assert errors[1] < errors[0] / 2

@@ -1,0 +1,308 @@
+"""Compressing what is compressed: joint where Core ML has the operation, through dense values when asked; and `nan`, `importance`."""
+
+import logging
+import shutil
+
+import numpy as np
+import pytest
+
+import milblob
+from compress_coremltools import decompressed, described, theirs
+from compress_models import save_model
+from milblob import Linear, Palette, Prune
+from milblob.cli import main
+from milblob.rewrite.pieces import Pieces
+from milblob.rewrite.recipes import Weight
+from milblob.values.palettize import palettize
+from paths import DATA, ROOT
+
+DEMO = ROOT / "examples" / "demo.mlpackage"
+WHOLE = Linear(granularity="per_tensor")
+
+
+def values(path):
+    with milblob.open(path) as opened:
+        return {name: tensor.read().copy() for name, tensor in opened.items()}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    pytest.importorskip("coremltools")
+    logging.disable(logging.CRITICAL)
+    path = tmp_path_factory.mktemp("models") / "model.mlpackage"
+    yield save_model(path, 18, np.dtype("float16"), disagree=False)
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Prune(0.5), Palette(4)), (Prune(0.5), Linear()), (Palette(4), WHOLE), (Palette(4), Prune(0.5)), (Linear(), Prune(0.5)),
+        (Linear(), Palette(4)), (Prune(0.5) + Palette(4), WHOLE), (Prune(0.5), Palette(4) + WHOLE),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_two_steps_make_what_one_makes(first, second, model, tmp_path):
+    """Operations, parts and values; and coremltools reads the same."""
+    milblob.compress(model, tmp_path / "a.mlpackage", first)
+    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", second)
+    once = milblob.compress(model, tmp_path / "c.mlpackage", first + second)
+    assert [weight.name for weight in report.weights] == [weight.name for weight in once.weights]
+    assert len(report.weights) >= 8
+    got, expected = described(tmp_path / "b.mlpackage"), described(tmp_path / "c.mlpackage")
+    for weight in report.weights:
+        assert got[weight.name][0] == expected[weight.name][0]
+        assert np.array_equal(got[weight.name][1], expected[weight.name][1])
+    assert report.nbytes_after <= once.nbytes_after + 1024  # nothing of the first result is left
+    assert [finding for finding in milblob.check(tmp_path / "b.mlpackage") if finding.code != "owner-only"] == []
+    decompressed(tmp_path / "b.mlpackage", tmp_path / "d.mlpackage")
+    with milblob.open(tmp_path / "d.mlpackage") as opened:
+        for weight in report.weights:
+            assert np.array_equal(opened[weight.name].read().astype(np.float64), got[weight.name][1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "recipe"), [("palettize", Palette(4)), ("linear", Linear())], ids=["palette of a pruned one", "integers"]
+)
+def test_what_coremltools_pruned_is_compressed_as_coremltools_does(kind, recipe, model, tmp_path):
+    assert theirs(model, [("prune", {"target_sparsity": 0.5})], tmp_path / "a.mlpackage") is None
+    steps = [("prune", {"target_sparsity": 0.5}), (kind, {"nbits": 4} if kind == "palettize" else {})]
+    assert theirs(model, steps, tmp_path / "b.mlpackage") is None
+    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "c.mlpackage", recipe)
+    got, expected = described(tmp_path / "c.mlpackage"), described(tmp_path / "b.mlpackage")
+    assert {name: row for name, (row, _) in got.items()} == {name: row for name, (row, _) in expected.items()}
+    assert len(report.weights) >= 8
+
+
+def test_through_dense_values_when_asked(tmp_path):
+    milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
+    skipped = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Palette(4))
+    assert skipped.weights == []
+    assert "(requantize compresses its dense values)" in dict(skipped.skipped)["embedding_weight"]
+    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "c.mlpackage", Palette(4), requantize=True)
+    assert len(report.weights) == 26
+    milblob.repack(tmp_path / "a.mlpackage", tmp_path / "d.mlpackage", decompress=True)
+    milblob.compress(tmp_path / "d.mlpackage", tmp_path / "e.mlpackage", Palette(4))
+    one, other = values(tmp_path / "c.mlpackage"), values(tmp_path / "e.mlpackage")
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    sizes = [
+        sum(f.stat().st_size for f in (tmp_path / name).rglob("weight.bin")) for name in ("c.mlpackage", "e.mlpackage")
+    ]
+    assert abs(sizes[0] - sizes[1]) < 4096
+    assert milblob.check(tmp_path / "c.mlpackage") == []
+
+
+def test_shared_chains_stay_shared(tmp_path):
+    functions = DATA / "functions" / "model.mlpackage"
+    milblob.compress(functions, tmp_path / "a.mlpackage", Linear(), least=0)
+    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", Palette(2), least=0, requantize=True)
+    assert len(report.weights) >= 2
+
+    def places(path):
+        found = {}
+        with milblob.open(path) as opened:
+            for weight in report.weights:
+                parts = opened[weight.name].parts
+                key = tuple(sorted(part.constant.blob_offset for part in parts.values() if part.is_blob))
+                found.setdefault(key, []).append(weight.name)
+        return sorted(found.values())
+
+    assert places(tmp_path / "a.mlpackage") == places(tmp_path / "b.mlpackage")
+
+
+# ----------------------------------------------------------------------------------------------------------------- nan
+
+
+@pytest.fixture
+def broken(tmp_path):
+    shutil.copytree(DEMO, tmp_path / "broken.mlpackage")
+    with milblob.open(tmp_path / "broken.mlpackage", "r+") as opened:
+        array = opened["head_weight"].read().copy()
+        array[0, 0], array[0, 1], array[1, 0] = np.inf, -np.inf, np.nan
+        array[3, :7] = np.inf
+        opened["head_weight"] = array
+    return tmp_path / "broken.mlpackage"
+
+
+@pytest.mark.parametrize(
+    "recipe", [Palette(4), Palette(8), Prune(0.5), Prune(threshold=0.01, least_sparsity=0)], ids=str
+)
+def test_what_is_not_finite_is_kept_when_asked(recipe, broken, tmp_path):
+    stays = milblob.compress(broken, tmp_path / "a.mlpackage", recipe, select="head_weight")
+    assert stays.weights == []
+    assert "expected finite elements, got 10" in dict(stays.skipped)["head_weight"]
+    report = milblob.compress(broken, tmp_path / "b.mlpackage", recipe, select="head_weight", nan="keep")
+    old, new = values(broken)["head_weight"], values(tmp_path / "b.mlpackage")["head_weight"]
+    is_finite = np.isfinite(old)
+    assert np.array_equal(old[~is_finite], new[~is_finite], equal_nan=True)
+    assert np.isfinite(new[is_finite]).all()
+    lost = new[is_finite].astype(np.float64) - old[is_finite]
+    assert report.weights[0].squared == pytest.approx(float(np.sum(lost**2)), rel=1e-5)
+    assert report.weights[0].sqnr > (15 if isinstance(recipe, Palette) else 5)
+
+
+def test_what_cannot_be_kept_stays(broken, tmp_path):
+    for recipe, words in (
+        (Linear(), "expected finite elements"),
+        (Palette(1), "expected more entries than the 3 kinds of NaN and infinity need, got 2"),
+        (Prune(1.0), "expected to keep NaN and infinity, got 10 that would become zero"),
+    ):
+        report = milblob.compress(
+            broken, tmp_path / "b.mlpackage", recipe, select="head_weight", nan="keep", dry_run=True
+        )
+        assert words in dict(report.skipped)["head_weight"]
+    with pytest.raises(ValueError, match="nan: expected skip or keep, got 'zero'"):
+        milblob.compress(broken, tmp_path / "b.mlpackage", Palette(4), nan="zero")
+
+
+# ---------------------------------------------------------------------------------------------------------- importance
+
+
+@pytest.mark.parametrize("recipe", [Palette(2), Linear("uint8", search=True), Prune(0.5)], ids=str)
+@pytest.mark.parametrize("is_by_channel", [True, False])
+def test_importance_lessens_the_error_that_counts(recipe, is_by_channel, tmp_path):
+    """Of the important elements; per input channel the same as per element."""
+    name = "layers_0_mlp_up_weight"
+    old = values(DEMO)[name].astype(np.float64)
+    channels = np.full(old.shape[1], 0.01, np.float32)
+    channels[: old.shape[1] // 4] = 10
+    heavy = channels if is_by_channel else np.broadcast_to(channels, old.shape)
+    errors = []
+    for importance in (None, {name: heavy}):
+        milblob.compress(DEMO, tmp_path / "a.mlpackage", recipe, select=name, importance=importance, force=True)
+        new = values(tmp_path / "a.mlpackage")[name].astype(np.float64)
+        errors.append(float(np.sum(channels * (new - old) ** 2)))
+    assert errors[1] < errors[0] or (isinstance(recipe, Linear) and errors[1] <= errors[0])
+
+
+def test_pruning_by_importance_is_pruning_of_weighted_magnitudes(tmp_path):
+    name = "layers_0_mlp_up_weight"
+    old = values(DEMO)[name].astype(np.float64)
+    heavy = np.random.default_rng(1).uniform(0.1, 4, old.shape).astype(np.float32)
+    milblob.compress(DEMO, tmp_path / "a.mlpackage", Prune(0.75), select=name, importance={name: heavy})
+    new = values(tmp_path / "a.mlpackage")[name]
+    scores = np.abs(old) * np.sqrt(heavy.astype(np.float64))
+    assert scores[new == 0].max() <= scores[new != 0].min() * (1 + 1e-6)
+    assert np.count_nonzero(new == 0) == pytest.approx(0.75 * old.size, abs=2)
+    assert np.array_equal(new[new != 0], old[new != 0])
+
+
+def test_importance_that_does_not_fit_is_refused(tmp_path):
+    name = "layers_0_mlp_up_weight"
+    for importance, recipe, words in (
+        ({"none": 1}, Palette(4), "importance: expected names of weights in .*, got 'none'"),
+        ({name: np.ones(3)}, Palette(4), "one for each input channel, got shape \\(3,\\)"),
+        ({name: -np.ones(values(DEMO)[name].shape)}, Palette(4), "expected finite weights of zero or more"),
+        ({name: np.ones(values(DEMO)[name].shape)}, Linear(), "expected a recipe that weighs elements"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            milblob.compress(DEMO, tmp_path / "a.mlpackage", recipe, importance=importance)
+
+
+# --------------------------------------------------------------------------------------------------------- with a goal
+
+
+LADDER = [Linear("int4", granularity="per_tensor"), Palette(2), Palette(1)]
+
+
+def stored_nbytes(path):
+    with milblob.open(path, stored=True) as opened:
+        rows = {(t.file, t.offset) if t.is_blob else name: t.nbytes for name, t in opened.items()}
+    return sum(rows.values())
+
+
+@pytest.mark.parametrize("is_anew", [False, True])
+@pytest.mark.parametrize("first", [Prune(0.5), Linear(), Prune(0.5) + Palette(4)], ids=str)
+def test_size_counts_the_parts_that_go(first, is_anew, tmp_path):
+    """Shared ones once; the least size is exact; the plan of a result makes it again."""
+    source, output = tmp_path / "a.mlpackage", tmp_path / "b.mlpackage"
+    milblob.compress(DATA / "functions" / "model.mlpackage", source, first, least=0)
+    options = {"recipes": LADDER, "least": 0, "requantize": is_anew, "force": True}
+    least = milblob.compress(source, output, sqnr=-1000, **options)
+    assert least.weights
+    for nbytes in (least.nbytes_after, (least.nbytes_after + least.nbytes) // 2, least.nbytes):
+        report = milblob.compress(source, output, size=nbytes, **options)
+        assert report.nbytes_after <= nbytes
+        assert report.nbytes_after == stored_nbytes(output)
+        names = [one.name for one in report.weights] + [name for name, _ in report.skipped]
+        assert len(names) == len(set(names))
+        again = milblob.compress(source, tmp_path / "c.mlpackage", plan=report.plan, requantize=is_anew, force=True)
+        assert again.weights == report.weights
+        old, new = values(output), values(tmp_path / "c.mlpackage")
+        assert all(np.array_equal(old[name], new[name]) for name in old)
+    with pytest.raises(ValueError, match=f"size: expected {least.nbytes_after} bytes or more"):
+        milblob.compress(source, output, size=least.nbytes_after - 1, **options)
+
+
+def test_what_no_recipe_goes_on_from_stays(tmp_path):
+    milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear())
+    report = milblob.compress(tmp_path / "a.mlpackage", tmp_path / "b.mlpackage", sqnr=10, dry_run=True)
+    assert report.weights == []
+    words = (
+        "expected a dense weight, got one that is compressed (constexpr_affine_dequantize) as no recipe goes on from"
+    )
+    assert dict(report.skipped)["head_weight"] == f"{words} (requantize compresses its dense values)"
+
+
+def test_importance_is_used_by_what_is_chosen(tmp_path):
+    name = "layers_0_mlp_up_weight"
+    heavy = np.linspace(0, 10, values(DEMO)[name].size, dtype=np.float32).reshape(values(DEMO)[name].shape)
+    options = {"select": name, "importance": {name: heavy}}
+    milblob.compress(DEMO, tmp_path / "a.mlpackage", sqnr=5, recipes=[Linear(), Palette(2)], **options)
+    milblob.compress(DEMO, tmp_path / "b.mlpackage", Palette(2), **options)
+    milblob.compress(DEMO, tmp_path / "c.mlpackage", Palette(2), select=name)
+    chosen, weighed, plain = (values(tmp_path / f"{key}.mlpackage")[name] for key in "abc")
+    assert np.array_equal(chosen, weighed)
+    assert not np.array_equal(chosen, plain)
+    with pytest.raises(ValueError, match="expected a recipe that weighs elements"):
+        milblob.compress(DEMO, tmp_path / "d.mlpackage", sqnr=5, recipes=[Linear()], **options)
+
+
+def test_frontier_takes_importance_nan_and_requantize(broken, tmp_path):
+    name = "layers_0_mlp_up_weight"
+    shape = values(DEMO)[name].shape
+    heavy = {name: np.linspace(0, 10, shape[0] * shape[1], dtype=np.float32).reshape(shape)}
+    options = {"recipes": [Palette(2)], "select": name}
+    plain, weighed = (milblob.compress_frontier(DEMO, importance=one, **options) for one in (None, heavy))
+    assert weighed.points[0].error > plain.points[0].error  # which is not weighted
+    np.savez(tmp_path / "heavy.npz", **heavy)
+    command = ["compress", str(DEMO), "--frontier", str(tmp_path / "a.svg"), "-k", name, "--from", Palette(2).to_json()]
+    assert main([*command, "--importance", str(tmp_path / "heavy.npz"), "--json"]) == 0
+    options["select"] = "head_weight"
+    assert milblob.compress_frontier(broken, **options).alone == []
+    assert milblob.compress_frontier(broken, nan="keep", **options | {"recipes": [Palette(4)]}).alone
+    milblob.compress(DEMO, tmp_path / "c.mlpackage", Linear())
+    assert milblob.compress_frontier(tmp_path / "c.mlpackage", **options).alone == []
+    assert milblob.compress_frontier(tmp_path / "c.mlpackage", requantize=True, **options).alone
+
+
+# ------------------------------------------------------------------------------------------------------------- streaming
+
+
+def test_only_what_depends_on_values_alone_is_planned():
+    array = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
+    plain = Weight(array, (1, 0), 18, (("linear", "weight"),))
+    weights = np.ones_like(array)
+    recipes = Linear(), Linear(search=True), Palette(4), Palette(4, "uniform"), Prune(0.5)
+    for recipe in recipes:
+        assert recipe.plan(plain) is not None
+        assert (recipe.plan(plain._replace(importance=weights)) is None) == recipe.weighs
+        assert recipe.plan(plain._replace(nan="keep")) is None
+        assert recipe.plan(plain._replace(pieces=Pieces(array))) is None
+    for recipe in (Palette(4, vector=2), Palette(4, scale=True), Palette(mode="unique"), Prune(0.5) + Palette(4)):
+        assert recipe.plan(plain) is None
+
+
+def test_gap_is_that_of_the_palettes(tmp_path):
+    """Also where the weight is written while it is computed."""
+    array = np.random.default_rng(4).standard_normal((64, 1024)).astype(np.float32)
+    weight = Weight(array, (1, 0), 18, ())
+    gap = Palette(4).apply(weight).gap
+    assert gap == palettize(array, 4).gap
+    assert gap > 0
+    assert Palette(4, "uniform").apply(weight).gap is None
+    report = milblob.compress(DEMO, tmp_path / "a.mlpackage", Palette(4), select="head_weight")
+    assert report.weights[0].gap == palettize(values(DEMO)["head_weight"], 4).gap
+    assert milblob.compress(DEMO, tmp_path / "b.mlpackage", Linear(), select="head_weight").weights[0].gap is None
