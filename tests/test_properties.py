@@ -217,7 +217,7 @@ def test_names_of_any_program(functions, constants):
         assert list(opened) == list(loaded)
         assert source.count(VALUES[11]) + source.count(VALUES[21]) == len(opened)  # none is lost under another's name
         for name, tensor in opened.items():
-            assert opened[name] is tensor and tensor.name == name and name in opened
+            assert opened[name] == tensor and tensor.name == name and name in opened
             assert tensor.read().tolist() == list(range(10))
             assert tensor.function in functions
 

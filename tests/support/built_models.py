@@ -219,6 +219,13 @@ def filling(x):
 
 
 @body((4, 8), "iOS16")
+def filling_an_unknown_shape(x):
+    """A result of any number of dimensions, for which coremltools lists one."""
+    found = mb.non_zero(x=mb.slice_by_index(x=x, begin=[0, 0], end=[1, 8], squeeze_mask=[True, False]))
+    return mb.fill(shape=mb.reshape(x=found, shape=[-1]), value=1.0)
+
+
+@body((4, 8), "iOS16")
 def filling_alike(x):
     return mb.add(x=x, y=mb.fill_like(ref_tensor=x, value=1.0))
 

@@ -41,9 +41,8 @@ def _tensor(declared: TensorType) -> Iterator[tuple[str, str]]:
     if isinstance(declared.dtype, int):
         yield "MIL009", f"expected a data type that is known, got number {declared.dtype}"
     count = len(declared.shape)
-    if declared.variadic and declared.rank != -1:
-        yield "MIL010", f"expected a rank of -1 beside a dimension that stands for any number, got {declared.rank}"
-    elif declared.rank != count and not (declared.rank == -1 and (declared.variadic or not count)):
+    # Where a dimension stands for any number of them, MIL.proto has -1; coremltools writes how many it lists.
+    if declared.rank != count and not (declared.rank == -1 and (declared.variadic or not count)):
         yield "MIL010", f"expected a rank of {count}, its number of dimensions, got {declared.rank}"
 
 
