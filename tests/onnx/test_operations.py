@@ -8,6 +8,8 @@ import pytest
 
 import milblob
 import milblob.onnx
+from milblob.dtypes import DType
+from milblob.program.rules_operations import table
 from onnx_models import run, save
 
 F, INT = np.float32, np.int32
@@ -242,7 +244,9 @@ CASES = {
     "cond": [(lambda mb, x: mb.cond(pred=mb.greater(x=mb.reduce_sum(x=x), y=F(0)), _true_fn=lambda: mb.add(x=x, y=F(1)), _false_fn=lambda: mb.mul(x=x, y=F(2))), (np.abs(X),), lambda x: x + 1),
              (lambda mb, x: mb.cond(pred=mb.greater(x=mb.reduce_sum(x=x), y=F(0)), _true_fn=lambda: mb.add(x=x, y=F(1)), _false_fn=lambda: mb.identity(x=x)), (-np.abs(X),), lambda x: x)],
     "while_loop": [(lambda mb, x: mb.while_loop(_cond=lambda i, y: mb.less(x=i, y=F(3)), _body=lambda i, y: (mb.add(x=i, y=F(1)), mb.add(x=y, y=x)), loop_vars=(F(0), mb.mul(x=x, y=F(2)))), (X,), lambda x: (np.float32(3), 5 * x))],
-    "make_list": [], "list_length": [], "list_scatter": [], "list_gather": [],
+    "make_list": [], "list_length": [], "list_gather": [],
+    "list_scatter": [(lambda mb, x: scattered_list(mb, x, 3, True), (X,), lambda x: (np.stack([x[1], np.zeros_like(x[0]), x[0]]), INT(3))),
+                     (lambda mb, x: scattered_list(mb, x, 1, True), (X,), lambda x: (np.stack([x[1], np.zeros_like(x[0]), x[0]]), INT(3)))],
     "list_write": [(lambda mb, x: lists(mb, x), (X,), lambda x: (x, np.stack([x, x + 1]), INT(2)))], "list_read": [],
     "rnn": [op("rnn", random.normal(size=(3, 1, 4)).astype(F), np.zeros((1, 6), F), keys=("x", "initial_h"), weight_ih=V, weight_hh=np.eye(6, dtype=F), bias=B, output_sequence=True, direction=d,
                expected=lambda x, h, d=d: recurrent(x, h, d)) for d in ("forward", "reverse")],
@@ -266,6 +270,13 @@ def lists(mb, x):
     ls = mb.list_write(ls=ls, index=0, value=x)
     ls = mb.list_write(ls=ls, index=1, value=mb.add(x=x, y=F(1)))
     return mb.list_read(ls=ls, index=0), mb.list_gather(ls=ls, indices=[0, 1]), mb.list_length(ls=ls)
+
+
+def scattered_list(mb, x, length, is_dynamic):
+    """The two parts of x as number 2 and 0 of a list that has `length` elements at first."""
+    ls = mb.make_list(init_length=length, dynamic_length=is_dynamic, elem_shape=(3, 4), dtype="fp32")
+    ls = mb.list_scatter(ls=ls, indices=[2, 0], value=x)
+    return mb.list_gather(ls=ls, indices=[0, 1, 2]), mb.list_length(ls=ls)
 
 
 def updated(x, value, where):
@@ -344,17 +355,55 @@ def inferred(build, arrays):
     return [one.val for one in found] if isinstance(found, list | tuple) else [found.val]
 
 
-def opset_of(name):
-    return "iOS18" if name in ("slice_update", "scaled_dot_product_attention") else "iOS17"
+OPSETS = ("iOS15", "iOS16", "iOS17", "iOS18")
+LATER = {("conv", 3): "iOS17", ("gather", 2): "iOS16", ("gather_nd", 1): "iOS16"}
+"""Cases, by their numbers, with something that is newer than the operation: `same_lower`, `batch_dims`."""
+WHOLE = {("gather", 1), ("topk", 1)}
+"""Cases that cannot be of half precision: coremltools then casts integers to uint16, which has no negative numbers."""
+KEPT = {"cast", "list_scatter"}
+KEPT_IN_IOS15 = {"rnn", "gru", "lstm"}
+"""What coremltools keeps in single precision."""
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name]])
-def test_operation(name, tmp_path):
-    """All cases of an operation in one model, in single precision."""
+def cases_of(name, opset, precision):
+    """The cases of an operation that an opset and a precision can have."""
+    later = [number for (key, number), first in LATER.items() if key == name and opset < first]
+    whole = [number for key, number in WHOLE if key == name and precision == "fp16"]
+    return [case for number, case in enumerate(CASES[name]) if number not in later + whole]
+
+
+def opsets_of(name):
+    """Every opset in which the operation has another signature, the newest first."""
+    return [OPSETS[first] for first, _ in reversed(table().versions[name])]
+
+
+def takes_halves(name, opset):
+    """Whether one of the operation's inputs may be of half precision, and its cases have numbers that can be."""
+    if name in KEPT or (name in KEPT_IN_IOS15 and opset == "iOS15"):
+        return False
+    arguments = table().versions[name][-1][1].values()
+    is_float = any(array.dtype == F for _, arrays, _ in CASES[name] for array in arrays)
+    return is_float and any(one.kind == "tuple" or DType.FLOAT16 in one.dtypes for one in arguments)
+
+
+def variants():
+    """Operation, opset, precision; the newest signature in single precision is for every run of the tests."""
+    for name in CASES:
+        for number, opset in enumerate(opsets_of(name)) if CASES[name] else ():
+            for precision in ("fp32", "fp16") if takes_halves(name, opset) else ("fp32",):
+                marks = [pytest.mark.slow] if number or precision == "fp16" else []
+                yield pytest.param(name, opset, precision, marks=marks, id=f"{name}-{opset}-{precision}")
+
+
+@pytest.mark.parametrize(("name", "opset", "precision"), list(variants()))
+def test_operation(name, opset, precision, tmp_path):
+    """All cases of an operation in one model, in each opset in which it has another signature, in both precisions."""
     from coremltools.converters.mil.mil import Builder as mb
 
-    feeds, expected = {}, []
-    for number, (build, arrays, formula) in enumerate(CASES[name]):
+    cases, feeds, expected = cases_of(name, opset, precision), {}, []
+    for number, (build, arrays, formula) in enumerate(cases):
+        if precision == "fp16":  # the same numbers for both
+            arrays = [array.astype(np.float16).astype(F) if array.dtype == F else array for array in arrays]
         feeds |= {f"v{number}_{i}": array for i, array in enumerate(arrays)}
         found = inferred(build, arrays) if formula is None else formula(*arrays)
         assert found is not None and all(one is not None for one in found), "no value inference: a formula is needed"
@@ -362,7 +411,7 @@ def test_operation(name, tmp_path):
 
     def whole(**values):
         made = []
-        for number, (build, arrays, _) in enumerate(CASES[name]):
+        for number, (build, arrays, _) in enumerate(cases):
             result = build(mb, *(values[f"v{number}_{i}"] for i in range(len(arrays))))
             made += list(result) if isinstance(result, list | tuple) else [result]
         return [mb.cast(x=one, dtype="fp32") if one.dtype.__name__ == "bool" else one for one in made]
@@ -373,17 +422,25 @@ def test_operation(name, tmp_path):
     def from_floats(**values):
         return whole(**{k: mb.cast(x=v, dtype="bool") if k in bools else v for k, v in values.items()})
 
-    path = save(tmp_path / "m.mlpackage", from_floats, given, opset=opset_of(name))
+    path = save(tmp_path / "m.mlpackage", from_floats, given, opset=opset, precision=precision)
     milblob.onnx.convert(path, tmp_path / "m.onnx")
     with milblob.open(path) as model:
         assert model.find(type=name), "coremltools has optimised the operation away"
+        if precision == "fp16":
+            dtypes = {getattr(one.type, "dtype", None) for op in model.find() for one in op.outputs}
+            assert DType.FLOAT16 in dtypes, "coremltools has kept all of it in single precision"
     feeds = {key: array.astype(F) if key in bools else array for key, array in feeds.items()}
     found = list(run(tmp_path / "m.onnx", feeds).values())
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
         theirs = np.asarray(theirs)
         assert ours.shape == theirs.shape
-        np.testing.assert_allclose(ours, theirs.astype(ours.dtype), rtol=2e-5, atol=2e-5)
+        if precision == "fp32" or theirs.dtype.kind in "iub":
+            np.testing.assert_allclose(ours, theirs.astype(ours.dtype), rtol=2e-5, atol=2e-5)
+        else:
+            np.testing.assert_allclose(
+                ours, theirs, rtol=0, atol=8e-3 * max(float(np.ptp(theirs)), float(np.abs(theirs).max()))
+            )
 
 
 def test_random_numbers_have_their_distribution(tmp_path):

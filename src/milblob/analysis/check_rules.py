@@ -1,6 +1,7 @@
 """What milblob.check reports of the rules of the specification, and which of its codes somebody asked for."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from ..errors import MilblobError
 from ..model.package import Source
@@ -8,6 +9,9 @@ from ..program.rules import RULES, Breach
 from ..program.scan import Program
 from ..selection import Select, selector
 from .check_blob import CODES, Findings
+
+if TYPE_CHECKING:
+    from ..program.rules_program import Signature
 
 ALL_CODES = frozenset(RULES) | CODES
 
@@ -42,9 +46,8 @@ def check_rules(found: Findings, source: Source, program: Program) -> None:
     Raises:
         FormatError: bytes that are malformed; what comes after them is not looked at.
     """
-    from ..program.rules_program import Signature, breaches
+    from ..program.rules_program import breaches
     from ..program.view import ProgramView
-    from .check_description import description_breaches
 
     in_file = not source.is_text and not program.rewritten and program.buffer.nbytes == source.mapping.nbytes
 
@@ -57,14 +60,29 @@ def check_rules(found: Findings, source: Source, program: Program) -> None:
     signatures: dict[str, Signature] = {}
     for breach in breaches(view, signatures):
         add(breach)
-    data = None
-    if source.description is not None:
-        offset, nbytes = source.description
-        data = bytes(memoryview(source.mapping.live())[offset : offset + nbytes])
     try:
-        for breach in description_breaches(data, source.spec_version, signatures, source.prefix):
+        for breach in described_breaches(source, signatures):
             add(breach)
     except MilblobError as error:
         if source.prefix:  # of the model itself `check` reports it
             where = source.prefix + "description"
             found.add("warning", "metadata", error.what, file=source.mapping.name, where=where)
+
+
+def described_breaches(source: Source, signatures: "Mapping[str, Signature]") -> Iterator[Breach]:
+    """Yield where the description beside a Program, or the specification version, does not fit it.
+
+    Args:
+        source: the Program.
+        signatures: as `rules_program.breaches` fills it.
+
+    Raises:
+        FormatError: not a ModelDescription.
+    """
+    from .check_description import description_breaches
+
+    data = None
+    if source.description is not None:
+        offset, nbytes = source.description
+        data = bytes(memoryview(source.mapping.live())[offset : offset + nbytes])
+    yield from description_breaches(data, source.spec_version, signatures, source.prefix)

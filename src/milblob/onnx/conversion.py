@@ -3,16 +3,18 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from ..about import version
+from ..analysis.check_rules import described_breaches
 from ..arguments import as_integer, require, require_flags
 from ..errors import MilblobError, ProgramError, UnsupportedError
 from ..model.open import open as open_model
 from ..program.rules import RULES
-from ..program.rules_program import breaches
+from ..program.rules_program import Signature, breaches
 from . import compiling as passes
 from . import registry
 from .containers import MilProgramContainer
@@ -60,7 +62,7 @@ def convert(
 
     Raises:
         UnsupportedError: operations without a converter, all of them listed; or something else that ONNX lacks.
-        ProgramError: the Program breaks a rule of MIL, or declares a type that does not fit.
+        ProgramError: the Program or the description breaks a rule of MIL, or a type that is declared does not fit.
         ValueError: another mode or opset; a path from which the weights cannot be referred to, or of a file of a model.
         KeyError: no such function. FileExistsError: something is at `path`. As opening the model.
     """
@@ -74,8 +76,8 @@ def convert(
     if target is None and weights == "copy":
         raise ValueError('weights: expected "reference" or "embed" without a path, got "copy"')
     with opened(model) as source:
+        require_sound(source)
         raw = MilProgramContainer(source, function)
-        require_sound(raw)
         topology = parse_mil(raw.function)
         passes.compile(topology, converters, opset)
         held = Weights(source, weights, target)
@@ -87,17 +89,20 @@ def convert(
     return made
 
 
-def require_sound(raw: MilProgramContainer) -> None:
-    """Refuse a Program that breaks a rule of MIL, as `milblob check` reports it.
+def require_sound(source: "Model") -> None:
+    """Refuse a model whose Program or description breaks a rule of MIL, as `milblob check` reports it.
 
-    Operations that the opset lacks are left to `compile`: somebody may have registered a converter for them.
+    Operations that the opset does not have are left to `compile`: it names all of them, and a converter of the user's
+    may know them.
 
     Raises:
         ProgramError: with the rule as its `code`.
     """
-    for breach in breaches(raw.function.view):
-        if RULES[breach.rule].severity == "error" and breach.rule != _UNKNOWN_OPERATION:
-            raise ProgramError(f"{breach.rule} {breach.message}", where=breach.where, code=breach.rule)
+    for (part, _), view in zip(source.scans, source.views, strict=True):
+        signatures: dict[str, Signature] = {}
+        for breach in chain(breaches(view, signatures), described_breaches(part, signatures)):
+            if RULES[breach.rule].severity == "error" and breach.rule != _UNKNOWN_OPERATION:
+                raise ProgramError(f"{breach.rule} {breach.message}", where=breach.where, code=breach.rule)
 
 
 def convert_topology(
