@@ -135,5 +135,7 @@ def _resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     kept = g.node("Slice", own, g.ints([rank - count]), g.ints([LAST]))
     last = g.node("Where", g.node("Equal", last, g.ints([0])), kept, last, dtype=ir.DataType.INT64)
     target = g.node("Concat", g.node("Slice", own, g.ints([0]), g.ints([rank - count])), last, axis=0)
-    options: dict[str, Any] = {"mode": "nearest", "nearest_mode": "floor"} if nearest else {"mode": "linear"}
+    options: dict[str, Any] = (
+        {"mode": "nearest", "nearest_mode": "round_prefer_floor"} if nearest else {"mode": "linear"}
+    )
     g.bind(operator.output, g.node("Resize", x, None, None, target, coordinate_transformation_mode=mode, **options))
