@@ -227,6 +227,7 @@ CASES = {
                         for mode, e in {"STRICT_ALIGN_CORNERS": [0, 0.25, 0.5, 0.75, 1], "DEFAULT": [0, 0.4, 0.8, 1, 1], "UNALIGN_CORNERS": [0, 0.1, 0.5, 0.9, 1], "OFFSET_CORNERS": [0.1, 0.3, 0.5, 0.7, 0.9]}.items()],
     "resize": [
         op("resize", IMAGE, shape=np.array([9, 0, 12], INT), resized_dims=np.uint32(2), interpolation_mode="NEAREST_NEIGHBOR", sampling_mode="DEFAULT", expected=lambda x: x.repeat(2, 3)),
+        op("resize", IMAGE[..., :2, :2], shape=np.array([3, 3], INT), resized_dims=np.uint32(2), interpolation_mode="NEAREST_NEIGHBOR", sampling_mode="DEFAULT", expected=lambda x: x[:, :, [0, 1, 1]][..., [0, 1, 1]]),
         op("resize", np.array([[[[0, 1]]]], F), shape=np.array([1, 6], INT), resized_dims=np.uint32(2), sampling_mode="UNALIGN_CORNERS", expected=lambda x: np.array([[[[0, 0, 1 / 3, 2 / 3, 1, 1]]]], F)),
     ],
     "depth_to_space": [op("depth_to_space", IMAGE, block_size=2, expected=lambda x: x.reshape(1, 2, 2, 1, 6, 6).transpose(0, 3, 4, 1, 5, 2).reshape(1, 1, 12, 12))],

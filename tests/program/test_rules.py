@@ -14,8 +14,8 @@ from milblob.program.rules import RULES
 from milblob.program.rules_program import breaches
 from milblob.program.view import ProgramView
 from paths import ROOT, SAMPLES
-from protobuf_programs import add_op, as_model, new_program
-from sound_models import sound_model, write
+from protobuf_programs import add_op, as_model, new_program, set_type
+from sound_models import BOOL, operation, sound_model, write
 
 IDS = [f"{broken.rule}-{number}" for number, broken in enumerate(BROKEN)]
 
@@ -146,3 +146,13 @@ def test_a_description_that_does_not_parse(is_inner):
         model = field(1, 9) + field(202, field(1, model))
     found = milblob.check(model, ignore="missing-file")
     assert [(finding.severity, finding.code) for finding in found] == [("error", "MIL036"), ("warning", "metadata")]
+
+
+def test_the_test_of_a_loop_may_be_one_bool_of_any_rank():
+    """As coremltools writes it, whose own tests run such models; two bools are still refused."""
+    for shape, rules in (([1], []), ([1, 1], []), ([2], ["MIL034"])):
+        message = sound_model().mlProgram
+        loop = operation(message.functions["main"].block_specializations["CoreML6"], "out")
+        tested = loop.blocks[0].operations[-1].outputs[0].type
+        set_type(tested, BOOL, shape)
+        assert [breach.rule for breach in breaches_of(message)] == rules

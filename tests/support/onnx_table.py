@@ -17,16 +17,16 @@ def all_operations():
 
 
 def lines():
-    """The rows: the operation, its ONNX operators, and the first ONNX opset where that is not 18."""
+    """The rows: the operation, its ONNX operators, the first ONNX opset where that is not 18, and its limits."""
     from milblob.onnx import registry
 
     own = registry.builtins()
-    rows = ["| operation | in ONNX |", "|---|---|"]
+    rows = ["| operation | in ONNX | limits |", "|---|---|---|"]
     for type in all_operations():
         entry = own.get(type)
         text = "an initializer" if type == "const" else "not yet" if entry is None else entry.mapping
         since = f" (opset {entry.since_opset} and later)" if entry is not None and entry.since_opset > 18 else ""
-        rows.append(f"| `{type}` | {text}{since} |")
+        rows.append(f"| `{type}` | {text}{since} | {entry.limits if entry is not None else ''} |")
     return rows
 
 

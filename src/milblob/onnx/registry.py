@@ -23,15 +23,16 @@ GROUPS = (
 
 
 class Entry:
-    """A converter with the first ONNX opset that it is for, and what it makes of the operation in a few words."""
+    """A converter with the first ONNX opset it is for; what it makes of an operation, and its limits, in words."""
 
-    __slots__ = ("convert", "group", "mapping", "since_opset")
+    __slots__ = ("convert", "group", "limits", "mapping", "since_opset")
 
-    def __init__(self, convert: Converter, since_opset: int, group: str, mapping: str) -> None:
+    def __init__(self, convert: Converter, since_opset: int, group: str, mapping: str, limits: str = "") -> None:
         self.convert = convert
         self.since_opset = since_opset
         self.group = group
         self.mapping = mapping
+        self.limits = limits
 
 
 _converters: dict[str, list[Entry]] = {}
@@ -39,26 +40,27 @@ _users: dict[str, list[Entry]] = {}
 _calculators: dict[str, ShapeCalculator] = {}
 
 
-def builtin(*types: str, onnx: str, since_opset: int = 18) -> Callable[[_F], _F]:
+def builtin(*types: str, onnx: str, since_opset: int = 18, limits: str = "") -> Callable[[_F], _F]:
     """Register one of milblob's own converters.
 
     Args:
         types: the operations.
         onnx: the ONNX operators that they become, for docs/onnx.md.
         since_opset: the first ONNX opset that it is for. Of several, the newest that fits is used.
+        limits: what it needs or leaves out, for docs/onnx.md; "" for nothing.
     """
 
     def register(convert: _F) -> _F:
         for type in types:
-            add_builtin(type, convert, convert.__module__.rpartition(".")[2], onnx, since_opset)
+            add_builtin(type, convert, convert.__module__.rpartition(".")[2], onnx, since_opset, limits)
         return convert
 
     return register
 
 
-def add_builtin(type: str, convert: Converter, group: str, onnx: str, since_opset: int = 18) -> None:
+def add_builtin(type: str, convert: Converter, group: str, onnx: str, since_opset: int = 18, limits: str = "") -> None:
     """Register one of milblob's own converters; see `builtin`."""
-    _converters.setdefault(type, []).append(Entry(convert, since_opset, group, onnx))
+    _converters.setdefault(type, []).append(Entry(convert, since_opset, group, onnx, limits))
 
 
 def register_converter(type: str, *, since_opset: int = 18) -> Callable[[_F], _F]:

@@ -329,8 +329,13 @@ class _Walk:
             first, count = self._view.graph.block(block.row)[5]
             types = [self._known(declared).type for _, declared in self._named(first, count)]
             yield from _agree(f"inputs of block {number} of {kind}", taken, types, block)
-            due: list[ValueType | None] = [_BOOL] if kind == "while_loop" and number == 0 else outputs
-            yield from _agree(f"outputs of block {number} of {kind}", due, [one for _, one in returned], block)
+            due, made = outputs, [one for _, one in returned]
+            if (
+                kind == "while_loop" and number == 0
+            ):  # coremltools writes one bool with a shape as well, and Core ML runs it
+                due = [_BOOL]
+                made = [_BOOL if _is_one_bool(one) else one for one in made]
+            yield from _agree(f"outputs of block {number} of {kind}", due, made, block)
 
     # ------------------------------------------------------------------------------------------------------------ types
 
@@ -374,6 +379,11 @@ class _Walk:
         if known.has_state and not (may_be_state and isinstance(known.type, StateType)):
             words = f"{what} {quoted(name)}: expected a type without states, got {brief(known.type)}"
             yield Breach("MIL035", words, _path(place))
+
+
+def _is_one_bool(declared: ValueType | None) -> bool:
+    """Whether a type is that of one bool, in a tensor of any rank."""
+    return isinstance(declared, TensorType) and declared.dtype == DType.BOOL and set(declared.shape) <= {1}
 
 
 def _has_state(declared: ValueType | None) -> bool:

@@ -62,7 +62,7 @@ def spatial(
     return sizes, [int(size or 0) for size in kernel]
 
 
-@builtin("conv", onnx="Conv")
+@builtin("conv", onnx="Conv", limits="known window sizes; `same` with dilations: known sizes of x")
 def _conv(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x, weight = operator.input("x"), operator.input("weight")
     sizes, kernel = spatial(g, x, weight, operator)
@@ -90,7 +90,7 @@ def _conv(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     )  # fmt: skip
 
 
-@builtin("conv_transpose", onnx="ConvTranspose")
+@builtin("conv_transpose", onnx="ConvTranspose", limits="known window sizes; with `output_shape`: known sizes of x")
 def _conv_transpose(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x, weight = operator.input("x"), operator.input("weight")
     sizes, kernel = spatial(g, x, weight, operator)

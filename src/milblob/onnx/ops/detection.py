@@ -10,7 +10,11 @@ from ..topology import Operator, Scope
 _INT64, _FLOAT = ir.DataType.INT64, ir.DataType.FLOAT
 
 
-@builtin("non_maximum_suppression", onnx="NonMaxSuppression, TopK, GatherND, Pad")
+@builtin(
+    "non_maximum_suppression",
+    onnx="NonMaxSuppression, TopK, GatherND, Pad",
+    limits="one batch; one class, or no suppression by class; sizes known",
+)
 def _non_maximum_suppression(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """ONNX gives triples (batch, class, box), MIL for each batch the boxes in the order of their scores, padded.
 

@@ -83,7 +83,7 @@ def _scattered(operator: Operator, g: ModelComponentContainer, default: str) -> 
     return _MODES[mode], x, y
 
 
-@builtin("scatter", onnx="ScatterND, Transpose")
+@builtin("scatter", onnx="ScatterND, Transpose", limits="indices inside of the tensor; modes that divide: floats only")
 def _scatter(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """The axis goes to the front, so that the indices choose rows."""
     rank, own = g.rank(operator.input("data")), g.rank(operator.input("indices"))
@@ -101,7 +101,7 @@ def _scatter(scope: Scope, operator: Operator, g: ModelComponentContainer) -> No
     g.bind(operator.output, found, convert=True)
 
 
-@builtin("scatter_along_axis", onnx="ScatterElements")
+@builtin("scatter_along_axis", onnx="ScatterElements", limits="as scatter")
 def _scatter_along_axis(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     reduction, data, updates = _scattered(operator, g, "add")
     axis = int(operator.number("axis", 0))
@@ -109,7 +109,7 @@ def _scatter_along_axis(scope: Scope, operator: Operator, g: ModelComponentConta
     g.bind(operator.output, g.node("ScatterElements", data, at, updates, axis=axis, reduction=reduction), convert=True)
 
 
-@builtin("scatter_nd", onnx="ScatterND")
+@builtin("scatter_nd", onnx="ScatterND", limits="as scatter")
 def _scatter_nd(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     reduction, data, updates = _scattered(operator, g, "add")
     at = g.cast(operator.input("indices"), _INT64)

@@ -80,7 +80,7 @@ def _matmul(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     g.bind(operator.output, g.node("MatMul", *sides), convert=True)
 
 
-@builtin("einsum", onnx="Einsum")
+@builtin("einsum", onnx="Einsum", limits="equations with ->")
 def _einsum(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """An axis of size 1 is repeated in MIL where another operand has more there; ONNX's inference refuses that."""
     variables = operator.inputs.get("values", ())
@@ -109,7 +109,11 @@ def _einsum(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     g.bind(operator.output, g.node("Einsum", *values, equation=f"{','.join(kept)}->{right}"))
 
 
-@builtin("scaled_dot_product_attention", onnx="Mul, MatMul, Add or Where, Softmax, MatMul")
+@builtin(
+    "scaled_dot_product_attention",
+    onnx="Mul, MatMul, Add or Where, Softmax, MatMul",
+    limits="a known size of the last axis",
+)
 def _attention(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """The query is scaled before the product: in half precision the score alone may overflow."""
     query, key = operator.input("query"), operator.input("key")

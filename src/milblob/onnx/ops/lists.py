@@ -13,7 +13,7 @@ from .shape import sizes
 _INT64 = ir.DataType.INT64
 
 
-@builtin("make_list", onnx="Expand")
+@builtin("make_list", onnx="Expand", limits="elements of known shape")
 def _make_list(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     bound = operator.inputs.get("elem_shape", [])
     if any(v.constant is None or np.asarray(v.read()).dtype.kind not in "iu" for v in bound):

@@ -44,7 +44,9 @@ def _batch_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
     )
 
 
-@builtin("instance_norm", onnx="InstanceNormalization")
+@builtin(
+    "instance_norm", onnx="InstanceNormalization", limits="a known number of channels, unless gamma and beta are given"
+)
 def _instance_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x = operator.input("x")
     channels = g.dimensions(x)[1]
@@ -100,7 +102,11 @@ def _l2_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> No
     g.bind(operator.output, g.node("Div", x, root))
 
 
-@builtin("local_response_norm", onnx="LRN; AveragePool over the channels where runtimes have no LRN")
+@builtin(
+    "local_response_norm",
+    onnx="LRN; AveragePool over the channels where runtimes have no LRN",
+    limits="a known number of channels",
+)
 def _local_response_norm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """ONNX's LRN is for odd sizes, and runtimes have it for four dimensions."""
     x = operator.input("x")

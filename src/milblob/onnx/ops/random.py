@@ -29,7 +29,7 @@ def _moved(g: ModelComponentContainer, drawn: Any, offset: float, factor: float)
     return g.node("Add", g.node("Mul", drawn, g.scalar(factor, drawn)), g.scalar(offset, drawn))
 
 
-@builtin("random_normal", onnx="Expand, RandomNormalLike, Mul, Add")
+@builtin("random_normal", onnx="Expand, RandomNormalLike, Mul, Add", limits="other numbers than Core ML's")
 def _random_normal(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """A deviation of 0 ends the process in onnxruntime: the factor is applied afterwards."""
     drawn = g.node("RandomNormalLike", _like(operator, g), mean=0.0, scale=1.0, **_seed(operator))
@@ -40,20 +40,20 @@ def _random_normal(scope: Scope, operator: Operator, g: ModelComponentContainer)
     )
 
 
-@builtin("random_uniform", onnx="Expand, RandomUniformLike, Mul, Add")
+@builtin("random_uniform", onnx="Expand, RandomUniformLike, Mul, Add", limits="other numbers than Core ML's")
 def _random_uniform(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     low, high = float(operator.number("low", 0)), float(operator.number("high", 1))
     drawn = g.node("RandomUniformLike", _like(operator, g), low=0.0, high=1.0, **_seed(operator))
     g.bind(operator.output, _moved(g, drawn, low, high - low), convert=True)
 
 
-@builtin("random_bernoulli", onnx="Expand, RandomUniformLike, Less, Cast")
+@builtin("random_bernoulli", onnx="Expand, RandomUniformLike, Less, Cast", limits="other numbers than Core ML's")
 def _random_bernoulli(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     drawn = g.node("RandomUniformLike", _like(operator, g), low=0.0, high=1.0, **_seed(operator))
     g.bind(operator.output, g.node("Less", drawn, g.scalar(float(operator.number("prob", 0.5)), _FLOAT)), convert=True)
 
 
-@builtin("random_categorical", onnx="Log, Multinomial, Cast")
+@builtin("random_categorical", onnx="Log, Multinomial, Cast", limits="other numbers than Core ML's")
 def _random_categorical(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x = g.cast(operator.input("x"), _FLOAT)
     if operator.number("mode", "logits") == "probs":

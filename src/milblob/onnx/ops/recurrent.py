@@ -115,7 +115,9 @@ def _direction(operator: Operator, g: ModelComponentContainer) -> tuple[Any, str
     return x, found, 2 if found == "bidirectional" else 1
 
 
-@builtin("lstm", onnx="LSTM, Transpose, Reshape; Scan with clip")
+@builtin(
+    "lstm", onnx="LSTM, Transpose, Reshape; Scan with clip", limits="constant weights, which are decoded and copied"
+)
 def _lstm(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """MIL has the gates i, f, o, z, ONNX i, o, f, c; the peepholes are i, f, o and i, o, f."""
     x, direction, count = _direction(operator, g)
@@ -203,7 +205,7 @@ def _activate(operator: Operator, g: ModelComponentContainer, value: Any, key: s
     return g.node(name, value, **numbers)
 
 
-@builtin("gru", onnx="GRU, Transpose, Reshape")
+@builtin("gru", onnx="GRU, Transpose, Reshape", limits="constant weights, which are decoded and copied")
 def _gru(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """MIL has the gates r, o, z, ONNX z, r, h."""
     x, direction, count = _direction(operator, g)
@@ -221,7 +223,7 @@ def _gru(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     _finish(operator, g, made, count, hidden)
 
 
-@builtin("rnn", onnx="RNN, Transpose, Reshape")
+@builtin("rnn", onnx="RNN, Transpose, Reshape", limits="constant weights, which are decoded and copied")
 def _rnn(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x, direction, count = _direction(operator, g)
     hidden = np.asarray(operator.constant("weight_hh")).shape[1]

@@ -69,7 +69,11 @@ _SAMPLING = {
 _MAX_SIZE = 1 << 14
 
 
-@builtin("resize_bilinear", onnx="Resize; MatMul with a constant for OFFSET_CORNERS")
+@builtin(
+    "resize_bilinear",
+    onnx="Resize; MatMul with a constant for OFFSET_CORNERS",
+    limits="OFFSET_CORNERS: known sizes up to 16,384",
+)
 def _resize_bilinear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     sizes = [int(operator.number(f"target_size_{key}", 1)) for key in ("height", "width")]
     mode = operator.number("sampling_mode", "DEFAULT")
@@ -113,7 +117,9 @@ def _weights(count: int, size: int, mode: str) -> "np.ndarray[Any, Any]":
     return found
 
 
-@builtin("resize", onnx="Resize, Shape, Slice, Where, Concat")
+@builtin(
+    "resize", onnx="Resize, Shape, Slice, Where, Concat", limits="the nearest neighbour only with sampling mode DEFAULT"
+)
 def _resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """The last sizes are those at the end of `shape`; a zero keeps the size of x."""
     x = operator.input("x")
@@ -129,5 +135,7 @@ def _resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     kept = g.node("Slice", own, g.ints([rank - count]), g.ints([LAST]))
     last = g.node("Where", g.node("Equal", last, g.ints([0])), kept, last, dtype=ir.DataType.INT64)
     target = g.node("Concat", g.node("Slice", own, g.ints([0]), g.ints([rank - count])), last, axis=0)
-    options: dict[str, Any] = {"mode": "nearest", "nearest_mode": "floor"} if nearest else {"mode": "linear"}
+    options: dict[str, Any] = (
+        {"mode": "nearest", "nearest_mode": "round_prefer_floor"} if nearest else {"mode": "linear"}
+    )
     g.bind(operator.output, g.node("Resize", x, None, None, target, coordinate_transformation_mode=mode, **options))

@@ -85,7 +85,11 @@ def _transpose(scope: Scope, operator: Operator, g: ModelComponentContainer) -> 
     g.bind(operator.output, g.node("Transpose", operator.input("x"), perm=[axis % len(perm) for axis in perm]))
 
 
-@builtin("concat", onnx="Concat; Unsqueeze, Concat, Reshape to interleave")
+@builtin(
+    "concat",
+    onnx="Concat; Unsqueeze, Concat, Reshape to interleave",
+    limits="to interleave: known sizes behind the axis",
+)
 def _concat(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     bound = operator.inputs.get("values", [])
     rank = g.rank(operator.output)
@@ -131,7 +135,7 @@ def _tile(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}
 
 
-@builtin("pad", onnx="Pad")
+@builtin("pad", onnx="Pad", limits="modes constant, reflect, replicate; a computed `pad` of known length")
 def _pad(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """MIL has pairs (begin, end) for the last axes, ONNX all begins and then all ends."""
     x = operator.input("x")

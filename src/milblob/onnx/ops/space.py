@@ -39,7 +39,7 @@ def known(operator: Operator, g: ModelComponentContainer, axes: slice) -> list[i
     return [size or 0 for size in found]
 
 
-@builtin("pixel_unshuffle", onnx="Reshape, Transpose, Reshape")
+@builtin("pixel_unshuffle", onnx="Reshape, Transpose, Reshape", limits="known sizes")
 def _pixel_unshuffle(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """The block's place comes after the channel, as in torch; SpaceToDepth has it before."""
     size = int(operator.number("downscale_factor"))
@@ -49,7 +49,7 @@ def _pixel_unshuffle(scope: Scope, operator: Operator, g: ModelComponentContaine
     g.bind(operator.output, g.node("Reshape", moved, g.ints([-1, channels * size**2, height // size, width // size])))
 
 
-@builtin("space_to_batch", onnx="Pad, Reshape, Transpose, Reshape")
+@builtin("space_to_batch", onnx="Pad, Reshape, Transpose, Reshape", limits="known sizes")
 def _space_to_batch(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     block = operator.integers("block_shape")
     pads = np.asarray(operator.constant("paddings")).reshape(-1, 2)
@@ -72,7 +72,7 @@ def _space_to_batch(scope: Scope, operator: Operator, g: ModelComponentContainer
     g.bind(operator.output, g.node("Reshape", moved, g.ints([batch * int(np.prod(block)), channels, *sizes, *last])))
 
 
-@builtin("batch_to_space", onnx="Reshape, Transpose, Reshape, Slice")
+@builtin("batch_to_space", onnx="Reshape, Transpose, Reshape, Slice", limits="known sizes")
 def _batch_to_space(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     block = operator.integers("block_shape")
     crops = np.asarray(operator.constant("crops")).reshape(-1, 2)
@@ -101,7 +101,7 @@ def _crop(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     g.bind(operator.output, g.node("Slice", operator.input("x"), g.ints(starts), g.ints(ends), g.ints([-2, -1])))
 
 
-@builtin("sliding_windows", onnx="Gather")
+@builtin("sliding_windows", onnx="Gather", limits="a known length; up to 16,777,216 elements of indices")
 def _sliding_windows(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x = operator.input("x")
     axis = g.axis(operator, "axis", g.rank(x))

@@ -12,19 +12,19 @@ def _require_outer(operator: Operator, g: ModelComponentContainer) -> None:
         raise UnsupportedError(words, where=operator.path)
 
 
-@builtin("read_state", onnx="the graph's input, or what was written last")
+@builtin("read_state", onnx="the graph's input, or what was written last", limits="not inside of cond and while_loop")
 def _read_state(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     _require_outer(operator, g)
     g.bind(operator.output, g.states[operator.input("input")])
 
 
-@builtin("write_state", onnx="the graph's output")
+@builtin("write_state", onnx="the graph's output", limits="not inside of cond and while_loop")
 def _write_state(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     _require_outer(operator, g)
     g.states[operator.input("input")] = g.value(operator.input("data"))
 
 
-@builtin("coreml_update_state", onnx="the graph's output")
+@builtin("coreml_update_state", onnx="the graph's output", limits="not inside of cond and while_loop")
 def _update_state(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     _require_outer(operator, g)
     state = operator.input("state")
