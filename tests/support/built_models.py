@@ -218,6 +218,12 @@ def filling(x):
     return mb.add(x=x, y=mb.cast(x=mb.one_hot(indices=np.zeros(4, np.int32), one_hot_vector_size=8), dtype="fp32"))
 
 
+@body((1, 4, 8, 8), "iOS17")
+def normalization_by_half_precision(x):
+    """Parameters of another type than the input, and an epsilon of another than the parameters."""
+    return mb.batch_norm(x=x, mean=np.zeros(4, np.float16), variance=np.ones(4, np.float16))
+
+
 @body((4, 8), "iOS16")
 def filling_an_unknown_shape(x):
     """A result of any number of dimensions, for which coremltools lists one."""

@@ -176,7 +176,8 @@ def operation_breaches(
         for rule, words in _argument(operations, name, opset, key, argument, bound):
             yield rule, f"argument {key} of {name}: {words}"
         first = bound[0].type if bound and bound[0] else None
-        if argument.group and isinstance(first, TensorType):
+        # Constants may have another: coremltools gives batch_norm a float32 epsilon beside a float16 mean.
+        if argument.group and not argument.is_constant and isinstance(first, TensorType):
             earlier = groups.setdefault(argument.group, (key, first.dtype))
             if earlier[1] != first.dtype:
                 words = f"expected {_text(earlier[1])}, as argument {earlier[0]} has, got {_text(first.dtype)}"
