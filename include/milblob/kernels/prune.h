@@ -46,8 +46,9 @@ MB_STEP uint64_t mb_split_plain(const uint8_t *src, uint64_t count, const bool i
         const size_t n = (size_t)count - begin < 8 ? (size_t)count - begin : 8;
         uint32_t bits = 0;
         for (size_t k = 0; k < n; k++) {
-            uint8_t element[4]; /* once: a source may change */
+            uint8_t element[4];
             memcpy(element, src + (begin + k) * size, size);
+            MB_ONCE(); /* a source may change: what is kept is what was compared */
             const uint32_t magnitude = mb_magnitude(element, 0, is_f16), is_kept = magnitude > cut;
             memcpy(kept + found * size, element, size);
             bits |= is_kept << k, found += is_kept;

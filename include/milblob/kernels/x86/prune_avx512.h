@@ -17,7 +17,9 @@ MB_TARGET_AVX512 MB_KERNEL uint64_t mb_split_f32_avx512(const uint8_t *src, uint
     size_t i = 0;
     for (unsigned k = 0; k < 2; k++) squared[k] = _mm512_loadu_pd(sums->squared + 8 * k), power[k] = _mm512_loadu_pd(sums->power + 8 * k);
     for (; i + 16 <= (size_t)count; i += 16) {
-        const __m512i bits = _mm512_loadu_si512(src + 4 * i), magnitudes = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+        const __m512i bits = _mm512_loadu_si512(src + 4 * i);
+        MB_ONCE();
+        const __m512i magnitudes = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
         const __mmask16 is_kept = _mm512_cmpgt_epu32_mask(magnitudes, top);
         const __m512i lost = _mm512_maskz_mov_epi32((__mmask16)~is_kept, magnitudes);
         _mm512_storeu_si512(kept + 4 * found, _mm512_maskz_compress_epi32(is_kept, bits));
@@ -37,6 +39,7 @@ MB_TARGET_VBMI2 MB_KERNEL uint64_t mb_split_f16_vbmi2(const uint8_t *src, uint64
     size_t i = 0;
     for (; i + 32 <= (size_t)count; i += 32) {
         const __m512i bits = _mm512_loadu_si512(src + 2 * i);
+        MB_ONCE();
         const __mmask32 is_kept = _mm512_cmpgt_epi16_mask(_mm512_and_si512(bits, _mm512_set1_epi16(0x7fff)), top);
         const uint32_t word = (uint32_t)is_kept;
         _mm512_storeu_si512(kept + 2 * found, _mm512_maskz_compress_epi16(is_kept, bits));
