@@ -146,7 +146,7 @@ def run_python(*argv, **environment):
 def tiny(tmp_path_factory):
     """(path of the results, what was printed) of a run of two tiny files."""
     if os.name == "nt":
-        pytest.skip("the benchmarks run on POSIX systems")
+        pytest.skip("the benchmarks run on POSIX systems: their start is not tested here")
     folder = tmp_path_factory.mktemp("tiny")
     for name in HARNESS:
         shutil.copy(BENCH / name, folder)
@@ -185,7 +185,7 @@ def test_a_failing_rival_is_absent_and_the_others_go_on(tiny):
 def trees(tmp_path):
     """Two trees with the milblob of this run and benchmarks of their own, which a test may change."""
     if os.name == "nt":
-        pytest.skip("the benchmarks run on POSIX systems")
+        pytest.skip("the benchmarks run on POSIX systems: their start is not tested here")
     for name in ("then", "now"):
         folder = tmp_path / name / "bench"
         folder.mkdir(parents=True)
@@ -271,7 +271,7 @@ def test_rows_take_turns(tiny):
     assert rows["turns", "all"]["note"].split() == there + back + there + back + there
 
 
-@pytest.mark.skipif(SANITIZED, reason="AddressSanitizer's own memory counts")
+@pytest.mark.skipif(SANITIZED, reason="AddressSanitizer's own memory counts: what we take is not measured under it")
 def test_memory_is_that_of_the_row(tiny):
     (row,) = [row for row in json.loads(tiny[0].read_text())["rows"] if row["job"] == "memory"]
     if not Path("/proc/self/clear_refs").exists():
@@ -412,7 +412,7 @@ def test_committed_pages_are_those_of_their_results(bench):
 
 def test_every_bench_file_can_be_collected():
     if os.name == "nt":
-        pytest.skip("the benchmarks run on POSIX systems")
+        pytest.skip("the benchmarks run on POSIX systems: their start is not tested here")
     done = run_python("-m", "pytest", "-c", BENCH / "pytest.ini", BENCH, "--collect-only")
     assert done.returncode == 0, done.stdout[-2000:]
     files = {path.name for path in BENCH.glob("bench_*.py")}

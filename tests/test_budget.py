@@ -23,7 +23,10 @@ from milblob.formats.read import open_arrays
 from paths import DATA
 
 MIB = 1 << 20
-LIMITED = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS and /proc")
+LIMITED = pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="Linux has RLIMIT_AS and /proc: memory that hostile input takes is not limited here",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,9 @@ from paths import DATA
 
 FILE, OFFSETS = reference.write_blobs([("FLOAT32", [float(i) for i in range(100)]), ("UINT4", [1, 2, 3])])
 VALUES = list(range(100))
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts in /proc/self")
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="no /proc/self here: what a buffer keeps open is not counted"
+)
 
 
 def exporters():

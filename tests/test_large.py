@@ -18,7 +18,10 @@ from thorough import sized
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sparse files and VmHWM"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"),
+        reason="Linux has sparse files and VmHWM: files of many GiB are not read here",
+    ),
 ]
 GIB = 1 << 30
 WORKED_THROUGH = sized(GIB // 4, GIB)
@@ -269,7 +272,9 @@ LOOK = """
 """
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="RssAnon")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/status"), reason="no RssAnon here: memory of a huge file is not measured"
+)
 def test_statistics_hash_and_diff_of_a_large_model(tmp_path):
     path = tmp_path / "model.mlmodel"
     large_model(

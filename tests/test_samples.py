@@ -37,7 +37,9 @@ TEXTS = [
     "rebeckerspecialties+mlmodelc-export/quantized-constexpr/model.mil",
 ]
 
-pytestmark = pytest.mark.skipif(not SAMPLES.is_dir(), reason="sample models not here")
+pytestmark = pytest.mark.skipif(
+    not SAMPLES.is_dir(), reason="no models by other people beside the repository: only our own are tested"
+)
 
 
 def stored_bytes(path, offset):

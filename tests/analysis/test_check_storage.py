@@ -12,7 +12,9 @@ from constexpr_bytes import constexpr, value
 from hostile_bytes import const, model, program
 from paths import DEMO
 
-POSIX = pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+POSIX = pytest.mark.skipif(
+    os.name != "posix", reason="modes are POSIX's: files that others cannot read are not found on Windows"
+)
 
 
 def codes(source):

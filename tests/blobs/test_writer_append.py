@@ -226,7 +226,7 @@ def test_paths_that_are_refused(tmp_path, path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="FIFOs")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs here: appending to one is not refused by a test")
 def test_a_fifo_is_refused(path):
     os.mkfifo(path)
     with pytest.raises(milblob.FormatError, match="expected a regular file, got a FIFO"):
@@ -289,7 +289,7 @@ def test_links(tmp_path, path):
 
 def test_the_count_is_written_last_and_after_a_sync(path, monkeypatch):
     if not hasattr(os, "pwritev") or sys.platform == "darwin":
-        pytest.skip("watches the calls that Linux has")
+        pytest.skip("no fault library here: which calls an append makes is not watched")
     plain(path)
     calls, pwritev, fsync = [], os.pwritev, os.fsync
     monkeypatch.setattr(os, "pwritev", lambda fd, views, at: calls.append(at) or pwritev(fd, views, at))
@@ -390,7 +390,7 @@ def test_new_file_at_every_call(faults, path, mode, code):
 def test_a_failed_write_leaves_the_writer_usable(path, monkeypatch):
     """The disk is full for a while: what could not be written can be written again, and nothing else is lost."""
     if not hasattr(os, "pwritev"):
-        pytest.skip("pwritev")
+        pytest.skip("no pwritev here: a short write of it cannot be made")
     small, large = np.arange(5, dtype=np.uint8), np.zeros(1 << 20, np.uint8)
     real, state = os.pwritev, {"full": False}
 

@@ -138,7 +138,7 @@ def test_a_call_inside_of_a_call_is_refused(tmp_path):
     assert len(milblob.BlobReader(tmp_path / "a")) == 1
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here: what a forked child does is not tested")
 @pytest.mark.parametrize("mode, named", [("w", False), ("w", True), ("a", False)])
 def test_a_forked_process_leaves_the_file_alone(tmp_path, mode, named):
     """It may end, fail inside the block, or live on: the file is the parent's, and the lock with it."""

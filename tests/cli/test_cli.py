@@ -505,7 +505,7 @@ def on_terminal(argv, columns, env):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals here: output to a terminal is not tested")
 def test_terminals(tmp_path):
     (tmp_path / "rich.py").write_text("raise ImportError\n")
     path = os.pathsep.join([str(tmp_path), str(SOURCES)])
@@ -519,7 +519,7 @@ def test_terminals(tmp_path):
         assert "layers_{0..3}_attention_query_weight    4 x  float16  [48, 48]" in plain
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+@pytest.mark.skipif(sys.platform == "win32", reason="no POSIX signals here: an interrupted command is not tested")
 def test_interrupted_while_it_waits():
     process = spawn("ls", DEMO, "--constants", "--json", bufsize=0)
     process.stdout.read(1)  # it is writing to a pipe that is full

@@ -149,7 +149,7 @@ WITHOUT_RICH = "raise ImportError\n"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals here: output to a terminal is not tested")
 @pytest.mark.parametrize(
     ("width", "kind"),
     # Two ways of laying out a table, each at every width; whether there are colours decides nothing about its layout.

@@ -27,12 +27,12 @@ def compile_c(tmp_path_factory):
     folder = tmp_path_factory.mktemp("c")
     (folder / "probe.c").write_text("int main(void) { return 0; }\n")
     if compiler is None or sys.platform == "win32":
-        pytest.skip("no C compiler with sanitizers")
+        pytest.skip("no C compiler: the kernels are not run under sanitizers")
     probe = subprocess.run(
         [compiler, *SANITIZERS, folder / "probe.c", "-o", folder / "probe"], capture_output=True, check=False
     )
     if probe.returncode != 0 or subprocess.run([folder / "probe"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("the compiler lacks AddressSanitizer")
+        pytest.skip("the compiler lacks AddressSanitizer: the kernels are not run under it")
 
     def one(name, *arguments):
         def make(path):

@@ -424,7 +424,7 @@ def test_they_are_not_pickled(tmp_path):
 
 def test_a_writer_that_goes_closes_its_file(tmp_path):
     if not os.path.isdir("/proc/self/fd"):
-        pytest.skip("needs /proc")
+        pytest.skip("no /proc here: open files are not counted")
     path = str(tmp_path / "w")
     writer = ours._BlobStorageWriter(path)
 

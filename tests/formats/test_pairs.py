@@ -23,7 +23,9 @@ FAILURES = [
     ("fail", "EIO"), ("fail", "EROFS"), ("fail on", "ENOSPC"), ("fail on", "EDQUOT"), ("short", "EIO"),
     ("short then fail", "ENOSPC"), ("kill before", "EIO"), ("kill middle", "EIO"), ("kill after", "EIO"),
 ]  # fmt: skip
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="faults are injected on Linux")
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="faults are injected on Linux: failing calls are not tested here"
+)
 
 
 def write(folder, listing, which, force=True):
@@ -308,7 +310,7 @@ def test_a_failure_of_a_tensor_leaves_the_pair(pair):
     assert sorted(os.listdir(weights.parent)) == sorted(path.name for path in pair)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights on Windows: writing through one is not tested")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_listing_that_is_a_link_elsewhere_is_refused(tmp_path, writer, kind):

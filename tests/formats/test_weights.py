@@ -271,7 +271,7 @@ def test_places_of_listings(tmp_path):
     assert not (tmp_path / "v.bin").exists()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="POSIX names and links")
+@pytest.mark.skipif(os.name == "nt", reason="POSIX names and links: what Windows calls so is not tested")
 @pytest.mark.parametrize("suffix", [".json", ".mil"])
 def test_listings_that_would_not_lead_to_their_weights(tmp_path, monkeypatch, suffix):
     """Refused before anything is written: one file for both, links that lead out, names that listings cannot spell."""
@@ -458,7 +458,9 @@ def test_listing_loads_no_more_than_it_lists(tmp_path):
     assert reference.DTYPES["BFLOAT16"][0] == DType.BFLOAT16.blob_code
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts descriptors")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="Linux counts descriptors: a leaked one is not seen here"
+)
 def test_nothing_stays_open(cli, tmp_path):
     np.savez(tmp_path / "a.npz", w=np.int8([1]))
     gc.collect()  # what other tests left

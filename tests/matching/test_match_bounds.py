@@ -81,7 +81,10 @@ BOUNDED = {
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"),
+    reason="Linux has RLIMIT_AS: memory that hostile input takes is not limited here",
+)
 @pytest.mark.parametrize("name", BOUNDED)
 def test_work_has_an_end(name):
     """The timeout is a guard; pairs of these take from minutes to hours."""

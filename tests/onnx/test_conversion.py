@@ -542,7 +542,7 @@ def test_import_of_milblob_brings_nothing_of_onnx():
     assert run_child(code).strip() == "[]"
 
 
-def test_without_the_library_the_extra_is_named():
+def test_without_the_library_the_error_names_it():
     code = """
         sys.modules["onnx_ir"] = None
         import milblob
@@ -551,4 +551,4 @@ def test_without_the_library_the_extra_is_named():
         except ImportError as error:
             print(error)
     """
-    assert "milblob[onnx]" in run_child(code)
+    assert "pip install onnx-ir brings it" in run_child(code)

@@ -83,7 +83,9 @@ def test_every_test_model_comes_back(name, path):
                 assert back(data, version=version) == message, prefix
 
 
-@pytest.mark.skipif(not SAMPLES.is_dir(), reason="no samples on this machine")
+@pytest.mark.skipif(
+    not SAMPLES.is_dir(), reason="no models by other people beside the repository: only our own are tested"
+)
 def test_every_sample_comes_back():
     tried = 0
     for path in [*SAMPLES.glob("*/*.mlpackage"), *SAMPLES.glob("*/*.mlmodelc")]:

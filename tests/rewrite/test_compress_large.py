@@ -17,7 +17,10 @@ from thorough import sized
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sparse files and RssAnon"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"),
+        reason="Linux has sparse files and RssAnon: memory for huge files is not measured here",
+    ),
 ]
 COLUMNS, SOME = 4096, 256
 ROWS = {"float16": sized(20_480, 402_688), "float32": sized(10_240, 201_344)}  # 160 MiB, or just over 3 GiB

@@ -14,7 +14,10 @@ from repacking import FILE, WEIGHTS, measured_repack, value_type
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sparse files and RssAnon"),
+    pytest.mark.skipif(
+        not sys.platform.startswith("linux"),
+        reason="Linux has sparse files and RssAnon: memory for huge files is not measured here",
+    ),
 ]
 GIB = 1 << 30
 FAR = [1.5, -2.5, 3.5]

@@ -77,7 +77,9 @@ def test_texts_that_milblob_wrote(tmp_path, name):
     every(same, OPTIONS)
 
 
-@pytest.mark.skipif(not SAMPLES.is_dir(), reason="no samples on this machine")
+@pytest.mark.skipif(
+    not SAMPLES.is_dir(), reason="no models by other people beside the repository: only our own are tested"
+)
 @pytest.mark.parametrize("sample", [
     "tmasolo0+MacOS_Voice_Input/silero_vad.mlmodelc",
     "FluidInference+FluidAudio/TokenDurationPrediction.mlmodelc",
@@ -104,7 +106,9 @@ def test_samples(tmp_path, sample):
     every(same, OPTIONS)
 
 
-@pytest.mark.skipif(not SAMPLES.is_dir(), reason="no samples on this machine")
+@pytest.mark.skipif(
+    not SAMPLES.is_dir(), reason="no models by other people beside the repository: only our own are tested"
+)
 def test_values_of_a_large_sample(tmp_path):
     """No weights are beside this text of 2,971 operations: what stands in it goes to a weight file."""
     sample = SAMPLES / "FluidInference+FluidAudio/streaming_encoder.mlmodelc"
@@ -196,7 +200,7 @@ def test_a_path_that_needs_escapes(tmp_path):
         with milblob.BlobWriter(source / "weights" / file) as blobs:
             first, second = blobs.write(np.float32([1, 2])), blobs.write(np.float32([3, 4]))
     except OSError:
-        pytest.skip("no file system for such names")
+        pytest.skip("this file system refuses such names: text of that kind is not rewritten")
     quoted = file.replace('"', '\\"')
     constants = "".join(
         f"tensor<fp32, [2]> {name} = const()[val = tensor<fp32, [2]>(BLOBFILE("

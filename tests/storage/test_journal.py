@@ -212,7 +212,10 @@ def test_hard_links_made_before_recovery_are_not_changed(faults, tmp_path):
     assert number_of(root) == 1 and (tmp_path / "a").read_bytes() == old and left(root) == []
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="gives files to other users")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0,
+    reason="only root gives files to other users: that owners stay is not tested",
+)
 @pytest.mark.parametrize("how", ["patched", "one of them", "recovered"])
 def test_files_stay_those_of_their_owner(faults, tmp_path, how):
     """Root edits somebody's model, or only reads it after an edit was interrupted; what is private stays readable."""

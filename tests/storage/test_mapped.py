@@ -63,7 +63,7 @@ def test_a_blob_file_that_is_read():
     assert packed.tobytes()  # after close
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="no /proc here: mappings that stay are not looked for")
 def test_nothing_of_a_model_that_is_read_stays_open_or_mapped():
     code = """
         import os, pathlib, milblob

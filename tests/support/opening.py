@@ -26,6 +26,6 @@ def open_by(name, monkeypatch):
         monkeypatch.setattr(beneath._codec, "open_beneath", lambda *_: -errno.ENOSYS)
     else:
         if not sys.platform.startswith("linux"):
-            pytest.skip("asks /proc where a file is")
+            pytest.skip("no /proc here: this way of finding where a file is cannot be taken")
         monkeypatch.setattr(beneath, "_HAS_DIR_FDS", False)
     return name

@@ -345,7 +345,7 @@ def test_names_with_lines_and_escapes():
 # ---------------------------------------------------------------------------------------------------------- directories
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX files")
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX file types: refusing special files is not tested on Windows")
 def test_directories_with_links_pipes_and_loops(tmp_path):
     path = made.make(tmp_path / "m", made.files_of(), "directory")
     (path / "loop").symlink_to(path)
@@ -365,7 +365,9 @@ def test_directories_with_links_pipes_and_loops(tmp_path):
         tvm.open(path)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="long paths")
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="long paths: Windows refuses them itself, so our message is not tested"
+)
 @pytest.mark.slow
 def test_a_directory_of_great_depth(tmp_path):
     path = made.make(tmp_path / "m", made.files_of(), "directory")
@@ -384,7 +386,10 @@ def test_a_directory_of_great_depth(tmp_path):
         subprocess.run(["rm", "-rf", path / "d"], check=True)  # pytest cannot remove it
 
 
-@pytest.mark.skipif(sys.platform == "win32" or not hasattr(os, "geteuid"), reason="POSIX permissions")
+@pytest.mark.skipif(
+    sys.platform == "win32" or not hasattr(os, "geteuid"),
+    reason="no POSIX permissions here: unreadable files are not tested",
+)
 def test_files_that_may_not_be_read_are_findings(tmp_path, monkeypatch):
     path = made.make(tmp_path / "m", made.files_of(), "directory")
     from milblob.tvm import archive

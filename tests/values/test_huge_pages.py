@@ -36,7 +36,7 @@ def huge_pages():
         probe = np.empty(COUNT, np.uint8)
         probe[:] = 1
         if not SMAPS.exists() or not is_advised(probe):
-            pytest.skip("no huge pages, or NumPy does not ask for them")
+            pytest.skip("no huge pages, or NumPy does not ask for them: that results are put on them is not tested")
 
 
 def test_new_arrays(tmp_path):

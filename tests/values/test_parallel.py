@@ -16,7 +16,7 @@ from milblob.threads import each, ordered
 from milblob.values import parallel
 from milblob.values.cast import cast_array
 
-CAN_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+CAN_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here: what a forked child does is not tested")
 
 
 @pytest.fixture(params=["1", "2", "5"])
@@ -305,7 +305,7 @@ def test_keyboard_interrupt():
     """
     )
     if os.name == "nt":
-        pytest.skip("signals of another kind")
+        pytest.skip("no POSIX signals here: an interrupted read is not tested")
     assert run_child(code).split() == ["interrupted", "True", "True", "9"]
 
 

@@ -136,7 +136,7 @@ def test_importance_decides_what_counts():
         ({"vector": 1}, "vector: expected 2 or more"),
         ({"group_size": 3}, "group_size: expected a divisor of 8, the channels of axis 0, got 3"),
         ({"axis": 2}, "axis: expected a dimension of 2, got 2"),
-        ({"mode": "uniform"}, "mode: expected one of kmeans, unique for vectors, got 'uniform'"),
+        ({"mode": "uniform"}, "mode: expected one of kmeans, unique, got 'uniform'"),
         ({"mode": "unique", "nbits": 1}, "mode 'unique': expected at most 2 different vectors, got 32"),
         ({"mode": "unique", "importance": 1.0}, "importance: expected none in the mode 'unique', got some"),
     ],

@@ -131,7 +131,7 @@ def _library() -> Any:
     try:
         import gguf
     except ImportError:
-        raise UnsupportedError("GGUF files: expected the library, got none; pip install milblob[gguf]") from None
+        raise UnsupportedError("GGUF files: expected the library, got none; pip install gguf brings it") from None
     return gguf
 
 

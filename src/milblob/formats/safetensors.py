@@ -87,7 +87,7 @@ def _library() -> Any:
         import safetensors.numpy
     except ImportError:
         raise UnsupportedError(
-            "safetensors files: expected the library, got none; pip install milblob[safetensors]"
+            "safetensors files: expected the library, got none; pip install safetensors brings it"
         ) from None
     return safetensors
 

@@ -3,7 +3,7 @@
     milblob.onnx.convert("Model.mlpackage", "model.onnx")  # refers into weight.bin; nothing is copied
     milblob.onnx.coverage("Model.mlpackage")               # {operation: count} of what has no converter
 
-It needs onnx-ir, which `pip install milblob[onnx]` brings. docs/onnx.md lists the operations.
+It needs onnx-ir, an extra: `onnx`. docs/onnx.md lists the operations.
 """
 
 from importlib import import_module
@@ -67,7 +67,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("onnx", "onnx_ir"):
             raise
-        words = "milblob.onnx: expected onnx-ir, got no such package; pip install milblob[onnx] brings it"
+        words = "milblob.onnx: expected onnx-ir, got no such package; pip install onnx-ir brings it"
         raise ImportError(words) from error
 
 

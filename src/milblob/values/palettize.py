@@ -111,7 +111,7 @@ def palettize(
             numbers than nbits, or 8 bits, can hold in the mode "unique".
     """
     array = np.asarray(array)
-    dtype = _require(array, nbits, mode)
+    dtype = require_palette(array, nbits, mode)
     if importance is not None and mode != "kmeans":
         raise ValueError(f"importance: expected none in the mode {mode!r}, got some")
     along, size = _groups_of(array.shape, axis, group_size)
@@ -141,7 +141,7 @@ class Palettizer:
         self, array: Any, nbits: int, *, mode: str = "kmeans", axis: int | None = None, group_size: int | None = None
     ) -> None:
         array = np.asarray(array)
-        self._kind = _require(array, nbits, mode)
+        self._kind = require_palette(array, nbits, mode)
         along, size = _groups_of(array.shape, axis, group_size)
         self.shape, self.dtype, self.nbits = array.shape, array.dtype, nbits
         count = array.shape[along] // size if array.ndim else 1
@@ -237,15 +237,15 @@ class Palettizer:
         return packed
 
 
-def _require(array: Array, nbits: int | None, mode: str) -> Any:
-    """Check what palettize is given; return the DType."""
+def require_palette(array: Array, nbits: int | None, mode: str, modes: tuple[str, ...] = MODES) -> Any:
+    """Check what palettes are made of; return the DType."""
     dtype = as_dtype(array.dtype)
     if dtype not in (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32):
         raise TypeError(f"array: expected float16, bfloat16 or float32, got {array.dtype}")
     if array.size == 0:
         raise ValueError(f"array: expected elements, got shape {array.shape}")
-    if mode not in MODES:
-        raise ValueError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
+    if mode not in modes:
+        raise ValueError(f"mode: expected one of {', '.join(modes)}, got {mode!r}")
     if mode != "unique" if nbits is None else nbits not in NBITS:
         raise ValueError(f"nbits: expected one of {', '.join(map(str, NBITS))}, got {nbits!r}")
     return dtype

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _codec
-from ..dtypes import DType, as_dtype
 from ..threads import ordered
-from .palettize import NBITS, Palettized, weights_for
+from .palettize import NBITS, Palettized, require_palette, weights_for
 
 MODES = ("kmeans", "unique")
 
@@ -78,15 +77,7 @@ def palettize_vectors(
         TypeError, ValueError: as `palettize.palettize`; `vector` does not divide the channels of a group.
     """
     array = np.asarray(array)
-    dtype = as_dtype(array.dtype)
-    if dtype not in (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32):
-        raise TypeError(f"array: expected float16, bfloat16 or float32, got {array.dtype}")
-    if array.size == 0:
-        raise ValueError(f"array: expected elements, got shape {array.shape}")
-    if mode not in MODES:
-        raise ValueError(f"mode: expected one of {', '.join(MODES)} for vectors, got {mode!r}")
-    if nbits not in NBITS and not (mode == "unique" and nbits is None):
-        raise ValueError(f"nbits: expected one of {', '.join(map(str, NBITS))}, got {nbits!r}")
+    require_palette(array, nbits, mode, MODES)
     if importance is not None and mode != "kmeans":
         raise ValueError(f"importance: expected none in the mode {mode!r}, got some")
     if not -array.ndim <= axis < array.ndim:
