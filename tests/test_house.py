@@ -31,6 +31,7 @@ FOLDERS = [
     "analysis",
     "matching",
     "rewrite",
+    "compressing",
     "refitting",
     "tvm",
     "onnx",

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ..rewrite.compress import LEAST, CompressReport, compress
-from ..rewrite.recipes import Joint, Linear, Palette, Prune, Recipe, as_recipe
+from ..compressing.compress import LEAST, CompressReport, compress
+from ..compressing.recipes import Joint, Linear, Palette, Prune, Recipe, as_recipe
 from . import compress_goals, options, output, tables
 from .progress import shown
 from .selection import check_keep

@@ -13,9 +13,9 @@ import pytest
 import milblob
 from milblob import Joint, Linear, Palette, Prune
 from milblob.cli import main
+from milblob.compressing.recipes import RECIPES as RECIPES_BY_NAME
+from milblob.compressing.recipes import NotCompressibleError, Weight, as_recipe
 from milblob.errors import UnsupportedError
-from milblob.rewrite.recipes import RECIPES as RECIPES_BY_NAME
-from milblob.rewrite.recipes import NotCompressibleError, Weight, as_recipe
 from paths import DATA, ROOT
 from repacking import tree
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from ..arguments import as_integer, require
 from ..dtypes import as_dtype
+from ..rewrite.planned import Plan
 from ..values import palettize, prune, quantize
 from . import palettes
 from .not_finite import in_place_of
-from .pieces import LINKED_OPSET, CompressedParts, NotCompressibleError, Part, Pieces
-from .planned import Plan, applied
+from .pieces import LINKED_OPSET, CompressedParts, NotCompressibleError, Part, Pieces, applied
 from .plans import linear_plan, palette_plan, prune_plan
 
 __all__ = ("CompressedParts", "Joint", "Linear", "NotCompressibleError", "Palette", "Part", "Prune", "Recipe", "Weight",

@@ -5,8 +5,8 @@ import pytest
 
 from matrix import every
 from milblob import Linear, Palette, Prune
-from milblob.rewrite.pieces import NotCompressibleError, Pieces
-from milblob.rewrite.recipes import Weight
+from milblob.compressing.pieces import NotCompressibleError, Pieces
+from milblob.compressing.recipes import Weight
 
 WHOLE = Linear(granularity="per_tensor")
 GROUPED = Palette(2, granularity="per_grouped_channel", group_size=2)

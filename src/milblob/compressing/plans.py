@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DType, as_dtype
+from ..rewrite.changes import WEIGHT_COUNT
+from ..rewrite.planned import Figures, Plan, PlannedPart, Put
 from ..values import palettize, prune, quantize
-from .changes import WEIGHT_COUNT
 from .pieces import INDICES, LINKED_OPSET, NotCompressibleError, require_finite
-from .planned import Figures, Plan, PlannedPart, Put
 
 
 def linear_plan(array: Any, dtype: str, mode: str, blocks: tuple[int, ...], search: bool, opset: int) -> Plan:

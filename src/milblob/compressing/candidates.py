@@ -7,9 +7,9 @@ from .. import _codec
 from ..blobs.equal import Stretch, first_equal
 from ..model.tensor import Tensor
 from ..program import compress_rules
+from ..rewrite.planned import Plan
 from ..threads import ordered
 from .pieces import CompressedParts, NotCompressibleError
-from .planned import Plan
 from .recipes import Recipe, Weight
 from .recompress import identity, pieces_of
 

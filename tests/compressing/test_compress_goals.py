@@ -13,8 +13,8 @@ import milblob
 from compress_models import save_model
 from milblob import CompressPlan, Linear, Palette, Prune
 from milblob.cli import main
-from milblob.rewrite.compress_plan import as_plan
-from milblob.rewrite.recipe_choice import LADDER
+from milblob.compressing.compress_plan import as_plan
+from milblob.compressing.recipe_choice import LADDER
 from paths import DATA, ROOT
 from repacking import tree
 

@@ -11,6 +11,7 @@ from ..errors import MilblobError
 from ..program.compress_rules import Link, Links, Same
 from ..program.constexpr import Chain
 from ..program.scan import Compressed
+from ..rewrite.planned import Plan, PlannedPart
 from ..values.dense import Dense, Packed, read
 from ..values.palettize import Palettized
 from ..values.quantize import Quantized
@@ -282,3 +283,21 @@ def _dense(op: str, parts: Mapping[str, Part], links: Links, array: Array) -> De
 
     chain = Chain(stored, lambda row: str(row.type), lambda nbytes: None)
     return chain.dense(group(op, "", [(as_dtype(array.dtype), array.shape)], 0))
+
+
+def applied(plan: Plan) -> CompressedParts:
+    """Compute the parts of a plan now."""
+    made = {part.key: np.zeros(part.nbytes, np.uint8) for part in plan.parts if part.array is None}
+
+    def put(key: str, offset: int, data: Any) -> None:
+        view = np.frombuffer(data, np.uint8)
+        made[key][offset : offset + view.size] = view
+
+    figures = plan.write(put)
+
+    def part_of(part: PlannedPart) -> Part:
+        data = made[part.key] if part.array is None else stored_bytes(part.array, part.dtype)
+        return Part(part.key, part.dtype, part.shape, part.array, data)
+
+    parts = tuple(part_of(part) for part in plan.parts)
+    return CompressedParts(plan.op, parts, figures.squared, figures.power, figures.largest, gap=figures.gap)

@@ -15,13 +15,13 @@ from ..model.package import Source
 from ..model.tensor import Tensor
 from ..program.scan import Program
 from ..progress import Counter
+from ..rewrite.changes import is_counted
+from ..rewrite.planned import Plan
 from ..selection import selector
 from .candidates import Candidate, computed
-from .changes import is_counted
 from .choosing import Choice, Chosen, Step, choose, choose_within, starts, walk
-from .compressing import KEPT
 from .pieces import NotCompressibleError
-from .planned import Plan
+from .prepare import KEPT
 from .recipes import Linear, Palette, Recipe, as_recipe
 from .recompress import all_weights
 

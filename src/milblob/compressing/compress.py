@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..arguments import as_integer, require, require_calls, require_flags
 from ..errors import FormatError, UnsupportedError
 from ..progress import Counter, Progress
+from ..rewrite.changes import Options
+from ..rewrite.repack import Repacking
 from ..selection import Select, selector
 from ..storage import paths
-from .changes import Options
 from .compress_plan import CompressPlan, PlannedWeight, as_plan
-from .compressing import CompressedWeight, Compressing, Extras, NamedRecipe, RefusedError, spool_directory
+from .prepare import Compressing, Extras, NamedRecipe, Outcome, RefusedError, spool_directory
 from .recipe_choice import RecipeChoice, as_goal, as_ladder, as_sensitivity
 from .recipes import Recipe, as_recipe
-from .repack import Repacking
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -219,7 +219,7 @@ def compress(
         with contextlib.closing(work), contextlib.suppress(RefusedError):
             options = Options({}, compress=work)
             done = Repacking([source], output, options, force, executor, None, max_nbytes).run(dry_run)
-            weights = [_report(weight) for weight in work.weights.values()]
+            weights = [_report(outcome) for outcome in work.outcomes]
             return CompressReport(
                 source, output, weights, work.skipped, done.nbytes, done.nbytes_after, done.done, work.kept
             )
@@ -279,7 +279,8 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _report(weight: CompressedWeight) -> WeightReport:
+def _report(outcome: Outcome) -> WeightReport:
+    weight = outcome.weight
     return WeightReport(
-        weight.tensor.name, weight.recipe, weight.op, weight.tensor.nbytes, weight.nbytes_after, *weight.figures
+        weight.tensor.name, outcome.recipe, weight.op, weight.tensor.nbytes, weight.nbytes_after, *outcome.figures
     )

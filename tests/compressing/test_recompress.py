@@ -11,8 +11,8 @@ from compress_coremltools import decompressed, described, theirs
 from compress_models import save_model
 from milblob import Linear, Palette, Prune
 from milblob.cli import main
-from milblob.rewrite.pieces import Pieces
-from milblob.rewrite.recipes import Weight
+from milblob.compressing.pieces import Pieces
+from milblob.compressing.recipes import Weight
 from milblob.values.palettize import palettize
 from paths import DATA, ROOT
 

@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from math import prod
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -26,13 +25,14 @@ from ..model.tensor import Tensor, make_tensor
 from ..program import cast_rules, compress_rules
 from ..program.scan import Program
 from ..progress import Counter
-from ..values.dense import Dense, Held, Packed
+from ..rewrite.compressed import CompressedWeight, StoredPart
+from ..rewrite.decompress import Decompression, plan_decompression
+from ..rewrite.planned import Computation, Figures, Plan, Put, Streamed
+from ..values.dense import Held, Packed
 from ..values.palettize import weights_for
 from ..values.tensorvalue import pack_tensor
 from .candidates import ALONE_COUNT, Candidate, Option, computed, first_alike
-from .decompress import Decompression, plan_decompression
 from .pieces import NotCompressibleError, Part
-from .planned import Computation, Figures, Plan, Put, Streamed
 from .recipes import Recipe
 from .recompress import all_weights, not_continued
 
@@ -41,53 +41,21 @@ class RefusedError(MilblobError):
     """A weight turns out not to be compressible when it is written: the work begins again, with `is_careful`."""
 
 
-class StoredPart(NamedTuple):
-    """A part of a compressed weight.
+class Outcome(NamedTuple):
+    """A weight that is compressed, with which recipe, and what that loses.
 
     Attributes:
-        value: its serialized TensorValue if it is stored in the Program.
-        open: else, returns its stored bytes, or what computes them.
+        lost: one entry, once everything is written, or in a dry run.
     """
 
-    key: str
-    dtype: Any
-    shape: tuple[int, ...]
-    value: bytes | None
-    open: Callable[[], Dense] | None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes as stored."""
-        return int(self.dtype.nbytes(prod(self.shape)))
-
-
-class CompressedWeight(NamedTuple):
-    """A weight of the model that is compressed.
-
-    Attributes:
-        number: equal for weights that share their parts.
-        op: type of the operation that computes it.
-        links: the parts that are not stored: which operations compute them.
-        lost: what is lost, once that is known: one entry.
-    """
-
-    tensor: Tensor
+    weight: CompressedWeight
     recipe: Recipe
-    number: int
-    op: str
-    parts: tuple[StoredPart, ...]
-    links: compress_rules.Links
     lost: list[Figures]
 
     @property
     def figures(self) -> Figures:
-        """What is lost; to be asked for once everything is written, or in a dry run."""
+        """What is lost; to be asked for once that is known."""
         return self.lost[0]
-
-    @property
-    def nbytes_after(self) -> int:
-        """Bytes of all parts as stored."""
-        return sum(part.nbytes for part in self.parts)
 
 
 class NamedRecipe(NamedTuple):
@@ -149,6 +117,7 @@ class Compressing:
 
     Attributes:
         weights: by constant, or by the chain of what was compressed before.
+        outcomes: of these weights, in order.
         decompressions: by id of the Programs with such chains: which of their operations go.
         skipped: (name, reason) of each weight that was asked for and stays.
         kept: names of those that stay because it was chosen so.
@@ -169,6 +138,7 @@ class Compressing:
         is_careful: bool = False,
     ) -> None:
         self.weights: dict[Any, CompressedWeight] = {}
+        self.outcomes: list[Outcome] = []
         self.decompressions: dict[int, Decompression] = {}
         self._extras = extras
         self.skipped: list[tuple[str, str]] = []
@@ -226,7 +196,9 @@ class Compressing:
                     raise _unplanned(candidate.tensor.name, str(result))
                 continue
             row = candidate.tensor.constant if candidate.tensor.chain is None else candidate.tensor.chain
-            self.weights[row] = CompressedWeight(candidate.tensor, candidate.options[0].recipe, first, *result)
+            *made_of, lost = result
+            weight = self.weights[row] = CompressedWeight(candidate.tensor, first, *made_of)
+            self.outcomes.append(Outcome(weight, candidate.options[0].recipe, lost))
         chains = {one.tensor.chain for one in self.of_compressed()}
         for _, program in model.scans if chains else ():
             self.decompressions[id(program)] = plan_decompression(program, lambda group: group in chains)

@@ -10,7 +10,7 @@ from ..progress import Counter, Progress
 from ..selection import Select, selector
 from .choosing import choose
 from .compress import LEAST, as_extras, named_recipes, require_directory
-from .compressing import Compressing
+from .prepare import Compressing
 from .recipe_choice import Point, RecipeChoice, as_ladder, as_sensitivity, uniform, walked
 from .recipes import Recipe
 
