@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from matrix import every
-from milblob import Linear, Palette, Prune
+from milblob import FormatError, Linear, Palette, Prune
 from milblob.compressing.pieces import NotCompressibleError, Pieces
-from milblob.compressing.recipes import Weight
+from milblob.compressing.recipe import Weight
 
 WHOLE = Linear(granularity="per_tensor")
 GROUPED = Palette(2, granularity="per_grouped_channel", group_size=2)
@@ -199,7 +199,7 @@ def test_a_function_chooses_the_palette():
     ],
 )
 def test_what_a_function_returns_is_checked(returned, words):
-    with pytest.raises(NotCompressibleError) as caught:
+    with pytest.raises(ValueError) as caught:  # a mistake in the function, and no property of the weight
         stored(Palette(None, "custom", lut_function=lambda weight: returned), make("random", (4, 6), np.float32))
     assert words in str(caught.value)
 
@@ -217,3 +217,52 @@ def test_importance_and_pruned_elements_of_a_search():
         kept = values != 0
         errors.append(float(np.sum(heavy * kept * (values.astype(np.float64) - array) ** 2)))
     assert errors[1] < errors[0] / 2
+
+
+@pytest.mark.parametrize("is_planned", [True, False], ids=["planned", "at once"])
+@pytest.mark.parametrize(
+    ("recipe", "function"),
+    [
+        (Linear("int8"), "quantize.Quantizer"),
+        (Linear("int8", granularity="per_block", block=4) + Prune(0.5), "quantize.Quantizer"),
+        (Palette(4), "palettize.Palettizer palettize.palettize"),
+        (Palette(4) + Prune(0.5), "palettize.palettize"),
+        (Palette(2, vector=2), "vectors.palettize_vectors"),
+        (Prune(0.5), "prune.Pruner"),
+        (Prune(0.5) + Palette(4), "prune.prune"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_not_taken_for_weights_that_cannot_be_compressed(recipe, function, is_planned, monkeypatch):
+    """A wrong option of ours, or a source that changes, must not read as a weight that stays for a good reason."""
+    array = make("random", (16, 16), np.float16)
+    for error in (ValueError("a mistake"), FormatError("array: it changed meanwhile")):
+
+        def fail(*args, error=error, **options):
+            raise error
+
+        with monkeypatch.context() as patch:
+            for name in function.split():
+                patch.setattr(f"milblob.values.{name}", fail)
+            with pytest.raises(type(error), match="mistake|changed") as caught:
+                recipe.apply(Weight(array, (1, 0), 18, USES)) if is_planned else stored(recipe, array)
+        assert not isinstance(caught.value, NotCompressibleError)
+
+
+def test_what_a_weight_is_to_blame_for_is_a_reason_to_skip_it():
+    array = make("random", (6, 10), np.float32)
+    bad = array.copy()
+    bad[0, 0] = np.nan
+    flat = array.reshape(-1)
+    for recipe, given, words in (
+        (Linear(), bad, "finite"), (Palette(4), bad, "finite"), (Prune(0.5), bad, "finite"),
+        (Palette(4, vector=2), bad, "finite"), (Linear(granularity="per_block", block=4), array, "divide"),
+        (Palette(4, granularity="per_grouped_channel", group_size=4), array, "divisor"),
+        (Palette(None, "unique"), np.arange(300, dtype=np.float32).reshape(6, 50), "different"),
+        (Palette(None, "unique", vector=2), np.arange(1200, dtype=np.float32).reshape(6, 200), "different"),
+        (Palette(4, vector=4), array, "divide"), (Prune(n_m=(2, 7)), array, "at most half"),
+        (Prune(block=2, sparsity=0.5), flat, "2 to 5 dimensions"),
+        (Palette(None, "custom", granularity="per_grouped_channel", group_size=4, lut_function=print), array, "divisor"),
+    ):  # fmt: skip
+        with pytest.raises(NotCompressibleError, match=words):
+            stored(recipe, given)

@@ -12,7 +12,7 @@ from compress_models import save_model
 from milblob import Linear, Palette, Prune
 from milblob.cli import main
 from milblob.compressing.pieces import Pieces
-from milblob.compressing.recipes import Weight
+from milblob.compressing.recipe import Weight
 from milblob.values.palettize import palettize
 from paths import DATA, ROOT
 

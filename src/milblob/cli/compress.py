@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..compressing.compress import LEAST, CompressReport, compress
-from ..compressing.recipes import Joint, Linear, Palette, Prune, Recipe, as_recipe
+from ..compressing.recipe import Recipe
+from ..compressing.recipes import Joint, Linear, Palette, Prune, as_recipe
 from . import compress_goals, options, output, tables
 from .progress import shown
 from .selection import check_keep

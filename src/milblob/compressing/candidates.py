@@ -10,7 +10,7 @@ from ..program import compress_rules
 from ..rewrite.planned import Plan
 from ..threads import ordered
 from .pieces import CompressedParts, NotCompressibleError
-from .recipes import Recipe, Weight
+from .recipe import Recipe, Weight
 from .recompress import identity, pieces_of
 
 _T = TypeVar("_T")

@@ -15,8 +15,9 @@ from ..selection import Select, selector
 from ..storage import paths
 from .compress_plan import CompressPlan, PlannedWeight, as_plan
 from .prepare import Compressing, Extras, NamedRecipe, Outcome, RefusedError, spool_directory
+from .recipe import Recipe
 from .recipe_choice import RecipeChoice, as_goal, as_ladder, as_sensitivity
-from .recipes import Recipe, as_recipe
+from .recipes import as_recipe
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -183,8 +184,8 @@ def compress(
 
     Raises:
         UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. A file.
-        ValueError: operations that read one weight ask for different recipes; a wrong option; a `select`, or a glob in
-            `per_name`, that fits no weight; a size that cannot be
+        ValueError: operations that read one weight ask for different recipes; a wrong option; a `select`, a glob in
+            `per_name` or a type in `op_types` that fits no weight; a size that cannot be
             reached: the least that can is named; a plan with a recipe for a weight that cannot be compressed so.
         KeyError: a plan with a name that the model does not have.
         As `repack`. Whatever is raised, `dst` is as it was.

@@ -11,8 +11,8 @@ from ..selection import Select, selector
 from .choosing import choose
 from .compress import LEAST, as_extras, named_recipes, require_directory
 from .prepare import Compressing
+from .recipe import Recipe
 from .recipe_choice import Point, RecipeChoice, as_ladder, as_sensitivity, uniform, walked
-from .recipes import Recipe
 
 
 class Alone(NamedTuple):

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
-from .recipes import Linear, Palette, Prune, Recipe
+from .recipe import Recipe
+from .recipes import Linear, Palette, Prune
 
 if TYPE_CHECKING:
     from .frontier import Frontier

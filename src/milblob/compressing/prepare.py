@@ -33,7 +33,7 @@ from ..values.palettize import weights_for
 from ..values.tensorvalue import pack_tensor
 from .candidates import ALONE_COUNT, Candidate, Option, computed, first_alike
 from .pieces import NotCompressibleError, Part
-from .recipes import Recipe
+from .recipe import Recipe
 from .recompress import all_weights, not_continued
 
 
@@ -155,6 +155,7 @@ class Compressing:
         self._plan = plan
         self._is_careful = is_careful or directory is None
         self._spool = _Spool()
+        self._readers: set[str] = set()  # types of the operations that read the weights that were asked for
 
     def of_compressed(self) -> list[CompressedWeight]:
         """The weights that were compressed before, in another way."""
@@ -248,7 +249,7 @@ class Compressing:
         )  # fmt: skip
 
     def _require_used(self, model: Model, names: list[str]) -> None:
-        """Refuse a selection and globs that fit no weight: a misspelled name would read as if nothing were to be done.
+        """Refuse what fits no weight: a misspelled name would read as if nothing were to be done.
 
         Args:
             names: of the weights that were asked for.
@@ -259,6 +260,10 @@ class Compressing:
             if not any(map(named.fits, names)):
                 words = f"per_name: expected names of weights that are selected in {model.path}, got {named.glob!r}"
                 raise ValueError(f"{words}{hint(named.glob.strip('*'), names)}")
+        for op in self._op_types:
+            if op not in self._readers:
+                words = f"op_types: expected types of operations that read weights selected in {model.path}, got {op!r}"
+                raise ValueError(f"{words}{hint(op, self._readers)}")
 
     def _require_planned(self, model: Model, plan: Mapping[str, Recipe | None], found: list[str]) -> None:
         """Refuse a plan that names what is not there, or cannot be compressed."""
@@ -299,6 +304,8 @@ class Compressing:
                 self.kept += [tensor.name] if tensor.name in self._plan else []
                 continue
             op = tensor.op_row
+            if self._op_types and op is not None:
+                self._readers.update(reader.type for reader, _ in compress_rules.consumers(program, op))
             words: str | None
             if constant is None:
                 words = compress_rules.weight_refusal(program, op, tensor.mil_dtype.mil_code, tensor.shape, self._least)

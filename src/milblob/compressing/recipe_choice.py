@@ -22,7 +22,8 @@ from .candidates import Candidate, computed
 from .choosing import Choice, Chosen, Step, choose, choose_within, starts, walk
 from .pieces import NotCompressibleError
 from .prepare import KEPT
-from .recipes import Linear, Palette, Recipe, as_recipe
+from .recipe import Recipe
+from .recipes import Linear, Palette, as_recipe
 from .recompress import all_weights
 
 LADDER: tuple[Recipe, ...] = (

@@ -16,7 +16,7 @@ from ..values.palettize import Palettized
 from ..values.quantize import Quantized
 from ..values.tensorvalue import stored_bytes
 from .pieces import LINKED_OPSET, Pieces
-from .recipes import Recipe
+from .recipe import Recipe
 
 _INTEGERS = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4)
 
