@@ -9,7 +9,7 @@ from ..model.tensor import Tensor
 from ..program import compress_rules
 from ..rewrite.planned import Plan
 from ..threads import ordered
-from .pieces import CompressedParts, NotCompressibleError
+from .pieces import CompressedParts, NotCompressibleError, Pieces
 from .recipe import Recipe, Weight
 from .recompress import identity, pieces_of
 
@@ -58,6 +58,14 @@ class Candidate(NamedTuple):
         except NotCompressibleError as reason:
             return reason
 
+    def pieces(self, number: int) -> Pieces | NotCompressibleError:
+        """Return what one of the recipes makes of the weight, with its values; or why there is nothing."""
+        recipe, weight = self.options[number].recipe, self.weight(number)
+        try:
+            return recipe.step(weight.pieces if weight.pieces is not None else Pieces(weight.array), weight)
+        except NotCompressibleError as reason:
+            return reason
+
     def weight(self, number: int = 0) -> Weight:
         """Return what one of the recipes is applied to."""
         option = self.options[number]
@@ -90,18 +98,14 @@ def first_alike(candidates: Sequence[Candidate]) -> list[int]:
     return first_equal(stretches)
 
 
-def computed(candidates: Sequence[Candidate], numbers: Iterable[int], work: Callable[[Candidate], _T]) -> Iterator[_T]:
-    """Yield work(candidate) for these numbers, in order; several small weights at a time."""
-
-    def compute(number: int) -> _T:
-        return work(candidates[number])
-
+def computed(candidates: Sequence[Candidate], numbers: Iterable[int], work: Callable[[int], _T]) -> Iterator[_T]:
+    """Yield work(number) for the numbers of these candidates, in order; several small weights at a time."""
     small: list[int] = []
     for number in numbers:
         if candidates[number].tensor.size < ALONE_COUNT:
             small.append(number)
             continue
-        yield from ordered(compute, small)
+        yield from ordered(work, small)
         small = []
-        yield compute(number)
-    yield from ordered(compute, small)
+        yield work(number)
+    yield from ordered(work, small)

@@ -16,7 +16,7 @@ from ..storage import paths
 from .compress_plan import CompressPlan, PlannedWeight, as_plan
 from .prepare import Compressing, Extras, NamedRecipe, Outcome, RefusedError, spool_directory
 from .recipe import Recipe
-from .recipe_choice import RecipeChoice, as_goal, as_ladder, as_sensitivity
+from .recipe_choice import Errors, RecipeChoice, as_goal, as_ladder, as_sensitivity
 from .recipes import as_recipe
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ def compress(
     sqnr: float | None = None,
     recipes: Iterable[Any] | None = None,
     sensitivity: Mapping[str, float] | None = None,
+    errors: Errors | None = None,
     plan: Any = None,
     importance: Mapping[str, Any] | None = None,
     nan: str = "skip",
@@ -164,11 +165,14 @@ def compress(
         recipes: to choose from, for `size`, `bits` and `sqnr`; None: some from 8 to 2 bits that the opset can hold.
         sensitivity: glob of names -> factor of the error of these weights, for `size`, `bits` and `sqnr`; the first
             that fits counts, and 1 without one.
+        errors: called as `errors(name, before, after)` with the values of a weight and those that a recipe makes of
+            them; returns what that costs, zero or more, in place of the squared error over the power, for `size`,
+            `bits` and `sqnr` (whose dB are those of this number). Called in several threads at a time.
         plan: a CompressPlan (such as the `plan` of a report), its dict, or the path of its file: the recipe of each
             weight by name, small ones too. Instead of everything else that chooses weights or recipes.
         importance: name -> how much the elements of a weight count, zero or more: an array of its shape, or one number
             for each input channel. It weighs the errors of palettes and of the search of scales; what is pruned is
-            the magnitude times its root. What `size`, `bits` and `sqnr` compare are errors without it.
+            the magnitude times its root. It weighs the errors that `size`, `bits` and `sqnr` compare, too.
         nan: "skip": weights with NaN or infinity stay as they are, and the report says so. "keep": Palette and Prune
             keep such elements as they are; others skip the weight.
         requantize: whether a weight that is compressed already, in a way that the recipe cannot go on from, is
@@ -193,7 +197,7 @@ def compress(
     source, output = require_directory(src), os.fsdecode(os.fspath(dst))
     require_flags(force=force, dry_run=dry_run)
     extras = as_extras(importance, nan, requantize)
-    require_calls(progress=progress)
+    require_calls(progress=progress, errors=errors)
     if executor is not None and not hasattr(executor, "submit"):
         raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
     least = as_integer("least", least)
@@ -201,7 +205,7 @@ def compress(
         raise ValueError(f"least: expected 0 or more, got {least}")
     chosen = None if recipe is None else as_recipe(recipe)
     by_type, by_name = named_recipes(op_types, per_name)
-    chooser, planned = _chooser(size, bits, sqnr, recipes, sensitivity), None if plan is None else as_plan(plan)
+    chooser, planned = _chooser(size, bits, sqnr, recipes, sensitivity, errors), None if plan is None else as_plan(plan)
     if planned is not None and (chosen or chooser or select is not None or op_types or per_name):
         raise ValueError("plan: expected it without recipe, select, op_types, per_name and a goal, got both")
     if chosen is not None and chooser is not None:
@@ -266,14 +270,16 @@ def as_extras(importance: Any, nan: Any, requantize: Any) -> Extras:
     return Extras(importance or {}, nan, requantize)
 
 
-def _chooser(size: Any, bits: Any, sqnr: Any, recipes: Any, sensitivity: Any) -> RecipeChoice | None:
+def _chooser(
+    size: Any, bits: Any, sqnr: Any, recipes: Any, sensitivity: Any, errors: Errors | None
+) -> RecipeChoice | None:
     goal = as_goal(size, bits, sqnr)
     if goal is None:
-        for name, value in (("recipes", recipes), ("sensitivity", sensitivity)):
+        for name, value in (("recipes", recipes), ("sensitivity", sensitivity), ("errors", errors)):
             if value is not None:
                 raise ValueError(f"{name}: expected a size, bits or sqnr, which it is for, got none")
         return None
-    return RecipeChoice(goal, as_ladder(recipes), as_sensitivity(sensitivity))
+    return RecipeChoice(goal, as_ladder(recipes), as_sensitivity(sensitivity), errors)
 
 
 def _finite(value: float) -> float | None:

@@ -217,13 +217,19 @@ def part(key: str, array: Any, dtype: Any = None) -> Part:
     return Part(key, dtype, array.shape, array if array.size < 10 else None, stored_bytes(array, dtype))
 
 
-def measured(array: Array, values: Array) -> tuple[float, float, float]:
+def measured(array: Array, values: Array, weights: Array | None = None) -> tuple[float, float, float]:
     """Return (sum of the squared differences, sum of the squares of `array`, largest difference).
 
     Elements that are not finite, and the same in both, do not count.
+
+    Args:
+        array: as it was.
+        values: what it became.
+        weights: of the elements in both sums, in the same shape; None: all alike.
     """
     squared = power = largest = 0.0
     one, other = np.ascontiguousarray(array).reshape(-1), np.ascontiguousarray(values).reshape(-1)
+    heavy = None if weights is None else np.ascontiguousarray(weights).reshape(-1)
     for first in range(0, one.size, _MEASURED_COUNT):
         wide = one[first : first + _MEASURED_COUNT].astype(np.float64)
         with np.errstate(invalid="ignore"):
@@ -231,8 +237,9 @@ def measured(array: Array, values: Array) -> tuple[float, float, float]:
         kept = ~np.isfinite(wide)
         if kept.any():
             wide[kept] = difference[kept] = 0
-        squared += float(np.dot(difference, difference))
-        power += float(np.dot(wide, wide))
+        part = None if heavy is None else heavy[first : first + _MEASURED_COUNT].astype(np.float64)
+        squared += float(np.dot(difference, difference if part is None else part * difference))
+        power += float(np.dot(wide, wide if part is None else part * wide))
         largest = max(largest, float(np.abs(difference).max(initial=0.0)))
     return squared, power, largest
 

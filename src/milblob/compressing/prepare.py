@@ -187,7 +187,7 @@ class Compressing:
         if self._directory is not None:
             self._spool.open(self._directory)
         made: dict[int, Any] = {}
-        for number, result in zip(unique, computed(candidates, unique, Candidate.made), strict=True):
+        for number, result in zip(unique, computed(candidates, unique, lambda n: candidates[n].made()), strict=True):
             made[number] = self._taken(candidates[number], result)
         for candidate, first in zip(candidates, firsts, strict=True):
             result = made[first]
@@ -350,7 +350,7 @@ class Compressing:
         given = self._extras.importance.get(tensor.name)
         if given is None:
             return None
-        if not any(one.recipe.weighs for one in options):
+        if self._chooser is None and not any(one.recipe.weighs for one in options):
             words = "expected a recipe that weighs elements (Linear needs search=True, Palette 'kmeans')"
             raise ValueError(f"importance of {tensor.name}: {words}, got {options[0].recipe}")
         array, shape, inputs = np.asarray(given), tensor.shape, options[0].axes[0]
