@@ -1,12 +1,15 @@
 """Every recipe on weights that are unusual: what is refused is refused by name, what is made is what a reader reads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from matrix import every
-from milblob import FormatError, Linear, Palette, Prune
+from milblob import FormatError, Joint, Linear, Palette, Prune
 from milblob.compressing.pieces import NotCompressibleError, Pieces
 from milblob.compressing.recipe import Weight
+from milblob.compressing.recipes import as_recipe
 
 WHOLE = Linear(granularity="per_tensor")
 GROUPED = Palette(2, granularity="per_grouped_channel", group_size=2)
@@ -202,6 +205,36 @@ def test_what_a_function_returns_is_checked(returned, words):
     with pytest.raises(ValueError) as caught:  # a mistake in the function, and no property of the weight
         stored(Palette(None, "custom", lut_function=lambda weight: returned), make("random", (4, 6), np.float32))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int4", "uint4"])
+@pytest.mark.parametrize("before", [(), (Prune(0.5),)], ids=["alone", "pruned"])
+def test_entries_of_a_dtype_are_those_that_linear_makes(dtype, before):
+    array = make("random", (16, 12), np.float16)
+    for one in (Palette(4), Palette(6, "uniform"), Palette(4, vector=2), GROUPED, Palette(1)):
+        if before and one.vector > 1:
+            continue
+        short = sum(before[1:], before[0]) + replace(one, lut_dtype=dtype) if before else replace(one, lut_dtype=dtype)
+        long = Joint((*before, one, Linear(dtype, granularity="per_tensor")))
+        (first, values), (second, others) = stored(short, array), stored(long, array)
+        assert np.array_equal(values, others)
+        assert [(p.key, p.dtype, p.shape, bytes(p.data)) for p in first.parts] == [
+            (p.key, p.dtype, p.shape, bytes(p.data)) for p in second.parts
+        ]
+        assert (first.op, first.links, first.squared) == (second.op, second.links, second.squared)
+        assert short.opset == 18 and as_recipe(short.to_json()) == short
+
+
+def test_entries_of_a_dtype_go_where_linear_after_a_palette_goes():
+    for wrong, words in (
+        (lambda: Palette(4, lut_dtype="float16"), "dtype: expected int8, uint8, int4 or uint4, got"),
+        (lambda: Palette(4, lut_dtype="int8", scale=True), "lut_dtype: expected None with scale"),
+        (lambda: Palette(4, lut_dtype="int8") + Prune(0.5), "got Palette \\+ Linear \\+ Prune"),
+        (lambda: Palette(4, lut_dtype="int8") + WHOLE, "got Palette \\+ Linear \\+ Linear"),
+        (lambda: Linear() + Palette(4, lut_dtype="int8"), "got Linear \\+ Palette \\+ Linear"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            wrong()
 
 
 def test_importance_and_pruned_elements_of_a_search():

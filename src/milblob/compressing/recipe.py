@@ -91,6 +91,11 @@ class Recipe:
         return True
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The kinds of compression that it applies, in order."""
+        return (type(self).__name__,)
+
+    @property
     def is_data(self) -> bool:
         """Whether the recipe comes back from its JSON: it holds no function."""
         return True
@@ -101,7 +106,7 @@ class Recipe:
         Args:
             before: names of these.
         """
-        return order_objection((*before, type(self).__name__))
+        return order_objection((*before, *self.names))
 
     def _is_alone(self, weight: Weight) -> bool:
         """Whether the values of a weight are all that counts, which a plan needs."""

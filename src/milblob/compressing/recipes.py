@@ -148,6 +148,8 @@ class Palette(Recipe):
         channel_axis: of those channels, of vectors and of scales; None: the output channels.
         vector: elements of an entry: so many neighbours along the channels share an index.
         scale: whether elements are divided by the greatest magnitude along the channels before.
+        lut_dtype: "int8", "uint8", "int4" or "uint4": the entries become such integers with one scale, as by
+            `+ Linear(lut_dtype, granularity="per_tensor")`; None: they are floats.
         lut_function: in the mode "custom": called with the elements that share a palette, their channels first; returns
             (entries, indices).
     """
@@ -159,6 +161,7 @@ class Palette(Recipe):
     channel_axis: int | None = None
     vector: int = 1
     scale: bool = False
+    lut_dtype: str | None = None
     lut_function: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
@@ -171,6 +174,10 @@ class Palette(Recipe):
             words = "1" if self.mode == "uniform" else "1 or more"
             raise ValueError(f"vector: expected {words} in the mode {self.mode!r}, got {self.vector}")
         require("scale", self.scale, bool, "True or False")
+        if self.lut_dtype is not None:
+            set_options(self, lut_dtype=self._of_entries.dtype)
+            if self.scale:
+                raise ValueError("lut_dtype: expected None with scale, whose scales are those of the entries, got both")
         if self.mode in ("unique", "custom"):
             set_options(self, nbits=None)
         else:
@@ -189,12 +196,18 @@ class Palette(Recipe):
     def opset(self) -> int:
         """See Recipe."""
         is_late = self.granularity != "per_tensor" or self.nbits == 3 or self.vector > 1 or self.scale
+        is_late = is_late or self.lut_dtype is not None
         return BLOCKS_OPSET if is_late else FIRST_OPSET
 
     @property
     def weighs(self) -> bool:
         """See Recipe."""
         return self.mode == "kmeans"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See Recipe."""
+        return ("Palette",) if self.lut_dtype is None else ("Palette", "Linear")
 
     @property
     def is_data(self) -> bool:
@@ -215,7 +228,7 @@ class Palette(Recipe):
 
     def plan(self, weight: Weight) -> Plan | None:
         """See Recipe."""
-        if self.nbits is None or self.vector > 1 or self.scale or not self._is_alone(weight):
+        if self.nbits is None or self.vector > 1 or self.scale or self.lut_dtype or not self._is_alone(weight):
             return None
         axis, size = self._groups(weight)
         return palette_plan(weight.array, self.nbits, self.mode, None if size is None else axis, size, weight.opset)
@@ -232,13 +245,18 @@ class Palette(Recipe):
         choice = palettes.Choice(self.nbits, self.mode, axis, size, self.vector, self.lut_function, weights, is_kept)
         made = made_by(palettes.scaled if self.scale else palettes.palettized, pieces, choice)
         found: Pieces = made._replace(steps=(*pieces.steps, "Palette"))
-        return found
+        return found if self.lut_dtype is None else self._of_entries.step(found, weight)
 
     def to_dict(self) -> dict[str, Any]:
         """See Recipe. A function is only named: JSON cannot hold it, so it does not come back."""
         function = self.lut_function
         name = None if function is None else getattr(function, "__qualname__", repr(function))
         return super().to_dict() | {"lut_function": name}
+
+    @property
+    def _of_entries(self) -> Linear:
+        """How the entries are quantized."""
+        return Linear(cast(str, self.lut_dtype), granularity="per_tensor")
 
     def _groups(self, weight: Weight) -> tuple[int, int | None]:
         """(axis of the channels, how many share a palette; None: all)."""
@@ -370,7 +388,7 @@ class Joint(Recipe):
         if any(isinstance(one, Mapping) and one.get("recipe") == "Joint" for one in self.recipes):
             raise ValueError("recipes: expected Linear, Palette and Prune, got a Joint")
         set_options(self, recipes=tuple(as_recipe(one) for one in self.recipes))
-        names = tuple(type(one).__name__ for one in self.recipes)
+        names = self.names
         words = self.objection(()) if names in ORDERS else order_objection(names)
         if words is not None:
             raise ValueError(words)
@@ -393,8 +411,13 @@ class Joint(Recipe):
                 words = one.objection_to_scale()
             if words is not None:
                 return words
-            before = (*before, type(one).__name__)
+            before = (*before, *one.names)
         return None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See Recipe."""
+        return tuple(name for one in self.recipes for name in one.names)
 
     @property
     def opset(self) -> int:
