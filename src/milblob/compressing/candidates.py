@@ -10,7 +10,7 @@ from ..program import compress_rules
 from ..rewrite.planned import Plan
 from ..threads import ordered
 from .pieces import CompressedParts, NotCompressibleError, Pieces
-from .recipe import Recipe, Weight
+from .recipe import HeldBlocks, Recipe, Weight
 from .recompress import identity, pieces_of
 
 _T = TypeVar("_T")
@@ -48,6 +48,7 @@ class Candidate(NamedTuple):
     groups: int
     importance: Any
     nan: str
+    blocks: HeldBlocks | None = None
 
     def made(self, number: int = 0) -> Plan | CompressedParts | NotCompressibleError:
         """Return what one of the recipes plans, or computes at once; or why there is nothing."""
@@ -72,7 +73,8 @@ class Candidate(NamedTuple):
         pieces = pieces_of(self.tensor) if option.is_continued else None
         array = pieces.array if pieces is not None else self.tensor.read()
         return Weight(
-            array, option.axes, self.opset, self.consumers, self.importance, self.groups, pieces, self.nan
+            array, option.axes, self.opset, self.consumers, self.importance, self.groups, pieces, self.nan,
+            self.blocks,
         )  # fmt: skip
 
     @property
@@ -81,7 +83,7 @@ class Candidate(NamedTuple):
         heavy = None if self.importance is None else self.importance.tobytes()
         return (
             self.options, self.may_stay, self.opset, self.tensor.shape, self.tensor.mil_dtype.mil_code, self.consumers,
-            self.groups, heavy, None if self.tensor.chain is None else identity(self.tensor),
+            self.groups, heavy, self.blocks is None, None if self.tensor.chain is None else identity(self.tensor),
         )  # fmt: skip
 
 

@@ -3,10 +3,10 @@
 import contextlib
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..arguments import as_integer, require, require_calls, require_flags
+from ..arguments import Names, as_integer, require, require_calls, require_flags
 from ..errors import FormatError, UnsupportedError
 from ..progress import Counter, Progress
 from ..rewrite.changes import Options
@@ -15,9 +15,9 @@ from ..selection import Select, selector
 from ..storage import paths
 from .compress_plan import CompressPlan, PlannedWeight, as_plan
 from .prepare import Compressing, Extras, NamedRecipe, Outcome, RefusedError, spool_directory
-from .recipe import Recipe
+from .recipe import HeldBlocks, Recipe
 from .recipe_choice import Errors, RecipeChoice, as_goal, as_ladder, as_sensitivity
-from .recipes import as_recipe
+from .recipes import Linear, as_recipe
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -131,6 +131,8 @@ def compress(
     sensitivity: Mapping[str, float] | None = None,
     errors: Errors | None = None,
     plan: Any = None,
+    weights: Any = None,
+    mapping: Mapping[str, Names] | None = None,
     importance: Mapping[str, Any] | None = None,
     nan: str = "skip",
     requantize: bool = False,
@@ -170,6 +172,11 @@ def compress(
             `bits` and `sqnr` (whose dB are those of this number). Called in several threads at a time.
         plan: a CompressPlan (such as the `plan` of a report), its dict, or the path of its file: the recipe of each
             weight by name, small ones too. Instead of everything else that chooses weights or recipes.
+        weights: new values for the model, as for `refit`: a mapping of arrays or the path of a file, such as .gguf. All
+            weights that are named take them, cast to their dtypes; then the model is compressed. Integers and scales of
+            Q8_0 and Q4_0 stay as they are where the recipe has the same blocks (int8 or int4, 32 along the last
+            dimension). Without a recipe, goal or plan, that is what each weight gets that the file has so.
+        mapping: with `weights`: name in them -> name in the model, as for `refit`.
         importance: name -> how much the elements of a weight count, zero or more: an array of its shape, or one number
             for each input channel. It weighs the errors of palettes and of the search of scales; what is pruned is
             the magnitude times its root. It weighs the errors that `size`, `bits` and `sqnr` compare, too.
@@ -211,24 +218,50 @@ def compress(
     if chosen is not None and chooser is not None:
         raise ValueError("recipe: expected None with size, bits and sqnr, which choose from `recipes`, got one")
     by_others = any(by_type.values()) or any(named.recipe for named in by_name)
-    if chosen is None and chooser is None and planned is None and not by_others:
+    is_free = chosen is None and chooser is None and planned is None and not by_others
+    if is_free and weights is None:
         raise ValueError(
             "recipe: expected one, here or in op_types or per_name, or a size, bits, sqnr or plan, got none"
         )
+    if weights is None and mapping is not None:
+        raise ValueError("mapping: expected weights, whose names it maps, got none")
     is_selected, directory = None if select is None else selector(select), None if dry_run else spool_directory(output)
-    for is_careful in (False, True):  # rarely twice: a value that no recipe takes was met while weights were written
-        work = Compressing(
-            chosen, is_selected, by_type, by_name, least, directory, Counter(progress), extras, chooser,
-            None if planned is None else planned.recipes, is_careful,
-        )  # fmt: skip
-        with contextlib.closing(work), contextlib.suppress(RefusedError):
-            options = Options({}, compress=work)
-            done = Repacking([source], output, options, force, executor, None, max_nbytes).run(dry_run)
-            weights = [_report(outcome) for outcome in work.outcomes]
-            return CompressReport(
-                source, output, weights, work.skipped, done.nbytes, done.nbytes_after, done.done, work.kept
-            )
+    with contextlib.ExitStack() as stack:
+        path = source
+        if weights is not None:
+            from .new_values import new_values
+
+            path, blocks = stack.enter_context(new_values(source, output, weights, mapping, dry_run, max_nbytes))
+            extras = extras._replace(blocks=blocks)
+            by_name += _as_they_are(blocks, is_selected) if is_free else []
+        for is_careful in (
+            False,
+            True,
+        ):  # rarely twice: a value that no recipe takes was met while weights were written
+            work = Compressing(
+                chosen, is_selected, by_type, by_name, least, directory, Counter(progress), extras, chooser,
+                None if planned is None else planned.recipes, is_careful,
+            )  # fmt: skip
+            with contextlib.closing(work), contextlib.suppress(RefusedError):
+                options = Options({}, compress=work)
+                done = Repacking([path], output, options, force, executor, None, max_nbytes).run(dry_run)
+                rows = [_report(outcome) for outcome in work.outcomes]
+                return CompressReport(
+                    source, output, rows, work.skipped, done.nbytes, done.nbytes_after, done.done, work.kept
+                )
     raise FormatError("model: expected no change while it is read, got another one", file=source)
+
+
+def _as_they_are(blocks: Mapping[str, HeldBlocks], is_selected: Callable[[str], bool] | None) -> list[NamedRecipe]:
+    """Recipes for the weights whose new values are blocks that Core ML can hold."""
+    found = []
+    for name, held in blocks.items():
+        if is_selected is None or is_selected(name):
+            recipe = Linear(held.dtype, granularity="per_block", block=held.block)
+            found.append(NamedRecipe(name, name.__eq__, recipe))
+    if not found:
+        raise ValueError("weights: expected some in blocks that Core ML can hold (Q8_0, Q4_0), or a recipe, got none")
+    return found
 
 
 def require_directory(src: Any) -> str:

@@ -33,7 +33,7 @@ from ..values.palettize import weights_for
 from ..values.tensorvalue import pack_tensor
 from .candidates import ALONE_COUNT, Candidate, Option, computed, first_alike
 from .pieces import NotCompressibleError, Part
-from .recipe import Recipe
+from .recipe import HeldBlocks, Recipe
 from .recompress import all_weights, not_continued
 
 
@@ -90,11 +90,13 @@ class Extras(NamedTuple):
         importance: name -> weights of its elements, or of its input channels.
         nan: "skip" or "keep": what happens to weights with NaN or infinity.
         requantize: whether weights that are compressed already may go through their dense values.
+        blocks: name -> integers and scales that the values of a weight are.
     """
 
     importance: Mapping[str, Any] = {}  # never changed
     nan: str = "skip"
     requantize: bool = False
+    blocks: Mapping[str, HeldBlocks] = {}  # never changed
 
 
 KEPT = "the plan keeps it as it is"
@@ -343,7 +345,8 @@ class Compressing:
             convolutions = [reader for reader, _ in readers if reader.type in compress_rules.CONVOLUTIONS]
             groups = max((numbers.of(program, reader, "groups", 1) for reader in convolutions), default=1)
             heavy = self._importance(tensor, options)
-            yield Candidate(tensor, options, may_stay, opset, uses, groups, heavy, self._extras.nan)
+            blocks = self._extras.blocks.get(tensor.name)
+            yield Candidate(tensor, options, may_stay, opset, uses, groups, heavy, self._extras.nan, blocks)
 
     def _importance(self, tensor: Tensor, options: Sequence[Option]) -> Any:
         """The importance of the elements of a weight, in its shape; None if there is none."""

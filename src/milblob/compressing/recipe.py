@@ -24,6 +24,20 @@ ORDERS = {
 }  # fmt: skip
 
 
+class HeldBlocks(NamedTuple):
+    """Integers and scales that the values of a weight are stored as somewhere.
+
+    Attributes:
+        dtype: of the integers.
+        block: the size of a block in each dimension.
+        read: returns (integers, int8, in the shape of the weight; a scale for each block).
+    """
+
+    dtype: Any
+    block: tuple[int, ...]
+    read: Callable[[], tuple[Array, Array]]
+
+
 class Weight(NamedTuple):
     """What a recipe needs to know about a weight.
 
@@ -36,6 +50,7 @@ class Weight(NamedTuple):
         groups: how many groups the convolutions that read it divide its first dimension into.
         pieces: what it is compressed to already, if the recipe goes on from that.
         nan: "keep" to keep NaN and infinity where the recipe can.
+        blocks: integers and scales that its values are; None: they are floats.
     """
 
     array: Array
@@ -46,6 +61,7 @@ class Weight(NamedTuple):
     groups: int = 1
     pieces: Pieces | None = None
     nan: str = "skip"
+    blocks: HeldBlocks | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from .recipe import (
     BLOCKS_OPSET,
     FIRST_OPSET,
     ORDERS,
+    HeldBlocks,
     Recipe,
     Weight,
     heavy_of,
@@ -93,7 +94,7 @@ class Linear(Recipe):
 
     def plan(self, weight: Weight) -> Plan | None:
         """See Recipe."""
-        if not self._is_alone(weight):
+        if not self._is_alone(weight) or self._held(weight) is not None:
             return None
         array, blocks = weight.array, self._blocks(weight)
         return linear_plan(array, self.dtype, self.mode, blocks, self.search, weight.opset)
@@ -102,6 +103,13 @@ class Linear(Recipe):
         """See Recipe."""
         if pieces.table is not None:
             return self._quantize_palettes(pieces)
+        held = None if pieces.steps else self._held(weight)
+        if held is not None:
+            data, scale = held.read()
+            if np.isfinite(scale).all():
+                exact = scale.astype(pieces.array.dtype)
+                coded = quantize.Quantized(data.astype(held.dtype.numpy), exact, None, held.dtype, 0.0, 0.0, 0.0)
+                return pieces._replace(steps=("Linear",), coded=coded)
         array = pieces.values()
         weights = heavy_of(pieces, weight) if self.search else None
         made = made_by(
@@ -110,6 +118,14 @@ class Linear(Recipe):
         )  # fmt: skip
         figures = None if pieces.steps else (made.squared, made.power, made.largest)
         return pieces._replace(steps=(*pieces.steps, "Linear"), coded=made, nonzero=None, figures=figures)
+
+    def _held(self, weight: Weight) -> HeldBlocks | None:
+        """The integers and scales that the values of a weight are, if they are as this recipe makes them."""
+        held = weight.blocks
+        if held is None or self.mode != "linear_symmetric" or held.dtype is not as_dtype(self.dtype):
+            return None
+        sizes = zip(self._blocks(weight), weight.array.shape, strict=True)
+        return held if tuple(size or length for size, length in sizes) == held.block else None
 
     def _blocks(self, weight: Weight) -> tuple[int, ...]:
         """The size of a block in each dimension, 0 for all of it."""
