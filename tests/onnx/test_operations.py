@@ -9,6 +9,7 @@ import pytest
 
 import milblob
 import milblob.onnx
+import onnx_boxes
 import onnx_sampling
 from milblob.dtypes import DType
 from milblob.program.rules_operations import table
@@ -25,23 +26,24 @@ Z = np.array([[0, -0.0, 1, -1, 2.5, -2.5, 3.5, 0.5]], F)
 
 
 class Case(NamedTuple):
-    """A function that builds it, its inputs, the formula of what it computes (None: coremltools' value inference), and
-    the opsets that it is for."""
+    """A function that builds it, its inputs, the formula of what it computes (None: coremltools' value inference), the
+    opsets that it is for, and whether it may be of half precision as well."""
 
     build: Any
     arrays: tuple
     expected: Any = None
     since: str = "iOS15"
     until: str = "iOS18"
+    halves: bool = True
 
 
-def op(name, *arrays, keys=("x", "y", "z"), expected=None, since="iOS15", until="iOS18", **parameters):
+def op(name, *arrays, keys=("x", "y", "z"), expected=None, since="iOS15", until="iOS18", halves=True, **parameters):
     """A case: an operation of these inputs; `expected` is a function of them, None for coremltools' value inference."""
 
     def build(mb, *values):
         return getattr(mb, name)(**dict(zip(keys, values, strict=False)), **parameters)
 
-    return Case(build, arrays, expected, since, until)
+    return Case(build, arrays, expected, since, until, halves)
 
 
 def softmax(x, axis):
@@ -208,7 +210,7 @@ CASES = {
     "range_1d": [(lambda mb, x: mb.range_1d(start=INT(1), end=mb.squeeze(x=x, axes=[0]), step=INT(3)), (np.array([11], INT),), lambda x: np.arange(1, x[0], 3, dtype=INT)),
                  (lambda mb, x: mb.range_1d(start=mb.squeeze(x=x, axes=[0]), end=F(-1), step=F(-0.5)), (np.array([1], F),), lambda x: np.arange(1, -1, -0.5, dtype=F))],
     "cumsum": [unary("cumsum", axis=1, expected=lambda x: x.cumsum(1)), unary("cumsum", X, axis=-1, exclusive=True, reverse=True, expected=lambda x: x[..., ::-1].cumsum(-1)[..., ::-1] - x)],
-    "topk": [op("topk", X, k=2, axis=1), op("topk", N, k=2, axis=-1, ascending=True)],
+    "topk": [op("topk", X, k=2, axis=1), op("topk", N, k=2, axis=-1, ascending=True, halves=False)],
     "argsort": [unary("argsort", axis=1), unary("argsort", axis=-1, ascending=True)],
     "non_zero": [unary("non_zero", np.array([[1, 0, 2], [0, 3, 0]], F))],
     "one_hot": [op("one_hot", IDX, keys=("indices",), one_hot_vector_size=4, expected=lambda i: np.eye(4, dtype=INT)[i]), op("one_hot", IDX, keys=("indices",), one_hot_vector_size=3, axis=0, on_value=F(5), off_value=F(-1), expected=lambda i: np.eye(3, dtype=F)[i].T * 6 - 1)],
@@ -222,7 +224,7 @@ CASES = {
                       (lambda mb, x, b: mb.slice_by_size(x=x, begin=b, size=[1, 2, -1]), (X, np.array([1, 0, 2], INT)), lambda x, b: x[1:2, 0:2, 2:])],
     "slice_update": [op("slice_update", X, X[:, :2, :2] * 9, keys=("x", "update"), begin=[0, 0, 0], end=[2, 3, 4], stride=[1, 2, 2], expected=lambda x, u: updated(x, u, np.s_[:, ::2, ::2])),
                      op("slice_update", X, X[1, :, :2] * 9, keys=("x", "update"), begin=[-1, 0, 3], end=[0, 3, 0], stride=[1, 1, -2], squeeze_mask=[True, False, False], expected=lambda x, u: updated(x, u, np.s_[-1, :, 3:0:-2]))],
-    "gather": [op("gather", X, IDX, keys=("x", "indices"), axis=1), op("gather", X, np.array([[-1, 0]], INT), keys=("x", "indices"), axis=-1, expected=lambda x, i: x[:, :, [[-1, 0]]]),
+    "gather": [op("gather", X, IDX, keys=("x", "indices"), axis=1), op("gather", X, np.array([[-1, 0]], INT), keys=("x", "indices"), axis=-1, halves=False, expected=lambda x, i: x[:, :, [[-1, 0]]]),
                op("gather", X, np.array([[0, 2], [3, 1]], INT), keys=("x", "indices"), axis=2, batch_dims=1, since="iOS16", expected=lambda x, i: np.stack([x[0][:, i[0]], x[1][:, i[1]]]))],
     "gather_along_axis": [op("gather_along_axis", X, np.abs(N) % 3, keys=("x", "indices"), axis=1)],
     "gather_nd": [op("gather_nd", X, np.array([[1, 2], [0, -1]], INT), keys=("x", "indices"), expected=lambda x, i: x[[1, 0], [2, -1]]),
@@ -296,6 +298,7 @@ CASES["conv_quantized"] = [
     )
 ]  # fmt: skip
 CASES |= {
+    "non_maximum_suppression": onnx_boxes.cases(Case),
     "resample": onnx_sampling.resample_cases(Case),
     "affine": onnx_sampling.affine_cases(Case),
     "crop_resize": onnx_sampling.crop_resize_cases(Case),
@@ -379,7 +382,6 @@ ELSEWHERE = {
     "classify", "const", "read_state", "write_state", "coreml_update_state", "constexpr_affine_dequantize", "constexpr_blockwise_shift_scale",
     "constexpr_cast", "constexpr_lut_to_dense", "constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale",
     "constexpr_sparse_to_dense", "random_normal", "random_uniform", "random_bernoulli", "random_categorical",
-    "non_maximum_suppression",
 }  # fmt: skip
 
 
@@ -399,8 +401,6 @@ def inferred(build, arrays):
 
 
 OPSETS = ("iOS15", "iOS16", "iOS17", "iOS18")
-WHOLE = {("gather", 1), ("topk", 1)}
-"""Cases that cannot be of half precision: coremltools then casts integers to uint16, which has no negative numbers."""
 KEPT = {"cast", "list_scatter"}
 KEPT_IN_IOS15 = {"rnn", "gru", "lstm"}
 """What coremltools keeps in single precision."""
@@ -408,9 +408,8 @@ KEPT_IN_IOS15 = {"rnn", "gru", "lstm"}
 
 def cases_of(name, opset, precision):
     """The cases of an operation that an opset and a precision can have."""
-    whole = [number for key, number in WHOLE if key == name and precision == "fp16"]
-    found = [Case(*case) for number, case in enumerate(CASES[name]) if number not in whole]
-    return [case for case in found if case.since <= opset <= case.until]
+    found = [Case(*case) for case in CASES[name]]
+    return [case for case in found if case.since <= opset <= case.until and (case.halves or precision == "fp32")]
 
 
 def opsets_of(name):
@@ -504,26 +503,6 @@ def test_random_numbers_have_their_distribution(tmp_path):
     assert five.shape == (5,) and set(five.astype(int)) <= {0, 1, 2}
     np.testing.assert_allclose(bernoulli.mean(), 0.3, atol=0.02)
     np.testing.assert_allclose(np.bincount(categorical.reshape(-1).astype(int)) / 20000, [0.2, 0.5, 0.3], atol=0.02)
-
-
-def test_boxes_that_overlap_are_dropped_and_the_rest_is_padded(tmp_path):
-    from coremltools.converters.mil.mil import Builder as mb
-
-    boxes = np.array([[[0, 0, 2, 2], [0.1, 0, 2, 2], [5, 5, 1, 1], [9, 9, 1, 1]]], F)
-    scores = np.array([[[0.6], [0.9], [0.8], [0.05]]], F)
-
-    def build(boxes, scores):
-        return mb.non_maximum_suppression(
-            boxes=boxes, scores=scores, iou_threshold=F(0.5), score_threshold=F(0.1), max_boxes=3
-        )
-
-    path = save(tmp_path / "m.mlpackage", build, {"boxes": boxes, "scores": scores}, opset="iOS16")
-    milblob.onnx.convert(path, tmp_path / "m.onnx")
-    kept, points, indices, number = run(tmp_path / "m.onnx", {"boxes": boxes, "scores": scores}).values()
-    np.testing.assert_array_equal(kept[0, :2], boxes[0, [1, 2]])
-    np.testing.assert_array_equal(points[0, :2], scores[0, [1, 2]])
-    np.testing.assert_array_equal(indices, [[1, 2, -1]])
-    np.testing.assert_array_equal(number, [2])
 
 
 def test_shapes_of_open_dimensions(tmp_path):
