@@ -82,6 +82,7 @@ def convert_and_run(model, data, state=None):
         NOW.has_half |= any("fp16" in str(type) for op in operations for _, type in op.outputs)
     feeds = {}
     for feed in session.get_inputs():
+        NOW.has_half |= feed.type == "tensor(float16)"
         if state is not None and feed.name in state:
             feeds[feed.name] = state[feed.name]
             continue
