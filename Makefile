@@ -60,8 +60,10 @@ TORCH := $(VENV)/torch/$(notdir $(BIN))/python
 finetune: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## what refit --base does to torch networks: docs/fine-tuning.md; TORCH=python that has torch
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/refitting/live_finetune.py
 
-onnx: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## coremltools' own tests of operations, run as ONNX: docs/onnx.md; TORCH=python that has torch
+onnx: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## coremltools' own tests and whole networks of torch, run as ONNX: docs/onnx.md; TORCH=python that has torch
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/conformance.py --why
+	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/conformance.py --why --torch 300 --seed 17
+	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/make_networks.py
 
 SECONDS := 60
 fuzz: $(VENV)/.built $(VENV)/.fuzzer ## every fuzz harness for SECONDS=60 each (clang); findings go to build/fuzz/findings

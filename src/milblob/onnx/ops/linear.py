@@ -128,5 +128,5 @@ def _attention(scope: Scope, operator: Operator, g: ModelComponentContainer) -> 
         if g.dtype(mask) == ir.DataType.BOOL:
             score = g.node("Where", mask, score, g.scalar(float("-inf"), score), dtype=g.dtype(query))
         else:
-            score = g.node("Add", score, mask)
+            score = g.node("Add", score, g.cast(mask, g.dtype(score)))  # M may differ from T
     g.bind(operator.output, g.node("MatMul", g.node("Softmax", score, axis=-1), operator.input("value")))
