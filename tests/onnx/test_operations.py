@@ -2,12 +2,15 @@
 value inference says, or a formula in NumPy where it has none."""
 
 from math import erf
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import milblob
 import milblob.onnx
+import onnx_boxes
+import onnx_sampling
 from milblob.dtypes import DType
 from milblob.program.rules_operations import table
 from onnx_models import run, save
@@ -22,13 +25,25 @@ IMAGE = random.normal(size=(1, 4, 6, 6)).astype(F)
 Z = np.array([[0, -0.0, 1, -1, 2.5, -2.5, 3.5, 0.5]], F)
 
 
-def op(name, *arrays, keys=("x", "y", "z"), expected=None, **parameters):
+class Case(NamedTuple):
+    """A function that builds it, its inputs, the formula of what it computes (None: coremltools' value inference), the
+    opsets that it is for, and whether it may be of half precision as well."""
+
+    build: Any
+    arrays: tuple
+    expected: Any = None
+    since: str = "iOS15"
+    until: str = "iOS18"
+    halves: bool = True
+
+
+def op(name, *arrays, keys=("x", "y", "z"), expected=None, since="iOS15", until="iOS18", halves=True, **parameters):
     """A case: an operation of these inputs; `expected` is a function of them, None for coremltools' value inference."""
 
     def build(mb, *values):
         return getattr(mb, name)(**dict(zip(keys, values, strict=False)), **parameters)
 
-    return build, arrays, expected
+    return Case(build, arrays, expected, since, until, halves)
 
 
 def softmax(x, axis):
@@ -144,7 +159,7 @@ CASES = {
     "conv": [op("conv", IMAGE, weight=W, expected=lambda x: conv2d(x, W)),
              op("conv", IMAGE, weight=W, pad_type="custom", pad=[1, 2, 0, 3], expected=lambda x: conv2d(x, W, (1, 2, 0, 3))),
              op("conv", IMAGE, weight=W, pad_type="same", strides=[2, 2], expected=lambda x: conv2d(x, W, (0, 1, 0, 1), (2, 2))),
-             op("conv", IMAGE, weight=W, pad_type="same_lower", strides=[2, 2], expected=lambda x: conv2d(x, W, (1, 0, 1, 0), (2, 2))),
+             op("conv", IMAGE, weight=W, pad_type="same_lower", strides=[2, 2], since="iOS17", expected=lambda x: conv2d(x, W, (1, 0, 1, 0), (2, 2))),
              op("conv", IMAGE, weight=W, pad_type="same", dilations=[2, 1], expected=lambda x: conv2d(x, W, (2, 2, 1, 1), dilations=(2, 1))),
              op("conv", IMAGE, weight=WG, groups=2, bias=B, expected=lambda x: conv2d(x, WG, groups=2) + B[:, None, None]),
              op("conv", IMAGE, W, keys=("x", "weight"), expected=conv2d),
@@ -195,7 +210,7 @@ CASES = {
     "range_1d": [(lambda mb, x: mb.range_1d(start=INT(1), end=mb.squeeze(x=x, axes=[0]), step=INT(3)), (np.array([11], INT),), lambda x: np.arange(1, x[0], 3, dtype=INT)),
                  (lambda mb, x: mb.range_1d(start=mb.squeeze(x=x, axes=[0]), end=F(-1), step=F(-0.5)), (np.array([1], F),), lambda x: np.arange(1, -1, -0.5, dtype=F))],
     "cumsum": [unary("cumsum", axis=1, expected=lambda x: x.cumsum(1)), unary("cumsum", X, axis=-1, exclusive=True, reverse=True, expected=lambda x: x[..., ::-1].cumsum(-1)[..., ::-1] - x)],
-    "topk": [op("topk", X, k=2, axis=1), op("topk", N, k=2, axis=-1, ascending=True)],
+    "topk": [op("topk", X, k=2, axis=1), op("topk", N, k=2, axis=-1, ascending=True, halves=False)],
     "argsort": [unary("argsort", axis=1), unary("argsort", axis=-1, ascending=True)],
     "non_zero": [unary("non_zero", np.array([[1, 0, 2], [0, 3, 0]], F))],
     "one_hot": [op("one_hot", IDX, keys=("indices",), one_hot_vector_size=4, expected=lambda i: np.eye(4, dtype=INT)[i]), op("one_hot", IDX, keys=("indices",), one_hot_vector_size=3, axis=0, on_value=F(5), off_value=F(-1), expected=lambda i: np.eye(3, dtype=F)[i].T * 6 - 1)],
@@ -209,11 +224,11 @@ CASES = {
                       (lambda mb, x, b: mb.slice_by_size(x=x, begin=b, size=[1, 2, -1]), (X, np.array([1, 0, 2], INT)), lambda x, b: x[1:2, 0:2, 2:])],
     "slice_update": [op("slice_update", X, X[:, :2, :2] * 9, keys=("x", "update"), begin=[0, 0, 0], end=[2, 3, 4], stride=[1, 2, 2], expected=lambda x, u: updated(x, u, np.s_[:, ::2, ::2])),
                      op("slice_update", X, X[1, :, :2] * 9, keys=("x", "update"), begin=[-1, 0, 3], end=[0, 3, 0], stride=[1, 1, -2], squeeze_mask=[True, False, False], expected=lambda x, u: updated(x, u, np.s_[-1, :, 3:0:-2]))],
-    "gather": [op("gather", X, IDX, keys=("x", "indices"), axis=1), op("gather", X, np.array([[-1, 0]], INT), keys=("x", "indices"), axis=-1, expected=lambda x, i: x[:, :, [[-1, 0]]]),
-               op("gather", X, np.array([[0, 2], [3, 1]], INT), keys=("x", "indices"), axis=2, batch_dims=1, expected=lambda x, i: np.stack([x[0][:, i[0]], x[1][:, i[1]]]))],
+    "gather": [op("gather", X, IDX, keys=("x", "indices"), axis=1), op("gather", X, np.array([[-1, 0]], INT), keys=("x", "indices"), axis=-1, halves=False, expected=lambda x, i: x[:, :, [[-1, 0]]]),
+               op("gather", X, np.array([[0, 2], [3, 1]], INT), keys=("x", "indices"), axis=2, batch_dims=1, since="iOS16", expected=lambda x, i: np.stack([x[0][:, i[0]], x[1][:, i[1]]]))],
     "gather_along_axis": [op("gather_along_axis", X, np.abs(N) % 3, keys=("x", "indices"), axis=1)],
     "gather_nd": [op("gather_nd", X, np.array([[1, 2], [0, -1]], INT), keys=("x", "indices"), expected=lambda x, i: x[[1, 0], [2, -1]]),
-                  op("gather_nd", X, np.array([[1], [2]], INT), keys=("x", "indices"), batch_dims=1, expected=lambda x, i: x[[0, 1], [1, 2]])],
+                  op("gather_nd", X, np.array([[1], [2]], INT), keys=("x", "indices"), batch_dims=1, since="iOS16", expected=lambda x, i: x[[0, 1], [1, 2]])],
     "scatter": [op("scatter", X, np.array([2, 0], INT), POSITIVE[:, :2], keys=("data", "indices", "updates"), axis=1, mode=mode, expected=lambda d, i, u, f=f: scattered(d, i, u, 1, f))
                 for mode, f in {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum, "update": lambda a, b: b}.items()],
     "scatter_along_axis": [op("scatter_along_axis", X, np.array([[[2, 0, 1, 1]], [[0, 0, 2, 1]]], INT), X[:, :1] * 3, keys=("data", "indices", "updates"), axis=1, mode=mode, expected=lambda d, i, u, f=f: along(d, i, u, f))
@@ -264,6 +279,36 @@ CASES["lstm"] = [
        direction=d, expected=lambda x, h, c, d=d, more=more: lstm(x, h, c, d, **more), **more)
     for d in ("forward", "reverse") for more in ({}, {"peephole": LP}, {"clip": F(0.3)})
 ]  # fmt: skip
+WQ = random.integers(0, 256, (6, 2, 3, 3)).astype(np.uint8)
+SCALES, OFFSETS = np.linspace(0.005, 0.02, 6).astype(F), np.linspace(-1, 0.5, 6).astype(F)
+
+
+def dequantized(scale, offset):
+    """The weight of conv_quantized."""
+    return WQ.astype(F) * np.reshape(scale, (-1, 1, 1, 1)) + np.reshape(offset, (-1, 1, 1, 1))
+
+
+CASES["conv_quantized"] = [
+    op("conv_quantized", IMAGE, weight=WQ, groups=2, quantization_type="linear", quant_scale=scale, quant_bias=offset,
+       **more, expected=lambda x, s=scale, o=offset, m=more: quantized_conv2d(x, s, o, **m))
+    for scale, offset, more in (
+        (F(0.0078125), F(-1), {}), (SCALES, OFFSETS, {"bias": np.array([0, 1, 2, 3, 4, 255], np.uint8)}),
+        (SCALES.reshape(6, 1, 1, 1), F(0.5), {"nbits": INT(4), "strides": [2, 2]}),
+        (F(0.015625), OFFSETS, {"pad_type": "custom", "pad": [1, 2, 0, 3]}),
+    )
+]  # fmt: skip
+CASES |= {
+    "non_maximum_suppression": onnx_boxes.cases(Case),
+    "resample": onnx_sampling.resample_cases(Case),
+    "affine": onnx_sampling.affine_cases(Case),
+    "crop_resize": onnx_sampling.crop_resize_cases(Case),
+}
+
+
+def quantized_conv2d(x, scale, offset, bias=None, pad=(0, 0, 0, 0), strides=(1, 1), **options):
+    """Convolution with the weight that conv_quantized means; the bias is a number for each channel as it is."""
+    found = conv2d(x, dequantized(scale, offset), pad, strides, groups=2)
+    return found if bias is None else found + bias.astype(F)[:, None, None]
 
 
 def lists(mb, x):
@@ -334,10 +379,9 @@ def lstm(x, h, c, direction, peephole=None, clip=None):
 # Tested elsewhere: constants and states in test_conversion.py, compressed weights there and in test_weights.py, random
 # numbers, lists and boxes below.
 ELSEWHERE = {
-    "const", "read_state", "write_state", "coreml_update_state", "constexpr_affine_dequantize", "constexpr_blockwise_shift_scale",
+    "classify", "const", "read_state", "write_state", "coreml_update_state", "constexpr_affine_dequantize", "constexpr_blockwise_shift_scale",
     "constexpr_cast", "constexpr_lut_to_dense", "constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale",
     "constexpr_sparse_to_dense", "random_normal", "random_uniform", "random_bernoulli", "random_categorical",
-    "non_maximum_suppression",
 }  # fmt: skip
 
 
@@ -357,10 +401,6 @@ def inferred(build, arrays):
 
 
 OPSETS = ("iOS15", "iOS16", "iOS17", "iOS18")
-LATER = {("conv", 3): "iOS17", ("gather", 2): "iOS16", ("gather_nd", 1): "iOS16"}
-"""Cases, by their numbers, with something that is newer than the operation: `same_lower`, `batch_dims`."""
-WHOLE = {("gather", 1), ("topk", 1)}
-"""Cases that cannot be of half precision: coremltools then casts integers to uint16, which has no negative numbers."""
 KEPT = {"cast", "list_scatter"}
 KEPT_IN_IOS15 = {"rnn", "gru", "lstm"}
 """What coremltools keeps in single precision."""
@@ -368,9 +408,8 @@ KEPT_IN_IOS15 = {"rnn", "gru", "lstm"}
 
 def cases_of(name, opset, precision):
     """The cases of an operation that an opset and a precision can have."""
-    later = [number for (key, number), first in LATER.items() if key == name and opset < first]
-    whole = [number for key, number in WHOLE if key == name and precision == "fp16"]
-    return [case for number, case in enumerate(CASES[name]) if number not in later + whole]
+    found = [Case(*case) for case in CASES[name]]
+    return [case for case in found if case.since <= opset <= case.until and (case.halves or precision == "fp32")]
 
 
 def opsets_of(name):
@@ -383,7 +422,7 @@ def takes_halves(name, opset):
     if name in KEPT or (name in KEPT_IN_IOS15 and opset == "iOS15"):
         return False
     arguments = table().versions[name][-1][1].values()
-    is_float = any(array.dtype == F for _, arrays, _ in CASES[name] for array in arrays)
+    is_float = any(array.dtype == F for _, arrays, *_ in CASES[name] for array in arrays)
     return is_float and any(one.kind == "tuple" or DType.FLOAT16 in one.dtypes for one in arguments)
 
 
@@ -402,7 +441,7 @@ def test_operation(name, opset, precision, tmp_path):
     from coremltools.converters.mil.mil import Builder as mb
 
     cases, feeds, expected = cases_of(name, opset, precision), {}, []
-    for number, (build, arrays, formula) in enumerate(cases):
+    for number, (build, arrays, formula, *_) in enumerate(cases):
         if precision == "fp16":  # the same numbers for both
             arrays = [array.astype(np.float16).astype(F) if array.dtype == F else array for array in arrays]
         feeds |= {f"v{number}_{i}": array for i, array in enumerate(arrays)}
@@ -412,7 +451,7 @@ def test_operation(name, opset, precision, tmp_path):
 
     def whole(**values):
         made = []
-        for number, (build, arrays, _) in enumerate(cases):
+        for number, (build, arrays, *_) in enumerate(cases):
             result = build(mb, *(values[f"v{number}_{i}"] for i in range(len(arrays))))
             made += list(result) if isinstance(result, list | tuple) else [result]
         return [mb.cast(x=one, dtype="fp32") if one.dtype.__name__ == "bool" else one for one in made]
@@ -464,26 +503,6 @@ def test_random_numbers_have_their_distribution(tmp_path):
     assert five.shape == (5,) and set(five.astype(int)) <= {0, 1, 2}
     np.testing.assert_allclose(bernoulli.mean(), 0.3, atol=0.02)
     np.testing.assert_allclose(np.bincount(categorical.reshape(-1).astype(int)) / 20000, [0.2, 0.5, 0.3], atol=0.02)
-
-
-def test_boxes_that_overlap_are_dropped_and_the_rest_is_padded(tmp_path):
-    from coremltools.converters.mil.mil import Builder as mb
-
-    boxes = np.array([[[0, 0, 2, 2], [0.1, 0, 2, 2], [5, 5, 1, 1], [9, 9, 1, 1]]], F)
-    scores = np.array([[[0.6], [0.9], [0.8], [0.05]]], F)
-
-    def build(boxes, scores):
-        return mb.non_maximum_suppression(
-            boxes=boxes, scores=scores, iou_threshold=F(0.5), score_threshold=F(0.1), max_boxes=3
-        )
-
-    path = save(tmp_path / "m.mlpackage", build, {"boxes": boxes, "scores": scores}, opset="iOS16")
-    milblob.onnx.convert(path, tmp_path / "m.onnx")
-    kept, points, indices, number = run(tmp_path / "m.onnx", {"boxes": boxes, "scores": scores}).values()
-    np.testing.assert_array_equal(kept[0, :2], boxes[0, [1, 2]])
-    np.testing.assert_array_equal(points[0, :2], scores[0, [1, 2]])
-    np.testing.assert_array_equal(indices, [[1, 2, -1]])
-    np.testing.assert_array_equal(number, [2])
 
 
 def test_shapes_of_open_dimensions(tmp_path):

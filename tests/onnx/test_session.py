@@ -268,6 +268,36 @@ def test_pixels_beyond_their_range_are_clipped(tmp_path):
     assert np.asarray(session.predict({"photo": values})["copy"])[0].tolist() == [0, 0, 1, 255, 255, 0]
 
 
+# ---------------------------------------------------------------------------------------------------------- classifiers
+
+
+@pytest.mark.parametrize("name", ["classifier_strings", "classifier_integers"])
+def test_classifiers_give_labels_and_probabilities(tmp_path, name):
+    """Labels of texts and of 64 bits, from a package, its compiled form, and .onnx files of both kinds."""
+    package = DATA / name / "model.mlpackage"
+    with milblob.open(package) as model:
+        (classify,) = model.find(type="classify")
+        labels = list(classify.inputs["classes"][0].value.read())
+    labels = [label if isinstance(label, str) else int(label) for label in labels]
+    assert "integers" not in name or max(labels) > 1 << 32
+    x = np.array([[0.5, -1, 2, 0.25]], np.float32)
+    paths = [package, package.with_suffix(".mlmodelc"), tmp_path / "plain.onnx", tmp_path / "zipped.onnx"]
+    milblob.onnx.convert(package, paths[2], weights="copy")
+    milblob.onnx.convert(package, paths[3], weights="copy", zipmap=True)
+    expected = run(paths[2], {"x": x})["classLabel_probs"].reshape(-1)
+    for path in paths:
+        session = Session(path)
+        found = session.predict({"x": x})
+        assert list(found) == ["classLabel", "classLabel_probs"]
+        assert found["classLabel"] == labels[int(expected.argmax())] and type(found["classLabel"]) is type(labels[0])
+        assert list(found["classLabel_probs"]) == labels
+        np.testing.assert_allclose(list(found["classLabel_probs"].values()), expected, rtol=1e-6)
+        raw = session.predict({"x": x}, raw=True)
+        assert raw["classLabel"].tolist() == [found["classLabel"]]
+        np.testing.assert_allclose(raw["classLabel_probs"].reshape(-1), expected, rtol=1e-6)
+        assert milblob.verify(package, path).is_same
+
+
 # --------------------------------------------------------------------------------------------------------------- states
 
 

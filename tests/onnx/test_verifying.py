@@ -16,10 +16,7 @@ from paths import DATA, ROOT, SAMPLES
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 BOTH_FORMS = sorted(
-    path.parent.name
-    for path in DATA.glob("*/model.mlpackage")
-    if path.with_suffix(".mlmodelc").is_dir()
-    and ("classify" in milblob.onnx.supported() or not path.parent.name.startswith("classifier"))
+    path.parent.name for path in DATA.glob("*/model.mlpackage") if path.with_suffix(".mlmodelc").is_dir()
 )
 
 

@@ -19,6 +19,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     modes = "reference: OUT refers into the model; copy: into a copy beside it; embed: they stand in it"
     parser.add_argument("--weights", choices=("reference", "copy", "embed"), default="reference", help=modes)
     parser.add_argument("--opset", metavar="N", type=int, default=21, help="of ONNX, 18 to 23; default: 21")
+    words = "probabilities of a classifier as a dictionary, label -> probability"
+    parser.add_argument("--zipmap", action="store_true", help=words)
     words = "only say which operations have no converter; exit status 1 if there are any"
     parser.add_argument("--coverage", action="store_true", help=words)
     options.add_force(parser, "replace files that exist")
@@ -42,6 +44,7 @@ def run(arguments: Namespace) -> int:
         function=arguments.function,
         weights=arguments.weights,
         opset=arguments.opset,
+        zipmap=arguments.zipmap,
         force=arguments.force,
     )
     graph, nbytes = model.graph, os.path.getsize(arguments.output)

@@ -18,7 +18,7 @@ from ..program.rules_program import Signature, breaches
 from . import compiling as passes
 from . import registry
 from .containers import MilProgramContainer
-from .declared import check_declared
+from .declared import MAPS, check_declared
 from .emit import ModelComponentContainer
 from .interface import make_inputs, make_outputs, metadata
 from .parse import parse_mil
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 OPSETS = range(18, 24)
 _IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}  # the lowest: older runtimes refuse newer ones
+_ML_OPSET = 3
 _UNKNOWN_OPERATION = "MIL023"
 
 
@@ -43,6 +44,7 @@ def convert(
     weights: str = "reference",
     opset: int = 21,
     converters: Mapping[str, Converter] | None = None,
+    zipmap: bool = False,
     force: bool = False,
 ) -> ir.Model:
     """Convert one function of an ML Program to ONNX.
@@ -55,6 +57,8 @@ def convert(
             "copy": into a copy beside it, NAME.bin; "embed": they stand in the .onnx file, less than 2 GiB.
         opset: of ONNX, 18 to 23.
         converters: operation -> converter, for this call only; they come before all registered ones.
+        zipmap: the probabilities of a classifier are a list of one dictionary, label -> probability, instead of a
+            tensor. Only with a path: onnx-ir has no type for it.
         force: replace files that exist.
 
     Returns:
@@ -63,10 +67,11 @@ def convert(
     Raises:
         UnsupportedError: operations without a converter, all of them listed; or something else that ONNX lacks.
         ProgramError: the Program or the description breaks a rule of MIL, or a type that is declared does not fit.
-        ValueError: another mode or opset; a path from which the weights cannot be referred to, or of a file of a model.
+        ValueError: another mode or opset; a path from which the weights cannot be referred to, or of a file of a model;
+            zipmap without a path.
         KeyError: no such function. FileExistsError: something is at `path`. As opening the model.
     """
-    require_flags(force=force)
+    require_flags(force=force, zipmap=zipmap)
     require("weights", weights, str, f"one of {', '.join(MODES)}")
     if weights not in MODES:
         raise ValueError(f"weights: expected one of {', '.join(MODES)}, got {weights!r:.100}")
@@ -75,6 +80,8 @@ def convert(
     target = None if path is None else os.fsdecode(os.fspath(path))
     if target is None and weights == "copy":
         raise ValueError('weights: expected "reference" or "embed" without a path, got "copy"')
+    if target is None and zipmap:
+        raise ValueError("zipmap: expected a path, for onnx-ir has no type for dictionaries, got none")
     with opened(model) as source:
         require_sound(source)
         raw = MilProgramContainer(source, function)
@@ -82,7 +89,7 @@ def convert(
         passes.compile(topology, converters, opset)
         held = Weights(source, weights, target)
         held.require_reachable(topology)
-        made = convert_topology(topology, raw, held, opset, converters)
+        made = convert_topology(topology, raw, held, opset, converters, zipmap)
         proto = check_declared(made, topology)
         if target is not None:
             write(made, proto, held, target, force)
@@ -111,6 +118,7 @@ def convert_topology(
     weights: Weights,
     opset: int = 21,
     converters: Mapping[str, Converter] | None = None,
+    zipmap: bool = False,
 ) -> ir.Model:
     """Return the ONNX model of a compiled Topology.
 
@@ -118,12 +126,13 @@ def convert_topology(
         topology: from `parse_mil`, after `compile`.
         raw: what it was parsed from.
         weights: where the constants are.
-        opset, converters: as `convert`.
+        opset, converters, zipmap: as `convert`.
 
     Raises:
         As `convert`.
     """
     container = ModelComponentContainer(topology, opset, weights)
+    container.zipmap = zipmap
     container.convert_all = lambda operators: convert_operators(operators, container, converters)
     inputs = make_inputs(raw, topology, container)
     convert_operators(topology.scope.operators, container, converters)
@@ -134,16 +143,18 @@ def convert_topology(
         outputs,
         nodes=container.graph_nodes,
         initializers=list(container.initializers.values()),
-        opset_imports={"": opset},
+        opset_imports={"": opset} | ({"ai.onnx.ml": _ML_OPSET} if container.maps else {}),
         name=raw.name or "main",
     )
-    return ir.Model(
+    made = ir.Model(
         graph,
         ir_version=_IR_VERSIONS[opset],
         producer_name="milblob",
         producer_version=version(),
-        metadata_props=metadata(raw, topology, weights.made),
+        metadata_props=metadata(raw, topology, weights.made, container.classes),
     )
+    made.meta[MAPS] = container.maps
+    return made
 
 
 def convert_operators(

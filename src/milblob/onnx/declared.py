@@ -21,6 +21,7 @@ def check_declared(model: ir.Model, topology: Topology) -> Any:
         ProgramError: a value that cannot have the type that the Program declares.
     """
     proto = ir.serde.serialize_model(model)
+    _describe_maps(proto, model.meta.get(MAPS, {}))
     light = onnx.ModelProto()
     light.CopyFrom(proto) if proto.ByteSize() < _MAX_CHECKED_NBYTES else light.CopyFrom(_without_weights(proto))
     try:
@@ -43,6 +44,18 @@ def check_declared(model: ir.Model, topology: Topology) -> Any:
 
 
 _MAX_CHECKED_NBYTES = 256 << 20
+MAPS = "milblob.maps"
+"""Where a model keeps which of its outputs are lists of dictionaries: name -> the element type of the keys."""
+
+
+def _describe_maps(proto: Any, maps: dict[str, ir.DataType]) -> None:
+    """Write the types that onnx-ir does not have."""
+    for output in proto.graph.output:
+        if output.name in maps:
+            described = output.type.sequence_type.elem_type.map_type
+            described.key_type = int(maps[output.name])
+            described.value_type.tensor_type.elem_type = int(ir.DataType.FLOAT)
+            described.value_type.tensor_type.shape.SetInParent()
 
 
 def _without_weights(proto: Any) -> Any:

@@ -37,6 +37,9 @@ class ModelComponentContainer:
         graph_nodes: nodes of the graph, or of the subgraph that is being made.
         initializers: values of constants, in the order of their first use.
         states: state -> its present value, in Program order.
+        classes: labels of a classifier.
+        zipmap: whether its probabilities become a dictionary.
+        maps: outputs that are lists of dictionaries -> the element type of the keys.
         convert_all: runs the converters of operators.
     """
 
@@ -53,6 +56,9 @@ class ModelComponentContainer:
         self.graph_nodes: list[ir.Node] = []
         self.initializers: dict[str, ir.Value] = {}
         self.states: dict[Variable, ir.Value] = {}
+        self.classes: list[Any] = []
+        self.zipmap = False
+        self.maps: dict[str, ir.DataType] = {}
         self._weights = weights
         self._values: dict[Variable, ir.Value] = {}
         self._dtypes: dict[ir.Value, ir.DataType] = {}
@@ -198,7 +204,13 @@ class ModelComponentContainer:
     # ----------------------------------------------------------------------------------------------------------- nodes
 
     def node(
-        self, kind: str, *inputs: Input, outputs: int = 1, dtype: ir.DataType | None = None, **attributes: Any
+        self,
+        kind: str,
+        *inputs: Input,
+        outputs: int = 1,
+        dtype: ir.DataType | None = None,
+        domain: str = "",
+        **attributes: Any,
     ) -> Any:
         """Add a node.
 
@@ -207,6 +219,7 @@ class ModelComponentContainer:
             inputs: values or Variables; None for one that is left out.
             outputs: how many it has.
             dtype: element type of the outputs; default: that of the first input, or what the operator always has.
+            domain: of the operator.
             attributes: Python numbers, texts, lists of them, tensors or graphs; None for one that is left out.
 
         Returns:
@@ -216,7 +229,11 @@ class ModelComponentContainer:
         while values and values[-1] is None:
             values.pop()
         made = ir.Node(
-            "", kind, values, [_attribute(k, v) for k, v in attributes.items() if v is not None], num_outputs=outputs
+            domain,
+            kind,
+            values,
+            [_attribute(k, v) for k, v in attributes.items() if v is not None],
+            num_outputs=outputs,
         )
         self.graph_nodes.append(made)
         if dtype is None:

@@ -56,7 +56,7 @@ def _output(variable: Variable, port: Port, container: ModelComponentContainer) 
     if value.producer() is None and value.name != port.name:  # a constant, or an input under another name
         out = Variable(port.name, port.name, variable.type)
         value = container.bind(out, value)
-    if not value.is_graph_input():
+    if not value.is_graph_input() and value.name not in container.maps:
         _describe(value, variable, port)
     return value
 
@@ -96,7 +96,9 @@ def _default(port: Port, value: ir.Value, container: ModelComponentContainer) ->
     container.initializers[port.name] = value
 
 
-def metadata(raw: MilProgramContainer, topology: Topology, made: list[tuple[str, str]]) -> dict[str, str]:
+def metadata(
+    raw: MilProgramContainer, topology: Topology, made: list[tuple[str, str]], classes: list[Any]
+) -> dict[str, str]:
     """Return what ONNX has no place for: JSON texts by key."""
     found: dict[str, Any] = {"milblob.source": {"opset": topology.opset, "function": raw.name}}
     if raw.states:
@@ -107,6 +109,13 @@ def metadata(raw: MilProgramContainer, topology: Topology, made: list[tuple[str,
     shapes = {port.name: port.flexible for port in raw.inputs if port.flexible}
     if shapes:
         found["milblob.shapes"] = shapes
+    if classes:
+        found["milblob.classes"] = classes
+    outputs = {variable.raw_name for variable in topology.scope.outputs}
+    for operator in topology.scope.operators:
+        if operator.type == "classify" and operator.outputs[0].raw_name in outputs:
+            names = [variable.raw_name for variable in operator.outputs]
+            found["milblob.classifier"] = dict(zip(("label", "probabilities"), names, strict=False))
     if made:
         found["milblob.copied"] = [{"name": name, "why": why} for name, why in made]
     return {key: json.dumps(value, ensure_ascii=False, separators=(",", ":")) for key, value in sorted(found.items())}

@@ -115,6 +115,7 @@ class SessionOutput:
         color_space: of an image; "" for what is no image.
         is_label: it is the label of a classifier, one text or number.
         classes: labels of a classifier, if the output gives their probabilities.
+        is_zipped: the .onnx file itself gives a list of one dictionary of these.
     """
 
     name: str
@@ -123,6 +124,7 @@ class SessionOutput:
     color_space: str = ""
     is_label: bool = False
     classes: tuple[Any, ...] = field(default=(), repr=False)
+    is_zipped: bool = False
 
     def __str__(self) -> str:
         if self.is_label:
@@ -241,7 +243,14 @@ def output_of(argument: Any, metadata: Mapping[str, str], file: str | None) -> S
     name = argument.name
     image = read_json(metadata, "milblob.images", file).get(name, {})
     color_space = image.get("colorSpace", "") if image.get("colorSpace") in _CHANNELS else ""
-    return SessionOutput(name, _dtype(argument, f"output {name}", file), _shape(argument), color_space)
+    roles = read_json(metadata, "milblob.classifier", file)
+    classes: tuple[Any, ...] = ()
+    if roles.get("probabilities") == name:
+        classes = tuple(json.loads(metadata.get("milblob.classes", "[]")))
+    if classes and argument.type.startswith("seq(map("):
+        return SessionOutput(name, np.dtype(np.float32), (1, len(classes)), "", False, classes, True)
+    dtype = _dtype(argument, f"output {name}", file)
+    return SessionOutput(name, dtype, _shape(argument), color_space, roles.get("label") == name, classes)
 
 
 def _full(sizes: Sequence[int], shape: tuple[int | None, ...]) -> tuple[int, ...]:

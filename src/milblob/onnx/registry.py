@@ -16,8 +16,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 GROUPS = (
     "elementwise", "activation", "linear", "conv", "pool", "normalize", "reduce", "shape", "sequence", "slice",
-    "gather", "resize", "space", "quantize", "constexpr", "recurrent", "control", "lists", "random", "detection",
-    "state",
+    "gather", "resize", "sampling", "space", "quantize", "constexpr", "recurrent", "control", "lists", "random",
+    "detection", "state", "classifier",
 )  # fmt: skip
 """The modules of `ops`, one for each group of operations."""
 

@@ -112,7 +112,7 @@ def open_session(source: Any, options: Any, providers: Sequence[str], file: str 
         raise MilblobError(words, file=file, code="runtime") from error
 
 
-def first_words(error: Exception) -> str:
+def first_words(error: BaseException) -> str:
     """Return the message of onnxruntime in one line of bearable length, without its codes."""
     return f"{' '.join(str(error).rpartition(' : ')[2].split()) or type(error).__name__:.400}"
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
-from ..errors import MilblobError
+from ..errors import MilblobError, UnsupportedError
 from ..storage import paths
 from .conversion import convert
 from .ports import SessionInput, SessionOutput, input_of, output_of, read_json
@@ -76,6 +77,9 @@ class Stage:
                 raise
             words = f"onnxruntime: expected inputs that it can compute with, got {first_words(error)}"
             raise MilblobError(words, file=self.file, code="runtime") from error
+        for name, one in self.outputs.items():
+            if one.is_zipped:
+                found[name] = np.array([[found[name][0][label] for label in one.classes]], one.dtype)
         states.update({name: found.pop(output) for output, name in self._written.items()})
         return found
 
@@ -106,4 +110,13 @@ def stage_of_file(path: str, options: Any, providers: Sequence[str]) -> Stage:
     if not paths.is_file(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     runner = open_session(os.fspath(path), options, providers, path)
-    return Stage(runner, ir.load(path), path)
+    proto = onnx.load(path, load_external_data=False)
+    for output in proto.graph.output:  # onnx-ir knows no type of dictionaries
+        if output.type.WhichOneof("value") == "sequence_type":
+            output.ClearField("type")
+    try:
+        model = ir.serde.deserialize_model(proto)
+    except ir.serde.SerdeError as error:
+        words = f"ONNX model: expected one that onnx-ir reads, got {first_words(error.__cause__ or error)}"
+        raise UnsupportedError(words, file=path) from error
+    return Stage(runner, model, path)

@@ -11,7 +11,7 @@ from ..topology import Operator, Scope, Variable
 SAME = {"same": "SAME_UPPER", "same_lower": "SAME_LOWER"}
 
 
-def alike(g: ModelComponentContainer, x: Variable, value: Variable) -> Any:
+def alike(g: ModelComponentContainer, x: Variable, value: Any) -> Any:
     """Return a parameter with the element type of x; from iOS 17 on, MIL lets them differ."""
     return g.cast(value, g.dtype(x))
 
@@ -64,8 +64,12 @@ def spatial(
 
 @builtin("conv", onnx="Conv", limits="known window sizes; `same` with dilations: known sizes of x")
 def _conv(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    x, weight = operator.input("x"), operator.input("weight")
-    sizes, kernel = spatial(g, x, weight, operator)
+    _convolve(operator, g, operator.input("weight"))
+
+
+def _convolve(operator: Operator, g: ModelComponentContainer, weight: Any) -> None:
+    x = operator.input("x")
+    sizes, kernel = spatial(g, x, operator.input("weight"), operator)
     strides, dilations = windows(operator, len(kernel))
     pad_type = operator.number("pad_type", "valid")
     pads, auto_pad = None, None
@@ -88,6 +92,23 @@ def _conv(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
             kernel_shape=kernel, group=int(operator.number("groups", 1)),
         ),
     )  # fmt: skip
+
+
+@builtin("conv_quantized", onnx="Cast, Mul, Add, Conv", limits="quantization_type linear; otherwise as conv")
+def _conv_quantized(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """The weight is its numbers times quant_scale, plus quant_bias: one of each, or one for each output channel."""
+    how = operator.number("quantization_type")
+    if how != "linear":  # the operation has no parameter for a palette
+        words = f"conv_quantized: expected the quantization_type linear, got {how!r:.40}"
+        raise UnsupportedError(words, where=operator.path)
+    x, weight = operator.input("x"), operator.input("weight")
+    parts = []
+    for key in ("quant_scale", "quant_bias"):
+        rank = g.rank(operator.input(key))
+        value = alike(g, x, operator.input(key))
+        parts.append(g.node("Reshape", value, g.ints([-1, *[1] * (g.rank(weight) - 1)])) if rank == 1 else value)
+    scale, offset = parts
+    _convolve(operator, g, g.node("Add", g.node("Mul", alike(g, x, weight), scale), offset))
 
 
 @builtin("conv_transpose", onnx="ConvTranspose", limits="known window sizes; with `output_shape`: known sizes of x")

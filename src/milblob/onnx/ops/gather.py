@@ -2,21 +2,56 @@
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator, Scope, Variable
 from .elementwise import is_float
 
 _INT64, _FLOAT = ir.DataType.INT64, ir.DataType.FLOAT
 
 
-def _indices(operator: Operator, g: ModelComponentContainer) -> ir.Value:
+def _indices(operator: Operator, g: ModelComponentContainer, key: str = "x", axis: int = 0) -> Any:
+    """Return indices of one axis, with `validate_indices` as MIL has it.
+
+    ONNX counts negative indices from the end, and runtimes refuse others outside of the tensor. MIL refuses both if
+    they are validated; if they are not, it checks nothing, and has no result for them: a scatter wraps them.
+    """
     variable = operator.input("indices")
     found = g.dtype(variable)
-    return g.cast(variable, found if found == ir.DataType.INT32 else _INT64)
+    at = g.cast(variable, found if found == ir.DataType.INT32 else _INT64)
+    if not operator.has("validate_indices"):
+        return at
+    data = operator.input(key)
+    return _bounded(operator, g, at, g.dimensions(data)[axis : axis + 1], (data, axis, axis + 1))
+
+
+def _bounded(
+    operator: Operator,
+    g: ModelComponentContainer,
+    at: Any,
+    sizes: tuple[int | None, ...],
+    axes: tuple[Variable, int, int],
+) -> Any:
+    """Return indices whose last axis counts the axes of `sizes`, or that are all of a single one."""
+    validate = bool(operator.number("validate_indices", False))
+    indices = operator.input("indices")
+    if None not in sizes:
+        limits = np.array(sizes, np.int64)
+        if indices.constant is not None and np.all((indices.read() >= 0) & (indices.read() < limits)):
+            return at
+    if not validate and not operator.type.startswith("scatter"):
+        return at
+    data, first, last = axes
+    bounds = g.ints(size or 0 for size in sizes) if None not in sizes else g.node("Shape", data, start=first, end=last)
+    bounds = g.node("Max", bounds, g.ints([1]))  # of a tensor without elements, runtimes would divide by zero
+    at = g.cast(at, _INT64)
+    if validate:
+        return g.node("Where", g.node("Less", at, g.ints([0])), bounds, at)
+    return g.node("Mod", at, bounds)
 
 
 @builtin("gather", onnx="Gather; GatherND, Transpose with batch dimensions")
@@ -27,12 +62,12 @@ def _gather(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     if batch < 0:
         batch += g.rank(operator.input("indices"))
     if batch == 0:
-        g.bind(operator.output, g.node("Gather", x, _indices(operator, g), axis=axis))
+        g.bind(operator.output, g.node("Gather", x, _indices(operator, g, "x", axis), axis=axis))
         return
     value: Any = x
     if axis != batch:
         value = g.node("Transpose", x, perm=[*range(batch), axis, *(i for i in range(batch, rank) if i != axis)])
-    at = g.node("Unsqueeze", g.cast(operator.input("indices"), _INT64), g.ints([-1]))
+    at = g.node("Unsqueeze", g.cast(_indices(operator, g, "x", axis), _INT64), g.ints([-1]))
     found = g.node("GatherND", value, at, batch_dims=batch)
     if axis != batch:  # what lies between the batch and the axis goes before the indices
         own = g.rank(operator.input("indices")) - batch
@@ -46,15 +81,28 @@ def _gather(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
 
 @builtin("gather_along_axis", onnx="GatherElements")
 def _gather_along_axis(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    axis = int(operator.number("axis", 0))
-    g.bind(operator.output, g.node("GatherElements", operator.input("x"), _indices(operator, g), axis=axis))
+    x = operator.input("x")
+    axis = g.axis(operator, "axis", g.rank(x), 0)
+    g.bind(operator.output, g.node("GatherElements", x, _indices(operator, g, "x", axis), axis=axis))
 
 
 @builtin("gather_nd", onnx="GatherND")
 def _gather_nd(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     batch = int(operator.number("batch_dims", 0))
-    at = g.cast(operator.input("indices"), _INT64)
+    at = _tuples(operator, g, "x", batch)
     g.bind(operator.output, g.node("GatherND", operator.input("x"), at, batch_dims=batch))
+
+
+def _tuples(operator: Operator, g: ModelComponentContainer, key: str, batch: int) -> Any:
+    """Return indices of several axes at once; as `_indices`."""
+    at = g.cast(operator.input("indices"), _INT64)
+    if not operator.has("validate_indices"):
+        return at
+    data, count = operator.input(key), g.dimensions(operator.input("indices"))[-1]
+    if count is None:
+        return at
+    sizes = g.dimensions(data)[batch : batch + count]
+    return _bounded(operator, g, at, sizes, (data, batch, batch + count))
 
 
 _MODES = {"update": "none", "add": "add", "sub": "add", "mul": "mul", "div": "mul", "min": "min", "max": "max"}
@@ -89,7 +137,7 @@ def _scatter(scope: Scope, operator: Operator, g: ModelComponentContainer) -> No
     rank, own = g.rank(operator.input("data")), g.rank(operator.input("indices"))
     axis = g.axis(operator, "axis", rank, 0)
     reduction, data, updates = _scattered(operator, g, "add")
-    at = g.node("Unsqueeze", g.cast(operator.input("indices"), _INT64), g.ints([-1]))
+    at = g.node("Unsqueeze", g.cast(_indices(operator, g, "data", axis), _INT64), g.ints([-1]))
     if axis:
         data = g.node("Transpose", data, perm=[axis, *(i for i in range(rank) if i != axis)])
         total = rank - 1 + own
@@ -104,13 +152,13 @@ def _scatter(scope: Scope, operator: Operator, g: ModelComponentContainer) -> No
 @builtin("scatter_along_axis", onnx="ScatterElements", limits="as scatter")
 def _scatter_along_axis(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     reduction, data, updates = _scattered(operator, g, "add")
-    axis = int(operator.number("axis", 0))
-    at = _indices(operator, g)
+    axis = g.axis(operator, "axis", g.rank(operator.input("data")), 0)
+    at = _indices(operator, g, "data", axis)
     g.bind(operator.output, g.node("ScatterElements", data, at, updates, axis=axis, reduction=reduction), convert=True)
 
 
 @builtin("scatter_nd", onnx="ScatterND", limits="as scatter")
 def _scatter_nd(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     reduction, data, updates = _scattered(operator, g, "add")
-    at = g.cast(operator.input("indices"), _INT64)
+    at = _tuples(operator, g, "data", 0)
     g.bind(operator.output, g.node("ScatterND", data, at, updates, reduction=reduction), convert=True)

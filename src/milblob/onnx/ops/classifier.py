@@ -1,0 +1,49 @@
+"""Classifiers: the most probable label, and the probabilities."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ...dtypes import DType
+from ...errors import UnsupportedError
+from ..emit import ModelComponentContainer
+from ..registry import builtin
+from ..topology import Operator, Scope
+from ..types import tensor_type
+
+_DOMAIN = "ai.onnx.ml"
+
+
+@builtin("classify", onnx="Reshape, ArgMax, Gather; ZipMap with zipmap=True")
+def _classify(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """The label is a tensor of one element, of texts or int64; probabilities are the tensor that they were before.
+
+    The types of both outputs become those: MIL has a scalar and a dictionary.
+    """
+    probabilities = operator.input("probabilities")
+    labels = list(operator.constant("classes"))
+    are_texts = all(isinstance(label, str) for label in labels)
+    count = g.dimensions(probabilities)
+    if not labels or (None not in count and int(np.prod([size or 0 for size in count])) != len(labels)):
+        words = f"classify: expected one label for each of the probabilities {list(count)}, got {len(labels)} labels"
+        raise UnsupportedError(words, where=operator.path)
+    table = g.constant(np.array(labels, object if are_texts else np.int64))
+    flat = g.node("Reshape", probabilities, g.ints([-1]))
+    best = g.node("ArgMax", flat, axis=0, keepdims=1)
+    g.classes = [label if are_texts else int(label) for label in labels]
+    label, *rest = operator.outputs
+    declared = tensor_type(probabilities.type)
+    kind = DType.STRING if are_texts else DType.INT64
+    label.type = replace(declared, dtype=kind, shape=(1,), rank=1, variadic=())
+    g.bind(label, g.node("Gather", table, best, axis=0))
+    for variable in rest[:1]:
+        variable.type = declared
+        if not g.zipmap:
+            g.bind(variable, probabilities)
+            continue
+        attribute: dict[str, Any] = {"classlabels_strings" if are_texts else "classlabels_int64s": g.classes}
+        row = g.node("Reshape", g.cast(probabilities, ir.DataType.FLOAT), g.ints([1, -1]))
+        found = g.node("ZipMap", row, domain=_DOMAIN, **attribute)
+        g.maps[g.bind(variable, found).name or ""] = ir.DataType.STRING if are_texts else ir.DataType.INT64
