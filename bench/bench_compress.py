@@ -15,7 +15,7 @@ import pytest
 import milblob
 from conftest import SCALE, Made, needs, scaled
 from milblob import Linear, Palette
-from milblob.rewrite.recipes import Recipe
+from milblob.compressing.recipe import Recipe
 from milblob.values.palettize import palettize
 from milblob.values.prune import prune
 from milblob.values.quantize import quantize

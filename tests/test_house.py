@@ -32,6 +32,7 @@ FOLDERS = [
     "matching",
     "rewrite",
     "refitting",
+    "compressing",
     "tvm",
     "onnx",
     "compat",

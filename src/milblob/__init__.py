@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from .analysis.limits import Failure
     from .analysis.statistics import Statistics, statistics
     from .blobs.writer import BlobWriter
+    from .compressing.compress import CompressReport, WeightReport, compress
+    from .compressing.compress_plan import CompressPlan, PlannedWeight
+    from .compressing.frontier import Frontier, compress_frontier
+    from .compressing.recipes import Joint, Linear, Palette, Prune
     from .formats.weights import write_weights
     from .matching.match import match
     from .matching.matches import Match, Matching, Tie
@@ -42,11 +46,7 @@ if TYPE_CHECKING:
     from .program.value import BlobReference, Value
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
     from .refitting.refit import RefitReport, Refitted, refit
-    from .rewrite.compress import CompressReport, WeightReport, compress
-    from .rewrite.compress_plan import CompressPlan, PlannedWeight
-    from .rewrite.frontier import Frontier, compress_frontier
     from .rewrite.merge_functions import MergedFunction, MergeReport, merge_functions
-    from .rewrite.recipes import Joint, Linear, Palette, Prune
     from .rewrite.repack import RepackReport, repack
 
 __all__ = [
@@ -155,17 +155,17 @@ _LATER = {
     "Refitted": "refitting.refit",
     "refit": "refitting.refit",
     "Change": "analysis.changes",
-    "CompressPlan": "rewrite.compress_plan",
-    "CompressReport": "rewrite.compress",
-    "Frontier": "rewrite.frontier",
-    "PlannedWeight": "rewrite.compress_plan",
-    "compress_frontier": "rewrite.frontier",
-    "WeightReport": "rewrite.compress",
-    "compress": "rewrite.compress",
-    "Joint": "rewrite.recipes",
-    "Linear": "rewrite.recipes",
-    "Palette": "rewrite.recipes",
-    "Prune": "rewrite.recipes",
+    "CompressPlan": "compressing.compress_plan",
+    "CompressReport": "compressing.compress",
+    "Frontier": "compressing.frontier",
+    "PlannedWeight": "compressing.compress_plan",
+    "compress_frontier": "compressing.frontier",
+    "WeightReport": "compressing.compress",
+    "compress": "compressing.compress",
+    "Joint": "compressing.recipes",
+    "Linear": "compressing.recipes",
+    "Palette": "compressing.recipes",
+    "Prune": "compressing.recipes",
     "RepackReport": "rewrite.repack",
     "repack": "rewrite.repack",
     "OutputError": "onnx",

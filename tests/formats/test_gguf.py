@@ -15,11 +15,12 @@ gguf = pytest.importorskip("gguf")
 import milblob  # noqa: E402
 from compress_models import save_model  # noqa: E402
 from gguf_files import QUANTIZED, block_values, write  # noqa: E402
-from milblob import DType, FormatError, Linear, MilblobError, UnsupportedError  # noqa: E402
+from milblob import DType, FormatError, Linear, MilblobError, Palette, Prune, UnsupportedError  # noqa: E402
 from milblob.cli import main  # noqa: E402
 from milblob.formats import gguf as gguf_format  # noqa: E402
 from milblob.formats.read import is_array_file, open_arrays  # noqa: E402
 from paths import ROOT  # noqa: E402
+from repacking import tree  # noqa: E402
 
 DEMO = ROOT / "examples" / "demo.mlpackage"
 RNG = np.random.default_rng(5)
@@ -357,13 +358,98 @@ def test_the_steps_of_the_page(tmp_path):
     with milblob.open(model) as opened:
         values = opened["w_turned"].read().astype(np.float32)
     path = write(tmp_path / "w.gguf", {"blk.0.attn.weight": (values, "Q8_0"), "other": (normal(3, 32), "Q4_1")})
-    recipe = Linear("int8", granularity="per_block", block=32)
-    milblob.compress(model, tmp_path / "s.mlpackage", recipe, select="w_turned")
     found = milblob.match(path, model)
     names = dict.fromkeys(found.unmatched_given) | {one.given: one.name for one in found.matches}
     assert names == {"blk.0.attn.weight": "w_turned", "other": None}
-    milblob.refit(tmp_path / "s.mlpackage", path, mapping=names, requantize="fit")
+    milblob.compress(model, tmp_path / "s.mlpackage", weights=path, mapping=names)
     with open_arrays(path) as arrays, milblob.open(tmp_path / "s.mlpackage") as opened:
         blocks, parts = arrays["blk.0.attn.weight"].blocks(), opened["w_turned"].parts
         assert np.array_equal(parts["data"].read(), blocks.data)
         assert np.array_equal(parts["scale"].read(), blocks.scale)
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory):
+    """By precision: a model whose weights `compress` gives new values."""
+    pytest.importorskip("coremltools")
+    folder = tmp_path_factory.mktemp("dense")
+    return {one: save_model(folder / f"{one.__name__}.mlpackage", 18, one) for one in (np.float16, np.float32)}
+
+
+@pytest.mark.parametrize("precision", [np.float16, np.float32])
+@pytest.mark.parametrize("recipe", [None, Linear("int8", granularity="per_block", block=32)], ids=str)
+def test_compress_takes_blocks_as_they_are(recipe, precision, dense, tmp_path):
+    """Integers and scales of the file where the recipe has the same blocks; all other weights take its values."""
+    given = {
+        "w_turned": (normal(96, 64), "Q8_0"), "first": (normal(256, 64), "Q4_0"), "w_ih": (normal(96, 32), "Q4_1"),
+        "w_hh": normal(96, 24),
+    }  # fmt: skip
+    path, output = write(tmp_path / "t.gguf", given), tmp_path / "s.mlpackage"
+    source = dense[precision]
+    before = {one: one.read_bytes() for one in sorted(source.rglob("*")) if one.is_file()}
+    report = milblob.compress(source, output, recipe, weights=path, mapping={"first": "w_product"})
+    assert report.source == str(source)
+    with open_arrays(path) as arrays, milblob.open(output) as opened, milblob.open(source) as old:
+        for name in opened:
+            array = {"w_product": "first"}.get(name, name)
+            wanted = arrays[array].read().astype(precision) if array in given else old[name].read()
+            is_held = name == "w_turned" or (recipe is None and name == "w_product")
+            if is_held or (recipe is None and array in given):
+                assert np.array_equal(opened[name].read(), wanted)
+            if is_held:
+                blocks, parts = arrays[array].blocks(), opened[name].parts
+                assert parts["data"].mil_dtype is blocks.dtype
+                assert np.array_equal(parts["data"].read().astype(np.int8), blocks.data)
+                assert np.array_equal(parts["scale"].read(), blocks.scale.astype(precision))
+            elif recipe is None:
+                assert opened[name].chain is None
+        lost = {one.name: one.squared for one in report.weights}
+        assert lost["w_turned"] == 0
+        assert recipe is not None or set(lost) == {"w_turned", "w_product"}
+        assert recipe is None or lost["w_product"] > 0
+    assert {one: one.read_bytes() for one in sorted(source.rglob("*")) if one.is_file()} == before
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["s.mlpackage", "t.gguf"]
+    assert [finding for finding in milblob.check(output) if finding.code != "owner-only"] == []
+
+
+def test_compress_fits_other_recipes_to_the_new_values(dense, tmp_path):
+    """As refit and then compress do, to the byte; a goal chooses by the new values, and keeps blocks where it may."""
+    path = write(tmp_path / "t.gguf", {"w_product": (normal(256, 64), "Q4_1"), "w_turned": (normal(96, 64), "Q8_0")})
+    model = dense[np.float16]
+    milblob.refit(model, path, cast=True, output=tmp_path / "r.mlpackage")
+    for number, how in enumerate([{"recipe": Palette(4)}, {"bits": 5}, {"recipe": Prune(0.5) + Linear()}]):
+        first, second = tmp_path / f"a{number}.mlpackage", tmp_path / f"b{number}.mlpackage"
+        once = milblob.compress(model, first, weights=path, **how)
+        twice = milblob.compress(tmp_path / "r.mlpackage", second, **how)
+        assert once.weights == twice.weights
+        assert tree(first) == tree(second)
+        assert (
+            milblob.compress(model, tmp_path / "n.mlpackage", weights=path, dry_run=True, **how).weights == once.weights
+        )
+    assert not (tmp_path / "n.mlpackage").exists()
+    blocks = [Linear("int8", granularity="per_block", block=32), Palette(8)]
+    chosen = milblob.compress(model, tmp_path / "c.mlpackage", weights=path, sqnr=200, recipes=blocks)
+    assert [(one.name, one.squared) for one in chosen.weights] == [("w_turned", 0.0)]
+
+
+def test_command_compresses_a_gguf_file(dense, tmp_path, capsys):
+    path = write(tmp_path / "t.gguf", {"a": (normal(96, 64), "Q8_0")})
+    command = ["compress", str(dense[np.float32]), "-o", str(tmp_path / "s.mlpackage"), "--weights", str(path)]
+    assert main([*command, "--map", "a=w_turned"]) == 0
+    assert "1 weight compressed" in capsys.readouterr().err
+    with milblob.open(tmp_path / "s.mlpackage") as opened, open_arrays(path) as arrays:
+        assert np.array_equal(opened["w_turned"].read(), arrays["a"].read())
+    for more, words in (
+        ([], "expected a name in"), (["--map", "a=w_turned", "--search"], "--search: expected it only with"),
+        (["--map", "a=w_turned", "-k", "w_ih"], "weights: expected some in blocks that Core ML can hold"),
+        (["--map", "a=w_turned", "-o", str(dense[np.float32])], "expected another place than the model"),
+    ):  # fmt: skip
+        assert main([*command, "--force", *more]) == 2
+        assert words in capsys.readouterr().err
+    assert main([*command[:4], "--int8", "--map", "a=w_turned"]) == 2
+    assert "--map: expected --weights" in capsys.readouterr().err
+    assert main(["compress", command[1], "--frontier", str(tmp_path / "f.svg"), *command[4:]]) == 2
+    assert "--weights: expected none with --frontier" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="mapping: expected weights"):
+        milblob.compress(dense[np.float32], tmp_path / "x.mlpackage", Linear(), mapping={})
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["s.mlpackage", "t.gguf"]

@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ..rewrite.compress import LEAST, CompressReport, compress
-from ..rewrite.recipes import Joint, Linear, Palette, Prune, Recipe, as_recipe
+from ..compressing.compress import LEAST, CompressReport, compress
+from ..compressing.recipe import Recipe
+from ..compressing.recipes import Joint, Linear, Palette, Prune, as_recipe
 from . import compress_goals, options, output, tables
+from .names import mapping
 from .progress import shown
 from .selection import check_keep
 
@@ -78,6 +80,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add(
         "--importance", metavar="FILE", help="arrays by name of weight: how much each element, or input channel, counts"
     )
+    add("--weights", metavar="FILE", help="new values for the model, such as a .gguf file, as for refit; then compress")
+    options.add_mapping(parser, "with --weights, the array OLD is the weight NEW of the model; may be repeated")
     add("--keep-nan", action="store_true", help="keep NaN and infinity in palettes and pruned weights")
     add("--requantize", action="store_true", help="compress what is compressed anew, from its dense values")
     options.add_keep(parser, "compress only weights whose name matches")
@@ -90,7 +94,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    recipe = _recipe(arguments)
+    given = _new_values(arguments)
+    recipe = _recipe(arguments, needs_one=not given)
     compress_goals.check(arguments)
     if arguments.frontier is not None:
         with _extras(arguments) as extras:
@@ -100,7 +105,7 @@ def run(arguments: Namespace) -> int:
         report = compress(
             arguments.model, arguments.output, recipe, select=arguments.keep or None, least=arguments.least,
             force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
-            **compress_goals.goal(arguments), **extras,
+            **compress_goals.goal(arguments), **extras, **given,
         )  # fmt: skip
     if arguments.plan is not None:
         report.plan.save(arguments.plan, force=arguments.force)
@@ -133,8 +138,27 @@ def _extras(arguments: Namespace) -> Iterator[dict[str, Any]]:
         yield found | {"importance": arrays}
 
 
-def _recipe(arguments: Namespace) -> Recipe | None:
+def _new_values(arguments: Namespace) -> dict[str, Any]:
+    """The new values of the model, as arguments of `compress`.
+
+    Raises:
+        ValueError: renames without a file, or a file for the frontier. As `mapping`.
+    """
+    renames = mapping(arguments)
+    if arguments.weights is None:
+        if renames:
+            raise ValueError("--map: expected --weights, whose arrays it renames, got none")
+        return {}
+    if arguments.frontier is not None:
+        raise ValueError("--weights: expected none with --frontier (refit the model first), got a file")
+    return {"weights": arguments.weights, "mapping": renames}
+
+
+def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
     """The recipe that the options describe; None if they say something else.
+
+    Args:
+        needs_one: whether there must be a recipe, or something that stands for it.
 
     Raises:
         ValueError: no kind of recipe, or two of one kind; an option that does not belong to it.
@@ -147,6 +171,9 @@ def _recipe(arguments: Namespace) -> Recipe | None:
         _allow(given, set(), _flag(alone[0]))
         found: Recipe | None = arguments.recipe
         return found
+    if not (words or alone or needs_one):
+        _allow(given, set(), "--weights")
+        return None
     if not words or alone or any(len(names) > 1 for names in chosen):
         kinds_text = "; ".join(", ".join(map(_flag, names)) for names in _KINDS)
         expected = f"one of {', '.join(map(_flag, _ALONE))}, or one of {kinds_text}, or one each of these"

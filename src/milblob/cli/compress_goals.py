@@ -4,9 +4,9 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any
 
 from ..arguments import parse_nbytes
-from ..rewrite.frontier import Frontier, compress_frontier, decibel
-from ..rewrite.frontier_svg import short
-from ..rewrite.recipes import as_recipe
+from ..compressing.frontier import Frontier, compress_frontier, decibel
+from ..compressing.frontier_svg import short
+from ..compressing.recipes import as_recipe
 from ..storage import paths
 from ..storage.output import NewFile
 from ..storage.transfer import write_at

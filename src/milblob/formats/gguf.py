@@ -36,6 +36,7 @@ _PLAIN = {
     "F32": DType.FLOAT32, "F16": DType.FLOAT16, "BF16": DType.BFLOAT16, "F64": DType.FLOAT64,
     "I8": DType.INT8, "I16": DType.INT16, "I32": DType.INT32, "I64": DType.INT64,
 }  # fmt: skip
+_BLOCKS = {"Q8_0": DType.INT8, "Q4_0": DType.INT4}
 _QUANTIZED = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 
 
@@ -77,9 +78,19 @@ class GGUFArray(StoredArray):
         """Bytes stored: of what is quantized, its blocks."""
         return self._nbytes
 
+    @property
+    def block_dtype(self) -> DType | None:
+        """The dtype of the integers of Q8_0 and Q4_0; None of other types."""
+        return _BLOCKS.get(self.kind)
+
+    @property
+    def block_shape(self) -> tuple[int, ...]:
+        """The size of a block in each dimension, of Q8_0 and Q4_0."""
+        return (*[1] * (len(self.shape) - 1), BLOCK)
+
     def blocks(self) -> Blocks | None:
         """Return the integers and scales of Q8_0 and Q4_0; None of other types."""
-        if self.kind not in ("Q8_0", "Q4_0"):
+        if self.block_dtype is None:
             return None
         self.place.account()
         rows = self._raw().reshape(prod(self.shape) // BLOCK, 34 if self.kind == "Q8_0" else 18)

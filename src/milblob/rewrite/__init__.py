@@ -1,1 +1,1 @@
-"""Rewriting models: repack, compress, merge."""
+"""Rewriting models: repack, merge."""

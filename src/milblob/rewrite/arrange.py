@@ -23,7 +23,7 @@ from ..storage.beneath import Location
 from ..values import cast as casting
 from ..values.tensorvalue import BYTES, DOUBLES, FLOATS, pack_tensor, stored_bytes
 from .changes import WEIGHT_COUNT, Options, TensorChange, is_counted
-from .compressing import CompressedWeight
+from .compressed import CompressedWeight
 from .decompress import Decompression, Identities, plan_decompression
 from .layout import Records, WeightFile
 from .references import ConstexprPart, ConstexprWeight, DenseWeight, Edits, Reference, program_edits

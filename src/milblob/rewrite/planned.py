@@ -11,8 +11,6 @@ import numpy as np
 
 from ..threads import ordered
 from ..values.dense import Dense
-from ..values.tensorvalue import stored_bytes
-from .pieces import CompressedParts, Part
 
 Array = np.ndarray[Any, Any]
 Put = Callable[[str, int, Any], None]
@@ -130,21 +128,3 @@ def write_all(computations: Iterable[Computation], put_of: Callable[[Computation
         flush()
         computation.write(put_of(computation))
     flush()
-
-
-def applied(plan: Plan) -> CompressedParts:
-    """Compute the parts of a plan now."""
-    made = {part.key: np.zeros(part.nbytes, np.uint8) for part in plan.parts if part.array is None}
-
-    def put(key: str, offset: int, data: Any) -> None:
-        view = np.frombuffer(data, np.uint8)
-        made[key][offset : offset + view.size] = view
-
-    figures = plan.write(put)
-
-    def part_of(part: PlannedPart) -> Part:
-        data = made[part.key] if part.array is None else stored_bytes(part.array, part.dtype)
-        return Part(part.key, part.dtype, part.shape, part.array, data)
-
-    parts = tuple(part_of(part) for part in plan.parts)
-    return CompressedParts(plan.op, parts, figures.squared, figures.power, figures.largest, gap=figures.gap)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from .palettize import NBITS, Palettized
+from .unfit import UnfitError
 
 Array = np.ndarray[Any, Any]
 
@@ -32,9 +33,9 @@ def custom_palettes(
     channels = array.shape[axis]
     size = channels if group_size is None else group_size
     if not 1 <= size <= channels or channels % size:
-        raise ValueError(f"group_size: expected a divisor of {channels}, the channels of axis {axis}, got {size}")
+        raise UnfitError(f"group_size: expected a divisor of {channels}, the channels of axis {axis}, got {size}")
     if size % vector:
-        raise ValueError(f"vector: expected a divisor of the {size} channels of a palette, got {vector}")
+        raise UnfitError(f"vector: expected a divisor of the {size} channels of a palette, got {vector}")
     turned = np.swapaxes(array, 0, axis)
     shape = (size // vector, *turned.shape[1:])
     entries, indices = [], []

@@ -16,6 +16,7 @@ import numpy as np
 from .. import _codec
 from ..dtypes import DType, as_dtype
 from ..threads import each, ordered, parts
+from .unfit import UnfitError
 
 NBITS = (1, 2, 3, 4, 6, 8)
 MODES = ("kmeans", "uniform", "unique")
@@ -243,7 +244,7 @@ def require_palette(array: Array, nbits: int | None, mode: str, modes: tuple[str
     if dtype not in (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32):
         raise TypeError(f"array: expected float16, bfloat16 or float32, got {array.dtype}")
     if array.size == 0:
-        raise ValueError(f"array: expected elements, got shape {array.shape}")
+        raise UnfitError(f"array: expected elements, got shape {array.shape}")
     if mode not in modes:
         raise ValueError(f"mode: expected one of {', '.join(modes)}, got {mode!r}")
     if mode != "unique" if nbits is None else nbits not in NBITS:
@@ -278,7 +279,7 @@ def _groups_of(shape: tuple[int, ...], axis: int | None, group_size: int | None)
     axis %= len(shape)
     size = 1 if group_size is None else group_size
     if not 1 <= size <= shape[axis] or shape[axis] % size:
-        raise ValueError(f"group_size: expected a divisor of {shape[axis]}, the channels of axis {axis}, got {size}")
+        raise UnfitError(f"group_size: expected a divisor of {shape[axis]}, the channels of axis {axis}, got {size}")
     return axis, size
 
 
@@ -464,7 +465,7 @@ def _range(source: _codec.Buffer, flat: Array, dtype: Any) -> tuple[float, float
 
 def _require_finite(bad: int) -> None:
     if bad:
-        raise ValueError(f"array: expected finite elements, got {bad} that are NaN or infinite")
+        raise UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
 
 
 def _uniform(least: float, most: float, k: int, dtype: Any) -> list[float]:
@@ -488,5 +489,5 @@ def _nbits_of(groups: Iterator[tuple[Any, Array, Array | None]], nbits: int | No
     allowed = [n for n in NBITS if most <= 1 << n and (nbits is None or n == nbits)]
     if not allowed:
         room = f"{1 << nbits}" if nbits is not None else "256"
-        raise ValueError(f"mode 'unique': expected at most {room} different numbers, got {most}")
+        raise UnfitError(f"mode 'unique': expected at most {room} different numbers, got {most}")
     return allowed[0]

@@ -18,6 +18,7 @@ from .. import _codec
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError
 from ..threads import ordered, parts
+from .unfit import UnfitError
 
 _PART_NBYTES = 1 << 22  # that one thread processes at a time
 
@@ -130,7 +131,7 @@ class Pruner:
         if kind not in (DType.FLOAT16, DType.FLOAT32):
             raise TypeError(f"array: expected float16 or float32, got {array.dtype}")
         if array.size == 0:
-            raise ValueError(f"array: expected elements, got shape {array.shape}")
+            raise UnfitError(f"array: expected elements, got shape {array.shape}")
         if sum(option is not None for option in (sparsity, threshold, n_m)) != 1:
             raise ValueError("prune: expected exactly one of sparsity, threshold and n_m, got another number of them")
         self.shape, self.dtype = array.shape, kind.numpy
@@ -149,7 +150,7 @@ class Pruner:
         top = magnitudes.counts
         bad = int(top[0x7C00 if kind is DType.FLOAT16 else 0x7F80 :].sum())
         if bad:
-            raise ValueError(f"array: expected finite elements, got {bad} that are NaN or infinite")
+            raise UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
         if block is not None or n_m is not None:
             axis = (0 if n_m is None else 1) if dim is None else dim
             _require_neighbours(array.shape, axis, n_m[1] if n_m is not None else block)
@@ -352,11 +353,11 @@ def _sparsity(value: float | None) -> float:
 
 def _require_neighbours(shape: tuple[int, ...], dim: int, size: int | None) -> None:
     if not 2 <= len(shape) <= 5:
-        raise ValueError(f"array: expected 2 to 5 dimensions, where neighbours are pruned, got {shape}")
+        raise UnfitError(f"array: expected 2 to 5 dimensions, where neighbours are pruned, got {shape}")
     if dim not in (0, 1):
         raise ValueError(f"dim: expected 0 or 1, got {dim}")
     if size is None or size < 1 or size > shape[dim] / 2:
-        raise ValueError(f"neighbours: expected at most half of the {shape[dim]} of dimension {dim}, got {size}")
+        raise UnfitError(f"neighbours: expected at most half of the {shape[dim]} of dimension {dim}, got {size}")
 
 
 def _bits(value: Any) -> int:

@@ -18,6 +18,7 @@ from ..dtypes import DType, as_dtype
 from ..threads import ordered
 from .dense import make_grid
 from .palettize import weights_for
+from .unfit import UnfitError
 
 DTYPES = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4)
 MODES = ("linear_symmetric", "linear")
@@ -117,7 +118,7 @@ def counts_of(shape: tuple[int, ...], blocks: tuple[int, ...] | None) -> tuple[i
     if len(sizes) != len(shape):
         raise ValueError(f"blocks: expected a size for each of {len(shape)} dimensions, got {sizes}")
     if any(size < 0 or (size and length % size) for size, length in zip(sizes, shape, strict=True)):
-        raise ValueError(f"blocks: expected sizes that divide the shape {shape}, got {sizes}")
+        raise UnfitError(f"blocks: expected sizes that divide the shape {shape}, got {sizes}")
     return tuple(length // size if size else 1 for size, length in zip(sizes, shape, strict=True))
 
 
@@ -160,7 +161,7 @@ class Quantizer:
         if kind not in (DType.FLOAT16, DType.FLOAT32):
             raise TypeError(f"array: expected float16 or float32, got {array.dtype}")
         if array.size == 0:
-            raise ValueError(f"array: expected elements, got shape {array.shape}")
+            raise UnfitError(f"array: expected elements, got shape {array.shape}")
         if target not in DTYPES:
             raise ValueError(f"dtype: expected int8, uint8, int4 or uint4, got {target}")
         if mode not in MODES:
@@ -275,7 +276,7 @@ class _Work:
             return _codec.not_finite(self._source, self._flat.itemsize * part[0], self._is_f16, part[1])
 
         number = sum(ordered(bad, self._parts(64), self._is_much))
-        raise ValueError(f"array: expected finite elements, got {number} that are NaN or infinite")
+        raise UnfitError(f"array: expected finite elements, got {number} that are NaN or infinite")
 
     # ------------------------------------------------------------------------------------------------ in one pass
 
@@ -310,7 +311,7 @@ class _Work:
         own = _Work(self._flat[begin : begin + count], shape, counts, self._integers, heavy)
         try:
             scale, zero = own.scales(True)
-        except ValueError:
+        except UnfitError:
             return None
         point: Array | None = None
         if has_zero:

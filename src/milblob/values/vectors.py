@@ -14,6 +14,7 @@ import numpy as np
 from .. import _codec
 from ..threads import ordered
 from .palettize import NBITS, Palettized, require_palette, weights_for
+from .unfit import UnfitError
 
 MODES = ("kmeans", "unique")
 
@@ -86,13 +87,15 @@ def palettize_vectors(
     channels = array.shape[axis]
     size = channels if group_size is None else group_size
     if not 1 <= size <= channels or channels % size:
-        raise ValueError(f"group_size: expected a divisor of {channels}, the channels of axis {axis}, got {size}")
-    if vector < 2 or size % vector:
-        raise ValueError(f"vector: expected 2 or more that divide the {size} channels of a palette, got {vector}")
+        raise UnfitError(f"group_size: expected a divisor of {channels}, the channels of axis {axis}, got {size}")
+    if vector < 2:
+        raise ValueError(f"vector: expected 2 or more, got {vector}")
+    if size % vector:
+        raise UnfitError(f"vector: expected 2 or more that divide the {size} channels of a palette, got {vector}")
     weights = None if importance is None else weights_for(importance, array.shape)
     bad = int(np.count_nonzero(~np.isfinite(array)))
     if bad:
-        raise ValueError(f"array: expected finite elements, got {bad} that are NaN or infinite")
+        raise UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
     groups = channels // size
     if mode == "unique":
         found = [_unique(_rows(array, axis, size, number, vector)) for number in range(groups)]
@@ -159,7 +162,7 @@ def _nbits_of(most: int, nbits: int | None) -> int:
     allowed = [n for n in NBITS if most <= 1 << n and (nbits is None or n == nbits)]
     if not allowed:
         room = f"{1 << nbits}" if nbits is not None else "256"
-        raise ValueError(f"mode 'unique': expected at most {room} different vectors, got {most}")
+        raise UnfitError(f"mode 'unique': expected at most {room} different vectors, got {most}")
     return allowed[0]
 
 

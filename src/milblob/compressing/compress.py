@@ -3,20 +3,21 @@
 import contextlib
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..arguments import as_integer, require, require_calls, require_flags
+from ..arguments import Names, as_integer, require, require_calls, require_flags
 from ..errors import FormatError, UnsupportedError
 from ..progress import Counter, Progress
+from ..rewrite.changes import Options
+from ..rewrite.repack import Repacking
 from ..selection import Select, selector
 from ..storage import paths
-from .changes import Options
 from .compress_plan import CompressPlan, PlannedWeight, as_plan
-from .compressing import CompressedWeight, Compressing, Extras, NamedRecipe, RefusedError, spool_directory
-from .recipe_choice import RecipeChoice, as_goal, as_ladder, as_sensitivity
-from .recipes import Recipe, as_recipe
-from .repack import Repacking
+from .prepare import Compressing, Extras, NamedRecipe, Outcome, RefusedError, spool_directory
+from .recipe import HeldBlocks, Recipe
+from .recipe_choice import Errors, RecipeChoice, as_goal, as_ladder, as_sensitivity
+from .recipes import Linear, as_recipe
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -128,7 +129,10 @@ def compress(
     sqnr: float | None = None,
     recipes: Iterable[Any] | None = None,
     sensitivity: Mapping[str, float] | None = None,
+    errors: Errors | None = None,
     plan: Any = None,
+    weights: Any = None,
+    mapping: Mapping[str, Names] | None = None,
     importance: Mapping[str, Any] | None = None,
     nan: str = "skip",
     requantize: bool = False,
@@ -163,11 +167,19 @@ def compress(
         recipes: to choose from, for `size`, `bits` and `sqnr`; None: some from 8 to 2 bits that the opset can hold.
         sensitivity: glob of names -> factor of the error of these weights, for `size`, `bits` and `sqnr`; the first
             that fits counts, and 1 without one.
+        errors: called as `errors(name, before, after)` with the values of a weight and those that a recipe makes of
+            them; returns what that costs, zero or more, in place of the squared error over the power, for `size`,
+            `bits` and `sqnr` (whose dB are those of this number). Called in several threads at a time.
         plan: a CompressPlan (such as the `plan` of a report), its dict, or the path of its file: the recipe of each
             weight by name, small ones too. Instead of everything else that chooses weights or recipes.
+        weights: new values for the model, as for `refit`: a mapping of arrays or the path of a file, such as .gguf. All
+            weights that are named take them, cast to their dtypes; then the model is compressed. Integers and scales of
+            Q8_0 and Q4_0 stay as they are where the recipe has the same blocks (int8 or int4, 32 along the last
+            dimension). Without a recipe, goal or plan, that is what each weight gets that the file has so.
+        mapping: with `weights`: name in them -> name in the model, as for `refit`.
         importance: name -> how much the elements of a weight count, zero or more: an array of its shape, or one number
             for each input channel. It weighs the errors of palettes and of the search of scales; what is pruned is
-            the magnitude times its root. What `size`, `bits` and `sqnr` compare are errors without it.
+            the magnitude times its root. It weighs the errors that `size`, `bits` and `sqnr` compare, too.
         nan: "skip": weights with NaN or infinity stay as they are, and the report says so. "keep": Palette and Prune
             keep such elements as they are; others skip the weight.
         requantize: whether a weight that is compressed already, in a way that the recipe cannot go on from, is
@@ -183,8 +195,8 @@ def compress(
 
     Raises:
         UnsupportedError: an opset that cannot hold what a recipe makes; the one that can is named. A file.
-        ValueError: operations that read one weight ask for different recipes; a wrong option; a `select`, or a glob in
-            `per_name`, that fits no weight; a size that cannot be
+        ValueError: operations that read one weight ask for different recipes; a wrong option; a `select`, a glob in
+            `per_name` or a type in `op_types` that fits no weight; a size that cannot be
             reached: the least that can is named; a plan with a recipe for a weight that cannot be compressed so.
         KeyError: a plan with a name that the model does not have.
         As `repack`. Whatever is raised, `dst` is as it was.
@@ -192,7 +204,7 @@ def compress(
     source, output = require_directory(src), os.fsdecode(os.fspath(dst))
     require_flags(force=force, dry_run=dry_run)
     extras = as_extras(importance, nan, requantize)
-    require_calls(progress=progress)
+    require_calls(progress=progress, errors=errors)
     if executor is not None and not hasattr(executor, "submit"):
         raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
     least = as_integer("least", least)
@@ -200,30 +212,56 @@ def compress(
         raise ValueError(f"least: expected 0 or more, got {least}")
     chosen = None if recipe is None else as_recipe(recipe)
     by_type, by_name = named_recipes(op_types, per_name)
-    chooser, planned = _chooser(size, bits, sqnr, recipes, sensitivity), None if plan is None else as_plan(plan)
+    chooser, planned = _chooser(size, bits, sqnr, recipes, sensitivity, errors), None if plan is None else as_plan(plan)
     if planned is not None and (chosen or chooser or select is not None or op_types or per_name):
         raise ValueError("plan: expected it without recipe, select, op_types, per_name and a goal, got both")
     if chosen is not None and chooser is not None:
         raise ValueError("recipe: expected None with size, bits and sqnr, which choose from `recipes`, got one")
     by_others = any(by_type.values()) or any(named.recipe for named in by_name)
-    if chosen is None and chooser is None and planned is None and not by_others:
+    is_free = chosen is None and chooser is None and planned is None and not by_others
+    if is_free and weights is None:
         raise ValueError(
             "recipe: expected one, here or in op_types or per_name, or a size, bits, sqnr or plan, got none"
         )
+    if weights is None and mapping is not None:
+        raise ValueError("mapping: expected weights, whose names it maps, got none")
     is_selected, directory = None if select is None else selector(select), None if dry_run else spool_directory(output)
-    for is_careful in (False, True):  # rarely twice: a value that no recipe takes was met while weights were written
-        work = Compressing(
-            chosen, is_selected, by_type, by_name, least, directory, Counter(progress), extras, chooser,
-            None if planned is None else planned.recipes, is_careful,
-        )  # fmt: skip
-        with contextlib.closing(work), contextlib.suppress(RefusedError):
-            options = Options({}, compress=work)
-            done = Repacking([source], output, options, force, executor, None, max_nbytes).run(dry_run)
-            weights = [_report(weight) for weight in work.weights.values()]
-            return CompressReport(
-                source, output, weights, work.skipped, done.nbytes, done.nbytes_after, done.done, work.kept
-            )
+    with contextlib.ExitStack() as stack:
+        path = source
+        if weights is not None:
+            from .new_values import new_values
+
+            path, blocks = stack.enter_context(new_values(source, output, weights, mapping, dry_run, max_nbytes))
+            extras = extras._replace(blocks=blocks)
+            by_name += _as_they_are(blocks, is_selected) if is_free else []
+        for is_careful in (
+            False,
+            True,
+        ):  # rarely twice: a value that no recipe takes was met while weights were written
+            work = Compressing(
+                chosen, is_selected, by_type, by_name, least, directory, Counter(progress), extras, chooser,
+                None if planned is None else planned.recipes, is_careful,
+            )  # fmt: skip
+            with contextlib.closing(work), contextlib.suppress(RefusedError):
+                options = Options({}, compress=work)
+                done = Repacking([path], output, options, force, executor, None, max_nbytes).run(dry_run)
+                rows = [_report(outcome) for outcome in work.outcomes]
+                return CompressReport(
+                    source, output, rows, work.skipped, done.nbytes, done.nbytes_after, done.done, work.kept
+                )
     raise FormatError("model: expected no change while it is read, got another one", file=source)
+
+
+def _as_they_are(blocks: Mapping[str, HeldBlocks], is_selected: Callable[[str], bool] | None) -> list[NamedRecipe]:
+    """Recipes for the weights whose new values are blocks that Core ML can hold."""
+    found = []
+    for name, held in blocks.items():
+        if is_selected is None or is_selected(name):
+            recipe = Linear(held.dtype, granularity="per_block", block=held.block)
+            found.append(NamedRecipe(name, name.__eq__, recipe))
+    if not found:
+        raise ValueError("weights: expected some in blocks that Core ML can hold (Q8_0, Q4_0), or a recipe, got none")
+    return found
 
 
 def require_directory(src: Any) -> str:
@@ -265,21 +303,24 @@ def as_extras(importance: Any, nan: Any, requantize: Any) -> Extras:
     return Extras(importance or {}, nan, requantize)
 
 
-def _chooser(size: Any, bits: Any, sqnr: Any, recipes: Any, sensitivity: Any) -> RecipeChoice | None:
+def _chooser(
+    size: Any, bits: Any, sqnr: Any, recipes: Any, sensitivity: Any, errors: Errors | None
+) -> RecipeChoice | None:
     goal = as_goal(size, bits, sqnr)
     if goal is None:
-        for name, value in (("recipes", recipes), ("sensitivity", sensitivity)):
+        for name, value in (("recipes", recipes), ("sensitivity", sensitivity), ("errors", errors)):
             if value is not None:
                 raise ValueError(f"{name}: expected a size, bits or sqnr, which it is for, got none")
         return None
-    return RecipeChoice(goal, as_ladder(recipes), as_sensitivity(sensitivity))
+    return RecipeChoice(goal, as_ladder(recipes), as_sensitivity(sensitivity), errors)
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _report(weight: CompressedWeight) -> WeightReport:
+def _report(outcome: Outcome) -> WeightReport:
+    weight = outcome.weight
     return WeightReport(
-        weight.tensor.name, weight.recipe, weight.op, weight.tensor.nbytes, weight.nbytes_after, *weight.figures
+        weight.tensor.name, outcome.recipe, weight.op, weight.tensor.nbytes, weight.nbytes_after, *outcome.figures
     )

@@ -13,8 +13,8 @@ import milblob
 from compress_models import save_model
 from milblob import CompressPlan, Linear, Palette, Prune
 from milblob.cli import main
-from milblob.rewrite.compress_plan import as_plan
-from milblob.rewrite.recipe_choice import LADDER
+from milblob.compressing.compress_plan import PlannedWeight, as_plan
+from milblob.compressing.recipe_choice import LADDER
 from paths import DATA, ROOT
 from repacking import tree
 
@@ -250,6 +250,17 @@ def test_a_plan_is_written_read_and_applied(tmp_path):
     with pytest.raises(FileExistsError):
         first.plan.save(tmp_path / "plan.json")
     first.plan.save(tmp_path / "plan.json", force=True)
+
+
+def test_a_plan_with_a_function_is_not_saved(tmp_path):
+    """It would not come back."""
+    own = Palette(None, "custom", lut_function=lambda weight: ([0.0], np.zeros(weight.size, int)))
+    report = milblob.compress(DEMO, tmp_path / "a.mlpackage", own, select="head_weight", dry_run=True)
+    assert report.plan.recipes == {"head_weight": own}  # in memory it can be applied again
+    for plan in (report.plan, CompressPlan({"head_weight": PlannedWeight(own + Prune(0.5))})):
+        with pytest.raises(ValueError, match="got one with a lut_function for head_weight"):
+            plan.save(tmp_path / "plan.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_edited_plan(tmp_path):

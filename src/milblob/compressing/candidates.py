@@ -7,10 +7,10 @@ from .. import _codec
 from ..blobs.equal import Stretch, first_equal
 from ..model.tensor import Tensor
 from ..program import compress_rules
+from ..rewrite.planned import Plan
 from ..threads import ordered
-from .pieces import CompressedParts, NotCompressibleError
-from .planned import Plan
-from .recipes import Recipe, Weight
+from .pieces import CompressedParts, NotCompressibleError, Pieces
+from .recipe import HeldBlocks, Recipe, Weight
 from .recompress import identity, pieces_of
 
 _T = TypeVar("_T")
@@ -48,6 +48,7 @@ class Candidate(NamedTuple):
     groups: int
     importance: Any
     nan: str
+    blocks: HeldBlocks | None = None
 
     def made(self, number: int = 0) -> Plan | CompressedParts | NotCompressibleError:
         """Return what one of the recipes plans, or computes at once; or why there is nothing."""
@@ -58,13 +59,22 @@ class Candidate(NamedTuple):
         except NotCompressibleError as reason:
             return reason
 
+    def pieces(self, number: int) -> Pieces | NotCompressibleError:
+        """Return what one of the recipes makes of the weight, with its values; or why there is nothing."""
+        recipe, weight = self.options[number].recipe, self.weight(number)
+        try:
+            return recipe.step(weight.pieces if weight.pieces is not None else Pieces(weight.array), weight)
+        except NotCompressibleError as reason:
+            return reason
+
     def weight(self, number: int = 0) -> Weight:
         """Return what one of the recipes is applied to."""
         option = self.options[number]
         pieces = pieces_of(self.tensor) if option.is_continued else None
         array = pieces.array if pieces is not None else self.tensor.read()
         return Weight(
-            array, option.axes, self.opset, self.consumers, self.importance, self.groups, pieces, self.nan
+            array, option.axes, self.opset, self.consumers, self.importance, self.groups, pieces, self.nan,
+            self.blocks,
         )  # fmt: skip
 
     @property
@@ -73,7 +83,7 @@ class Candidate(NamedTuple):
         heavy = None if self.importance is None else self.importance.tobytes()
         return (
             self.options, self.may_stay, self.opset, self.tensor.shape, self.tensor.mil_dtype.mil_code, self.consumers,
-            self.groups, heavy, None if self.tensor.chain is None else identity(self.tensor),
+            self.groups, heavy, self.blocks is None, None if self.tensor.chain is None else identity(self.tensor),
         )  # fmt: skip
 
 
@@ -90,18 +100,14 @@ def first_alike(candidates: Sequence[Candidate]) -> list[int]:
     return first_equal(stretches)
 
 
-def computed(candidates: Sequence[Candidate], numbers: Iterable[int], work: Callable[[Candidate], _T]) -> Iterator[_T]:
-    """Yield work(candidate) for these numbers, in order; several small weights at a time."""
-
-    def compute(number: int) -> _T:
-        return work(candidates[number])
-
+def computed(candidates: Sequence[Candidate], numbers: Iterable[int], work: Callable[[int], _T]) -> Iterator[_T]:
+    """Yield work(number) for the numbers of these candidates, in order; several small weights at a time."""
     small: list[int] = []
     for number in numbers:
         if candidates[number].tensor.size < ALONE_COUNT:
             small.append(number)
             continue
-        yield from ordered(compute, small)
+        yield from ordered(work, small)
         small = []
-        yield compute(number)
-    yield from ordered(compute, small)
+        yield work(number)
+    yield from ordered(work, small)

@@ -1,12 +1,15 @@
 """Every recipe on weights that are unusual: what is refused is refused by name, what is made is what a reader reads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from matrix import every
-from milblob import Linear, Palette, Prune
-from milblob.rewrite.pieces import NotCompressibleError, Pieces
-from milblob.rewrite.recipes import Weight
+from milblob import FormatError, Joint, Linear, Palette, Prune
+from milblob.compressing.pieces import NotCompressibleError, Pieces
+from milblob.compressing.recipe import Weight
+from milblob.compressing.recipes import as_recipe
 
 WHOLE = Linear(granularity="per_tensor")
 GROUPED = Palette(2, granularity="per_grouped_channel", group_size=2)
@@ -199,9 +202,39 @@ def test_a_function_chooses_the_palette():
     ],
 )
 def test_what_a_function_returns_is_checked(returned, words):
-    with pytest.raises(NotCompressibleError) as caught:
+    with pytest.raises(ValueError) as caught:  # a mistake in the function, and no property of the weight
         stored(Palette(None, "custom", lut_function=lambda weight: returned), make("random", (4, 6), np.float32))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int4", "uint4"])
+@pytest.mark.parametrize("before", [(), (Prune(0.5),)], ids=["alone", "pruned"])
+def test_entries_of_a_dtype_are_those_that_linear_makes(dtype, before):
+    array = make("random", (16, 12), np.float16)
+    for one in (Palette(4), Palette(6, "uniform"), Palette(4, vector=2), GROUPED, Palette(1)):
+        if before and one.vector > 1:
+            continue
+        short = sum(before[1:], before[0]) + replace(one, lut_dtype=dtype) if before else replace(one, lut_dtype=dtype)
+        long = Joint((*before, one, Linear(dtype, granularity="per_tensor")))
+        (first, values), (second, others) = stored(short, array), stored(long, array)
+        assert np.array_equal(values, others)
+        assert [(p.key, p.dtype, p.shape, bytes(p.data)) for p in first.parts] == [
+            (p.key, p.dtype, p.shape, bytes(p.data)) for p in second.parts
+        ]
+        assert (first.op, first.links, first.squared) == (second.op, second.links, second.squared)
+        assert short.opset == 18 and as_recipe(short.to_json()) == short
+
+
+def test_entries_of_a_dtype_go_where_linear_after_a_palette_goes():
+    for wrong, words in (
+        (lambda: Palette(4, lut_dtype="float16"), "dtype: expected int8, uint8, int4 or uint4, got"),
+        (lambda: Palette(4, lut_dtype="int8", scale=True), "lut_dtype: expected None with scale"),
+        (lambda: Palette(4, lut_dtype="int8") + Prune(0.5), "got Palette \\+ Linear \\+ Prune"),
+        (lambda: Palette(4, lut_dtype="int8") + WHOLE, "got Palette \\+ Linear \\+ Linear"),
+        (lambda: Linear() + Palette(4, lut_dtype="int8"), "got Linear \\+ Palette \\+ Linear"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            wrong()
 
 
 def test_importance_and_pruned_elements_of_a_search():
@@ -217,3 +250,52 @@ def test_importance_and_pruned_elements_of_a_search():
         kept = values != 0
         errors.append(float(np.sum(heavy * kept * (values.astype(np.float64) - array) ** 2)))
     assert errors[1] < errors[0] / 2
+
+
+@pytest.mark.parametrize("is_planned", [True, False], ids=["planned", "at once"])
+@pytest.mark.parametrize(
+    ("recipe", "function"),
+    [
+        (Linear("int8"), "quantize.Quantizer"),
+        (Linear("int8", granularity="per_block", block=4) + Prune(0.5), "quantize.Quantizer"),
+        (Palette(4), "palettize.Palettizer palettize.palettize"),
+        (Palette(4) + Prune(0.5), "palettize.palettize"),
+        (Palette(2, vector=2), "vectors.palettize_vectors"),
+        (Prune(0.5), "prune.Pruner"),
+        (Prune(0.5) + Palette(4), "prune.prune"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_not_taken_for_weights_that_cannot_be_compressed(recipe, function, is_planned, monkeypatch):
+    """A wrong option of ours, or a source that changes, must not read as a weight that stays for a good reason."""
+    array = make("random", (16, 16), np.float16)
+    for error in (ValueError("a mistake"), FormatError("array: it changed meanwhile")):
+
+        def fail(*args, error=error, **options):
+            raise error
+
+        with monkeypatch.context() as patch:
+            for name in function.split():
+                patch.setattr(f"milblob.values.{name}", fail)
+            with pytest.raises(type(error), match="mistake|changed") as caught:
+                recipe.apply(Weight(array, (1, 0), 18, USES)) if is_planned else stored(recipe, array)
+        assert not isinstance(caught.value, NotCompressibleError)
+
+
+def test_what_a_weight_is_to_blame_for_is_a_reason_to_skip_it():
+    array = make("random", (6, 10), np.float32)
+    bad = array.copy()
+    bad[0, 0] = np.nan
+    flat = array.reshape(-1)
+    for recipe, given, words in (
+        (Linear(), bad, "finite"), (Palette(4), bad, "finite"), (Prune(0.5), bad, "finite"),
+        (Palette(4, vector=2), bad, "finite"), (Linear(granularity="per_block", block=4), array, "divide"),
+        (Palette(4, granularity="per_grouped_channel", group_size=4), array, "divisor"),
+        (Palette(None, "unique"), np.arange(300, dtype=np.float32).reshape(6, 50), "different"),
+        (Palette(None, "unique", vector=2), np.arange(1200, dtype=np.float32).reshape(6, 200), "different"),
+        (Palette(4, vector=4), array, "divide"), (Prune(n_m=(2, 7)), array, "at most half"),
+        (Prune(block=2, sparsity=0.5), flat, "2 to 5 dimensions"),
+        (Palette(None, "custom", granularity="per_grouped_channel", group_size=4, lut_function=print), array, "divisor"),
+    ):  # fmt: skip
+        with pytest.raises(NotCompressibleError, match=words):
+            stored(recipe, given)

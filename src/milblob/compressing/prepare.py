@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from math import prod
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -26,14 +25,15 @@ from ..model.tensor import Tensor, make_tensor
 from ..program import cast_rules, compress_rules
 from ..program.scan import Program
 from ..progress import Counter
-from ..values.dense import Dense, Held, Packed
+from ..rewrite.compressed import CompressedWeight, StoredPart
+from ..rewrite.decompress import Decompression, plan_decompression
+from ..rewrite.planned import Computation, Figures, Plan, Put, Streamed
+from ..values.dense import Held, Packed
 from ..values.palettize import weights_for
 from ..values.tensorvalue import pack_tensor
 from .candidates import ALONE_COUNT, Candidate, Option, computed, first_alike
-from .decompress import Decompression, plan_decompression
 from .pieces import NotCompressibleError, Part
-from .planned import Computation, Figures, Plan, Put, Streamed
-from .recipes import Recipe
+from .recipe import HeldBlocks, Recipe
 from .recompress import all_weights, not_continued
 
 
@@ -41,53 +41,21 @@ class RefusedError(MilblobError):
     """A weight turns out not to be compressible when it is written: the work begins again, with `is_careful`."""
 
 
-class StoredPart(NamedTuple):
-    """A part of a compressed weight.
+class Outcome(NamedTuple):
+    """A weight that is compressed, with which recipe, and what that loses.
 
     Attributes:
-        value: its serialized TensorValue if it is stored in the Program.
-        open: else, returns its stored bytes, or what computes them.
+        lost: one entry, once everything is written, or in a dry run.
     """
 
-    key: str
-    dtype: Any
-    shape: tuple[int, ...]
-    value: bytes | None
-    open: Callable[[], Dense] | None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes as stored."""
-        return int(self.dtype.nbytes(prod(self.shape)))
-
-
-class CompressedWeight(NamedTuple):
-    """A weight of the model that is compressed.
-
-    Attributes:
-        number: equal for weights that share their parts.
-        op: type of the operation that computes it.
-        links: the parts that are not stored: which operations compute them.
-        lost: what is lost, once that is known: one entry.
-    """
-
-    tensor: Tensor
+    weight: CompressedWeight
     recipe: Recipe
-    number: int
-    op: str
-    parts: tuple[StoredPart, ...]
-    links: compress_rules.Links
     lost: list[Figures]
 
     @property
     def figures(self) -> Figures:
-        """What is lost; to be asked for once everything is written, or in a dry run."""
+        """What is lost; to be asked for once that is known."""
         return self.lost[0]
-
-    @property
-    def nbytes_after(self) -> int:
-        """Bytes of all parts as stored."""
-        return sum(part.nbytes for part in self.parts)
 
 
 class NamedRecipe(NamedTuple):
@@ -122,11 +90,13 @@ class Extras(NamedTuple):
         importance: name -> weights of its elements, or of its input channels.
         nan: "skip" or "keep": what happens to weights with NaN or infinity.
         requantize: whether weights that are compressed already may go through their dense values.
+        blocks: name -> integers and scales that the values of a weight are.
     """
 
     importance: Mapping[str, Any] = {}  # never changed
     nan: str = "skip"
     requantize: bool = False
+    blocks: Mapping[str, HeldBlocks] = {}  # never changed
 
 
 KEPT = "the plan keeps it as it is"
@@ -149,6 +119,7 @@ class Compressing:
 
     Attributes:
         weights: by constant, or by the chain of what was compressed before.
+        outcomes: of these weights, in order.
         decompressions: by id of the Programs with such chains: which of their operations go.
         skipped: (name, reason) of each weight that was asked for and stays.
         kept: names of those that stay because it was chosen so.
@@ -169,6 +140,7 @@ class Compressing:
         is_careful: bool = False,
     ) -> None:
         self.weights: dict[Any, CompressedWeight] = {}
+        self.outcomes: list[Outcome] = []
         self.decompressions: dict[int, Decompression] = {}
         self._extras = extras
         self.skipped: list[tuple[str, str]] = []
@@ -185,6 +157,7 @@ class Compressing:
         self._plan = plan
         self._is_careful = is_careful or directory is None
         self._spool = _Spool()
+        self._readers: set[str] = set()  # types of the operations that read the weights that were asked for
 
     def of_compressed(self) -> list[CompressedWeight]:
         """The weights that were compressed before, in another way."""
@@ -216,7 +189,7 @@ class Compressing:
         if self._directory is not None:
             self._spool.open(self._directory)
         made: dict[int, Any] = {}
-        for number, result in zip(unique, computed(candidates, unique, Candidate.made), strict=True):
+        for number, result in zip(unique, computed(candidates, unique, lambda n: candidates[n].made()), strict=True):
             made[number] = self._taken(candidates[number], result)
         for candidate, first in zip(candidates, firsts, strict=True):
             result = made[first]
@@ -226,7 +199,9 @@ class Compressing:
                     raise _unplanned(candidate.tensor.name, str(result))
                 continue
             row = candidate.tensor.constant if candidate.tensor.chain is None else candidate.tensor.chain
-            self.weights[row] = CompressedWeight(candidate.tensor, candidate.options[0].recipe, first, *result)
+            *made_of, lost = result
+            weight = self.weights[row] = CompressedWeight(candidate.tensor, first, *made_of)
+            self.outcomes.append(Outcome(weight, candidate.options[0].recipe, lost))
         chains = {one.tensor.chain for one in self.of_compressed()}
         for _, program in model.scans if chains else ():
             self.decompressions[id(program)] = plan_decompression(program, lambda group: group in chains)
@@ -276,7 +251,7 @@ class Compressing:
         )  # fmt: skip
 
     def _require_used(self, model: Model, names: list[str]) -> None:
-        """Refuse a selection and globs that fit no weight: a misspelled name would read as if nothing were to be done.
+        """Refuse what fits no weight: a misspelled name would read as if nothing were to be done.
 
         Args:
             names: of the weights that were asked for.
@@ -287,6 +262,10 @@ class Compressing:
             if not any(map(named.fits, names)):
                 words = f"per_name: expected names of weights that are selected in {model.path}, got {named.glob!r}"
                 raise ValueError(f"{words}{hint(named.glob.strip('*'), names)}")
+        for op in self._op_types:
+            if op not in self._readers:
+                words = f"op_types: expected types of operations that read weights selected in {model.path}, got {op!r}"
+                raise ValueError(f"{words}{hint(op, self._readers)}")
 
     def _require_planned(self, model: Model, plan: Mapping[str, Recipe | None], found: list[str]) -> None:
         """Refuse a plan that names what is not there, or cannot be compressed."""
@@ -327,6 +306,8 @@ class Compressing:
                 self.kept += [tensor.name] if tensor.name in self._plan else []
                 continue
             op = tensor.op_row
+            if self._op_types and op is not None:
+                self._readers.update(reader.type for reader, _ in compress_rules.consumers(program, op))
             words: str | None
             if constant is None:
                 words = compress_rules.weight_refusal(program, op, tensor.mil_dtype.mil_code, tensor.shape, self._least)
@@ -364,14 +345,15 @@ class Compressing:
             convolutions = [reader for reader, _ in readers if reader.type in compress_rules.CONVOLUTIONS]
             groups = max((numbers.of(program, reader, "groups", 1) for reader in convolutions), default=1)
             heavy = self._importance(tensor, options)
-            yield Candidate(tensor, options, may_stay, opset, uses, groups, heavy, self._extras.nan)
+            blocks = self._extras.blocks.get(tensor.name)
+            yield Candidate(tensor, options, may_stay, opset, uses, groups, heavy, self._extras.nan, blocks)
 
     def _importance(self, tensor: Tensor, options: Sequence[Option]) -> Any:
         """The importance of the elements of a weight, in its shape; None if there is none."""
         given = self._extras.importance.get(tensor.name)
         if given is None:
             return None
-        if not any(one.recipe.weighs for one in options):
+        if self._chooser is None and not any(one.recipe.weighs for one in options):
             words = "expected a recipe that weighs elements (Linear needs search=True, Palette 'kmeans')"
             raise ValueError(f"importance of {tensor.name}: {words}, got {options[0].recipe}")
         array, shape, inputs = np.asarray(given), tensor.shape, options[0].axes[0]

@@ -10,9 +10,9 @@ from ..progress import Counter, Progress
 from ..selection import Select, selector
 from .choosing import choose
 from .compress import LEAST, as_extras, named_recipes, require_directory
-from .compressing import Compressing
-from .recipe_choice import Point, RecipeChoice, as_ladder, as_sensitivity, uniform, walked
-from .recipes import Recipe
+from .prepare import Compressing
+from .recipe import Recipe
+from .recipe_choice import Errors, Point, RecipeChoice, as_ladder, as_sensitivity, uniform, walked
 
 
 class Alone(NamedTuple):
@@ -85,6 +85,7 @@ def compress_frontier(
     *,
     recipes: Iterable[Any] | None = None,
     sensitivity: Mapping[str, float] | None = None,
+    errors: Errors | None = None,
     select: Select = None,
     op_types: Mapping[str, Any] | None = None,
     per_name: Mapping[str, Any] | None = None,
@@ -99,14 +100,14 @@ def compress_frontier(
 
     Args:
         src: a .mlpackage.
-        recipes, sensitivity, select, op_types, per_name, least, importance, nan, requantize, progress, max_nbytes: as
-            for `compress` with a size.
+        recipes, sensitivity, errors, select, op_types, per_name, least, importance, nan, requantize, progress,
+            max_nbytes: as for `compress` with a size.
 
     Raises:
         As `compress`.
     """
     source = require_directory(src)
-    chooser = RecipeChoice(None, as_ladder(recipes), as_sensitivity(sensitivity))
+    chooser = RecipeChoice(None, as_ladder(recipes), as_sensitivity(sensitivity), errors)
     by_type, by_name = named_recipes(op_types, per_name)
     is_selected = None if select is None else selector(select)
     extras = as_extras(importance, nan, requantize)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import DType, as_dtype
+from ..rewrite.changes import WEIGHT_COUNT
+from ..rewrite.planned import Figures, Plan, PlannedPart, Put
 from ..values import palettize, prune, quantize
-from .changes import WEIGHT_COUNT
+from ..values.unfit import UnfitError
 from .pieces import INDICES, LINKED_OPSET, NotCompressibleError, require_finite
-from .planned import Figures, Plan, PlannedPart, Put
 
 
 def linear_plan(array: Any, dtype: str, mode: str, blocks: tuple[int, ...], search: bool, opset: int) -> Plan:
@@ -44,7 +45,7 @@ def linear_plan(array: Any, dtype: str, mode: str, blocks: tuple[int, ...], sear
         data = None
         if array.size < WEIGHT_COUNT:
             data = np.concatenate([one.data for one in work.stretches()]).reshape(array.shape).view(work.dtype.numpy)
-    except ValueError as error:
+    except UnfitError as error:
         raise NotCompressibleError(str(error)) from None
     parts = [PlannedPart(keys[0], work.dtype, array.shape, data), PlannedPart(keys[1], stored, shape, scale)]
     if has_point:
@@ -79,7 +80,7 @@ def palette_plan(
         entries = 1 << nbits
         shape = (*work.counts, entries, 1) if is_new else (entries,)
         few = work.fit().reshape(shape) if prod(shape) < WEIGHT_COUNT else None
-    except ValueError as error:
+    except UnfitError as error:
         raise NotCompressibleError(str(error)) from None
     indices = PlannedPart("indices", INDICES[nbits], array.shape)
     if not is_new:
@@ -109,7 +110,7 @@ def prune_plan(array: Any, options: Mapping[str, Any], least_sparsity: float, op
             raise NotCompressibleError(f"expected a sparsity of {least_sparsity:g} or more, got {made:.4g}")
         few = work.count < WEIGHT_COUNT
         nonzero = np.concatenate([one.nonzero for one in work.stretches()]) if few else None
-    except ValueError as error:
+    except UnfitError as error:
         raise NotCompressibleError(str(error)) from None
     parts = [
         PlannedPart("nonzero_data", as_dtype(array.dtype), (work.count,), nonzero),
@@ -136,7 +137,7 @@ def _write_quantized(work: quantize.Quantizer, keys: tuple[str, str, str], store
                 if key in stored and len(row[1]):
                     put(key, *row)
             squared, power, largest = squared + one.squared, power + one.power, max(largest, one.largest)
-    except ValueError as error:
+    except UnfitError as error:
         raise NotCompressibleError(str(error)) from None
     require_finite((squared, power, largest))
     return Figures(squared, power, largest)
@@ -149,7 +150,7 @@ def _write_palettized(work: palettize.Palettizer, has_palettes: bool, put: Put) 
             put("indices", one.begin * work.nbits // 8, one.indices)
             if has_palettes and one.palettes.size:
                 put("lut", one.group * (one.palettes.itemsize << work.nbits), one.palettes)
-    except ValueError as error:
+    except UnfitError as error:
         raise NotCompressibleError(str(error)) from None
     require_finite(work.figures)
     return Figures(*work.figures, None if np.isnan(work.gap) else work.gap)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from milblob.rewrite.choosing import Choice, choose, choose_within, hull, starts, walk
+from milblob.compressing.choosing import Choice, choose, choose_within, hull, starts, walk
 
 CHOICES = st.builds(Choice, st.integers(0, 40), st.integers(0, 60).map(lambda eighths: eighths / 8))
 UNITS = st.lists(st.lists(CHOICES, min_size=1, max_size=5), min_size=1, max_size=4)

@@ -11,12 +11,12 @@ from ..model.model import Model
 from ..model.tensor import Tensor, make_tensor
 from ..program import cast_rules
 from ..program.scan import Compressed, Program
+from ..rewrite.decompress import plan_decompression
 from ..values.palettize import Palettized
 from ..values.quantize import Quantized
 from ..values.tensorvalue import stored_bytes
-from .decompress import plan_decompression
 from .pieces import LINKED_OPSET, Pieces
-from .recipes import Recipe
+from .recipe import Recipe
 
 _INTEGERS = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4)
 

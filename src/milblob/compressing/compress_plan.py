@@ -10,7 +10,8 @@ from ..errors import FormatError
 from ..jsontext import parse_json
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
-from .recipes import Recipe, as_recipe
+from .recipe import Recipe
+from .recipes import as_recipe
 
 KIND, VERSION = "compress plan", 1
 _FIGURES = frozenset(["nbytes", "nbytes_after", "sqnr"])
@@ -58,8 +59,13 @@ class CompressPlan(NamedTuple):
             force: replace it if it exists.
 
         Raises:
-            FileExistsError: it exists. OSError: it cannot be written.
+            FileExistsError: it exists. OSError: it cannot be written. ValueError: a recipe with a function, which
+                no file can hold; the weight is named.
         """
+        for name, weight in self.weights.items():
+            if weight.recipe is not None and not weight.recipe.is_data:
+                words = "expected recipes that come back from JSON, got one with a lut_function"
+                raise ValueError(f"plan: {words} for {name} (leave it out, and give it in per_name)")
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
         with NewFile(os.fsdecode(os.fspath(path)), force=force) as new:
             write_at(new.fd, [text.encode()], 0)

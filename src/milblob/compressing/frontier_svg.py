@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
-from .recipes import Linear, Palette, Prune, Recipe
+from .recipe import Recipe
+from .recipes import Linear, Palette, Prune
 
 if TYPE_CHECKING:
     from .frontier import Frontier
@@ -88,7 +89,8 @@ def short(recipe: Recipe) -> str:
         words = f"{recipe.dtype}{blocks}{' per tensor' if recipe.granularity == 'per_tensor' else ''}"
     elif isinstance(recipe, Palette):
         groups = f" of {recipe.group_size} channels" if recipe.granularity == "per_grouped_channel" else ""
-        words = f"palette {recipe.nbits or recipe.mode}{groups}"
+        entries = "" if recipe.lut_dtype is None else f" of {recipe.lut_dtype}"
+        words = f"palette {recipe.nbits or recipe.mode}{entries}{groups}"
     elif isinstance(recipe, Prune) and recipe.sparsity is not None:
         words = f"{recipe.sparsity:.0%} zeros"
     return words

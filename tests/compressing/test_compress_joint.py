@@ -43,6 +43,8 @@ RECIPES = {
         [("prune", {"threshold": 0.1}), ("palettize", {"nbits": 2})],
     ),
     "palette entries": (Palette(4) + WHOLE, [PALETTE, ENTRIES]),
+    "integer entries": (Palette(4, lut_dtype="int8"), [PALETTE, ENTRIES]),
+    "prune, integer entries": (Prune(0.5) + Palette(4, lut_dtype="int8"), [PRUNE, PALETTE, ENTRIES]),
     "few entries": (Palette(2) + WHOLE, [("palettize", {"nbits": 2}), ENTRIES]),
     "groups entries": (
         GROUPED + Linear("uint8", "linear", "per_tensor"),

@@ -13,9 +13,11 @@ import pytest
 import milblob
 from milblob import Joint, Linear, Palette, Prune
 from milblob.cli import main
+from milblob.compressing.pieces import NotCompressibleError
+from milblob.compressing.recipe import Weight
+from milblob.compressing.recipes import RECIPES as RECIPES_BY_NAME
+from milblob.compressing.recipes import as_recipe
 from milblob.errors import UnsupportedError
-from milblob.rewrite.recipes import RECIPES as RECIPES_BY_NAME
-from milblob.rewrite.recipes import NotCompressibleError, Weight, as_recipe
 from paths import DATA, ROOT
 from repacking import tree
 
@@ -146,6 +148,9 @@ def test_only_what_is_asked_for_changes(tmp_path):
         ({"per_name": {"haed_weight": Palette(2)}}, "per_name: expected names of weights .*, got 'haed_weight'; did you mean head_weight"),
         ({"per_name": {"haed_weight": None}}, "per_name: expected names of weights"),
         ({"per_name": {"head*": None}, "select": "layers*"}, "per_name: expected names of weights that are selected"),
+        ({"op_types": {"linaer": Palette(2)}}, "op_types: expected types of operations .*, got 'linaer'; did you mean linear"),
+        ({"op_types": {"conv_transpose": None}}, "op_types: expected types of operations that read weights"),
+        ({"op_types": {"gather": None}, "select": "layers*"}, "op_types: expected types of operations .*, got 'gather'"),
     ],
 )  # fmt: skip
 def test_names_that_fit_nothing_are_refused(options, words, tmp_path):

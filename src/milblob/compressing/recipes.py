@@ -3,129 +3,37 @@
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass, fields
+from typing import Any, cast
 
 import numpy as np
 
 from ..arguments import as_integer, require
 from ..dtypes import as_dtype
+from ..rewrite.planned import Plan
 from ..values import palettize, prune, quantize
 from . import palettes
 from .not_finite import in_place_of
-from .pieces import LINKED_OPSET, CompressedParts, NotCompressibleError, Part, Pieces
-from .planned import Plan, applied
+from .pieces import NotCompressibleError, Pieces
 from .plans import linear_plan, palette_plan, prune_plan
-
-__all__ = ("CompressedParts", "Joint", "Linear", "NotCompressibleError", "Palette", "Part", "Prune", "Recipe", "Weight",
-           "as_recipe")  # fmt: skip
+from .recipe import (
+    BLOCKS_OPSET,
+    FIRST_OPSET,
+    ORDERS,
+    HeldBlocks,
+    Recipe,
+    Weight,
+    heavy_of,
+    made_by,
+    order_objection,
+    require_number,
+    require_one_of,
+    set_options,
+)
 
 Array = np.ndarray[Any, Any]
 
-FIRST_OPSET, BLOCKS_OPSET = 16, LINKED_OPSET
 _LEAST_ENTRIES = 10  # coremltools leaves palettes of fewer as they are
-
-
-class Weight(NamedTuple):
-    """What a recipe needs to know about a weight.
-
-    Attributes:
-        array: its values.
-        axes: (input channels, output channels); (1, 0) if the operations do not agree and the recipe needs none.
-        opset: iOS version of the opset that it is in.
-        consumers: (operation, parameter) of each that reads it.
-        importance: of its elements, in its shape; None: all alike.
-        groups: how many groups the convolutions that read it divide its first dimension into.
-        pieces: what it is compressed to already, if the recipe goes on from that.
-        nan: "keep" to keep NaN and infinity where the recipe can.
-    """
-
-    array: Array
-    axes: tuple[int, int]
-    opset: int
-    consumers: tuple[tuple[str, str], ...]
-    importance: Array | None = None
-    groups: int = 1
-    pieces: Pieces | None = None
-    nan: str = "skip"
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What all recipes have in common. `Prune(0.5) + Palette(4)` is the Joint that applies both, in that order."""
-
-    @property
-    def opset(self) -> int:
-        """The iOS version of the first opset that can hold the result."""
-        return FIRST_OPSET
-
-    @property
-    def needs_axes(self) -> bool:
-        """Whether the operations that read a weight must agree on its channels, as coremltools wants it."""
-        return True
-
-    def plan(self, weight: Weight) -> Plan | None:
-        """Say what a weight becomes, so that its values are computed while they are written.
-
-        Returns:
-            None if more than a few values must be known for that: then `apply` is called.
-
-        Raises:
-            NotCompressibleError: it cannot be applied to this weight.
-        """
-        return None
-
-    def apply(self, weight: Weight) -> CompressedParts:
-        """Compress a weight.
-
-        Raises:
-            NotCompressibleError: it cannot be applied to this weight.
-        """
-        plan = self.plan(weight)
-        if plan is not None:
-            return applied(plan)
-        before = weight.pieces if weight.pieces is not None else Pieces(weight.array)
-        return self.step(before, weight).compressed(weight.opset)
-
-    @property
-    def weighs(self) -> bool:
-        """Whether the importance of elements makes a difference."""
-        return True
-
-    def objection(self, before: tuple[str, ...]) -> str | None:
-        """Return why the recipe cannot come after others; None if it can.
-
-        Args:
-            before: names of these.
-        """
-        return _order_objection((*before, type(self).__name__))
-
-    def _is_alone(self, weight: Weight) -> bool:
-        """Whether the values of a weight are all that counts, which a plan needs."""
-        is_weighed = self.weighs and weight.importance is not None
-        return not is_weighed and weight.pieces is None and weight.nan != "keep"
-
-    def step(self, pieces: Pieces, weight: Weight) -> Pieces:
-        """Take the pieces that the recipes before have made, and return those of the next.
-
-        Raises:
-            NotCompressibleError: it cannot be applied to this weight.
-        """
-        raise NotImplementedError
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the recipe as JSON can hold it: its class and every option."""
-        return {"recipe": type(self).__name__, **asdict(self)}
-
-    def to_json(self) -> str:
-        """Return the recipe as JSON."""
-        return json.dumps(self.to_dict())
-
-    def __add__(self, other: "Recipe") -> "Joint":
-        """Return the recipe that applies this one, then the other."""
-        if not isinstance(other, Recipe):
-            return NotImplemented
-        return Joint(_flat(self) + _flat(other))
 
 
 @dataclass(frozen=True)
@@ -151,13 +59,13 @@ class Linear(Recipe):
         target = as_dtype(self.dtype)
         if target not in quantize.DTYPES:
             raise ValueError(f"dtype: expected int8, uint8, int4 or uint4, got {target}")
-        _set(self, dtype=target.name.lower())
-        _one_of("mode", self.mode, quantize.MODES)
-        _one_of("granularity", self.granularity, ("per_tensor", "per_channel", "per_block"))
+        set_options(self, dtype=target.name.lower())
+        require_one_of("mode", self.mode, quantize.MODES)
+        require_one_of("granularity", self.granularity, ("per_tensor", "per_channel", "per_block"))
         if isinstance(self.block, list | tuple):
-            _set(self, block=tuple(as_integer("block", size) for size in self.block))
+            set_options(self, block=tuple(as_integer("block", size) for size in self.block))
         else:
-            _set(self, block=as_integer("block", self.block, "a size, or one for each dimension"))
+            set_options(self, block=as_integer("block", self.block, "a size, or one for each dimension"))
         sizes = self.block if isinstance(self.block, tuple) else (self.block - 1,)
         if any(size < 0 for size in sizes) or not sizes:
             raise ValueError(f"block: expected a size of 1 or more, or sizes of 0 or more, got {self.block}")
@@ -186,7 +94,7 @@ class Linear(Recipe):
 
     def plan(self, weight: Weight) -> Plan | None:
         """See Recipe."""
-        if not self._is_alone(weight):
+        if not self._is_alone(weight) or self._held(weight) is not None:
             return None
         array, blocks = weight.array, self._blocks(weight)
         return linear_plan(array, self.dtype, self.mode, blocks, self.search, weight.opset)
@@ -195,14 +103,29 @@ class Linear(Recipe):
         """See Recipe."""
         if pieces.table is not None:
             return self._quantize_palettes(pieces)
+        held = None if pieces.steps else self._held(weight)
+        if held is not None:
+            data, scale = held.read()
+            if np.isfinite(scale).all():
+                exact = scale.astype(pieces.array.dtype)
+                coded = quantize.Quantized(data.astype(held.dtype.numpy), exact, None, held.dtype, 0.0, 0.0, 0.0)
+                return pieces._replace(steps=("Linear",), coded=coded)
         array = pieces.values()
-        weights = _heavy(pieces, weight) if self.search else None
-        made = _made(
+        weights = heavy_of(pieces, weight) if self.search else None
+        made = made_by(
             quantize.quantize, array, self.dtype, mode=self.mode, blocks=self._blocks(weight), search=self.search,
             importance=weights,
         )  # fmt: skip
         figures = None if pieces.steps else (made.squared, made.power, made.largest)
         return pieces._replace(steps=(*pieces.steps, "Linear"), coded=made, nonzero=None, figures=figures)
+
+    def _held(self, weight: Weight) -> HeldBlocks | None:
+        """The integers and scales that the values of a weight are, if they are as this recipe makes them."""
+        held = weight.blocks
+        if held is None or self.mode != "linear_symmetric" or held.dtype is not as_dtype(self.dtype):
+            return None
+        sizes = zip(self._blocks(weight), weight.array.shape, strict=True)
+        return held if tuple(size or length for size, length in sizes) == held.block else None
 
     def _blocks(self, weight: Weight) -> tuple[int, ...]:
         """The size of a block in each dimension, 0 for all of it."""
@@ -224,7 +147,7 @@ class Linear(Recipe):
         steps = (*pieces.steps, "Linear")
         if table.palettes.size < _LEAST_ENTRIES:
             return pieces._replace(steps=steps)
-        made = _made(quantize.quantize, table.palettes, self.dtype, mode=self.mode, search=self.search)
+        made = made_by(quantize.quantize, table.palettes, self.dtype, mode=self.mode, search=self.search)
         return pieces._replace(steps=steps, lut=made, figures=None)
 
 
@@ -241,6 +164,8 @@ class Palette(Recipe):
         channel_axis: of those channels, of vectors and of scales; None: the output channels.
         vector: elements of an entry: so many neighbours along the channels share an index.
         scale: whether elements are divided by the greatest magnitude along the channels before.
+        lut_dtype: "int8", "uint8", "int4" or "uint4": the entries become such integers with one scale, as by
+            `+ Linear(lut_dtype, granularity="per_tensor")`; None: they are floats.
         lut_function: in the mode "custom": called with the elements that share a palette, their channels first; returns
             (entries, indices).
     """
@@ -252,29 +177,34 @@ class Palette(Recipe):
     channel_axis: int | None = None
     vector: int = 1
     scale: bool = False
+    lut_dtype: str | None = None
     lut_function: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        _one_of("mode", self.mode, (*palettize.MODES, "custom"))
+        require_one_of("mode", self.mode, (*palettize.MODES, "custom"))
         if not (callable(self.lut_function) if self.mode == "custom" else self.lut_function is None):
             words = "a function" if self.mode == "custom" else "None, except in the mode 'custom'"
             raise ValueError(f"lut_function: expected {words}, got {self.lut_function!r}")
-        _set(self, vector=as_integer("vector", self.vector))
+        set_options(self, vector=as_integer("vector", self.vector))
         if self.vector < 1 or (self.vector > 1 and self.mode == "uniform"):
             words = "1" if self.mode == "uniform" else "1 or more"
             raise ValueError(f"vector: expected {words} in the mode {self.mode!r}, got {self.vector}")
         require("scale", self.scale, bool, "True or False")
+        if self.lut_dtype is not None:
+            set_options(self, lut_dtype=self._of_entries.dtype)
+            if self.scale:
+                raise ValueError("lut_dtype: expected None with scale, whose scales are those of the entries, got both")
         if self.mode in ("unique", "custom"):
-            _set(self, nbits=None)
+            set_options(self, nbits=None)
         else:
-            _one_of("nbits", self.nbits, palettize.NBITS)
-            _set(self, nbits=int(self.nbits))  # type: ignore[arg-type]
-        _one_of("granularity", self.granularity, ("per_tensor", "per_grouped_channel"))
-        _set(self, group_size=as_integer("group_size", self.group_size))
+            require_one_of("nbits", self.nbits, palettize.NBITS)
+            set_options(self, nbits=int(self.nbits))  # type: ignore[arg-type]
+        require_one_of("granularity", self.granularity, ("per_tensor", "per_grouped_channel"))
+        set_options(self, group_size=as_integer("group_size", self.group_size))
         if self.group_size < 1:
             raise ValueError(f"group_size: expected 1 or more, got {self.group_size}")
         if self.channel_axis is not None:
-            _set(self, channel_axis=as_integer("channel_axis", self.channel_axis))
+            set_options(self, channel_axis=as_integer("channel_axis", self.channel_axis))
             if self.granularity == "per_tensor" and self.vector == 1 and not self.scale:
                 raise ValueError(f"channel_axis: expected None with one palette per tensor, got {self.channel_axis}")
 
@@ -282,12 +212,23 @@ class Palette(Recipe):
     def opset(self) -> int:
         """See Recipe."""
         is_late = self.granularity != "per_tensor" or self.nbits == 3 or self.vector > 1 or self.scale
+        is_late = is_late or self.lut_dtype is not None
         return BLOCKS_OPSET if is_late else FIRST_OPSET
 
     @property
     def weighs(self) -> bool:
         """See Recipe."""
         return self.mode == "kmeans"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See Recipe."""
+        return ("Palette",) if self.lut_dtype is None else ("Palette", "Linear")
+
+    @property
+    def is_data(self) -> bool:
+        """See Recipe."""
+        return self.lut_function is None
 
     def objection(self, before: tuple[str, ...]) -> str | None:
         """See Recipe."""
@@ -303,7 +244,7 @@ class Palette(Recipe):
 
     def plan(self, weight: Weight) -> Plan | None:
         """See Recipe."""
-        if self.nbits is None or self.vector > 1 or self.scale or not self._is_alone(weight):
+        if self.nbits is None or self.vector > 1 or self.scale or self.lut_dtype or not self._is_alone(weight):
             return None
         axis, size = self._groups(weight)
         return palette_plan(weight.array, self.nbits, self.mode, None if size is None else axis, size, weight.opset)
@@ -315,18 +256,23 @@ class Palette(Recipe):
         if self.vector > 1 and axis == 0 and weight.groups > 1 and per_group % self.vector:
             words = f"expected vectors that divide the {per_group} output channels of a group of the convolution"
             raise NotCompressibleError(f"{words}, got {self.vector}")
-        weights = _heavy(pieces, weight) if self.mode == "kmeans" else None
+        weights = heavy_of(pieces, weight) if self.mode == "kmeans" else None
         is_kept = weight.nan == "keep" and self.vector == 1 and self.mode in ("kmeans", "unique")
         choice = palettes.Choice(self.nbits, self.mode, axis, size, self.vector, self.lut_function, weights, is_kept)
-        made = _made(palettes.scaled if self.scale else palettes.palettized, pieces, choice)
+        made = made_by(palettes.scaled if self.scale else palettes.palettized, pieces, choice)
         found: Pieces = made._replace(steps=(*pieces.steps, "Palette"))
-        return found
+        return found if self.lut_dtype is None else self._of_entries.step(found, weight)
 
     def to_dict(self) -> dict[str, Any]:
         """See Recipe. A function is only named: JSON cannot hold it, so it does not come back."""
         function = self.lut_function
         name = None if function is None else getattr(function, "__qualname__", repr(function))
         return super().to_dict() | {"lut_function": name}
+
+    @property
+    def _of_entries(self) -> Linear:
+        """How the entries are quantized."""
+        return Linear(cast(str, self.lut_dtype), granularity="per_tensor")
 
     def _groups(self, weight: Weight) -> tuple[int, int | None]:
         """(axis of the channels, how many share a palette; None: all)."""
@@ -364,10 +310,10 @@ class Prune(Recipe):
             value = getattr(self, name)
             if value is None and name != "least_sparsity":
                 continue
-            _number(name, value)
+            require_number(name, value)
             if isinstance(value, np.generic):
                 value = value.item()
-                _set(self, **{name: value})
+                set_options(self, **{name: value})
             if not 0 <= value <= most:
                 raise ValueError(f"{name}: expected 0 to {most:g}, got {value}")
         if self.n_m is not None:
@@ -375,14 +321,14 @@ class Prune(Recipe):
             pair = tuple(as_integer("n_m", number) for number in self.n_m)
             if len(pair) != 2 or not 0 <= pair[0] <= pair[1] or pair[1] < 1:
                 raise ValueError(f"n_m: expected (n, m) with n at most m, got {self.n_m}")
-            _set(self, n_m=pair)
+            set_options(self, n_m=pair)
         if self.block is not None and (self.sparsity is None or as_integer("block", self.block) < 2):
             raise ValueError(f"block: expected 2 or more, with a sparsity, got {self.block}")
         if isinstance(self.dim, bool):
             raise TypeError("dim: expected 0 or 1, got bool")
         for name in ("block", "dim"):
             if getattr(self, name) is not None:
-                _set(self, **{name: as_integer(name, getattr(self, name))})
+                set_options(self, **{name: as_integer(name, getattr(self, name))})
         if self.dim is not None and (
             as_integer("dim", self.dim) not in (0, 1) or (self.block is None and self.n_m is None)
         ):
@@ -411,7 +357,7 @@ class Prune(Recipe):
             ranked = in_place_of(array)
         if weight.importance is not None:
             ranked = _weighted_magnitudes(ranked, weight.importance)
-        made = _made(
+        made = made_by(
             prune.prune, ranked, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block,
             dim=self.dim,
         )  # fmt: skip
@@ -441,12 +387,6 @@ class Prune(Recipe):
                 )
 
 
-_ORDERS = {
-    ("Prune", "Palette"), ("Prune", "Linear"), ("Palette", "Linear"), ("Palette", "Prune"), ("Linear", "Prune"),
-    ("Linear", "Palette"), ("Prune", "Palette", "Linear"), ("Palette", "Prune", "Linear"),
-}  # fmt: skip
-
-
 @dataclass(frozen=True, repr=False)
 class Joint(Recipe):
     """Several recipes, one after the other, as coremltools' joint compression has them: `Prune(0.5) + Palette(4)`.
@@ -463,9 +403,9 @@ class Joint(Recipe):
         # Before it is made, for it may hold another in turn, and so on.
         if any(isinstance(one, Mapping) and one.get("recipe") == "Joint" for one in self.recipes):
             raise ValueError("recipes: expected Linear, Palette and Prune, got a Joint")
-        _set(self, recipes=tuple(as_recipe(one) for one in self.recipes))
-        names = tuple(type(one).__name__ for one in self.recipes)
-        words = self.objection(()) if names in _ORDERS else _order_objection(names)
+        set_options(self, recipes=tuple(as_recipe(one) for one in self.recipes))
+        names = self.names
+        words = self.objection(()) if names in ORDERS else order_objection(names)
         if words is not None:
             raise ValueError(words)
 
@@ -473,6 +413,11 @@ class Joint(Recipe):
     def weighs(self) -> bool:
         """See Recipe."""
         return any(one.weighs for one in self.recipes)
+
+    @property
+    def is_data(self) -> bool:
+        """See Recipe."""
+        return all(one.is_data for one in self.recipes)
 
     def objection(self, before: tuple[str, ...]) -> str | None:
         """See Recipe."""
@@ -482,8 +427,13 @@ class Joint(Recipe):
                 words = one.objection_to_scale()
             if words is not None:
                 return words
-            before = (*before, type(one).__name__)
+            before = (*before, *one.names)
         return None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See Recipe."""
+        return tuple(name for one in self.recipes for name in one.names)
 
     @property
     def opset(self) -> int:
@@ -509,39 +459,11 @@ class Joint(Recipe):
         return " + ".join(map(repr, self.recipes))
 
 
-def _order_objection(names: tuple[str, ...]) -> str | None:
-    """Return why recipes cannot follow each other like this; None if they can."""
-    if len(names) == 1 or names in _ORDERS:
-        return None
-    orders = ", ".join(sorted(" + ".join(order) for order in _ORDERS))
-    return f"recipes: expected one of {orders}, got {' + '.join(names) or 'none'}"
-
-
-def _flat(recipe: Recipe) -> tuple[Recipe, ...]:
-    return recipe.recipes if isinstance(recipe, Joint) else (recipe,)
-
-
-def _made(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a function of `values`; what it refuses is a weight that cannot be compressed so."""
-    try:
-        return function(*arguments, **options)
-    except ValueError as error:
-        raise NotCompressibleError(str(error)) from None
-
-
 def _weighted_magnitudes(array: Array, importance: Array) -> Array:
     """What is pruned by: magnitudes times the root of the importance, float32; zero for zeros alone."""
     wide = np.abs(array.astype(np.float64)) * np.sqrt(importance.astype(np.float64))
     limits = np.finfo(np.float32)
     return np.where(array == 0, 0, np.clip(wide, limits.smallest_subnormal, limits.max)).astype(np.float32)
-
-
-def _heavy(pieces: Pieces, weight: Weight) -> Array | None:
-    """The importance of the elements that a fit counts: none of those that are pruned."""
-    if pieces.bits is None:
-        return weight.importance
-    mask = pieces.mask.astype(np.float32)
-    return mask if weight.importance is None else mask * weight.importance
 
 
 RECIPES: dict[str, type[Recipe]] = {"Linear": Linear, "Palette": Palette, "Prune": Prune, "Joint": Joint}
@@ -571,20 +493,3 @@ def as_recipe(value: Any) -> Recipe:
     if unknown:
         raise ValueError(f"{value['recipe']}: expected its options, got {unknown[0]!r}")
     return kind(**{key: tuple(option) if isinstance(option, list) else option for key, option in options.items()})
-
-
-def _set(recipe: Recipe, **values: Any) -> None:
-    """Normalise options of a frozen dataclass while it is made."""
-    for name, value in values.items():
-        object.__setattr__(recipe, name, value)
-
-
-def _number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
-
-
-def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    # 4.0 and True equal integers, and are none.
-    if isinstance(value, bool) or not isinstance(value, str | int | np.integer) or value not in choices:
-        raise ValueError(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r}")

@@ -1,6 +1,7 @@
 """Compressing what is compressed: joint where Core ML has the operation, through dense values when asked; and `nan`, `importance`."""
 
 import logging
+import math
 import shutil
 
 import numpy as np
@@ -11,8 +12,8 @@ from compress_coremltools import decompressed, described, theirs
 from compress_models import save_model
 from milblob import Linear, Palette, Prune
 from milblob.cli import main
-from milblob.rewrite.pieces import Pieces
-from milblob.rewrite.recipes import Weight
+from milblob.compressing.pieces import Pieces
+from milblob.compressing.recipe import Weight
 from milblob.values.palettize import palettize
 from paths import DATA, ROOT
 
@@ -256,8 +257,69 @@ def test_importance_is_used_by_what_is_chosen(tmp_path):
     chosen, weighed, plain = (values(tmp_path / f"{key}.mlpackage")[name] for key in "abc")
     assert np.array_equal(chosen, weighed)
     assert not np.array_equal(chosen, plain)
-    with pytest.raises(ValueError, match="expected a recipe that weighs elements"):
-        milblob.compress(DEMO, tmp_path / "d.mlpackage", sqnr=5, recipes=[Linear()], **options)
+
+
+def weighted_error(old, new, heavy):
+    """Squared error over power, both weighted, from the values in the files."""
+    old, new, heavy = (np.asarray(one, np.float64) for one in (old, new, heavy))
+    return float(np.sum(heavy * (new - old) ** 2) / np.sum(heavy * old**2))
+
+
+@pytest.mark.parametrize("recipe", [Linear(), Palette(2), Prune(0.5), Palette(2, vector=2)], ids=str)
+@pytest.mark.parametrize("is_by_channel", [True, False])
+def test_goals_compare_errors_weighted_by_importance(recipe, is_by_channel, model, tmp_path):
+    """Of recipes that weigh elements and of those that do not; the report still has the plain figures."""
+    source, name = model, "w_linear"
+    old = values(source)[name]
+    heavy = np.full(old.shape[1] if is_by_channel else old.shape, 0.1, np.float32)
+    heavy[..., : old.shape[1] // 4] = np.random.default_rng(2).uniform(1, 5, old.shape[1] // 4)
+    options = {"select": name, "importance": {name: heavy}, "recipes": [recipe], "least": 0}
+    report = milblob.compress(source, tmp_path / "a.mlpackage", sqnr=-1000, **options)
+    new = values(tmp_path / "a.mlpackage")[name]
+    wanted = weighted_error(old, new, np.broadcast_to(heavy, old.shape))
+    plain = weighted_error(old, new, np.ones(old.shape))
+    assert not math.isclose(wanted, plain, rel_tol=1e-3)
+    (alone,) = milblob.compress_frontier(source, **options).alone
+    assert alone.point.error == pytest.approx(wanted, rel=1e-6)
+    assert report.weights[0].squared / report.weights[0].power == pytest.approx(plain, rel=1e-5)
+    limit = -10 * math.log10(wanted)
+    for sqnr, count in ((limit - 0.01, 1), (limit + 0.01, 0)):
+        found = milblob.compress(source, tmp_path / "b.mlpackage", sqnr=sqnr, dry_run=True, **options)
+        assert len(found.weights) == count
+
+
+def test_errors_are_what_a_function_says(tmp_path):
+    """It gets the values that are in the result; equal weights are measured once, each by its own name."""
+    names = ["layers_0_mlp_up_weight", "layers_1_mlp_up_weight"]
+    recipes, seen = [Linear(), Palette(4), Palette(2)], {}
+
+    def errors(name, before, after):
+        key = next(key for key, one in made.items() if np.array_equal(one[name], after))
+        assert np.array_equal(before, made[None][name])
+        seen.setdefault(name, []).append(key)
+        return {"Linear": 3.0, "Palette": 1.0 if name == names[0] else 5.0}[key[:-1] if key[-1].isdigit() else key]
+
+    made = {None: values(DEMO)}
+    for key, recipe in (("Linear", recipes[0]), ("Palette4", recipes[1]), ("Palette2", recipes[2])):
+        milblob.compress(DEMO, tmp_path / f"{key}.mlpackage", recipe, select=names)
+        made[key] = values(tmp_path / f"{key}.mlpackage")
+    goal = {"select": names, "recipes": recipes, "errors": errors}
+    report = milblob.compress(DEMO, tmp_path / "x.mlpackage", sqnr=-10 * math.log10(4), dry_run=True, **goal)
+    assert {one.name: one.recipe for one in report.weights} == {names[0]: Palette(2), names[1]: Linear()}
+    assert all(sorted(keys) == ["Linear", "Palette2", "Palette4"] for keys in seen.values())
+    doubled = milblob.compress(
+        DEMO, tmp_path / "x.mlpackage", sqnr=-10 * math.log10(4), sensitivity={names[0]: 5}, dry_run=True, **goal
+    )
+    assert [one.name for one in doubled.weights] == [names[1]]
+    for wrong, kind, words in (
+        (lambda *_: -1.0, ValueError, "errors of layers_0_mlp_up_weight: expected zero or more, got -1"),
+        (lambda *_: math.nan, ValueError, "expected zero or more, got nan"),
+        (lambda *_: None, TypeError, "expected a number, got NoneType"), (3, TypeError, "errors: expected a function"),
+    ):  # fmt: skip
+        with pytest.raises(kind, match=words):
+            milblob.compress(DEMO, tmp_path / "x.mlpackage", bits=4, **goal | {"errors": wrong})
+    with pytest.raises(ValueError, match="errors: expected a size, bits or sqnr, which it is for"):
+        milblob.compress(DEMO, tmp_path / "x.mlpackage", Linear(), errors=errors)
 
 
 def test_frontier_takes_importance_nan_and_requantize(broken, tmp_path):
@@ -265,8 +327,10 @@ def test_frontier_takes_importance_nan_and_requantize(broken, tmp_path):
     shape = values(DEMO)[name].shape
     heavy = {name: np.linspace(0, 10, shape[0] * shape[1], dtype=np.float32).reshape(shape)}
     options = {"recipes": [Palette(2)], "select": name}
-    plain, weighed = (milblob.compress_frontier(DEMO, importance=one, **options) for one in (None, heavy))
-    assert weighed.points[0].error > plain.points[0].error  # which is not weighted
+    weighed = milblob.compress_frontier(DEMO, importance=heavy, **options)
+    milblob.compress(DEMO, tmp_path / "a.mlpackage", Palette(2), select=name, importance=heavy)
+    wanted = weighted_error(values(DEMO)[name], values(tmp_path / "a.mlpackage")[name], heavy[name])
+    assert weighed.points[0].error == pytest.approx(wanted, rel=1e-6)
     np.savez(tmp_path / "heavy.npz", **heavy)
     command = ["compress", str(DEMO), "--frontier", str(tmp_path / "a.svg"), "-k", name, "--from", Palette(2).to_json()]
     assert main([*command, "--importance", str(tmp_path / "heavy.npz"), "--json"]) == 0

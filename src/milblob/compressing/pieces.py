@@ -11,6 +11,7 @@ from ..errors import MilblobError
 from ..program.compress_rules import Link, Links, Same
 from ..program.constexpr import Chain
 from ..program.scan import Compressed
+from ..rewrite.planned import Plan, PlannedPart
 from ..values.dense import Dense, Packed, read
 from ..values.palettize import Palettized
 from ..values.quantize import Quantized
@@ -216,13 +217,19 @@ def part(key: str, array: Any, dtype: Any = None) -> Part:
     return Part(key, dtype, array.shape, array if array.size < 10 else None, stored_bytes(array, dtype))
 
 
-def measured(array: Array, values: Array) -> tuple[float, float, float]:
+def measured(array: Array, values: Array, weights: Array | None = None) -> tuple[float, float, float]:
     """Return (sum of the squared differences, sum of the squares of `array`, largest difference).
 
     Elements that are not finite, and the same in both, do not count.
+
+    Args:
+        array: as it was.
+        values: what it became.
+        weights: of the elements in both sums, in the same shape; None: all alike.
     """
     squared = power = largest = 0.0
     one, other = np.ascontiguousarray(array).reshape(-1), np.ascontiguousarray(values).reshape(-1)
+    heavy = None if weights is None else np.ascontiguousarray(weights).reshape(-1)
     for first in range(0, one.size, _MEASURED_COUNT):
         wide = one[first : first + _MEASURED_COUNT].astype(np.float64)
         with np.errstate(invalid="ignore"):
@@ -230,8 +237,9 @@ def measured(array: Array, values: Array) -> tuple[float, float, float]:
         kept = ~np.isfinite(wide)
         if kept.any():
             wide[kept] = difference[kept] = 0
-        squared += float(np.dot(difference, difference))
-        power += float(np.dot(wide, wide))
+        part = None if heavy is None else heavy[first : first + _MEASURED_COUNT].astype(np.float64)
+        squared += float(np.dot(difference, difference if part is None else part * difference))
+        power += float(np.dot(wide, wide if part is None else part * wide))
         largest = max(largest, float(np.abs(difference).max(initial=0.0)))
     return squared, power, largest
 
@@ -282,3 +290,21 @@ def _dense(op: str, parts: Mapping[str, Part], links: Links, array: Array) -> De
 
     chain = Chain(stored, lambda row: str(row.type), lambda nbytes: None)
     return chain.dense(group(op, "", [(as_dtype(array.dtype), array.shape)], 0))
+
+
+def applied(plan: Plan) -> CompressedParts:
+    """Compute the parts of a plan now."""
+    made = {part.key: np.zeros(part.nbytes, np.uint8) for part in plan.parts if part.array is None}
+
+    def put(key: str, offset: int, data: Any) -> None:
+        view = np.frombuffer(data, np.uint8)
+        made[key][offset : offset + view.size] = view
+
+    figures = plan.write(put)
+
+    def part_of(part: PlannedPart) -> Part:
+        data = made[part.key] if part.array is None else stored_bytes(part.array, part.dtype)
+        return Part(part.key, part.dtype, part.shape, part.array, data)
+
+    parts = tuple(part_of(part) for part in plan.parts)
+    return CompressedParts(plan.op, parts, figures.squared, figures.power, figures.largest, gap=figures.gap)

@@ -1,7 +1,7 @@
 """Which recipe each weight gets, so that a model has some size, or its weights some quality, at the least error."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple, cast
 
@@ -15,15 +15,18 @@ from ..model.package import Source
 from ..model.tensor import Tensor
 from ..program.scan import Program
 from ..progress import Counter
+from ..rewrite.changes import is_counted
+from ..rewrite.planned import Plan
 from ..selection import selector
 from .candidates import Candidate, computed
-from .changes import is_counted
 from .choosing import Choice, Chosen, Step, choose, choose_within, starts, walk
-from .compressing import KEPT
-from .pieces import NotCompressibleError
-from .planned import Plan
-from .recipes import Linear, Palette, Recipe, as_recipe
+from .pieces import CompressedParts, NotCompressibleError, measured
+from .prepare import KEPT
+from .recipe import Recipe, require_number
+from .recipes import Linear, Palette, as_recipe
 from .recompress import all_weights
+
+Array = np.ndarray[Any, Any]
 
 LADDER: tuple[Recipe, ...] = (
     Linear("int8"),
@@ -57,12 +60,17 @@ class Measured(NamedTuple):
     Attributes:
         own_nbytes: of the parts that every weight has its own of, in the Program.
         shared_nbytes: of the parts that equal weights share.
-        relative: squared error over power.
+        relative: squared error over power, weighted by the importance of the elements; or what `Errors` returned.
     """
 
     own_nbytes: int
     shared_nbytes: int
     relative: float
+
+
+Errors = Callable[[str, Array, Array], float]
+"""Called as `errors(name, before, after)` with the values of a weight and those that a recipe makes of them: how much
+that costs, zero or more, in place of the squared error over the power. Called in several threads at a time."""
 
 
 class WeightUnit(NamedTuple):
@@ -116,6 +124,7 @@ class RecipeChoice:
         goal: None to measure only.
         recipes: to choose from; None for the usual ones.
         sensitivity: glob of names -> factor of the error; the first that fits counts.
+        errors: says what each recipe costs; None for squared errors.
 
     Attributes:
         measurements: what was measured.
@@ -123,8 +132,13 @@ class RecipeChoice:
     """
 
     def __init__(
-        self, goal: Goal | None, recipes: tuple[Recipe, ...] | None, sensitivity: Mapping[str, float] | None = None
+        self,
+        goal: Goal | None,
+        recipes: tuple[Recipe, ...] | None,
+        sensitivity: Mapping[str, float] | None = None,
+        errors: Errors | None = None,
     ) -> None:
+        self._errors = errors
         self._goal = goal
         self._given = recipes
         self._sensitivity = [(glob, selector(glob), factor) for glob, factor in (sensitivity or {}).items()]
@@ -146,7 +160,14 @@ class RecipeChoice:
         factors = self._factors(model, candidates)
         unique = [number for number, first in enumerate(firsts) if first == number]
         rows: dict[int, list[Measured | NotCompressibleError]] = {}
-        for number, row in zip(unique, computed(candidates, unique, _measured), strict=True):
+        names: dict[int, list[str]] = {}
+        for candidate, first in zip(candidates, firsts, strict=True):
+            names.setdefault(first, []).append(candidate.tensor.name)
+
+        def work(number: int) -> list[Measured | NotCompressibleError]:
+            return _measured(candidates[number], names[number], self._errors)
+
+        for number, row in zip(unique, computed(candidates, unique, work), strict=True):
             rows[number] = row
             counter.add_tensor(candidates[number].tensor.name, candidates[number].tensor)
         stored = _Stored(model)
@@ -277,26 +298,65 @@ def _moved(point: Point, step: Step, count: int) -> Point:
 # ------------------------------------------------------------------------------------------------------------ measuring
 
 
-def _measured(candidate: Candidate) -> list[Measured | NotCompressibleError]:
-    """What each option makes of a weight, or why it cannot be applied."""
+def _measured(
+    candidate: Candidate, names: Sequence[str], errors: Errors | None
+) -> list[Measured | NotCompressibleError]:
+    """What each option makes of a weight, or why it cannot be applied.
+
+    Args:
+        names: of the weights that become the same.
+    """
     found: list[Measured | NotCompressibleError] = []
     for number in range(len(candidate.options)):
-        made = candidate.made(number)
-        if isinstance(made, NotCompressibleError):
-            found.append(made)
+        try:
+            if errors is None and candidate.importance is None:
+                made, relative = _measured_alone(candidate, number)
+            else:
+                made, relative = _measured_by(candidate, number, names, errors)
+        except NotCompressibleError as reason:
+            found.append(reason)
             continue
         own, shared = (
             sum(part.dtype.nbytes(prod(part.shape)) for part in made.parts if (part.array is not None) == is_own)
             for is_own in (True, False)
         )
-        try:
-            lost = made.write(lambda *_: None) if isinstance(made, Plan) else made
-        except NotCompressibleError as reason:
-            found.append(reason)
-            continue
-        relative = lost.squared / lost.power if lost.power else math.inf if lost.squared else 0.0
         found.append(Measured(own, shared, relative))
     return found
+
+
+def _measured_alone(candidate: Candidate, number: int) -> tuple[Plan | CompressedParts, float]:
+    """(what is stored, squared error over power): nothing but sums is kept of the values."""
+    made = candidate.made(number)
+    if isinstance(made, NotCompressibleError):
+        raise made
+    lost = made.write(lambda *_: None) if isinstance(made, Plan) else made
+    return made, _relative(lost.squared, lost.power)
+
+
+def _measured_by(
+    candidate: Candidate, number: int, names: Sequence[str], errors: Errors | None
+) -> tuple[CompressedParts, float]:
+    """The same, from the values that the recipe makes; the greatest of what `errors` says about these weights."""
+    pieces = candidate.pieces(number)
+    if isinstance(pieces, NotCompressibleError):
+        raise pieces
+    made, values = pieces.compressed(candidate.opset), pieces.values()
+    if errors is None:
+        squared, power, _ = measured(pieces.array, values, candidate.importance)
+        return made, _relative(squared, power)
+    return made, max(_cost(errors, name, pieces.array, values) for name in names)
+
+
+def _cost(errors: Errors, name: str, before: Array, after: Array) -> float:
+    cost = errors(name, before, after)
+    require_number(f"errors of {name}", cost)
+    if not cost >= 0:
+        raise ValueError(f"errors of {name}: expected zero or more, got {cost}")
+    return float(cost)
+
+
+def _relative(squared: float, power: float) -> float:
+    return squared / power if power else math.inf if squared else 0.0
 
 
 class _Stored:

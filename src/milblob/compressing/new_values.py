@@ -1,0 +1,74 @@
+"""Other values for a model before it is compressed: those of a file, whose blocks Core ML may take as they are."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arguments import Names
+from ..formats.read import open_arrays
+from ..refitting.refit import refit
+from ..rewrite.destination import is_in_place
+from ..storage.output import NewDirectory
+from .recipe import HeldBlocks
+
+Array = np.ndarray[Any, Any]
+
+
+class NewValues(NamedTuple):
+    """A copy of a model that has the new values.
+
+    Attributes:
+        path: of the copy, which is there as long as the context lasts.
+        blocks: by name of weight, where the values are stored so.
+    """
+
+    path: str
+    blocks: Mapping[str, HeldBlocks]
+
+
+@contextlib.contextmanager
+def new_values(
+    source: str, output: str, weights: Any, mapping: Mapping[str, Names] | None, dry_run: bool, max_nbytes: int | None
+) -> Iterator[NewValues]:
+    """Make a copy of a model with new values, as `refit` does, for as long as the context lasts.
+
+    Args:
+        source, output: of the compression; the copy is made beside the output, for a dry run where temporary files go.
+        weights, mapping, max_nbytes: as for `refit`; floats are cast.
+
+    Raises:
+        ValueError: the output is the model. As `refit`.
+    """
+    if is_in_place([source], output):
+        raise ValueError(f"output {output}: expected another place than the model with weights, got the model")
+    with contextlib.ExitStack() as stack:
+        given = weights
+        if isinstance(weights, str | os.PathLike):
+            given = stack.enter_context(open_arrays(weights, max_nbytes=max_nbytes))
+        if dry_run:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="milblob-"))
+        else:
+            staged = NewDirectory(f"{os.path.abspath(output)}.refitted")  # it never takes this name
+            stack.callback(staged.discard)
+            folder = staged.name
+        path = os.path.join(folder, os.path.basename(os.path.abspath(source)))
+        report = refit(source, given, mapping=mapping, cast=True, output=path)
+        found = {}
+        for change in report.changes:
+            array = given[change.given]
+            dtype = getattr(array, "block_dtype", None)
+            if dtype is not None:
+                found[change.name] = HeldBlocks(dtype, array.block_shape, _reader(array))
+        yield NewValues(path, found)
+
+
+def _reader(array: Any) -> Callable[[], tuple[Array, Array]]:
+    def read() -> tuple[Array, Array]:
+        blocks = array.blocks()
+        return blocks.data, blocks.scale
+
+    return read
