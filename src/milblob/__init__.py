@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .matching.matches import Match, Matching, Tie
     from .model.editable import EditableModel
     from .model.text import to_text
+    from .onnx.verifying import OutputError, VerifyReport, verify
     from .program.types import DictionaryType, ListType, StateType, TensorType, TupleType
     from .program.value import BlobReference, Value
     from .program.view import Binding, Block, Consumer, Function, Operation, Variable
@@ -84,6 +85,7 @@ __all__ = [
     "MilblobError",
     "Model",
     "Operation",
+    "OutputError",
     "Palette",
     "PlannedWeight",
     "ProgramError",
@@ -103,6 +105,7 @@ __all__ = [
     "Use",
     "Value",
     "Variable",
+    "VerifyReport",
     "WeightReport",
     "check",
     "compress",
@@ -120,6 +123,7 @@ __all__ = [
     "statistics",
     "to_text",
     "unpack_tensor",
+    "verify",
     "write_weights",
 ]
 
@@ -164,6 +168,9 @@ _LATER = {
     "Prune": "compressing.recipes",
     "RepackReport": "rewrite.repack",
     "repack": "rewrite.repack",
+    "OutputError": "onnx",
+    "VerifyReport": "onnx",
+    "verify": "onnx",
     "BlobWriter": "blobs.writer",
     "DictionaryType": "program.types",
     "ListType": "program.types",

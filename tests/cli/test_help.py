@@ -34,6 +34,8 @@ def files(tmp_path_factory):
     assert main(["convert", str(folder / "new.npz"), str(folder / "new.safetensors"), "-q"]) == 0
     for name in ("prefill", "decode"):
         shutil.copytree(DATA / "opset_ios18_fp16/model.mlpackage", folder / f"{name}.mlpackage")
+    np.save(folder / "tokens.npy", np.arange(16)[None])
+    np.savez(folder / "inputs.npz", tokens=np.arange(16)[None])
     tvm_archives.make(folder / "model.tar", tvm_archives.files_of())
     for name in ("parameters.npz", "model.params"):
         assert main(["tvm", "params", str(folder / "model.tar"), "-o", str(folder / name), "-q"]) == 0

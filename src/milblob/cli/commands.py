@@ -23,6 +23,8 @@ COMMANDS = {
     "compress": "quantize, palettize or prune weights, and say what is lost",
     "merge-functions": "merge several packages into one, equal weights stored once",
     "to-onnx": "convert a model to ONNX, its weights by reference",
+    "run": "compute a model's outputs, by onnxruntime",
+    "verify": "say whether two models predict the same",
     "tvm": "archives in TVM's Model Library Format",
     "info": "print versions, build, kernels and threads",
 }

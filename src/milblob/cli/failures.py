@@ -1,5 +1,6 @@
 """What is said of an error: one line, whatever it is."""
 
+from ..errors import MilblobError
 from .output import say
 
 EXIT_ERROR = 2
@@ -16,7 +17,9 @@ def words_of(error: BaseException) -> str | None:
     if isinstance(error, OSError):
         file = f": {error.filename}" if error.filename is not None else ""
         return f"{error.strerror}{file}" if error.strerror else str(error)
-    if isinstance(error, ValueError | TypeError | NotImplementedError | LookupError | OverflowError):
+    if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):  # an extra that is missing
+        return str(error)
+    if isinstance(error, MilblobError | ValueError | TypeError | NotImplementedError | LookupError | OverflowError):
         return str(error)
     return None
 

@@ -15,17 +15,26 @@ if TYPE_CHECKING:
     from .conversion import convert, convert_topology, coverage
     from .emit import ModelComponentContainer
     from .parse import parse_mil
+    from .ports import SessionInput, SessionOutput
     from .registry import register_converter, register_shape_calculator, supported, unregister
+    from .session import Session, SessionState
     from .topology import Operator, Scope, Topology, Variable
+    from .verifying import OutputError, VerifyReport, verify
     from .weights import Weights
 
 __all__ = [
     "MilProgramContainer",
     "ModelComponentContainer",
     "Operator",
+    "OutputError",
     "Scope",
+    "Session",
+    "SessionInput",
+    "SessionOutput",
+    "SessionState",
     "Topology",
     "Variable",
+    "VerifyReport",
     "Weights",
     "compile",
     "convert",
@@ -36,15 +45,22 @@ __all__ = [
     "register_shape_calculator",
     "supported",
     "unregister",
+    "verify",
 ]
 
 _MODULES = {
     "MilProgramContainer": "containers",
     "ModelComponentContainer": "emit",
     "Operator": "topology",
+    "OutputError": "verifying",
     "Scope": "topology",
+    "Session": "session",
+    "SessionInput": "ports",
+    "SessionOutput": "ports",
+    "SessionState": "session",
     "Topology": "topology",
     "Variable": "topology",
+    "VerifyReport": "verifying",
     "Weights": "weights",
     "compile": "compiling",
     "convert": "conversion",
@@ -55,6 +71,7 @@ _MODULES = {
     "register_shape_calculator": "registry",
     "supported": "registry",
     "unregister": "registry",
+    "verify": "verifying",
 }
 
 

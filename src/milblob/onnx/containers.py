@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UnsupportedError
+from ..model.metadata import Feature
 from ..program import schema
 from ..program.types import StateType
 from ..program.view import Function
@@ -88,7 +89,8 @@ class MilProgramContainer:
         states = [name for name, type in inputs.items() if isinstance(type, StateType)]
         feeds = [name for name in inputs if name not in states]
         if described is None:
-            return [Port(n) for n in feeds], [Port(n) for n in returned], [Port(n) for n in states]
+            given, made = self._compiled()
+            return _ordered(given, feeds), _ordered(made, returned), [Port(n) for n in states]
         return (
             _ordered([_port(feature) for feature in described.input], feeds),
             _ordered([_port(feature) for feature in described.output], returned),
@@ -97,14 +99,26 @@ class MilProgramContainer:
 
     def _described(self) -> Any:
         """The description of the function, or None where the model has none that fits."""
-        source, _ = self.model.scans[0]
-        if source.is_text or len(self.model.scans) > 1:
+        source = next(part for part, _ in self.model.scans if self.name.startswith(part.prefix))
+        if source.is_text:
             return None
-        description = schema.parse("ModelDescription", self.model.package.describe()[1])
+        data = self.model.package.describe()[1]
+        if len(self.model.scans) > 1:  # the description is that of the pipeline
+            offset, nbytes = source.description or (0, 0)
+            data = memoryview(source.mapping.check_size())[offset : offset + nbytes]
+        description = schema.parse("ModelDescription", data)
         if not description.functions:
             return description
         bare = self.name.removeprefix(source.prefix)
         return next((found for found in description.functions if found.name == bare), None)
+
+    def _compiled(self) -> tuple[list[Port], list[Port]]:
+        """Inputs and outputs as the metadata.json of a compiled model has them; nothing of the models of a pipeline."""
+        if len(self.model.scans) > 1:
+            return [], []
+        about = self.model.metadata
+        inputs, outputs = about.functions.get(self.name, (about.inputs, about.outputs))
+        return [_compiled_port(one) for one in inputs], [_compiled_port(one) for one in outputs]
 
 
 def _ordered(ports: list[Port], names: list[str]) -> list[Port]:
@@ -148,6 +162,19 @@ def _port(feature: Any) -> Port:
         if isinstance(default, float) and math.isinf(default):
             default = float(default)
     return Port(feature.name, fixed, shape, flexible, {}, default)
+
+
+def _compiled_port(feature: Feature) -> Port:
+    """A Port of what metadata.json says: no bounds, no defaults."""
+    shape = feature.shape or ()
+    if feature.type == "image":
+        width, height = shape if len(shape) == 2 else (None, None)
+        image = {"colorSpace": feature.dtype, "height": height or 0, "width": width or 0}
+        sizes = {-2: height, -1: width}
+        return Port(feature.name, {axis: size for axis, size in sizes.items() if size}, (), {}, image)
+    if feature.type != "multiArray":
+        return Port(feature.name)
+    return Port(feature.name, {axis: size for axis, size in enumerate(shape) if size is not None})
 
 
 def _image(name: str, image: Any) -> Port:

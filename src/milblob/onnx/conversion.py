@@ -18,13 +18,13 @@ from ..program.rules_program import Signature, breaches
 from . import compiling as passes
 from . import registry
 from .containers import MilProgramContainer
+from .declared import MAPS, check_declared
 from .emit import ModelComponentContainer
 from .interface import make_inputs, make_outputs, metadata
 from .parse import parse_mil
 from .registry import Converter
 from .save import write
 from .topology import Operator, Topology
-from .verify import MAPS, verify
 from .weights import MODES, Weights
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def convert(
         held = Weights(source, weights, target)
         held.require_reachable(topology)
         made = convert_topology(topology, raw, held, opset, converters, zipmap)
-        proto = verify(made, topology)
+        proto = check_declared(made, topology)
         if target is not None:
             write(made, proto, held, target, force)
     return made

@@ -111,6 +111,11 @@ def metadata(
         found["milblob.shapes"] = shapes
     if classes:
         found["milblob.classes"] = classes
+    outputs = {variable.raw_name for variable in topology.scope.outputs}
+    for operator in topology.scope.operators:
+        if operator.type == "classify" and operator.outputs[0].raw_name in outputs:
+            names = [variable.raw_name for variable in operator.outputs]
+            found["milblob.classifier"] = dict(zip(("label", "probabilities"), names, strict=False))
     if made:
         found["milblob.copied"] = [{"name": name, "why": why} for name, why in made]
     return {key: json.dumps(value, ensure_ascii=False, separators=(",", ":")) for key, value in sorted(found.items())}

@@ -12,7 +12,7 @@ from .topology import Topology, Variable
 from .types import onnx_dtype
 
 
-def verify(model: ir.Model, topology: Topology) -> Any:
+def check_declared(model: ir.Model, topology: Topology) -> Any:
     """Return the message of a model, once ONNX can infer its types and they are those that the Program declares.
 
     Weights that are embedded in it take no part.

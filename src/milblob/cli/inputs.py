@@ -1,0 +1,102 @@
+"""The options that give a model its inputs: -i NAME=FILE, and the arrays and images that they name."""
+
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..formats.read import SUFFIXES, open_arrays
+from ..model import open as opening
+from . import options
+
+if TYPE_CHECKING:
+    from ..onnx import Session, SessionInput
+
+_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+
+
+def add_inputs(parser: options.Parser, words: str) -> None:
+    """Add -i; `words` say what is done without it."""
+    what = f"NAME=x.npy, NAME=x.png, NAME=x.npz:KEY, or x.npz, whose arrays are called as inputs; repeated; {words}"
+    parser.add_argument("-i", "--input", metavar="INPUT", dest="inputs", action="append", default=[], help=what)
+
+
+def add_function(parser: options.Parser) -> None:
+    """Add --function."""
+    parser.add_argument("--function", metavar="NAME", help="which one; default: the model's default function")
+
+
+def open_session(path: str, arguments: Namespace, **more: Any) -> "Session":
+    """Return a model at a path, ready to run. Raises: as `milblob.onnx.Session`, and opening the model."""
+    from .. import onnx
+
+    if path.lower().endswith(".onnx"):
+        return onnx.Session(path, **more)
+    with opening.open(path, max_nbytes=arguments.max_nbytes) as model:
+        return onnx.Session(model, function=arguments.function, **more)
+
+
+def read_inputs(arguments: Namespace, ports: "Mapping[str, SessionInput]") -> dict[str, Any]:
+    """Return what -i says: name -> array, or an image in the colours that the model takes.
+
+    Args:
+        arguments: of the command.
+        ports: inputs of the model, by name.
+
+    Raises:
+        ValueError: an input that is given twice; a file of several arrays without a key. As opening the files.
+    """
+    found: dict[str, Any] = {}
+    for text in arguments.inputs:
+        name, equals, file = text.partition("=")
+        given = {name: _read_one(file, ports.get(name), arguments)} if equals else _read_all(text, arguments)
+        for key, value in given.items():
+            if key in found:
+                raise ValueError(f"-i {text}: expected each input once, got {key} again")
+            found[key] = value
+    return found
+
+
+def read_arrays(path: str, arguments: Namespace) -> dict[str, "np.ndarray[Any, Any]"]:
+    """Return all arrays of a file."""
+    with open_arrays(path, max_nbytes=arguments.max_nbytes) as arrays:
+        return {name: array.read() for name, array in arrays.items()}
+
+
+def _read_all(file: str, arguments: Namespace) -> dict[str, Any]:
+    suffix = os.path.splitext(file)[1].lower()
+    if suffix in _IMAGES or suffix == ".npy":
+        raise ValueError(f"-i {file}: expected NAME={file}, which says the input that it is for, got no name")
+    return read_arrays(file, arguments)
+
+
+def _read_one(file: str, port: "SessionInput | None", arguments: Namespace) -> Any:
+    if file.lower().endswith(_IMAGES):
+        return _read_image(file, port)
+    path, colon, key = file.rpartition(":")
+    if colon and not file.lower().endswith(SUFFIXES) and os.path.splitext(path)[1].lower() in SUFFIXES:
+        with open_arrays(path, max_nbytes=arguments.max_nbytes) as arrays:
+            if key not in arrays:
+                raise ValueError(f"-i: expected one of {', '.join([*arrays][:8]) or 'none'} in {path}, got {key!r}")
+            return arrays[key].read()
+    with open_arrays(file, max_nbytes=arguments.max_nbytes) as arrays:
+        if len(arrays) != 1:
+            some = ", ".join([*arrays][:8]) or "none"
+            raise ValueError(f"-i: expected {file}:KEY, for the file has several arrays ({some}), got no key")
+        return next(iter(arrays.values())).read()
+
+
+def _read_image(file: str, port: "SessionInput | None") -> Any:
+    """Open a picture, upright, in the colours that an input takes; its size is not changed."""
+    try:
+        from PIL import Image, ImageOps
+    except ModuleNotFoundError:
+        raise ImportError("images: expected Pillow, got no such package; pip install pillow brings it") from None
+    from ..onnx.ports import MODES
+
+    with Image.open(file) as image:
+        upright = ImageOps.exif_transpose(image)
+        mode = MODES.get(port.color_space) if port is not None else None
+        return upright.copy() if mode is None or upright.mode == mode else upright.convert(mode)

@@ -1,0 +1,129 @@
+"""milblob run: compute a model's outputs, by onnxruntime."""
+
+import os
+import zipfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..storage.output import whole_file
+from . import options, output, tables
+from .inputs import add_function, add_inputs, open_session, read_arrays, read_inputs
+from .saving import check_target, refuse_model
+
+if TYPE_CHECKING:
+    from ..onnx import Session
+
+EXAMPLES = ("run Model.mlpackage -i tokens=tokens.npy", "run Model.mlpackage -i inputs.npz -o outputs.npz")
+_COLUMNS = (
+    tables.Column("output", is_name=True),
+    tables.Column("dtype"),
+    tables.Column("shape"),
+    tables.Column("least", is_right=True),
+    tables.Column("greatest", is_right=True),
+    tables.Column("value"),
+)
+_MOST_CLASSES = 5
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc, .mlmodel with ML Programs, or .onnx")
+    add_inputs(parser, "required for each input without a default")
+    parser.add_argument("-o", "--output", metavar="OUT", help="an .npz file for the outputs")
+    add_function(parser)
+    words = "an .npz file with states to begin with; default: zeros"
+    parser.add_argument("--state-in", metavar="FILE", help=words)
+    parser.add_argument("--state-out", metavar="FILE", help="an .npz file for the states afterwards")
+    parser.add_argument("--optimize", action="store_true", help="let onnxruntime change the graph and copy weights")
+    options.add_force(parser, "replace files that exist")
+    options.add_reporting(parser, quiet="print nothing", verbose="print the inputs too")
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command."""
+    for target in (arguments.output, arguments.state_out):
+        if target is not None:
+            require_npz(arguments.model, target)
+    if arguments.output is not None and arguments.output == arguments.state_out:
+        raise ValueError(f"--state-out: expected another file than -o, got {arguments.state_out}")
+    session = open_session(arguments.model, arguments, optimize=arguments.optimize)
+    for option, file in (("--state-in", arguments.state_in), ("--state-out", arguments.state_out)):
+        if file is not None and not session.states:
+            raise ValueError(f"{option}: expected a model with states, got {arguments.model}, which has none")
+    if arguments.state_in is not None:
+        session.states = session.make_state(read_arrays(arguments.state_in, arguments))
+    inputs = session.convert_inputs(read_inputs(arguments, session.inputs))
+    found = session.predict(inputs, raw=True)
+    if arguments.output is not None:
+        save(arguments.output, found, arguments.force)
+    if arguments.state_out is not None:
+        save(arguments.state_out, session.states, arguments.force)
+    rows = [_described(name, array, session) for name, array in found.items()]
+    if arguments.json:
+        about = {
+            "path": arguments.model, "output": arguments.output, "outputs": rows,
+            "inputs": [_described(name, array) for name, array in inputs.items()],
+            "states": [_described(name, array) for name, array in session.states.items()],
+        }  # fmt: skip
+        output.print_json(about)
+    elif not arguments.quiet:
+        if arguments.verbose:
+            for name, array in inputs.items():
+                output.say(f"input {name}: {array.dtype} {output.shape_text(array.shape)}")
+        tables.print_table(_COLUMNS, [_cells(row) for row in rows])
+        for path in (arguments.output, arguments.state_out):
+            if path is not None:
+                output.say(f"to {path}")
+    return 0
+
+
+def require_npz(model: str, target: str) -> None:
+    """Refuse an output that is no .npz file, or part of the model. Raises: ValueError."""
+    refuse_model(target)
+    check_target(model, target)
+    if os.path.splitext(target)[1].lower() != ".npz":
+        raise ValueError(f"output {target}: expected an .npz file, got another suffix")
+
+
+def save(path: str, arrays: Mapping[str, Any], force: bool) -> None:
+    """Write arrays, texts among them, to an .npz file that `numpy.load` reads without pickles."""
+    with whole_file(path, force) as name, zipfile.ZipFile(name, "w", zipfile.ZIP_STORED) as archive:
+        for key, array in arrays.items():
+            values = np.asarray(array)
+            with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as member:
+                texts = values.astype(str) if values.dtype == object else values
+                np.lib.format.write_array(member, texts, allow_pickle=False)  # type: ignore[no-untyped-call,unused-ignore]
+
+
+def _described(name: str, array: Any, session: "Session | None" = None) -> dict[str, Any]:
+    """An array as JSON can hold it: what it is and the least and greatest of it; a label, the likeliest classes."""
+    values = np.asarray(array)
+    about: dict[str, Any] = {
+        "name": name, "dtype": "text" if values.dtype == object else str(values.dtype), "shape": list(values.shape)
+    }  # fmt: skip
+    port = None if session is None else session.outputs[name]
+    if port is not None and (port.is_label or port.classes):
+        found = port.convert(values)
+        if port.classes:
+            best = sorted(found, key=found.__getitem__, reverse=True)[:_MOST_CLASSES]
+            found = {str(label): found[label] for label in best}
+        return about | {"value": found}
+    sound = values[np.isfinite(values)] if values.dtype.kind in "fiub" else values[:0]
+    if sound.size:
+        about |= {"least": sound.min().item(), "greatest": sound.max().item()}
+    if values.dtype.kind == "f":
+        about["not_finite"] = int(values.size - sound.size)
+    return about
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    ends = [f"{row[key]:.6g}" if key in row else "" for key in ("least", "greatest")]
+    value = row.get("value", "")
+    if isinstance(value, dict):
+        value = ", ".join(f"{label} {share:.3f}" for label, share in value.items())
+    if row.get("not_finite"):
+        value = f"{row['not_finite']} not finite"
+    return [row["name"], row["dtype"], output.shape_text(row["shape"]), *ends, str(value)]

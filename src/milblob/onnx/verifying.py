@@ -1,0 +1,285 @@
+"""milblob.verify: do two models predict the same? Both run in onnxruntime, with the same inputs."""
+
+import math
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ..arguments import as_integer, require_calls
+from ..errors import MilblobError
+from ..progress import Counter, Progress
+from .samples import given_runs, random_runs
+from .session import Session, SessionState
+
+if TYPE_CHECKING:
+    from ..model.model import Model
+
+LIMIT, HALF_LIMIT = 2e-5, 8e-3
+"""The greatest relative error of equal models: in single precision, and where half precision takes part."""
+
+
+class OutputError(NamedTuple):
+    """How far an output (or a state, after each run) of the second model is from that of the first, over all runs.
+
+    Attributes:
+        name: of the output or state.
+        dtype: of the first model's.
+        largest: difference; of labels and integers that are too large for a float64, 1 if they differ.
+        relative: the largest difference as a share of the range of the first model's values in the same run: the
+            greater of their spread and their greatest magnitude. Of integers, bools and labels: the share of elements
+            that differ. Infinite where one is NaN or infinite and the other is not, and where shapes differ.
+        sqnr: signal to noise in dB, over all runs; infinite if nothing differs.
+        differing: elements that differ.
+        total: elements.
+        run: in which `relative` is greatest.
+        limit: that `relative` may reach.
+    """
+
+    name: str
+    dtype: str
+    largest: float
+    relative: float
+    sqnr: float
+    differing: int
+    total: int
+    run: int
+    limit: float
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the difference is within the limit."""
+        return self.relative <= self.limit
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it; what is infinite is null."""
+        found = {key: value if not isinstance(value, float) or math.isfinite(value) else None
+                 for key, value in self._asdict().items()}  # fmt: skip
+        return found | {"is_within": self.is_within}
+
+
+class VerifyReport(NamedTuple):
+    """What `verify` found.
+
+    Attributes:
+        a, b: the models.
+        outputs: each output, then each state.
+        runs: how many predictions were compared.
+        worst: the inputs of the run whose output is worst in relation to its limit; of models with states, of all runs
+            up to that one.
+    """
+
+    a: str
+    b: str
+    outputs: list[OutputError]
+    runs: int
+    worst: list[dict[str, Any]]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether every output is within its limit."""
+        return all(one.is_within for one in self.outputs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the inputs as JSON can hold it."""
+        return {
+            "a": self.a, "b": self.b, "is_same": self.is_same, "runs": self.runs,
+            "outputs": [one.to_dict() for one in self.outputs],
+        }  # fmt: skip
+
+
+def verify(
+    a: "str | os.PathLike[str] | Model | Session",
+    b: "str | os.PathLike[str] | Model | Session",
+    inputs: Any = None,
+    *,
+    function: str | None = None,
+    runs: int | None = None,
+    seed: int = 0,
+    limit: float | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Compare what two models predict.
+
+    States begin with zeros and are kept from run to run, in each model its own. NaN equals NaN, and infinity infinity
+    of the same sign.
+
+    Args:
+        a, b: models with the same inputs, outputs and states, as for `Session`; .onnx files too.
+        inputs: see `samples.given_runs`: arrays by name, with an axis in front for several runs; None: random ones, as
+            `samples.random_runs` says.
+        function: that is run of both; default: the default function of each.
+        runs: how many random runs; default: four, or one for each enumerated shape if there are more.
+        seed: of the random inputs.
+        limit: that the relative error of each output may reach (see `OutputError`); default: 2e-5 of the range, 8e-3
+            where a model computes in half precision, and none for integers and labels.
+        progress: called as runs are done, with the bytes of their outputs.
+
+    Raises:
+        ValueError: different inputs or outputs; inputs that do not fit. MilblobError: a run that fails.
+        As `Session`.
+    """
+    require_calls(progress=progress)
+    if runs is not None and (runs := as_integer("runs", runs)) < 1:
+        raise ValueError(f"runs: expected 1 or more, got {runs}")
+    if as_integer("seed", seed) < 0:
+        raise ValueError(f"seed: expected 0 or more, got {seed}")
+    if limit is not None and not limit >= 0:
+        raise ValueError(f"limit: expected 0 or more, got {limit}")
+    if inputs is not None and runs is not None:
+        raise ValueError("runs: expected none with inputs, which say how many there are, got both")
+    with ExitStack() as stack:
+        first, second = (
+            one if isinstance(one, Session) else stack.enter_context(_opened(one, function)) for one in (a, b)
+        )
+        _require_alike(first, second)
+        chosen = random_runs((first, second), runs, seed) if inputs is None else given_runs(inputs, first.inputs)
+        if not chosen:
+            raise ValueError("inputs: expected one run or more, got none")
+        floor = HALF_LIMIT if _is_half(first) or _is_half(second) else LIMIT
+        return _compare(first, second, chosen, floor, limit, inputs is None, Counter(progress))
+
+
+def _opened(model: Any, function: str | None) -> Session:
+    is_onnx = isinstance(model, str | os.PathLike) and os.fsdecode(os.fspath(model)).lower().endswith(".onnx")
+    return Session(model, function=None if is_onnx else function)
+
+
+def _compare(
+    first: Session,
+    second: Session,
+    runs: list[dict[str, Any]],
+    floor: float,
+    limit: float | None,
+    is_random: bool,
+    counter: Counter,
+) -> VerifyReport:
+    states = first.make_state(), second.make_state()
+    sums = {name: _Sum(name, floor, limit) for name in (*first.outputs, *first.states)}
+    for number, values in enumerate(runs):
+        found = []
+        for session, state in zip((first, second), states, strict=True):
+            found.append(_predict(session, values, state, number, is_random))
+        for name, one in sums.items():
+            one.add(number, found[0][name], found[1][name])
+        counter.add(f"run {number}", sum(array.nbytes for array in found[0].values()))
+    worst = max(sums.values(), key=_Sum.badness, default=None)
+    at = 0 if worst is None else worst.run
+    kept = runs[: at + 1] if len(first.states) else [runs[at]]
+    results = [one.result() for one in sums.values()]
+    return VerifyReport(first.path or "a", second.path or "b", results, len(runs), kept)
+
+
+def _predict(
+    session: Session, values: Mapping[str, Any], state: SessionState, number: int, is_random: bool
+) -> dict[str, Any]:
+    try:
+        return session.predict(values, state, raw=True) | dict(state)
+    except MilblobError as error:
+        words = "; other inputs than random ones may be given (inputs, -i)" if is_random else ""
+        raise MilblobError(f"run {number}: {error.what}{words}", file=error.file, code=error.code) from error
+
+
+class _Sum:
+    """The differences of one output, over the runs so far."""
+
+    def __init__(self, name: str, floor: float, limit: float | None) -> None:
+        self.name, self.run = name, 0
+        self._floor, self._limit = floor, limit
+        self._dtype = ""
+        self._largest = self._relative = self._noise = self._power = 0.0
+        self._differing = self._count = 0
+
+    def add(self, run: int, a: "np.ndarray[Any, Any]", b: "np.ndarray[Any, Any]") -> None:
+        a, b = np.asarray(a), np.asarray(b)
+        self._dtype = "text" if a.dtype == object else str(a.dtype)
+        if a.shape != b.shape:
+            self._note(run, math.inf, math.inf, a.size)
+        elif a.dtype.kind == "f" and b.dtype.kind == "f":
+            self._add_floats(run, a.astype(np.float64), b.astype(np.float64))
+        else:
+            differing = int((a != b).sum())
+            largest = float(differing > 0)
+            if differing and a.dtype.kind in "iub" and b.dtype.kind in "iub":
+                largest = float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max())
+            self._note(run, largest, differing / max(a.size, 1), differing)
+        self._count += a.size
+
+    def _add_floats(self, run: int, a: "np.ndarray[Any, Any]", b: "np.ndarray[Any, Any]") -> None:
+        is_same = (a == b) | (np.isnan(a) & np.isnan(b))
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference = np.where(is_same, 0.0, np.abs(a - b))
+        difference[np.isnan(difference)] = math.inf
+        sound = a[np.isfinite(a)]
+        extent = max(float(np.ptp(sound)), float(np.abs(sound).max())) if sound.size else 0.0
+        largest = float(difference.max()) if difference.size else 0.0
+        relative = 0.0 if not largest else largest / extent if extent else math.inf
+        self._power += float(np.square(sound).sum())
+        self._noise += float(np.square(difference).sum())
+        self._note(run, largest, relative, int((~is_same).sum()))
+
+    def _note(self, run: int, largest: float, relative: float, differing: int) -> None:
+        self._differing += differing
+        self._largest = max(self._largest, largest)
+        if relative > self._relative:
+            self._relative, self.run = relative, run
+
+    @property
+    def _allowed(self) -> float:
+        if self._limit is not None:
+            return self._limit
+        return self._floor if self._dtype.startswith("float") else 0.0
+
+    def badness(self) -> float:
+        """How far the error is beyond its limit."""
+        return self._relative / self._allowed if self._allowed else math.inf if self._relative else 0.0
+
+    def result(self) -> OutputError:
+        is_power = self._power > 0 and math.isfinite(self._noise)
+        sqnr = -math.inf if self._differing else math.inf
+        if self._noise and is_power:
+            sqnr = 10 * math.log10(self._power / self._noise)
+        return OutputError(
+            self.name, self._dtype, self._largest, self._relative, sqnr, self._differing, self._count, self.run,
+            self._allowed,
+        )  # fmt: skip
+
+
+def _require_alike(first: Session, second: Session) -> None:
+    """Refuse models that have not the same inputs, outputs and states.
+
+    Raises:
+        ValueError: they have not.
+    """
+    for what in ("inputs", "outputs", "states"):
+        a, b = getattr(first, what), getattr(second, what)
+        sides = {"A": [name for name in a if name not in b], "B": [name for name in b if name not in a]}
+        words = [f"{', '.join(names)} only in {side}" for side, names in sides.items() if names]
+        if words:
+            raise ValueError(f"{what}: expected the same of both models, got {' and '.join(words)}")
+    for name, one in first.inputs.items():
+        other = second.inputs[name]
+        sizes = zip(one.shape, other.shape, strict=False)
+        if len(one.shape) != len(other.shape) or any(m and n and m != n for m, n in sizes):
+            raise ValueError(f"input {name}: expected the same shape in both models, got {one} and {other}")
+
+
+def _is_half(session: Session) -> bool:
+    """Whether a model computes in half precision anywhere."""
+    half = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+    for stage in session.stages:
+        graph = stage.model.graph
+        if any(value.dtype in half for value in (*graph.inputs, *graph.outputs)):
+            return True
+        for value in graph.initializers.values():
+            dtype = value.const_value.dtype if value.const_value is not None else value.dtype
+            if dtype in half and any(node.op_type != "Cast" for node, _ in value.uses()):
+                return True
+        for node in graph.all_nodes():
+            to = node.attributes.get("to")
+            if node.op_type == "Cast" and to is not None and to.as_int() in map(int, half):
+                return True
+    return False
