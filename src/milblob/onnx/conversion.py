@@ -142,7 +142,7 @@ def convert_topology(
         ir_version=_IR_VERSIONS[opset],
         producer_name="milblob",
         producer_version=version(),
-        metadata_props=metadata(raw, topology, weights.made),
+        metadata_props=metadata(raw, topology, container, weights.made),
     )
 
 
@@ -155,6 +155,7 @@ def convert_operators(
         MilblobError: whatever a converter raises, with the place of the operation.
     """
     for operator in operators:
+        container.purpose = f"{operator.type} {operator.name}"
         found = (converters or {}).get(operator.type) or registry.find(operator.type, container.opset)
         if found is None:
             raise UnsupportedError(f"{operator.type}: expected a converter, got none", where=operator.path)
