@@ -87,7 +87,7 @@ def test_files_of_other_formats(name, path_of):
 def test_every_command_that_opens_a_model_says_so(name, path_of, tmp_path, capsys):
     """One line that says what the file is and what to do, whatever the command; arrays are listed where they can be."""
     path, (_, kind, advice) = str(path_of(name)), OTHERS[name]
-    listed = path.endswith(f".{kind}") and kind in ("safetensors", "npz", "npy", "gguf")
+    listed = path.endswith(f".{kind}") and kind in ("safetensors", "npz", "npy", "gguf", "onnx")
     own = str(shutil.copytree(PACKAGE, tmp_path / "own.mlpackage"))
     commands = {
         "ls": ["ls", path], "show": ["show", path], "stats": ["stats", path], "hash": ["hash", path],
@@ -212,7 +212,7 @@ def test_files_with_the_suffix_of_arrays(name, suffix, tmp_path):
     with pytest.raises(milblob.MilblobError) as caught:
         milblob.refit(new, path)
     _, kind, advice = OTHERS[name]
-    if (kind, suffix) != ("zip", "npz") and kind != "onnx":  # a broken one of its kind; bytes that any name may have
+    if (kind, suffix) != ("zip", "npz"):  # a broken one of its kind
         assert caught.value.code == code_of(kind) and advice in str(caught.value)
 
 
@@ -221,9 +221,9 @@ def test_a_model_in_place_of_arrays(tmp_path):
     for other in (PACKAGE, COMPILED, INSIDE / "model.mlmodel"):
         with pytest.raises(milblob.UnsupportedError, match=r"got a Core ML model \(milblob extract "):
             milblob.refit(new, other)
-    (tmp_path / "net.onnx").write_bytes(ONNX)
-    with pytest.raises(milblob.UnsupportedError, match="got an ONNX model"):
-        milblob.refit(new, tmp_path / "net.onnx")
+    (tmp_path / "net.npz").write_bytes(ONNX)
+    with pytest.raises(milblob.UnsupportedError, match=r"got an ONNX model \(if its name ends in .onnx, milblob ls"):
+        milblob.refit(new, tmp_path / "net.npz")
 
 
 def test_a_cache_that_links_files(tmp_path):

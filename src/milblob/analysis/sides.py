@@ -13,7 +13,7 @@ from ..formats.read import is_array_file, open_arrays
 from ..formats.weights import with_notes
 from ..model.lazy import LazyTensor
 from ..model.model import Model
-from ..model.stored import StoredArray
+from ..model.stored import Arrays, StoredArray
 
 
 def is_arrays(source: Any) -> bool:
@@ -47,7 +47,7 @@ class Side(NamedTuple):
             return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays")
         if is_arrays(source):
             arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes))
-            return cls({name: arrays[name] for name in arrays}, None, os.fsdecode(source))
+            return cls({name: arrays[name] for name in _weights(arrays)}, None, os.fsdecode(source))
         model = stack.enter_context(Model(source, stored=stored, max_nbytes=max_nbytes))
         return cls(dict(with_notes(model, model)), model, model.path or "model in memory")
 
@@ -64,6 +64,13 @@ class Side(NamedTuple):
             return None
         found = self.model[name].name
         return found if found in self.tensors else None
+
+
+def _weights(arrays: Arrays[LazyTensor]) -> list[str]:
+    """Names of arrays but those that a conversion to ONNX made, as it made them: axes and sizes are no weights."""
+    from ..formats.onnx import OnnxArrays
+
+    return [name for name in arrays if not (isinstance(arrays, OnnxArrays) and arrays.is_as_made(name))]
 
 
 def _array(name: str, value: Any) -> LazyTensor:

@@ -20,8 +20,9 @@ EXAMPLES = ("convert Model.mlpackage weights.npz", "convert new.safetensors weig
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     what = (
-        "a model, weight file or listing; .safetensors, .npz, .npy, .params, .gguf, directory of .npy, archive of TVM"
+        "a model, weight file or listing; .safetensors, .npz, .npy, .params, .gguf, .onnx, directory of .npy, archive "
     )
+    what += "of TVM"
     parser.add_argument("source", metavar="SRC", help=what)
     target = "file.safetensors, file.npz, file.params, directory/ or weight.bin, with weight.json"
     parser.add_argument("target", metavar="DST", help=target)

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ..errors import MilblobError, UnsupportedError
+from ..formats.onnx import OnnxArray
 from ..formats.params import Parameter
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
@@ -140,7 +141,7 @@ def array_row(name: str, array: LazyTensor, path: str) -> Listed:
     with suppress(UnsupportedError):
         shape = array.shape
     count = None if None in shape else prod(shape)  # type: ignore[arg-type]
-    if not isinstance(array, Parameter):
+    if not isinstance(array, Parameter | OnnxArray):
         return Listed(name, str(array.mil_dtype), shape, count, array.nbytes, "", "", path, None, "")
     return Listed(
         name, dtype_text(array), shape, count, array.stored_nbytes, "", "", array.file or path, array.offset, ""

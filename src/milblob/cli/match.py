@@ -31,7 +31,9 @@ EXAMPLES = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    given = ".safetensors, .npz, .npy, .params or .gguf file, directory of .npy files, archive of TVM, or a model"
+    given = (
+        ".safetensors, .npz, .npy, .params, .gguf or .onnx file, directory of .npy files, archive of TVM, or a model"
+    )
     parser.add_argument("weights", metavar="WEIGHTS", help=given)
     parser.add_argument("model", metavar="MODEL", help=options.ANY)
     options.add_keep(parser)

@@ -22,7 +22,7 @@ EXAMPLES = ("pack new.safetensors -o weight.bin", "pack new.safetensors -o weigh
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
-    files = ".npy, .npz, .safetensors, .params or .gguf files, directories of .npy files"
+    files = ".npy, .npz, .safetensors, .params, .gguf or .onnx files, directories of .npy files"
     parser.add_argument("sources", metavar="FILE", nargs="+", help=files)
     parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the weight file, such as weight.bin")
     options.add_keep(parser)

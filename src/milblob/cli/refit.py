@@ -26,7 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     models = ".mlpackage, .mlmodelc, .mlmodel or weight file; archive of TVM"
     parser.add_argument("model", metavar="MODEL", help=models)
-    given = ".safetensors, .npz, .npy, .params or .gguf file, or a directory of .npy files"
+    given = ".safetensors, .npz, .npy, .params, .gguf or .onnx file, or a directory of .npy files"
     parser.add_argument("weights", metavar="WEIGHTS", help=given)
     options.add_keep(parser, "only weights of the model whose name matches")
     options.add_mapping(parser, "the array OLD of WEIGHTS is the weight NEW of the model; may be repeated")
@@ -101,6 +101,8 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
         output.say(_summary(report))
         _say_others("follow from no array (equal elements, masks or integers)", report.constant)
         _say_others("stay as they are (--leave)", report.left)
+        if report.unchanged:
+            output.say(f"{output.plural(len(report.unchanged), 'initializer')} as in the model")
     if report.unused and not arguments.json:  # with -q too: nothing that was given is passed over in silence
         output.say(_unused(report, arguments))
 
@@ -122,6 +124,9 @@ def _decibels(sqnr: float | None) -> str:
 
 
 def _summary(report: RefitReport) -> str:
+    if not report.changes and report.unchanged:
+        copy = "" if report.output == report.source else f"; a copy is at {report.output}" if report.done else ""
+        return f"nothing changed{copy}"
     words = f"{output.plural(len(report.changes), 'weight')}, {output.size(report.nbytes)}"
     if report.output != report.source:
         words += f", to {report.output}"

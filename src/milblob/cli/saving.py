@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UnsupportedError
+from ..formats.onnx import OnnxArray
 from ..formats.params import Parameter
 from ..model.lazy import LazyTensor
 from ..storage import paths
@@ -84,10 +85,10 @@ def say_widened(arguments: Namespace, target: str, tensors: Mapping[str, LazyTen
 
 
 def dtype_text(tensor: LazyTensor) -> str:
-    """Return the name of a dtype; of one that only TVM has, TVM's."""
+    """Return the name of a dtype; of one that only TVM or ONNX has, its name there."""
     try:
         return str(tensor.mil_dtype)
     except UnsupportedError:
-        if isinstance(tensor, Parameter):
+        if isinstance(tensor, Parameter | OnnxArray):
             return tensor.dtype_text
         raise

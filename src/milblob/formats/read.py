@@ -11,10 +11,10 @@ from ..storage.foreign import Foreign, refusal
 from . import archive
 from .params import open_params
 
-SUFFIXES = (".npz", ".safetensors", ".npy", ".params", ".gguf")
+SUFFIXES = (".npz", ".safetensors", ".npy", ".params", ".gguf", ".onnx")
 CACHES = ("tensor-cache.json", "ndarray-cache.json")
 LISTINGS = (".json", ".mil")
-_EXPECTED = ".safetensors, .npz, .npy, .params, .gguf, a directory, an archive, a weight file or a listing"
+_EXPECTED = ".safetensors, .npz, .npy, .params, .gguf, .onnx, a directory, an archive, a weight file or a listing"
 
 
 def is_array_file(path: str) -> bool:
@@ -49,10 +49,11 @@ def _holds_npy(path: str) -> bool:
 def open_arrays(
     path: str | os.PathLike[str], *, max_nbytes: int | None = None, tvm: str | None = None
 ) -> Arrays[LazyTensor]:
-    """Open a .safetensors, .npz, .npy, .params or .gguf file, a directory of .npy files, a weight file or a listing.
+    """Open .safetensors, .npz, .npy, .params, .gguf and .onnx files, directories of .npy files, weight files, listings.
 
-    Also a tensor cache of TVM, or the parameters of a Model Library Format archive: as they are called in their file;
-    of an archive with several modules, "module/parameter".
+    Of an ONNX model, these are its initializers, under the names that the weights of the ML Program have that it was
+    converted from. Also a tensor cache of TVM, or the parameters of a Model Library Format archive: as they are called
+    in their file; of an archive with several modules, "module/parameter".
 
     Args:
         path: what to open.
@@ -60,9 +61,9 @@ def open_arrays(
         tvm: version of TVM that wrote a .params file; see `milblob.tvm.read_params`. Of other files it says nothing.
 
     Returns:
-        Mapping from names to `LazyTensor`: `StoredArray`, or `Parameter` for TVM's files; a context manager. Arrays
-        lie over the mapped file wherever it holds their elements, and stay valid after closing. What milblob noted
-        about dtypes that the format lacks is heeded.
+        Mapping from names to `LazyTensor`: `StoredArray`, `Parameter` for TVM's files, `OnnxArray` for ONNX; a
+        context manager. Arrays lie over the mapped file wherever it holds their elements, and stay valid after
+        closing. What milblob noted about dtypes that the format lacks is heeded.
 
     Raises:
         OSError: it cannot be opened.
@@ -103,6 +104,10 @@ def _open(path: str, max_nbytes: int | None, tvm: str | None) -> Arrays[LazyTens
         from . import gguf
 
         return gguf.open_arrays(path, max_nbytes)
+    if suffix == ".onnx":
+        from . import onnx
+
+        return onnx.open_arrays(path, max_nbytes)
     if suffix == ".params":
         return open_params(path, tvm=tvm, max_nbytes=max_nbytes)
     if suffix == ".npy":

@@ -62,8 +62,8 @@ def match(
     the tensors whose values correlate best. Names decide between equal tensors where they agree.
 
     Args:
-        weights: path of a .safetensors, .npz, .npy or .gguf file, of a directory of .npy files, or of a model; or a
-            mapping from names to arrays.
+        weights: path of a .safetensors, .npz, .npy, .gguf or .onnx file, of a directory of .npy files, or of a model;
+            or a mapping from names to arrays.
         model: what `open` takes, or an open Model; or a Model Library Format archive of TVM, or another file of arrays.
             Where weights are one blob, as those of two functions, each is
             matched: with the training tensor that its name says, else with one that the blob is.

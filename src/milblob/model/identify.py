@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from ..storage import paths, pending
-from ..storage.foreign import ONNX, Foreign, foreign
+from ..storage.foreign import Foreign, foreign, is_onnx_head, onnx_model
 from .listing import HEAD_NBYTES, is_listing
 
 BLOB_SUFFIXES = (".bin", ".blob", ".weights", ".fmadapter")
@@ -53,13 +53,15 @@ def identify_file(data: memoryview, path: str | None = None) -> str | Foreign:
         return "listing"
     if is_blob_head(data):
         return "blob"
+    if is_onnx_head(data):
+        return onnx_model(path)
     if len(data) and data[0] != SPEC_VERSION_TAG and (found := foreign(data, path)) is not None:
         around = pending.enclosing(path) if path is not None else None
         return (
             found if around is None else Foreign("part", f"{found.words} that is a part of a model", f"open {around}")
         )
-    if suffix == ".onnx":
-        return ONNX
+    if suffix == ".onnx":  # what stands before the graph may be long
+        return onnx_model(path)
     if path is not None and os.path.basename(path) == "coremldata.bin":
         return Foreign("part", "a part of a compiled model", f"open {os.path.dirname(os.path.abspath(path))}")
     return "blob" if suffix in BLOB_SUFFIXES else "mlmodel"
@@ -85,7 +87,7 @@ def identify_directory(path: str) -> str | Foreign:
         return Foreign("directory", f"a directory with {_few(models)} in it", f"open {os.path.join(path, models[0])}")
     if "saved_model.pb" in names:
         return Foreign("directory", "a SavedModel of TensorFlow, which milblob does not read")
-    arrays = [name for name in names if name.endswith((".safetensors", ".npz", ".npy", ".params", ".gguf"))]
+    arrays = [name for name in names if name.endswith((".safetensors", ".npz", ".npy", ".params", ".gguf", ".onnx"))]
     if arrays:
         return Foreign("directory", f"a directory with {_few(arrays)} in it", f"give {os.path.join(path, arrays[0])}")
     return Foreign("directory", f"a directory with {_few(names)} in it" if names else "an empty directory")

@@ -15,7 +15,7 @@ from ..program.mil_text import parse_text
 from ..program.scan import Program
 from ..storage import paths
 from ..storage.beneath import Location
-from ..storage.foreign import ONNX, Foreign, explained, is_onnx, refusal
+from ..storage.foreign import Foreign, explained, is_onnx, onnx_model, refusal
 from ..storage.mapped import MappedFile
 from .identify import EXPECTED, SPEC_VERSION_TAG, identify_directory, identify_file
 from .listing import HEAD_NBYTES, Stamp, parse_listing, stamp_of_text, to_program
@@ -297,7 +297,7 @@ class Package:
         else:
             numbers = frozenset(number for number, *_ in _codec.wire_fields(buffer, offset, nbytes))
             if is_onnx(numbers):
-                raise refusal(ONNX, EXPECTED, mapping.name)
+                raise refusal(onnx_model(mapping.name), EXPECTED, mapping.name)
             name = _type_name(kind)
             what = f"a {name}" if name else f"type number {kind}" if kind else "none that is known"
             raise UnsupportedError(

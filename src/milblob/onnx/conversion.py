@@ -151,7 +151,7 @@ def convert_topology(
         ir_version=_IR_VERSIONS[opset],
         producer_name="milblob",
         producer_version=version(),
-        metadata_props=metadata(raw, topology, weights.made, container.classes),
+        metadata_props=metadata(raw, topology, container, weights.made),
     )
     made.meta[MAPS] = container.maps
     return made
@@ -166,6 +166,7 @@ def convert_operators(
         MilblobError: whatever a converter raises, with the place of the operation.
     """
     for operator in operators:
+        container.purpose = f"{operator.type} {operator.name}"
         found = (converters or {}).get(operator.type) or registry.find(operator.type, container.opset)
         if found is None:
             raise UnsupportedError(f"{operator.type}: expected a converter, got none", where=operator.path)

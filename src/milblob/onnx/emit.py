@@ -36,6 +36,8 @@ class ModelComponentContainer:
         topology: that is converted.
         graph_nodes: nodes of the graph, or of the subgraph that is being made.
         initializers: values of constants, in the order of their first use.
+        homes: initializer -> the weight of the model whose values it holds, as the model calls it.
+        purposes: initializer that is no weight as it stands -> the operation that it was made for.
         states: state -> its present value, in Program order.
         classes: labels of a classifier.
         zipmap: whether its probabilities become a dictionary.
@@ -55,6 +57,9 @@ class ModelComponentContainer:
         self.opset = opset
         self.graph_nodes: list[ir.Node] = []
         self.initializers: dict[str, ir.Value] = {}
+        self.homes: dict[str, str] = {}
+        self.purposes: dict[str, str] = {}
+        self.purpose = "the graph"
         self.states: dict[Variable, ir.Value] = {}
         self.classes: list[Any] = []
         self.zipmap = False
@@ -109,6 +114,7 @@ class ModelComponentContainer:
         value = ir.Value(name=name, const_value=tensor)
         tensor.name = name
         self.initializers[name] = value
+        self.purposes[name] = self.purpose
         self._dtypes[value] = tensor.dtype
         return value
 
@@ -126,18 +132,29 @@ class ModelComponentContainer:
         if variable.constant is None:
             raise UnsupportedError(f"value: expected one that a converter made, got none for {variable.name}")
         tensor, is_shared = self._weights.tensor(variable)
-        if is_shared:
+        home = self._weights.home(variable, self.topology.function.name)
+        if is_shared and home is None:
             found = self.constant(tensor.numpy() if tensor.dtype != ir.DataType.STRING else variable.read())
         else:
-            found = self._named(variable, tensor)
+            found = self._named(variable, tensor, home)
         self._values[variable] = found
         return found
 
-    def _named(self, variable: Variable, tensor: Any) -> ir.Value:
-        """Add a constant under the name of its Variable; what is an output as well leaves the name to that."""
-        if not variable.name or variable in self._returned:
-            return self.add_initializer(f"{variable.name or 'constant'}.value", tensor)
-        return self._add(variable.name, tensor)
+    def _named(self, variable: Variable, tensor: Any, home: str | None) -> ir.Value:
+        """Add a constant under the name of its Variable; what is an output as well leaves the name to that.
+
+        Args:
+            variable: the constant.
+            tensor: its values.
+            home: the weight of the model that has them, which the metadata will say; None for what is no weight.
+        """
+        if variable.name and variable not in self._returned:
+            made = self._add(variable.name, tensor)
+        else:
+            made = self.add_initializer(f"{variable.name}.value" if variable.name else home or "constant", tensor)
+        if home is not None and made.name is not None:
+            self.homes[made.name] = home
+        return made
 
     def input(self, name: str, variable: Variable) -> ir.Value:
         """Add an input of the graph: return its value, with the type of the Variable."""
@@ -198,7 +215,7 @@ class ModelComponentContainer:
                 raise UnsupportedError(words, where=operator.path)
             dtype = onnx_dtype(tensor_type(variable.type).dtype)
             tensor = self._weights.held(np.asarray(weight.read()), dtype)
-            self._values[variable] = self._named(variable, tensor)
+            self._values[variable] = self._named(variable, tensor, weight.name)
             self._weights.made.append((variable.raw_name, operator.type))
 
     # ----------------------------------------------------------------------------------------------------------- nodes

@@ -7,6 +7,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ..errors import UnsupportedError
+from ..formats.onnx import HASH_DIGITS, MADE, WEIGHTS
+from ..model.digest import hash_bytes
 from .containers import MilProgramContainer, Port
 from .emit import ModelComponentContainer
 from .topology import Topology, Variable
@@ -94,12 +96,19 @@ def _default(port: Port, value: ir.Value, container: ModelComponentContainer) ->
     array = np.full([size or 0 for size in shape], port.default, dtype.numpy())
     value.const_value = ir.Tensor(array, dtype, name=port.name)
     container.initializers[port.name] = value
+    container.purposes[port.name] = "an optional input, as its default"
 
 
 def metadata(
-    raw: MilProgramContainer, topology: Topology, made: list[tuple[str, str]], classes: list[Any]
+    raw: MilProgramContainer, topology: Topology, container: ModelComponentContainer, made: list[tuple[str, str]]
 ) -> dict[str, str]:
-    """Return what ONNX has no place for: JSON texts by key."""
+    """Return what ONNX has no place for: JSON texts by key.
+
+    Args:
+        raw, topology: what is converted.
+        container: that it was converted in, with all its initializers.
+        made: (name, why) of weights that were decoded.
+    """
     found: dict[str, Any] = {"milblob.source": {"opset": topology.opset, "function": raw.name}}
     if raw.states:
         found["milblob.states"] = {p.name: {"input": p.name, "output": f"{p.name}_out"} for p in raw.states}
@@ -109,8 +118,8 @@ def metadata(
     shapes = {port.name: port.flexible for port in raw.inputs if port.flexible}
     if shapes:
         found["milblob.shapes"] = shapes
-    if classes:
-        found["milblob.classes"] = classes
+    if container.classes:
+        found["milblob.classes"] = container.classes
     outputs = {variable.raw_name for variable in topology.scope.outputs}
     for operator in topology.scope.operators:
         if operator.type == "classify" and operator.outputs[0].raw_name in outputs:
@@ -118,4 +127,22 @@ def metadata(
             found["milblob.classifier"] = dict(zip(("label", "probabilities"), names, strict=False))
     if made:
         found["milblob.copied"] = [{"name": name, "why": why} for name, why in made]
+    found |= _homes(container)
     return {key: json.dumps(value, ensure_ascii=False, separators=(",", ":")) for key, value in sorted(found.items())}
+
+
+def _homes(container: ModelComponentContainer) -> dict[str, Any]:
+    """Return which weights the initializers hold, as `formats.onnx` reads it: what leads them back into the model.
+
+    What is no weight has the hash of its bytes, so that whoever gives the weights back knows whether it was changed.
+    """
+    renamed = {name: home for name, home in container.homes.items() if name != home}
+    made = {}
+    for name, why in container.purposes.items():
+        value = container.initializers[name]
+        if name in container.homes or value.const_value is None:
+            continue
+        is_text = value.const_value.dtype == ir.DataType.STRING
+        hash = "" if is_text else hash_bytes(value.const_value.tobytes())[:HASH_DIGITS]
+        made[name] = {"why": f"made for {why}", "hash": hash}
+    return {key: value for key, value in ((WEIGHTS, renamed), (MADE, made)) if value}

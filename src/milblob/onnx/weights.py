@@ -1,6 +1,7 @@
 """Where the values of constants come from: a weight file by reference, a copy of it, or the .onnx file itself."""
 
 import os
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 MODES = ("reference", "copy", "embed")
 INLINE_NBYTES = 1 << 10
 """Constants below this size stand in the .onnx file, and equal ones once."""
+WEIGHT_COUNT = 10
+"""A constant in the Program with so many elements or more is a weight, as `milblob.open` lists them: it has a name."""
 BESIDE_NBYTES = 1 << 20
 """What a conversion makes anew goes to a file beside the .onnx file from this size on."""
 EMBED_NBYTES = 2 << 30  # what protobuf can hold in one message
@@ -56,6 +59,7 @@ class Weights:
         self._model = model
         self._compressed: dict[tuple[int, int], Any] | None = None
         self._locations: dict[str, tuple[str, str]] = {}
+        self._names: dict[tuple[str, str], str] | None = None
         self._total = 0
 
     @property
@@ -87,6 +91,16 @@ class Weights:
         if dtype == ir.DataType.STRING:
             return ir.StringTensor([str(v).encode() for v in array.reshape(-1)], shape=ir.Shape(array.shape)), True
         return self.held(array, dtype), array.nbytes < INLINE_NBYTES
+
+    def home(self, variable: Variable, function: str) -> str | None:
+        """Return the name that the model has for a constant of a function that is a weight; None for others."""
+        value = variable.constant
+        if value is None or (value.kind != "blob" and _count(variable) < WEIGHT_COUNT):
+            return None
+        if self._names is None:
+            weights = (tensor for tensor in self._model.values() if tensor.chain is None)
+            self._names = {(tensor.function, tensor.place.where): tensor.name for tensor in weights}
+        return self._names.get((function, value.path))
 
     def held(self, array: "np.ndarray[Any, Any]", dtype: ir.DataType) -> Any:
         """Return a tensor in memory.
@@ -144,6 +158,11 @@ class Weights:
                 found = location_of(file, self.path, self._model.path)
             self._locations[file] = found
         return found
+
+
+def _count(variable: Variable) -> int:
+    """Elements as declared; 0 where that is open."""
+    return prod(variable.shape) if variable.shape is not None and None not in variable.shape else 0  # type: ignore[arg-type]
 
 
 def copy_name(path: str) -> str:

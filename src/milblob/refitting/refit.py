@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from .. import _codec
-from ..arguments import Names, require, require_calls, require_flags
+from ..arguments import Names, names_in, require, require_calls, require_flags
 from ..errors import UnsupportedError
 from ..formats.archive import is_archive, kind
 from ..model.editable import EditableModel
@@ -53,8 +53,8 @@ def refit(
         path: a .mlpackage, .mlmodelc, .mlmodel or weight file; or a Model Library Format archive of TVM, whose
             parameters are the weights (docs/tvm.md).
         weights: name -> array (a NumPy array, or a Tensor of another model), or the path of a .safetensors, .npz,
-            .npy, .gguf or .params file, of a directory of .npy files, or of an archive. Every one of them must fit;
-            weights of the model that are not among them stay.
+            .npy, .gguf, .onnx or .params file, of a directory of .npy files, or of an archive. Every one of them must
+            fit; weights of the model that are not among them stay. Of an ONNX model, only what differs is taken.
         base: as `weights`: the checkpoint that the model was converted from. How each weight follows from it is found
             out, checked against the present values, and done with `weights`, casts included (docs/fine-tuning.md).
         leave: with `base`: weights of the model that may stay as they are although nothing is known about them.
@@ -127,28 +127,44 @@ def refit(
             return typing.cast(RefitReport, report)
         if output is None and not dry_run:
             with EditableModel(source, constants=True, stored=True) as model:
-                plan = Plan(model, pair(model, given, how), how)
+                plan, unchanged = _plan(model, given, how)
                 with _all_problems(plan):
-                    write_in_place(model, plan.changes, _counter(how, plan.changes))
-                return _report(plan, source, source, True, how).without(given)
-        with Model(source, constants=True, stored=True) as unchanged:
+                    if plan.changes:
+                        write_in_place(model, plan.changes, _counter(how, plan.changes))
+                return _report(plan, source, source, True, how).without(given, unchanged)
+        with Model(source, constants=True, stored=True) as old:
             if output is not None:
-                _require_output(unchanged, source, target, force)
-            plan = Plan(unchanged, pair(unchanged, given, how), how)
+                _require_output(old, source, target, force)
+            plan, unchanged = _plan(old, given, how)
             if dry_run:
                 plan.check()
-                return _report(plan, source, target, False, how).without(given)
+                return _report(plan, source, target, False, how).without(given, unchanged)
             with (
                 _all_problems(plan),
                 copied(
-                    source, unchanged.package.is_directory, target, force, plan.changes, _counter(how, plan.changes)
+                    source, old.package.is_directory, target, force, plan.changes, _counter(how, plan.changes)
                 ) as copy,
                 Model(copy, constants=True, stored=True),  # whatever it holds can be opened
             ):
                 pass
-            report = _report(plan, source, target, True, how).without(given)
+            report = _report(plan, source, target, True, how).without(given, unchanged)
             root = os.path.abspath(source)
             return report._replace(changes=[c._replace(file=_moved(c.file, root, target)) for c in report.changes])
+
+
+def _plan(model: Model, given: Mapping[str, Any], how: How) -> tuple[Plan, tuple[str, ...]]:
+    """Plan what changes; of an ONNX model also return the names of arrays that hold what the model holds already."""
+    from ..formats.onnx import OnnxArrays
+
+    if not isinstance(given, OnnxArrays):
+        return Plan(model, pair(model, given, how), how), ()
+    from .from_onnx import changed
+
+    found = changed(model, given, how)
+    how = how._replace(mapping=found.mapping)
+    if found.unchanged and not any(names_in(how.mapping.get(name, name)) for name in found.arrays):
+        return Plan(model, [], how), found.unchanged  # which is no error, as it is where nothing is given
+    return Plan(model, pair(model, found.arrays, how), how), found.unchanged
 
 
 def _moved(file: str, source: str, target: str) -> str:

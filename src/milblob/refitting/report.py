@@ -49,6 +49,7 @@ class RefitReport(NamedTuple):
         unused: names in the weights that were given of which nothing was taken, as the mapping or `select` says.
         constant: with a base: weights that do not follow from it: equal elements, masks of attention, integers.
         left: with a base: weights that stay as they are, as `leave` says.
+        unchanged: of an ONNX model: initializers that hold what the model holds, or what the conversion gave them.
     """
 
     source: str
@@ -58,6 +59,7 @@ class RefitReport(NamedTuple):
     unused: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -80,9 +82,10 @@ class RefitReport(NamedTuple):
             rows.append(row)
         document = {"source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes}
         names = {"unused": list(self.unused), "constant": list(self.constant), "left": list(self.left)}
+        names["unchanged"] = list(self.unchanged)
         return {**document, "tensors": rows, **names}
 
-    def without(self, given: Mapping[str, Any]) -> "RefitReport":
-        """Note which of the weights that were given are not used."""
-        used = {change.given for change in self.changes}
-        return self._replace(unused=tuple(name for name in given if name not in used))
+    def without(self, given: Mapping[str, Any], unchanged: tuple[str, ...] = ()) -> "RefitReport":
+        """Note which of the weights that were given are not used, and which there was no need to use."""
+        used = {change.given for change in self.changes}.union(unchanged)
+        return self._replace(unused=tuple(name for name in given if name not in used), unchanged=unchanged)

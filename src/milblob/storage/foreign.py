@@ -18,6 +18,8 @@ _HEAD_NBYTES = 1024
 _MEMBERS = 64  # of a zip archive, whose names are looked at
 _PYTORCH = "load it with torch.load, save its tensors with safetensors.torch.save_file, and give that file"
 _UNREAD = "which milblob does not read"
+_ONNX_FIELDS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26))
+_GRAPH = 7
 _BLANK = b"\xef\xbb\xbf \t\r\n"
 _LEGACY_PYTORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _TVM_MAGIC = 0xF7E58D4F05049CB7.to_bytes(8, "little")
@@ -44,9 +46,6 @@ class Foreign(NamedTuple):
     name: str
     words: str
     advice: str = ""
-
-
-ONNX = Foreign("onnx", f"an ONNX model, {_UNREAD}", "give the Core ML model of that network")
 
 
 def foreign(data: Any, file: str | None = None) -> Foreign | None:
@@ -78,6 +77,8 @@ def foreign(data: Any, file: str | None = None) -> Foreign | None:
         return _arrays("gguf", "a GGUF file", name)
     if head[4:8] == b"TFL3":
         return Foreign("tflite", f"a TensorFlow Lite model, {_UNREAD}", "give the Core ML model of that network")
+    if is_onnx_head(data):
+        return onnx_model(file)
     if head.startswith(b"\x89HDF\r\n\x1a\n"):
         return Foreign("hdf5", f"an HDF5 file, such as Keras writes, {_UNREAD}", "save its arrays as npz")
     return _text(head)
@@ -85,7 +86,31 @@ def foreign(data: Any, file: str | None = None) -> Foreign | None:
 
 def is_onnx(numbers: frozenset[int]) -> bool:
     """Whether a message that has these fields is an ONNX model: it has a graph, which Model has not."""
-    return 7 in numbers and numbers <= {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
+    return _GRAPH in numbers and numbers <= _ONNX_FIELDS
+
+
+def is_onnx_head(data: Any) -> bool:
+    """Whether the first kilobyte of a file, or all of it, is that of an ONNX model: its fields up to the graph."""
+    head, at = bytes(memoryview(data)[:_HEAD_NBYTES]), 0
+    while at < len(head):
+        number, wire, at = head[at] >> 3, head[at] & 7, at + 1  # no field has a number that takes two bytes before it
+        if number not in _ONNX_FIELDS or wire not in (0, 2):
+            return False
+        if number == _GRAPH:
+            return wire == 2
+        value = shift = 0
+        while at < len(head):
+            value |= (head[at] & 127) << shift
+            at, shift = at + 1, shift + 7
+            if head[at - 1] < 128:
+                break
+        at += value if wire == 2 else 0
+    return False
+
+
+def onnx_model(name: str | None) -> Foreign:
+    """Return what an ONNX model is called, and what to do with it."""
+    return _arrays("onnx", "an ONNX model", name or "it")
 
 
 def _arrays(suffix: str, words: str, name: str) -> Foreign:

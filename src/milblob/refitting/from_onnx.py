@@ -1,0 +1,169 @@
+"""What a refit takes from an ONNX model: the initializers that no longer hold what the model holds.
+
+A converted model has every weight under its own name, most of them as they are in the model, and constants that the
+conversion made. Only what was changed goes back; what was changed and cannot go back is an error.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .. import _codec
+from ..arguments import names_in
+from ..blobs.reader import BlobRecord
+from ..errors import UnsupportedError
+from ..formats.onnx import OnnxArray, OnnxArrays
+from ..model.model import Model
+from ..model.places import RecordPlace
+from ..model.tensor import Tensor
+from ..storage.mapped import MappedFile
+from .pairs import How, Weights
+from .problems import ERRORS, Problems
+
+_RECORD_NBYTES = 64  # of the metadata before the data of a record
+_Referred = dict[tuple[int, int], list[tuple[Tensor, BlobRecord]]]
+
+
+class Changed(NamedTuple):
+    """What goes back.
+
+    Attributes:
+        arrays: those that differ from the model, and those that nobody knows: the refit says so.
+        mapping: as for `refit`, with the weights of arrays that are known by their reference only.
+        unchanged: names of the others.
+    """
+
+    arrays: dict[str, OnnxArray]
+    mapping: Mapping[str, Any]
+    unchanged: tuple[str, ...]
+
+
+def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
+    """Find the initializers of an ONNX model that differ from a model.
+
+    An array goes to the weight of its name. One whose name the model lacks goes to the weights of the record that it
+    refers to, in the weight file or in a copy of it: tools rename what they optimise. What the mapping names is kept.
+
+    Args:
+        model: opened with `constants=True, stored=True`.
+        given: the ONNX model.
+        how: of the refit.
+
+    Raises:
+        UnsupportedError, ValueError: initializers that a conversion made, with other values than it gave them; all of
+            them are named. As reading either model.
+    """
+    weights, problems = Weights(model), Problems()
+    mapping: dict[str, Any] = dict(how.mapping)
+    kept: dict[str, OnnxArray] = {}
+    same: dict[str, tuple[OnnxArray, set[Any]]] = {}  # unchanged, with the stored bytes that they are
+    touched: set[Any] = set()
+    records: _Referred | None = None
+    for name in given:
+        array = given[name]
+        if name in given.made and name not in how.mapping:
+            if not given.is_as_made(name) and how.is_selected(name):
+                words = f"{name}: expected the values that the conversion to ONNX gave it, got others; "
+                error = UnsupportedError(f"{words}it was {given.made[name]}, and no weight has these elements")
+                remedy = "change the weights that it is made of in another way"
+                problems.add_kind("changed initializers that are no weights as they stand", remedy, name, error)
+            else:
+                same[name] = (array, set())
+            continue
+        found = _weights_of(weights, names_in(mapping.get(name, name)))
+        if not found and name not in how.mapping and array.offset is not None:
+            records = _records(model) if records is None else records
+            found = _referred(array, records)
+            if found:
+                mapping[name] = [tensor.name for tensor in found]
+        keys = {_key(tensor) for tensor in found}
+        if found and all(_is_equal(tensor, array) for tensor in found):
+            same[name] = (array, keys)
+        else:
+            kept[name] = array
+            touched |= keys
+    problems.raise_any()
+    # Values that are stored once: whoever changes one must hear that the others would change too.
+    for name, (array, keys) in list(same.items()):
+        if not keys.isdisjoint(touched):
+            kept[name] = array
+            del same[name]
+    return Changed(kept, {name: to for name, to in mapping.items() if name not in same}, tuple(same))
+
+
+def _weights_of(weights: Weights, names: tuple[str, ...] | list[str]) -> list[Tensor]:
+    """Return the weights of names, if each has one; a weight where one operation reads it is left to the refit."""
+    found = []
+    for name in names:
+        try:
+            tensor, rows = weights.find(name)
+        except ERRORS:
+            return []
+        if rows is not None:
+            return []
+        found.append(tensor)
+    return found
+
+
+def _key(tensor: Tensor) -> Any:
+    return tensor.name if tensor.chain is not None else tensor.place.key()
+
+
+def _is_equal(tensor: Tensor, array: OnnxArray) -> bool:
+    """Whether a weight has the values of an array, bit for bit."""
+    if array.dtype_text == "string" or array.mil_dtype is not tensor.mil_dtype or array.shape != tensor.shape:
+        return False
+    if tensor.chain is None and _is_in_place(tensor, array):
+        return True
+    own, other = _codec.Buffer(tensor.read_packed()), _codec.Buffer(array.read_packed())
+    return own.nbytes == other.nbytes and _codec.equal_bytes(own, 0, other, 0, own.nbytes)
+
+
+def _is_in_place(tensor: Tensor, array: OnnxArray) -> bool:
+    """Whether an array refers to the weight itself: nothing needs to be read."""
+    place = tensor.place
+    if not isinstance(place, RecordPlace) or array.offset is None:
+        return False
+    reader, record = place.record()
+    return array.offset == record.data_offset and _is_same_file(reader.name, array.file)
+
+
+def _is_same_file(a: str | None, b: str) -> bool:
+    try:
+        return a is not None and os.path.samefile(a, b)
+    except OSError:
+        return False
+
+
+def _records(model: Model) -> _Referred:
+    """Return the weights of every record: (offset, bytes) of its data -> weights."""
+    found: _Referred = {}
+    for tensor in model.values():
+        if tensor.chain is None and isinstance(tensor.place, RecordPlace):
+            _, record = tensor.place.record()
+            found.setdefault((record.data_offset, record.nbytes), []).append((tensor, record))
+    return found
+
+
+def _referred(array: OnnxArray, records: _Referred) -> list[Tensor]:
+    """Return the weights of the record that an array refers to, in their file or a copy of it."""
+    found = []
+    for tensor, record in records.get((array.offset or 0, array.stored_nbytes), []):
+        place = tensor.place
+        if not isinstance(place, RecordPlace):
+            continue
+        reader, _ = place.record()
+        if _is_same_file(reader.name, array.file):
+            found.append(tensor)
+            continue
+        data = memoryview(reader.mapping.live())
+        metadata = bytes(data[record.offset : record.offset + _RECORD_NBYTES])
+        array.read()  # which refuses a file that it must not read
+        mapping = MappedFile(array.file)
+        try:
+            other = memoryview(mapping.live())
+            if bytes(other[record.offset : record.offset + _RECORD_NBYTES]) == metadata:
+                found.append(tensor)
+        finally:
+            mapping.close()
+    return found
