@@ -14,6 +14,7 @@ import milblob
 from c_drivers import compilers
 from children import run_child
 from paths import ROOT
+from protobuf_programs import LONG, add_const, as_model, new_program
 
 PACKAGE, HEADERS = ROOT / "src" / "milblob", ROOT / "include" / "milblob"
 MAX_LINES = 600
@@ -283,9 +284,9 @@ def test_files_are_short():
 
 
 def test_import_brings_little():
-    """Nothing but milblob beyond what NumPy and ml_dtypes bring; protobuf and JSON come with their first use."""
+    """Nothing but milblob beyond what NumPy brings; ml_dtypes, protobuf and JSON come with their first use."""
     code = """
-        import ml_dtypes, numpy
+        import numpy
         before = set(sys.modules)
         import milblob
         print(*sorted(name for name in set(sys.modules) - before if name.split(".")[0] != "milblob"))
@@ -300,7 +301,26 @@ def test_import_brings_little():
         stable = {"inspect", "dis", "opcode", "_opcode", "linecache", "tokenize", "token"}
         new = {name for name in new if name.split(".")[0] != "importlib"}
     assert new <= {"mmap", "threading", "errno", "fcntl", *stable}, new
-    assert not {"google", "coremltools", "rich", "safetensors"} & set(heavy.split())
+    assert not {"google", "coremltools", "rich", "safetensors", "ml_dtypes"} & set(heavy.split())
+
+
+def test_weights_of_types_that_numpy_has_bring_no_others(tmp_path):
+    """Reading one of NumPy's own types waits for no package of others; one of ml_dtypes' types brings it."""
+    program, block = new_program()
+    add_const(block, "w", LONG)
+    path = tmp_path / "m.mlmodel"
+    path.write_bytes(as_model(program))
+    code = f"""
+        import milblob
+        with milblob.open({str(path)!r}) as model:
+            model["w"].read().sum(), repr(model["w"]), model["w"].nbytes
+        print("ml_dtypes" in sys.modules, milblob.DType("bfloat16").numpy.name, "ml_dtypes" in sys.modules)
+        import numpy
+        print(*(milblob.DType(member.numpy) is member for member in milblob.DType if member.name not in ("UINT3", "UINT6")))
+    """
+    first, second = run_child(code).split("\n")[:2]
+    assert first.split() == ["False", "bfloat16", "True"]
+    assert set(second.split()) == {"True"}
 
 
 def test_no_machine_paths():

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 _MAX_NCHARS = 200  # of a name that is compared: difflib takes the product of both lengths
 _MAX_COMPARED = 200  # names compared letter by letter; the rest is judged by the words that they share
 _MIN_RATIO = 0.6
-_WORDS = re.compile(r"[A-Za-z]{2,}|\d+")
+_WORDS = r"[A-Za-z]{2,}|\d+"  # compiled with its first use
 
 
 def close_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
@@ -16,7 +16,7 @@ def close_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """
     if not 0 < len(name) <= _MAX_NCHARS:
         return []
-    words = set(_WORDS.findall(name.lower()))
+    words = set(re.findall(_WORDS, name.lower()))
 
     def shared(other: str) -> tuple[int, int]:
         lower = other.lower()

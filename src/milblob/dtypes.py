@@ -1,25 +1,23 @@
 """Element types: MIL's enum, built from the one table in include/milblob/dtype.h."""
 
 import enum
+import functools
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from . import _codec
 
 # NumPy has no 3- or 6-bit type: these arrive as uint8. The other names are NumPy's or ml_dtypes' own.
-_UNNAMED = {
-    "STRING": np.dtype(object),
-    "UINT3": np.dtype(np.uint8),
-    "UINT6": np.dtype(np.uint8),
-    "BFLOAT16": np.dtype(ml_dtypes.bfloat16),
-    "FLOAT8E4M3FN": np.dtype(ml_dtypes.float8_e4m3fn),
-    "FLOAT8E5M2": np.dtype(ml_dtypes.float8_e5m2),
-    "INT4": np.dtype(ml_dtypes.int4),
-    "UINT4": np.dtype(ml_dtypes.uint4),
-    "UINT2": np.dtype(ml_dtypes.uint2),
-    "UINT1": np.dtype(ml_dtypes.uint1),
+_UNNAMED = {"STRING": np.dtype(object), "UINT3": np.dtype(np.uint8), "UINT6": np.dtype(np.uint8)}
+_OF_ML_DTYPES = {
+    "BFLOAT16": "bfloat16",
+    "FLOAT8E4M3FN": "float8_e4m3fn",
+    "FLOAT8E5M2": "float8_e5m2",
+    "INT4": "int4",
+    "UINT4": "uint4",
+    "UINT2": "uint2",
+    "UINT1": "uint1",
 }
 
 
@@ -29,7 +27,6 @@ class _DTypeBase(enum.Enum):
     mil_code: int
     blob_code: int | None
     nbits: int
-    numpy: np.dtype[Any]
     mil_text: str
     field: int
 
@@ -47,6 +44,16 @@ class _DTypeBase(enum.Enum):
             return as_dtype(value)
         except TypeError:
             return None  # Enum raises ValueError
+
+    @functools.cached_property
+    def numpy(self) -> np.dtype[Any]:
+        """See DType."""
+        if self.name in _OF_ML_DTYPES:
+            import ml_dtypes  # a twentieth of what a script waits for that reads one tensor of another type
+
+            return np.dtype(getattr(ml_dtypes, _OF_ML_DTYPES[self.name]))
+        # Stored bytes are little-endian on every host; on a little-endian one this is the native dtype.
+        return _UNNAMED.get(self.name) or np.dtype(np.dtype(self.name.lower()).str.replace(">", "<"))
 
     def __str__(self) -> str:
         return self.name.lower()
@@ -82,11 +89,7 @@ class _DTypeBase(enum.Enum):
 
 def _build() -> Any:
     rows = {name: (text, mil, blob, nbits, field) for name, text, mil, blob, nbits, field in _codec.dtype_table()}
-    kind = _DTypeBase("DType", rows, module=__name__)  # type: ignore[call-overload,unused-ignore]
-    for member in kind:
-        # Stored bytes are little-endian on every host; on a little-endian one this is the native dtype.
-        member.numpy = _UNNAMED.get(member.name) or np.dtype(np.dtype(member.name.lower()).str.replace(">", "<"))
-    return kind
+    return _DTypeBase("DType", rows, module=__name__)  # type: ignore[call-overload,unused-ignore]
 
 
 DType = _build()
@@ -111,9 +114,7 @@ _ALIASES = {
 }  # fmt: skip
 _BY_NAME: dict[str, Any] = {name.lower(): m for m in DType for name in (m.name, m.mil_text)}
 _BY_NAME |= {alias: DType[name] for alias, name in _ALIASES.items()}
-# uint8 arrays are UINT8: a NumPy dtype stands for the first member in this order that has it.
-_BY_NUMPY: dict[Any, Any] = {m.numpy: m for m in reversed(DType) if m.name not in ("UINT3", "UINT6", "STRING")}
-_BY_NUMPY[np.dtype(np.uint8)] = DType.UINT8
+_BY_NUMPY: dict[Any, Any] = {m.numpy: m for m in DType if m.name not in _UNNAMED and m.name not in _OF_ML_DTYPES}
 
 
 def as_dtype(value: Any) -> Any:
@@ -129,12 +130,17 @@ def as_dtype(value: Any) -> Any:
     try:
         if value is None:  # which NumPy takes for float64
             raise TypeError
+        if isinstance(value, str):
+            import ml_dtypes  # noqa: F401  which gives NumPy more names, some of them of types that MIL has not
         dtype = np.dtype(value)
     except (TypeError, ValueError, SyntaxError):
         raise TypeError(f"dtype: expected a DType, a NumPy dtype or a name such as 'float16', got {value!r}") from None
     if dtype.kind in "USOT":
         return DType.STRING
     found = _BY_NUMPY.get(dtype) or _BY_NUMPY.get(dtype.newbyteorder("<"))
+    if found is None:
+        forms = (dtype, dtype.newbyteorder("<"))
+        found = next((member for name in _OF_ML_DTYPES if (member := DType[name]).numpy in forms), None)
     if found is None:
         raise TypeError(f"dtype: expected one that MIL has, got {dtype}")
     return found

@@ -190,6 +190,26 @@ def test_more_rows_than_the_scan_has_room_for_at_first():
     assert found == [f"f{f:02}/w{i}" for f in range(40) for i in range(60)]
 
 
+@pytest.mark.parametrize("constants", [False, True])
+def test_types_that_are_remembered(constants):
+    """A type like one shortly before is not read again. Dimensions of values that are not listed leave their place to others."""
+    program, block = new_program()
+    expected = {}
+    shapes = [(3,), (5, 7), (3,), (5, 7), (7, 5), (2, 2), (3, 4), (3,), (200,), (3, 4), (1,) * 9, (2, 1, 5), (), (3,)]
+    for i, shape in enumerate(shapes * 3):
+        small = add_const(block, f"w{i}", np.zeros(shape))
+        set_value(small.attributes["hint"], np.zeros(shapes[i * 5 % len(shapes)]))
+        if i % 3 == 0:  # listed, however few elements it has
+            value = small.attributes["val"]
+            value.blobFileValue.fileName, value.blobFileValue.offset = "@model_path/weights/weight.bin", 64 + i
+        if constants or i % 3 == 0 or np.prod(shape) >= 10:
+            expected[f"w{i}"] = shape
+    data = program.SerializeToString(deterministic=True)
+    scanned = Program(_codec.Buffer(data), (0, len(data)), "", constants).scan
+    found = {c.op.name: (c.shape, c.op.shape) for c in scanned.constants if c.key == "val"}
+    assert found == {name: (shape, shape) for name, shape in expected.items()}
+
+
 # ------------------------------------------------------------------------------------------------------------ rewriting
 
 

@@ -50,17 +50,8 @@ static inline mb_status mb_scan_dimension(mb_scan *scan, mb_cursor dimension, ui
     return MB_OK;
 }
 
-typedef struct mb_type {
-    uint32_t mil_code; /* 0: not a tensor */
-    uint32_t rank;
-    uint32_t dims;     /* row of numbers */
-    uint64_t count;    /* product of the dimensions, or MB_UNKNOWN */
-    uint64_t offset;   /* of the TensorType, for messages */
-    uint64_t declared_rank;
-} mb_type;
-
 /* A ValueType. Lists, tuples, dictionaries and states are passed over: their elements state types of their own. */
-static inline mb_status mb_scan_type(mb_scan *scan, uint64_t offset, uint64_t nbytes, mb_type *type) {
+static inline mb_status mb_scan_new_type(mb_scan *scan, uint64_t offset, uint64_t nbytes, mb_type *type) {
     mb_cursor value_type = mb_cursor_of(scan->base, scan->base + offset, nbytes);
     mb_span tensor = {0, 0}, other = {0, 0};
     memset(type, 0, sizeof *type);
@@ -102,6 +93,22 @@ static inline mb_status mb_scan_type(mb_scan *scan, uint64_t offset, uint64_t nb
     if (dims > UINT32_MAX) return mb_fail(scan->error, MB_OVERFLOW, tensor.offset, UINT32_MAX, dims, "dimensions of all types");
     type->mil_code = (uint32_t)mil_code;
     type->dims = (uint32_t)dims;
+    return MB_OK;
+}
+
+/* A ValueType. Most are like one shortly before: the value of a const operation has the type of its output, names have that of
+ * other names. Then the bytes are compared, and the dimensions have their rows already. */
+static inline mb_status mb_scan_type(mb_scan *scan, uint64_t offset, uint64_t nbytes, mb_type *type) {
+    mb_span *known = &scan->type_spans[nbytes % MB_TYPES];
+    if (nbytes > 0 && nbytes == known->nbytes && memcmp(scan->base + offset, scan->base + known->offset, (size_t)nbytes) == 0) {
+        *type = scan->types[nbytes % MB_TYPES];
+        type->offset += offset - known->offset;
+        return MB_OK;
+    }
+    if (mb_scan_new_type(scan, offset, nbytes, type)) return scan->error->status;
+    known->offset = offset;
+    known->nbytes = nbytes;
+    scan->types[nbytes % MB_TYPES] = *type;
     return MB_OK;
 }
 
@@ -287,7 +294,7 @@ static inline mb_status mb_scan_value(mb_scan *scan, uint64_t offset, uint64_t n
         number = wire.number;
     }
     if (number != 1) {
-        scan->number_count = numbers;
+        mb_scan_forget_numbers(scan, numbers);
         return number == 0 ? MB_OK : mb_scan_items(scan, member, number == 4);
     }
     const mb_dtype *dtype = mb_dtype_of_mil_code(type.mil_code);
@@ -305,7 +312,7 @@ static inline mb_status mb_scan_value(mb_scan *scan, uint64_t offset, uint64_t n
         if (dtype == NULL) type.count = MB_UNKNOWN;
         return mb_scan_entry(scan, span, member, MB_STORAGE_IMMEDIATE, &type, &row);
     }
-    scan->number_count = numbers; /* the dimensions of a value that has no row are not kept */
+    mb_scan_forget_numbers(scan, numbers); /* the dimensions of a value that has no row are not kept */
     return MB_OK;
 }
 
@@ -429,7 +436,7 @@ static inline mb_status mb_scan_operation(mb_scan *scan, mb_span span, uint32_t 
     mb_op named = *op;
     if (scan->op == MB_NONE && scan->output.offset != 0) {
         if (mb_scan_output(scan, scan->output, &named)) return scan->error->status;
-        scan->number_count = numbers;
+        mb_scan_forget_numbers(scan, numbers);
     }
     scan->in_op = false;
     mb_block row = {named.name, scan->function, block, 0, index};

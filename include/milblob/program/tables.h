@@ -15,6 +15,7 @@ enum { MB_MAX_ROWS = 1 << 20 };   /* functions, blocks, operations or constants:
                                      Empty messages of two bytes become rows and objects of a kilobyte (measured): with
                                      four times as many, a hostile file of 24 MB would take 3.4 GB */
 enum { MB_MAX_NUMBERS = 1 << 22 }; /* dimensions of all types, and steps into lists */
+enum { MB_TYPES = 8 };            /* types that are remembered: operations beside each other have few different ones */
 enum { MB_WEIGHT_COUNT = 10 };    /* immediates of this many elements count as weights: coremltools' own threshold */
 
 enum mb_scan_flags {
@@ -81,6 +82,16 @@ typedef struct mb_entry {
     uint32_t storage;      /* enum mb_storage */
 } mb_entry;
 
+/* What a ValueType says. */
+typedef struct mb_type {
+    uint32_t mil_code; /* 0: not a tensor */
+    uint32_t rank;
+    uint32_t dims;     /* row of numbers */
+    uint64_t count;    /* product of the dimensions, or MB_UNKNOWN */
+    uint64_t offset;   /* of the TensorType, for messages */
+    uint64_t declared_rank;
+} mb_type;
+
 typedef struct mb_scan {
     const uint8_t *base;
     uint32_t flags;
@@ -101,6 +112,8 @@ typedef struct mb_scan {
     mb_entry owner;        /* what the next entries share: key, owner, binding */
     uint64_t steps[MB_MAX_DEPTH];
     uint32_t depth;        /* of steps */
+    mb_span type_spans[MB_TYPES]; /* ValueTypes that were read, by length: the last of each, and what it says */
+    mb_type types[MB_TYPES];
     uint64_t version;      /* Program.version */
     mb_error *error;
 } mb_scan;
@@ -135,6 +148,14 @@ static inline mb_status mb_scan_unknown(mb_scan *scan, const mb_wire *wire) {
 static inline void mb_scan_number(mb_scan *scan, uint64_t number) {
     if (scan->number_count < scan->number_capacity) scan->numbers[scan->number_count] = number;
     scan->number_count++;
+}
+
+/* Forget the numbers from a row on, which no row of another table refers to. */
+static inline void mb_scan_forget_numbers(mb_scan *scan, uint64_t count) {
+    if (count == scan->number_count) return;
+    scan->number_count = count;
+    for (uint32_t i = 0; i < MB_TYPES; i++)
+        if ((uint64_t)scan->types[i].dims + scan->types[i].rank > count) scan->type_spans[i].nbytes = 0;
 }
 
 /* A map entry {1 key, 2 value}; either may be absent, and then it is empty. */

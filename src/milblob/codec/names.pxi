@@ -33,9 +33,7 @@ cdef class Names:
         return PyUnicode_DecodeUTF8(<const char *>self.rows.bytes + span.offset, <Py_ssize_t>span.nbytes, NULL)
 
     def __iter__(self):
-        cdef uint64_t i
-        for i in range(self.rows.count):
-            yield self.name(i)
+        return iter(self.tolist())
 
     def tolist(self):
         """Return every name; "" for rows that have none."""

@@ -19,15 +19,15 @@ MODEL_PATH = "@model_path/"
 FORMAT = "milblob"
 HEAD_NBYTES = 1024
 HASH_AT, HASH_NBYTES = 8, 32  # in the header of a weight file, where other writers leave zeros and readers ignore them
-_HASH = re.compile(r"[0-9a-f]{64}")
+_HASH = r"[0-9a-f]{64}"  # patterns are compiled with their first use: few models are listings
 _BUILD_INFO = 'dict<tensor<string, []>, tensor<string, []>>({{{{"milblob-weights", "{}"}}}})'
-_MIL_STAMP = re.compile(
+_MIL_STAMP = (
     re.escape(f"program(1.0)\n[buildInfo = {_BUILD_INFO.format('@')}]")
     .replace("@", r"(\d{1,19}) ([0-9a-f]{64})")
     .encode()
 )
-_MARK = re.compile(rb'"format"\s*:\s*"milblob"')
-_NOT_IN_IDENTIFIERS = re.compile(r"[^A-Za-z0-9_@]")
+_MARK = rb'"format"\s*:\s*"milblob"'
+_NOT_IN_IDENTIFIERS = r"[^A-Za-z0-9_@]"
 _ESCAPES = str.maketrans({'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 
 
@@ -80,7 +80,7 @@ class Row(NamedTuple):
 
 def is_listing(head: bytes) -> bool:
     """Whether a file that begins with these `HEAD_NBYTES` bytes is meant as a listing in JSON."""
-    return head.lstrip()[:1] == b"{" and _MARK.search(head) is not None
+    return head.lstrip()[:1] == b"{" and re.search(_MARK, head) is not None
 
 
 def parse_listing(data: Any, file: str | None) -> tuple[str, list[Row], Stamp | None]:
@@ -115,7 +115,7 @@ def _stamp(document: dict[str, Any], file: str | None) -> Stamp | None:
     if "nbytes" not in document and "hash" not in document:
         return None
     nbytes, digits = document.get("nbytes"), document.get("hash")
-    if type(nbytes) is not int or not isinstance(digits, str) or not _HASH.fullmatch(digits):
+    if type(nbytes) is not int or not isinstance(digits, str) or not re.fullmatch(_HASH, digits):
         words = f"listing: expected nbytes and hash of the weight file, got {nbytes!r:.100} and {digits!r:.100}"
         raise FormatError(words, file=file)
     return Stamp(nbytes, digits)
@@ -123,7 +123,7 @@ def _stamp(document: dict[str, Any], file: str | None) -> Stamp | None:
 
 def stamp_of_text(head: bytes) -> Stamp | None:
     """Return size and hash of the weight file that MIL text lists, from its first HEAD_NBYTES; or None."""
-    found = _MIL_STAMP.match(head)
+    found = re.match(_MIL_STAMP, head)
     return None if found is None else Stamp(int(found[1]), found[2].decode())
 
 
@@ -242,7 +242,7 @@ def identifiers(names: Iterable[str]) -> list[str]:
 
 
 def _identifier(name: str) -> str:
-    text = _NOT_IN_IDENTIFIERS.sub("_", name)
+    text = re.sub(_NOT_IN_IDENTIFIERS, "_", name)
     return text if text and (text[0] == "_" or text[0].isalpha()) else f"_{text}"
 
 

@@ -7,7 +7,7 @@ import re
 from . import paths
 
 _TABLE = "/proc/self/mountinfo"
-_ESCAPED = re.compile(rb"\\([0-7]{3})")
+_ESCAPED = rb"\\([0-7]{3})"  # compiled with its first use
 
 
 def require_none(path: str) -> None:
@@ -30,7 +30,7 @@ def _points(real: bytes) -> list[bytes]:
             lines = table.read().splitlines()
     except OSError:
         return _points_below(real)
-    return [_ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), line.split(b" ")[4]) for line in lines]
+    return [re.sub(_ESCAPED, lambda found: bytes([int(found[1], 8)]), line.split(b" ")[4]) for line in lines]
 
 
 def _points_below(real: bytes) -> list[bytes]:
