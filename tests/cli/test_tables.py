@@ -20,6 +20,7 @@ from hostile_bytes import const, field, immediate, model, program, write_package
 from milblob.cli import main, patterns
 from milblob.cli.folding import fold_names, width_of
 from paths import DATA, DEMO
+from thorough import sized
 
 WIDTHS = (60, 80, 100, 200)
 FLOAT32 = 11
@@ -156,6 +157,11 @@ WITHOUT_RICH = "raise ImportError\n"
     [*itertools.product(WIDTHS, ["rich", "without rich"]), (80, "no colour"), (60, "dumb")],
 )
 def test_no_row_is_wider_than_the_terminal(commands, width, kind, tmp_path):
+    """Half of the commands at a time: each at every width, and in every way, but not in every way at every width.
+
+    `make thorough` runs all of them each time.
+    """
+    commands = commands[sized((WIDTHS.index(width) + (kind == "without rich")) % 2, 0) :: sized(2, 1)]
     env = {"rich": {}, "no colour": {"NO_COLOR": "1"}, "dumb": {"TERM": "dumb"}, "without rich": {}}[kind]
     if kind == "without rich":
         (tmp_path / "rich.py").write_text(WITHOUT_RICH)
@@ -175,7 +181,7 @@ def test_no_row_is_wider_than_the_terminal(commands, width, kind, tmp_path):
                 parts = [re.escape(part) for part in form.partition("~")[0].split("…")]
                 assert re.match(".*".join(parts), name) or "…" not in form, (name, form)
             checked += 1
-    assert checked > 50
+    assert checked > 30
 
 
 @pytest.mark.slow

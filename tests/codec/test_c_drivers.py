@@ -45,15 +45,18 @@ def compile_c(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def build(compile_c, tmp_path_factory):
-    """A function that builds tests/c/NAME.c and returns the program's path. The kernels are compiled once for all."""
-    options = ["-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror", *SANITIZERS, *INCLUDES]
+    """A function that builds tests/c/NAME.c and returns the program's path. The kernels are compiled once for all.
+
+    With -Og: at -O1 the sanitizers' checks make gcc take three times as long, and the programs run as long as with it.
+    """
+    options = ["-Wall", "-Wextra", "-Wconversion", "-Werror", *SANITIZERS, *INCLUDES]
     unit = tmp_path_factory.mktemp("kernels") / "kernels.c"
     unit.write_text('#include "milblob/kernels.h"\n')
 
     def one(name, *sources):
-        kernels = compile_c("kernels.o", *options, "-DMB_TIERS_HERE", "-c", unit)
+        kernels = compile_c("kernels.o", "-O1", *options, "-DMB_TIERS_HERE", "-c", unit)
         sources = sources or [ROOT / "tests" / "c" / f"{name}.c"]
-        return compile_c(name, *options, "-DMB_TIERS_ELSEWHERE", *sources, kernels, "-pthread")
+        return compile_c(name, "-Og", *options, "-DMB_TIERS_ELSEWHERE", *sources, kernels, "-pthread")
 
     return one
 
@@ -85,6 +88,18 @@ def programs(tmp_path_factory):
                 paths[-1].write_bytes(body)
     assert len(paths) > 40
     return paths
+
+
+@pytest.fixture(scope="session")
+def changes(tmp_path_factory):
+    """Inputs of tests/c/between.c, made once for all workers."""
+    seeds = runpy.run_path(str(ROOT / "tests" / "fuzz" / "seeds.py"))
+    operations = re.search(r"OPERATIONS = (\d+)", (ROOT / "tests/c/changing.h").read_text(encoding="utf-8"))
+    assert operations is not None and int(operations[1]) == seeds["OPERATIONS"]
+    folder = once(tmp_path_factory, "changes", lambda path: seeds["write"](path, "between", seeds["changes"]()))
+    files = sorted((folder / "between").iterdir())
+    assert len(files) > 500
+    return files
 
 
 def test_scan_program(build, programs):
@@ -189,16 +204,10 @@ def test_packed_bits_and_varints(build):
     run([build("packed")])
 
 
-def test_sources_that_change_between_two_passes(build, tmp_path):
+def test_sources_that_change_between_two_passes(build, changes):
     """Every kernel that fills what another pass has counted: all of it and no more, or an error."""
-    seeds = runpy.run_path(str(ROOT / "tests" / "fuzz" / "seeds.py"))
-    operations = re.search(r"OPERATIONS = (\d+)", (ROOT / "tests/c/changing.h").read_text(encoding="utf-8"))
-    assert operations is not None and int(operations[1]) == seeds["OPERATIONS"]
-    seeds["write"](tmp_path, "between", seeds["changes"]())
-    files = sorted((tmp_path / "between").iterdir())
-    assert len(files) > 500
-    run([build("changing"), "between", "--whole", *corpus("between"), *files])
-    run([build("changing"), "between", "--mutate", sized(2, 60), 10, *files])
+    run([build("changing"), "between", "--whole", *corpus("between"), *changes])
+    run([build("changing"), "between", "--mutate", sized(2, 60), 10, *changes])
 
 
 def test_sources_that_change_in_the_middle_of_a_pass(build):
@@ -294,16 +303,12 @@ def changing_with_defects(compile_c, tmp_path_factory):
             replace(header, right, wrong.replace("IS_BROKEN", f"(broken == {NUMBERS[defect]})"))
     # All of them are in plain code: one tier is enough to see them.
     replace("kernels.h", "int mb_tier_usable(void) {", "int mb_tier_usable(void) {\n    return 1;")
-    options = ["-O0", "-fsanitize=address", f"-I{folder / 'include'}", *INCLUDES, "-include", folder / "choice.h"]
+    options = ["-Og", "-fsanitize=address", f"-I{folder / 'include'}", *INCLUDES, "-include", folder / "choice.h"]
     return compile_c("changing_with_defects", *options, ROOT / "tests/c/changing.c", "-pthread")
 
 
-def run_defect(program, driver, number, folder):
-    inputs = []
-    if driver == "between":
-        seeds = runpy.run_path(str(ROOT / "tests" / "fuzz" / "seeds.py"))
-        seeds["write"](folder, "between", seeds["changes"]())
-        inputs = ["--whole", *sorted((folder / "between").iterdir())]
+def run_defect(program, driver, number, changes):
+    inputs = ["--whole", *changes] if driver == "between" else []
     environment = {**os.environ, "BROKEN": str(number)}
     return subprocess.run(
         [program, driver, *inputs], capture_output=True, text=True, timeout=300, check=False, env=environment
@@ -311,15 +316,15 @@ def run_defect(program, driver, number, folder):
 
 
 @pytest.mark.parametrize(("driver", "defect"), [(driver, defect) for driver in DEFECTS for defect in DEFECTS[driver]])
-def test_drivers_see_each_defect_that_they_are_for(changing_with_defects, tmp_path, driver, defect):
+def test_drivers_see_each_defect_that_they_are_for(changing_with_defects, changes, driver, defect):
     """In a copy of the headers. Without this they could pass for no reason."""
-    done = run_defect(changing_with_defects, driver, NUMBERS[defect], tmp_path)
+    done = run_defect(changing_with_defects, driver, NUMBERS[defect], changes)
     assert done.returncode != 0 and re.search("broken promise|AddressSanitizer", done.stderr), done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("driver", DEFECTS)
-def test_the_copy_without_a_defect_keeps_every_promise(changing_with_defects, tmp_path, driver):
-    done = run_defect(changing_with_defects, driver, 0, tmp_path)
+def test_the_copy_without_a_defect_keeps_every_promise(changing_with_defects, changes, driver):
+    done = run_defect(changing_with_defects, driver, 0, changes)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import aarch64
 from c_drivers import DIGESTS, INCLUDES, WARNINGS, check_digest
+from once import once
 from paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -27,15 +28,31 @@ def tools():
     return found
 
 
+@pytest.fixture(scope="session")
+def build(tools, tmp_path_factory):
+    """A function that builds tests/c/NAME.c into a folder; the kernels are compiled once for all workers."""
+    unit = tmp_path_factory.mktemp("kernels") / "kernels.c"
+    unit.write_text('#include "milblob/kernels.h"\n')
+    options = [*INCLUDES, *WARNINGS]
+
+    def one(name, folder):
+        kernels = once(
+            tmp_path_factory, "neon.o", lambda path: tools.build(unit, path, "-O2", *options, "-DMB_TIERS_HERE", "-c")
+        )
+        source = ROOT / "tests" / "c" / f"{name}.c"
+        tools.build(source, folder / name, "-O1", *options, "-DMB_TIERS_ELSEWHERE", str(kernels))
+        return folder / name
+
+    return one
+
+
 @pytest.mark.parametrize("name", DIGESTS)
-def test_kernels(name, tools, tmp_path):
-    tools.build(ROOT / "tests" / "c" / f"{name}.c", tmp_path / name, "-O2", *INCLUDES, *WARNINGS)
-    check_digest(tools.run(tmp_path / name), name)
+def test_kernels(name, tools, build, tmp_path):
+    check_digest(tools.run(build(name, tmp_path)), name)
 
 
-def test_packed_bits(tools, tmp_path):
-    tools.build(ROOT / "tests" / "c" / "packed.c", tmp_path / "packed", "-O1", *INCLUDES, *WARNINGS)
-    done = tools.run(tmp_path / "packed")
+def test_packed_bits(tools, build, tmp_path):
+    done = tools.run(build("packed", tmp_path))
     assert done.returncode == 0, done.stderr[-4000:]
 
 

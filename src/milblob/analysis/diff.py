@@ -392,7 +392,7 @@ class _Parts:
 
     def are_equal(self, a: Tensor, b: Tensor) -> bool:
         """Whether two compressed weights are stored as the same bits, so nothing needs decoding."""
-        key = _identity(a), _identity(b)
+        key = *_identity(a), *_identity(b)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = self._compare(a, b)
@@ -411,11 +411,11 @@ class _Parts:
         return all(self.are_equal(ours[key], theirs[key]) for key in ours)
 
 
-def _identity(tensor: Tensor) -> Any:
+def _identity(tensor: Tensor) -> tuple[Any, ...]:
     """Return a key that identifies a tensor of an open model; in a weight file, its position and type."""
     if not tensor.is_blob:
-        return tensor.name
-    return tensor.place.key(), tensor.mil_dtype, tensor.declared_shape
+        return (tensor.name,)
+    return tensor.place.key(), tensor.mil_dtype.mil_code, tensor.declared_shape
 
 
 def measure(a: Elements, b: Elements, atol: float = 0.0, rtol: float = 0.0) -> Figures:

@@ -59,9 +59,9 @@ class Elements:
             self.shape = self._dense.shape
         elif self.dtype.is_sub_byte:
             self.shape = tensor.shape
-            self._packed = tensor.read_packed()
+            self._packed = place.read_packed()
         else:
-            values = tensor.read()
+            values = place.read()
             self.shape = values.shape
             self._flat = values.reshape(-1)
         self.count = prod(self.shape)

@@ -4,8 +4,7 @@ A place knows dtype, shape and stored bytes, and how to read them. Tensors, tool
 new container needs only one new place.
 """
 
-import contextlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from math import prod
 from typing import Any, cast
 
@@ -92,14 +91,29 @@ class Place:
         """Return `values[key]`."""
         return self.read()[key]
 
-    @contextlib.contextmanager
-    def naming(self) -> Iterator[None]:
+    def naming(self) -> "_Naming":
         """Add the tensor's name to errors raised inside."""
-        try:
-            yield
-        except MilblobError as error:
-            error.where = error.where or self.where
-            raise
+        return _Naming(self)
+
+    def name_error(self, error: MilblobError) -> None:
+        """Add the tensor's name to an error."""
+        error.where = error.where or self.where
+
+
+class _Naming:
+    """See `Place.naming`. A class, because a generator costs more than all that reading a small record does."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MilblobError):
+            self._place.name_error(error)
 
 
 class AssignedPlace(Place):
@@ -156,15 +170,10 @@ class ModelPlace(Place):
         count = prod(cast("tuple[int, ...]", shape))
         self.package.budget.spend(self.name, self.dtype.numpy.itemsize * count)
 
-    @contextlib.contextmanager
-    def naming(self) -> Iterator[None]:
+    def name_error(self, error: MilblobError) -> None:
         """See Place."""
-        try:
-            yield
-        except MilblobError as error:
-            self.package.require_open()  # a file closed by another thread meanwhile reads as if it were empty
-            error.where = error.where or self.where
-            raise
+        self.package.require_open()  # a file closed by another thread meanwhile reads as if it were empty
+        super().name_error(error)
 
 
 class RecordPlace(ModelPlace):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..program.view import Operation
 
 _EMPTY: Mapping[str, "Tensor"] = MappingProxyType({})
+_DENSE = Compression()
 
 
 class Tensor(LazyTensor):
@@ -82,7 +83,8 @@ class Tensor(LazyTensor):
     @property
     def place(self) -> Place:
         """Where the values come from: the assigned ones, or `stored_place`; for milblob's own modules."""
-        return with_assigned(self.stored_place, self.package, self.name)
+        stored = self.stored_place
+        return with_assigned(stored, self.package, self.name) if self.package.assigned else stored
 
     @property
     def stored_place(self) -> Place:
@@ -180,7 +182,7 @@ class Tensor(LazyTensor):
     @property
     def compression(self) -> Compression:
         """How it is compressed: a str, the operation without "constexpr_", with attributes; "" if it is not."""
-        return Compression() if self.chain is None else describe(self.chain, self._number)
+        return _DENSE if self.chain is None else describe(self.chain, self._number)
 
     def _number(self, constant: Any) -> int | None:
         """The value of a part that is one integer, if it can be read."""

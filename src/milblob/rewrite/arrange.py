@@ -336,7 +336,7 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
     elif "externalize" in change.actions:
         item = _external_item(tensor, target, change, sources, choice.options)
     if item is not None:
-        item.users.add(tensor.function)
+        item.add_user(tensor.function)
         if target is not None and item.held is None:
             item.how = CAST
     change.item = item
@@ -442,7 +442,7 @@ def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable
                 change.nbytes_after = dtype.nbytes(tensor.size)
             else:
                 item = change.item = _dense_item(tensor, group, sources)
-                item.users.add(tensor.function)
+                item.add_user(tensor.function)
             yield change, DenseWeight(tensor, item, value)
 
 
@@ -490,7 +490,7 @@ def _compressed(weight: CompressedWeight, change: TensorChange, sources: _Source
                 weight_file, blobs[0].blob_offset if blobs else 0, source.mapping, part.dtype, part.shape, base,
                 (base, "compress", weight.number, part.key),
             )  # fmt: skip
-            item.users.add(tensor.function)
+            item.add_user(tensor.function)
             if item.open is None:  # the first of those that share it
                 nbytes += part.nbytes
                 item.name, item.open = f"{tensor.name}.{part.key}", part.open

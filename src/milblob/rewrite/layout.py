@@ -190,7 +190,7 @@ class Records:
         ]
         for item, index in zip(self.items, first_equal(stretches), strict=True):
             item.first = self.items[index]
-            item.first.users |= item.users
+            item.first.add_user(item.user)
         self.items = [item for item in self.items if item.first is item]
 
     def _bytes_of(self, item: Item, is_compared: bool) -> tuple[_codec.Buffer, int, int]:
@@ -222,7 +222,7 @@ class Records:
         given: set[str] = set()
         for item in self._ordered():
             directory = item.file.rpartition("/")[0]
-            function = next(iter(item.users)) if len(item.users) == 1 else ""
+            function = item.user or ""
             key = directory, function
             if key not in files:
                 stem = re.sub(r"[^A-Za-z0-9_@-]", "-", function[:_MAX_NCHARS])

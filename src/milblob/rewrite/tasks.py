@@ -77,7 +77,7 @@ class Item:
         base: directory of the model that refers to it, relative to the root of the result: what @model_path stands for.
         file: the result's weight file, relative to the root, such as "Data/com.apple.CoreML/weights/weight.bin".
         order: sort key of the records in a file.
-        users: functions that refer to it.
+        user: the function that refers to it; "" if several do, None if none does.
         offset, data_offset: in that file, once `lay_out` has set them.
         before: (file, offset) in the source; None for a value that was in the Program.
         first: the equal item that replaces this one; itself if there is none.
@@ -85,7 +85,7 @@ class Item:
 
     __slots__ = (
         "base", "before", "count", "data_offset", "dtype", "file", "first", "held", "how", "name", "nbytes", "offset",
-        "open", "order", "origin", "shape", "start", "target", "users",
+        "open", "order", "origin", "shape", "start", "target", "user",
     )  # fmt: skip
 
     def __init__(
@@ -103,10 +103,17 @@ class Item:
         self.shape: tuple[int, ...] = ()
         self.name = ""
         self.order: tuple[int, ...] = ()
-        self.users: set[str] = set()
+        self.user: str | None = None
         self.offset = self.data_offset = 0
         self.before: tuple[str, int] | None = None
         self.first: Item = self
+
+    def add_user(self, function: str | None) -> None:
+        """Note that a function refers to it too; None: nobody does."""
+        if self.user is None:
+            self.user = function
+        elif function not in (None, self.user):
+            self.user = ""
 
     @property
     def target_nbytes(self) -> int:
