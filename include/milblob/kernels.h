@@ -17,7 +17,9 @@
 #include "milblob/kernels/x86/palette_avx512.h"
 #include "milblob/kernels/neon/subbyte.h"
 #include "milblob/kernels/x86/subbyte.h"
+#include "milblob/kernels/neon/vectors.h"
 #include "milblob/kernels/x86/varint_avx512.h"
+#include "milblob/kernels/x86/vectors.h"
 
 #ifdef MB_HAS_AVX2
 MB_DEFINE_MOMENTS(mb_moments_block_avx2, MB_TARGET_AVX2)
@@ -43,6 +45,7 @@ typedef struct mb_tier {
     mb_quantize_kernel quantize[2]; /* by whether elements are float16 */
     mb_range_kernel range[2];
     mb_split_kernel split[2]; /* as quantize */
+    mb_nearest_kernel nearest;
 } mb_tier;
 
 /* From the slowest to the fastest. A program of several units need not compile the kernels in each: one unit defines
@@ -71,7 +74,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}, {mb_split_f32_plain, mb_split_f16_plain}},
+     {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_plain},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx2, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
@@ -86,7 +89,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_avx2, mb_varint_run_16_avx2, mb_varint_run_32_avx2, mb_varint_run_64_avx2, mb_varint_run_ints_avx2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_avx2, mb_quantize_f16_avx2}, {mb_range_f32_loop_avx2, mb_range_f16_avx2}, {mb_split_f32_plain, mb_split_f16_plain}},
+     {mb_quantize_f32_avx2, mb_quantize_f16_avx2}, {mb_range_f32_loop_avx2, mb_range_f16_avx2}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_avx2},
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -100,7 +103,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_avx2, mb_varint_run_16_avx2, mb_varint_run_32_avx2, mb_varint_run_64_avx2, mb_varint_run_ints_avx2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_plain}},
+     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_plain}, mb_nearest_avx512},
     {"avx512vbmi2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -114,7 +117,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_vbmi2, mb_varint_run_16_vbmi2, mb_varint_run_32_vbmi2, mb_varint_run_64_vbmi2, mb_varint_run_ints_vbmi2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64_vbmi2},
      {mb_varint_encode_i16_vbmi2, mb_varint_encode_u16_vbmi2, mb_varint_encode_i32_vbmi2, mb_varint_encode_i64_vbmi2},
-     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_vbmi2}},
+     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_vbmi2}, mb_nearest_avx512},
 #endif
 #ifdef MB_HAS_NEON
     {"neon", {mb_cast_f32_f16_neon, mb_cast_f32_bf16_neon, mb_cast_f16_f32_neon, mb_cast_bf16_f32_neon, mb_cast_f16_bf16_neon, mb_cast_bf16_f16_neon},
@@ -130,7 +133,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_neon, mb_quantize_f16_neon}, {mb_range_f32_neon, mb_range_f16_neon}, {mb_split_f32_plain, mb_split_f16_plain}},
+     {mb_quantize_f32_neon, mb_quantize_f16_neon}, {mb_range_f32_neon, mb_range_f16_neon}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_neon},
 #endif
 };
 
@@ -179,6 +182,11 @@ static inline uint64_t mb_cast_find(int kind, const uint8_t *src, uint64_t count
 /* Keep elements with the kernel of a tier; see mb_split_kernel. */
 static inline uint64_t mb_prune_split(const mb_tier *tier, const uint8_t *src, uint64_t count, bool is_f16, uint32_t cut, uint8_t *mask, uint8_t *kept, mb_sums *sums) {
     return tier->split[is_f16](src, count, cut, mask, kept, sums);
+}
+
+/* As mb_vectors_nearest, with the kernel of a tier. */
+static inline double mb_nearest_entries(const mb_tier *tier, const float *src, const float *weights, uint64_t count, const mb_vectors *palette, float *scratch, uint8_t *dst, double *sums, double *totals) {
+    return mb_vectors_nearest(tier->nearest, src, weights, count, palette, scratch, dst, sums, totals);
 }
 
 /* As mb_wide_moments, and as the functions of blake3.h, with the kernels of a tier. */

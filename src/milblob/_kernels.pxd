@@ -171,6 +171,11 @@ cdef extern from "milblob/kernels/sums.h" nogil:
         uint32_t largest
     double mb_sum_lanes(const double *lanes)
 
+cdef extern from "milblob/kernels/vectors.h" nogil:
+    ctypedef struct mb_vectors:
+        const float *entries
+        uint32_t k, dims
+
 cdef extern from "milblob/kernels.h" nogil:
     ctypedef struct mb_tier:
         const char *name
@@ -178,6 +183,9 @@ cdef extern from "milblob/kernels.h" nogil:
     int mb_tier_usable()
     uint64_t mb_cast_src_nbytes(int kind)
     uint64_t mb_cast_dst_nbytes(int kind)
+    double mb_nearest_entries(const mb_tier *tier, const float *src, const float *weights, uint64_t count,
+                              const mb_vectors *palette, float *scratch, uint8_t *dst, double *sums,
+                              double *totals)
     uint64_t mb_prune_split(const mb_tier *tier, const uint8_t *src, uint64_t count, bint is_f16, uint32_t cut,
                             uint8_t *mask, uint8_t *kept, mb_sums *sums)
     void mb_cast(const mb_tier *tier, int kind, uint8_t *dst, const uint8_t *src, uint64_t count, bint clamp,
@@ -441,13 +449,6 @@ cdef extern from "milblob/kernels/quantize.h" nogil:
                             uint64_t begin, uint64_t count, uint64_t unit, uint64_t unit_parameters, mb_grid *grid,
                             const mb_integers *to, float *spare, uint8_t *scale, uint8_t *zero, mb_sums *sums)
     float mb_float_of(uint32_t bits)
-
-cdef extern from "milblob/kernels/vectors.h" nogil:
-    ctypedef struct mb_vectors:
-        const float *entries
-        uint32_t k, dims
-    double mb_vectors_nearest(const float *src, const float *weights, uint64_t count, const mb_vectors *palette,
-                              float *scratch, uint8_t *dst, double *sums, double *totals)
 
 cdef extern from "milblob/kernels/prune.h" nogil:
     int MB_MAGNITUDES

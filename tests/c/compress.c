@@ -169,16 +169,59 @@ static void check_palette(bool is_f32, uint64_t count, uint64_t shift, uint32_t 
     free(src), free(dst);
 }
 
+/* Vectors and entries of few different numbers, so that there are equal distances; of any bits if `any`. */
+static float *numbers(uint64_t count, bool any) {
+    uint8_t *bytes = elements(count, 0, false, any);
+    float *found = (float *)bytes;
+    for (uint64_t i = 0; i < count && !any; i++) found[i] = i % 3 == 0 ? found[i] : (float)(random_below(9)) / 4 - 1;
+    return found;
+}
+
+static void check_nearest(int tier, uint64_t count, uint32_t k, uint32_t dims, bool is_heavy, bool any) {
+    float *src = numbers(count * dims, any), *entries = numbers((uint64_t)k * dims, any), *heavy = numbers(count * dims, any), *spare = floats(k);
+    uint8_t *dst = exactly(count), *plain = exactly(count);
+    const uint64_t room = 8 * (uint64_t)k * dims;
+    double *sums[4];
+    for (unsigned i = 0; i < 4; i++) sums[i] = (double *)exactly(room), memset(sums[i], 0, (size_t)room);
+    for (uint64_t i = 0; i < count * dims; i++) heavy[i] = heavy[i] < 0 ? -heavy[i] : heavy[i];
+    const mb_vectors palette = {entries, k, dims};
+    const float *weights = is_heavy ? heavy : NULL;
+    const double squared = mb_nearest_entries(&mb_tiers[tier], src, weights, count, &palette, spare, dst, sums[0], sums[1]);
+    const double again = mb_nearest_entries(&mb_tiers[0], src, weights, count, &palette, spare, plain, sums[2], sums[3]);
+    for (uint64_t i = 0; i < count; i++) {
+        float best = 0;
+        uint32_t at = 0;
+        require(dst[i] < k, "an index that there is");
+        for (uint32_t j = 0; j < k && !any; j++) {
+            float sum = 0;
+            for (uint32_t d = 0; d < dims; d++) {
+                const float difference = src[i * dims + d] - entries[(uint64_t)d * k + j], square = difference * difference, part = (is_heavy ? heavy[i * dims + d] : 1.0f) * square;
+                sum += part;
+            }
+            if (j == 0 || sum < best) best = sum, at = j;
+        }
+        require(any || dst[i] == at, "the first of the nearest entries");
+    }
+    if (!any) {
+        require(memcmp(dst, plain, (size_t)count) == 0 && memcmp(&squared, &again, sizeof squared) == 0, "every tier gives the same indices");
+        require(memcmp(sums[0], sums[2], (size_t)room) == 0 && memcmp(sums[1], sums[3], (size_t)room) == 0, "and the same sums");
+        if (tier == 0) digest_add(dst, count), digest_add(&squared, sizeof squared), digest_add(sums[0], room), digest_add(sums[1], room);
+    }
+    for (unsigned i = 0; i < 4; i++) free(sums[i]);
+    free(src), free(entries), free(heavy), free(spare), free(dst), free(plain);
+}
+
 static void one_round(void) {
     const int tier = (int)random_below((uint32_t)mb_tier_usable());
     const uint8_t what = random_byte(), way = random_byte();
     const uint64_t shift = random_below(9), count = random_below(way & 64 ? 5000 : 150), run = 1 + random_below(way & 32 ? 600 : 40);
     const bool is_f16 = way & 1, any = (way & 30) == 2;
-    switch (what % 5) {
+    switch (what % 6) {
     case 0: check_quantize(tier, is_f16, count, shift, run, what / 5 % 8, any); return;
     case 1: check_range(tier, is_f16, count, shift, run, any); return;
     case 2: check_split(tier, is_f16, count, shift, random_below(way & 128 ? 0x8000 : is_f16 ? 0x5c00 : 0x40000000), any); return;
     case 3: check_blocks(tier, is_f16, 1 + random_below(5), 1 + random_below(9), run, shift, what / 5 % 8, way >> 1 & 1, way >> 2 & 1); return;
+    case 4: check_nearest(tier, count % 700, 1 + random_below(256), 1 + random_below(way & 32 ? 40 : 5), way >> 1 & 1, any); return;
     default: check_palette(is_f16, count, shift, 1 + random_below(256)); return;
     }
 }
@@ -227,6 +270,12 @@ static void all_rounds(void) {
                 for (unsigned k = 0; k < 4; k++) check_split(tier, is_f16, count, count % 9, (uint32_t[]){0, is_f16 ? 0x3800 : 0x3d000000, is_f16 ? 0x7c00 : 0x3f800000, 0x7fffffff}[k], count % 4 == 3);
             for (unsigned k = 0; k < 5; k++) check_split(tier, is_f16, counts[k], k, is_f16 ? 0x3c00 : 0x3e000000, k == 4);
         }
+    for (int tier = 0; tier < mb_tier_usable(); tier++) {
+        static const uint32_t entries[] = {1, 2, 7, 8, 9, 16, 64, 255, 256}, lengths[] = {1, 2, 3, 4, 8, 31, 32, 33, 40};
+        for (unsigned k = 0; k < 9; k++)
+            for (unsigned d = 0; d < 9; d++)
+                for (uint64_t count = 0; count <= 300; count += count < 40 ? 1 + (k + d) % 5 : 65) check_nearest(tier, count, entries[k], lengths[d], (k + d) % 3 == 1, (k + count) % 7 == 3);
+    }
     digest_print();
 }
 

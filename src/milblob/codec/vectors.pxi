@@ -22,6 +22,7 @@ def vectors_nearest(out, Buffer src not None, Buffer weights, uint64_t first, ui
     cdef _View totals_view = _View(totals, 8 * width, "totals", 8)
     cdef Buffer palette_bytes = Buffer(entries)
     cdef const float *heavy = _weights(weights, first * dims, count * dims)
+    cdef const C.mb_tier *tier = _tier
     cdef C.mb_vectors palette
     cdef double squared
     _elements_check(src, 4 * first * dims, count * dims, 4)
@@ -35,8 +36,8 @@ def vectors_nearest(out, Buffer src not None, Buffer weights, uint64_t first, ui
         raise MemoryError
     palette.entries, palette.k, palette.dims = <const float *>palette_bytes.data, k, dims
     with nogil:
-        squared = C.mb_vectors_nearest(
-            <const float *>src.data + first * dims, heavy, count, &palette, scratch, <uint8_t *>into.data,
+        squared = C.mb_nearest_entries(
+            tier, <const float *>src.data + first * dims, heavy, count, &palette, scratch, <uint8_t *>into.data,
             <double *>sums_view.data, <double *>totals_view.data)
     free(scratch)
     return squared
