@@ -131,7 +131,11 @@ def _scattered(operator: Operator, g: ModelComponentContainer, default: str) -> 
     return _MODES[mode], x, y
 
 
-@builtin("scatter", onnx="ScatterND, Transpose", limits="indices inside of the tensor; modes that divide: floats only")
+@builtin(
+    "scatter",
+    onnx="ScatterND, Transpose",
+    limits="indices outside of the tensor: see Limits; modes that divide: floats only",
+)
 def _scatter(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """The axis goes to the front, so that the indices choose rows."""
     rank, own = g.rank(operator.input("data")), g.rank(operator.input("indices"))
