@@ -1,7 +1,8 @@
-"""ML Programs to ONNX: a transformer of 2,841 operations, 1 GiB of weights by reference, and onnxruntime's start with them."""
+"""ML Programs to ONNX: transformers, many operations, 1 GiB of weights by reference, and onnxruntime's start with them."""
 
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 
 import milblob
-from conftest import SCALE, needs
+from conftest import SCALE, needs, scaled
 
 TRANSFORMER = "convert a transformer of 2,841 operations to ONNX"
+NETWORK = "convert a transformer of torch to ONNX: about 1,000 operations, 200 MB"
+MANY = "convert many operations without weights to ONNX"
 LARGE = (
     f"convert 16 linear layers of 1 GiB to ONNX (scale {SCALE:g})"
     if SCALE != 1
@@ -67,7 +70,7 @@ def bench_transformer(row: Any, transformer: Path) -> None:
     import milblob.onnx
 
     path = transformer.parent / "transformer.onnx"
-    options = {"role": "milblob", "targets": {"coremltools: PyMIL load": 1.0, "torch.onnx.export": 1 / 20}}
+    options = {"role": "milblob", "targets": {"coremltools: PyMIL load": 1.0}}
 
     def run() -> Any:
         return milblob.onnx.convert(transformer, path, force=True)
@@ -89,26 +92,130 @@ def bench_pymil(row: Any, transformer: Path) -> None:
     row(TRANSFORMER, "coremltools: PyMIL load", run, check=check)
 
 
-def bench_torch(row: Any, transformer: Path, tmp_path: Path) -> None:
-    """As many layers of the same width, exported from torch itself."""
+@pytest.fixture(scope="module")
+def network(made: Any) -> tuple[Any, Any, Path]:
+    """A transformer of torch, what it is called with, and its package as coremltools converts it."""
     needs("torch")
     import torch
+    from torch import nn
 
-    with milblob.open(transformer) as model:
-        width = max(tensor.shape[-1] for tensor in model.values() if len(tensor.shape) == 2)
-        layers = sum(op.type == "softmax" for op in model.find())
-    layer = torch.nn.TransformerEncoderLayer(min(width, 1024), 8, batch_first=True)
-    network = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).eval()
-    x = torch.zeros(1, 16, min(width, 1024))
+    width, heads = max(64, round(512 * SCALE**0.5) // 64 * 64), 8
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.qkv(self.one(x)).reshape(1, 16, 3, heads, -1).permute(2, 0, 3, 1, 4)
+            found = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1) @ v
+            x = x + self.out(found.transpose(1, 2).reshape(1, 16, width))
+            return x + self.mlp(self.two(x))
+
+    torch.manual_seed(0)
+    net, x = nn.Sequential(*(Layer() for _ in range(scaled(16, 2)))).eval(), torch.zeros(1, 16, width)
+
+    def write(path: Path) -> None:
+        import coremltools as ct
+
+        logging.getLogger("coremltools").setLevel(logging.ERROR)
+        options = {"compute_precision": ct.precision.FLOAT32, "minimum_deployment_target": ct.target.iOS16}
+        inputs = [ct.TensorType(name="x", shape=tuple(x.shape))]
+        ct.convert(torch.jit.trace(net, x), inputs=inputs, skip_model_load=True, **options).save(str(path))
+
+    return net, x, made("network.mlpackage", write)
+
+
+def bench_network(row: Any, network: Any) -> None:
+    import milblob.onnx
+
+    package = network[2]
+    path = package.parent / "network.onnx"
+    targets = {"torch.onnx.export": 1 / 20, "torch.onnx.export, dynamo": 1 / 20, "coremltools: PyMIL load": 1.0}
+
+    def run() -> Any:
+        return milblob.onnx.convert(package, path, force=True)
+
+    row(NETWORK, "milblob: convert", run, check=check_small(path, package), role="milblob", targets=targets)
+
+
+def bench_network_pymil(row: Any, network: Any) -> None:
+    import coremltools as ct
+    from coremltools.converters.mil.frontend.milproto.load import load
+
+    def run() -> Any:
+        spec = ct.utils.load_spec(str(network[2]))
+        return load(spec, spec.specificationVersion, str(weight_of(network[2]).parent))
+
+    def check(program: Any) -> None:
+        assert "main" in program.functions
+
+    row(NETWORK, "coremltools: PyMIL load", run, check=check)
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+def bench_torch(row: Any, network: Any, tmp_path: Path, dynamo: bool) -> None:
+    """The same network, exported from torch itself by the older exporter and by the newer one."""
+    if dynamo:
+        needs("onnxscript")
+    import torch
+
+    net, x, _ = network
     path = tmp_path / "torch.onnx"
 
     def run() -> None:
-        torch.onnx.export(network, (x,), str(path), dynamo=False)
+        torch.onnx.export(net, (x,), str(path), dynamo=dynamo, **({"verbose": False} if dynamo else {}))
 
     def check(_: Any) -> None:
         assert path.exists()
 
-    row(TRANSFORMER, "torch.onnx.export", run, check=check, rounds=1, note="one round")
+    name = "torch.onnx.export, dynamo" if dynamo else "torch.onnx.export"
+    row(NETWORK, name, run, check=check, rounds=1, note="one round")
+
+
+@pytest.fixture(scope="module")
+def many(made: Any) -> dict[int, Path]:
+    """Packages of so many operations without weights."""
+
+    def write(count: int, path: Path) -> None:
+        import coremltools as ct
+        from coremltools.converters.mil.mil import Builder as mb
+
+        logging.getLogger("coremltools").setLevel(logging.ERROR)
+
+        @mb.program(input_specs=[mb.TensorSpec((4, 4))], opset_version=ct.target.iOS16)
+        def program(x: Any) -> Any:
+            for _ in range(count // 4):
+                x = mb.transpose(x=mb.add(x=mb.sigmoid(x=mb.tanh(x=x)), y=np.float32(0.5)), perm=[1, 0])
+            return x
+
+        options = {"compute_precision": ct.precision.FLOAT32, "minimum_deployment_target": ct.target.iOS16}
+        options["pass_pipeline"] = ct.PassPipeline.EMPTY
+        ct.convert(program, convert_to="mlprogram", skip_model_load=True, **options).save(str(path))
+
+    counts = scaled(5000, 8), scaled(10000, 16)
+    return {count: made(f"many{count}.mlpackage", partial(write, count)) for count in counts}
+
+
+@pytest.mark.parametrize("which", ["half", "all"])
+def bench_many(row: Any, many: dict[int, Path], which: str) -> None:
+    import milblob.onnx
+
+    count = (min if which == "half" else max)(many)
+    path = many[count].with_suffix(".onnx")
+    options: dict[str, Any] = {"role": "milblob"}
+    if which == "all":
+        options |= {"limit_ms": 3000.0, "targets": {f"milblob: {min(many)} operations": 2.3}}
+
+    def run() -> Any:
+        return milblob.onnx.convert(many[count], path, force=True)
+
+    def check(_: Any) -> None:
+        assert path.stat().st_size < 1 << 20
+
+    row(MANY, f"milblob: {count} operations", run, check=check, **options)
 
 
 def bench_reference(row: Any, linear: Path) -> None:

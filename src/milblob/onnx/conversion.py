@@ -1,5 +1,6 @@
 """From a model to ONNX: parse, compile, convert every operator, check, write."""
 
+import gc
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -82,7 +83,7 @@ def convert(
         raise ValueError('weights: expected "reference" or "embed" without a path, got "copy"')
     if target is None and zipmap:
         raise ValueError("zipmap: expected a path, for onnx-ir has no type for dictionaries, got none")
-    with opened(model) as source:
+    with _resting_collector(), opened(model) as source:
         require_sound(source)
         raw = MilProgramContainer(source, function)
         topology = parse_mil(raw.function)
@@ -180,6 +181,18 @@ def convert_operators(
         except Exception as error:
             words = f"converter of {operator.type}: expected a result, got {type(error).__name__}: {error!s:.300}"
             raise ProgramError(words, where=operator.path) from error
+
+
+@contextmanager
+def _resting_collector() -> Iterator[None]:
+    """Let Python's collector of cycles rest: it walks all that a large Program became again and again, for nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Which converter and which shape calculator an operation has; users add theirs, or replace ours."""
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -133,8 +134,9 @@ def builtins() -> dict[str, Entry]:
     return {type: max(entries, key=lambda entry: entry.since_opset) for type, entries in sorted(_converters.items())}
 
 
+@cache
 def load() -> None:
-    """Import every module of `ops`, which register themselves."""
+    """Import every module of `ops`, which register themselves; once, for looking them up takes time."""
     for group in GROUPS:
         import_module(f"{__package__}.ops.{group}")
 
