@@ -129,13 +129,18 @@ def run(arguments: Namespace) -> int:
 def _extras(arguments: Namespace) -> Iterator[dict[str, Any]]:
     """What the options say besides recipes, as arguments of `compress`; the file of importance is open meanwhile."""
     found: dict[str, Any] = {"nan": "keep" if arguments.keep_nan else "skip", "requantize": arguments.requantize}
+    errors = compress_goals.calibration(arguments)
+    if errors is not None:
+        found["errors"] = errors
     if arguments.importance is None:
         yield found
+        compress_goals.say_unmeasured(errors)
         return
     from ..formats.read import open_arrays
 
     with open_arrays(arguments.importance, max_nbytes=arguments.max_nbytes) as arrays:
         yield found | {"importance": arrays}
+        compress_goals.say_unmeasured(errors)
 
 
 def _new_values(arguments: Namespace) -> dict[str, Any]:

@@ -1,20 +1,26 @@
 """The options of milblob compress that choose recipes: goals, plans and the frontier."""
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..arguments import parse_nbytes
 from ..compressing.frontier import Frontier, compress_frontier, decibel
 from ..compressing.frontier_svg import short
 from ..compressing.recipes import as_recipe
+from ..model import open as opening
 from ..storage import paths
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
+from ..wording import some
 from . import output, tables
 from .progress import shown
 from .saving import check_target
 from .selection import check_keep
 
+if TYPE_CHECKING:
+    from ..onnx import OutputErrors
+
+_MAX_NAMES = 8
 GOALS = ("size", "bits", "sqnr")
 KINDS = (*GOALS, "apply", "frontier")
 """What may be given instead of a recipe."""
@@ -44,6 +50,8 @@ def add_options(parser: ArgumentParser, kinds: Any) -> None:
     add("--from", metavar="JSON", dest="ladder", action="append", type=as_recipe, default=[], help=from_help)
     sensitivity = "the error of weights that match GLOB counts FACTOR times; may be repeated"
     add("--sensitivity", metavar="GLOB=FACTOR", action="append", type=_factor, default=[], help=sensitivity)
+    calibrate = "inputs by name, as for milblob verify -i: the error that counts is then that of the outputs"
+    add("--calibrate", metavar="FILE", help=calibrate)
     add("--plan", metavar="FILE", help="write what is done to a JSON file, to be edited and applied with --apply")
 
 
@@ -54,7 +62,12 @@ def check(arguments: Namespace) -> None:
         ValueError: there is one.
     """
     has_goal = arguments.frontier is not None or any(getattr(arguments, name) is not None for name in GOALS)
-    for option, value in (("--from", arguments.ladder), ("--sensitivity", arguments.sensitivity)):
+    options = (
+        ("--from", arguments.ladder),
+        ("--sensitivity", arguments.sensitivity),
+        ("--calibrate", arguments.calibrate),
+    )
+    for option, value in options:
         if value and not has_goal:
             raise ValueError(f"{option}: expected --size, --bits, --sqnr or --frontier, which it is for, got none")
     if arguments.apply is not None and arguments.keep:
@@ -88,6 +101,29 @@ def ladder(arguments: Namespace) -> dict[str, Any]:
     """Return `recipes` and `sensitivity`, if they are given."""
     found: dict[str, Any] = {"recipes": arguments.ladder} if arguments.ladder else {}
     return found | ({"sensitivity": dict(arguments.sensitivity)} if arguments.sensitivity else {})
+
+
+def calibration(arguments: Namespace) -> "OutputErrors | None":
+    """Return what measures the outputs, if --calibrate is given; it runs the model.
+
+    Raises:
+        As `OutputErrors`, and opening the file.
+    """
+    if arguments.calibrate is None:
+        return None
+    from .. import onnx
+    from .inputs import read_arrays
+
+    inputs = read_arrays(arguments.calibrate, arguments)
+    with opening.open(arguments.model, max_nbytes=arguments.max_nbytes) as model:
+        return onnx.OutputErrors(model, inputs)
+
+
+def say_unmeasured(errors: "OutputErrors | None") -> None:
+    """Say, with -q too, which weights --calibrate did not measure: what was given was not used for them."""
+    if errors is not None and errors.unmeasured:
+        names = some(sorted(errors.unmeasured), _MAX_NAMES)
+        output.say(f"--calibrate: measured by their own error, for they cannot be replaced alone: {names}")
 
 
 def run_frontier(arguments: Namespace, extras: dict[str, Any]) -> int:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .containers import MilProgramContainer
     from .conversion import convert, convert_topology, coverage
     from .emit import ModelComponentContainer
+    from .output_errors import OutputErrors
     from .parse import parse_mil
     from .ports import SessionInput, SessionOutput
     from .registry import register_converter, register_shape_calculator, supported, unregister
@@ -27,6 +28,7 @@ __all__ = [
     "ModelComponentContainer",
     "Operator",
     "OutputError",
+    "OutputErrors",
     "Scope",
     "Session",
     "SessionInput",
@@ -53,6 +55,7 @@ _MODULES = {
     "ModelComponentContainer": "emit",
     "Operator": "topology",
     "OutputError": "verifying",
+    "OutputErrors": "output_errors",
     "Scope": "topology",
     "Session": "session",
     "SessionInput": "ports",

@@ -70,7 +70,7 @@ class SessionInput:
 
         Args:
             value: an array or what NumPy makes one of; a PIL image for an image.
-            what: "input" or "state", for messages.
+            what: "input", "state" or "weight", for messages.
 
         Raises:
             ValueError: a shape, a dtype, a size or a mode that does not fit; a number that the dtype cannot hold.

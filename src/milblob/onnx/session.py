@@ -90,9 +90,12 @@ class Session:
         threads: how many one operation may use; default: onnxruntime's choice.
         providers: of onnxruntime, the preferred first.
         converters: as for `convert`.
+        replaceable: let `predict` take other values for weights.
 
     Attributes:
         inputs: name -> SessionInput, in the order of the description.
+        weights: name -> SessionInput of what `predict` can replace: weights of floats that the graph reads as they are
+            stored. Empty without `replaceable`, and for .onnx files.
         outputs: name -> SessionOutput.
         states: the SessionState of predictions that name none.
 
@@ -110,8 +113,9 @@ class Session:
         threads: int | None = None,
         providers: Sequence[str] = ("CPUExecutionProvider",),
         converters: Mapping[str, Converter] | None = None,
+        replaceable: bool = False,
     ) -> None:
-        require_flags(optimize=optimize)
+        require_flags(optimize=optimize, replaceable=replaceable)
         if threads is not None and (threads := as_integer("threads", threads)) < 1:
             raise ValueError(f"threads: expected 1 or more, got {threads}")
         path = os.fsdecode(os.fspath(model)) if isinstance(model, str | os.PathLike) else None
@@ -125,7 +129,7 @@ class Session:
             self.stages: list[Stage] = [stage_of_file(path, self._options(), self._providers)]
         else:
             with opened(model) as source:
-                self.stages = self._stages_of(source, function, converters)
+                self.stages = self._stages_of(source, function, converters, replaceable)
                 if len(self.stages) > 1:
                     wanted = [feature.name for feature in source.metadata.outputs]
         self.path = path if path is not None else self.stages[0].file
@@ -140,6 +144,7 @@ class Session:
             made |= set(stage.outputs)
         if made.issuperset(wanted):  # of a pipeline: what its own description lists
             self.outputs = {name: self.outputs[name] for name in wanted} or self.outputs
+        self.weights = {name: one for stage in self.stages for name, one in stage.weights.items()}
         self._state_kinds = {name: one for stage in self.stages for name, one in stage.states.items()}
         self.states = self.make_state(states)
 
@@ -147,7 +152,7 @@ class Session:
         return make_options(self._optimize, self._threads)
 
     def _stages_of(
-        self, source: "Model", function: str | None, converters: Mapping[str, Converter] | None
+        self, source: "Model", function: str | None, converters: Mapping[str, Converter] | None, replaceable: bool
     ) -> list[Stage]:
         others = source.package.others
         is_whole = function is None and (len(source.scans) > 1 or others)
@@ -155,7 +160,9 @@ class Session:
             words = ", ".join(f"{prefix.rstrip('/')} ({kind})" for prefix, kind in others)
             raise UnsupportedError(f"pipeline: expected ML Programs only, got also {words}", file=source.path)
         names = [_default(source, part.prefix) for part, _ in source.scans] if is_whole else [function]
-        return [stage_of_model(source, name, self._options(), self._providers, converters) for name in names]
+        return [
+            stage_of_model(source, name, self._options(), self._providers, converters, replaceable) for name in names
+        ]
 
     def make_state(self, values: Mapping[str, Any] | None = None) -> SessionState:
         """Return new states: zeros, or what `values` gives for some of them.
@@ -171,7 +178,12 @@ class Session:
         return state
 
     def predict(
-        self, inputs: Mapping[str, Any], state: SessionState | None = None, *, raw: bool = False
+        self,
+        inputs: Mapping[str, Any],
+        state: SessionState | None = None,
+        *,
+        raw: bool = False,
+        weights: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Compute the outputs once.
 
@@ -180,6 +192,7 @@ class Session:
                 integers and bools become any dtype that holds them; nothing else is cast.
             state: from `make_state`; default: `states`. It holds the new values afterwards.
             raw: arrays only, also for images, labels and probabilities.
+            weights: name -> values for this prediction, of `replaceable` sessions.
 
         Returns:
             name -> array; PIL image for an image; label and {label: probability} of a classifier.
@@ -191,6 +204,7 @@ class Session:
         if not self.stages:
             raise ValueError("operation on closed session")
         values = self.convert_inputs(inputs)
+        replaced = self._convert_weights(weights or {})
         chosen = self.states if state is None else state
         require("state", chosen, SessionState, "what make_state returned")
         if not chosen.fits(self._state_kinds):
@@ -200,11 +214,22 @@ class Session:
             arrays = dict(chosen.arrays())
             for stage in self.stages:
                 feeds = {name: one.convert(values[name]) for name, one in stage.inputs.items() if name in values}
+                feeds |= {name: array for name, array in replaced.items() if name in stage.weights}
                 found = stage.compute(feeds, arrays)
                 values |= found
                 outputs |= found
             chosen.arrays().update(arrays)  # only when all went well
         return {name: outputs[name] if raw else one.convert(outputs[name]) for name, one in self.outputs.items()}
+
+    def _convert_weights(self, weights: Mapping[str, Any]) -> dict[str, "np.ndarray[Any, Any]"]:
+        require("weights", weights, Mapping, "arrays by name of weight")
+        for name in weights:
+            if name not in self.weights:
+                words = (
+                    "a weight that can be replaced" if self.weights else "none, but of a session with replaceable=True"
+                )
+                raise ValueError(f"weights: expected {words}, got {name!r:.100}{hint(str(name), self.weights)}")
+        return {name: self.weights[name].convert(value, "weight") for name, value in weights.items()}
 
     def convert_inputs(self, inputs: Mapping[str, Any]) -> dict[str, "np.ndarray[Any, Any]"]:
         """Return inputs as `predict` feeds them; raises what it raises of names, shapes and dtypes."""

@@ -19,6 +19,8 @@ from .runtime import first_words, open_session, start
 if TYPE_CHECKING:
     from ..model.model import Model
 
+_REPLACEABLE = ("float16", "float32")
+
 Arrays = dict[str, "np.ndarray[Any, Any]"]
 
 
@@ -29,15 +31,17 @@ class Stage:
         runner: an onnxruntime.InferenceSession.
         model: what it runs; large weights may be elsewhere.
         file: the path, for messages.
+        weights: names of initializers that `compute` may replace.
 
     Attributes:
         model: as given.
+        weights: name -> what it holds, of those that `compute` may replace.
         inputs, outputs: what the model takes and gives, states aside, in the order of its description.
         states: state -> what it holds.
         metadata: of the .onnx model, among it what ONNX has no place for.
     """
 
-    def __init__(self, runner: Any, model: ir.Model, file: str | None) -> None:
+    def __init__(self, runner: Any, model: ir.Model, file: str | None, weights: frozenset[str] = frozenset()) -> None:
         self.model = model
         self.file = file
         self.metadata: Mapping[str, str] = dict(model.metadata_props)
@@ -50,6 +54,8 @@ class Stage:
         order = {value.name: number for number, value in enumerate(model.graph.inputs)}
         given.sort(key=lambda pair: order.get(pair[0].name, len(order)))
         found = [input_of(argument, self.metadata, file, is_optional) for argument, is_optional in given]
+        self.weights: dict[str, SessionInput] = {one.name: one for one in found if one.name in weights}
+        found = [one for one in found if one.name not in weights]
         self.inputs: dict[str, SessionInput] = {one.name: one for one in found if one.name not in feeds}
         self.states: dict[str, SessionInput] = {feeds[one.name]: one for one in found if one.name in feeds}
         self._names = [argument.name for argument in runner.get_outputs()]
@@ -63,7 +69,7 @@ class Stage:
         """Run once.
 
         Args:
-            feeds: of `inputs`, as `SessionInput.convert` gives them.
+            feeds: of `inputs` and `weights`, as `SessionInput.convert` gives them.
             states: of all `states`; replaced by their new values.
 
         Raises:
@@ -90,14 +96,35 @@ def stage_of_model(
     options: Any,
     providers: Sequence[str],
     converters: Mapping[str, Converter] | None,
+    replaceable: bool = False,
 ) -> Stage:
     """Return a function of an open model, ready to run; it reads the model's weight files where they are.
+
+    Args:
+        model, function, converters: as for `convert`.
+        options, providers: as for `start`.
+        replaceable: whether weights may be replaced.
 
     Raises:
         As `convert`; MilblobError: onnxruntime cannot open it.
     """
     converted = convert(model, function=function, converters=converters)
-    return Stage(start(converted, model.package.mappings, options, providers, model.path), converted, model.path)
+    weights = _opened(converted) if replaceable else frozenset()
+    runner = start(converted, model.package.mappings, options, providers, model.path)
+    return Stage(runner, converted, model.path, weights)
+
+
+def _opened(model: ir.Model) -> frozenset[str]:
+    """Make inputs of all weights, which keep their values unless others are given; return their names."""
+    names = []
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if not isinstance(tensor, ir.ExternalTensor) or str(tensor.dtype.numpy()) not in _REPLACEABLE:
+            continue
+        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+        model.graph.inputs.append(value)
+        names.append(name)
+    return frozenset(names)
 
 
 def stage_of_file(path: str, options: Any, providers: Sequence[str]) -> Stage:
