@@ -34,6 +34,7 @@ FOLDERS = [
     "refitting",
     "tvm",
     "onnx",
+    "onnxmltools",
     "compat",
     "cli",
 ]
