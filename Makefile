@@ -13,7 +13,7 @@ HEADERS := $(wildcard include/milblob/*.h include/milblob/*/*.h include/milblob/
 SANITIZED := build/sanitize
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo check test thorough lint types stubs neon tvm-oracle onnx finetune fuzz sanitize leaks bench performance build clean
+.PHONY: help demo check test thorough lint types stubs neon tvm-oracle onnx onnxmltools finetune fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -64,6 +64,10 @@ onnx: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## core
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/conformance.py --why
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/conformance.py --why --torch 300 --seed 17
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/make_networks.py
+
+onnxmltools: $(VENV)/.onnxmltools113 $(VENV)/.onnxmltools116 $(VENV)/.built ## ML Programs through ONNXMLTools 1.13 and 1.16: docs/onnx.md
+	PYTHONPATH="$(CURDIR)/src" $(VENV)/onnxmltools113/$(notdir $(BIN))/python tests/onnxmltools/live.py
+	PYTHONPATH="$(CURDIR)/src" $(VENV)/onnxmltools116/$(notdir $(BIN))/python tests/onnxmltools/live.py
 
 SECONDS := 60
 fuzz: $(VENV)/.built $(VENV)/.fuzzer ## every fuzz harness for SECONDS=60 each (clang); findings go to build/fuzz/findings
@@ -148,6 +152,13 @@ $(VENV)/.torch: pyproject.toml | $(VENV)/.python
 	$(PY) -m venv --clear $(VENV)/torch
 	$(VENV)/torch/$(notdir $(BIN))/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(VENV)/torch/$(notdir $(BIN))/python -m pip install --quiet --group finetune
+	@touch $@
+
+# Each ONNXMLTools in an environment of its own, with what it works with.
+$(VENV)/.onnxmltools%: pyproject.toml | $(VENV)/.python
+	$(PY) -m venv --clear $(VENV)/onnxmltools$*
+	$(VENV)/onnxmltools$*/$(notdir $(BIN))/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(VENV)/onnxmltools$*/$(notdir $(BIN))/python -m pip install --quiet --group onnxmltools$*
 	@touch $@
 
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined

@@ -36,6 +36,7 @@ FOLDERS = [
     "compressing",
     "tvm",
     "onnx",
+    "onnxmltools",
     "compat",
     "cli",
 ]

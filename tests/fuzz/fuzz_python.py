@@ -45,7 +45,7 @@ PLACES = {
     "manifest": "m.mlpackage/Manifest.json", "journal": "m.mlpackage/.milblob-journal",
     "text": "m.mlmodelc/model.mil", "metadata": "m.mlmodelc/metadata.json",
     "safetensors": "a.safetensors", "npz": "a.npz", "npy": "a.npy", "listing": "a.json",
-    "gguf": "a.gguf",
+    "gguf": "a.gguf", "onnx": "a.onnx",
 }  # fmt: skip
 DTYPES = list(milblob.DType)
 SHAPES = [(9,), (None,), (200,), (), (0,), (2, None), (3, 40), (160,)]
@@ -127,7 +127,7 @@ def one_input(data):
         before = path.read_bytes() if path.exists() else None
         path.write_bytes(data[1:])
         try:
-            if kind in ("safetensors", "npz", "npy", "gguf"):
+            if kind in ("safetensors", "npz", "npy", "gguf", "onnx"):
                 arrays(path)
             elif kind == "listing":
                 use_everything(path)

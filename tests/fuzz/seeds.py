@@ -19,7 +19,7 @@ import reference  # noqa: E402
 from journal_bytes import journal_bytes  # noqa: E402
 
 CUTS = (0, 1, 7, 64, 129, 1000)
-KINDS = {"model": 0, "weights": 1, "text": 2, "manifest": 3, "metadata": 4, "value": 5, "safetensors": 6, "npz": 7, "npy": 8, "listing": 9, "journal": 10, "gguf": 11}  # fmt: skip
+KINDS = {"model": 0, "weights": 1, "text": 2, "manifest": 3, "metadata": 4, "value": 5, "safetensors": 6, "npz": 7, "npy": 8, "listing": 9, "journal": 10, "gguf": 11, "onnx": 12}  # fmt: skip
 """What the first byte of an input of fuzz_python.py says that the rest is."""
 
 
@@ -111,6 +111,41 @@ def _gguf():
         return path.read_bytes()
 
 
+def _onnx():
+    """An ONNX model with raw and typed elements, sparse ones, external data, a graph in a node, and milblob's metadata."""
+    import numpy
+    from onnx import TensorProto, helper, numpy_helper
+
+    rows = numpy.linspace(-1, 1, 6, dtype=numpy.float32)
+    held = [
+        numpy_helper.from_array(rows.astype(dtype), dtype) for dtype in ("float32", "float16", "int8", "bool", "int64")
+    ]
+    held += [
+        helper.make_tensor(name, kind, [3], [1, 2, 3])
+        for name, kind in (("i", TensorProto.INT32), ("f", TensorProto.FLOAT))
+    ]
+    held += [
+        helper.make_tensor("four", TensorProto.INT4, [3], [1, -2, 3]),
+        helper.make_tensor("s", TensorProto.STRING, [1], [b"a"]),
+    ]
+    apart = TensorProto(name="apart", dims=[4], data_type=TensorProto.UINT8, data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "w.bin"), ("offset", "64"), ("length", "4")):
+        apart.external_data.add(key=key, value=value)
+    sparse = helper.make_sparse_tensor(
+        numpy_helper.from_array(rows[:2], "sparse"), numpy_helper.from_array(numpy.array([1, 5]), "places"), [2, 3]
+    )
+    inner = helper.make_graph([], "inner", [], [], initializer=held[:1])
+    nodes = [
+        helper.make_node("If", ["c"], ["y"], then_branch=inner),
+        helper.make_node("Constant", [], ["k"], value=held[0]),
+    ]
+    graph = helper.make_graph(nodes, "g", [], [], initializer=[*held, apart], sparse_initializer=[sparse])
+    model = helper.make_model(graph)
+    for key, value in (("milblob.weights", '{"f": "main/f"}'), ("milblob.made", '{"i": {"why": "x", "hash": "00"}}')):
+        model.metadata_props.add(key=key, value=value)
+    return model.SerializeToString()
+
+
 def python_inputs():
     """Whole files, with a byte in front that says what they are and what is done with them (fuzz_python.py)."""
     import numpy
@@ -130,6 +165,7 @@ def python_inputs():
     }
     found.append(("safetensors", safetensors.numpy.save(arrays)))
     found.append(("gguf", _gguf()))
+    found.append(("onnx", _onnx()))
     for compress in (numpy.savez, numpy.savez_compressed):
         stream = io.BytesIO()
         compress(stream, **arrays)

@@ -1,0 +1,42 @@
+"""ML Programs through ONNXMLTools, which reads the older kinds of Core ML models and fails at these.
+
+    model = milblob.onnxmltools.convert_coreml("Model.mlpackage")            # an onnx.ModelProto, of opset 15
+
+    conversions, shapes = milblob.onnxmltools.functions("Model.mlpackage")   # for onnxmltools.convert_coreml itself
+    onnxmltools.convert_coreml(
+        spec, custom_conversion_functions=conversions, custom_shape_calculators=shapes, target_opset=15
+    )
+
+It needs onnxmltools and onnx-ir, and is imported by itself. docs/onnx.md says which versions go together.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .adapter import convert_coreml, functions
+    from .imports import repair
+
+__all__ = ["convert_coreml", "functions", "repair"]
+
+_MODULES = {"convert_coreml": "adapter", "functions": "adapter", "repair": "imports"}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{module}"), name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("onnx", "onnx_ir", "onnxmltools"):
+            raise
+        words = (
+            f"milblob.onnxmltools: expected onnxmltools and onnx-ir, got no package {missing}; pip install brings it"
+        )
+        raise ImportError(words) from error
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
