@@ -177,8 +177,11 @@ cdef extern from "milblob/kernels/vectors.h" nogil:
         uint32_t k, dims
 
 cdef extern from "milblob/kernels.h" nogil:
+    ctypedef struct mb_varint_run_kernel:
+        pass
     ctypedef struct mb_tier:
         const char *name
+        const mb_varint_run_kernel *varint_run
     const mb_tier mb_tiers[]
     int mb_tier_usable()
     uint64_t mb_cast_src_nbytes(int kind)
@@ -416,6 +419,7 @@ cdef extern from "milblob/text/write.h" nogil:
         mb_print print
         bint is_plain, has_scalars
         mb_write_weights weights
+        const mb_varint_run_kernel *runs
         mb_write_key *keys
         uint64_t key_capacity
         uint32_t operation

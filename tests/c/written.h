@@ -2,6 +2,7 @@
 #ifndef MILBLOB_TESTS_WRITTEN_H
 #define MILBLOB_TESTS_WRITTEN_H
 
+#include "milblob/kernels.h"
 #include "milblob/text/parse.h"
 #include "milblob/text/write.h"
 #include "promises.h"
@@ -23,8 +24,8 @@ static int keep_text(void *context, const uint8_t *bytes, uint64_t nbytes) {
     return 1;
 }
 
-/* The whole text with so many bytes and keys of room; false unless all of it was written. */
-static bool write_all(const mb_graph *graph, uint64_t nbytes, uint64_t keys, uint64_t capacity, written *text) {
+/* The whole text with so many bytes and keys of room, and a tier's kernels or none; false unless all of it was written. */
+static bool write_all(const mb_graph *graph, uint64_t nbytes, uint64_t keys, uint64_t capacity, const mb_tier *tier, written *text) {
     mb_error error = {MB_OK, 0, 0, 0, NULL};
     mb_writer w;
     mb_span program = {0, nbytes};
@@ -32,6 +33,7 @@ static bool write_all(const mb_graph *graph, uint64_t nbytes, uint64_t keys, uin
     w.graph = graph, w.base = graph->scan.base, w.error = &error, w.has_scalars = true, w.is_plain = true;
     w.keys = (mb_write_key *)exactly((w.key_capacity = keys) * sizeof *w.keys);
     w.print.out = (uint8_t *)exactly(w.print.capacity = capacity);
+    w.runs = tier != NULL ? tier->varint_run : NULL;
     w.print.flush = text != NULL ? keep_text : NULL;
     w.print.context = text;
     mb_status status = mb_text_write(&w, MB_WRITE_HEADER, program, 0, 3);
@@ -48,14 +50,15 @@ static bool write_all(const mb_graph *graph, uint64_t nbytes, uint64_t keys, uin
 static void check_written(const mb_graph *graph, uint64_t nbytes) {
     written text = {NULL, 0}, small = {NULL, 0};
     mb_error error = {MB_OK, 0, 0, 0, NULL};
-    write_all(graph, nbytes, 0, MB_PRINT_MOST, NULL);
-    if (write_all(graph, nbytes, 1 << 12, 1 << 12, &text)) {
+    write_all(graph, nbytes, 0, MB_PRINT_MOST, NULL, NULL);
+    if (write_all(graph, nbytes, 1 << 12, 1 << 12, NULL, &text)) {
         uint64_t capacity = 64 * text.nbytes + 4096, got = 0;
         uint8_t *out = (uint8_t *)exactly(capacity);
         mb_status status = mb_text_to_program(text.bytes, text.nbytes, out, capacity, &got, &error);
         require(status == MB_OK || status == MB_COUNT, "a text that can be read, if it does not unfold beyond its limit");
         free(out);
-        require(write_all(graph, nbytes, 1 << 12, MB_PRINT_MOST, &small), "the same text through a small buffer");
+        const mb_tier *fastest = &mb_tiers[mb_tier_usable() - 1];
+        require(write_all(graph, nbytes, 1 << 12, MB_PRINT_MOST, fastest, &small), "the same text through a small buffer, by the fastest kernels");
         require(small.nbytes == text.nbytes && memcmp(small.bytes, text.bytes, (size_t)text.nbytes) == 0, "the same text");
     }
     free(text.bytes);

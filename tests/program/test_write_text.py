@@ -20,6 +20,7 @@ from milblob.program.mil_text import parse_text
 from milblob.program.write_text import version_of, write_program
 from paths import DATA, SAMPLES
 from protobuf_programs import F32, STRING, add_const, add_op, as_model, new_program, set_type, set_value
+from reference import write_varint
 from thorough import PROFILE
 
 TEXTS = sorted(DATA.rglob("*.mil"))
@@ -234,6 +235,57 @@ def test_many_elements(dtype, shape):
     rows = body.split("], [") if len(shape) == 2 else [body]
     assert len(rows) == (shape[0] if len(shape) == 2 else 1)
     assert {row.count(",") for row in rows} == {shape[-1] - 1}
+
+
+VARINTS = [milblob.DType[name] for name in ("INT16", "UINT16", "INT32", "INT64", "UINT64")]
+
+
+def varints_program(dtype, payload, count):
+    """A Program whose constant has these bytes as its varints, in whatever form."""
+    message = tensor_program(np.zeros(count, dtype.numpy), dtype)
+    (op,) = message.functions["main"].block_specializations["CoreML8"].operations
+    number = {2: 2, 5: 5}[dtype.field]
+    op.attributes["val"].immediateValue.tensor.ParseFromString(field(number, field(1, payload)))
+    assert sum(byte < 0x80 for byte in payload) == count
+    return message.SerializeToString()
+
+
+def in_varints(words):
+    return b"".join(write_varint(int(word) % (1 << 64)) for word in words)
+
+
+@pytest.mark.parametrize("dtype", VARINTS, ids=str)
+def test_integers_in_every_tier(tier, dtype):
+    """Kernels decode what is plain: long stretches of one length and of all, and begin again behind what they leave."""
+    rng = np.random.default_rng(3)
+    low, high = dtype.range
+    words = [0] * 700 + [int(v) for v in rng.integers(max(low, -900), 900, 900)] + every_bit_pattern(dtype, 3000)[1]
+    words += [high] * 400 + [low] * 400 + [1, -1 % (high + 1)] * 50
+    for count in (*range(1, 130), 288, 289, 511, 512, 513, len(words)):
+        start = len(words) // 2 if count < 600 else 0
+        text = written(
+            tensor_program(
+                np.array([int(w) for w in words[start : start + count]], dtype.numpy), dtype
+            ).SerializeToString()
+        )
+        body = text.decode().split("val = ")[1].split(">([", 1)[1].split("])];")[0]
+        assert body.split(", ") == [str(word) for word in words[start : start + count]]
+
+
+@pytest.mark.parametrize("dtype", VARINTS, ids=str)
+@pytest.mark.parametrize("at", [0, 1, 299, 300, 899])
+def test_padded_integers_and_those_that_do_not_fit_in_every_tier(tier, dtype, at):
+    words = [str(value) for value in np.random.default_rng(at).integers(0, 30_000, 900)]
+    before, after = in_varints(words[:at]), in_varints(words[at + 1 :])
+    padded = written(varints_program(dtype, before + b"\x87\x80\x80\0" + after, 900)).decode()
+    assert padded.split(">([", 1)[1].split("])];")[0].split(", ") == [*words[:at], "7", *words[at + 1 :]]
+    if dtype.nbits == 16:
+        with pytest.raises(milblob.FormatError, match=f"got another at element {at} "):
+            written(varints_program(dtype, before + write_varint(70_000) + after, 900))
+        return
+    wide, kept = {32: (write_varint((1 << 40) + 5), 5), 64: (b"\xff" * 9 + b"\x02", (1 << 63) - 1)}[dtype.nbits]
+    text = written(varints_program(dtype, before + wide + after, 900)).decode()  # as protobuf cuts it
+    assert text.split(">([", 1)[1].split("])];")[0].split(", ") == [*words[:at], str(kept), *words[at + 1 :]]
 
 
 # --------------------------------------------------------------------------------------------------------------- layout

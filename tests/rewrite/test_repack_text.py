@@ -376,3 +376,10 @@ def test_what_metadata_json_still_says(tmp_path, capsys):
         assert stale == (both[:1] if b"storage" in other else ())
     assert main(["repack", str(source), "-o", str(target), "--cast", "float16", "--force"]) == 0
     assert "copied, and of the model before: metadata.json: storagePrecision" in capsys.readouterr().err
+    (source / "metadata.json").write_bytes(described)
+    assert main(["compress", str(source), "-o", str(target), "--int8", "--least", "0", "--force"]) == 0
+    assert f"copied, and of the model before: {', '.join(both)}" in capsys.readouterr().err
+    compressed = tmp_path / "compressed.mlmodelc"
+    report = milblob.compress(source, compressed, milblob.Linear(), least=0)
+    assert report.stale == both and report.to_dict()["stale"] == list(both)
+    assert milblob.repack(compressed, target, decompress=True, **options).stale == both

@@ -26,6 +26,7 @@ typedef struct mb_writer {
     bool is_plain;     /* protobuf wrote these bytes: what is in pieces now stays so */
     bool has_scalars;  /* write `fp16`, as program(1.3) does, not `tensor<fp16, []>` */
     mb_write_weights weights; /* of immediates of ten elements or more */
+    const mb_varint_run_kernel *runs; /* of a tier, by enum mb_varint_run_kind; NULL: varints are read one by one */
     mb_write_key *keys;
     uint64_t key_capacity;
     uint32_t operation; /* row of the operation that is being written, or MB_NONE; for messages */

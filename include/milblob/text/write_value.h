@@ -113,20 +113,53 @@ MB_STEP void mb_write_one_integer(mb_print *print, uint64_t i, uint64_t value, m
     }
 }
 
-/* Varints; the compiler knows of which kind. All but the last few, and any that is odd, without a branch on its length. */
-MB_STEP bool mb_write_varint_row(mb_writer *w, mb_write_elements *from, uint64_t count, mb_write_integer kind) {
+enum { MB_WRITE_RUN = 256, MB_WRITE_FEW = 32 }; /* varints that are decoded before they are written; and one by one, where that failed */
+
+typedef union mb_write_run {
+    uint16_t of_16[MB_WRITE_RUN];
+    uint32_t of_32[MB_WRITE_RUN];
+    uint64_t of_64[MB_WRITE_RUN];
+} mb_write_run;
+
+/* A decoded element as 64 bits. */
+MB_STEP uint64_t mb_write_element_of(const mb_write_run *run, uint64_t index, uint64_t nbits, mb_write_integer kind) {
+    const uint64_t value = nbits == 16 ? run->of_16[index] : nbits == 32 ? run->of_32[index] : run->of_64[index];
+    const uint64_t top = kind == MB_WRITE_SIGNED ? (uint64_t)1 << (nbits - 1) : 0;
+    return (value ^ top) - top;
+}
+
+/* Varints; the compiler knows of which kind, and of which size. As many as possible are decoded at once; the others are read one
+ * by one, all but the last few, and any that is odd, without a branch on its length. */
+MB_STEP bool mb_write_varint_row(mb_writer *w, mb_write_elements *from, uint64_t count, mb_write_integer kind, uint64_t size) {
     mb_print *print = &w->print;
     const bool is_written = print->flush != NULL;
-    const uint64_t nbits = kind == MB_WRITE_BOOL ? 64 : w->dtype->nbits, half = (uint64_t)1 << (nbits - 1);
+    const uint64_t nbits = kind == MB_WRITE_BOOL ? 64 : size, half = (uint64_t)1 << (nbits - 1);
     const uint64_t shift = kind == MB_WRITE_SIGNED ? half : 0, most = nbits == 64 ? UINT64_MAX : 2 * half - 1;
+    const bool has_runs = kind != MB_WRITE_BOOL && w->runs != NULL;
+    const unsigned which = nbits == 16 ? MB_RUN_16 : nbits == 32 ? MB_RUN_32 : MB_RUN_64;
+    const int64_t lo = nbits == 64 ? INT64_MIN : -(int64_t)shift, hi = nbits == 64 ? INT64_MAX : (int64_t)(most - shift);
     const uint8_t *at = from->data;
     uint64_t i = 0, value, bad = 0;
-    for (; i < count && from->end - at >= 10; i++) {
-        const unsigned length = kind == MB_WRITE_BOOL && *at < 0x80 ? 1 : mb_varint_take(at, &value, &bad);
-        if (length == 1) value = *at;
-        if ((bad | (value + shift > most)) != 0) break;
-        at += length;
-        if (is_written) mb_write_one_integer(print, i, value, kind);
+    mb_write_run run;
+    while (i < count && from->end - at >= 10 && bad == 0) {
+        uint64_t taken = 0, done = 0, few = count;
+        if (has_runs && count - i >= MB_WRITE_FEW) {
+            done = w->runs[which](&run, at, (uint64_t)(from->end - at), count - i < MB_WRITE_RUN ? count - i : (uint64_t)MB_WRITE_RUN, lo, hi, &taken);
+            if (count - i > MB_WRITE_RUN + MB_WRITE_FEW) few = i + done + MB_WRITE_FEW;
+        }
+        at += taken;
+        if (is_written)
+            for (uint64_t k = 0; k < done; k++) mb_write_one_integer(print, i + k, mb_write_element_of(&run, k, nbits, kind), kind);
+        i += done;
+        if (done >= MB_WRITE_RUN / 2) continue;
+        for (; i < few && from->end - at >= 10; i++) {
+            const unsigned length = kind == MB_WRITE_BOOL && *at < 0x80 ? 1 : mb_varint_take(at, &value, &bad);
+            if (length == 1) value = *at;
+            bad |= (uint64_t)(value + shift > most);
+            if (bad != 0) break;
+            at += length;
+            if (is_written) mb_write_one_integer(print, i, value, kind);
+        }
     }
     from->data = at;
     from->index += i;
@@ -141,12 +174,11 @@ MB_STEP bool mb_write_varint_row(mb_writer *w, mb_write_elements *from, uint64_t
 static inline bool mb_write_row(mb_writer *w, mb_write_elements *from, uint64_t count) {
     mb_print *print = &w->print;
     const uint64_t first = from->index;
-    const bool is_signed = w->dtype->mil_code < MB_MIL_UINT8;
+    bool good = true;
     switch (w->dtype->field) {
     case MB_FIELD_STRINGS:
         for (uint64_t i = 0; i < count; i++) {
             mb_span text;
-            bool good;
             mb_write_comma(print, i);
             if (!mb_write_next(w, &from->strings, &text, "strings of a tensor", &good))
                 return good ? mb_write_fail(w, MB_CHANGED, 0, count, i, "strings of a tensor") : false;
@@ -154,11 +186,18 @@ static inline bool mb_write_row(mb_writer *w, mb_write_elements *from, uint64_t 
         }
         break;
     case MB_FIELD_BOOLS:
-        if (!mb_write_varint_row(w, from, count, MB_WRITE_BOOL)) return false;
+        if (!mb_write_varint_row(w, from, count, MB_WRITE_BOOL, 64)) return false;
         break;
     case MB_FIELD_INTS:
     case MB_FIELD_LONGINTS:
-        if (is_signed ? !mb_write_varint_row(w, from, count, MB_WRITE_SIGNED) : !mb_write_varint_row(w, from, count, MB_WRITE_UNSIGNED)) return false;
+        switch (w->dtype->mil_code) {
+        case MB_MIL_INT16: good = mb_write_varint_row(w, from, count, MB_WRITE_SIGNED, 16); break;
+        case MB_MIL_INT32: good = mb_write_varint_row(w, from, count, MB_WRITE_SIGNED, 32); break;
+        case MB_MIL_INT64: good = mb_write_varint_row(w, from, count, MB_WRITE_SIGNED, 64); break;
+        case MB_MIL_UINT16: good = mb_write_varint_row(w, from, count, MB_WRITE_UNSIGNED, 16); break;
+        default: good = mb_write_varint_row(w, from, count, MB_WRITE_UNSIGNED, 64); break;
+        }
+        if (!good) return false;
         break;
     default:
         from->index += count;

@@ -290,3 +290,4 @@ def _summary(report: CompressReport) -> None:
     verb = "to" if report.done else "would go to"
     sizes = f"{output.size(report.nbytes)} -> {output.size(report.nbytes_after)}"
     output.say(f"{words}: {sizes}, {verb} {report.output}")
+    output.say_stale(report.stale)

@@ -97,7 +97,7 @@ def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
             _row(tensor) if isinstance(tensor, Tensor) else array_row(name, tensor, opened.path)
             for name, tensor in chosen.items()
         ]
-        unique = sum(row.nbytes or 0 for row in rows) if opened.model is None else _unique_nbytes(chosen.values())
+        unique = sum(row.nbytes or 0 for row in rows) if opened.model is None else _unique_nbytes(rows, chosen.values())
         rows = _sorted(rows, arguments.sort)
         if not chosen and describe_filter(arguments) and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
@@ -148,26 +148,32 @@ def array_row(name: str, array: LazyTensor, path: str) -> Listed:
     )
 
 
-def _unique_nbytes(tensors: Iterable[LazyTensor]) -> int:
-    """Stored bytes, with each blob counted once however many tensors refer to it."""
+def _unique_nbytes(rows: Iterable[Listed], tensors: Iterable[LazyTensor]) -> int:
+    """Stored bytes, with each blob counted once however many tensors refer to it.
+
+    Args:
+        rows: of the tensors, side by side.
+    """
     seen: set[Any] = set()
     total = 0
-    pending = list(tensors)
-    while pending:
-        tensor = pending.pop()
+    for row, tensor in zip(rows, tensors, strict=True):
         if not isinstance(tensor, Tensor):
             continue
-        parts = tensor.parts
-        if parts:
-            if tensor.name not in seen:  # operations that share what they read lead to it in more ways than can be gone
-                seen.add(tensor.name)
-                pending.extend(parts.values())
-            continue
-        key = (tensor.file, tensor.offset) if tensor.offset is not None else tensor.name
-        if key in seen or None in tensor.declared_shape:
-            continue
-        seen.add(key)
-        total += tensor.nbytes
+        pending = [(row, tensor)]
+        while pending:
+            row, tensor = pending.pop()
+            if row.compression:
+                if (
+                    row.name not in seen
+                ):  # operations that share what they read lead to it in more ways than can be gone
+                    seen.add(row.name)
+                    pending.extend((_row(part), part) for part in tensor.parts.values())
+                continue
+            key = (row.file, row.offset) if row.offset is not None else row.name
+            if key in seen or row.element_count is None:
+                continue
+            seen.add(key)
+            total += row.nbytes or 0
     return total
 
 

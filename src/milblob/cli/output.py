@@ -69,6 +69,12 @@ def say(message: str) -> None:
         print(f"milblob: {escape(message)}", file=sys.stderr)
 
 
+def say_stale(stale: Iterable[str]) -> None:
+    """Name what files that were copied still say of the model before; nothing if they say nothing."""
+    if words := ", ".join(stale):
+        say(f"copied, and of the model before: {words}")
+
+
 def can_draw(text: str) -> bool:
     """Whether stdout can encode these characters."""
     try:

@@ -145,5 +145,4 @@ def _summary(report: RepackReport) -> None:
         f"{output.plural(len(report.changes), 'tensor')}, {output.size(report.nbytes)} -> "
         f"{output.size(report.nbytes_after)}{': ' + counts if counts else ''}, {verb} {report.output}"
     )
-    if report.stale:
-        output.say(f"copied, and of the model before: {', '.join(report.stale)}")
+    output.say_stale(report.stale)

@@ -100,8 +100,8 @@ def select(model: Model, arguments: Namespace) -> dict[str, Tensor]:
     wanted = arguments.function
     if wanted is not None:
         check_function(model, wanted)
-    inside = [name for name, tensor in model.items() if wanted is None or _is_in(tensor, wanted)]
-    return {name: model[name] for name in kept(inside, arguments, str(model.path))}
+    inside = {name: tensor for name, tensor in model.items() if wanted is None or _is_in(tensor, wanted)}
+    return {name: inside[name] for name in kept(inside, arguments, str(model.path))}
 
 
 def kept(names: Iterable[str], arguments: Namespace, where: str) -> list[str]:

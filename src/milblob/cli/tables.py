@@ -53,7 +53,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
         columns: at least one.
         rows: a cell for each column.
     """
-    cells = [[escape(cell) for cell in row] for row in rows]
+    cells = [[cell if cell.isprintable() else escape(cell) for cell in row] for row in rows]
     dropped: list[str] = []
     width = terminal_width()
     if width is not None:
@@ -149,17 +149,20 @@ def _total(widths: Sequence[int]) -> int:
 
 def _print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int]) -> None:
     """Print cells that fit; without heads if these are empty."""
-    lines = [list(heads), *rows] if heads else rows
-    count = len(lines[0]) if lines else 0
-    widths = [max(width_of(line[i]) for line in lines) for i in range(count)]
+    columns = list(zip(*([heads, *rows] if heads else rows), strict=True))
+    widths = [max(map(width_of, column)) for column in columns]
     if len(rows) <= _MAX_RICH_ROWS and _is_colourful() and _print_rich(heads, rows, right, widths):
         return
-    for line in lines:
-        padded = []
-        for i, cell in enumerate(line):
-            room = " " * (widths[i] - width_of(cell))
-            padded.append(room + cell if i in right else cell + room)
-        print((" " * _GAP).join(padded).rstrip())
+    padded = [_padded(column, width, i in right) for i, (column, width) in enumerate(zip(columns, widths, strict=True))]
+    if padded:
+        print("\n".join((" " * _GAP).join(line).rstrip() for line in zip(*padded, strict=True)))
+
+
+def _padded(column: Sequence[str], width: int, is_right: bool) -> list[str]:
+    if "".join(column).isascii():  # a character takes a column, which str counts itself
+        return [cell.rjust(width) for cell in column] if is_right else [cell.ljust(width) for cell in column]
+    rooms = (" " * (width - width_of(cell)) for cell in column)
+    return [room + cell if is_right else cell + room for cell, room in zip(column, rooms, strict=True)]
 
 
 def _is_colourful() -> bool:

@@ -87,6 +87,7 @@ def graph_text(Graph graph not None, uint64_t offset, uint64_t nbytes, write, pa
             raise IndexError(row)
     memset(&w, 0, sizeof(w))
     w.graph, w.base, w.error = &graph.rows, buffer.data, &e
+    w.runs = _tier.varint_run
     w.is_plain, w.has_scalars, w.weights = is_plain, minor != 0, <C.mb_write_weights>weights
     sink.write = write
     try:

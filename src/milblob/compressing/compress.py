@@ -73,6 +73,7 @@ class CompressReport(NamedTuple):
         done: False for a dry run.
         kept: names of the weights that could be compressed, and stay because the plan says so; also in `skipped`
             where milblob made the plan.
+        stale: see RepackReport.
     """
 
     source: str
@@ -83,6 +84,7 @@ class CompressReport(NamedTuple):
     nbytes_after: int
     done: bool
     kept: list[str] = []  # noqa: RUF012  # never changed
+    stale: tuple[str, ...] = ()
 
     @property
     def plan(self) -> CompressPlan:
@@ -111,7 +113,7 @@ class CompressReport(NamedTuple):
             "source": self.source, "output": self.output, "done": self.done, "nbytes": self.nbytes,
             "nbytes_after": self.nbytes_after, "weights": rows,
             "skipped": [{"name": name, "reason": reason} for name, reason in self.skipped],
-            "kept": self.kept,
+            "kept": self.kept, "stale": list(self.stale),
         }  # fmt: skip
 
 
@@ -247,7 +249,15 @@ def compress(
                 done = Repacking([path], output, options, force, executor, None, max_nbytes).run(dry_run)
                 rows = [_report(outcome) for outcome in work.outcomes]
                 return CompressReport(
-                    source, output, rows, work.skipped, done.nbytes, done.nbytes_after, done.done, work.kept
+                    source,
+                    output,
+                    rows,
+                    work.skipped,
+                    done.nbytes,
+                    done.nbytes_after,
+                    done.done,
+                    work.kept,
+                    done.stale,
                 )
     raise FormatError("model: expected no change while it is read, got another one", file=source)
 

@@ -176,6 +176,13 @@ class ModelPlace(Place):
         super().name_error(error)
 
 
+def path_of(source: Source, text: str) -> str | None:
+    """Return the path of a weight file that a Program names; it need not exist. None in a buffer."""
+    if source.directory is None:
+        return source.mapping.name
+    return join_relative(source.directory.path, text.removeprefix(MODEL_PATH))
+
+
 class RecordPlace(ModelPlace):
     """A record of a weight file.
 
@@ -210,11 +217,7 @@ class RecordPlace(ModelPlace):
     @property
     def file(self) -> str | None:
         """See Place; the file need not exist."""
-        if self._source is None:
-            return self.package.path
-        if self._source.directory is None:
-            return self._source.mapping.name
-        return join_relative(self._source.directory.path, self.constant.text.removeprefix(MODEL_PATH))
+        return self.package.path if self._source is None else path_of(self._source, self.constant.text)
 
     def key(self) -> Hashable:
         """See Place."""

@@ -12,7 +12,7 @@ from ..program.compression import Compression, describe
 from ..program.scan import Compressed, Program, Use
 from .lazy import LazyTensor
 from .package import Package, Source
-from .places import Place, RecordPlace, Shape, declared, stored_place, with_assigned
+from .places import Place, RecordPlace, Shape, declared, path_of, stored_place, with_assigned
 
 if TYPE_CHECKING:
     from ..program.view import Operation
@@ -152,6 +152,8 @@ class Tensor(LazyTensor):
     @property
     def file(self) -> str | None:
         """Path of the file that holds the values; it need not exist. None in a buffer."""
+        if self.source is not None and self.constant is not None and self.constant.storage == _codec.BLOB:
+            return path_of(self.source, self.constant.text)  # its place, which says so too, costs more
         return self.place.file
 
     @property
