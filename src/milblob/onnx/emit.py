@@ -15,6 +15,7 @@ from .types import NUMPY, onnx_dtype, onnx_shape, tensor_type
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..model.tensor import Tensor
     from .weights import Weights
 
 Input = ir.Value | Variable | None
@@ -37,6 +38,7 @@ class ModelComponentContainer:
         graph_nodes: nodes of the graph, or of the subgraph that is being made.
         initializers: values of constants, in the order of their first use.
         states: state -> its present value, in Program order.
+        weights: where constants are.
         convert_all: runs the converters of operators.
     """
 
@@ -53,7 +55,7 @@ class ModelComponentContainer:
         self.graph_nodes: list[ir.Node] = []
         self.initializers: dict[str, ir.Value] = {}
         self.states: dict[Variable, ir.Value] = {}
-        self._weights = weights
+        self.weights = weights
         self._values: dict[Variable, ir.Value] = {}
         self._dtypes: dict[ir.Value, ir.DataType] = {}
         self._shared: dict[Any, ir.Value] = {}
@@ -109,7 +111,7 @@ class ModelComponentContainer:
     # ---------------------------------------------------------------------------------------------------------- values
 
     def value(self, variable: Variable) -> ir.Value:
-        """Return the value of a Variable: an initializer for a constant.
+        """Return the value of a Variable: an initializer for a constant, and for a weight that is decoded.
 
         Raises:
             UnsupportedError: no value yet: a list, or a state that is not read.
@@ -117,9 +119,9 @@ class ModelComponentContainer:
         found = self._values.get(variable)
         if found is not None:
             return found
-        if variable.constant is None:
+        if not variable.is_known:
             raise UnsupportedError(f"value: expected one that a converter made, got none for {variable.name}")
-        tensor, is_shared = self._weights.tensor(variable)
+        tensor, is_shared = self.weights.tensor(variable)
         if is_shared:
             found = self.constant(tensor.numpy() if tensor.dtype != ir.DataType.STRING else variable.read())
         else:
@@ -179,21 +181,26 @@ class ModelComponentContainer:
         self._values[variable] = made
         return made
 
-    def bind_weight(self, operator: Operator) -> None:
-        """Make the outputs of a constexpr operation initializers with the decoded weight.
+    def stored(self, part: "Tensor", dtype: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
+        """Return an initializer with the stored bytes of a part of a compressed weight.
 
-        Raises:
-            UnsupportedError: the model lists no such weight: another constexpr operation reads it as well.
+        Args:
+            part: of a model.
+            dtype, shape: what the bytes are seen as. An element type of another size than the part's own is UINT8.
         """
-        for number, variable in enumerate(operator.outputs):
-            weight = self._weights.dense(operator.operation.row, number)
-            if weight is None:
-                words = f"{operator.type}: expected a weight that the model lists, got a part of one"
-                raise UnsupportedError(words, where=operator.path)
-            dtype = onnx_dtype(tensor_type(variable.type).dtype)
-            tensor = self._weights.held(np.asarray(weight.read()), dtype)
-            self._values[variable] = self._named(variable, tensor)
-            self._weights.made.append((variable.raw_name, operator.type))
+        tensor, key = self.weights.stored(part, dtype, shape)
+        if key is None:
+            return self.constant(tensor.numpy(), dtype)
+        found = self._shared.get(key)
+        if found is None:
+            found = self._shared[key] = self.add_initializer(part.name, tensor)
+        return found
+
+    def made(self, name: str, array: "np.ndarray[Any, Any]", why: str) -> ir.Value:
+        """Return an initializer with what is made of parts of a compressed weight; large ones are noted as copies."""
+        if self.weights.is_small(array.nbytes):
+            return self.constant(array, ir.DataType.from_numpy(array.dtype))
+        return self.held_weight(name, array, why)
 
     # ----------------------------------------------------------------------------------------------------------- nodes
 
@@ -307,9 +314,9 @@ class ModelComponentContainer:
 
     def held_weight(self, name: str, array: "np.ndarray[Any, Any]", why: str) -> ir.Value:
         """Return an initializer with values that are made of weights, and note that they are copies."""
-        self._weights.made.append((name, why))
+        self.weights.note(name, why, array.nbytes)
         dtype = ir.DataType.from_numpy(array.dtype)
-        return self.add_initializer(name, self._weights.held(array, dtype))
+        return self.add_initializer(name, self.weights.held(array, dtype))
 
     @property
     def is_nested(self) -> bool:

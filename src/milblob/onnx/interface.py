@@ -96,7 +96,7 @@ def _default(port: Port, value: ir.Value, container: ModelComponentContainer) ->
     container.initializers[port.name] = value
 
 
-def metadata(raw: MilProgramContainer, topology: Topology, made: list[tuple[str, str]]) -> dict[str, str]:
+def metadata(raw: MilProgramContainer, topology: Topology, made: list[dict[str, Any]]) -> dict[str, str]:
     """Return what ONNX has no place for: JSON texts by key."""
     found: dict[str, Any] = {"milblob.source": {"opset": topology.opset, "function": raw.name}}
     if raw.states:
@@ -108,5 +108,5 @@ def metadata(raw: MilProgramContainer, topology: Topology, made: list[tuple[str,
     if shapes:
         found["milblob.shapes"] = shapes
     if made:
-        found["milblob.copied"] = [{"name": name, "why": why} for name, why in made]
+        found["milblob.copied"] = made
     return {key: json.dumps(value, ensure_ascii=False, separators=(",", ":")) for key, value in sorted(found.items())}
