@@ -135,7 +135,7 @@ def test_the_first_generation_in_every_opset(tmp_path, dtype, opset):
 
     package = package_with(tmp_path / "m.mlpackage", build, "iOS16")
     _, _, kinds, copied = require_equal(package, opset=opset)
-    assert kinds["Mul" if opset == 18 and dtype == np.float16 else "DequantizeLinear"] == 12
+    assert kinds["DequantizeLinear"] == 12
     assert copied == {}
 
 
@@ -374,6 +374,27 @@ def test_stored_bytes_are_referred_to_where_they_stand(blocks, tmp_path, mode):
     np.testing.assert_allclose(y, (X @ expected.T) @ expected.T, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("opset", [18, 19, 23])
+def test_half_precision_is_rounded_where_a_kernel_wants_single(tmp_path, opset):
+    """onnxruntime removes a Cast together with one back; a weight must not lose its rounding by that."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    feeds = {"x": X.astype(np.float16)}
+
+    def build(x):
+        return mb.linear(x=x, weight=WEIGHT.astype(np.float16), name="y")
+
+    whole = save(tmp_path / "whole.mlpackage", build, feeds, precision="fp16")
+    milblob.compress(whole, tmp_path / "m.mlpackage", milblob.Linear("int8"))
+    made = [
+        converted(tmp_path / "m.mlpackage", f"{one}.onnx", compressed=one, opset=opset) for one in ("keep", "dense")
+    ]
+    assert [kinds["DequantizeLinear"] for _, _, kinds, _ in made] == [1, 0]
+    for optimised in (False, True):
+        y, dense = (run(path, feeds, optimised)["y"] for path, _, _, _ in made)
+        assert y.tobytes() == dense.tobytes()
+
+
 @pytest.mark.parametrize("opset", [18, 19, 20])
 def test_opsets_without_half_bytes_say_that_these_are_decoded(blocks, opset):
     with pytest.warns(UserWarning, match=r"^1 weight had to be decoded, which opset 21 keeps"):
@@ -382,6 +403,29 @@ def test_opsets_without_half_bytes_say_that_these_are_decoded(blocks, opset):
     assert list(copied.values()) == ["constexpr_blockwise_shift_scale: int4 elements, before opset 21"]
     newest = converted(blocks, "newest.onnx")[0]
     assert run(path, {"x": X}, prepacked=False)["y"].tobytes() == run(newest, {"x": X}, prepacked=False)["y"].tobytes()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_optimisation_changes_no_results(tmp_path, precision):
+    """onnxruntime makes a MatMul behind DequantizeLinear one of 8 bits, if nothing stands between them."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x):
+        return mb.matmul(x=mb.linear(x=x, weight=WEIGHT), y=mb.const(val=WEIGHT + 1, name="w"), name="y")
+
+    whole = save(tmp_path / "whole.mlpackage", build, {"x": X}, opset="iOS18", precision=precision)
+    for number, recipe in enumerate(
+        [
+            milblob.Linear("int8"), milblob.Linear("uint8", "linear", "per_tensor"), milblob.Palette(8), milblob.Palette(4),
+            milblob.Linear("int4", granularity="per_block", block=32),
+        ]
+    ):  # fmt: skip
+        package = tmp_path / f"{number}.mlpackage"
+        milblob.compress(whole, package, recipe)
+        path, _, kinds, copied = converted(package, f"{number}.onnx")
+        assert copied == {} and kinds["Reshape"] >= 2
+        y, fast = (run(path, {"x": X}, optimised)["y"].astype(np.float64) for optimised in (False, True))
+        assert np.abs(y - fast).max() <= (1e-6 if precision == "fp32" else 1e-3) * np.abs(y).max()
 
 
 def test_recurrent_networks_and_blocks(tmp_path):

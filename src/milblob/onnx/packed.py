@@ -19,8 +19,6 @@ Shape = tuple[int, ...]
 
 NIBBLES_SINCE = 21
 """The first opset with int4, uint4 and blocks."""
-HALVES_SINCE = 19
-"""The first opset whose DequantizeLinear has half precision."""
 
 _BYTES, _NIBBLES = (DType.INT8, DType.UINT8), (DType.INT4, DType.UINT4)
 _RANGES = {DType.INT8: (-128, 127), DType.UINT8: (0, 255), DType.INT4: (-8, 7), DType.UINT4: (0, 15)}
@@ -74,8 +72,7 @@ class Quantized(NamedTuple):
         zero: the stored part, or its values as elements; None: zero.
         shape: of the weight.
         counts: the shape of the scales, one axis for each of the weight's.
-        layout: of DequantizeLinear; None: the elements are floats, or the opset has no DequantizeLinear for them, and
-            they are multiplied.
+        layout: of DequantizeLinear; None: the elements are floats, and are multiplied.
     """
 
     elements: "Tensor | Palette"
@@ -153,10 +150,6 @@ def _scaled(
         zero = _whole(offset, kind)
         if zero is None:
             return f"{offset.mil_dtype} offsets that are no {kind}"
-    if scale.mil_dtype is DType.FLOAT16 and opset < HALVES_SINCE:
-        if not _is_broadcast(shape, counts):
-            return f"blocks, before opset {NIBBLES_SINCE}"
-        return Quantized(elements, scale, zero, shape, counts, None)
     found_layout = layout(shape, counts, opset >= NIBBLES_SINCE)
     if found_layout is None:
         return f"blocks, before opset {NIBBLES_SINCE}"

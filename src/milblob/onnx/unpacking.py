@@ -13,7 +13,7 @@ from .types import onnx_dtype
 if TYPE_CHECKING:
     from ..model.tensor import Tensor
 
-_INT32 = ir.DataType.INT32
+_FLOAT, _INT32 = ir.DataType.FLOAT, ir.DataType.INT32
 
 
 def unpack(g: ModelComponentContainer, plan: Plan) -> ir.Value:
@@ -22,26 +22,29 @@ def unpack(g: ModelComponentContainer, plan: Plan) -> ir.Value:
 
 
 def _scaled(g: ModelComponentContainer, plan: Quantized) -> ir.Value:
-    kind = onnx_dtype(plan.scale.mil_dtype)
-    layout = plan.layout
+    """In half precision, products are computed in single precision, where they are exact, and rounded once.
+
+    That is what DequantizeLinear does as well, which older opsets lack for half precision and whose kernel in
+    onnxruntime is ten times as slow. The Reshape at the end, whatever the type, keeps onnxruntime from two rewrites that
+    change results: the rounding is removed with a Cast back to single precision behind it, and a MatMul behind
+    DequantizeLinear rounds the other operand to 8 bits.
+    """
+    kind, layout = onnx_dtype(plan.scale.mil_dtype), plan.layout
     if layout is None:
-        scale = g.stored(plan.scale, kind, plan.counts if prod(plan.scale.shape) > 1 else ())
-        found = g.cast(_elements(g, plan, plan.shape), kind)
-        if plan.zero is not None:
-            found = g.node("Sub", found, g.cast(_zero(g, plan, plan.counts), kind))
-        return _of_shape(g, g.node("Mul", found, scale), plan.shape, plan.shape)
+        product = g.node("Mul", _elements(g, plan, plan.shape), g.stored(plan.scale, kind, plan.counts))
+        return _of_shape(g, product, (), plan.shape)
     if layout.counts == plan.counts and prod(plan.scale.shape) == prod(plan.counts):
         scale = g.stored(plan.scale, kind, layout.scales)
     else:
-        scale = g.made(
-            f"{plan.scale.name}.repeated", _repeated(plan.scale.read(), plan).reshape(layout.scales), "scales"
-        )
+        repeated = _repeated(plan.scale.read(), plan).reshape(layout.scales)
+        scale = g.made(f"{plan.scale.name}.repeated", repeated, "scales")
     zero = None if plan.zero is None else _zero(g, plan, layout.scales)
     elements = _elements(g, plan, layout.view)
     options: dict[str, Any] = {"axis": layout.axis} if layout.scales else {}
     if layout.block:
         options["block_size"] = layout.block
-    return _of_shape(g, g.node("DequantizeLinear", elements, scale, zero, **options), layout.view, plan.shape)
+    found = g.node("DequantizeLinear", elements, g.cast(scale, _FLOAT), zero, **options)
+    return _of_shape(g, g.cast(found, kind), (), plan.shape)
 
 
 def _repeated(values: Any, plan: Quantized) -> Any:

@@ -11,11 +11,8 @@ _DENSE = "an initializer with the decoded weight"
 _KEPT = "or an initializer with the decoded weight"
 
 
-@builtin(
-    "constexpr_affine_dequantize",
-    onnx=f"DequantizeLinear; Cast, Sub, Mul of half precision before opset 19; {_KEPT}",
-)
-@builtin("constexpr_blockwise_shift_scale", onnx=f"DequantizeLinear, Reshape; Mul of a palette; {_KEPT}")
+@builtin("constexpr_affine_dequantize", onnx=f"DequantizeLinear, Cast, Reshape; {_KEPT}")
+@builtin("constexpr_blockwise_shift_scale", onnx=f"DequantizeLinear, Cast, Reshape; Mul of a palette; {_KEPT}")
 @builtin("constexpr_lut_to_dense", onnx=f"Cast, GatherElements or Gather, Reshape; {_KEPT}")
 @builtin(
     "constexpr_cast",
