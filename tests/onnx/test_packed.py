@@ -422,8 +422,8 @@ def test_optimisation_changes_no_results(tmp_path, precision):
     ):  # fmt: skip
         package = tmp_path / f"{number}.mlpackage"
         milblob.compress(whole, package, recipe)
-        path, _, kinds, copied = converted(package, f"{number}.onnx")
-        assert copied == {} and kinds["Reshape"] >= 2
+        path, _, _, copied = converted(package, f"{number}.onnx")
+        assert copied == {}
         y, fast = (run(path, {"x": X}, optimised)["y"].astype(np.float64) for optimised in (False, True))
         assert np.abs(y - fast).max() <= (1e-6 if precision == "fp32" else 1e-3) * np.abs(y).max()
 

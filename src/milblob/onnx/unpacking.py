@@ -25,8 +25,8 @@ def _scaled(g: ModelComponentContainer, plan: Quantized) -> ir.Value:
     """In half precision, products are computed in single precision, where they are exact, and rounded once.
 
     That is what DequantizeLinear does as well, which older opsets lack for half precision and whose kernel in
-    onnxruntime is ten times as slow. The Reshape at the end, whatever the type, keeps onnxruntime from two rewrites that
-    change results: the rounding is removed with a Cast back to single precision behind it, and a MatMul behind
+    onnxruntime is ten times as slow. The Reshape at the end, whatever the type, keeps onnxruntime from two rewrites
+    that change results: the rounding is removed with a Cast back to single precision behind it, and a MatMul behind
     DequantizeLinear rounds the other operand to 8 bits.
     """
     kind, layout = onnx_dtype(plan.scale.mil_dtype), plan.layout
