@@ -289,14 +289,16 @@ def bench_cp(row: Any, linear: Path, tmp_path: Path) -> None:
     row(COPY, "cp and sync", run, check=check)
 
 
-def bench_session(row: Any, linear: Path) -> None:
+@pytest.mark.parametrize("weights", ["reference", "embed"])
+def bench_session(row: Any, linear: Path, weights: str) -> None:
     needs("onnxruntime")
     import onnxruntime
 
     import milblob.onnx
 
-    path = linear.parent / "session.onnx"
-    milblob.onnx.convert(linear, path, force=True)
+    path = linear.parent / f"session-{weights}.onnx"
+    if not path.exists():
+        milblob.onnx.convert(linear, path, weights=weights)
 
     def run() -> Any:
         options = onnxruntime.SessionOptions()
@@ -307,4 +309,8 @@ def bench_session(row: Any, linear: Path) -> None:
     def check(session: Any) -> None:
         assert session.get_inputs()[0].shape == [1, COLUMNS]
 
-    row(START, "by reference", run, check=check, role="milblob", limit_nbytes=64 << 20)
+    if weights == "reference":
+        targets = {"embedded": 0.1}
+        row(START, "by reference", run, check=check, role="milblob", limit_nbytes=64 << 20, targets=targets)
+    else:
+        row(START, "embedded", run, check=check)

@@ -185,7 +185,7 @@ def test_a_file_beside_the_weights_does_not_become_the_weights(demo, tmp_path):
     weight = np.random.default_rng(0).standard_normal((1024, 512)).astype(np.float32)
     save(large, lambda x: mb.linear(x=x, weight=weight), {"x": np.zeros((1, 512), np.float32)})
     small = tmp_path / "small.mlpackage"
-    milblob.compress(large, small, milblob.Palette(4))
+    milblob.compress(large, small, milblob.Palette(6))
     beside = next(small.rglob("weight.bin")).with_suffix(".onnx")
     stored = contents(small)
     refused(ValueError, "part of a model", small, beside, force=True)
@@ -401,12 +401,12 @@ def test_each_function_of_a_package_refers_to_the_same_weights(tmp_path):
 
 
 def test_compressed_weights_are_those_that_milblob_reads(tmp_path, demo):
-    milblob.compress(demo, tmp_path / "small.mlpackage", milblob.Palette(nbits=4))
+    milblob.compress(demo, tmp_path / "small.mlpackage", milblob.Palette(nbits=6))
     model = milblob.onnx.convert(tmp_path / "small.mlpackage", tmp_path / "m.onnx")
     copied = {row["name"]: row["why"] for row in json.loads(model.metadata_props["milblob.copied"])}
     with milblob.open(tmp_path / "small.mlpackage") as opened:
         for name, why in copied.items():
-            assert why == "constexpr_lut_to_dense"
+            assert why == "constexpr_lut_to_dense: 6-bit indices"
             np.testing.assert_array_equal(model.graph.initializers[name].const_value.numpy(), opened[name].read())
     assert len(copied) > 10
     assert run(tmp_path / "m.onnx", {"tokens": TOKENS})["logits"].shape == (1, 16, 96)

@@ -49,8 +49,12 @@ def save(path, build, feeds, *, opset="iOS17", precision="fp32", states=None, **
     return path
 
 
-def session(path, optimised=False):
-    """Open an .onnx file in onnxruntime; the file must pass the full check of ONNX itself."""
+def session(path, optimised=False, prepacked=True):
+    """Open an .onnx file in onnxruntime; the file must pass the full check of ONNX itself.
+
+    Args:
+        prepacked: whether the runtime may pack constant weights. Its kernels for packed ones round in another order.
+    """
     import onnx
     import onnxruntime
 
@@ -59,12 +63,14 @@ def session(path, optimised=False):
     levels = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimised else levels.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
+    if not prepacked:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     options.log_severity_level = 4
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def run(path, feeds, optimised=False):
-    """Return what an .onnx file computes: output -> array."""
-    opened = session(path, optimised)
+def run(path, feeds, optimised=False, prepacked=True):
+    """Return what an .onnx file computes: output -> array. See `session`."""
+    opened = session(path, optimised, prepacked)
     found = opened.run(None, feeds)
     return {output.name: value for output, value in zip(opened.get_outputs(), found, strict=True)}

@@ -18,6 +18,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--function", metavar="NAME", help="which one; default: the model's default function")
     modes = "reference: OUT refers into the model; copy: into a copy beside it; embed: they stand in it"
     parser.add_argument("--weights", choices=("reference", "copy", "embed"), default="reference", help=modes)
+    kinds = "keep: computed from the stored bytes where ONNX can say how; dense: all are decoded"
+    parser.add_argument("--compressed", choices=("keep", "dense"), default="keep", help=kinds)
     parser.add_argument("--opset", metavar="N", type=int, default=21, help="of ONNX, 18 to 23; default: 21")
     words = "probabilities of a classifier as a dictionary, label -> probability"
     parser.add_argument("--zipmap", action="store_true", help=words)
@@ -43,6 +45,7 @@ def run(arguments: Namespace) -> int:
         arguments.output,
         function=arguments.function,
         weights=arguments.weights,
+        compressed=arguments.compressed,
         opset=arguments.opset,
         zipmap=arguments.zipmap,
         force=arguments.force,
@@ -54,6 +57,7 @@ def run(arguments: Namespace) -> int:
             "nbytes": nbytes,
             "opset": arguments.opset,
             "weights": arguments.weights,
+            "compressed": arguments.compressed,
             "inputs": [value.name for value in graph.inputs],
             "outputs": [value.name for value in graph.outputs],
             "nodes": len(graph),
@@ -61,9 +65,13 @@ def run(arguments: Namespace) -> int:
         }
         output.print_json(result)
         return 0
+    copied = json.loads(model.metadata_props.get("milblob.copied", "[]"))
     if arguments.verbose:
-        for row in json.loads(model.metadata_props.get("milblob.copied", "[]")):
+        for row in copied:
             output.say(f"{row['name']}: decoded, {row['why']}")
+    elif copied and not arguments.quiet:
+        count, total = output.plural(len(copied), "weight"), output.size(sum(row["nbytes"] for row in copied))
+        output.say(f"{count} decoded, {total} (-v names them)")
     if not arguments.quiet:
         nodes = output.plural(len(graph), "node")
         output.say(f"{nodes}, opset {arguments.opset}, {output.size(nbytes)}, to {arguments.output}")
@@ -73,11 +81,19 @@ def run(arguments: Namespace) -> int:
 def _coverage(arguments: Namespace) -> int:
     """Say which operations have no converter."""
     lacking = onnx.coverage(arguments.model, function=arguments.function, opset=arguments.opset)
+    decoded = onnx.decoded(arguments.model, function=arguments.function, opset=arguments.opset)
     if arguments.json:
-        output.print_json({"path": arguments.model, "unsupported": lacking})
+        output.print_json({"path": arguments.model, "unsupported": lacking, "decoded": decoded})
     elif lacking:
         for type, count in lacking.items():
             print(f"{count:>6}  {output.escape(type)}")
     elif not arguments.quiet:
         output.say("every operation has a converter")
+    if decoded and not arguments.json and not arguments.quiet:
+        weights, verb = output.plural(len(decoded), "weight"), "is" if len(decoded) == 1 else "are"
+        output.say(
+            f"{weights} cannot stay compressed and {verb} decoded" + ("" if arguments.verbose else " (-v names them)")
+        )
+        for name, why in decoded.items() if arguments.verbose else ():
+            output.say(f"{name}: {why}")
     return _EXIT_FINDINGS if lacking else 0

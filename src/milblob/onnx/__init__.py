@@ -2,6 +2,7 @@
 
     milblob.onnx.convert("Model.mlpackage", "model.onnx")  # refers into weight.bin; nothing is copied
     milblob.onnx.coverage("Model.mlpackage")               # {operation: count} of what has no converter
+    milblob.onnx.decoded("Model.mlpackage")                # {weight: why} of compressed weights that ONNX cannot say
 
 It needs onnx-ir, an extra: `onnx`. docs/onnx.md lists the operations.
 """
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .compiling import compile
     from .containers import MilProgramContainer
-    from .conversion import convert, convert_topology, coverage
+    from .conversion import convert, convert_topology, coverage, decoded
     from .emit import ModelComponentContainer
     from .output_errors import OutputErrors
     from .parse import parse_mil
@@ -42,6 +43,7 @@ __all__ = [
     "convert",
     "convert_topology",
     "coverage",
+    "decoded",
     "parse_mil",
     "register_converter",
     "register_shape_calculator",
@@ -69,6 +71,7 @@ _MODULES = {
     "convert": "conversion",
     "convert_topology": "conversion",
     "coverage": "conversion",
+    "decoded": "conversion",
     "parse_mil": "parse",
     "register_converter": "registry",
     "register_shape_calculator": "registry",

@@ -9,6 +9,8 @@ from .topology import Operator, Scope, Topology, Variable
 
 _WRITES = frozenset({"write_state", "coreml_update_state"})
 _MAX_LISTED = 12
+READERS = frozenset({"lstm", "gru", "rnn"})
+"""Operations whose converters read the values of weights: their gates have another order in ONNX."""
 
 
 def compile(topology: Topology, converters: Mapping[str, Converter] | None = None, opset: int = 21) -> None:
@@ -103,11 +105,12 @@ def _inside(operator: Operator) -> list[Scope]:
 
 
 def _prune_parts(topology: Topology) -> None:
-    """Remove constexpr operations whose results only constexpr operations read."""
+    """Remove constexpr operations whose results only constexpr operations read, or those that need their values."""
     read: set[Variable] = {variable for scope in topology.scopes for variable in scope.outputs}
     for operator in topology.topological_operator_iterator(lambda one: not one.type.startswith("constexpr_")):
-        for bound in operator.inputs.values():
-            read.update(bound)
+        for parameter, bound in operator.inputs.items():
+            if operator.type not in READERS or not parameter.startswith(("weight", "bias", "input_bias", "peephole")):
+                read.update(bound)
     for scope in topology.scopes:
         scope.operators = [
             operator

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -22,11 +23,12 @@ from .containers import MilProgramContainer
 from .declared import MAPS, check_declared
 from .emit import ModelComponentContainer
 from .interface import make_inputs, make_outputs, metadata
+from .packed import NIBBLES_SINCE, plan
 from .parse import parse_mil
 from .registry import Converter
 from .save import write
 from .topology import Operator, Topology
-from .weights import MODES, Weights
+from .weights import COMPRESSED, MODES, Weights
 
 if TYPE_CHECKING:
     from ..model.model import Model
@@ -43,6 +45,7 @@ def convert(
     *,
     function: str | None = None,
     weights: str = "reference",
+    compressed: str = "keep",
     opset: int = 21,
     converters: Mapping[str, Converter] | None = None,
     zipmap: bool = False,
@@ -56,6 +59,8 @@ def convert(
         function: its name; default: the model's default function.
         weights: "reference": the .onnx file refers into the model's weight files, and must be in a folder above them;
             "copy": into a copy beside it, NAME.bin; "embed": they stand in the .onnx file, less than 2 GiB.
+        compressed: "keep": compressed weights are computed from their stored bytes where ONNX can say how, and the
+            others are decoded; "dense": all are decoded.
         opset: of ONNX, 18 to 23.
         converters: operation -> converter, for this call only; they come before all registered ones.
         zipmap: the probabilities of a classifier are a list of one dictionary, label -> probability, instead of a
@@ -76,6 +81,9 @@ def convert(
     require("weights", weights, str, f"one of {', '.join(MODES)}")
     if weights not in MODES:
         raise ValueError(f"weights: expected one of {', '.join(MODES)}, got {weights!r:.100}")
+    require("compressed", compressed, str, f"one of {', '.join(COMPRESSED)}")
+    if compressed not in COMPRESSED:
+        raise ValueError(f"compressed: expected one of {', '.join(COMPRESSED)}, got {compressed!r:.100}")
     if as_integer("opset", opset) not in OPSETS:
         raise ValueError(f"opset: expected {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
     target = None if path is None else os.fsdecode(os.fspath(path))
@@ -88,10 +96,19 @@ def convert(
         raw = MilProgramContainer(source, function)
         topology = parse_mil(raw.function)
         passes.compile(topology, converters, opset)
-        held = Weights(source, weights, target)
+        held = Weights(source, weights, target, compressed)
         held.require_reachable(topology)
         made = convert_topology(topology, raw, held, opset, converters, zipmap)
         proto = check_declared(made, topology)
+        late = [
+            one.raw_name for one in held.why_dense if one.weight and not isinstance(plan(one.weight, OPSETS[-1]), str)
+        ]
+        if late and compressed == "keep":
+            count = f"{len(late)} weight{'s' * (len(late) > 1)}"
+            words = (
+                f"{count} had to be decoded, which opset {NIBBLES_SINCE} keeps compressed, the first of them {late[0]}"
+            )
+            warnings.warn(words, stacklevel=2)
         if target is not None:
             write(made, proto, held, target, force)
     return made
@@ -132,6 +149,7 @@ def convert_topology(
     Raises:
         As `convert`.
     """
+    weights.attach(topology)
     container = ModelComponentContainer(topology, opset, weights)
     container.zipmap = zipmap
     container.convert_all = lambda operators: convert_operators(operators, container, converters)
@@ -225,3 +243,26 @@ def coverage(
         topology = parse_mil(MilProgramContainer(source, function).function)
         passes.prune(topology)
         return passes.coverage(topology, converters, opset)
+
+
+def decoded(model: "str | os.PathLike[str] | Model", *, function: str | None = None, opset: int = 21) -> dict[str, str]:
+    """Return the compressed weights of a function that `convert` would decode, each with the reason.
+
+    Args:
+        model, function, opset: as `convert`.
+    """
+    with opened(model) as source:
+        topology = parse_mil(MilProgramContainer(source, function).function)
+        passes.prune(topology)
+        Weights(source, "reference", None).attach(topology)
+        found = {}
+        for operator in topology.topological_operator_iterator():
+            if operator.type in passes.READERS:
+                for variable in (one for bound in operator.inputs.values() for one in bound if one.weight is not None):
+                    found[variable.raw_name] = f"gates of {operator.type}"
+            elif operator.type.startswith("constexpr_"):
+                for variable in operator.outputs:
+                    why = "a part of another weight" if variable.weight is None else plan(variable.weight, opset)
+                    if isinstance(why, str):
+                        found[variable.raw_name] = f"{operator.type}: {why}"
+        return found

@@ -15,6 +15,7 @@ from .types import NUMPY, onnx_dtype, onnx_shape, tensor_type
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..model.tensor import Tensor
     from .weights import Weights
 
 Input = ir.Value | Variable | None
@@ -41,6 +42,7 @@ class ModelComponentContainer:
         states: state -> its present value, in Program order.
         classes: labels of a classifier.
         zipmap: whether its probabilities become a dictionary.
+        weights: where constants are.
         maps: outputs that are lists of dictionaries -> the element type of the keys.
         convert_all: runs the converters of operators.
     """
@@ -64,7 +66,7 @@ class ModelComponentContainer:
         self.classes: list[Any] = []
         self.zipmap = False
         self.maps: dict[str, ir.DataType] = {}
-        self._weights = weights
+        self.weights = weights
         self._values: dict[Variable, ir.Value] = {}
         self._dtypes: dict[ir.Value, ir.DataType] = {}
         self._shared: dict[Any, ir.Value] = {}
@@ -121,7 +123,7 @@ class ModelComponentContainer:
     # ---------------------------------------------------------------------------------------------------------- values
 
     def value(self, variable: Variable) -> ir.Value:
-        """Return the value of a Variable: an initializer for a constant.
+        """Return the value of a Variable: an initializer for a constant, and for a weight that is decoded.
 
         Raises:
             UnsupportedError: no value yet: a list, or a state that is not read.
@@ -129,10 +131,10 @@ class ModelComponentContainer:
         found = self._values.get(variable)
         if found is not None:
             return found
-        if variable.constant is None:
+        if not variable.is_known:
             raise UnsupportedError(f"value: expected one that a converter made, got none for {variable.name}")
-        tensor, is_shared = self._weights.tensor(variable)
-        home = self._weights.home(variable, self.topology.function.name)
+        tensor, is_shared = self.weights.tensor(variable)
+        home = self.weights.home(variable, self.topology.function.name)
         if is_shared and home is None:
             found = self.constant(tensor.numpy() if tensor.dtype != ir.DataType.STRING else variable.read())
         else:
@@ -202,21 +204,27 @@ class ModelComponentContainer:
         self._values[variable] = made
         return made
 
-    def bind_weight(self, operator: Operator) -> None:
-        """Make the outputs of a constexpr operation initializers with the decoded weight.
+    def stored(self, part: "Tensor", dtype: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
+        """Return an initializer with the stored bytes of a part of a compressed weight.
 
-        Raises:
-            UnsupportedError: the model lists no such weight: another constexpr operation reads it as well.
+        Args:
+            part: of a model.
+            dtype, shape: what the bytes are seen as. An element type of another size than the part's own is UINT8.
         """
-        for number, variable in enumerate(operator.outputs):
-            weight = self._weights.dense(operator.operation.row, number)
-            if weight is None:
-                words = f"{operator.type}: expected a weight that the model lists, got a part of one"
-                raise UnsupportedError(words, where=operator.path)
-            dtype = onnx_dtype(tensor_type(variable.type).dtype)
-            tensor = self._weights.held(np.asarray(weight.read()), dtype)
-            self._values[variable] = self._named(variable, tensor, weight.name)
-            self._weights.made.append((variable.raw_name, operator.type))
+        tensor, key = self.weights.stored(part, dtype, shape)
+        if key is None:
+            return self.constant(tensor.numpy(), dtype)
+        found = self._shared.get(key)
+        if found is None:
+            found = self._shared[key] = self.add_initializer(part.name, tensor)
+            self.homes[found.name or ""] = part.name
+        return found
+
+    def made(self, name: str, array: "np.ndarray[Any, Any]", why: str) -> ir.Value:
+        """Return an initializer with what is made of parts of a compressed weight; large ones are noted as copies."""
+        if self.weights.is_small(array.nbytes):
+            return self.constant(array, ir.DataType.from_numpy(array.dtype))
+        return self.held_weight(name, array, why)
 
     # ----------------------------------------------------------------------------------------------------------- nodes
 
@@ -341,9 +349,9 @@ class ModelComponentContainer:
 
     def held_weight(self, name: str, array: "np.ndarray[Any, Any]", why: str) -> ir.Value:
         """Return an initializer with values that are made of weights, and note that they are copies."""
-        self._weights.made.append((name, why))
+        self.weights.note(name, why, array.nbytes)
         dtype = ir.DataType.from_numpy(array.dtype)
-        return self.add_initializer(name, self._weights.held(array, dtype))
+        return self.add_initializer(name, self.weights.held(array, dtype))
 
     @property
     def is_nested(self) -> bool:

@@ -100,14 +100,14 @@ def _default(port: Port, value: ir.Value, container: ModelComponentContainer) ->
 
 
 def metadata(
-    raw: MilProgramContainer, topology: Topology, container: ModelComponentContainer, made: list[tuple[str, str]]
+    raw: MilProgramContainer, topology: Topology, container: ModelComponentContainer, made: list[dict[str, Any]]
 ) -> dict[str, str]:
     """Return what ONNX has no place for: JSON texts by key.
 
     Args:
         raw, topology: what is converted.
         container: that it was converted in, with all its initializers.
-        made: (name, why) of weights that were decoded.
+        made: what `Weights.made` lists.
     """
     found: dict[str, Any] = {"milblob.source": {"opset": topology.opset, "function": raw.name}}
     if raw.states:
@@ -126,7 +126,7 @@ def metadata(
             names = [variable.raw_name for variable in operator.outputs]
             found["milblob.classifier"] = dict(zip(("label", "probabilities"), names, strict=False))
     if made:
-        found["milblob.copied"] = [{"name": name, "why": why} for name, why in made]
+        found["milblob.copied"] = made
     found |= _homes(container)
     return {key: json.dumps(value, ensure_ascii=False, separators=(",", ":")) for key, value in sorted(found.items())}
 

@@ -5,7 +5,7 @@ Topology, as ONNX wants them: blocks in MIL may give a name again that a block a
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from ..errors import UnsupportedError
 from ..program.types import TensorType, ValueType
 from ..program.value import Value
 from ..program.view import Function, Operation
+
+if TYPE_CHECKING:
+    from ..model.tensor import Tensor
 
 _MISSING = object()
 
@@ -26,9 +29,10 @@ class Variable:
         type: the declared type; shape calculators may replace it.
         constant: the Value of a constant; None for what is computed, and for inputs.
         producer: the Operator whose output it is; None for inputs and constants.
+        weight: the compressed weight that a constexpr operation computes; None for others, and before the conversion.
     """
 
-    __slots__ = ("_array", "constant", "name", "producer", "raw_name", "type")
+    __slots__ = ("_array", "constant", "name", "producer", "raw_name", "type", "weight")
 
     def __init__(self, raw_name: str, name: str, type: ValueType | None, constant: Value | None = None) -> None:
         self.raw_name = raw_name
@@ -36,7 +40,13 @@ class Variable:
         self.type = type
         self.constant = constant
         self.producer: Operator | None = None
+        self.weight: Tensor | None = None
         self._array: Any = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the values are known when the model is converted: a constant, or a compressed weight."""
+        return self.constant is not None or self.weight is not None
 
     @property
     def shape(self) -> tuple[int | None, ...] | None:
@@ -49,9 +59,13 @@ class Variable:
     def read(self) -> Any:
         """Return what a constant holds: an array (0-dimensional for rank 0), or a list or tuple. Read once.
 
+        Compressed weights are decoded, each time.
+
         Raises:
             ValueError: no constant. As `Value.read`.
         """
+        if self.weight is not None:
+            return np.asarray(self.weight.read())
         if self.constant is None:
             raise ValueError(f"{self.name}: expected a constant, got a value that is computed")
         if self._array is None:
@@ -123,7 +137,7 @@ class Operator:
 
     def is_constant(self, parameter: str) -> bool:
         """Whether a parameter is left out or all that it is bound to are constants."""
-        return all(variable.constant is not None for variable in self.inputs.get(parameter, ()))
+        return all(variable.is_known for variable in self.inputs.get(parameter, ()))
 
     def constant(self, parameter: str, default: Any = _MISSING) -> Any:
         """Return the value of a parameter that must be a constant: an array, or a list.
@@ -138,7 +152,7 @@ class Operator:
         if default is not _MISSING and not self.has(parameter):
             return default
         variable = self.input(parameter)
-        if variable.constant is None:
+        if not variable.is_known:
             words = f"{self.type}: expected a constant {parameter}, got the computed {variable.raw_name}"
             raise UnsupportedError(words, where=self.path)
         return variable.read()

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ..dtypes import DType
 from ..errors import ResolveError, UnsupportedError
+from ..model.places import RecordPlace
 from ..program.types import TensorType
 from ..storage import paths
 from .topology import Topology, Variable
@@ -16,8 +17,10 @@ from .types import onnx_dtype
 
 if TYPE_CHECKING:
     from ..model.model import Model
+    from ..model.tensor import Tensor
 
 MODES = ("reference", "copy", "embed")
+COMPRESSED = ("keep", "dense")
 INLINE_NBYTES = 1 << 10
 """Constants below this size stand in the .onnx file, and equal ones once."""
 WEIGHT_COUNT = 10
@@ -45,17 +48,21 @@ class Weights:
         model: it is read from.
         mode: "reference", "copy" or "embed".
         path: of the .onnx file; None if none is written.
+        compressed: "keep" or "dense": whether compressed weights stay so where ONNX can say it.
 
     Attributes:
         files: weight files that are referred to, in the order of their first use: real path -> offset in the copy.
-        made: (name, why) of weights that are in no weight file as they are, and were made in memory.
+        made: {name, why, nbytes} of weights that are in no weight file as they are, and were made in memory.
+        why_dense: why compressed weights are decoded, where a plan says so.
     """
 
-    def __init__(self, model: "Model", mode: str, path: str | None) -> None:
+    def __init__(self, model: "Model", mode: str, path: str | None, compressed: str = "keep") -> None:
         self.mode = mode
         self.path = path
+        self.compressed = compressed
         self.files: dict[str, int] = {}
-        self.made: list[tuple[str, str]] = []
+        self.made: list[dict[str, Any]] = []
+        self.why_dense: dict[Variable, str] = {}
         self._model = model
         self._compressed: dict[tuple[int, int], Any] | None = None
         self._locations: dict[str, tuple[str, str]] = {}
@@ -76,6 +83,8 @@ class Weights:
             UnsupportedError: no tensor, or an element type that ONNX lacks. ValueError: the path rules of references.
             As reading the constant.
         """
+        if variable.weight is not None:
+            return self._decoded(variable, variable.weight), False
         value, declared = variable.constant, variable.type
         if value is None or not isinstance(declared, TensorType):
             raise UnsupportedError(f"{variable.name}: expected a tensor, got {declared}")
@@ -94,6 +103,8 @@ class Weights:
 
     def home(self, variable: Variable, function: str) -> str | None:
         """Return the name that the model has for a constant of a function that is a weight; None for others."""
+        if variable.weight is not None:
+            return variable.weight.name
         value = variable.constant
         if value is None or (value.kind != "blob" and _count(variable) < WEIGHT_COUNT):
             return None
@@ -101,6 +112,40 @@ class Weights:
             weights = (tensor for tensor in self._model.values() if tensor.chain is None)
             self._names = {(tensor.function, tensor.place.where): tensor.name for tensor in weights}
         return self._names.get((function, value.path))
+
+    def _decoded(self, variable: Variable, weight: "Tensor") -> Any:
+        why = self.why_dense.get(variable)
+        tensor = self.held(np.asarray(weight.read()), onnx_dtype(weight.mil_dtype))
+        self.note(variable.raw_name, f"{weight.op}: {why}" if why else weight.op, tensor.nbytes)
+        return tensor
+
+    def note(self, name: str, why: str, nbytes: int) -> None:
+        """Note that a tensor is a copy: the values of a weight in another form."""
+        self.made.append({"name": name, "why": why, "nbytes": nbytes})
+
+    def stored(self, part: "Tensor", dtype: ir.DataType, shape: tuple[int, ...]) -> tuple[Any, Any]:
+        """Return the stored bytes of a part of a compressed weight as a tensor, and a key; None for one that is small.
+
+        Args:
+            part: of a model.
+            dtype, shape: what the bytes are seen as.
+
+        Raises:
+            ValueError: the path rules of references. As reading the part.
+        """
+        place = part.place
+        if isinstance(place, RecordPlace) and self.mode != "embed":
+            reader, record = place.record()
+            if record.nbytes >= INLINE_NBYTES and reader.mapping.fd >= 0:
+                found = _Record(reader.name or "", record.data_offset, record.nbytes)
+                return self._external(found, dtype, shape), (*found, dtype, shape)
+        array = np.asarray(part.read_packed() if dtype == ir.DataType.UINT8 else part.read())
+        key = None if self.is_small(array.nbytes) else (place.key(), dtype, shape)
+        return self.held(array.reshape(shape), dtype), key
+
+    def is_small(self, nbytes: int) -> bool:
+        """Whether an initializer stands in the .onnx file, and equal ones once."""
+        return nbytes < INLINE_NBYTES
 
     def held(self, array: "np.ndarray[Any, Any]", dtype: ir.DataType) -> Any:
         """Return a tensor in memory.
@@ -133,8 +178,15 @@ class Weights:
                 if reader.mapping.fd >= 0:
                     self._location(reader.name)
 
-    def dense(self, operation_row: int, output: int) -> Any:
-        """Return the compressed weight that an operation of the view computes, or None if the model lists none."""
+    def attach(self, topology: Topology) -> None:
+        """Say of every Variable that a constexpr operation computes which weight of the model it is."""
+        for scope in topology.scopes:
+            for variable in scope.variables.values():
+                operator = variable.producer
+                if operator is not None and operator.type.startswith("constexpr_"):
+                    variable.weight = self._weight(operator.operation.row, operator.outputs.index(variable))
+
+    def _weight(self, operation_row: int, output: int) -> "Tensor | None":
         if self._compressed is None:
             self._compressed = {}
             for tensor in self._model.values():

@@ -1,19 +1,37 @@
-"""Compressed weights, decoded when the model is converted."""
+"""Compressed weights: computed from the stored bytes where ONNX can, decoded where it cannot."""
 
+from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
+from ..packed import plan
 from ..registry import builtin
 from ..topology import Operator, Scope
+from ..unpacking import unpack
+
+_DENSE = "an initializer with the decoded weight"
+_KEPT = "or an initializer with the decoded weight"
 
 
+@builtin("constexpr_affine_dequantize", onnx=f"DequantizeLinear, Cast, Reshape; {_KEPT}")
+@builtin("constexpr_blockwise_shift_scale", onnx=f"DequantizeLinear, Cast, Reshape; Mul of a palette; {_KEPT}")
+@builtin("constexpr_lut_to_dense", onnx=f"Cast, GatherElements or Gather, Reshape; {_KEPT}")
 @builtin(
-    "constexpr_affine_dequantize",
-    "constexpr_blockwise_shift_scale",
     "constexpr_cast",
-    "constexpr_lut_to_dense",
     "constexpr_lut_to_sparse",
     "constexpr_sparse_blockwise_shift_scale",
     "constexpr_sparse_to_dense",
-    onnx="an initializer with the decoded weight",
+    onnx=_DENSE,
 )
-def _dense(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    g.bind_weight(operator)
+def _compressed(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """What is not bound here is decoded by whoever reads it."""
+    for variable in operator.outputs:
+        weight = variable.weight
+        if weight is None:
+            words = f"{operator.type}: expected a weight that the model lists, got a part of one"
+            raise UnsupportedError(words, where=operator.path)
+        if g.weights.compressed == "dense":
+            continue
+        found = plan(weight, g.opset)
+        if isinstance(found, str):
+            g.weights.why_dense[variable] = found
+        else:
+            g.bind(variable, unpack(g, found))

@@ -49,12 +49,7 @@ def _reshape(g: ModelComponentContainer, value: ir.Value, sizes: list[int]) -> i
 @builtin("linear", onnx="Gemm, Reshape where x has not two dimensions; MatMul where several are open")
 def _linear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     bias = operator.input("bias") if operator.has("bias") else None
-    if (
-        bias is not None
-        and bias.constant is not None
-        and bias.shape is not None
-        and not prod(s or 1 for s in bias.shape)
-    ):
+    if bias is not None and bias.is_known and bias.shape is not None and not prod(s or 1 for s in bias.shape):
         bias = None
     g.bind(operator.output, dense(g, operator, operator.input("x"), operator.input("weight"), bias), convert=True)
 
@@ -63,7 +58,7 @@ def _linear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
 def _matmul(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x, y = operator.input("x"), operator.input("y")
     flips = [bool(operator.number(key, False)) for key in ("transpose_x", "transpose_y")]
-    if not flips[0] and flips[1] and y.constant is not None and g.rank(y) == 2 and g.rank(x) > 1 and is_float(g, x):
+    if not flips[0] and flips[1] and y.is_known and g.rank(y) == 2 and g.rank(x) > 1 and is_float(g, x):
         g.bind(operator.output, dense(g, operator, x, y, None))
         return
     sides = []

@@ -1,0 +1,278 @@
+"""Compressed weights that ONNX can compute from the bytes in the weight file: what is computed, and why others are not.
+
+A plan is made of declared types, and of the few numbers that decide; `unpacking` makes nodes of it. The results are,
+bit for bit, the values that milblob decodes: tests/onnx/test_packed.py.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..dtypes import DType
+
+if TYPE_CHECKING:
+    from ..model.tensor import Tensor
+
+Shape = tuple[int, ...]
+
+NIBBLES_SINCE = 21
+"""The first opset with int4, uint4 and blocks."""
+
+_BYTES, _NIBBLES = (DType.INT8, DType.UINT8), (DType.INT4, DType.UINT4)
+_RANGES = {DType.INT8: (-128, 127), DType.UINT8: (0, 255), DType.INT4: (-8, 7), DType.UINT4: (0, 15)}
+_FLOATS = (DType.FLOAT16, DType.FLOAT32)
+
+
+class Layout(NamedTuple):
+    """In which shape DequantizeLinear sees elements that share scales.
+
+    Attributes:
+        view: the shape of the elements; as many as the weight has, in its order.
+        axis, block: of DequantizeLinear; block is 0 where there are no blocks.
+        scales: the shape of scale and zero point; () for one of all.
+        counts: how many there are along each axis of the weight, after those that stand for several were repeated.
+    """
+
+    view: Shape
+    axis: int
+    block: int
+    scales: Shape
+    counts: Shape
+
+
+class Palette(NamedTuple):
+    """A weight that is looked up.
+
+    Attributes:
+        indices, lut: the stored parts.
+        shape: of the weight.
+        nbits: of an index: 1, 2, 4 or 8, so that none lies in two bytes.
+        order: how many indices there are before a group, of groups, and in a group.
+        vector: elements of an entry.
+        turned: (rows, columns) of indices whose vectors lie between them; None where they lie behind.
+    """
+
+    indices: "Tensor"
+    lut: "Tensor"
+    shape: Shape
+    nbits: int
+    order: tuple[int, int, int]
+    vector: int
+    turned: tuple[int, int] | None
+
+
+class Quantized(NamedTuple):
+    """A weight that is scaled.
+
+    Attributes:
+        elements: the stored part, or the palette that has them.
+        scale: the stored part.
+        zero: the stored part, or its values as elements; None: zero.
+        shape: of the weight.
+        counts: the shape of the scales, one axis for each of the weight's.
+        layout: of DequantizeLinear; None: the elements are floats, and are multiplied.
+    """
+
+    elements: "Tensor | Palette"
+    scale: "Tensor"
+    zero: "Tensor | np.ndarray[Any, Any] | None"
+    shape: Shape
+    counts: Shape
+    layout: Layout | None
+
+
+Plan = Quantized | Palette
+
+
+def plan(weight: "Tensor", opset: int) -> Plan | str:
+    """Say how a compressed weight is computed in ONNX, or in a few words why it is decoded instead.
+
+    Args:
+        weight: of a model.
+        opset: of ONNX.
+
+    Raises:
+        FormatError: its parts do not fit together. As reading them.
+    """
+    kind = weight.op.removeprefix("constexpr_")
+    if 0 in weight.shape:
+        return "empty"
+    if kind == "affine_dequantize":
+        return _affine(weight, opset)
+    if kind == "blockwise_shift_scale":
+        parts = weight.parts
+        return _scaled(weight, parts["data"], parts["scale"], parts.get("offset"), parts["scale"].shape, opset)
+    if kind == "lut_to_dense":
+        return _palette(weight)
+    return "sparse" if "sparse" in kind else kind
+
+
+def _affine(weight: "Tensor", opset: int) -> Plan | str:
+    weight.place.dense()  # which checks the parts
+    parts = weight.parts
+    scale, zero, shape = parts["scale"], parts["zero_point"], weight.shape
+    axis = int(parts["axis"].read().reshape(-1)[0]) % len(shape)
+    counts = [1] * len(shape)
+    if scale.shape or zero.shape:
+        counts[axis] = shape[axis]
+    return _scaled(weight, parts["quantized_data"], scale, zero, tuple(counts), opset)
+
+
+def _scaled(
+    weight: "Tensor", data: "Tensor", scale: "Tensor", offset: "Tensor | None", counts: Shape, opset: int
+) -> Plan | str:
+    shape, kind = weight.shape, data.mil_dtype
+    elements: Tensor | Palette = data
+    if data.parts:
+        found = plan(data, opset)
+        if not isinstance(found, Palette):
+            return found if isinstance(found, str) else "scaled twice"
+        elements = found
+    else:
+        weight.place.dense()
+    fits = len(counts) == len(shape) and all(n and not size % n for size, n in zip(shape, counts, strict=True))
+    if scale.parts or (offset is not None and offset.parts) or not fits:
+        return "computed scales"
+    if isinstance(elements, Palette) and kind in _FLOATS:
+        if kind is not scale.mil_dtype or offset is not None:
+            return f"{kind} elements"
+        return (
+            Quantized(elements, scale, None, shape, counts, None) if _is_broadcast(shape, counts) else "scaled blocks"
+        )
+    if kind not in _BYTES + _NIBBLES:
+        return f"{kind} elements"
+    if kind in _NIBBLES and opset < NIBBLES_SINCE:
+        return f"{kind} elements, before opset {NIBBLES_SINCE}"
+    zero: Tensor | np.ndarray | None = offset
+    if offset is not None and offset.mil_dtype is not kind:
+        zero = _whole(offset, kind)
+        if zero is None:
+            return f"{offset.mil_dtype} offsets that are no {kind}"
+    found_layout = layout(shape, counts, opset >= NIBBLES_SINCE)
+    if found_layout is None:
+        return f"blocks, before opset {NIBBLES_SINCE}"
+    made = prod(found_layout.counts) if found_layout.counts != counts else 0
+    itemsize = scale.mil_dtype.nbits // 8
+    if made * (itemsize + (zero is not None)) + _nbytes(elements) >= prod(shape) * itemsize:
+        return "blocks along several axes that are as small as their scales"
+    return Quantized(elements, scale, zero, shape, counts, found_layout)
+
+
+def _nbytes(elements: "Tensor | Palette") -> int:
+    return elements.indices.nbytes if isinstance(elements, Palette) else elements.nbytes
+
+
+def _whole(offset: "Tensor", kind: DType) -> "np.ndarray | None":
+    """Return offsets of another type as elements, if they are whole numbers that elements can be."""
+    values = np.asarray(offset.read()).astype(np.float64)
+    low, high = _RANGES[kind]
+    if not (np.isfinite(values) & (values >= low) & (values <= high) & (values == np.trunc(values))).all():
+        return None
+    return values.astype(kind.numpy)
+
+
+def _is_broadcast(shape: Shape, counts: Shape) -> bool:
+    """Whether scales fit to a weight as operands of a multiplication do."""
+    return all(n in (1, size) for size, n in zip(shape, counts, strict=True))
+
+
+def layout(shape: Shape, counts: Shape, has_blocks: bool) -> Layout | None:
+    """Say how DequantizeLinear can have `counts` scales along each axis of a weight; None if it cannot.
+
+    It knows one scale of all, one for each place along an axis, and (from opset 21 on) blocks along one axis with a
+    scale for each place along all others. Axes that lie side by side can be seen as one; what still does not fit gets
+    its scales repeated along all axes but one.
+    """
+    if prod(counts) == 1:
+        return Layout(shape, 0, 0, (), counts)
+    own = [n == size for size, n in zip(shape, counts, strict=True)]
+    many = [axis for axis, n in enumerate(counts) if n > 1]
+    if len(many) == 1 and own[many[0]]:
+        return Layout(shape, many[0], 0, (counts[many[0]],), counts)
+    if has_blocks and own.count(False) == 1:
+        axis = own.index(False)
+        return Layout(shape, axis, shape[axis] // counts[axis], counts, counts)
+    runs = _runs(shape, counts)
+    sizes, numbers = tuple(size for size, _, _ in runs), tuple(n for _, n, _ in runs)
+    many = [axis for axis, n in enumerate(numbers) if n > 1]
+    if len(many) == 1 and sizes[many[0]] == numbers[many[0]]:
+        return Layout(sizes, many[0], 0, (numbers[many[0]],), counts)
+    if not has_blocks:
+        return None
+    shared = [axis for axis, (size, n, _) in enumerate(runs) if n < size]
+    if len(shared) == 1:
+        return Layout(sizes, shared[0], sizes[shared[0]] // numbers[shared[0]], numbers, counts)
+    kept = max(shared, key=lambda axis: sizes[axis] // numbers[axis])  # the longest blocks: the fewest scales
+    repeated = list(counts)
+    for axis in shared:
+        if axis != kept:
+            for inner in runs[axis][2]:
+                repeated[inner] = shape[inner]
+    return layout(shape, tuple(repeated), True)
+
+
+def _runs(shape: Shape, counts: Shape) -> list[tuple[int, int, list[int]]]:
+    """Return (size, scales, axes) of axes that can be seen as one: the blocks of the result are as contiguous."""
+    runs: list[tuple[int, int, list[int]]] = []
+    for axis, (size, n) in enumerate(zip(shape, counts, strict=True)):
+        if size == 1:
+            continue
+        if runs:
+            before, m, axes = runs[-1]
+            same = (m == before and n == size) or (m == 1 and n == 1)
+            inside = 1 < m < before and n == 1  # a block of rows is a longer block
+            outside = m == before and 1 < n < size  # rows of blocks are more blocks
+            if same or inside or outside:
+                runs[-1] = before * size, m * n, [*axes, axis]
+                continue
+        runs.append((size, n, [axis]))
+    return runs
+
+
+def _palette(weight: "Tensor") -> Plan | str:
+    parts = weight.parts
+    indices, lut = parts["indices"], parts["lut"]
+    if indices.parts:
+        return "computed indices"
+    weight.place.dense()
+    shape, vector, axis = weight.shape, 1, 0
+    if "shape" in parts:
+        nbits, places, groups = lut.shape[0].bit_length() - 1, shape, (1,) * len(shape)
+    else:
+        nbits, places, groups, vector = indices.mil_dtype.nbits, indices.shape, lut.shape[:-2], lut.shape[-1]
+        if vector > 1:
+            axis = int(parts["vector_axis"].read().reshape(-1)[0]) % len(shape)
+    if 8 % nbits:
+        return f"{nbits}-bit indices"
+    if lut.mil_dtype not in (*_FLOATS, *_BYTES):
+        return f"{lut.mil_dtype} entries"
+    several = [at for at, count in enumerate(groups) if count > 1]
+    if len(several) > 1:
+        return "palettes along several axes"
+    first = several[0] if several else 0
+    before, count = prod(places[:first]), groups[first]
+    behind = prod(places) // (before * count)
+    if behind % (8 // nbits):
+        return (
+            f"{nbits}-bit indices of several palettes in a byte" if several else f"an odd number of {nbits}-bit indices"
+        )
+    itemsize = lut.mil_dtype.nbits // 8
+    if indices.nbytes + prod(lut.shape) * itemsize >= prod(shape) * itemsize:
+        return "palettes as large as the weight"
+    rows, columns = prod(places[: axis + 1]), prod(places[axis + 1 :])
+    turned = (rows, columns) if vector > 1 and columns > 1 else None
+    return Palette(indices, lut, shape, nbits, (before, count, behind), vector, turned)
+
+
+def indices_of_bytes(nbits: int) -> "np.ndarray[Any, Any]":
+    """Return the indices that every byte holds, [256, 8 / nbits]: the first of them has the low bits."""
+    return ((np.arange(256)[:, None] >> np.arange(0, 8, nbits)) & ((1 << nbits) - 1)).astype(np.int32)
+
+
+def repeat(values: "np.ndarray[Any, Any]", counts: Sequence[int]) -> "np.ndarray[Any, Any]":
+    """Return scales that stand for several places, once for each: as many along each axis as `counts` says."""
+    for axis, count in enumerate(counts):
+        values = np.repeat(values, count // values.shape[axis], axis)
+    return values

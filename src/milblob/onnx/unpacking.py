@@ -1,0 +1,122 @@
+"""The nodes that compute a compressed weight from its stored bytes, as `packed` plans it."""
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from .emit import ModelComponentContainer
+from .packed import Palette, Plan, Quantized, indices_of_bytes, repeat
+from .types import onnx_dtype
+
+if TYPE_CHECKING:
+    from ..model.tensor import Tensor
+
+_FLOAT, _INT32 = ir.DataType.FLOAT, ir.DataType.INT32
+
+
+def unpack(g: ModelComponentContainer, plan: Plan) -> ir.Value:
+    """Add the nodes that compute a weight; return it."""
+    return _looked_up(g, plan) if isinstance(plan, Palette) else _scaled(g, plan)
+
+
+def _scaled(g: ModelComponentContainer, plan: Quantized) -> ir.Value:
+    """In half precision, products are computed in single precision, where they are exact, and rounded once.
+
+    That is what DequantizeLinear does as well, which older opsets lack for half precision and whose kernel in
+    onnxruntime is ten times as slow. The Reshape at the end, whatever the type, keeps onnxruntime from two rewrites
+    that change results: the rounding is removed with a Cast back to single precision behind it, and a MatMul behind
+    DequantizeLinear rounds the other operand to 8 bits.
+    """
+    kind, layout = onnx_dtype(plan.scale.mil_dtype), plan.layout
+    if layout is None:
+        product = g.node("Mul", _elements(g, plan, plan.shape), g.stored(plan.scale, kind, plan.counts))
+        return _of_shape(g, product, (), plan.shape)
+    if layout.counts == plan.counts and prod(plan.scale.shape) == prod(plan.counts):
+        scale = g.stored(plan.scale, kind, layout.scales)
+    else:
+        repeated = _repeated(plan.scale.read(), plan).reshape(layout.scales)
+        scale = g.made(f"{plan.scale.name}.repeated", repeated, "scales")
+    zero = None if plan.zero is None else _zero(g, plan, layout.scales)
+    elements = _elements(g, plan, layout.view)
+    options: dict[str, Any] = {"axis": layout.axis} if layout.scales else {}
+    if layout.block:
+        options["block_size"] = layout.block
+    found = g.node("DequantizeLinear", elements, g.cast(scale, _FLOAT), zero, **options)
+    return _of_shape(g, g.cast(found, kind), (), plan.shape)
+
+
+def _repeated(values: Any, plan: Quantized) -> Any:
+    """Return scales or zero points, of which some stand for several, as many as the plan has."""
+    values = np.asarray(values)
+    counts = plan.counts if plan.layout is None else plan.layout.counts
+    if values.size == 1:
+        return np.full(counts, values.reshape(-1)[0])
+    return repeat(values.reshape(plan.counts), counts)
+
+
+def _zero(g: ModelComponentContainer, plan: Quantized, shape: tuple[int, ...]) -> ir.Value:
+    zero = plan.zero
+    counts = plan.counts if plan.layout is None else plan.layout.counts
+    if not isinstance(zero, np.ndarray) and zero is not None and prod(zero.shape) == prod(counts):
+        return g.stored(zero, onnx_dtype(zero.mil_dtype), shape)
+    array = zero if isinstance(zero, np.ndarray) or zero is None else zero.read()
+    kind = plan.elements.lut if isinstance(plan.elements, Palette) else plan.elements
+    values = np.asarray(_repeated(array, plan)).reshape(shape)
+    return g.made(f"{plan.scale.name}.zero", values.astype(onnx_dtype(kind.mil_dtype).numpy()), "zero points")
+
+
+def _elements(g: ModelComponentContainer, plan: Quantized, view: tuple[int, ...]) -> ir.Value:
+    if isinstance(plan.elements, Palette):
+        return _of_shape(g, _looked_up(g, plan.elements), plan.elements.shape, view)
+    return g.stored(plan.elements, onnx_dtype(plan.elements.mil_dtype), view)
+
+
+def _looked_up(g: ModelComponentContainer, plan: Palette) -> ir.Value:
+    """GatherElements, several times as fast as Gather, has one element for an index; Gather has several for a byte."""
+    before, groups, behind = plan.order
+    width = 8 // plan.nbits * plan.vector
+    nbytes = behind * plan.nbits // 8
+    bytes_of = g.cast(g.stored(plan.indices, ir.DataType.UINT8, (before, groups, nbytes)), _INT32)
+    if width == 1:
+        if before == 1:
+            rows, places = groups, _of_shape(g, bytes_of, (before, groups, nbytes), (groups, nbytes))
+        else:
+            rows = 1
+            places = _of_shape(g, _in_group(g, bytes_of, groups), (), (1, before * groups * nbytes))
+        entries = _entries(g, plan, (rows, groups // rows * 256))
+        return _of_shape(g, g.node("GatherElements", entries, places, axis=1), (), plan.shape)
+    entries = _entries(g, plan, (groups, 1 << plan.nbits, plan.vector))
+    if plan.nbits < 8:
+        entries = g.node("Gather", entries, g.constant(indices_of_bytes(plan.nbits)), axis=1)
+    entries = _of_shape(g, entries, (), (groups * 256, width))
+    found = g.node("Gather", entries, _in_group(g, bytes_of, groups), axis=0)
+    if plan.turned is None:
+        return _of_shape(g, found, (), plan.shape)
+    rows, columns = plan.turned
+    turned = g.node("Transpose", _of_shape(g, found, (), (rows, columns, plan.vector)), perm=[0, 2, 1])
+    return _of_shape(g, turned, (), plan.shape)
+
+
+def _in_group(g: ModelComponentContainer, bytes_of: ir.Value, groups: int) -> ir.Value:
+    """Return places in the entries of all groups, one after the other, of places in each [before, groups, behind]."""
+    if groups == 1:
+        return bytes_of
+    starts = g.constant(np.arange(0, 256 * groups, 256, dtype=np.int32)[:, None])
+    found: ir.Value = g.node("Add", bytes_of, starts)
+    return found
+
+
+def _entries(g: ModelComponentContainer, plan: Palette, shape: tuple[int, ...]) -> ir.Value:
+    lut: Tensor = plan.lut
+    if lut.parts:
+        return g.made(lut.name, np.asarray(lut.read()).reshape(shape), "computed entries")
+    return g.stored(lut, onnx_dtype(lut.mil_dtype), shape)
+
+
+def _of_shape(g: ModelComponentContainer, value: ir.Value, own: tuple[int, ...], shape: tuple[int, ...]) -> ir.Value:
+    if own == shape:
+        return value
+    found: ir.Value = g.node("Reshape", value, g.ints(shape))
+    return found
