@@ -388,14 +388,14 @@ def takes_halves(name, opset):
 
 
 def variants():
-    """Operation, opset, precision; the newest signature in single precision is for every run of the tests."""
+    """Operation, opset, precision."""
     for name in CASES:
-        for number, opset in enumerate(opsets_of(name)) if CASES[name] else ():
+        for opset in opsets_of(name) if CASES[name] else ():
             for precision in ("fp32", "fp16") if takes_halves(name, opset) else ("fp32",):
-                marks = [pytest.mark.slow] if number or precision == "fp16" else []
-                yield pytest.param(name, opset, precision, marks=marks, id=f"{name}-{opset}-{precision}")
+                yield pytest.param(name, opset, precision, id=f"{name}-{opset}-{precision}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "opset", "precision"), list(variants()))
 def test_operation(name, opset, precision, tmp_path):
     """All cases of an operation in one model, in each opset in which it has another signature, in both precisions."""

@@ -113,6 +113,7 @@ def test_commit(tmp_path):
     assert (tmp_path / "in/c").read_bytes() == b"only one" and left(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [True, False])
 @pytest.mark.parametrize("mode, code", FAILURES)
 def test_commit_at_every_call(faults, tmp_path, mode, code, replace):
@@ -142,6 +143,7 @@ def test_commit_at_every_call(faults, tmp_path, mode, code, replace):
         assert states >= ({("killed", 0), ("killed", 1)} if mode.startswith("kill") else {("error", 0)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fail", "fail on", "short", "kill before", "kill middle", "kill after"])
 def test_recover_at_every_call(faults, tmp_path, mode):
     """A recovery that is interrupted is done again."""
