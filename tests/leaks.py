@@ -2,7 +2,8 @@
 
 Two counts: blocks of Python's own allocator, in which every object of up to 512 bytes is one, and bytes that malloc has given
 out, which are the larger ones and what the compiled core takes. Caches fill while nothing is counted yet, and grow now and then
-later; a leak grows in every round, so the smallest of the rounds counts, and what looks like one gets more of them. Linux with glibc 2.33 or newer.
+later; a leak grows in every round, so the smallest of the rounds counts, and what looks like a leak gets more of them. Linux with
+glibc 2.33 or newer.
 """
 
 import contextlib
