@@ -126,9 +126,10 @@ $(VENV)/.built: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python
 	    $(PY) setup.py --quiet build_ext --inplace)
 	@touch $@
 
+# Bytecode is made of what is imported, when it is: of all files, many thousands, it would take longer than the downloads.
 $(VENV)/.tools: pyproject.toml | $(VENV)/.built
 	@echo "installing what lint and tests need, coremltools among it: a minute or two"
-	$(PY) -m pip install --quiet --group test --group lint
+	$(PY) -m pip install --quiet --no-compile --group test --group lint
 	@touch $@
 
 # A cross compiler and an emulator, 56 MB, where they are missing and apt-get can get them; tests/codec/test_neon.py skips without.

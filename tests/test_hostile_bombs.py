@@ -31,15 +31,6 @@ PRELUDE = """
     EMPTY = field(3, field(1, b""))  # a Value with an immediate tensor of nothing, no type: six bytes in a list
     folder = pathlib.Path(tempfile.mkdtemp())
 
-    def deep(levels, *numbers):
-        parts, size = [], 0
-        for _ in range(levels):
-            for number in numbers:
-                head = write_varint(number << 3 | 2) + write_varint(size)
-                parts.append(head)
-                size += len(head)
-        return b"".join(reversed(parts))
-
     def text(value):
         return b"program(1.0) { func f<ios16>() { " + value + b" } -> (x); }"
 
@@ -68,7 +59,7 @@ BOMBS = {
     "dimensions that multiply to 2^62": ("model(program(const(immediate(11, [1 << 31, 1 << 31], FLOATS))))", "", "expected 4611686018427387904", 100),
     "a million fields of a Model": ("field(1, 8) * 1_000_000", "", "fields of one message: expected at most 100000", 100),
     "100,000 models of a pipeline": ("field(1, 8) + field(202, field(1, b'') * 100_000)", "", "fields of one message|no models|unknown", 200),
-    "pipelines 100,000 deep": ("deep(100_000, 1, 202)", "", "pipelines: expected at most 16 levels|fields", 200),
+    "pipelines 100,000 deep": ("nested_fields(100_000, 1, 202)", "", "pipelines: expected at most 16 levels|fields", 200),
     "three million empty strings": ("model(program(const(immediate(2, [3_000_000], field(4, field(1, b'') * 3_000_000)))))", "constants=True", 1, 400),
     "long key, many elements": ("model(program(operation(attributes=[('k' * 200_000, field(3, field(3, field(1, EMPTY) * 200_000)))])))",
                                 "constants=True", "names of all constants: expected at most 67108864", 400),

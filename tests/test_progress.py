@@ -158,6 +158,30 @@ def test_refit_reports_no_weight_that_is_left_out(package):
     assert not rows  # nothing is written
 
 
+def test_refit_with_a_base(package):
+    """Half of the count is what is learnt, in a dry run too; what is raised there leaves the model as it was."""
+    base = {"floats": np.random.default_rng(1).standard_normal((3, 100), np.float32)}
+    milblob.refit(package, base)
+    before, new, rows = files_of(package.parent), {"floats": -base["floats"]}, []
+
+    def refit(**options):
+        milblob.refit(package, new, base=base, **options)
+
+    refit(progress=lambda *row: rows.append(row), dry_run=True)
+    assert rows == [("floats", 1200, 2400)]
+
+    def stop(*_):
+        raise OwnError
+
+    with pytest.raises(OwnError):
+        refit(progress=stop)
+    assert files_of(package.parent) == before
+    rows.clear()
+    refit(progress=lambda *row: rows.append(row))
+    assert rows == [("floats", 1200, 2400), ("floats", 2400, 2400)]
+    assert np.array_equal(milblob.load(package)["floats"], new["floats"])
+
+
 def test_refit_of_the_model_file_alone(package):
     """Replaced by one renaming, without a journal."""
     before, rows = files_of(package.parent), []

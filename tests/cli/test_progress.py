@@ -100,6 +100,7 @@ def test_a_bar_is_renewed_while_one_tensor_takes_long():
     assert text.endswith("\r\x1b[K")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_bar(places, command):
     arguments = [*command.split(), *(argument.format(**places) for argument in COMMANDS[command])]

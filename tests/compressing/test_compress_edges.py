@@ -53,6 +53,7 @@ def stored(recipe, array, **options):
     return pieces.compressed(18), pieces.values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_what_is_measured_is_what_is_read(dtype):
     made = []

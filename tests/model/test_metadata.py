@@ -516,6 +516,7 @@ def test_metadata_and_features_are_frozen():
 # -- against coremltools ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_model_that_coremltools_converts(tmp_path):
     coremltools = pytest.importorskip("coremltools")
     from coremltools.converters.mil.mil import Builder

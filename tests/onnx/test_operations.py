@@ -516,9 +516,7 @@ def variants():
                 if is_usual:
                     yield pytest.param(name, opset, precision, step, id=f"{name}-{opset}-{precision}-{step}")
                 if step > 1 or not is_usual:
-                    yield pytest.param(
-                        name, opset, precision, 1, marks=pytest.mark.slow, id=f"{name}-{opset}-{precision}-all"
-                    )
+                    yield pytest.param(name, opset, precision, 1, id=f"{name}-{opset}-{precision}-all")
 
 
 class Read(dict):
@@ -566,6 +564,7 @@ def recording(read, bound):
     return {name: of(name) for name in milblob.onnx.supported() if not name.startswith("const")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "opset", "precision", "step"), list(variants()))
 def test_operation(name, opset, precision, step, tmp_path):
     """The cases of an operation in one model, in each opset in which it has another signature, in both precisions."""

@@ -14,6 +14,7 @@ from hostile_bytes import (
     immediate,
     list_value,
     model,
+    nested_fields,
     operation,
     program,
     tensor_type,
@@ -198,40 +199,20 @@ def test_depths_that_are_allowed():
 
 
 def test_types_nested_100_000_deep_are_stepped_over():
-    deep = _deep_type(100_000)
+    deep = nested_fields(100_000, 1, 2)
     value = field(2, deep) + field(3, field(3, b""))
     assert milblob.load(model(program(const(value), const(GOOD, "good"))), constants=True).keys() == {"good"}
-
-
-def _deep_type(levels):
-    """ValueType{listType{type: ValueType{...}}}, built from the inside with one buffer."""
-    parts, size = [], 0
-    for _ in range(levels):
-        for number in (1, 2):
-            head = write_varint(number << 3 | 2) + write_varint(size)
-            parts.append(head)
-            size += len(head)
-    return b"".join(reversed(parts))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("levels", [250, 100_000])
 def test_values_and_blocks_nested_deep(levels):
-    def deep(*numbers):
-        parts, size = [], 0
-        for _ in range(levels):
-            for number in numbers:
-                head = write_varint(number << 3 | 2) + write_varint(size)
-                parts.append(head)
-                size += len(head)
-        return b"".join(reversed(parts))
-
-    for value in (deep(1, 3, 3), deep(1, 2, 3), deep(2, 1, 4, 3)):
+    for value in (nested_fields(levels, *numbers) for numbers in ((1, 3, 3), (1, 2, 3), (2, 1, 4, 3))):
         with pytest.raises(milblob.FormatError, match="expected at most 200 levels of nesting") as caught:
             milblob.open(model(program(const(value))))
         assert caught.value.where == HERE
     with pytest.raises(milblob.FormatError, match="nested blocks: expected at most 200 levels") as caught:
-        milblob.open(model(in_block(deep(4, 3))))
+        milblob.open(model(in_block(nested_fields(levels, 4, 3))))
     assert caught.value.where.startswith("main.block['CoreML7'].op[0]")
 
 

@@ -65,6 +65,7 @@ def test_every_test_model(name, path):
 # ------------------------------------------------------------------------------------------------------ random Programs
 
 
+@pytest.mark.slow
 @settings(PROFILE)
 @given(random_programs())
 def test_random_programs(message):
@@ -74,6 +75,7 @@ def test_random_programs(message):
 # ------------------------------------------------------------------------------------------------------- unusual bytes
 
 
+@pytest.mark.slow
 @settings(PROFILE)
 @given(scrambled_programs())
 def test_fields_in_any_order_and_in_pieces(data):
@@ -370,6 +372,7 @@ def test_a_string_that_comes_twice_is_the_last_one(twice):
     assert_same(view_of(data), message)
 
 
+@pytest.mark.slow
 @settings(PROFILE)
 @given(random_programs(), st.data())
 def test_broken_bytes_are_refused_or_read(message, data):

@@ -26,6 +26,7 @@ KINDS = {"random": random_arrays, "initial": initial_arrays, "twins": twin_array
 KINDS["transposed"] = transposed_arrays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["FLOAT16", "FLOAT32"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_equals_a_new_conversion(name, precision, tmp_path):
@@ -37,6 +38,7 @@ def test_equals_a_new_conversion(name, precision, tmp_path):
     assert constants(model) == constants(converted(name, new, tmp_path / "new.mlpackage", precision))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 @pytest.mark.parametrize(
     "name", ["two_conv_norms", "frozen_norm", "linears", "joined_attention", "lstm", "norms_alone"]

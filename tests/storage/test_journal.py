@@ -113,6 +113,7 @@ def test_commit(tmp_path):
     assert (tmp_path / "in/c").read_bytes() == b"only one" and left(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [True, False])
 @pytest.mark.parametrize("mode, code", FAILURES)
 def test_commit_at_every_call(faults, tmp_path, mode, code, replace):
@@ -142,6 +143,7 @@ def test_commit_at_every_call(faults, tmp_path, mode, code, replace):
         assert states >= ({("killed", 0), ("killed", 1)} if mode.startswith("kill") else {("error", 0)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fail", "fail on", "short", "kill before", "kill middle", "kill after"])
 def test_recover_at_every_call(faults, tmp_path, mode):
     """A recovery that is interrupted is done again."""
@@ -198,14 +200,20 @@ def test_hard_links_are_not_changed(tmp_path):
     assert stat.S_IMODE((root / "a").stat().st_mode) == 0o640
 
 
-def test_hard_links_made_before_recovery_are_not_changed(faults, tmp_path):
-    root = tmp_path / "model"
+def leave_a_journal(faults, root):
+    """Make a model of which a change was killed as soon as its journal was there."""
     for number in range(1, 100):
         shutil.rmtree(root, ignore_errors=True)
         make(root)
         faults.run(change, [str(root), 1], root=root, number=number, mode="kill after")
         if (root / JOURNAL).exists():
-            break
+            return
+    raise AssertionError("no journal was written")
+
+
+def test_hard_links_made_before_recovery_are_not_changed(faults, tmp_path):
+    root = tmp_path / "model"
+    leave_a_journal(faults, root)
     old = (root / "a").read_bytes()
     os.link(root / "a", tmp_path / "a")
     recover_all(str(root))
@@ -251,12 +259,7 @@ def test_files_stay_those_of_their_owner(faults, tmp_path, how):
 def test_a_recovery_is_not_led_outside(faults, tmp_path, monkeypatch, moment, linked):
     """The folder of the files becomes a link to another one while a change is completed: that one stays as it was."""
     root, outside = tmp_path / "model", tmp_path / "outside"
-    for number in range(1, 100):
-        shutil.rmtree(root, ignore_errors=True)
-        make(root)
-        faults.run(change, [str(root), 1], root=root, number=number, mode="kill after")
-        if (root / JOURNAL).exists():
-            break
+    leave_a_journal(faults, root)
     shutil.copytree(root, outside)  # with what is staged, so that nothing is missing there
     if linked:  # patched as a copy
         os.link(root / "in/b", tmp_path / "b")

@@ -78,6 +78,7 @@ def content_of(path):
 # ------------------------------------------------------------------------------------------------- every failure point
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode, code", FAILURES)
 @pytest.mark.parametrize("tmpfile", [True, False])
 @pytest.mark.parametrize("exists", [True, False])
@@ -106,6 +107,7 @@ def test_file_at_every_call(faults, tmp_path, mode, code, tmpfile, exists):
         assert exits == {("ok", True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode, code", FAILURES)
 def test_file_through_a_name_at_every_call(faults, tmp_path, mode, code):
     path = tmp_path / "out"
@@ -118,6 +120,7 @@ def test_file_through_a_name_at_every_call(faults, tmp_path, mode, code):
         path.write_bytes(OLD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode, code", FAILURES)
 @pytest.mark.parametrize("exists", [True, False])
 def test_directory_at_every_call(faults, tmp_path, mode, code, exists):
@@ -144,6 +147,7 @@ def test_directory_at_every_call(faults, tmp_path, mode, code, exists):
     assert seen & {OLD, None} or mode == "short"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fail", "fail on"])
 def test_directory_without_exchange_at_every_call(faults, tmp_path, mode):
     path = tmp_path / "out"

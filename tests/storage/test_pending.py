@@ -432,6 +432,7 @@ def test_an_interrupted_change_is_seen_from_everywhere(faults, trees, name, writ
             assert journals(model) == [] and left(model) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_an_edit_by_any_way_is_not_lost(faults, trees, way):
     """Whoever edits first completes what was begun: a later recovery does not write over the edit."""
@@ -641,6 +642,7 @@ def test_what_has_another_name_is_not_applied(faults, trees, what):
     assert number_of(root) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077])
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o664, 0o666])
 def test_own_journals_are_believed_whatever_the_permissions(faults, trees, umask, mode):

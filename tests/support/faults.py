@@ -215,9 +215,10 @@ def _serve():
     library.faults_seen.restype = ctypes.c_long
     library.faults_what.restype = library.faults_name.restype = ctypes.c_char_p
     # All of milblob first, and what it imports on first use: each run forks from here, and would else import it again,
-    # which takes longer than what it does.
+    # which takes longer than what it does. Not what converts to ONNX, which nobody asks for here: a fork of a process
+    # that has the library of that name takes twice as long.
     for module in pkgutil.walk_packages(milblob.__path__, "milblob."):
-        if not module.name.endswith(".__main__"):
+        if not module.name.endswith(".__main__") and not module.name.startswith("milblob.onnx"):
             importlib.import_module(module.name)
     for name in ("numpy.ma", "safetensors.numpy"):
         with contextlib.suppress(ImportError):

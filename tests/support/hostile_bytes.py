@@ -30,6 +30,17 @@ def list_value(values):
     return field(3, field(3, b"".join(field(1, value) for value in values)))
 
 
+def nested_fields(levels, *numbers):
+    """Messages of nothing but each other: so many times around, fields of these numbers, built from the inside."""
+    parts, size = [], 0
+    for _ in range(levels):
+        for number in numbers:
+            head = write_varint(number << 3 | 2) + write_varint(size)
+            parts.append(head)
+            size += len(head)
+    return b"".join(reversed(parts))
+
+
 def operation(kind="const", name="w", attributes=(), inputs=b"", blocks=b"", output_type=b""):
     """Operation; `attributes` are (key, Value bytes), the rest is serialized already."""
     output = field(1, name) + (field(2, output_type) if output_type else b"")

@@ -59,14 +59,6 @@ def arrays(dtype):
     yield "ties", rng.integers(-254, 255, SHAPE) / 2
 
 
-@pytest.fixture(params=_codec.tiers()[0])
-def tier(request):
-    before = _codec.tiers()[1]
-    _codec.set_tier(request.param)
-    yield request.param
-    _codec.set_tier(before)
-
-
 def test_float32_has_the_bits_of_coremltools(tier):
     pytest.importorskip("coremltools")
 

@@ -23,10 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--default", metavar="NAME", help="the default function; default: that of the first model")
     options.add_force(parser, "replace an existing package")
     options.add_reporting(
-        parser,
-        quiet="no message, no progress",
-        verbose="print where each function comes from",
-        json="print the result as one JSON object",
+        parser, verbose="print where each function comes from", json="print the result as one JSON object"
     )
 
 

@@ -75,7 +75,9 @@ def add_dry_run(parser: Parser, words: str = "check everything, write nothing") 
     parser.add_argument("-n", "--dry-run", action="store_true", help=words)
 
 
-def add_reporting(parser: Parser, *, quiet: str, verbose: str, json: str = "one JSON object") -> None:
+def add_reporting(
+    parser: Parser, *, verbose: str, json: str = "one JSON object", quiet: str = "no message, no progress"
+) -> None:
     """Add what nearly every command has: --max-nbytes, --json, and -q or -v, with words on what these do."""
     most = "most bytes of values to make of the files, such as 100G; default: 256 times their size, 1G at least"
     parser.add_argument("--max-nbytes", metavar="SIZE", type=size, help=most)

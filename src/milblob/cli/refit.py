@@ -48,10 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_force(parser, "replace an existing OUT")
     options.add_dry_run(parser)
     options.add_reporting(
-        parser,
-        quiet="no message, no progress",
-        verbose="name each weight that is changed",
-        json="print the changes as one JSON object",
+        parser, verbose="name each weight that is changed", json="print the changes as one JSON object"
     )
 
 

@@ -18,6 +18,7 @@ from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.stored import StoredArray
 from ..model.tensor import Tensor
+from ..progress import Counter, Progress
 from ..values.cast import cast_array, is_castable
 from ..wording import shortened, some
 
@@ -36,6 +37,7 @@ class Rebased(NamedTuple):
         unused: arrays of the checkpoint that no weight follows from.
         constant: weights that follow from no array: all elements are equal, or it is a mask, or they are integers.
         left: weights that stay as they are, as the caller says.
+        progress: to be called while they are written; None if nobody is to be told.
     """
 
     arrays: dict[str, StoredArray]
@@ -43,6 +45,7 @@ class Rebased(NamedTuple):
     unused: tuple[str, ...]
     constant: tuple[str, ...]
     left: tuple[str, ...]
+    progress: Progress | None
 
 
 def rebase(
@@ -54,6 +57,7 @@ def rebase(
     is_left: Callable[[str], bool],
     unshare: bool = False,
     epsilon: float | None = None,
+    progress: Progress | None = None,
 ) -> Rebased:
     """Learn from a base checkpoint how each weight of a model came to be, and do the same with another checkpoint.
 
@@ -65,6 +69,7 @@ def rebase(
         is_left: of the name of a weight: whether it may stay as it is, although nothing is known about it.
         unshare: whether readers of one weight may get different values from now on.
         epsilon: of batch norms, to try before the usual ones.
+        progress: called as each array of the base was compared with the weights; that is half of the work.
 
     Raises:
         ValueError: the checkpoints do not have the same arrays; a weight that does not follow from the base; an array
@@ -76,8 +81,11 @@ def rebase(
     sides = [_tensors(arrays, out) for arrays in (base, new)]
     _require_alike(*sides)
     old, tuned = sides
+    counter = Counter(progress, old.values())
+    half = counter.total_nbytes
+    counter.total_nbytes = 2 * half
     with Model(path, constants=True) as model:
-        lineage = learn(old, dict(model), epsilon=epsilon)
+        lineage = learn(old, dict(model), counter.add_tensor, epsilon)
         weights = {name: model[name] for name in lineage.origins}
         problems = _unknown(lineage, is_selected, is_left) + _lost(lineage, old, tuned)
         result = _Writing(old, tuned, unshare)
@@ -89,7 +97,14 @@ def rebase(
             raise ValueError(f"weights: expected all to follow from the base, got {'; '.join(problems)}")
     unused = tuple(name for name in new if name in out or name in lineage.unused)
     left = tuple(name for name in [*lineage.origins, *lineage.unknown] if is_left(name))
-    return Rebased(result.arrays, result.mapping, unused, lineage.constant, left)
+    return Rebased(result.arrays, result.mapping, unused, lineage.constant, left, _second_half(progress, half))
+
+
+def _second_half(progress: Progress | None, half: int) -> Progress | None:
+    """Return what to call while the weights are written: how many will be was not known when the count began."""
+    if progress is None:
+        return None
+    return lambda name, done, total: progress(name, half + half * done // max(total, 1), 2 * half)
 
 
 def _left_out(mapping: Mapping[str, Names], base: Mapping[str, Any]) -> set[str]:

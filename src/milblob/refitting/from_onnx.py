@@ -79,6 +79,13 @@ def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
         keys = {_key(tensor) for tensor in found}
         if found and all(_is_equal(tensor, array) for tensor in found):
             same[name] = (array, keys)
+        elif any(_is_part(tensor) and not _is_alike(tensor, array) for tensor in found):
+            words = (
+                f"{name}: expected the stored bytes of a compressed weight, as the conversion to ONNX gave them, got "
+            )
+            error = UnsupportedError(f"{words}others, seen as {array.dtype_text} {list(array.shape)}")
+            remedy = 'convert with compressed="dense" to change the values of such weights'
+            problems.add_kind("changed parts of compressed weights", remedy, name, error)
         else:
             kept[name] = array
             touched |= keys
@@ -111,12 +118,21 @@ def _key(tensor: Tensor) -> Any:
 
 def _is_equal(tensor: Tensor, array: OnnxArray) -> bool:
     """Whether a weight has the values of an array, bit for bit."""
-    if array.dtype_text == "string" or array.mil_dtype is not tensor.mil_dtype or array.shape != tensor.shape:
+    if array.dtype_text == "string" or not (_is_alike(tensor, array) or _is_part(tensor)):
         return False
     if tensor.chain is None and _is_in_place(tensor, array):
         return True
     own, other = _codec.Buffer(tensor.read_packed()), _codec.Buffer(array.read_packed())
     return own.nbytes == other.nbytes and _codec.equal_bytes(own, 0, other, 0, own.nbytes)
+
+
+def _is_part(tensor: Tensor) -> bool:
+    """Whether a constexpr operation computes a weight from it: the bytes of it may be seen as another type in ONNX."""
+    return tensor.chain is None and any(use.op.startswith("constexpr_") for use in tensor.consumers)
+
+
+def _is_alike(tensor: Tensor, array: OnnxArray) -> bool:
+    return array.mil_dtype is tensor.mil_dtype and array.shape == tensor.shape
 
 
 def _is_in_place(tensor: Tensor, array: OnnxArray) -> bool:

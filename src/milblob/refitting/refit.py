@@ -75,7 +75,8 @@ def refit(
         force: replace what is at `output`: a file, or a model.
         dry_run: check everything, write nothing.
         progress: called as the new values of each weight are written to the journal or a new file (see `Progress`),
-            before the model changes: what it raises leaves the model as it was. A dry run does not call it.
+            before the model changes: what it raises leaves the model as it was. A dry run does not call it. With
+            `base` it is also called as each array of that was compared with the model, up to half of the bytes.
         max_nbytes: as for `open`, of the file or directory of weights.
 
     Returns:
@@ -106,11 +107,11 @@ def refit(
 
             is_left = selector(leave) if leave is not None else lambda _: False
             old = _arrays(base, stack, max_nbytes)
-            found = rebase(source, given, old, how.mapping, how.is_selected, is_left, unshare, epsilon=epsilon)
+            found = rebase(source, given, old, how.mapping, how.is_selected, is_left, unshare, epsilon, progress)
             report = refit(
                 source, found.arrays, mapping=found.mapping, cast=True, overflow=overflow, unshare=unshare,
                 requantize=requantize, min_sqnr=min_sqnr, select=select, output=output, force=force, dry_run=dry_run,
-                progress=progress,
+                progress=found.progress,
             )  # fmt: skip
             return report._replace(unused=found.unused, constant=found.constant, left=found.left)
         for name, value in (("leave", leave), ("epsilon", epsilon)):
