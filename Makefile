@@ -122,7 +122,7 @@ STALE := $(filter-out %.abi3.so,$(wildcard src/milblob/_codec.*.so))
 $(VENV)/.built: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python
 	@rm -f $(STALE)
 	@echo "compiling the extension: about a minute"
-	$(if $(filter pyproject.toml setup.py,$?),$(PY) -m pip install --quiet --no-build-isolation --editable ".[tables]", \
+	$(if $(filter pyproject.toml setup.py,$?),$(PY) -m pip install --quiet --no-compile --no-build-isolation --editable ".[tables]", \
 	    $(PY) setup.py --quiet build_ext --inplace)
 	@touch $@
 

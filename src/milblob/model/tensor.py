@@ -46,7 +46,7 @@ class Tensor(LazyTensor):
     `constant` or, for a compressed weight, in `chain`; the other one is None.
     """
 
-    __slots__ = ("_place", "chain", "constant", "offset", "package", "program", "source")
+    __slots__ = ("chain", "constant", "offset", "package", "program", "source")
 
     def __init__(
         self,
@@ -69,7 +69,6 @@ class Tensor(LazyTensor):
         self.constant = constant
         self.chain = chain
         self.offset = offset
-        self._place: Place | None = None  # of the stored values, once somebody asked
 
     def __eq__(self, other: object) -> bool:
         """Whether it is the same tensor of the same open model: it is made again each time it is asked for."""
@@ -89,15 +88,10 @@ class Tensor(LazyTensor):
     @property
     def stored_place(self) -> Place:
         """Where the stored values are, ignoring assigned ones; for milblob's own modules."""
-        found = self._place
-        if found is None:
-            if self.source is None or self.program is None:
-                found = RecordPlace(self.package, self.name, self.mil_dtype, self._shape, cast(int, self.offset))
-            else:
-                row = self.constant if self.chain is None else self.chain
-                found = stored_place(self.package, self.source, self.program, self.name, row)
-            self._place = found
-        return found
+        if self.source is None or self.program is None:  # made again each time: a place kept costs more than it takes
+            return RecordPlace(self.package, self.name, self.mil_dtype, self._shape, cast(int, self.offset))
+        row = self.constant if self.chain is None else self.chain
+        return stored_place(self.package, self.source, self.program, self.name, row)
 
     @property
     def nbytes(self) -> int:
