@@ -19,6 +19,7 @@ from milblob.compressing.recipe import Recipe
 from milblob.values.palettize import palettize
 from milblob.values.prune import prune
 from milblob.values.quantize import quantize
+from milblob.values.vectors import palettize_vectors
 
 SHAPE = (scaled(192, 1) * 64, scaled(64, 1) * 64)
 NBYTES = SHAPE[0] * SHAPE[1] * 2
@@ -51,12 +52,39 @@ def _pruner() -> Callable[[Any], Any]:
     return lambda array: rival.compress_by_magnitude(array, 0.5)
 
 
+def _pruner_of_neighbours() -> Callable[[Any], Any]:
+    from coremltools.optimize.coreml._quantization_passes import prune_weights as rival
+
+    return lambda array: rival.compress_by_nm_sparsity(array, (2, 4), 1)
+
+
+def _pruner_of_blocks() -> Callable[[Any], Any]:
+    from coremltools.optimize.coreml._quantization_passes import prune_weights as rival
+
+    return lambda array: rival.compress_by_magnitude(array, 0.5, block_size=4, dim=0)
+
+
+def _clusterer() -> Callable[[Any], Any]:
+    """What coremltools does with vectors: scikit-learn's k-means of all of them."""
+    from sklearn.cluster import KMeans
+
+    def run(array: Any) -> Any:
+        rows = array.reshape(-1, 2, array.shape[1]).transpose(0, 2, 1).reshape(-1, 2).astype(np.float32)
+        found = KMeans(16, n_init=1, random_state=0).fit(rows)
+        return found.cluster_centers_, found.labels_.astype(np.uint8)
+
+    return run
+
+
 KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[], Callable[[Any], Any]], int]] = {
     "int8 per channel": (lambda a: quantize(a, "int8", blocks=(1, 0)), lambda: _quantizer("int8", [1, 0]), 1),
     "int4 blocks of 32": (lambda a: quantize(a, "int4", blocks=(1, 32)), lambda: _quantizer("int4", [1, 32]), 1),
     "4-bit palette": (lambda a: palettize(a, 4), lambda: _palettizer(0), 1),
     "4-bit palettes of 16 channels": (lambda a: palettize(a, 4, axis=0, group_size=16), lambda: _palettizer(16), 16),
     "half of the elements zero": (lambda a: prune(a, sparsity=0.5), _pruner, 1),
+    "2 of 4 neighbours zero": (lambda a: prune(a, n_m=(2, 4)), _pruner_of_neighbours, 16),
+    "half of the blocks of 4 zero": (lambda a: prune(a, sparsity=0.5, block=4), _pruner_of_blocks, 16),
+    "4-bit palette of vectors of 2": (lambda a: palettize_vectors(a, 4, vector=2, axis=0), _clusterer, 16),
 }
 """Kind -> (milblob, what makes coremltools' function, the part of the rows that the latter is run on)."""
 
@@ -66,7 +94,7 @@ def bench_milblob(row: Any, weights: Any, kind: str) -> None:
     run = KINDS[kind][0]
 
     def check(found: Any) -> None:
-        assert 0 < found.squared < found.power / 5
+        assert 0 < found.squared < found.power / 2
 
     row(f"{JOB}: {kind}", "milblob", lambda: run(weights), check=check, role="milblob", nbytes=NBYTES)
 
@@ -174,6 +202,50 @@ def bench_numpy(row: Any, weights: Any, kind: str) -> None:
         assert found is not None
 
     row(f"{JOB}: {kind}", "NumPy", lambda: BY_HAND[kind](weights), check=check, nbytes=NBYTES, rounds=1)
+
+
+def _torch_rows(torch: Any, array: Any) -> dict[str, Callable[[], Any]]:
+    """The same with tensors, all threads; quantile() takes no more than 2^24 elements, kthvalue does."""
+    tensor = torch.from_numpy(array)
+
+    def int8() -> Any:
+        wide = tensor.float()
+        return torch.quantize_per_channel(wide, wide.abs().amax(1) / 127, torch.zeros(len(wide)), 0, torch.qint8)
+
+    def int4() -> Any:
+        wide = tensor.float().reshape(len(tensor), -1, 32)
+        return (wide / (wide.abs().amax(2, keepdim=True) / 7)).round_().clamp_(-7, 7).to(torch.int8)
+
+    def half() -> Any:
+        sizes = tensor.abs()
+        mask = sizes > sizes.reshape(-1).kthvalue(sizes.numel() // 2).values
+        return mask, tensor[mask]
+
+    def neighbours() -> Any:
+        sizes = tensor.abs().reshape(-1, 4)
+        mask = torch.ones_like(sizes, dtype=torch.bool).scatter_(1, sizes.topk(2, 1, largest=False).indices, False)
+        return mask, tensor.reshape(-1, 4)[mask]
+
+    return {
+        "int8 per channel": int8, "int4 blocks of 32": int4, "half of the elements zero": half,
+        "2 of 4 neighbours zero": neighbours,
+    }  # fmt: skip
+
+
+BY_TORCH = ("int8 per channel", "int4 blocks of 32", "half of the elements zero", "2 of 4 neighbours zero")
+
+
+@pytest.mark.parametrize("kind", BY_TORCH)
+def bench_torch(row: Any, weights: Any, kind: str) -> None:
+    needs("torch")
+    import torch
+
+    run = _torch_rows(torch, weights)[kind]
+
+    def check(found: Any) -> None:
+        assert found is not None
+
+    row(f"{JOB}: {kind}", "torch", run, check=check, nbytes=NBYTES, rounds=1)
 
 
 # ------------------------------------------------------------------------------------------------------ whole packages

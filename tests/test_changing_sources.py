@@ -260,3 +260,42 @@ def test_another_size_is_refused_by_the_codec():
     """
     found = run_child(FLIP + "if True:" + stub)
     assert re.fullmatch(re.escape(words).replace(r"\{\}", r"\d+") + "\n", found)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_compressing_an_array_that_a_thread_changes(tier):
+    """Palettes of numbers and of vectors, and pruned neighbours: what comes out is whole, or a refusal by name."""
+    code = """
+        from milblob.values import palettize, prune, vectors
+
+        tier, count, rounds = sys.argv[1], int(sys.argv[2]) // 32 * 32, int(sys.argv[3])
+        _codec.set_tier(tier)
+        rng, done = np.random.default_rng(0), 0
+        for dtype in ("f2", "f4"):
+            low, high = (rng.standard_normal(997).astype(dtype) for _ in range(2))
+            for last in (1.0, np.nan):  # finite all the time, or not
+                high[-1] = last
+                array = np.resize(low, count).reshape(-1, 32)
+                stop = in_thread(array.reshape(-1)[: count // 997 * 997], (low, high))
+                for call in (
+                    lambda: palettize.palettize(array, 4), lambda: palettize.palettize(array, 2, axis=0, group_size=count // 64),
+                    lambda: list(palettize.Palettizer(array, 4).stretches()), lambda: palettize.palettize(array, 4, mode="uniform"),
+                    lambda: vectors.palettize_vectors(array, 2, vector=2, axis=1, restarts=1),
+                    lambda: prune.prune(array, n_m=(2, 4)), lambda: prune.prune(array, sparsity=0.5, block=4),
+                    lambda: prune.prune(array, sparsity=0.5),
+                ):
+                    for _ in range(rounds):
+                        try:
+                            made = call()
+                        except ValueError as error:
+                            assert "expected" in str(error)
+                            continue
+                        done += 1
+                        if isinstance(made, palettize.Palettized):
+                            assert made.indices.max() < 1 << made.nbits
+                        elif isinstance(made, prune.Pruned):
+                            assert made.nonzero.size == np.unpackbits(made.mask).sum()
+                stop()
+        assert done
+    """
+    run_child(FLIP + "if True:" + code, tier, COUNT // 4, 2)

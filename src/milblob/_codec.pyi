@@ -240,6 +240,7 @@ def palette_indices_32(
 ) -> tuple[list[float], list[float], tuple[float, float, float]]: ...
 
 MAGNITUDES: int
+NEIGHBOURS: int
 
 def vectors_nearest(
     out: _Out | None,
@@ -258,6 +259,9 @@ def prune_count_below(counts: _Out, src: Buffer, offset: int, count: int, top: i
 def prune_split(
     mask: _Out, kept: _Out, src: Buffer, offset: int, count: int, is_f16: bool, cut: int
 ) -> tuple[int, tuple[float, float, float]]: ...
+def prune_neighbours(
+    out: _Out, ties: _Out, src: Buffer, offset: int, outer: int, channels: int, inner: int, is_f16: bool, n: int, m: int
+) -> int: ...
 
 class Integers:
     nbits: int

@@ -454,6 +454,13 @@ cdef extern from "milblob/kernels/quantize.h" nogil:
                             const mb_integers *to, float *spare, uint8_t *scale, uint8_t *zero, mb_sums *sums)
     float mb_float_of(uint32_t bits)
 
+cdef extern from "milblob/kernels/prune_neighbours.h" nogil:
+    int MB_NEIGHBOURS_MOST
+    ctypedef struct mb_neighbours:
+        uint64_t outer, channels, inner
+        uint32_t n, m
+    uint64_t mb_drop_least(const uint8_t *src, bint is_f16, const mb_neighbours *shape, uint8_t *dst, uint64_t *ties)
+
 cdef extern from "milblob/kernels/prune.h" nogil:
     int MB_MAGNITUDES
     void mb_prune_count(const uint8_t *src, uint64_t count, bint is_f16, uint64_t *counts)

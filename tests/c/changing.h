@@ -10,6 +10,8 @@
 #include "milblob/kernels/decode.h"
 #include "milblob/kernels/difference.h"
 #include "milblob/kernels/hash.h"
+#include "milblob/kernels/palette_values.h"
+#include "milblob/kernels/prune_neighbours.h"
 #include "milblob/kernels/quantize.h"
 #include "milblob/wire/pack.h"
 #include "milblob/program/kept.h"
@@ -402,9 +404,44 @@ static void compress(const mb_tier *tier, source s, bool is_f16, bool is_linear)
     free(mask), free(kept);
 }
 
+/* Elements are counted, put into the bins that were made for them, and looked up; neighbours are compared and copied. */
+static void palettes(const mb_tier *tier, source s) {
+    static mb_palette_bins bins;
+    static uint8_t table[MB_PATTERNS];
+    const uint64_t wide = s.nbytes / 4, narrow = s.nbytes / 2;
+    const mb_neighbours shape = {1, narrow, 1, 2, 4};
+    double least = 1e300, most = -1e300, entries[3] = {-1, 0, 2}, totals[6] = {0};
+    mb_palette_error error = {0, 0, 0};
+    uint8_t *dst = (uint8_t *)exactly(narrow), *rest = (uint8_t *)exactly(2 * narrow);
+    uint64_t *ties = (uint64_t *)exactly(8 * (narrow / 4 + 1));
+    (void)tier;
+    mb_palette_bins_clear(&bins);
+    (void)mb_palette_range_32(s.data, wide, &least, &most);
+    mb_palette_distinct_32(&bins, s.data, NULL, wide);
+    require(bins.distinct <= MB_PALETTE_DISTINCT + 1, "no more numbers than there is room for");
+    (void)mb_palette_tops_32(&bins, s.data, wide);
+    mb_palette_divide(&bins, 65537);
+    source_changes();
+    mb_palette_fill_32(&bins, s.data, NULL, wide);
+    mb_palette_index_32(dst, s.data, NULL, wide, entries, 3, totals, &error);
+    for (uint64_t i = 0; i < wide; i++) require(dst[i] < 3, "an index that there is");
+    memset(table, 3, sizeof table);
+    mb_palette_index_16(dst, s.data, narrow, table);
+    for (uint64_t i = 0; i < narrow; i++) require(dst[i] == 3, "an index of the table");
+    const uint64_t found = mb_drop_least(s.data, true, &shape, rest, ties);
+    require(found <= narrow / 4 + 1, "no more groups than there are");
+    for (uint64_t i = 0, told = 0; i < narrow / 4; i++) {
+        uint32_t zeros = 0;
+        if (told < found && ties[told] == i) { told++; continue; }
+        for (uint64_t k = 0; k < 4; k++) zeros += mb_magnitude(rest, (size_t)(4 * i + k), true) == 0;
+        require(zeros >= 2, "two of four are zero");
+    }
+    free(dst), free(rest), free(ties);
+}
+
 /* ------------------------------------------------------------------------------------------------------------ all of them */
 
-enum { OPERATIONS = 38 };
+enum { OPERATIONS = 39 };
 
 static void operate(const mb_tier *tier, source s, unsigned which) {
     static const int kinds[] = {MB_PACK_I16, MB_PACK_U16, MB_PACK_I32, MB_PACK_I64, MB_PACK_RAW, MB_PACK_BOOL, 1, 2, 3, 4, 6};
@@ -429,6 +466,7 @@ static void operate(const mb_tier *tier, source s, unsigned which) {
     else if (which == 34) parse_text(s);
     else if (which == 35) for (int kind = 0; kind < MB_CAST_COUNT; kind++) cast(tier, s, kind);
     else if (which == 36) measure(tier, s);
+    else if (which == 37) palettes(tier, s);
     else for (unsigned way = 0; way < 4; way++) compress(tier, s, way & 1, way >> 1);
 }
 

@@ -1,6 +1,7 @@
 /* compress.c: quantization, pruning and palettes of every tier on buffers of their exact size, compared with the plain tier and
  * with what single elements should be. See choices.h. */
 #include "milblob/kernels/palette_values.h"
+#include "milblob/kernels/prune_neighbours.h"
 #include "milblob/kernels/quantize.h"
 #include "choices.h"
 #include "digest.h"
@@ -107,6 +108,42 @@ static void check_split(int tier, bool is_f16, uint64_t count, uint64_t shift, u
     require(total == count && above <= number && (!is_f16 || above == number), "every element is counted once");
     if (tier == 0) digest_add(mask, (count + 7) / 8), digest_add(kept, number * size);
     free(src), free(mask), free(plain_mask), free(kept), free(plain_kept), free(counts);
+}
+
+/* Of every m neighbours the n least become zero, whatever the layout; where equals are on both sides, the group is told. */
+static void check_neighbours(bool is_f16, uint64_t outer, uint64_t channels, uint64_t inner, uint32_t n, uint32_t m, uint64_t shift, bool any) {
+    const uint64_t size = is_f16 ? 2 : 4, count = outer * channels * inner, groups = channels / m + (channels % m != 0);
+    uint8_t *src = elements(count, shift, is_f16, any), *dst = exactly(count * size);
+    uint64_t *ties = (uint64_t *)exactly(8 * outer * groups * inner), told = 0;
+    for (uint64_t i = 0; i < count && !any; i += 3) memset(src + shift + size * i, i % 2 ? 0 : 0x3c, (size_t)size); /* equals */
+    const mb_neighbours shape = {outer, channels, inner, n, m};
+    const uint64_t found = mb_drop_least(src + shift, is_f16, &shape, dst, ties);
+    for (uint64_t number = 0; number < outer * groups * inner; number++) {
+        const uint64_t group = number / inner, begin = (group / groups * channels + group % groups * m) * inner + number % inner;
+        const uint64_t there = channels - group % groups * m < m ? channels - group % groups * m : m;
+        bool is_told = false;
+        for (uint64_t i = 0; i < there; i++) {
+            const uint32_t own = mb_magnitude(src + shift, (size_t)(begin + i * inner), is_f16);
+            uint32_t less = own > 0 ? (uint32_t)(m - there) : 0, within = (uint32_t)(m - there);
+            for (uint64_t j = 0; j < there; j++) {
+                const uint32_t other = mb_magnitude(src + shift, (size_t)(begin + j * inner), is_f16);
+                less += other < own, within += other <= own;
+            }
+            is_told |= own > 0 && less < n && within > n;
+        }
+        require(is_told == (told < found && ties[told] == number), "groups with equals on both sides are told, in order");
+        for (uint64_t i = 0; i < there; i++) {
+            const size_t at = (size_t)(begin + i * inner);
+            const uint32_t own = mb_magnitude(src + shift, at, is_f16), now = mb_magnitude(dst, at, is_f16);
+            uint32_t within = (uint32_t)(m - there);
+            for (uint64_t j = 0; j < there; j++) within += mb_magnitude(src + shift, (size_t)(begin + j * inner), is_f16) <= own;
+            require(now == (!is_told && within <= n ? 0 : own), "the least are zero, the others as they were");
+        }
+        told += is_told;
+    }
+    require(told == found, "and no others");
+    digest_add(dst, count * size);
+    free(src), free(dst), free(ties);
 }
 
 /* Blocks of `block` neighbours in rows of `blocks` of them: in one pass, and one pass after another. */
@@ -216,12 +253,13 @@ static void one_round(void) {
     const uint8_t what = random_byte(), way = random_byte();
     const uint64_t shift = random_below(9), count = random_below(way & 64 ? 5000 : 150), run = 1 + random_below(way & 32 ? 600 : 40);
     const bool is_f16 = way & 1, any = (way & 30) == 2;
-    switch (what % 6) {
+    switch (what % 7) {
     case 0: check_quantize(tier, is_f16, count, shift, run, what / 5 % 8, any); return;
     case 1: check_range(tier, is_f16, count, shift, run, any); return;
     case 2: check_split(tier, is_f16, count, shift, random_below(way & 128 ? 0x8000 : is_f16 ? 0x5c00 : 0x40000000), any); return;
     case 3: check_blocks(tier, is_f16, 1 + random_below(5), 1 + random_below(9), run, shift, what / 5 % 8, way >> 1 & 1, way >> 2 & 1); return;
     case 4: check_nearest(tier, count % 700, 1 + random_below(256), 1 + random_below(way & 32 ? 40 : 5), way >> 1 & 1, any); return;
+    case 5: check_neighbours(is_f16, 1 + random_below(4), 1 + random_below(70), 1 + random_below(way & 32 ? 20 : 2), random_below(2 + what / 7 % 31), 1 + what / 7 % 31, shift, any); return;
     default: check_palette(is_f16, count, shift, 1 + random_below(256)); return;
     }
 }
@@ -270,6 +308,12 @@ static void all_rounds(void) {
                 for (unsigned k = 0; k < 4; k++) check_split(tier, is_f16, count, count % 9, (uint32_t[]){0, is_f16 ? 0x3800 : 0x3d000000, is_f16 ? 0x7c00 : 0x3f800000, 0x7fffffff}[k], count % 4 == 3);
             for (unsigned k = 0; k < 5; k++) check_split(tier, is_f16, counts[k], k, is_f16 ? 0x3c00 : 0x3e000000, k == 4);
         }
+    for (unsigned way = 0; way < 2; way++)
+        for (uint32_t m = 1; m <= 32; m++)
+            for (uint32_t n = 0; n <= m; n += 1 + m / 5) {
+                check_neighbours(way, 1 + m % 3, 1 + (7 * m + n) % 67, 1, n, m, m % 9, (m + n) % 5 == 1);
+                check_neighbours(way, 1 + n % 2, m + n, 1 + (n + m) % 40, n, m, n % 9, false);
+            }
     for (int tier = 0; tier < mb_tier_usable(); tier++) {
         static const uint32_t entries[] = {1, 2, 7, 8, 9, 16, 64, 255, 256}, lengths[] = {1, 2, 3, 4, 8, 31, 32, 33, 40};
         for (unsigned k = 0; k < 9; k++)

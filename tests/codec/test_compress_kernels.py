@@ -132,6 +132,19 @@ def test_pruning_refuses_what_does_not_fit():
     assert below[0] == 1
 
 
+def test_neighbours_refuse_what_does_not_fit():
+    out, ties = np.empty(64, np.float32), np.empty(16, np.uint64)
+    good = {"out": out, "ties": ties, "src": SRC32, "offset": 0, "outer": 2, "channels": 16, "inner": 2, "is_f16": False,
+            "n": 2, "m": 4}  # fmt: skip
+    assert _codec.prune_neighbours(*good.values()) == 0
+    for change in (
+        {"out": out[:63]}, {"out": None}, {"ties": ties[:15]}, {"ties": None}, {"n": 5}, {"m": 0}, {"m": 33}, {"outer": 3},
+        {"channels": 1 << 62}, {"outer": 1 << 39, "channels": 1 << 39}, {"offset": 4}, {"m": 8}, {"inner": 0},
+    ):  # fmt: skip
+        with pytest.raises((FormatError, ValueError)):
+            _codec.prune_neighbours(*{**good, **change}.values())
+
+
 def test_sources_that_hold_anything():
     """A source may change between two passes: whatever bits the second one meets, nothing is written elsewhere."""
     rng = np.random.default_rng(11)

@@ -63,7 +63,7 @@ def payloads():
     return [bytes([choice]) + run for run in runs for choice in (0, 0x53, 0xFC)]
 
 
-OPERATIONS = 38
+OPERATIONS = 39
 """How many operations tests/c/changing.h has."""
 
 

@@ -1,6 +1,7 @@
 # Part of _codec.pyx: pruning.
 
 MAGNITUDES = C.MB_MAGNITUDES
+NEIGHBOURS = C.MB_NEIGHBOURS_MOST
 
 
 def prune_count(counts, Buffer src not None, uint64_t offset, uint64_t count, bint is_f16):
@@ -46,3 +47,37 @@ def prune_split(mask, kept, Buffer src not None, uint64_t offset, uint64_t count
         found = C.mb_prune_split(tier, src.data + offset, count, is_f16, cut, <uint8_t *>bits.data, <uint8_t *>into.data,
                                  &sums)
     return found, _figures(&sums)
+
+
+def prune_neighbours(out, ties, Buffer src not None, uint64_t offset, uint64_t outer, uint64_t channels, uint64_t inner,
+                     bint is_f16, uint32_t n, uint32_t m):
+    """Copy elements, with zeros for the n of the least magnitude of every m neighbours along the channels.
+
+    Args:
+        out: memory for outer * channels * inner elements.
+        ties: a uint64 for each group: outer times the channels over m, rounded up, times inner.
+        n, m: m from 1 to NEIGHBOURS.
+
+    Returns:
+        How many groups have equal magnitudes of which some would stay; `ties` has their numbers, and they are copied as
+        they are.
+    """
+    if not 1 <= m <= C.MB_NEIGHBOURS_MOST or n > m:
+        raise ValueError(f"n and m: expected n up to m, and m from 1 to {C.MB_NEIGHBOURS_MOST}, got {n} and {m}")
+    if outer >= 1 << 40 or channels >= 1 << 40 or inner >= 1 << 40:
+        raise ValueError(f"sizes: expected fewer than 2^40, got {outer}, {channels} and {inner}")
+    nbytes = 2 if is_f16 else 4
+    count = int(outer) * int(channels) * int(inner)
+    if count >= 1 << 60:
+        raise ValueError(f"elements: expected fewer than 2^60, got {count}")
+    cdef _View into = _View(out, count * nbytes, "out", 1)
+    cdef _View numbers = _View(ties, 8 * int(outer) * (int(channels) // m + (channels % m != 0)) * int(inner), "ties", 8)
+    cdef C.mb_neighbours shape
+    cdef uint64_t found
+    _elements_check(src, offset, count, nbytes)
+    if into.data == NULL or numbers.data == NULL:
+        raise ValueError("out and ties: expected arrays, got None")
+    shape.outer, shape.channels, shape.inner, shape.n, shape.m = outer, channels, inner, n, m
+    with nogil:
+        found = C.mb_drop_least(src.data + offset, is_f16, &shape, <uint8_t *>into.data, <uint64_t *>numbers.data)
+    return found

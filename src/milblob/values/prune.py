@@ -18,9 +18,14 @@ from .. import _codec
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError
 from ..threads import ordered, parts
+from .cast import convert_into
 from .unfit import UnfitError
 
 _PART_NBYTES = 1 << 22  # that one thread processes at a time
+_LOST_COUNT = 1 << 16  # elements that are measured at a time
+_NORMS_NBYTES = 1 << 26  # of all blocks, that are kept for the second time they are needed
+_ALL = 0x7FFFFFFF  # no magnitude is above it
+_TIES_COUNT = 1 << 18  # elements in groups with ties that are sorted at a time
 
 Array = np.ndarray[Any, Any]
 
@@ -138,7 +143,7 @@ class Pruner:
         self.figures = 0.0, 0.0, 0.0
         self._array = np.ascontiguousarray(array, kind.numpy).reshape(array.shape)
         self._flat = self._array.reshape(-1)
-        self._drop: Callable[[Array], Array] | None = None
+        self._drop: Callable[[tuple[int, int]], Array] | None = None  # rows of a part, zero where they are dropped
         self._unit = 0  # rows that cannot be divided; 0 where no neighbours are concerned
         if block is None and n_m is None and dim is not None:
             raise ValueError(f"dim: expected None without block and n_m, got {dim}")
@@ -146,16 +151,16 @@ class Pruner:
             raise ValueError("block: expected None with a threshold, got a size")
         if threshold is not None and not threshold >= 0:
             raise ValueError(f"threshold: expected zero or more, got {threshold}")
-        magnitudes = _Magnitudes(self._elements, self._parts)
-        top = magnitudes.counts
-        bad = int(top[0x7C00 if kind is DType.FLOAT16 else 0x7F80 :].sum())
-        if bad:
-            raise UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
         if block is not None or n_m is not None:
+            source = _codec.Buffer(self._flat.view(np.uint8))
+            _require_finite(_codec.not_finite(source, 0, kind is DType.FLOAT16, self._flat.size))
             axis = (0 if n_m is None else 1) if dim is None else dim
             _require_neighbours(array.shape, axis, n_m[1] if n_m is not None else block)
             self._choose_neighbours(sparsity, n_m, block or 1, axis)
             return
+        magnitudes = _Magnitudes(self._elements, self._parts)
+        top = magnitudes.counts
+        _require_finite(int(top[0x7C00 if kind is DType.FLOAT16 else 0x7F80 :].sum()))
         with np.errstate(over="ignore"):
             given = None if threshold is None else _bits(np.array(threshold).astype(array.dtype))
         self._cut = magnitudes.cut(_sparsity(sparsity)) if given is None else given
@@ -171,17 +176,37 @@ class Pruner:
             if not 0 <= n <= m:
                 raise ValueError(f"n_m: expected 0 <= n <= m, got {n_m}")
             self._unit = m if dim == 0 else 1
-            self._drop = lambda rows: _drop_n_of_m(rows, n, m, dim)
+            self._drop = lambda part: _drop_n_of_m(self._rows(part), n, m, dim)
         else:
             self._unit = size if dim == 0 else 1
-            norms = _Magnitudes(lambda part: _norms(self._rows(part), size, dim).reshape(-1), self._parts)
+            kept: dict[tuple[int, int], Array] = {}
+
+            def norms_of(part: tuple[int, int]) -> Array:
+                found = kept.get(part)
+                if found is None:
+                    found = _norms(self._rows(part), size, dim)
+                    if self._flat.nbytes // size <= _NORMS_NBYTES:  # else they are computed again
+                        kept[part] = found
+                return found
+
+            def spread(part: tuple[int, int]) -> Array:
+                return _spread(norms_of(part), self._rows(part).shape, size, dim).reshape(-1)
+
+            norms = _Magnitudes(spread, self._parts)
             cut = norms.cut(_sparsity(sparsity)) if sparsity != 0 else -1
-            self._drop = lambda rows: np.less_equal(
-                _norms(rows, size, dim).view(f"u{self.dtype.itemsize}"), cut, dtype=bool
-            )
+
+            def drop_blocks(part: tuple[int, int]) -> Array:
+                is_kept = np.greater(norms_of(part).view(f"u{self.dtype.itemsize}"), cut, dtype=bool)
+                rows = self._rows(part)
+                return np.where(_spread(is_kept, rows.shape, size, dim), rows, self.dtype.type(0))
+
+            self._drop = drop_blocks
 
         def left(part: tuple[int, int]) -> int:
-            return int(np.count_nonzero(self._rest(part)[0]))
+            rest, count = self._rest(part), part[1]
+            mask, kept = np.empty((count + 7) // 8, np.uint8), np.empty(rest.nbytes, np.uint8)
+            source = _codec.Buffer(rest.view(np.uint8))
+            return int(_codec.prune_split(mask, kept, source, 0, count, self.dtype.itemsize == 2, 0)[0])
 
         self.count = sum(ordered(left, self._parts(), self._is_much))
 
@@ -225,27 +250,53 @@ class Pruner:
     def _rows(self, part: tuple[int, int]) -> Array:
         return self._elements(part).reshape(-1, *self.shape[1:])
 
-    def _rest(self, part: tuple[int, int]) -> tuple[Array, Array]:
-        """(the elements of a part, zero where they are dropped; what is dropped)."""
-        rows = self._rows(part)
-        drop = self._drop(rows) if self._drop is not None else np.zeros(rows.shape, bool)
-        return np.where(drop, self.dtype.type(0), rows).reshape(-1), rows[drop]
+    def _rest(self, part: tuple[int, int]) -> Array:
+        """The elements of a part, zero where they are dropped."""
+        if self._drop is None:
+            return self._elements(part)
+        return self._drop(part).reshape(-1)
 
     def _split(self, part: tuple[int, int]) -> tuple[int, Array, Array, tuple[float, float, float]]:
         """(first element, mask, the elements that stay, what is lost)."""
         begin, count = part
-        elements, dropped = self._elements(part), None
-        if self._drop is not None:
-            elements, dropped = self._rest(part)
+        elements = self._rest(part)
         mask, kept = np.empty((count + 7) // 8, np.uint8), np.empty(count, self.dtype)
         is_f16 = self.dtype.itemsize == 2
         number, lost = _codec.prune_split(
             mask, kept.view(np.uint8), _codec.Buffer(elements.view(np.uint8)), 0, count, is_f16, self._cut
         )
-        if dropped is not None:
-            wide, all_wide = dropped.astype(np.float64), self._elements(part).astype(np.float64)
-            lost = float(np.sum(wide * wide)), float(np.sum(all_wide * all_wide)), float(np.abs(wide).max(initial=0.0))
+        if self._drop is not None:
+            lost = self._lost(part, elements)
         return begin, mask, kept[:number], lost
+
+    def _lost(self, part: tuple[int, int], rest: Array) -> tuple[float, float, float]:
+        """(squared error, power, largest error) of a part."""
+        before = self._elements(part)
+        gone, kept = np.empty(_LOST_COUNT, np.float32), np.empty(_LOST_COUNT, np.float32)
+        mask, spare = np.empty(_LOST_COUNT // 8, np.uint8), np.empty(4 * _LOST_COUNT, np.uint8)
+
+        def wide(elements: Array, out: Array) -> Array:
+            into = out[: elements.size]
+            if elements.dtype.itemsize == 4:
+                into[:] = elements
+            else:
+                source = _codec.Buffer(elements.view(np.uint8))
+                convert_into(into, source, 0, into.size, DType.FLOAT16, DType.FLOAT32)
+            return into
+
+        def sums(elements: Array) -> tuple[float, float, float]:  # nothing is above the cut, so everything is lost
+            source, count = _codec.Buffer(elements.view(np.uint8)), elements.size
+            return _codec.prune_split(mask[: (count + 7) // 8], spare[: 4 * count], source, 0, count, False, _ALL)[1]
+
+        squared = power = largest = 0.0
+        for first in range(0, before.size, _LOST_COUNT):
+            some = slice(first, first + _LOST_COUNT)
+            own, left = wide(before[some], gone), wide(rest[some], kept)
+            with np.errstate(invalid="ignore"):  # of a source that changes meanwhile
+                own -= left  # an element is either dropped or not
+            lost, power_left = sums(own), sums(left)[0]
+            squared, power, largest = squared + lost[0], power + lost[0] + power_left, max(largest, lost[2])
+        return squared, power, largest
 
 
 class _Magnitudes:
@@ -345,6 +396,11 @@ class _Magnitudes:
         return _bits(narrow) - int(narrow > wanted)
 
 
+def _require_finite(bad: int) -> None:
+    if bad:
+        raise UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
+
+
 def _sparsity(value: float | None) -> float:
     if value is None or not 0 <= value <= 1:
         raise ValueError(f"sparsity: expected 0 to 1, got {value}")
@@ -376,23 +432,42 @@ def _measured(top: Array, cut: int) -> tuple[float, float, float]:
 
 
 def _drop_n_of_m(rows: Array, n: int, m: int, dim: int) -> Array:
-    """Which elements are the n least of m neighbours. Which of equals depends on the steps: they are coremltools'."""
-    order = (*range(2, rows.ndim), 1 - dim, dim)
-    turned = np.transpose(rows, order)
-    flat = np.abs(np.pad(turned.reshape(-1, turned.shape[-1]), ((0, 0), (0, -turned.shape[-1] % m))))
-    drop = np.zeros((flat.size // m, m), bool)
-    np.put_along_axis(drop, np.argsort(flat.reshape(-1, m), axis=-1)[:, :n], True, axis=-1)
-    drop = drop.reshape(flat.shape)[:, : turned.shape[-1]].reshape(turned.shape)
-    return np.transpose(drop, np.argsort(order))
+    """Rows with zeros for the n least of m neighbours. Which of equals depends on the steps: they are coremltools'."""
+    outer, channels = (rows.shape[0], rows.shape[1]) if dim == 1 else (1, rows.shape[0])
+    inner, groups = rows.size // (outer * channels), -(-channels // m)
+    rest, ties = np.empty(rows.size, rows.dtype), np.arange(outer * groups * inner, dtype=np.uint64)
+    if m <= _codec.NEIGHBOURS:
+        source, is_f16 = _codec.Buffer(rows.reshape(-1).view(np.uint8)), rows.dtype.itemsize == 2
+        found = _codec.prune_neighbours(
+            rest.view(np.uint8), ties.view(np.uint8), source, 0, outer, channels, inner, is_f16, n, m
+        )
+        ties = ties[:found]
+    else:
+        rest[:] = rows.reshape(-1)
+    for first in range(0, ties.size, _TIES_COUNT // m + 1):
+        some = ties[first : first + _TIES_COUNT // m + 1].astype(np.int64)
+        group = some // inner
+        channel = group % groups * m + np.arange(m)[:, None]
+        at = ((group // groups * channels + channel) * inner + some % inner).T
+        is_there = channels > channel.T
+        sizes = np.where(is_there, np.abs(rest[np.where(is_there, at, 0)]), rest.dtype.type(0))
+        least = np.argsort(sizes, axis=-1)[:, :n]
+        dropped = np.take_along_axis(at, least, 1)[np.take_along_axis(is_there, least, 1)]
+        rest[dropped] = 0
+    return rest.reshape(rows.shape)
 
 
 def _norms(rows: Array, size: int, dim: int) -> Array:
-    """The norm of the block of each element, with the steps of coremltools."""
+    """The norm of each block, with the steps of coremltools: shape (blocks, 1, ...), the channels of `dim` first."""
     turned = rows if dim == 0 else np.swapaxes(rows, 0, 1)
-    channels = turned.shape[0]
     with np.errstate(over="ignore", invalid="ignore"):
-        padded = np.pad(np.abs(turned), [(0, -channels % size)] + [(0, 0)] * (rows.ndim - 1))
+        padded = np.pad(np.abs(turned), [(0, -turned.shape[0] % size)] + [(0, 0)] * (rows.ndim - 1))
         grouped = padded.reshape(-1, size, *turned.shape[1:])
-        norms = np.sqrt(np.sum(grouped * grouped, axis=1, keepdims=True))
-    norms = np.broadcast_to(norms, grouped.shape).reshape(padded.shape)[:channels]
-    return np.ascontiguousarray(norms if dim == 0 else np.swapaxes(norms, 0, 1))
+        return np.asarray(np.sqrt(np.sum(grouped * grouped, axis=1, keepdims=True)))
+
+
+def _spread(norms: Array, shape: tuple[int, ...], size: int, dim: int) -> Array:
+    """The norm of the block of each element, or what was found out about it."""
+    channels = shape[dim]
+    wide = np.broadcast_to(norms, (norms.shape[0], size, *norms.shape[2:])).reshape(-1, *norms.shape[2:])[:channels]
+    return np.ascontiguousarray(wide if dim == 0 else np.swapaxes(wide, 0, 1))
