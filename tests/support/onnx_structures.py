@@ -112,18 +112,19 @@ def sparse_cases(case):
         return mb.add(x=x, y=parts[1])
 
     def scaled(mb, x, is_shared=False):
+        own = steps + np.int8(is_shared)  # coremltools cannot save two operations that are the same
         parts = mb.constexpr_sparse_blockwise_shift_scale(
-            data_mask=narrow(mask, "uint1"), nonzero_data=steps, scale=columns
+            data_mask=narrow(mask, "uint1"), nonzero_data=own, scale=columns
         )
         found = mb.mul(x=x, y=parts[1])
         return (found, mb.add(x=dense_of(mb, parts), y=F(1))) if is_shared else found
 
-    values = steps * columns[0, at]
+    values, others = steps * columns[0, at], (steps + 1) * columns[0, at]
     return {
         "constexpr_lut_to_sparse": [case(looked_up, inputs, lambda x: x + LUT[codes], "iOS18", "iOS18", False)],
         "constexpr_sparse_blockwise_shift_scale": [
             case(scaled, inputs, lambda x: x * values, "iOS18", "iOS18", False),
-            case(lambda mb, x: scaled(mb, x, True), inputs, lambda x: (x * values, filled(MASK, values) + 1), "iOS18", "iOS18", False),
+            case(lambda mb, x: scaled(mb, x, True), inputs, lambda x: (x * others, filled(MASK, others) + 1), "iOS18", "iOS18", False),
         ],
     }  # fmt: skip
 
