@@ -730,3 +730,100 @@ def test_shapes_of_open_dimensions(tmp_path):
         np.testing.assert_array_equal(numbers, np.arange(0, size, 2))
         np.testing.assert_array_equal(order, np.argsort(-x, axis=1))
         assert shape.dtype == numbers.dtype == order.dtype == INT
+
+
+SCATTERS = {
+    "scatter": (np.array([-1, 0], INT), np.array([9, 0], INT), np.array([[5, 6, 7], [8, 9, 10]], F)),
+    "scatter_along_axis": (
+        np.array([[-1, 0, 1], [1, 1, 0]], INT),
+        np.array([[1, 9, 1], [1, 1, 0]], INT),
+        np.array([[5, 6, 7], [8, 9, 10]], F),
+    ),
+    "scatter_nd": (np.array([[1, 0], [0, -1]], INT), np.array([[1, 0], [0, 3]], INT), np.array([5, 10], F)),
+}
+"""Operation -> indices with a negative one, indices behind the end, updates; of a tensor [2, 3]."""
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+@pytest.mark.parametrize("validate", [False, True])
+def test_indices_outside_of_the_tensor(tmp_path, name, validate):
+    """They are errors when the model runs if they are validated; if not, anything but an error or a crash."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    *bad, updates = SCATTERS[name]
+    data = np.array([[1, 2, 3], [4, 5, 6]], F)
+
+    def build(data, indices, updates):
+        return getattr(mb, name)(data=data, indices=indices, updates=updates, validate_indices=validate)
+
+    path = save(tmp_path / "m.mlpackage", build, {"data": data, "indices": bad[0], "updates": updates})
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    for indices in bad:
+        feeds = {"data": data, "indices": indices, "updates": updates}
+        if validate:
+            with pytest.raises(Exception, match="indic"):
+                run(tmp_path / "m.onnx", feeds)
+        else:
+            (found,) = run(tmp_path / "m.onnx", feeds).values()
+            np.testing.assert_allclose(found.sum(), data.sum() + updates.sum())
+
+
+@pytest.mark.parametrize("name", ["gather", "gather_along_axis", "gather_nd"])
+def test_indices_of_gathers_are_validated(tmp_path, name):
+    """coremltools itself adds the size to negative indices."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    x = np.arange(6, dtype=F).reshape(2, 3)
+    good = np.array([[1, 0, 1]], INT) if name == "gather_along_axis" else np.array([[1, 0]], INT)
+
+    def build(x, indices):
+        return getattr(mb, name)(x=x, indices=indices, validate_indices=True)
+
+    path = save(tmp_path / "m.mlpackage", build, {"x": x, "indices": good})
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    run(tmp_path / "m.onnx", {"x": x, "indices": good})
+    for number in (-9, 7):
+        with pytest.raises(Exception, match="indic|index"):
+            run(tmp_path / "m.onnx", {"x": x, "indices": np.where(good == 0, number, good).astype(INT)})
+
+
+def test_a_scatter_into_nothing_does_not_divide_by_zero(tmp_path):
+    """The indices are wrapped by the number of rows, which is open here, and 0."""
+    import coremltools as ct
+    from coremltools.converters.mil.mil import Builder as mb
+
+    kinds = [ct.TensorType(name="data", shape=(ct.RangeDim(1, 9, 2), 3)), ct.TensorType(name="n", shape=(ct.RangeDim(1, 9, 2),))]  # fmt: skip
+
+    def build(data, n):
+        rows = mb.slice_by_index(x=data, begin=[1, 0], end=[0, 0], end_mask=[True, True])
+        indices = mb.cast(x=mb.slice_by_index(x=n, begin=[1], end=[0], end_mask=[True]), dtype="int32")
+        updates = mb.mul(x=rows, y=F(2))
+        return mb.scatter(data=rows, indices=indices, updates=updates, mode="update")
+
+    path = save(tmp_path / "m.mlpackage", build, {"data": ((None, 3), F), "n": ((None,), F)}, inputs=kinds)
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    for count in (1, 2, 4):
+        data = np.arange(3 * count, dtype=F).reshape(count, 3)
+        (found,) = run(tmp_path / "m.onnx", {"data": data, "n": np.arange(count, dtype=F) - 1}).values()
+        np.testing.assert_array_equal(found, 2 * data[1:])
+
+
+def test_windows_of_an_open_length_and_of_a_large_one(tmp_path):
+    """Their indices are computed; those of a short known length are a constant."""
+    import coremltools as ct
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x, y):
+        return mb.sliding_windows(x=x, axis=1, size=3, stride=2), mb.sliding_windows(x=y, axis=0, size=30, stride=1)
+
+    kinds = [ct.TensorType(name="x", shape=(2, ct.RangeDim(3, 9, 5))), ct.TensorType(name="y", shape=(4000,))]
+    path = save(tmp_path / "m.mlpackage", build, {"x": ((2, None), F), "y": ((4000,), F)}, inputs=kinds)
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").stat().st_size < 10000
+    y = np.arange(4000, dtype=F)
+    for length in (3, 4, 5, 9):
+        x = np.arange(2 * length, dtype=F).reshape(2, length)
+        found = list(run(tmp_path / "m.onnx", {"x": x, "y": y}).values())
+        view = np.lib.stride_tricks.sliding_window_view
+        np.testing.assert_array_equal(found[0], view(x, 3, axis=1)[:, ::2])
+        np.testing.assert_array_equal(found[1], view(y, 30))

@@ -126,3 +126,26 @@ def test_a_text_that_nobody_knows_is_refused(tmp_path, operation, parameter):
     with pytest.raises((milblob.UnsupportedError, milblob.ProgramError), match="NO_SUCH"):
         milblob.onnx.convert(path, tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()
+
+
+def test_boxes_with_numbers_of_several_images_are_refused_before_ios17(tmp_path):
+    """coremltools declares a dimension of images that these crops do not have."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    roi = np.zeros((3, 1, 5, 1, 1), F)
+    path = save(tmp_path / "m.mlpackage", lambda x: mb.crop_resize(x=x, roi=roi), {"x": X.repeat(2, 0)}, opset="iOS16")
+    with pytest.raises(milblob.UnsupportedError, match="crop_resize: expected one image"):
+        milblob.onnx.convert(path)
+
+
+def test_conv_quantized_with_a_palette_is_refused(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x):
+        return mb.conv_quantized(
+            x=x, weight=np.ones((1, 2, 2, 2), np.uint8), quantization_type="lut", quant_scale=F(1), quant_bias=F(0)
+        )
+
+    path = save(tmp_path / "m.mlpackage", build, {"x": X})
+    with pytest.raises(milblob.UnsupportedError, match="quantization_type linear, got 'lut'"):
+        milblob.onnx.convert(path)
