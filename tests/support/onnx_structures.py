@@ -94,6 +94,41 @@ def constexpr_cases(case):
     }  # fmt: skip
 
 
+def sparse_cases(case):
+    """What operations on sparse weights compute, read by others: the values that are not zero."""
+    count = int(MASK.sum())
+    codes = random.integers(0, 16, count).astype(np.uint8)
+    steps, columns = random.integers(-9, 9, count).astype(np.int8), random.uniform(0.1, 1, (1, 6)).astype(F)
+    mask = MASK.astype(np.uint8)
+    at = np.nonzero(MASK)[1]
+    inputs = (random.normal(size=count).astype(F),)
+
+    def looked_up(mb, x):
+        parts = mb.constexpr_lut_to_sparse(
+            indices_mask=narrow(mask, "uint1"),
+            indices_nonzero_data=narrow(codes, "uint4"),
+            lut=LUT.reshape(1, 1, 16, 1),
+        )
+        return mb.add(x=x, y=parts[1])
+
+    def scaled(mb, x, is_shared=False):
+        own = steps + np.int8(is_shared)  # coremltools cannot save two operations that are the same
+        parts = mb.constexpr_sparse_blockwise_shift_scale(
+            data_mask=narrow(mask, "uint1"), nonzero_data=own, scale=columns
+        )
+        found = mb.mul(x=x, y=parts[1])
+        return (found, mb.add(x=dense_of(mb, parts), y=F(1))) if is_shared else found
+
+    values, others = steps * columns[0, at], (steps + 1) * columns[0, at]
+    return {
+        "constexpr_lut_to_sparse": [case(looked_up, inputs, lambda x: x + LUT[codes], "iOS18", "iOS18", False)],
+        "constexpr_sparse_blockwise_shift_scale": [
+            case(scaled, inputs, lambda x: x * values, "iOS18", "iOS18", False),
+            case(lambda mb, x: scaled(mb, x, True), inputs, lambda x: (x * others, filled(MASK, others) + 1), "iOS18", "iOS18", False),
+        ],
+    }  # fmt: skip
+
+
 def dense_of(mb, parts):
     mask, nonzero = parts
     return mb.constexpr_sparse_to_dense(nonzero_data=nonzero, mask=mask)
@@ -313,7 +348,7 @@ def scatter_cases(case):
 def cases(case):
     """All of them, by operation."""
     found = {}
-    for group in (constexpr_cases, list_cases, control_cases, scatter_cases):
+    for group in (constexpr_cases, sparse_cases, list_cases, control_cases, scatter_cases):
         for name, ones in group(case).items():
             found.setdefault(name, []).extend(ones)
     return found
