@@ -43,7 +43,7 @@ class Predictions:
 
     def reset(self):
         self.count, self.problem, self.outputs, self.error, self.operations = 0, "", [], None, set()
-        self.has_half = False
+        self.has_half, self.missed = False, 0.0
 
 
 NOW = Predictions()
@@ -58,6 +58,8 @@ def convert_and_run(model, data, state=None):
     import milblob
     import milblob.onnx
 
+    if model.package_path is None:
+        pytest.skip("a NeuralNetwork, no ML Program")
     NOW.count += 1
     package = pathlib.Path(model.package_path)
     path = package.parent / f"{package.stem}.onnx"
@@ -137,9 +139,14 @@ def install():
     original = np.testing.assert_allclose
 
     def judge(actual, desired, *rest, **options):
-        if any(actual is value for value in NOW.outputs):
+        is_ours = any(actual is value for value in NOW.outputs)
+        try:
+            original(actual, desired, *rest, **options)
+        except AssertionError:  # which a test may expect: of indices that are not there, say
+            NOW.missed = max(NOW.missed, relative(actual, desired) if is_ours else np.inf)
+            raise
+        if is_ours:
             NOW.error = max(NOW.error or 0.0, relative(actual, desired))
-        original(actual, desired, *rest, **options)
 
     np.testing.assert_allclose = judge
     model = coremltools.models.MLModel
@@ -255,9 +262,9 @@ def pytest_runtest_call(item):
         row["result"] = "passed"
         is_random = any(type.startswith("random_") for type in NOW.operations)
         row["loose"] = (NOW.error or 0.0) > LOOSE and not is_random
-    elif precision == "fp32" and NOW.has_half and not NOW.problem and 0.0 < (NOW.error or 0.0) <= HALF_STEP:
+    elif precision == "fp32" and NOW.has_half and not NOW.problem and 0.0 < NOW.missed <= HALF_STEP:
         row["result"] = "void"
-        row["why"] = f"half-precision values, a finer tolerance: {NOW.error:.2g} of the range"
+        row["why"] = f"half-precision values, a finer tolerance: {NOW.missed:.2g} of the range"
     else:
         row["result"] = "unsupported" if NOW.problem.startswith("unsupported") else "failed"
         row["why"] = NOW.problem or f"{type(error).__name__}: {error}"

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from ..about import version
+from ..analysis.check_blob import Findings, check_blob
 from ..analysis.check_rules import described_breaches
 from ..arguments import as_integer, require, require_flags
-from ..errors import MilblobError, ProgramError, UnsupportedError
+from ..errors import FormatError, MilblobError, ProgramError, UnsupportedError
 from ..model.open import open as open_model
 from ..program.rules import RULES
 from ..program.rules_program import Signature, breaches
@@ -96,6 +97,7 @@ def convert(
         raw = MilProgramContainer(source, function)
         topology = parse_mil(raw.function)
         passes.compile(topology, converters, opset)
+        require_sound_weights(topology)
         held = Weights(source, weights, target, compressed)
         held.require_reachable(topology)
         made = convert_topology(topology, raw, held, opset, converters, zipmap)
@@ -128,6 +130,28 @@ def require_sound(source: "Model") -> None:
         for breach in chain(breaches(view, signatures), described_breaches(part, signatures)):
             if RULES[breach.rule].severity == "error" and breach.rule != _UNKNOWN_OPERATION:
                 raise ProgramError(f"{breach.rule} {breach.message}", where=breach.where, code=breach.rule)
+
+
+def require_sound_weights(topology: Topology) -> None:
+    """Refuse weight files whose records contradict each other, as `milblob check` reports them.
+
+    Raises:
+        FormatError: with the finding's code. As reading the records that the Program refers to.
+    """
+    seen: set[str] = set()
+    for variable in chain.from_iterable(scope.variables.values() for scope in topology.scopes):
+        value = variable.constant
+        if value is None or (blob := value.blob) is None or blob.file_name in seen:
+            continue
+        seen.add(blob.file_name)
+        reader, _ = value.view.place(value).record()  # type: ignore[attr-defined]
+        found = Findings()
+        reader.mapping.expect_random(True)
+        check_blob(found, reader.mapping.live())
+        reader.mapping.expect_random(False)
+        for one in found.items:
+            if one.severity == "error":
+                raise FormatError(one.message, file=one.file, offset=one.offset, where=one.where, code=one.code)
 
 
 def convert_topology(
