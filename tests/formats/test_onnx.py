@@ -356,6 +356,7 @@ HOSTILE = {
     "negative": changed_tensor(dims=[-2, -3]), "giant": changed_tensor(dims=[1 << 62, 1 << 62]), "more": changed_tensor(dims=[7]),
     "short": changed_tensor(raw_data=b"x"), "kind": changed_tensor(data_type=99), "none": changed_tensor(data_type=0),
     "unnamed": changed_tensor(name=""), "rank": changed_tensor(dims=[1] * 65 + [6]), "ranks": changed_tensor(dims=[1] * 2000),
+    "text": changed_tensor(dims=[1], data_type=8), "texts": changed_tensor(dims=[2], data_type=8, raw_data=b""),
     "many": changed_tensor(dims=[0] + [1 << 62] * 3, raw_data=b""),
 }  # fmt: skip
 

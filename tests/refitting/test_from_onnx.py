@@ -206,6 +206,47 @@ def test_stored_once_and_changed_apart(tmp_path):
     assert after["one"].tobytes() == new["one"].tobytes() and after["two"].tobytes() == weight.tobytes()
 
 
+def test_references_that_were_exchanged(tmp_path):
+    """The new values of each are the old ones of the other, in the file that is written."""
+    model, onnx = converted(DEMO, tmp_path, "reference")
+    before, names = milblob.load(model), ("layers_0_attention_key_weight", "layers_1_attention_key_weight")
+    before = {name: np.array(array) for name, array in before.items()}
+    changed = ir.load(onnx)
+    one, two = (changed.graph.initializers[name] for name in names)
+    one.const_value, two.const_value = (
+        ir.ExternalTensor(v.location, v.offset, v.length, v.dtype, shape=v.shape, name=name, base_dir=v.base_dir)
+        for v, name in ((two.const_value, names[0]), (one.const_value, names[1]))
+    )
+    ir.save(changed, tmp_path / "t.onnx")
+    report = milblob.refit(model, tmp_path / "t.onnx")
+    assert [change.name for change in report.changes] == list(names)
+    after = milblob.load(model)
+    assert (
+        after[names[0]].tobytes() == before[names[1]].tobytes()
+        and after[names[1]].tobytes() == before[names[0]].tobytes()
+    )
+
+
+def test_defaults_of_optional_inputs_are_no_weights(tmp_path):
+    import coremltools as ct
+
+    def build(x):
+        from coremltools.converters.mil.mil import Builder as mb
+
+        return mb.linear(x=x, weight=np.arange(24, dtype=np.float32).reshape(2, 12))
+
+    inputs = [ct.TensorType("x", shape=(1, 12), default_value=np.full((1, 12), 3, np.float32))]
+    source = tmp_path / "s"
+    source.mkdir()
+    model, onnx = converted(
+        save(source / "m.mlpackage", build, {"x": np.zeros((1, 12), np.float32)}, inputs=inputs), tmp_path, "embed"
+    )
+    with open_arrays(onnx) as arrays:
+        assert arrays["x"].read().tolist() == [[3] * 12] and arrays.is_as_made("x")
+    report = milblob.refit(model, onnx)
+    assert report.changes == [] and "x" in report.unchanged
+
+
 def test_other_peoples_models(tmp_path):
     """Nothing of theirs is passed over: names that the model lacks are an error, until somebody says what they are."""
     model = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
