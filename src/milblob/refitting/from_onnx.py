@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from .. import _codec
 from ..arguments import names_in
 from ..blobs.reader import BlobRecord
+from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..formats.onnx import OnnxArray, OnnxArrays
 from ..model.model import Model
@@ -110,8 +111,8 @@ def _key(tensor: Tensor) -> Any:
 
 
 def _is_equal(tensor: Tensor, array: OnnxArray) -> bool:
-    """Whether a weight has the values of an array, bit for bit."""
-    if array.dtype_text == "string" or array.mil_dtype is not tensor.mil_dtype or array.shape != tensor.shape:
+    """Whether a weight has the values of an array, bit for bit: in another shape too, or as plain bytes."""
+    if array.dtype_text == "string" or array.mil_dtype not in (tensor.mil_dtype, DType.UINT8):
         return False
     if tensor.chain is None and _is_in_place(tensor, array):
         return True
