@@ -14,8 +14,10 @@ from ..blobs.reader import BlobRecord
 from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..formats.onnx import OnnxArray, OnnxArrays
+from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.places import RecordPlace
+from ..model.stored import StoredArray
 from ..model.tensor import Tensor
 from ..storage.mapped import MappedFile
 from .pairs import How, Weights
@@ -34,7 +36,7 @@ class Changed(NamedTuple):
         unchanged: names of the others.
     """
 
-    arrays: dict[str, OnnxArray]
+    arrays: dict[str, LazyTensor]
     mapping: Mapping[str, Any]
     unchanged: tuple[str, ...]
 
@@ -56,7 +58,7 @@ def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
     """
     weights, problems = Weights(model), Problems()
     mapping: dict[str, Any] = dict(how.mapping)
-    kept: dict[str, OnnxArray] = {}
+    kept: dict[str, LazyTensor] = {}
     same: dict[str, tuple[OnnxArray, set[Any]]] = {}  # unchanged, with the stored bytes that they are
     touched: set[Any] = set()
     records: _Referred | None = None
@@ -81,13 +83,13 @@ def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
         if found and all(_is_equal(tensor, array) for tensor in found):
             same[name] = (array, keys)
         else:
-            kept[name] = array
+            kept[name] = _in_shape(array, found)
             touched |= keys
     problems.raise_any()
     # Values that are stored once: whoever changes one must hear that the others would change too.
     for name, (array, keys) in list(same.items()):
         if not keys.isdisjoint(touched):
-            kept[name] = array
+            kept[name] = _in_shape(array, _weights_of(weights, names_in(mapping.get(name, name))))
             del same[name]
     return Changed(kept, {name: to for name, to in mapping.items() if name not in same}, tuple(same))
 
@@ -104,6 +106,17 @@ def _weights_of(weights: Weights, names: tuple[str, ...] | list[str]) -> list[Te
             return []
         found.append(tensor)
     return found
+
+
+def _in_shape(array: OnnxArray, weights: list[Tensor]) -> LazyTensor:
+    """Return an array in the shape of its weights, if only axes of one element are different, as ONNX needs them."""
+    shapes = {tensor.shape for tensor in weights}
+    if len(shapes) != 1 or shapes == {array.shape}:
+        return array
+    (shape,) = shapes
+    if [size for size in shape if size != 1] != [size for size in array.shape if size != 1]:
+        return array
+    return StoredArray(array.name, array.mil_dtype, shape, lambda: array.read().reshape(shape), "memory", array.file)
 
 
 def _key(tensor: Tensor) -> Any:
