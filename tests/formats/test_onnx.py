@@ -297,6 +297,7 @@ def test_commands_take_onnx(tmp_path, capsys):
     assert status == 0 and "69 the same" in found.out
     status, found = run("match", path, DEMO)
     assert status == 0, found.err
+    assert "75 tensors: 75 the same" in run("diff", path, path)[1].out  # beside another of its kind, all is compared
     with open_arrays(tmp_path / "w.safetensors") as arrays, open_arrays(path) as own:
         assert all(same(arrays[name].read(), own[name].read()) for name in own)
 
@@ -355,6 +356,7 @@ HOSTILE = {
     "negative": changed_tensor(dims=[-2, -3]), "giant": changed_tensor(dims=[1 << 62, 1 << 62]), "more": changed_tensor(dims=[7]),
     "short": changed_tensor(raw_data=b"x"), "kind": changed_tensor(data_type=99), "none": changed_tensor(data_type=0),
     "unnamed": changed_tensor(name=""), "rank": changed_tensor(dims=[1] * 65 + [6]), "ranks": changed_tensor(dims=[1] * 2000),
+    "text": changed_tensor(dims=[1], data_type=8), "texts": changed_tensor(dims=[2], data_type=8, raw_data=b""),
     "many": changed_tensor(dims=[0] + [1 << 62] * 3, raw_data=b""),
 }  # fmt: skip
 

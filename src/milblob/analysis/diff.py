@@ -279,6 +279,7 @@ def diff(
         raise ValueError(f"tolerances: expected 0 or more, got {atol} and {rtol}")
     with contextlib.ExitStack() as stack:
         first, second = (Side.open(side, stored, stack, max_nbytes) for side in (a, b))
+        first, second = first.beside(second), second.beside(first)
         alignment = None
         if first.has_program and second.has_program:
             alignment = Alignment(cast(Model, first.model), cast(Model, second.model))

@@ -30,11 +30,13 @@ class Side(NamedTuple):
         tensors: by name, those to compare. `pair` adds constants that are weights only on the other side.
         model: the model that has them; None for arrays.
         words: its name in messages.
+        arrays: the open file of arrays; None for others.
     """
 
     tensors: dict[str, LazyTensor]
     model: Model | None
     words: str
+    arrays: Arrays[LazyTensor] | None = None
 
     @classmethod
     def open(cls, source: Any, stored: bool, stack: contextlib.ExitStack, max_nbytes: int | None = None) -> "Side":
@@ -47,7 +49,7 @@ class Side(NamedTuple):
             return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays")
         if is_arrays(source):
             arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes))
-            return cls({name: arrays[name] for name in _weights(arrays)}, None, os.fsdecode(source))
+            return cls({name: arrays[name] for name in arrays}, None, os.fsdecode(source), arrays)
         model = stack.enter_context(Model(source, stored=stored, max_nbytes=max_nbytes))
         return cls(dict(with_notes(model, model)), model, model.path or "model in memory")
 
@@ -55,6 +57,21 @@ class Side(NamedTuple):
     def has_program(self) -> bool:
         """Whether it is a model, and not a weight file."""
         return self.model is not None and self.model.kind not in ("blob", "listing")
+
+    def beside(self, other: "Side") -> "Side":
+        """Return what is compared with another side.
+
+        Beside a Program, an ONNX model that was made of one leaves out the axes and sizes that the conversion made, as
+        long as they are as it made them: they are no weights.
+        """
+        if self.arrays is None or not other.has_program:
+            return self
+        from ..formats.onnx import OnnxArrays
+
+        arrays = self.arrays
+        if not isinstance(arrays, OnnxArrays):
+            return self
+        return self._replace(tensors={n: tensor for n, tensor in self.tensors.items() if not arrays.is_as_made(n)})
 
     def find(self, name: str) -> str | None:
         """Return the only tensor name that a name, with or without its prefix, stands for."""
@@ -64,13 +81,6 @@ class Side(NamedTuple):
             return None
         found = self.model[name].name
         return found if found in self.tensors else None
-
-
-def _weights(arrays: Arrays[LazyTensor]) -> list[str]:
-    """Names of arrays but those that a conversion to ONNX made, as it made them: axes and sizes are no weights."""
-    from ..formats.onnx import OnnxArrays
-
-    return [name for name in arrays if not (isinstance(arrays, OnnxArrays) and arrays.is_as_made(name))]
 
 
 def _array(name: str, value: Any) -> LazyTensor:

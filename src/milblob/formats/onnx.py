@@ -251,20 +251,21 @@ class _Source:
         if len(given) > 1:
             raise self._refuse(name, "elements", "one field with them", f"{len(given)}")
         field = given[0] if given else RAW
-        if field not in (RAW, kind.field):
-            raise self._refuse(name, "elements", f"raw_data or field {kind.field}, for {kind.text}", f"field {field}")
+        if given and field not in ((TEXTS,) if kind.dtype is DType.STRING else (RAW, kind.field)):
+            raise self._refuse(name, "elements", f"those of {kind.text} in field {kind.field}", f"field {field}")
         spans = row.spans.get(field, [])
-        if field == RAW and kind.dtype is not DType.STRING:
+        if kind.dtype is DType.STRING:
+            spans = row.spans.get(TEXTS, [])
+            if len(spans) != count:
+                raise self._refuse(name, "strings", f"{count} for the shape {list(row.dims)}", len(spans))
+            return lambda: self._texts(name, spans, row.dims), "values", None
+        if field == RAW:
             offset, nbytes = spans[0] if spans else (0, 0)
             needed = (count * kind.nbits + 7) // 8
             if nbytes != needed:
                 raise self._refuse(name, "raw_data", f"{needed} bytes for {kind.text} {list(row.dims)}", nbytes)
             load, form = _view(name, self._mapping, offset, nbytes, row.dims, kind)
             return load, form, offset if nbytes else None
-        if field == TEXTS or kind.dtype is DType.STRING:
-            if len(spans) != count:
-                raise self._refuse(name, "strings", f"{count} for the shape {list(row.dims)}", len(spans))
-            return lambda: self._texts(name, spans, row.dims), "values", None
         self._require_count(name, row, kind, field, spans)
         if kind.dtype is None:
             return lambda: np.empty(0, np.uint8), "values", None

@@ -86,6 +86,7 @@ def match(
     with contextlib.ExitStack() as stack:
         side = Side.open(weights, False, stack, max_nbytes)
         whole = _target(model, stack, max_nbytes)
+        side, whole = side.beside(whole), whole.beside(side)
         given = {name: tensor for name, tensor in side.tensors.items() if _is_numeric(tensor)}
         weights_of = {n: t for n, t in whole.tensors.items() if _is_candidate(t) and is_selected(n)}
         require_selected(select, any(map(is_selected, whole.tensors)), whole.words)

@@ -6,15 +6,19 @@ conversion made. Only what was changed goes back; what was changed and cannot go
 
 import os
 from collections.abc import Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 from .. import _codec
 from ..arguments import names_in
 from ..blobs.reader import BlobRecord
+from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..formats.onnx import OnnxArray, OnnxArrays
+from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.places import RecordPlace
+from ..model.stored import StoredArray
 from ..model.tensor import Tensor
 from ..storage.mapped import MappedFile
 from .pairs import How, Weights
@@ -33,7 +37,7 @@ class Changed(NamedTuple):
         unchanged: names of the others.
     """
 
-    arrays: dict[str, OnnxArray]
+    arrays: dict[str, LazyTensor]
     mapping: Mapping[str, Any]
     unchanged: tuple[str, ...]
 
@@ -55,7 +59,7 @@ def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
     """
     weights, problems = Weights(model), Problems()
     mapping: dict[str, Any] = dict(how.mapping)
-    kept: dict[str, OnnxArray] = {}
+    kept: dict[str, LazyTensor] = {}
     same: dict[str, tuple[OnnxArray, set[Any]]] = {}  # unchanged, with the stored bytes that they are
     touched: set[Any] = set()
     records: _Referred | None = None
@@ -79,21 +83,14 @@ def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
         keys = {_key(tensor) for tensor in found}
         if found and all(_is_equal(tensor, array) for tensor in found):
             same[name] = (array, keys)
-        elif any(_is_part(tensor) and not _is_alike(tensor, array) for tensor in found):
-            words = (
-                f"{name}: expected the stored bytes of a compressed weight, as the conversion to ONNX gave them, got "
-            )
-            error = UnsupportedError(f"{words}others, seen as {array.dtype_text} {list(array.shape)}")
-            remedy = 'convert with compressed="dense" to change the values of such weights'
-            problems.add_kind("changed parts of compressed weights", remedy, name, error)
         else:
-            kept[name] = array
+            kept[name] = _in_shape(array, found)
             touched |= keys
     problems.raise_any()
     # Values that are stored once: whoever changes one must hear that the others would change too.
     for name, (array, keys) in list(same.items()):
         if not keys.isdisjoint(touched):
-            kept[name] = array
+            kept[name] = _in_shape(array, _weights_of(weights, names_in(mapping.get(name, name))))
             del same[name]
     return Changed(kept, {name: to for name, to in mapping.items() if name not in same}, tuple(same))
 
@@ -112,27 +109,39 @@ def _weights_of(weights: Weights, names: tuple[str, ...] | list[str]) -> list[Te
     return found
 
 
+def _in_shape(array: OnnxArray, weights: list[Tensor]) -> LazyTensor:
+    """Return an array in the shape of its weights, if only axes of one element are different, as ONNX needs them.
+
+    Parts of compressed weights have any shape that the arithmetic in ONNX needs: blocks are an axis there.
+    """
+    shapes = {tensor.shape for tensor in weights}
+    if len(shapes) != 1 or shapes == {array.shape}:
+        return array
+    (shape,) = shapes
+    if [size for size in shape if size != 1] != [size for size in array.shape if size != 1]:
+        is_part = all(_is_part(tensor) and tensor.mil_dtype is array.mil_dtype for tensor in weights)
+        if not is_part or prod(shape) != prod(array.shape):
+            return array
+    return StoredArray(array.name, array.mil_dtype, shape, lambda: array.read().reshape(shape), "memory", array.file)
+
+
+def _is_part(tensor: Tensor) -> bool:
+    """Whether it is stored, and a constexpr operation computes a weight from it."""
+    return tensor.chain is None and any(use.op.startswith("constexpr_") for use in tensor.consumers)
+
+
 def _key(tensor: Tensor) -> Any:
     return tensor.name if tensor.chain is not None else tensor.place.key()
 
 
 def _is_equal(tensor: Tensor, array: OnnxArray) -> bool:
-    """Whether a weight has the values of an array, bit for bit."""
-    if array.dtype_text == "string" or not (_is_alike(tensor, array) or _is_part(tensor)):
+    """Whether a weight has the values of an array, bit for bit: in another shape too, or as plain bytes."""
+    if array.dtype_text == "string" or array.mil_dtype not in (tensor.mil_dtype, DType.UINT8):
         return False
     if tensor.chain is None and _is_in_place(tensor, array):
         return True
     own, other = _codec.Buffer(tensor.read_packed()), _codec.Buffer(array.read_packed())
     return own.nbytes == other.nbytes and _codec.equal_bytes(own, 0, other, 0, own.nbytes)
-
-
-def _is_part(tensor: Tensor) -> bool:
-    """Whether a constexpr operation computes a weight from it: the bytes of it may be seen as another type in ONNX."""
-    return tensor.chain is None and any(use.op.startswith("constexpr_") for use in tensor.consumers)
-
-
-def _is_alike(tensor: Tensor, array: OnnxArray) -> bool:
-    return array.mil_dtype is tensor.mil_dtype and array.shape == tensor.shape
 
 
 def _is_in_place(tensor: Tensor, array: OnnxArray) -> bool:
