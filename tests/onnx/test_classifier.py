@@ -1,4 +1,4 @@
-"""Classifiers: the label and the probabilities, with texts and with 64-bit numbers as labels."""
+"""Classifiers (the operation classify): the label and the probabilities, with texts and 64-bit numbers as labels."""
 
 import json
 

@@ -354,6 +354,8 @@ def test_states_are_inputs_and_outputs_in_program_order(tmp_path):
 
     zeros = np.zeros(3, np.float16)
     path = save(tmp_path / "m.mlpackage", build, {"x": zeros}, opset="iOS18", states={"memory": zeros, "unused": zeros})
+    with milblob.open(path) as package:  # coreml_update_state becomes the two others
+        assert {op.type for op in package.find()} == {"const", "read_state", "write_state", "add", "mul", "sub"}
     model = milblob.onnx.convert(path, tmp_path / "m.onnx")
     assert json.loads(model.metadata_props["milblob.states"]) == {
         name: {"input": name, "output": f"{name}_out"} for name in ("memory", "unused")
@@ -552,3 +554,21 @@ def test_without_the_library_the_error_names_it():
             print(error)
     """
     assert "pip install onnx-ir brings it" in run_child(code)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "words"),
+    [("NoSuchOperator", {}, "NoSuchOperator"), ("Elu", {"alpha": "much"}, "alpha"), ("Relu", {"beta": 1.0}, "beta")],
+)
+def test_what_the_checker_of_onnx_refuses_is_not_written(tmp_path, kind, attributes, words):
+    """A converter of one's own may make what ONNX does not have."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def convert(scope, operator, container):
+        container.bind(operator.output, container.node(kind, operator.input("x"), **attributes))
+
+    x = np.ones((2, 3), np.float32)
+    path = save(tmp_path / "m.mlpackage", lambda x: mb.relu(x=x), {"x": x})
+    with pytest.raises(milblob.ProgramError, match=words):
+        milblob.onnx.convert(path, tmp_path / "m.onnx", converters={"relu": convert})
+    assert not (tmp_path / "m.onnx").exists()

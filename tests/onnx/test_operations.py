@@ -1,6 +1,7 @@
 """Each operation by itself, with the traps between MIL and ONNX: what the converted model computes is what coremltools' own
 value inference says, or a formula in NumPy where it has none."""
 
+import pathlib
 from math import erf
 from typing import Any, NamedTuple
 
@@ -10,8 +11,11 @@ import pytest
 import milblob
 import milblob.onnx
 import onnx_boxes
+import onnx_options
 import onnx_sampling
+import onnx_structures
 from milblob.dtypes import DType
+from milblob.onnx import registry
 from milblob.program.rules_operations import table
 from onnx_models import run, save
 
@@ -204,7 +208,6 @@ CASES = {
     "pad": [unary("pad", pad=[1, 2], mode="constant", constant_val=F(9)), unary("pad", pad=[1, 0, 2, 3], mode="reflect"),
             unary("pad", pad=[1, 0, 2, 3], mode="replicate", expected=lambda x: np.pad(x, ((0, 0), (1, 0), (2, 3)), "edge"))],
     "reverse": [unary("reverse", axes=[-1, 0]), unary("reverse")],
-    "shape": [],
     "fill": [(lambda mb, x: mb.fill(shape=x, value=F(3)), (np.array([2, 3], INT),), lambda x: np.full((2, 3), 3, F))],
     "fill_like": [op("fill_like", X, keys=("ref_tensor",), value=INT(4), expected=lambda x: np.full(x.shape, 4, INT))],
     "range_1d": [(lambda mb, x: mb.range_1d(start=INT(1), end=mb.squeeze(x=x, axes=[0]), step=INT(3)), (np.array([11], INT),), lambda x: np.arange(1, x[0], 3, dtype=INT)),
@@ -260,10 +263,9 @@ CASES = {
     "cond": [(lambda mb, x: mb.cond(pred=mb.greater(x=mb.reduce_sum(x=x), y=F(0)), _true_fn=lambda: mb.add(x=x, y=F(1)), _false_fn=lambda: mb.mul(x=x, y=F(2))), (np.abs(X),), lambda x: x + 1),
              (lambda mb, x: mb.cond(pred=mb.greater(x=mb.reduce_sum(x=x), y=F(0)), _true_fn=lambda: mb.add(x=x, y=F(1)), _false_fn=lambda: mb.identity(x=x)), (-np.abs(X),), lambda x: x)],
     "while_loop": [(lambda mb, x: mb.while_loop(_cond=lambda i, y: mb.less(x=i, y=F(3)), _body=lambda i, y: (mb.add(x=i, y=F(1)), mb.add(x=y, y=x)), loop_vars=(F(0), mb.mul(x=x, y=F(2)))), (X,), lambda x: (np.float32(3), 5 * x))],
-    "make_list": [], "list_length": [], "list_gather": [],
     "list_scatter": [(lambda mb, x: scattered_list(mb, x, 3, True), (X,), lambda x: (np.stack([x[1], np.zeros_like(x[0]), x[0]]), INT(3))),
                      (lambda mb, x: scattered_list(mb, x, 1, True), (X,), lambda x: (np.stack([x[1], np.zeros_like(x[0]), x[0]]), INT(3)))],
-    "list_write": [(lambda mb, x: lists(mb, x), (X,), lambda x: (x, np.stack([x, x + 1]), INT(2)))], "list_read": [],
+    "list_write": [(lambda mb, x: lists(mb, x), (X,), lambda x: (x, np.stack([x, x + 1]), INT(2)))],
     "rnn": [op("rnn", random.normal(size=(3, 1, 4)).astype(F), np.zeros((1, 6), F), keys=("x", "initial_h"), weight_ih=V, weight_hh=np.eye(6, dtype=F), bias=B, output_sequence=True, direction=d,
                expected=lambda x, h, d=d: recurrent(x, h, d)) for d in ("forward", "reverse")],
     "gru": [], "lstm": [],
@@ -376,18 +378,85 @@ def lstm(x, h, c, direction, peephole=None, clip=None):
     return np.stack(found), h, c
 
 
-# Tested elsewhere: constants and states in test_conversion.py, compressed weights there and in test_weights.py, random
-# numbers, lists and boxes below.
+for _name, _cases in (*onnx_options.cases(op).items(), *onnx_structures.cases(Case).items()):
+    CASES.setdefault(_name, []).extend(_cases)
+
 ELSEWHERE = {
-    "classify", "const", "read_state", "write_state", "coreml_update_state", "constexpr_affine_dequantize", "constexpr_blockwise_shift_scale",
-    "constexpr_cast", "constexpr_lut_to_dense", "constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale",
-    "constexpr_sparse_to_dense", "random_normal", "random_uniform", "random_bernoulli", "random_categorical",
+    "classify": "test_classifier.py", "const": "test_conversion.py", "read_state": "test_conversion.py",
+    "write_state": "test_conversion.py", "coreml_update_state": "test_conversion.py", "shape": "test_operations.py",
+    **dict.fromkeys(("random_normal", "random_uniform", "random_bernoulli", "random_categorical"), "test_operations.py"),
 }  # fmt: skip
+"""Operations whose tests are not in the table, and where these are."""
 
 
-def test_every_operation_that_is_supported_has_cases():
-    assert set(CASES) | ELSEWHERE == milblob.onnx.supported()
-    assert len(CASES) > 120
+def changes():
+    """Operation -> the opsets in which coremltools has it anew."""
+    from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
+
+    found = {}
+    for name, by_opset in SSAOpRegistry.core_ops.items():
+        classes = {target.name: by_opset[target] for target in by_opset}
+        present = [opset for opset in OPSETS if opset in classes]
+        found[name] = [
+            opset for at, opset in enumerate(present) if not at or classes[opset] is not classes[present[at - 1]]
+        ]
+    del found["_const_symbolic"]  # coremltools' own, which no Program has
+    return found
+
+
+def test_every_operation_has_cases_in_every_opset_that_changed_it():
+    """An operation that coremltools has, or that is supported besides, cannot be added without a case."""
+    opsets = changes()
+    assert set(opsets) | {"write_state", "coreml_update_state"} == milblob.onnx.supported()
+    assert set(CASES) | set(ELSEWHERE) == milblob.onnx.supported()
+    for name, file in ELSEWHERE.items():
+        assert name in pathlib.Path(__file__).with_name(file).read_text("utf-8"), f"{name}: no test in {file}"
+    lacking = [
+        (name, opset)
+        for name, changed in opsets.items()
+        for opset in changed
+        if name not in ELSEWHERE and not (opset in opsets_of(name) and cases_of(name, opset, "fp32"))
+    ]
+    assert lacking == []
+
+
+def given_parameters(block, found):
+    """Add (operation, parameter) of what has another value than the default one."""
+    for operation in block.operations:
+        for inner in operation.blocks:
+            given_parameters(inner, found)
+        defaults = dict(operation.default_inputs()._default_inputs)
+        for key, value in operation.inputs.items():
+            known = getattr(value, "val", None)
+            usual = defaults.get(key)
+            if value is not None and (known is None or usual is None or not np.array_equal(known, usual)):
+                found.add((operation.op_type, key))
+
+
+def test_every_parameter_of_every_operation_has_a_case():
+    """With another value than its default: an option that a converter leaves out gives wrong values."""
+    import coremltools as ct
+    from coremltools.converters.mil.mil import Builder as mb
+    from coremltools.converters.mil.mil import Function, types
+
+    found = set()
+    for name in CASES:
+        for opset in opsets_of(name):
+            for case in cases_of(name, opset, "fp32"):
+                kinds = [F if array.dtype == bool else array.dtype.type for array in case.arrays]
+                inputs = {
+                    f"v{i}": mb.placeholder(shape=array.shape, dtype=types.numpy_type_to_builtin_type(kind))
+                    for i, (array, kind) in enumerate(zip(case.arrays, kinds, strict=True))
+                }
+                with Function(inputs, opset_version=getattr(ct.target, opset)) as function:
+                    values = [
+                        mb.cast(x=value, dtype="bool") if array.dtype == bool else value
+                        for value, array in zip(function.inputs.values(), case.arrays, strict=True)
+                    ]
+                    case.build(mb, *values)
+                given_parameters(function, found)
+    known = {(name, key) for name in CASES for _, arguments in table().versions[name] for key in arguments}
+    assert known - found == set()
 
 
 def inferred(build, arrays):
@@ -395,12 +464,14 @@ def inferred(build, arrays):
     from coremltools.converters.mil.mil import Builder as mb
     from coremltools.converters.mil.mil import Function
 
-    with Function({}):
+    with Function({}), np.errstate(all="ignore"):
         found = build(mb, *arrays)
     return [one.val for one in found] if isinstance(found, list | tuple) else [found.val]
 
 
 OPSETS = ("iOS15", "iOS16", "iOS17", "iOS18")
+SAME_SIGNATURE = {"clip": {"iOS17"}, "constexpr_cast": {"iOS18"}}
+"""Opsets in which coremltools has an operation anew, but with the parameters that it had."""
 KEPT = {"cast", "list_scatter"}
 KEPT_IN_IOS15 = {"rnn", "gru", "lstm"}
 """What coremltools keeps in single precision."""
@@ -413,8 +484,8 @@ def cases_of(name, opset, precision):
 
 
 def opsets_of(name):
-    """Every opset in which the operation has another signature, the newest first."""
-    return [OPSETS[first] for first, _ in reversed(table().versions[name])]
+    """Every opset in which the operation is another one, the newest first."""
+    return sorted({OPSETS[first] for first, _ in table().versions[name]} | SAME_SIGNATURE.get(name, set()))[::-1]
 
 
 def takes_halves(name, opset):
@@ -422,25 +493,81 @@ def takes_halves(name, opset):
     if name in KEPT or (name in KEPT_IN_IOS15 and opset == "iOS15"):
         return False
     arguments = table().versions[name][-1][1].values()
-    is_float = any(array.dtype == F for _, arrays, *_ in CASES[name] for array in arrays)
+    is_float = any(array.dtype == F for case in cases_of(name, opset, "fp16") for array in case.arrays)
     return is_float and any(one.kind == "tuple" or DType.FLOAT16 in one.dtypes for one in arguments)
 
 
+MAX_QUICK = 8
+"""Of an operation with more cases, every run of the tests takes some, and the slow ones all."""
+
+
 def variants():
-    """Operation, opset, precision; the newest signature in single precision is for every run of the tests."""
+    """Operation, opset, precision, which cases; the newest signature in single precision is for every run of the tests."""
     for name in CASES:
-        for number, opset in enumerate(opsets_of(name)) if CASES[name] else ():
+        for number, opset in enumerate(opsets_of(name)):
             for precision in ("fp32", "fp16") if takes_halves(name, opset) else ("fp32",):
-                marks = [pytest.mark.slow] if number or precision == "fp16" else []
-                yield pytest.param(name, opset, precision, marks=marks, id=f"{name}-{opset}-{precision}")
+                count = len(cases_of(name, opset, precision))
+                step = -(-count // MAX_QUICK)
+                is_usual = number == 0 and precision == "fp32"
+                if is_usual:
+                    yield pytest.param(name, opset, precision, step, id=f"{name}-{opset}-{precision}-{step}")
+                if step > 1 or not is_usual:
+                    yield pytest.param(
+                        name, opset, precision, 1, marks=pytest.mark.slow, id=f"{name}-{opset}-{precision}-all"
+                    )
 
 
-@pytest.mark.parametrize(("name", "opset", "precision"), list(variants()))
-def test_operation(name, opset, precision, tmp_path):
-    """All cases of an operation in one model, in each opset in which it has another signature, in both precisions."""
+class Read(dict):
+    """The inputs of an Operator, and which of them its converter has looked at."""
+
+    def __init__(self, inputs):
+        super().__init__(inputs)
+        self.keys_read = set()
+
+    def get(self, key, default=None):
+        self.keys_read.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key):
+        self.keys_read.add(key)
+        return super().__getitem__(key)
+
+
+UNREAD = {
+    ("conv_quantized", "nbits"),  # elements have a byte each
+    ("quantize", "output_dtype"), ("reduce_argmax", "output_dtype"), ("reduce_argmin", "output_dtype"),
+    ("topk", "output_indices_dtype"), ("topk", "return_indices"), ("split", "num_splits"),  # as the outputs say
+    ("topk", "sort"),  # if it is not set, any order will do
+    ("make_list", "dynamic_length"),  # of one that is not, elements behind the end have no meaning
+}  # fmt: skip
+"""Parameters that no converter needs."""
+UNREAD_PADS = {
+    (name, "pad") for name in ("avg_pool", "conv", "conv_quantized", "conv_transpose", "l2_pool", "max_pool")
+}
+"""Read where pad_type is custom: the cases of these operations have one each, which their results need."""
+
+
+def recording(read, bound):
+    """Converters that note which parameters operations have, and which of them are read: (operation, parameter)."""
+
+    def of(name):
+        def convert(scope, operator, container):
+            operator.inputs = inputs = Read(operator.inputs)
+            registry.find(name, container.opset)(scope, operator, container)
+            read.update((name, key) for key in inputs.keys_read)
+            bound.update((name, key) for key in inputs)
+
+        return convert
+
+    return {name: of(name) for name in milblob.onnx.supported() if not name.startswith("const")}
+
+
+@pytest.mark.parametrize(("name", "opset", "precision", "step"), list(variants()))
+def test_operation(name, opset, precision, step, tmp_path):
+    """The cases of an operation in one model, in each opset in which it has another signature, in both precisions."""
     from coremltools.converters.mil.mil import Builder as mb
 
-    cases, feeds, expected = cases_of(name, opset, precision), {}, []
+    cases, feeds, expected = cases_of(name, opset, precision)[::step], {}, []
     for number, (build, arrays, formula, *_) in enumerate(cases):
         if precision == "fp16":  # the same numbers for both
             arrays = [array.astype(np.float16).astype(F) if array.dtype == F else array for array in arrays]
@@ -463,7 +590,9 @@ def test_operation(name, opset, precision, tmp_path):
         return whole(**{k: mb.cast(x=v, dtype="bool") if k in bools else v for k, v in values.items()})
 
     path = save(tmp_path / "m.mlpackage", from_floats, given, opset=opset, precision=precision)
-    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    read, bound = set(), set()
+    milblob.onnx.convert(path, tmp_path / "m.onnx", converters=recording(read, bound))
+    assert step > 1 or bound - read - UNREAD - UNREAD_PADS == set(), "parameters that the converter leaves out"
     with milblob.open(path) as model:
         assert model.find(type=name), "coremltools has optimised the operation away"
         if precision == "fp16":
@@ -483,26 +612,79 @@ def test_operation(name, opset, precision, tmp_path):
             )
 
 
-def test_random_numbers_have_their_distribution(tmp_path):
+RANDOM = {
+    "random_normal": ({"mean": F(2), "stddev": F(3)}, 2, 3, -np.inf, np.inf),
+    "random_uniform": ({"low": F(-1), "high": F(3)}, 1, 4 / 12**0.5, -1, 3),
+    "random_bernoulli": ({"prob": F(0.3)}, 0.3, (0.3 * 0.7) ** 0.5, 0, 1),
+}
+"""Operation -> parameters, and of the numbers the mean, the deviation, and the bounds."""
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_random_numbers_have_their_distribution(tmp_path, precision):
+    """Mean, deviation and range, of shapes that are constants and computed, with a seed and without."""
     from coremltools.converters.mil.mil import Builder as mb
 
     def build(x):
-        shape = [20000]
-        return (
-            mb.random_normal(shape=shape, mean=F(2), stddev=F(3)), mb.random_uniform(shape=shape, low=F(-1), high=F(3)),
-            mb.random_bernoulli(shape=shape, prob=F(0.3)), mb.random_categorical(x=x, size=20000),
-            mb.random_categorical(x=mb.squeeze(x=x, axes=[0]), size=5),
-        )  # fmt: skip
+        made = []
+        for name, (parameters, *_) in RANDOM.items():
+            for shape, more in (([200, 200], {}), ([200, 200], {"seed": INT(7)}), (mb.cast(x=x, dtype="int32"), {})):
+                made.append(getattr(mb, name)(shape=shape, **parameters, **more))
+        return made
 
-    x = np.log(np.array([[0.2, 0.5, 0.3]], F))
+    x = np.array([300, 1, 130], F)
+    path = save(tmp_path / "m.mlpackage", build, {"x": x}, precision=precision)
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    found = iter(run(tmp_path / "m.onnx", {"x": x}).values())
+    again = iter(run(tmp_path / "m.onnx", {"x": x}).values())
+    for _, mean, deviation, low, high in RANDOM.values():
+        for shape in ((200, 200), (200, 200), (300, 1, 130)):
+            numbers, others = (next(one).astype(np.float64) for one in (found, again))
+            assert numbers.shape == shape
+            np.testing.assert_allclose([numbers.mean(), numbers.std()], [mean, deviation], atol=0.02 * deviation)
+            assert numbers.min() >= low and numbers.max() <= high
+            np.testing.assert_allclose([others.mean(), others.std()], [mean, deviation], atol=0.02 * deviation)
+
+
+def test_a_seed_gives_the_same_numbers_each_time(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x):
+        shape = mb.shape(x=x)
+        return [mb.random_uniform(shape=shape, seed=INT(seed)) for seed in (1, 1, 2)] + [mb.random_normal(shape=shape)]
+
+    x = np.zeros((3, 4), F)
     path = save(tmp_path / "m.mlpackage", build, {"x": x})
     milblob.onnx.convert(path, tmp_path / "m.onnx")
-    normal, uniform, bernoulli, categorical, five = run(tmp_path / "m.onnx", {"x": x}).values()
-    np.testing.assert_allclose([normal.mean(), normal.std()], [2, 3], atol=0.15)
-    np.testing.assert_allclose([uniform.min(), uniform.max(), uniform.mean()], [-1, 3, 1], atol=0.05)
-    assert five.shape == (5,) and set(five.astype(int)) <= {0, 1, 2}
-    np.testing.assert_allclose(bernoulli.mean(), 0.3, atol=0.02)
-    np.testing.assert_allclose(np.bincount(categorical.reshape(-1).astype(int)) / 20000, [0.2, 0.5, 0.3], atol=0.02)
+    first, second = (list(run(tmp_path / "m.onnx", {"x": x}).values()) for _ in range(2))
+    for number in (0, 1, 2):
+        np.testing.assert_array_equal(first[number], second[number])
+    assert not np.array_equal(first[0], first[2])
+    np.testing.assert_array_equal(first[0], first[1])
+
+
+def test_categories_are_drawn_as_often_as_they_are_probable(tmp_path):
+    """From logits and from probabilities, of one distribution and of several."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    size = 20000
+    shares = np.array([[0.2, 0.5, 0.3], [0.9, 0, 0.1]], F)
+
+    def build(x):
+        return (
+            mb.random_categorical(x=mb.log(x=x, epsilon=F(1e-30)), size=size),
+            mb.random_categorical(x=x, size=size, mode="probs", seed=INT(3)),
+            mb.random_categorical(x=mb.slice_by_index(x=x, begin=[0, 0], end=[1, 3], squeeze_mask=[True, False]), size=5, mode="probs"),
+        )  # fmt: skip
+
+    path = save(tmp_path / "m.mlpackage", build, {"x": shares})
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    logits, probabilities, few = run(tmp_path / "m.onnx", {"x": shares}).values()
+    assert few.shape == (5,) and set(few.astype(int)) <= {0, 1, 2}
+    for drawn in (logits, probabilities):
+        assert drawn.shape == (2, size)
+        for row, expected in zip(drawn.astype(int), shares, strict=True):
+            np.testing.assert_allclose(np.bincount(row, minlength=3) / size, expected, atol=0.02)
 
 
 def test_shapes_of_open_dimensions(tmp_path):
@@ -526,3 +708,79 @@ def test_shapes_of_open_dimensions(tmp_path):
         np.testing.assert_array_equal(numbers, np.arange(0, size, 2))
         np.testing.assert_array_equal(order, np.argsort(-x, axis=1))
         assert shape.dtype == numbers.dtype == order.dtype == INT
+
+
+SCATTERS = {
+    "scatter": (np.array([-1, 0], INT), np.array([9, 0], INT), np.array([[5, 6, 7], [8, 9, 10]], F)),
+    "scatter_along_axis": (
+        np.array([[-1, 0, 1], [1, 1, 0]], INT),
+        np.array([[1, 9, 1], [1, 1, 0]], INT),
+        np.array([[5, 6, 7], [8, 9, 10]], F),
+    ),
+    "scatter_nd": (np.array([[1, 0], [0, -1]], INT), np.array([[1, 0], [0, 3]], INT), np.array([5, 10], F)),
+}
+"""Operation -> indices with a negative one, indices behind the end, updates; of a tensor [2, 3]."""
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+@pytest.mark.parametrize("validate", [False, True])
+def test_indices_outside_of_the_tensor(tmp_path, name, validate):
+    """They are errors when the model runs if they are validated; if not, anything but an error or a crash."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    *bad, updates = SCATTERS[name]
+    data = np.array([[1, 2, 3], [4, 5, 6]], F)
+
+    def build(data, indices, updates):
+        return getattr(mb, name)(data=data, indices=indices, updates=updates, validate_indices=validate)
+
+    path = save(tmp_path / "m.mlpackage", build, {"data": data, "indices": bad[0], "updates": updates})
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    for indices in bad:
+        feeds = {"data": data, "indices": indices, "updates": updates}
+        if validate:
+            with pytest.raises(Exception, match="indic"):
+                run(tmp_path / "m.onnx", feeds)
+        else:
+            (found,) = run(tmp_path / "m.onnx", feeds).values()
+            np.testing.assert_allclose(found.sum(), data.sum() + updates.sum())
+
+
+@pytest.mark.parametrize("name", ["gather", "gather_along_axis", "gather_nd"])
+def test_indices_of_gathers_are_validated(tmp_path, name):
+    """coremltools itself adds the size to negative indices."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    x = np.arange(6, dtype=F).reshape(2, 3)
+    good = np.array([[1, 0, 1]], INT) if name == "gather_along_axis" else np.array([[1, 0]], INT)
+
+    def build(x, indices):
+        return getattr(mb, name)(x=x, indices=indices, validate_indices=True)
+
+    path = save(tmp_path / "m.mlpackage", build, {"x": x, "indices": good})
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    run(tmp_path / "m.onnx", {"x": x, "indices": good})
+    for number in (-9, 7):
+        with pytest.raises(Exception, match="indic|index"):
+            run(tmp_path / "m.onnx", {"x": x, "indices": np.where(good == 0, number, good).astype(INT)})
+
+
+def test_a_scatter_into_nothing_does_not_divide_by_zero(tmp_path):
+    """The indices are wrapped by the number of rows, which is open here, and 0."""
+    import coremltools as ct
+    from coremltools.converters.mil.mil import Builder as mb
+
+    kinds = [ct.TensorType(name="data", shape=(ct.RangeDim(1, 9, 2), 3)), ct.TensorType(name="n", shape=(ct.RangeDim(1, 9, 2),))]  # fmt: skip
+
+    def build(data, n):
+        rows = mb.slice_by_index(x=data, begin=[1, 0], end=[0, 0], end_mask=[True, True])
+        indices = mb.cast(x=mb.slice_by_index(x=n, begin=[1], end=[0], end_mask=[True]), dtype="int32")
+        updates = mb.mul(x=rows, y=F(2))
+        return mb.scatter(data=rows, indices=indices, updates=updates, mode="update")
+
+    path = save(tmp_path / "m.mlpackage", build, {"data": ((None, 3), F), "n": ((None,), F)}, inputs=kinds)
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    for count in (1, 2, 4):
+        data = np.arange(3 * count, dtype=F).reshape(count, 3)
+        (found,) = run(tmp_path / "m.onnx", {"data": data, "n": np.arange(count, dtype=F) - 1}).values()
+        np.testing.assert_array_equal(found, 2 * data[1:])

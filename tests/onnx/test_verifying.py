@@ -305,3 +305,17 @@ def test_real_models_run_or_are_refused_by_operation():
         assert found.is_same and not any(one.differing for one in found.outputs), path
         ran += 1
     assert ran >= 5
+
+
+COMPRESSED = ("constexpr", "matrix", "optimize", "palette", "quant", "sparse")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in DATA.iterdir() if path.name.startswith(COMPRESSED) and path.is_dir())
+)
+def test_a_compressed_model_predicts_what_its_decompressed_copy_does(tmp_path, name):
+    """The same weights, decoded at another time: the same bits."""
+    model = DATA / name / "model.mlpackage"
+    milblob.repack(model, tmp_path / "dense.mlpackage", decompress=True)
+    found = milblob.verify(model, tmp_path / "dense.mlpackage", runs=2)
+    assert found.is_same and not any(one.differing for one in found.outputs)

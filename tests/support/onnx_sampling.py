@@ -42,10 +42,11 @@ def between(whole, y, x):
 def resample(x, coordinates, *, sampling, padding, value, mode, align):
     batch, channels, height, width = x.shape
     out = np.zeros((batch, channels, *coordinates.shape[1:3]))
+    images = [padded(image, padding, value) for image in x]
     for b, i, j in np.ndindex(batch, *coordinates.shape[1:3]):
         column, row = (float(v) for v in coordinates[b, i, j])
         column, row = pixel(column, width, mode, align), pixel(row, height, mode, align)
-        whole = padded(x[b], padding, value)
+        whole = images[b]
         if sampling == "nearest":
             out[b, :, i, j] = whole[:, round(row) + _MARGIN, round(column) + _MARGIN]
         else:
@@ -56,6 +57,7 @@ def resample(x, coordinates, *, sampling, padding, value, mode, align):
 def affine(x, matrix, height, width, align):
     """The output's own coordinates, from -1 to 1, times the matrix are those in x; zeros outside."""
     out = np.zeros((*x.shape[:2], height, width))
+    images = [padded(image, "constant") for image in x]
     for b, i, j in np.ndindex(x.shape[0], height, width):
         a = matrix[b if len(matrix) > 1 else 0].astype(np.float64)
         if align:
@@ -69,7 +71,7 @@ def affine(x, matrix, height, width, align):
             pixel(at, size, "normalized_minus_one_to_one", align)
             for at, size in zip(places, x.shape[:1:-1], strict=True)
         ]
-        out[b, :, i, j] = between(padded(x[b], "constant"), places[1], places[0])
+        out[b, :, i, j] = between(images[b], places[1], places[0])
     return out.astype(F)
 
 

@@ -148,6 +148,13 @@ class Model(MappingABC[str, Tensor]):
         """Return a view of the tensors, each made when it is asked for."""
         return _Values(self)
 
+    def sparse_outputs(self) -> Iterator[Tensor]:
+        """Yield the masks and values that operations on sparse weights compute; for milblob's own modules.
+
+        They are parts of weights, so that the model does not list them.
+        """
+        return self.tensors.sparse() if isinstance(self.tensors, Tensors) else iter(())
+
     def items(self) -> ItemsView[str, Tensor]:
         """Return a view of the names with their tensors, each made when it is asked for."""
         return _Items(self)

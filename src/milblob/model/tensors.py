@@ -99,6 +99,12 @@ class ProgramTensors(Mapping[str, Tensor]):
         """Yield every tensor."""
         return map(self.tensor, self._numbers)
 
+    def sparse(self) -> Iterator[Tensor]:
+        """Yield what constexpr operations with several outputs compute: masks, and the values that are not zero."""
+        for group in self._program.groups if self._rows is not None else ():
+            if group.op.output_count > 1:
+                yield make_tensor(self._package, self._source, self._program, self._program.part_names[group], group)
+
 
 class Tensors(Mapping[str, Tensor]):
     """The tensors of all Programs of a model, one after the other; no two have a name in common, but for its tail."""
@@ -128,6 +134,10 @@ class Tensors(Mapping[str, Tensor]):
     def made(self) -> Iterator[Tensor]:
         """Yield every tensor."""
         return chain.from_iterable(tensors.made() for tensors in self._programs)
+
+    def sparse(self) -> Iterator[Tensor]:
+        """Yield what constexpr operations with several outputs compute; no model lists it."""
+        return chain.from_iterable(tensors.sparse() for tensors in self._programs)
 
     @property
     def has_short_names(self) -> bool:

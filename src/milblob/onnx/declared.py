@@ -1,4 +1,5 @@
-"""What is checked of a converted model before anything is written: ONNX's own inference against the declared types."""
+"""What is checked of a converted model before anything is written: what ONNX's own full check does, and the types that
+it infers against those that the Program declares."""
 
 from typing import Any
 
@@ -13,17 +14,22 @@ from .types import onnx_dtype
 
 
 def check_declared(model: ir.Model, topology: Topology) -> Any:
-    """Return the message of a model, once ONNX can infer its types and they are those that the Program declares.
+    """Return the message of a model that passes ONNX's full check, and whose types are those that the Program declares.
 
-    Weights that are embedded in it take no part.
+    Large weights take no part: they are inputs of what is checked.
 
     Raises:
-        ProgramError: a value that cannot have the type that the Program declares.
+        ProgramError: what is no valid model: a node that ONNX does not have, say, from a converter of the user's; or a
+            value that cannot have the type that the Program declares.
     """
     proto = ir.serde.serialize_model(model)
     _describe_maps(proto, model.meta.get(MAPS, {}))
-    light = onnx.ModelProto()
-    light.CopyFrom(proto) if proto.ByteSize() < _MAX_CHECKED_NBYTES else light.CopyFrom(_without_weights(proto))
+    light = _without_weights(proto)
+    try:
+        onnx.checker.check_model(light)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        words = f"model: expected one that the checker of ONNX accepts, got {' '.join(str(error).split()):.400}"
+        raise ProgramError(words, where=topology.function.name) from None
     try:
         inferred = shape_inference.infer_shapes(light, check_type=True, strict_mode=True, data_prop=True)
     except (shape_inference.InferenceError, onnx.checker.ValidationError, ValueError) as error:
@@ -43,7 +49,6 @@ def check_declared(model: ir.Model, topology: Topology) -> Any:
     return proto
 
 
-_MAX_CHECKED_NBYTES = 256 << 20
 MAPS = "milblob.maps"
 """Where a model keeps which of its outputs are lists of dictionaries: name -> the element type of the keys."""
 
@@ -59,7 +64,7 @@ def _describe_maps(proto: Any, maps: dict[str, ir.DataType]) -> None:
 
 
 def _without_weights(proto: Any) -> Any:
-    """A copy of a message whose large initializers are inputs."""
+    """A copy of a message whose large initializers are inputs, and those in other files."""
     light = onnx.ModelProto()
     light.ir_version = proto.ir_version
     light.opset_import.extend(proto.opset_import)
@@ -68,8 +73,11 @@ def _without_weights(proto: Any) -> Any:
     graph.input.extend(proto.graph.input)
     graph.output.extend(proto.graph.output)
     graph.node.extend(proto.graph.node)
+    inputs = {value.name for value in proto.graph.input}
     for tensor in proto.graph.initializer:
-        if len(tensor.raw_data) < 1 << 16:
+        if tensor.name in inputs:  # an optional one, and its default
+            continue
+        if len(tensor.raw_data) < 1 << 16 and not tensor.external_data:
             graph.initializer.append(tensor)
         else:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))

@@ -188,6 +188,8 @@ class ModelComponentContainer:
     def bind_weight(self, operator: Operator) -> None:
         """Make the outputs of a constexpr operation initializers with the decoded weight.
 
+        Of the mask and the values of a sparse weight, those that only constexpr operations read are left out.
+
         Raises:
             UnsupportedError: the model lists no such weight: another constexpr operation reads it as well.
         """
@@ -196,6 +198,8 @@ class ModelComponentContainer:
             if weight is None:
                 words = f"{operator.type}: expected a weight that the model lists, got a part of one"
                 raise UnsupportedError(words, where=operator.path)
+            if all(use.op.startswith("constexpr_") for use in weight.consumers):
+                continue
             dtype = onnx_dtype(tensor_type(variable.type).dtype)
             tensor = self._weights.held(np.asarray(weight.read()), dtype)
             self._values[variable] = self._named(variable, tensor)

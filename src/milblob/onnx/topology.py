@@ -4,7 +4,7 @@ A Scope is a block, an Operator an operation, a Variable a value. The names of V
 Topology, as ONNX wants them: blocks in MIL may give a name again that a block around them has.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -152,6 +152,18 @@ class Operator:
                 raise UnsupportedError(words, where=self.path)
             return value.reshape(-1)[0].item() if value.dtype.kind != "O" else value.reshape(-1)[0]
         return value
+
+    def text(self, parameter: str, allowed: Iterable[str], default: Any = _MISSING) -> str:
+        """Return a constant parameter that is one of several texts; as `constant`.
+
+        Raises:
+            UnsupportedError: another text.
+        """
+        given = self.number(parameter, default)
+        if given not in allowed:
+            words = f"{self.type}: expected one of {', '.join(allowed)} for {parameter}, got {given!r:.40}"
+            raise UnsupportedError(words, where=self.path)
+        return str(given)
 
     def integers(self, parameter: str, default: Any = _MISSING) -> Any:
         """Return a constant parameter as a list of int, one that is bound to several scalars too; as `constant`."""

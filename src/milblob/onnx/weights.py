@@ -1,6 +1,7 @@
 """Where the values of constants come from: a weight file by reference, a copy of it, or the .onnx file itself."""
 
 import os
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -123,7 +124,7 @@ class Weights:
         """Return the compressed weight that an operation of the view computes, or None if the model lists none."""
         if self._compressed is None:
             self._compressed = {}
-            for tensor in self._model.values():
+            for tensor in chain(self._model.values(), self._model.sparse_outputs()):
                 if tensor.chain is not None and (operation := tensor.operation) is not None:
                     self._compressed[operation.row, tensor.chain.output] = tensor
         return self._compressed.get((operation_row, output))

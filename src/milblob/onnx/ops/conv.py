@@ -116,7 +116,7 @@ def _conv_transpose(scope: Scope, operator: Operator, g: ModelComponentContainer
     x, weight = operator.input("x"), operator.input("weight")
     sizes, kernel = spatial(g, x, weight, operator)
     strides, dilations = windows(operator, len(kernel))
-    pad_type = operator.number("pad_type", "valid")
+    pad_type = operator.text("pad_type", ("valid", "custom", *SAME), "valid")
     count = len(kernel)
     pads = custom_pads(operator, count) if pad_type == "custom" else [0] * (2 * count)
     wanted = operator.integers("output_shape", [])[-count:]

@@ -46,8 +46,10 @@ def _bounded(
     if not validate and not operator.type.startswith("scatter"):
         return at
     data, first, last = axes
-    bounds = g.ints(size or 0 for size in sizes) if None not in sizes else g.node("Shape", data, start=first, end=last)
-    bounds = g.node("Max", bounds, g.ints([1]))  # of a tensor without elements, runtimes would divide by zero
+    if None not in sizes:
+        bounds = g.ints(max(size or 0, 1) for size in sizes)
+    else:  # of a tensor without elements, runtimes would divide by zero
+        bounds = g.node("Max", g.node("Shape", data, start=first, end=last), g.ints([1]))
     at = g.cast(at, _INT64)
     if validate:
         return g.node("Where", g.node("Less", at, g.ints([0])), bounds, at)
@@ -131,7 +133,11 @@ def _scattered(operator: Operator, g: ModelComponentContainer, default: str) -> 
     return _MODES[mode], x, y
 
 
-@builtin("scatter", onnx="ScatterND, Transpose", limits="indices inside of the tensor; modes that divide: floats only")
+@builtin(
+    "scatter",
+    onnx="ScatterND, Transpose",
+    limits="indices outside of the tensor: see Limits; modes that divide: floats only",
+)
 def _scatter(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """The axis goes to the front, so that the indices choose rows."""
     rank, own = g.rank(operator.input("data")), g.rank(operator.input("indices"))

@@ -56,7 +56,7 @@ def _random_bernoulli(scope: Scope, operator: Operator, g: ModelComponentContain
 @builtin("random_categorical", onnx="Log, Multinomial, Cast", limits="other numbers than Core ML's")
 def _random_categorical(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x = g.cast(operator.input("x"), _FLOAT)
-    if operator.number("mode", "logits") == "probs":
+    if operator.text("mode", ("logits", "probs"), "logits") == "probs":
         x = g.node("Log", x)
     size, shape = int(operator.number("size", 1)), g.dimensions(operator.input("x"))
     flat = x if len(shape) == 2 else g.node("Reshape", x, g.ints([-1, shape[-1] or 0]))

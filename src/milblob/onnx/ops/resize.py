@@ -9,9 +9,12 @@ import onnx_ir as ir
 from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator, Scope, Variable
+from .elementwise import is_float
 from .shape import LAST
 from .shape import sizes as sizes_of
+
+_INT64, _DOUBLE = ir.DataType.INT64, ir.DataType.DOUBLE
 
 
 def _scaled(operator: Operator, g: ModelComponentContainer, **attributes: Any) -> None:
@@ -64,78 +67,113 @@ def _resize_nearest(scope: Scope, operator: Operator, g: ModelComponentContainer
 
 _SAMPLING = {
     "STRICT_ALIGN_CORNERS": "align_corners", "ALIGN_CORNERS": "align_corners", "DEFAULT": "asymmetric",
-    "UNALIGN_CORNERS": "half_pixel",
+    "UNALIGN_CORNERS": "half_pixel", "OFFSET_CORNERS": "",
 }  # fmt: skip
-_MAX_SIZE = 1 << 14
+"""Where MIL samples, in ONNX's words; "" for what it has no word for."""
+_MATRIX = "MatMul with matrices for OFFSET_CORNERS, and for ALIGN_CORNERS where a new size may be 1"
 
 
-@builtin(
-    "resize_bilinear",
-    onnx="Resize; MatMul with a constant for OFFSET_CORNERS",
-    limits="OFFSET_CORNERS: known sizes up to 16,384",
-)
+@builtin("resize_bilinear", onnx=f"Resize; {_MATRIX}")
 def _resize_bilinear(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    sizes = [int(operator.number(f"target_size_{key}", 1)) for key in ("height", "width")]
-    mode = operator.number("sampling_mode", "DEFAULT")
-    if mode == "OFFSET_CORNERS" or (mode == "ALIGN_CORNERS" and 1 in sizes):
-        _by_matrices(operator, g, sizes, mode)
-        return
-    _sized(operator, g, sizes, mode="linear", coordinate_transformation_mode=_known(operator, mode))
-
-
-def _known(operator: Operator, mode: str) -> str:
-    found = _SAMPLING.get(mode)
-    if found is None:
-        words = f"{operator.type}: expected one of {', '.join(_SAMPLING)}, got {mode!r:.40}"
-        raise UnsupportedError(words, where=operator.path)
-    return found
-
-
-def _by_matrices(operator: Operator, g: ModelComponentContainer, sizes: list[int], mode: str) -> None:
-    """Resize by two products: ONNX has no mode that samples where these do."""
     x = operator.input("x")
-    rows, columns = g.dimensions(x)[-2:]
-    if rows is None or columns is None or max(rows, columns, *sizes) > _MAX_SIZE:
-        words = f"{operator.type}: expected known sizes up to {_MAX_SIZE} for {mode}, got {list(g.dimensions(x))}"
-        raise UnsupportedError(words, where=operator.path)
-    vertical, horizontal = (_weights(n, size, mode) for n, size in zip((rows, columns), sizes, strict=True))
-    dtype = g.dtype(x)
-    left = g.constant(vertical.astype(dtype.numpy()), dtype)
-    right = g.constant(np.ascontiguousarray(horizontal.T).astype(dtype.numpy()), dtype)
-    g.bind(operator.output, g.node("MatMul", g.node("MatMul", left, x), right))
+    sizes = [int(operator.number(f"target_size_{key}", 1)) for key in ("height", "width")]
+    mode = operator.text("sampling_mode", _SAMPLING, "DEFAULT")
+    if mode == "OFFSET_CORNERS" or (mode == "ALIGN_CORNERS" and 1 in sizes):
+        rank = g.rank(x)
+        wanted = {axis: g.scalar(size, _INT64) for axis, size in zip((rank - 2, rank - 1), sizes, strict=True)}
+        g.bind(operator.output, _by_matrices(g, x, wanted, mode), convert=True)
+        return
+    _sized(operator, g, sizes, mode="linear", coordinate_transformation_mode=_SAMPLING[mode])
 
 
-def _weights(count: int, size: int, mode: str) -> "np.ndarray[Any, Any]":
-    """Return how much each of `count` elements adds to each of `size` new ones."""
-    at = np.arange(size, dtype=np.float64)
-    if mode == "OFFSET_CORNERS":
-        grid = (at + 0.5) * max(1, count - 1) / size
-    else:
-        grid = at * (count - 1) / (size - 1) if size > 1 else np.array([(count - 1) / 2])
-    grid = np.clip(grid, 0, count - 1)
-    found: np.ndarray[Any, Any] = np.maximum(0, 1 - np.abs(grid[:, None] - np.arange(count)))
+def _by_matrices(
+    g: ModelComponentContainer, x: Variable, sizes: dict[int, Any], mode: str, nearest: bool = False
+) -> Any:
+    """Return x, resized by a product for each of some axes, where ONNX or runtimes have no Resize.
+
+    Args:
+        g: the container.
+        x: what is resized.
+        sizes: axis -> the new size, int64 of rank 0.
+        mode: where it is sampled.
+        nearest: take the nearest neighbour, of two the first one.
+    """
+    rank = g.rank(x)
+    dtype = g.dtype(x) if is_float(g, x) else ir.DataType.FLOAT
+    found: Any = g.cast(x, dtype)
+    for axis, size in sizes.items():
+        own = g.node("Squeeze", g.node("Shape", x, start=axis, end=axis + 1), g.ints([0]))
+        weights = g.cast(_weights(g, own, size, mode, nearest), dtype)  # [new, old]
+        perm = [*(i for i in range(rank) if i != axis), axis]
+        moved = found if axis == rank - 1 else g.node("Transpose", found, perm=perm)
+        moved = g.node("MatMul", moved, g.node("Transpose", weights, perm=[1, 0]))
+        found = moved if axis == rank - 1 else g.node("Transpose", moved, perm=[int(i) for i in np.argsort(perm)])
     return found
+
+
+def _weights(g: ModelComponentContainer, count: Any, size: Any, mode: str, nearest: bool) -> Any:
+    """Return how much each of `count` elements adds to each of `size` new ones, in double precision."""
+
+    def number(value: float) -> Any:
+        return g.scalar(value, _DOUBLE)
+
+    def every(many: Any) -> Any:
+        zero, one = g.scalar(0, _INT64), g.scalar(1, _INT64)
+        return g.cast(g.node("Range", zero, many, one), _DOUBLE)
+
+    at, old, new = every(size), g.cast(count, _DOUBLE), g.cast(size, _DOUBLE)
+    last = g.node("Sub", old, number(1))
+    if mode == "OFFSET_CORNERS":
+        step = g.node("Div", g.node("Max", last, number(1)), new)
+        grid = g.node("Mul", g.node("Add", at, number(0.5)), step)
+    elif mode == "UNALIGN_CORNERS":
+        grid = g.node("Mul", g.node("Add", at, number(0.5)), g.node("Div", old, new))
+        grid = g.node("Sub", grid, number(0.5))
+    elif mode == "DEFAULT":
+        grid = g.node("Mul", at, g.node("Div", old, new))
+    else:
+        gaps = g.node("Sub", new, number(1))
+        step = g.node("Div", last, g.node("Max", gaps, number(1)))
+        middle = g.node("Mul", last, number(0.5 if mode == "ALIGN_CORNERS" else 0))
+        grid = g.node("Where", g.node("Greater", gaps, number(0)), g.node("Mul", at, step), middle)
+    grid = g.node("Min", g.node("Max", grid, number(0)), last)
+    if nearest:
+        grid = g.node("Ceil", g.node("Sub", grid, number(0.5)))
+    apart = g.node("Sub", g.node("Unsqueeze", grid, g.ints([1])), every(count))
+    return g.node("Max", g.node("Sub", number(1), g.node("Abs", apart)), number(0))
 
 
 @builtin(
-    "resize", onnx="Resize, Shape, Slice, Where, Concat", limits="the nearest neighbour only with sampling mode DEFAULT"
+    "resize",
+    onnx=f"Resize, Shape, Slice, Where, Concat; {_MATRIX}, and for more than two axes",
+    limits="of two nearest neighbours the first one",
 )
 def _resize(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """The last sizes are those at the end of `shape`; a zero keeps the size of x."""
     x = operator.input("x")
     rank, count = g.rank(x), int(operator.number("resized_dims"))
-    mode = _known(operator, operator.number("sampling_mode", "DEFAULT"))
-    nearest = operator.number("interpolation_mode", "LINEAR") == "NEAREST_NEIGHBOR"
-    if (nearest and mode != "asymmetric") or not 0 < count <= rank:
-        words = "resize: expected DEFAULT for the nearest neighbour, and resized_dims of x, got others"
+    mode = operator.text("sampling_mode", _SAMPLING, "DEFAULT")
+    nearest = operator.text("interpolation_mode", ("LINEAR", "NEAREST_NEIGHBOR"), "LINEAR") == "NEAREST_NEIGHBOR"
+    if not 0 < count <= rank:
+        words = f"resize: expected 1 to {rank} for resized_dims, got {count}"
         raise UnsupportedError(words, where=operator.path)
     own = g.shape(x)
     wanted = sizes_of(g, operator, "shape")
     last = g.node("Slice", wanted, g.ints([-count]), g.ints([LAST]))
     kept = g.node("Slice", own, g.ints([rank - count]), g.ints([LAST]))
-    last = g.node("Where", g.node("Equal", last, g.ints([0])), kept, last, dtype=ir.DataType.INT64)
+    last = g.node("Where", g.node("Equal", last, g.ints([0])), kept, last, dtype=_INT64)
+    known = operator.integers("shape")[-count:] if operator.is_constant("shape") else [1]
+    is_new = mode == "OFFSET_CORNERS" or (mode == "ALIGN_CORNERS" and not min(known) > 1)  # 0 may be 1 as well
+    if is_new or (count > 2 and not nearest):
+        sizes = {rank - count + i: g.node("Gather", last, g.scalar(i, _INT64), axis=0) for i in range(count)}
+        g.bind(operator.output, _by_matrices(g, x, sizes, mode, nearest), convert=True)
+        return
     target = g.node("Concat", g.node("Slice", own, g.ints([0]), g.ints([rank - count])), last, axis=0)
     options: dict[str, Any] = (
         {"mode": "nearest", "nearest_mode": "round_prefer_floor"} if nearest else {"mode": "linear"}
     )
-    g.bind(operator.output, g.node("Resize", x, None, None, target, coordinate_transformation_mode=mode, **options))
+    transformation = _SAMPLING[mode]
+    g.bind(
+        operator.output,
+        g.node("Resize", x, None, None, target, coordinate_transformation_mode=transformation, **options),
+    )

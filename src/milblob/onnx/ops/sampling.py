@@ -15,14 +15,6 @@ _MAX_LENGTH = 1 << 24
 _EDGE = 1e-3  # of a pixel: what rounding puts so far behind the last one is still inside
 
 
-def _text(operator: Operator, parameter: str, allowed: tuple[str, ...], default: str | None = None) -> str:
-    given = operator.number(parameter) if default is None else operator.number(parameter, default)
-    if given not in allowed:
-        words = f"{operator.type}: expected one of {', '.join(allowed)} for {parameter}, got {given!r:.40}"
-        raise UnsupportedError(words, where=operator.path)
-    return str(given)
-
-
 def _size(g: ModelComponentContainer, x: Variable, axis: int) -> Any:
     """Return a size of x as a float of rank 0."""
     known = g.dimensions(x)[axis]
@@ -129,8 +121,8 @@ def _sample(operator: Operator, g: ModelComponentContainer, grid: tuple[Any, Any
     what the coordinates are aligned to.
     """
     x = operator.input("x")
-    sampling = _text(operator, "sampling_mode", ("bilinear", "nearest"))
-    padding = _text(operator, "padding_mode", _PADDINGS)
+    sampling = operator.text("sampling_mode", ("bilinear", "nearest"))
+    padding = operator.text("padding_mode", _PADDINGS)
     align = bool(operator.number("align_corners"))
     value = float(operator.number("padding_value")) if padding == "constant" else 0.0
     known = _GRID_PADDINGS.get((padding, align))
@@ -175,13 +167,13 @@ def _pixels(g: ModelComponentContainer, at: Any, size: Any, coordinates: str, al
 def _resample(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     places = g.cast(operator.input("coordinates"), _FLOAT)
     grid = tuple(g.node("Gather", places, g.scalar(i, _INT64), axis=3) for i in (0, 1))
-    _sample(operator, g, grid, _text(operator, "coordinates_mode", _COORDINATES))
+    _sample(operator, g, grid, operator.text("coordinates_mode", _COORDINATES))
 
 
 @builtin("affine", onnx="Mul, Add, GridSample")
 def _affine(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     """The places of the result, from -1 to 1, times the matrix are places in x."""
-    coordinates = _text(operator, "coordinates_mode", _COORDINATES[1:2])
+    coordinates = operator.text("coordinates_mode", _COORDINATES[1:2])
     align = bool(operator.number("align_corners"))
     x, matrix = operator.input("x"), g.cast(operator.input("transform_matrix"), _FLOAT)
     height, width = (_length(operator, f"output_{key}") for key in ("height", "width"))
@@ -289,7 +281,7 @@ def _from_roi(operator: Operator, g: ModelComponentContainer, x: Variable) -> tu
 
 def _ends(operator: Operator, g: ModelComponentContainer, box: Any, image: _Image) -> list[tuple[Any, Any]]:
     """Return (start, end) of the rows and of the columns of boxes, each [N, 1], in pixels."""
-    mode = _text(operator, "box_coordinate_mode", _BOXES, _BOXES[0])
+    mode = operator.text("box_coordinate_mode", _BOXES, _BOXES[0])
     parts = [g.node("Slice", box, g.ints([i]), g.ints([i + 1]), g.ints([1])) for i in range(4)]
     if mode.endswith("WIDTH_FIRST"):
         parts = [parts[i] for i in (1, 0, 3, 2)]
@@ -311,7 +303,7 @@ def _grid(operator: Operator, g: ModelComponentContainer, start: Any, end: Any, 
     As resize_bilinear has them for an image of as many pixels as the box; a box that ends before it starts is turned
     round. With UNALIGN_CORNERS such a box is the whole image: coremltools' own test, with values from Core ML, says so.
     """
-    mode = _text(operator, "sampling_mode", _GRIDS, "DEFAULT")
+    mode = operator.text("sampling_mode", _GRIDS, "DEFAULT")
     at = np.arange(count, dtype=np.float64)
     zero, one = g.scalar(0, _FLOAT), g.scalar(1, _FLOAT)
     if mode.endswith("ALIGN_CORNERS") and mode != "UNALIGN_CORNERS":
