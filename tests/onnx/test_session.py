@@ -512,6 +512,29 @@ def test_models_that_are_no_ml_programs(tmp_path):
         Session(DEMO, threads=0)
 
 
+@pytest.mark.parametrize("key", ["states", "images", "shapes", "classifier", "classes"])
+@pytest.mark.parametrize("text", ["no JSON", "[]", "5", '{"x": 5}', '{"x": {"input": 5, "output": []}}', "null"])
+def test_metadata_by_another_hand_end_in_our_errors(tmp_path, key, text):
+    """Or are of no consequence."""
+    import onnx
+    from onnx import helper
+
+    ends = [helper.make_tensor_value_info(end, 1, [2]) for end in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    other = '{"label": "x", "probabilities": "y"}' if key == "classes" else "{}"
+    helper.set_model_props(
+        model, {f"milblob.{key}": text} | ({"milblob.classifier": other} if key == "classes" else {})
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    try:
+        found = Session(tmp_path / "m.onnx").predict({"x": [-1, 2]})
+    except milblob.MilblobError as error:
+        assert "\n" not in str(error)
+    else:
+        assert len(found) <= 1
+
+
 def test_a_closed_session_says_so():
     with Session(DEMO) as session:
         pass
