@@ -22,6 +22,7 @@ LARGE = (
 )
 COPY = "the same with a copy of the weights"
 START = "onnxruntime opens it"
+VERIFY = "compare it with itself, one run each"
 LAYERS, ROWS, COLUMNS = 16, 4096, max(int(4096 * SCALE), 16)
 
 
@@ -314,3 +315,62 @@ def bench_session(row: Any, linear: Path, weights: str) -> None:
         row(START, "by reference", run, check=check, role="milblob", limit_nbytes=64 << 20, targets=targets)
     else:
         row(START, "embedded", run, check=check)
+
+
+def bench_session_of_a_package(row: Any, linear: Path) -> None:
+    """The conversion is part of it."""
+    needs("onnxruntime")
+    from milblob.onnx import Session
+
+    def run() -> Any:
+        return Session(linear)
+
+    def check(session: Any) -> None:
+        assert session.inputs["x"].shape == (1, COLUMNS)
+
+    row(
+        START,
+        "milblob: Session of the package",
+        run,
+        check=check,
+        role="milblob",
+        limit_nbytes=64 << 20,
+        targets={"embedded": 0.1},
+    )
+
+
+def bench_verify(row: Any, linear: Path) -> None:
+    needs("onnxruntime")
+
+    def run() -> Any:
+        return milblob.verify(linear, linear, runs=1)
+
+    def check(found: Any) -> None:
+        assert found.is_same and found.runs == 1
+
+    row(VERIFY, "milblob: verify", run, check=check, role="milblob", targets={"onnxruntime: opened and run twice": 1.5})
+
+
+def bench_two_runs(row: Any, linear: Path) -> None:
+    """The same work by hand: a file that refers to the weights is opened and run, twice."""
+    needs("onnxruntime")
+    import onnxruntime
+
+    import milblob.onnx
+
+    path, x = linear.parent / "twice.onnx", np.zeros((1, COLUMNS), np.float32)
+    milblob.onnx.convert(linear, path, force=True)
+
+    def run() -> Any:
+        found = []
+        for _ in range(2):
+            options = onnxruntime.SessionOptions()
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.add_session_config_entry("session.disable_prepacking", "1")
+            found.append(onnxruntime.InferenceSession(str(path), options).run(None, {"x": x}))
+        return found
+
+    def check(found: Any) -> None:
+        assert len(found) == 2
+
+    row(VERIFY, "onnxruntime: opened and run twice", run, check=check)

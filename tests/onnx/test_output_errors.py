@@ -57,8 +57,8 @@ def test_the_cost_is_the_error_of_the_outputs(tmp_path):
         after = (before + RANDOM.normal(size=before.shape) / 20).astype(before.dtype)
         model[name] = after
     plain, changed = (
-        np.array([Session(path).predict({"tokens": one})["logits"] for one in TOKENS], np.float64)
-        for path in (DEMO, other)
+        np.array([one.predict({"tokens": tokens})["logits"] for tokens in TOKENS], np.float64)
+        for one in (Session(DEMO), Session(other))
     )
     expected = np.square(changed - plain).sum() / np.square(plain).sum()
     np.testing.assert_allclose(errors(name, before, after), expected, rtol=1e-9)

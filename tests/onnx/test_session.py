@@ -199,6 +199,33 @@ def test_shapes_with_ranges_at_both_ends(tmp_path):
     assert {(2, 3), (9, 3)} < sizes
 
 
+def test_ranges_of_a_compiled_model(tmp_path):
+    """Core ML's compiler writes them into an attribute of the function, whose type leaves lengths open; check accepts it.
+
+    metadata.json states a default shape, which fixes nothing.
+    """
+    model = shutil.copytree(DATA / "flexible" / "model.mlmodelc", tmp_path / "m.mlmodelc")
+    assert str(Session(model).inputs["x"]) == "float32 [1, ?, 12]"
+    attribute = (
+        "[FlexibleShapeInformation = tuple<tuple<string, dict<string, tensor<int32, [?]>>>, "
+        "tuple<string, dict<string, list<tensor<int32, [2]>, ?>>>>"
+        '((("DefaultShapes", {{"x", [1, 4, 12]}}), ("RangeDims", {{"x", [[1, 1], [2, 9], [12, 12]]}})))] {'
+    )
+    text = (model / "model.mil").read_text("utf-8")
+    head = "(tensor<fp32, [1, ?, 12]> x) {"
+    assert text.count(head) == 1
+    (model / "model.mil").write_text(text.replace(head, head.replace("{", attribute)), "utf-8")
+    assert [finding for finding in milblob.check(model) if finding.severity == "error"] == []
+    session = Session(model)
+    assert str(session.inputs["x"]) == "float32 [1, 2 to 9, 12]"
+    for size in (2, 9):
+        assert session.predict({"x": np.ones((1, size, 12))})
+    with pytest.raises(ValueError, match=r"expected float32 \[1, 2 to 9, 12\], got the shape \[1, 10, 12\]"):
+        session.predict({"x": np.ones((1, 10, 12))})
+    sizes = {run["x"].shape[1] for run in milblob.onnx.samples.random_runs([session, session], None, 0)}
+    assert {2, 9} <= sizes
+
+
 # --------------------------------------------------------------------------------------------------------------- images
 
 
@@ -483,6 +510,29 @@ def test_models_that_are_no_ml_programs(tmp_path):
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="threads: expected 1 or more, got 0"):
         Session(DEMO, threads=0)
+
+
+@pytest.mark.parametrize("key", ["states", "images", "shapes", "classifier", "classes"])
+@pytest.mark.parametrize("text", ["no JSON", "[]", "5", '{"x": 5}', '{"x": {"input": 5, "output": []}}', "null"])
+def test_metadata_by_another_hand_end_in_our_errors(tmp_path, key, text):
+    """Or are of no consequence."""
+    import onnx
+    from onnx import helper
+
+    ends = [helper.make_tensor_value_info(end, 1, [2]) for end in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    other = '{"label": "x", "probabilities": "y"}' if key == "classes" else "{}"
+    helper.set_model_props(
+        model, {f"milblob.{key}": text} | ({"milblob.classifier": other} if key == "classes" else {})
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    try:
+        found = Session(tmp_path / "m.onnx").predict({"x": [-1, 2]})
+    except milblob.MilblobError as error:
+        assert "\n" not in str(error)
+    else:
+        assert len(found) <= 1
 
 
 def test_a_closed_session_says_so():

@@ -67,8 +67,9 @@ def test_one_changed_weight_is_found_and_measured(demo, tmp_path):
     (one,) = found.outputs
     assert not found.is_same and not one.is_within
     assert one.differing == 4 * 16 and one.total == 4 * 16 * 96
-    runs = random_runs([Session(demo), Session(other)], None, 0)
-    pairs = [[Session(path).predict(run)["logits"].astype(np.float64) for path in (demo, other)] for run in runs]
+    sessions = Session(demo), Session(other)
+    runs = random_runs(sessions, None, 0)
+    pairs = [[one.predict(run)["logits"].astype(np.float64) for one in sessions] for run in runs]
     relative = [np.abs(a - b).max() / max(np.ptp(a), np.abs(a).max()) for a, b in pairs]
     assert one.relative == max(relative) and one.run == int(np.argmax(relative))
     assert one.largest == max(np.abs(a - b).max() for a, b in pairs)
@@ -305,3 +306,17 @@ def test_real_models_run_or_are_refused_by_operation():
         assert found.is_same and not any(one.differing for one in found.outputs), path
         ran += 1
     assert ran >= 5
+
+
+COMPRESSED = ("constexpr", "matrix", "optimize", "palette", "quant", "sparse")
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in DATA.iterdir() if path.name.startswith(COMPRESSED) and path.is_dir())
+)
+def test_a_compressed_model_predicts_what_its_decompressed_copy_does(tmp_path, name):
+    """The same weights, decoded at another time: the same bits."""
+    model = DATA / name / "model.mlpackage"
+    milblob.repack(model, tmp_path / "dense.mlpackage", decompress=True)
+    found = milblob.verify(model, tmp_path / "dense.mlpackage", runs=2)
+    assert found.is_same and not any(one.differing for one in found.outputs)

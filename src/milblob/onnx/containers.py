@@ -1,13 +1,15 @@
 """The raw model: one function of an ML Program, with what its description says of inputs and outputs."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..errors import UnsupportedError
 from ..model.metadata import Feature
 from ..program import schema
-from ..program.types import StateType
+from ..program.types import StateType, TensorType
 from ..program.view import Function
 
 if TYPE_CHECKING:
@@ -118,7 +120,29 @@ class MilProgramContainer:
             return [], []
         about = self.model.metadata
         inputs, outputs = about.functions.get(self.name, (about.inputs, about.outputs))
-        return [_compiled_port(one) for one in inputs], [_compiled_port(one) for one in outputs]
+        given, ranges = {one.name: _compiled_port(one) for one in inputs}, self._compiled_ranges()
+        for name, type in self.function.inputs:
+            port = given.get(name, Port(name))
+            if name in ranges and isinstance(type, TensorType) and len(ranges[name]) == len(type.shape):
+                fixed = {axis: low for axis, (low, high) in enumerate(ranges[name]) if low == high and low is not None}
+                given[name] = replace(port, fixed=port.fixed | fixed, flexible={"ranges": ranges[name]})
+        return list(given.values()), [_compiled_port(one) for one in outputs]
+
+    def _compiled_ranges(self) -> dict[str, list[list[int | None]]]:
+        """The ranges of flexible inputs, which Core ML's compiler writes into an attribute of the function."""
+        value = self.function.attributes.get("FlexibleShapeInformation")
+        if value is None or value.kind != "tuple":
+            return {}
+        found: dict[str, list[list[int | None]]] = {}
+        for item in value.each_item():
+            row = item.read()
+            if not (isinstance(row, tuple) and len(row) == 2 and row[0] == "RangeDims" and isinstance(row[1], dict)):
+                continue
+            for name, bounds in row[1].items():
+                pairs = [np.asarray(pair).reshape(-1) for pair in bounds]
+                if all(len(pair) == 2 for pair in pairs):
+                    found[str(name)] = [[int(low), int(high) if high >= 0 else None] for low, high in pairs]
+        return found
 
 
 def _ordered(ports: list[Port], names: list[str]) -> list[Port]:
@@ -165,16 +189,11 @@ def _port(feature: Any) -> Port:
 
 
 def _compiled_port(feature: Feature) -> Port:
-    """A Port of what metadata.json says: no bounds, no defaults."""
-    shape = feature.shape or ()
-    if feature.type == "image":
-        width, height = shape if len(shape) == 2 else (None, None)
-        image = {"colorSpace": feature.dtype, "height": height or 0, "width": width or 0}
-        sizes = {-2: height, -1: width}
-        return Port(feature.name, {axis: size for axis, size in sizes.items() if size}, (), {}, image)
-    if feature.type != "multiArray":
+    """A Port of what metadata.json says: shapes that may vary are defaults there, and fix nothing."""
+    if feature.type != "image":
         return Port(feature.name)
-    return Port(feature.name, {axis: size for axis, size in enumerate(shape) if size is not None})
+    width, height = feature.shape if feature.shape is not None and len(feature.shape) == 2 else (None, None)
+    return Port(feature.name, image={"colorSpace": feature.dtype, "height": height or 0, "width": width or 0})
 
 
 def _image(name: str, image: Any) -> Port:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -139,8 +140,8 @@ class SessionOutput:
         if self.is_label:
             found = np.asarray(array).reshape(-1)[0]
             return str(found) if isinstance(found, str | bytes) else int(found)
-        if self.classes:
-            return dict(zip(self.classes, np.asarray(array).reshape(-1).tolist(), strict=True))
+        if self.classes and array.size == len(self.classes):
+            return dict(zip(self.classes, array.reshape(-1).tolist(), strict=True))
         return _image(array, self) if self.color_space else array
 
 
@@ -221,8 +222,7 @@ def input_of(argument: Any, metadata: Mapping[str, str], file: str | None, is_op
     """
     name, shape = argument.name, _shape(argument)
     flexible = read_json(metadata, "milblob.shapes", file).get(name, {})
-    image = read_json(metadata, "milblob.images", file).get(name, {})
-    color_space = image.get("colorSpace", "") if image.get("colorSpace") in _CHANNELS else ""
+    color_space = _color_space(name, shape, metadata, file)
     enumerated = tuple(_full(one, shape) for one in flexible.get("enumerated", ()))
     ranges = tuple((int(low), high) for low, high in flexible.get("ranges", ()))
     if ranges and len(ranges) != len(shape):  # of an image: height and width
@@ -241,16 +241,26 @@ def output_of(argument: Any, metadata: Mapping[str, str], file: str | None) -> S
         UnsupportedError: no tensor.
     """
     name = argument.name
-    image = read_json(metadata, "milblob.images", file).get(name, {})
-    color_space = image.get("colorSpace", "") if image.get("colorSpace") in _CHANNELS else ""
     roles = read_json(metadata, "milblob.classifier", file)
     classes: tuple[Any, ...] = ()
     if roles.get("probabilities") == name:
-        classes = tuple(json.loads(metadata.get("milblob.classes", "[]")))
+        found = json.loads(metadata.get("milblob.classes", "[]"))
+        if isinstance(found, list) and all(isinstance(label, str | int) for label in found):
+            classes = tuple(found)
     if classes and argument.type.startswith("seq(map("):
         return SessionOutput(name, np.dtype(np.float32), (1, len(classes)), "", False, classes, True)
-    dtype = _dtype(argument, f"output {name}", file)
-    return SessionOutput(name, dtype, _shape(argument), color_space, roles.get("label") == name, classes)
+    dtype, shape = _dtype(argument, f"output {name}", file), _shape(argument)
+    if None not in shape and prod(n or 0 for n in shape) != len(classes):
+        classes = ()
+    color_space = _color_space(name, shape, metadata, file)
+    return SessionOutput(name, dtype, shape, color_space, roles.get("label") == name, classes)
+
+
+def _color_space(name: str, shape: tuple[int | None, ...], metadata: Mapping[str, str], file: str | None) -> str:
+    """The colour space of a value that is an image: [1, channels, height, width]."""
+    found = read_json(metadata, "milblob.images", file).get(name, {}).get("colorSpace")
+    is_image = found in _CHANNELS and len(shape) == 4 and shape[1] in (None, _CHANNELS[found])
+    return str(found) if is_image else ""
 
 
 def _full(sizes: Sequence[int], shape: tuple[int | None, ...]) -> tuple[int, ...]:

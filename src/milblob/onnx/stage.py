@@ -50,6 +50,10 @@ class Stage:
         self._written = {str(about["output"]): name for name, about in states.items()}
         feeds = {str(about["input"]): name for name, about in states.items()}
         given = [(argument, False) for argument in runner.get_inputs()]
+        missing = set(feeds) - {argument.name for argument, _ in given}
+        missing |= set(self._written) - {argument.name for argument in runner.get_outputs()}
+        if missing:
+            raise ValueError(f"states of inputs and outputs that there are, got {', '.join(sorted(missing))}")
         given += [(argument, True) for argument in runner.get_overridable_initializers()]
         order = {value.name: number for number, value in enumerate(model.graph.inputs)}
         given.sort(key=lambda pair: order.get(pair[0].name, len(order)))
@@ -146,4 +150,8 @@ def stage_of_file(path: str, options: Any, providers: Sequence[str]) -> Stage:
     except ir.serde.SerdeError as error:
         words = f"ONNX model: expected one that onnx-ir reads, got {first_words(error.__cause__ or error)}"
         raise UnsupportedError(words, file=path) from error
-    return Stage(runner, model, path)
+    try:
+        return Stage(runner, model, path)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # a JSON document of another form
+        words = f"milblob.* in metadata_props: expected what milblob writes, got {type(error).__name__}: {error!s:.200}"
+        raise UnsupportedError(" ".join(words.split()), file=path) from error

@@ -80,6 +80,9 @@ def breaches(view: ProgramView, signatures: dict[str, Signature] | None = None) 
         yield from walk.function(function)
 
 
+_FLEXIBLE = "FlexibleShapeInformation"
+
+
 def _attributes(attributes: dict[str, Value], where: str) -> Iterator[Breach]:
     for key, value in attributes.items():
         yield from _name(key, "attribute", where)
@@ -118,7 +121,10 @@ class _Walk:
         where = function.name
         own_name = where.removeprefix(self._view.prefix)
         yield from _name(own_name, "function", where)
-        yield from _attributes(function.attributes, where)
+        for breach in _attributes(function.attributes, where):
+            # Core ML's own compiler declares the shapes in this attribute without their lengths.
+            if breach.rule != "MIL014" or not breach.where.endswith(f".{_FLEXIBLE}"):
+                yield breach
         blocks = function.blocks
         if function.opset not in blocks:
             have = shortened(", ".join(map(quoted, sorted(blocks))) or "none")
