@@ -97,14 +97,14 @@ def bench_write(row: Any, case: Any) -> None:
     row(f"{job}, written", "milblob: write_program", run, check=check, role="milblob", nbytes=len(text), **options)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "int32", "uint4"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8", "int16", "int32", "uint4"])
 def bench_write_weights(row: Any, dtype: str) -> None:
     """Weights as numbers: the limit is 300 MB/s of what they take when stored."""
     own = milblob.dtypes.as_dtype(dtype)
     count = scaled(4_000_000, 10_000)
     generator = np.random.default_rng(7)
     if own.is_integer:
-        low, high = (-1000, 1000) if own.nbits > 8 else own.range
+        low, high = own.range
         array: Any = generator.integers(low, high, count, endpoint=True).astype(
             np.uint8 if own.is_sub_byte else own.numpy
         )

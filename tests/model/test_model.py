@@ -324,7 +324,7 @@ def test_suggestions_are_made_only_for_an_error(monkeypatch):
     def fail(*_):
         raise AssertionError("asked for close names")
 
-    monkeypatch.setattr("milblob.model.model.hint", fail)
+    monkeypatch.setattr("milblob.closeness.hint", fail)
     with milblob.open(DATA / "functions" / "model.mlpackage") as model:
         assert model.get("no such name") is None and model.get("no such name", 3) == 3 and "no such name" not in model
         with pytest.raises(AssertionError):

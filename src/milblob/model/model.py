@@ -11,7 +11,6 @@ import numpy as np
 from .. import _codec
 from ..arguments import require_flags
 from ..blobs.reader import BlobReader
-from ..closeness import hint
 from ..dtypes import BY_BLOB_CODE
 from ..errors import MilblobError, UnsupportedError
 from ..program.scan import Program
@@ -112,6 +111,8 @@ class Model(MappingABC[str, Tensor]):
         if isinstance(self.tensors, _Records):
             end = f"#0 to #{len(self) - 1}" if len(self) else "none, in a file without records"
             return f"tensor: expected {end} in {where}, got {name!r:.200}"
+        from ..closeness import hint
+
         end = hint(name, self.tensors) if isinstance(name, str) else ""
         return f"tensor: expected a name in {where}, got {name!r:.200}{end}"
 

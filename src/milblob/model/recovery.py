@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Collection
 from typing import Any
 
-from ..storage import journal, pending
+from ..storage import pending
 from .package import Package
 
 
@@ -35,6 +35,8 @@ def settle(path: str, changeable: Callable[[str], Collection[str]] | None = None
     """
     is_done = False
     while (found := pending.pending(path)) is not None:
+        from ..storage import journal  # with what writes files, which whoever only reads does not wait for
+
         journal.recover(found, changeable or _changeable)
         is_done = True
     return is_done

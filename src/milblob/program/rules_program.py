@@ -16,6 +16,7 @@ from .rules_operations import (
     opset_index,
     table,
 )
+from .rules_outputs import output_of
 from .rules_types import brief, dtypes_of, fits, inner_types, type_breaches
 from .rules_values import value_breaches
 from .types import DictionaryType, StateType, TensorType, ValueType, read_type
@@ -110,7 +111,7 @@ class _Walk:
         self._types: dict[bytes | None, _Known] = {}
         self._bounds: dict[tuple[bytes | None, bool], Bound] = {}
         self._kept: list[Bound] = []
-        self._judged: dict[tuple[object, ...], tuple[tuple[str, str], ...]] = {}
+        self._judged: dict[tuple[object, ...], tuple[tuple[tuple[str, str], ...], ValueType | None]] = {}
         self._opset: int | None = None
         self._newer: dict[DType, str] = {}  # data types that the opset does not have
 
@@ -251,10 +252,12 @@ class _Walk:
             signature = (kind, self._opset, alike, len(blocks))
             judged = self._judged.get(signature)
             if judged is None:
-                judged = tuple(operation_breaches(kind, self._opset, arguments, len(blocks)))
-                self._judged[signature] = judged
-            for rule, words in judged:
+                wrong = tuple(operation_breaches(kind, self._opset, arguments, len(blocks)))
+                judged = self._judged[signature] = wrong, None if wrong else output_of(kind, arguments)
+            for rule, words in judged[0]:
                 yield Breach(rule, words, op.path)
+            if judged[1] is not None:
+                yield from self._yielded(op, kind, judged[1], outputs)
             if kind.startswith("constexpr_"):
                 yield from self._compressed(op, kind, arguments, outputs)
         if blocks:
@@ -294,6 +297,21 @@ class _Walk:
                 bound.append(visible.get(binding))
             arguments.append((key, tuple(bound)))
         return arguments
+
+    def _yielded(
+        self, op: Operation, kind: str, due: ValueType, outputs: list[tuple[str, bytes | None]]
+    ) -> Iterator[Breach]:
+        """Yield where the only output of an operation is not what its inputs make."""
+        if len(outputs) != 1:
+            yield Breach("MIL050", f"outputs of {kind}: expected 1, got {len(outputs)}", op.path)
+            return
+        name, data = outputs[0]
+        known = self._known(data)
+        if known.breaches or known.has_state or (_is_one(due) and _is_one(known.type)):  # a scalar may have a shape
+            return
+        if not fits(known.type, due):
+            words = f"output {quoted(name)} of {kind}: expected {brief(due)}, which its inputs make"
+            yield Breach("MIL050", f"{words}, got {brief(known.type)}", op.path)
 
     def _compressed(
         self, op: Operation, kind: str, arguments: list[_Argument], outputs: list[tuple[str, bytes | None]]
@@ -387,9 +405,13 @@ class _Walk:
             yield Breach("MIL035", words, _path(place))
 
 
+def _is_one(declared: ValueType | None) -> bool:
+    """Whether a type is that of one element, in a tensor of any rank."""
+    return isinstance(declared, TensorType) and set(declared.shape) <= {1} and declared.rank >= 0
+
+
 def _is_one_bool(declared: ValueType | None) -> bool:
-    """Whether a type is that of one bool, in a tensor of any rank."""
-    return isinstance(declared, TensorType) and declared.dtype == DType.BOOL and set(declared.shape) <= {1}
+    return isinstance(declared, TensorType) and declared.dtype == DType.BOOL and _is_one(declared)
 
 
 def _has_state(declared: ValueType | None) -> bool:
