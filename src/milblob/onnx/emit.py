@@ -39,6 +39,7 @@ class ModelComponentContainer:
         initializers: values of constants, in the order of their first use.
         states: state -> its present value, in Program order.
         weights: where constants are.
+        gathered: Variables of which rows are read alone; a plan for those that are computed by rows.
         convert_all: runs the converters of operators.
     """
 
@@ -55,6 +56,7 @@ class ModelComponentContainer:
         self.graph_nodes: list[ir.Node] = []
         self.initializers: dict[str, ir.Value] = {}
         self.states: dict[Variable, ir.Value] = {}
+        self.gathered: dict[Variable, Any] = {}
         self.weights = weights
         self._values: dict[Variable, ir.Value] = {}
         self._dtypes: dict[ir.Value, ir.DataType] = {}

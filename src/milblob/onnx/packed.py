@@ -266,6 +266,23 @@ def _palette(weight: "Tensor") -> Plan | str:
     return Palette(indices, lut, shape, nbits, (before, count, behind), vector, turned)
 
 
+def has_rows(plan: Plan) -> bool:
+    """Whether rows of a weight can be computed without the others: tables of embeddings."""
+    if len(plan.shape) != 2:
+        return False
+    if isinstance(plan, Palette):
+        return plan.vector == 1 and plan.order[1] == 1 and not plan.shape[1] * plan.nbits % 8
+    elements, (per_row, blocks) = plan.elements, plan.counts
+    if isinstance(elements, Palette) or plan.layout is None or plan.layout.counts != plan.counts:
+        return False
+    if per_row not in (1, plan.shape[0]):
+        return False
+    scales = prod(plan.counts)
+    if prod(plan.scale.shape) != scales or (plan.zero is not None and prod(plan.zero.shape) != scales):
+        return False
+    return not elements.mil_dtype.is_sub_byte or plan.shape[1] // blocks % 2 == 0
+
+
 def indices_of_bytes(nbits: int) -> "np.ndarray[Any, Any]":
     """Return the indices that every byte holds, [256, 8 / nbits]: the first of them has the low bits."""
     return ((np.arange(256)[:, None] >> np.arange(0, 8, nbits)) & ((1 << nbits) - 1)).astype(np.int32)
