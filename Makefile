@@ -61,6 +61,7 @@ finetune: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## 
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/refitting/live_finetune.py
 
 onnx: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## coremltools' own tests of operations, run as ONNX: docs/onnx.md; TORCH=python that has torch
+	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/compressed.py
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/conformance.py --why
 
 SECONDS := 60
