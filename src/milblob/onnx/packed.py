@@ -23,6 +23,12 @@ NIBBLES_SINCE = 21
 _BYTES, _NIBBLES = (DType.INT8, DType.UINT8), (DType.INT4, DType.UINT4)
 _RANGES = {DType.INT8: (-128, 127), DType.UINT8: (0, 255), DType.INT4: (-8, 7), DType.UINT4: (0, 15)}
 _FLOATS = (DType.FLOAT16, DType.FLOAT32)
+_NEEDED = {
+    "affine_dequantize": ("quantized_data", "scale", "zero_point", "axis"),
+    "blockwise_shift_scale": ("data", "scale"),
+    "lut_to_dense": ("indices", "lut"),
+}
+"""The operations that may stay, and the parts that they must have."""
 
 
 class Layout(NamedTuple):
@@ -97,16 +103,19 @@ def plan(weight: "Tensor", opset: int) -> Plan | str:
         FormatError: its parts do not fit together. As reading them.
     """
     kind = weight.op.removeprefix("constexpr_")
-    if 0 in weight.shape:
-        return "empty"
+    if kind not in _NEEDED:
+        return "sparse" if "sparse" in kind else kind
+    if 0 in weight.shape or not weight.shape:
+        return "empty" if weight.shape else "a number"
+    if any(key not in weight.parts for key in _NEEDED[kind]):
+        weight.place.dense()  # which says what is missing
+        return "incomplete"
     if kind == "affine_dequantize":
         return _affine(weight, opset)
     if kind == "blockwise_shift_scale":
         parts = weight.parts
         return _scaled(weight, parts["data"], parts["scale"], parts.get("offset"), parts["scale"].shape, opset)
-    if kind == "lut_to_dense":
-        return _palette(weight)
-    return "sparse" if "sparse" in kind else kind
+    return _palette(weight)
 
 
 def _affine(weight: "Tensor", opset: int) -> Plan | str:
@@ -133,7 +142,9 @@ def _scaled(
     else:
         weight.place.dense()
     fits = len(counts) == len(shape) and all(n and not size % n for size, n in zip(shape, counts, strict=True))
-    if scale.parts or (offset is not None and offset.parts) or not fits:
+    if data.parts and offset is not None and offset.shape != scale.shape:
+        fits = False
+    if scale.parts or (offset is not None and offset.parts) or scale.mil_dtype not in _FLOATS or not fits:
         return "computed scales"
     if isinstance(elements, Palette) and kind in _FLOATS:
         if kind is not scale.mil_dtype or offset is not None:
