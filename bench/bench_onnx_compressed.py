@@ -96,7 +96,12 @@ def bench_convert(row: Any, blocks: Path, compressed: str) -> None:
         assert path.with_suffix(".bin").exists() is not kept
 
     if compressed == "keep":
-        options = {"role": "milblob", "limit_ms": 1000.0, "limit_nbytes": 64 << 20, "targets": {"milblob: decoded": 0.1}}
+        options = {
+            "role": "milblob",
+            "limit_ms": 1000.0,
+            "limit_nbytes": 64 << 20,
+            "targets": {"milblob: decoded": 0.1},
+        }
         row(CONVERT, "milblob: kept", run, check=check, **options)
     else:
         options = {"limit_nbytes": 512 << 20, "note": "one round"}
@@ -127,7 +132,10 @@ def bench_private(row: Any, blocks: Path, linear: Path, form: str) -> None:
     def facts() -> dict[str, Any]:
         opened, ran = (round(nbytes / (1 << 20)) for nbytes in found[-1])
         stored = round(stored_nbytes(package) / (1 << 20))
-        return {"note": f"{stored} MiB stored; private {opened} MiB opened, {ran} MiB after a run", "private": found[-1]}
+        return {
+            "note": f"{stored} MiB stored; private {opened} MiB opened, {ran} MiB after a run",
+            "private": found[-1],
+        }
 
     role = "milblob" if "prioritised" in form else "aside"
     row(RUN, form, run, check=check, facts=facts, role=role, memory=False, rounds=5)
