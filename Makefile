@@ -61,6 +61,7 @@ finetune: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## 
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/refitting/live_finetune.py
 
 onnx: $(if $(filter file,$(origin TORCH)),$(VENV)/.torch) $(VENV)/.built ## coremltools' own tests and whole networks of torch, run as ONNX: docs/onnx.md; TORCH=python that has torch
+	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/compressed.py
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/conformance.py --why
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/conformance.py --why --torch 300 --seed 17
 	PYTHONPATH="$(CURDIR)/src" $(TORCH) tests/onnx/make_networks.py

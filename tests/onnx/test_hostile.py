@@ -49,6 +49,76 @@ def test_bytes_that_change(tmp_path, seed):
     assert refused > 3
 
 
+SCHEMES = {
+    "int4": milblob.Linear("int4", granularity="per_block", block=16), "int8": milblob.Linear("int8"),
+    "palette": milblob.Palette(4), "groups": milblob.Palette(8, granularity="per_grouped_channel", group_size=16),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def compressed(tmp_path_factory):
+    """Scheme -> a package with two weights, one of them a table."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    folder = tmp_path_factory.mktemp("compressed")
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+
+    def build(x):
+        rows = mb.gather(x=mb.const(val=weight, name="table"), indices=x, axis=0)
+        return mb.linear(x=rows, weight=mb.const(val=weight + 1, name="w"), name="y")
+
+    save(folder / "whole.mlpackage", build, {"x": np.zeros(3, np.int32)}, opset="iOS18")
+    for name, recipe in SCHEMES.items():
+        milblob.compress(folder / "whole.mlpackage", folder / f"{name}.mlpackage", recipe)
+    return {name: folder / f"{name}.mlpackage" for name in SCHEMES}
+
+
+@pytest.mark.parametrize("seed", range(sized(1, 100)))
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_bytes_of_compressed_models_that_change(compressed, tmp_path, scheme, seed):
+    """Of the Program, and of the records in the weight file."""
+    random = np.random.default_rng(seed)
+    package = shutil.copytree(compressed[scheme], tmp_path / "m.mlpackage")
+    refused = 0
+    for pattern in ("*.mlmodel", "weight.bin"):
+        file = next(package.rglob(pattern))
+        original = file.read_bytes()
+        for _ in range(15):
+            data = bytearray(original)
+            for at in random.integers(0, min(len(data), 4096), random.integers(1, 4)):
+                data[at] = random.integers(0, 256)
+            file.write_bytes(data)
+            refused += attempt(package, tmp_path / "m.onnx") is not None
+        file.write_bytes(original)
+    assert refused > 0
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_parts_that_are_missing_or_wrong(compressed, tmp_path, scheme):
+    package = shutil.copytree(compressed[scheme], tmp_path / "m.mlpackage")
+    model, message, block = program_of(package)
+    whole, tried = message.SerializeToString(), 0
+    for number, operation in enumerate(block.operations):
+        if not operation.type.startswith("constexpr_"):
+            continue
+        for key in list(operation.inputs):
+            for change in ("remove", "swap", "shape"):
+                message.ParseFromString(whole)
+                (inner,) = next(iter(message.mlProgram.functions.values())).block_specializations.values()
+                changed = inner.operations[number]
+                others = [one.outputs[0].name for one in inner.operations[:number] if one.type == "const"]
+                if change == "remove":
+                    del changed.inputs[key]
+                elif change == "swap" and others:
+                    changed.inputs[key].arguments[0].name = others[-1]
+                else:
+                    changed.outputs[0].type.tensorType.dimensions[0].constant.size = 32
+                model.write_bytes(message.SerializeToString())
+                attempt(package, tmp_path / "m.onnx")
+                tried += 1
+    assert tried >= 12
+
+
 def program_of(package):
     from milblob.program import schema
 

@@ -465,6 +465,47 @@ def test_recurrent_networks_and_blocks(tmp_path):
         assert any(value.uses() or value.is_graph_output() for value in node.outputs), node
 
 
+TABLES = {
+    "int8": milblob.Linear("int8"), "uint8": milblob.Linear("uint8", "linear"), "tensor": milblob.Linear("uint8", "linear", "per_tensor"),
+    "int4": milblob.Linear("int4", granularity="per_block", block=8), "uint4": milblob.Linear("uint4", "linear", "per_block", 8),
+    "channel": milblob.Linear("int4", "linear"), "pal1": milblob.Palette(1), "pal4": milblob.Palette(4), "pal8": milblob.Palette(8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_rows_of_a_table_are_computed_alone(tmp_path, precision):
+    """Unless somebody reads all of it; for places of any rank, and for none."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    dtype = {"fp32": np.float32, "fp16": np.float16}[precision]
+    table, x = np.random.default_rng(10).standard_normal((200, 64)).astype(dtype), X[:, :64].astype(dtype)
+
+    def build(one, two, x):
+        alone = mb.const(val=table, name="alone")
+        shared = mb.const(val=table + 1, name="shared")
+        tall = mb.gather(x=alone, indices=one, axis=0)
+        wide = mb.gather(x=alone, indices=two, axis=0, name="wide")
+        both = mb.add(x=mb.gather(x=shared, indices=one, axis=0), y=mb.reduce_sum(x=mb.linear(x=x, weight=shared)))
+        return mb.identity(x=tall, name="tall"), wide, mb.identity(x=both, name="both")
+
+    given = {"one": ((None,), np.int32), "two": ((2, None), np.int32), "x": x}
+    whole = save(tmp_path / "whole.mlpackage", build, given, opset="iOS18", precision=precision)
+    for name, recipe in TABLES.items():
+        package = tmp_path / f"{name}.mlpackage"
+        milblob.compress(whole, package, recipe)
+        path, _, kinds, copied = converted(package)
+        assert copied == {}
+        assert kinds["DequantizeLinear"] == (0 if name.startswith("pal") else 1)  # of the shared one
+        dense = converted(package, "dense.onnx", compressed="dense")[0]
+        for one, two in ((np.array([3, 0, 199]), np.arange(8).reshape(2, 4)), (np.zeros(0), np.zeros((2, 0)))):
+            feeds = {"one": one.astype(np.int32), "two": two.astype(np.int32), "x": x}
+            found, expected = (run(each, feeds, prepacked=False) for each in (path, dense))
+            assert {key: value.tobytes() for key, value in found.items()} == {
+                key: value.tobytes() for key, value in expected.items()
+            }, name
+            assert found["wide"].shape == (*two.shape, 64)
+
+
 def test_functions_share_the_stored_bytes(tmp_path):
     from coremltools.converters.mil.mil import Builder as mb
 

@@ -108,6 +108,18 @@ def written_states(operator: Operator) -> list[Variable]:
     return list(found)
 
 
+def gathered(topology: Topology) -> set[Variable]:
+    """Return the Variables of which operations read rows alone, by `gather`."""
+    found: set[Variable] = set()
+    other = {variable for scope in topology.scopes for variable in scope.outputs}
+    for operator in topology.topological_operator_iterator():
+        by_rows = operator.type == "gather" and operator.is_constant("axis") and operator.is_constant("batch_dims")
+        by_rows = by_rows and operator.number("axis", 0) == 0 and operator.number("batch_dims", 0) == 0
+        for parameter, bound in operator.inputs.items():
+            (found if by_rows and parameter == "x" else other).update(bound)
+    return found - other
+
+
 def _inside(operator: Operator) -> list[Scope]:
     found, pending = [], list(operator.scopes)
     while pending:

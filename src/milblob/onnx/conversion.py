@@ -176,6 +176,7 @@ def convert_topology(
     weights.attach(topology)
     container = ModelComponentContainer(topology, opset, weights)
     container.zipmap = zipmap
+    container.gathered = dict.fromkeys(passes.gathered(topology))
     container.convert_all = lambda operators: convert_operators(operators, container, converters)
     inputs = make_inputs(raw, topology, container)
     convert_operators(topology.scope.operators, container, converters)

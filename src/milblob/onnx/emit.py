@@ -44,6 +44,7 @@ class ModelComponentContainer:
         zipmap: whether its probabilities become a dictionary.
         weights: where constants are.
         maps: outputs that are lists of dictionaries -> the element type of the keys.
+        gathered: Variables of which rows are read alone; a plan for those that are computed by rows.
         convert_all: runs the converters of operators.
     """
 
@@ -66,6 +67,7 @@ class ModelComponentContainer:
         self.classes: list[Any] = []
         self.zipmap = False
         self.maps: dict[str, ir.DataType] = {}
+        self.gathered: dict[Variable, Any] = {}
         self.weights = weights
         self._values: dict[Variable, ir.Value] = {}
         self._dtypes: dict[ir.Value, ir.DataType] = {}
@@ -212,12 +214,11 @@ class ModelComponentContainer:
             dtype, shape: what the bytes are seen as. An element type of another size than the part's own is UINT8.
         """
         tensor, key = self.weights.stored(part, dtype, shape)
-        if key is None:
-            return self.constant(tensor.numpy(), dtype)
+        key = (part.name, dtype, shape) if key is None else key
         found = self._shared.get(key)
         if found is None:
             found = self._shared[key] = self.add_initializer(part.name, tensor)
-            self.homes[found.name or ""] = part.name
+            self.homes[str(found.name)] = part.name
         return found
 
     def made(self, name: str, array: "np.ndarray[Any, Any]", why: str) -> ir.Value:

@@ -23,6 +23,12 @@ NIBBLES_SINCE = 21
 _BYTES, _NIBBLES = (DType.INT8, DType.UINT8), (DType.INT4, DType.UINT4)
 _RANGES = {DType.INT8: (-128, 127), DType.UINT8: (0, 255), DType.INT4: (-8, 7), DType.UINT4: (0, 15)}
 _FLOATS = (DType.FLOAT16, DType.FLOAT32)
+_NEEDED = {
+    "affine_dequantize": ("quantized_data", "scale", "zero_point", "axis"),
+    "blockwise_shift_scale": ("data", "scale"),
+    "lut_to_dense": ("indices", "lut"),
+}
+"""The operations that may stay, and the parts that they must have."""
 
 
 class Layout(NamedTuple):
@@ -97,16 +103,19 @@ def plan(weight: "Tensor", opset: int) -> Plan | str:
         FormatError: its parts do not fit together. As reading them.
     """
     kind = weight.op.removeprefix("constexpr_")
-    if 0 in weight.shape:
-        return "empty"
+    if kind not in _NEEDED:
+        return "sparse" if "sparse" in kind else kind
+    if 0 in weight.shape or not weight.shape:
+        return "empty" if weight.shape else "a number"
+    if any(key not in weight.parts for key in _NEEDED[kind]):
+        weight.place.dense()  # which says what is missing
+        return "incomplete"
     if kind == "affine_dequantize":
         return _affine(weight, opset)
     if kind == "blockwise_shift_scale":
         parts = weight.parts
         return _scaled(weight, parts["data"], parts["scale"], parts.get("offset"), parts["scale"].shape, opset)
-    if kind == "lut_to_dense":
-        return _palette(weight)
-    return "sparse" if "sparse" in kind else kind
+    return _palette(weight)
 
 
 def _affine(weight: "Tensor", opset: int) -> Plan | str:
@@ -133,7 +142,9 @@ def _scaled(
     else:
         weight.place.dense()
     fits = len(counts) == len(shape) and all(n and not size % n for size, n in zip(shape, counts, strict=True))
-    if scale.parts or (offset is not None and offset.parts) or not fits:
+    if data.parts and offset is not None and offset.shape != scale.shape:
+        fits = False
+    if scale.parts or (offset is not None and offset.parts) or scale.mil_dtype not in _FLOATS or not fits:
         return "computed scales"
     if isinstance(elements, Palette) and kind in _FLOATS:
         if kind is not scale.mil_dtype or offset is not None:
@@ -264,6 +275,23 @@ def _palette(weight: "Tensor") -> Plan | str:
     rows, columns = prod(places[: axis + 1]), prod(places[axis + 1 :])
     turned = (rows, columns) if vector > 1 and columns > 1 else None
     return Palette(indices, lut, shape, nbits, (before, count, behind), vector, turned)
+
+
+def has_rows(plan: Plan) -> bool:
+    """Whether rows of a weight can be computed without the others: tables of embeddings."""
+    if len(plan.shape) != 2:
+        return False
+    if isinstance(plan, Palette):
+        return plan.vector == 1 and plan.order[1] == 1 and not plan.shape[1] * plan.nbits % 8
+    elements, (per_row, blocks) = plan.elements, plan.counts
+    if isinstance(elements, Palette) or plan.layout is None or plan.layout.counts != plan.counts:
+        return False
+    if per_row not in (1, plan.shape[0]):
+        return False
+    scales = prod(plan.counts)
+    if prod(plan.scale.shape) != scales or (plan.zero is not None and prod(plan.zero.shape) != scales):
+        return False
+    return not elements.mil_dtype.is_sub_byte or plan.shape[1] // blocks % 2 == 0
 
 
 def indices_of_bytes(nbits: int) -> "np.ndarray[Any, Any]":

@@ -34,7 +34,12 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
         UnsupportedError: more than protobuf holds.
     """
     beside = os.path.join(os.path.dirname(path), copy_name(path))
-    large = [] if weights.mode == "embed" else [t for t in proto.graph.initializer if len(t.raw_data) >= BESIDE_NBYTES]
+    pending = {tensor.name: weight for tensor, weight in weights.pending}
+    large = [
+        tensor
+        for tensor in proto.graph.initializer
+        if tensor.name in pending or (weights.mode != "embed" and len(tensor.raw_data) >= BESIDE_NBYTES)
+    ]
     copied = list(weights.files) if weights.mode == "copy" else []
     if os.path.normcase(beside) == os.path.normcase(path):
         raise ValueError(f"output {path}: expected a name that does not end in .bin, got one")
@@ -58,8 +63,10 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
                     mapping.close()
             for tensor in large:
                 at = -(-at // _ALIGNMENT) * _ALIGNMENT
-                nbytes = len(tensor.raw_data)
-                write_at(other.fd, [np.frombuffer(tensor.raw_data, np.uint8)], at)
+                weight = pending.get(tensor.name)
+                data = np.frombuffer(tensor.raw_data, np.uint8) if weight is None else weight.read_packed()
+                nbytes = data.nbytes
+                write_at(other.fd, [data], at)
                 _refer(tensor, copy_name(path), at, nbytes)
                 value = model.graph.initializers[tensor.name]
                 value.const_value = ir.ExternalTensor(
@@ -67,14 +74,15 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
                     name=tensor.name, base_dir=os.path.dirname(os.path.abspath(path)),
                 )  # fmt: skip
                 at += nbytes
-        data = _serialized(proto, path)
-        write_at(new.fd, [np.frombuffer(data, np.uint8)], 0)
+        message = _serialized(proto, path)
+        write_at(new.fd, [np.frombuffer(message, np.uint8)], 0)
         if large or copied:
             other.commit()  # first: without it the .onnx file means nothing
 
 
 def _refer(tensor: Any, location: str, offset: int, nbytes: int) -> None:
     tensor.ClearField("raw_data")
+    tensor.ClearField("external_data")
     tensor.data_location = 1
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(nbytes))):
         entry = tensor.external_data.add()

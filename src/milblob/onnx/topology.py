@@ -59,16 +59,16 @@ class Variable:
     def read(self) -> Any:
         """Return what a constant holds: an array (0-dimensional for rank 0), or a list or tuple. Read once.
 
-        Compressed weights are decoded, each time.
+        That of a compressed weight is decoded.
 
         Raises:
             ValueError: no constant. As `Value.read`.
         """
-        if self.weight is not None:
-            return np.asarray(self.weight.read())
-        if self.constant is None:
+        if self._array is None and self.weight is not None:
+            self._array = np.asarray(self.weight.read())
+        if self._array is None and self.constant is None:
             raise ValueError(f"{self.name}: expected a constant, got a value that is computed")
-        if self._array is None:
+        if self._array is None and self.constant is not None:
             value = self.constant.read()
             self._array = value if isinstance(value, list | tuple | dict) else np.asarray(value)
         return self._array

@@ -1,11 +1,12 @@
 """The nodes that compute a compressed weight from its stored bytes, as `packed` plans it."""
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import onnx_ir as ir
 
+from ..dtypes import DType
 from .emit import ModelComponentContainer
 from .packed import Palette, Plan, Quantized, indices_of_bytes, repeat
 from .types import onnx_dtype
@@ -97,6 +98,57 @@ def _looked_up(g: ModelComponentContainer, plan: Palette) -> ir.Value:
     rows, columns = plan.turned
     turned = g.node("Transpose", _of_shape(g, found, (), (rows, columns, plan.vector)), perm=[0, 2, 1])
     return _of_shape(g, turned, (), plan.shape)
+
+
+def rows(g: ModelComponentContainer, plan: Plan, places: ir.Value, rank: int) -> ir.Value:
+    """Add the nodes that compute some rows of a weight, of which `packed.has_rows`; the others are not computed.
+
+    Args:
+        g: where the nodes go.
+        plan: of the weight.
+        places: int32 or int64, of any shape.
+        rank: of the places.
+    """
+    count, columns = plan.shape
+    if isinstance(plan, Palette):
+        width = 8 // plan.nbits
+        bytes_of = g.stored(plan.indices, ir.DataType.UINT8, (count, columns // width))
+        entries = _entries(g, plan, (1 << plan.nbits,))
+        if plan.nbits < 8:
+            entries = g.node("Gather", entries, g.constant(indices_of_bytes(plan.nbits)), axis=0)
+        picked = g.cast(g.node("Gather", bytes_of, places, axis=0), _INT32)
+        return _row_shape(g, g.node("Gather", entries, picked, axis=0), rank, columns)
+    kind, elements = onnx_dtype(plan.scale.mil_dtype), cast("Tensor", plan.elements)
+    per_row, blocks = plan.counts
+    block = columns // blocks
+    if elements.mil_dtype.is_sub_byte:
+        bytes_of = g.stored(elements, ir.DataType.UINT8, (count, blocks, block // 2))
+        values = np.arange(16) if elements.mil_dtype is DType.UINT4 else (np.arange(16) ^ 8) - 8
+        table = g.constant(values[indices_of_bytes(4)].astype(np.float32))
+        picked = g.cast(g.node("Gather", bytes_of, places, axis=0), _INT32)
+        found, ends = g.node("Gather", table, picked, axis=0), [1, 1]
+    else:
+        picked = g.node(
+            "Gather", g.stored(elements, onnx_dtype(elements.mil_dtype), (count, blocks, block)), places, axis=0
+        )
+        found, ends = g.cast(picked, _FLOAT), [1]
+    if plan.zero is not None:
+        found = g.node(
+            "Sub", found, _of_rows(g, g.cast(_zero(g, plan, (per_row, blocks, *ends)), _FLOAT), places, per_row)
+        )
+    scale = _of_rows(g, g.stored(plan.scale, kind, (per_row, blocks, *ends)), places, per_row)
+    return _row_shape(g, g.cast(g.node("Mul", found, g.cast(scale, _FLOAT)), kind), rank, columns)
+
+
+def _of_rows(g: ModelComponentContainer, values: ir.Value, places: ir.Value, per_row: int) -> ir.Value:
+    """Return the scales of some rows, or the one row that all share."""
+    found: ir.Value = g.node("Gather", values, places if per_row > 1 else g.scalar(0, ir.DataType.INT64), axis=0)
+    return found
+
+
+def _row_shape(g: ModelComponentContainer, value: ir.Value, rank: int, columns: int) -> ir.Value:
+    found: ir.Value = g.node("Reshape", value, g.ints([*([0] * rank), columns]))
+    return found
 
 
 def _in_group(g: ModelComponentContainer, bytes_of: ir.Value, groups: int) -> ir.Value:

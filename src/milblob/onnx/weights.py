@@ -54,6 +54,7 @@ class Weights:
     Attributes:
         files: weight files that are referred to, in the order of their first use: real path -> offset in the copy.
         made: {name, why, nbytes} of weights that are in no weight file as they are, and were made in memory.
+        pending: (tensor, weight) of large weights that are decoded when they are written.
         why_dense: why compressed weights are decoded, where a plan says so.
     """
 
@@ -63,6 +64,7 @@ class Weights:
         self.compressed = compressed
         self.files: dict[str, int] = {}
         self.made: list[dict[str, Any]] = []
+        self.pending: list[tuple[ir.ExternalTensor, Tensor]] = []
         self.why_dense: dict[Variable, str] = {}
         self._model = model
         self._compressed: dict[tuple[int, int], Any] | None = None
@@ -116,8 +118,15 @@ class Weights:
 
     def _decoded(self, variable: Variable, weight: "Tensor") -> Any:
         why = self.why_dense.get(variable)
-        tensor = self.held(np.asarray(weight.read()), onnx_dtype(weight.mil_dtype))
-        self.note(variable.raw_name, f"{weight.op}: {why}" if why else weight.op, tensor.nbytes)
+        dtype, shape = onnx_dtype(weight.mil_dtype), weight.shape
+        nbytes = dtype.numpy().itemsize * prod(shape)
+        self.note(variable.raw_name, f"{weight.op}: {why}" if why else weight.op, nbytes)
+        if self.mode == "embed" or self.path is None or nbytes < BESIDE_NBYTES or weight.mil_dtype.is_sub_byte:
+            return self.held(np.asarray(weight.read()), dtype)
+        weight.place.dense()  # what is wrong with it is said before anything is written
+        base, name = os.path.dirname(os.path.abspath(self.path)), copy_name(self.path)
+        tensor = ir.ExternalTensor(name, 0, nbytes, dtype, shape=ir.Shape(shape), name="", base_dir=base)
+        self.pending.append((tensor, weight))
         return tensor
 
     def note(self, name: str, why: str, nbytes: int) -> None:

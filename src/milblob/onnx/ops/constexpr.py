@@ -2,7 +2,7 @@
 
 from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
-from ..packed import plan
+from ..packed import has_rows, plan
 from ..registry import builtin
 from ..topology import Operator, Scope
 from ..unpacking import unpack
@@ -33,5 +33,7 @@ def _compressed(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
         found = plan(weight, g.opset)
         if isinstance(found, str):
             g.weights.why_dense[variable] = found
+        elif variable in g.gathered and has_rows(found):
+            g.gathered[variable] = found
         else:
             g.bind(variable, unpack(g, found))

@@ -9,6 +9,7 @@ from ...errors import UnsupportedError
 from ..emit import ModelComponentContainer
 from ..registry import builtin
 from ..topology import Operator, Scope, Variable
+from ..unpacking import rows
 from .elementwise import is_float
 
 _INT64, _FLOAT = ir.DataType.INT64, ir.DataType.FLOAT
@@ -63,6 +64,9 @@ def _gather(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     axis, batch = g.axis(operator, "axis", rank, 0), int(operator.number("batch_dims", 0))
     if batch < 0:
         batch += g.rank(operator.input("indices"))
+    if g.gathered.get(x) is not None:
+        g.bind(operator.output, rows(g, g.gathered[x], _indices(operator, g, "x", axis), g.rank(operator.input("indices"))))
+        return
     if batch == 0:
         g.bind(operator.output, g.node("Gather", x, _indices(operator, g, "x", axis), axis=axis))
         return
