@@ -276,3 +276,14 @@ def test_other_dtypes_are_refused():
     for dtype in (np.float64, np.int8):
         with pytest.raises(TypeError, match="array: expected float16, bfloat16 or float32, got"):
             palettize(np.zeros(4, dtype), 2)
+
+
+@pytest.mark.parametrize("count", [100, 5000, 262144])
+def test_unique_counts_equal_float16_numbers_once(count):
+    """Many of few numbers, where NumPy's sorting of float16 may take other ways."""
+    array = (np.random.default_rng(0).integers(-100, 100, count) / 1024).astype(np.float16)
+    wanted = sorted(set(array.tolist()))
+    made = palettize(array, mode="unique")
+    assert made.squared == 0
+    assert made.palettes.reshape(-1)[: len(wanted)].tolist() == wanted
+    assert np.array_equal(made.palettes.reshape(-1)[made.indices], array)

@@ -477,15 +477,19 @@ def _uniform(least: float, most: float, k: int, dtype: Any) -> list[float]:
 
 
 def _unique(flat: Array) -> list[float]:
-    numbers = np.unique(flat) + 0.0  # negative zero becomes zero
-    return [float(x) for x in np.unique(numbers)]
+    return [float(x) for x in _different(flat)]
+
+
+def _different(elements: Array) -> Array:
+    """The different numbers, rising, as float32: some versions of NumPy find equal float16 numbers several times."""
+    return np.asarray(np.unique(elements.astype(np.float32) + np.float32(0)))  # negative zero becomes zero
 
 
 def _nbits_of(groups: Iterator[tuple[Any, Array, Array | None]], nbits: int | None) -> int:
     """The fewest bits that hold every number of each group."""
     most = 0
     for _, elements, _ in groups:
-        most = max(most, len(np.unique(elements)))
+        most = max(most, len(_different(elements)))
     allowed = [n for n in NBITS if most <= 1 << n and (nbits is None or n == nbits)]
     if not allowed:
         room = f"{1 << nbits}" if nbits is not None else "256"
