@@ -41,12 +41,12 @@ def test_coverage(cli, demo, tmp_path):
     from coremltools.converters.mil.mil import Builder as mb
 
     assert cli("to-onnx", demo, "--coverage")[:2] == (0, "")
-    boxes = np.array([[0, 0, 0, 1, 1]], np.float32).reshape(1, 1, 5, 1, 1)
     path = save(
         tmp_path / "m.mlpackage",
-        lambda x: mb.crop_resize(x=x, roi=boxes, target_height=2, target_width=2),
-        {"x": np.zeros((1, 1, 4, 4), np.float32)}, opset="iOS15",
+        lambda x: mb.quantize(input=x, scale=np.float32(0.5), output_dtype="int8"),
+        {"x": np.zeros((2, 3), np.float32)}, opset="iOS17",
     )  # fmt: skip
-    status, out, _ = cli("to-onnx", path, "--coverage")
-    assert (status, out.split()) == (1, ["1", "crop_resize"])
-    assert json.loads(cli("to-onnx", path, "--coverage", "--json")[1])["unsupported"] == {"crop_resize": 1}
+    assert cli("to-onnx", path, "--coverage", "--opset", 19)[:2] == (0, "")
+    status, out, _ = cli("to-onnx", path, "--coverage", "--opset", 18)
+    assert (status, out.split()) == (1, ["1", "quantize"])
+    assert json.loads(cli("to-onnx", path, "--coverage", "--opset", 18, "--json")[1])["unsupported"] == {"quantize": 1}

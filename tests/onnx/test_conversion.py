@@ -572,3 +572,70 @@ def test_what_the_checker_of_onnx_refuses_is_not_written(tmp_path, kind, attribu
     with pytest.raises(milblob.ProgramError, match=words):
         milblob.onnx.convert(path, tmp_path / "m.onnx", converters={"relu": convert})
     assert not (tmp_path / "m.onnx").exists()
+
+
+def test_states_are_read_and_written_in_branches_and_loops(tmp_path):
+    """A branch that is not taken leaves them alone; each pass of a loop sees what the pass before has written."""
+    from coremltools.converters.mil.mil import Builder as mb
+
+    half, one = np.float16(0.5), np.float16(1)
+
+    def build(x, count, memory, other):
+        def added():
+            return mb.coreml_update_state(state=memory, value=mb.add(x=mb.read_state(input=memory), y=x))
+
+        positive = mb.greater(x=mb.reduce_sum(x=x), y=np.float16(0))
+        branch = mb.cond(pred=positive, _true_fn=added, _false_fn=lambda: mb.mul(x=x, y=half))
+
+        def body(i):
+            old = mb.read_state(input=other)
+            mb.coreml_update_state(state=other, value=mb.add(x=mb.add(x=old, y=old), y=mb.read_state(input=memory)))
+            return mb.add(x=i, y=one)
+
+        loop = mb.while_loop(_cond=lambda i: mb.less(x=i, y=count), _body=body, loop_vars=(np.float16(0),))
+        return branch, loop, mb.read_state(input=other)
+
+    zeros = np.zeros(3, np.float16)
+    feeds = {"x": zeros, "count": np.zeros(1, np.float16)}
+    path = save(
+        tmp_path / "m.mlpackage", lambda x, count, memory, other: build(x, mb.squeeze(x=count), memory, other), feeds,
+        opset="iOS18", states={"memory": zeros, "other": zeros},
+    )  # fmt: skip
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    opened = session(tmp_path / "m.onnx")
+    names = [one.name for one in opened.get_outputs()]
+    memory, other = zeros, zeros
+    for x, count in (([1, 2, 3], 2), ([-1, -2, 1], 1), ([4, 0, 0], 0), ([1, 1, 1], 3)):
+        x = np.array(x, np.float16)
+        feeds = {"x": x, "count": np.array([count], np.float16), "memory": memory, "other": other}
+        branch, passes, read, *states = opened.run(None, feeds)
+        memory = memory + x if x.sum() > 0 else memory
+        for _ in range(count):
+            other = 2 * other + memory
+        np.testing.assert_array_equal(branch, memory if x.sum() > 0 else x / 2)
+        np.testing.assert_array_equal(passes, count)
+        np.testing.assert_array_equal(read, other)
+        found = dict(zip(names[3:], states, strict=True))
+        np.testing.assert_array_equal(found["memory_out"], memory)
+        np.testing.assert_array_equal(found["other_out"], other)
+
+
+def test_a_branch_that_writes_a_state_is_kept_though_nothing_reads_its_result(tmp_path):
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x, memory):
+        def added():
+            return mb.coreml_update_state(state=memory, value=mb.add(x=mb.read_state(input=memory), y=x))
+
+        positive = mb.greater(x=mb.reduce_sum(x=x), y=np.float16(0))
+        branch = mb.cond(pred=positive, _true_fn=added, _false_fn=lambda: mb.identity(x=x))
+        return mb.mul(x=x, y=np.float16(2)), branch, mb.sub(x=x, y=branch)
+
+    zeros = np.zeros(3, np.float16)
+    path = save(tmp_path / "m.mlpackage", build, {"x": zeros}, opset="iOS18", states={"memory": zeros})
+    with milblob.open(path) as model:
+        topology = milblob.onnx.parse_mil(milblob.onnx.MilProgramContainer(model).function)
+        del topology.scope.outputs[1:]
+        milblob.onnx.compile(topology)
+        kept = {operator.type for operator in topology.topological_operator_iterator()}
+        assert {"cond", "write_state", "mul", "greater"} <= kept and "sub" not in kept

@@ -784,3 +784,24 @@ def test_a_scatter_into_nothing_does_not_divide_by_zero(tmp_path):
         data = np.arange(3 * count, dtype=F).reshape(count, 3)
         (found,) = run(tmp_path / "m.onnx", {"data": data, "n": np.arange(count, dtype=F) - 1}).values()
         np.testing.assert_array_equal(found, 2 * data[1:])
+
+
+def test_windows_of_an_open_length_and_of_a_large_one(tmp_path):
+    """Their indices are computed; those of a short known length are a constant."""
+    import coremltools as ct
+    from coremltools.converters.mil.mil import Builder as mb
+
+    def build(x, y):
+        return mb.sliding_windows(x=x, axis=1, size=3, stride=2), mb.sliding_windows(x=y, axis=0, size=30, stride=1)
+
+    kinds = [ct.TensorType(name="x", shape=(2, ct.RangeDim(3, 9, 5))), ct.TensorType(name="y", shape=(4000,))]
+    path = save(tmp_path / "m.mlpackage", build, {"x": ((2, None), F), "y": ((4000,), F)}, inputs=kinds)
+    milblob.onnx.convert(path, tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").stat().st_size < 10000
+    y = np.arange(4000, dtype=F)
+    for length in (3, 4, 5, 9):
+        x = np.arange(2 * length, dtype=F).reshape(2, length)
+        found = list(run(tmp_path / "m.onnx", {"x": x, "y": y}).values())
+        view = np.lib.stride_tricks.sliding_window_view
+        np.testing.assert_array_equal(found[0], view(x, 3, axis=1)[:, ::2])
+        np.testing.assert_array_equal(found[1], view(y, 30))

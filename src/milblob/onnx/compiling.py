@@ -72,7 +72,7 @@ def prune(topology: Topology) -> None:
             keep.add(variable.producer)
             pending.append(variable.producer)
 
-    for operator in topology.topological_operator_iterator(lambda one: one.type in _WRITES):
+    for operator in topology.topological_operator_iterator(lambda one: bool(written_states(one))):
         keep.add(operator)
         pending.append(operator)
     for variable in needed:
@@ -92,6 +92,18 @@ def prune(topology: Topology) -> None:
     for scope in topology.scopes:
         scope.operators = [operator for operator in scope.operators if operator in keep]
     _prune_parts(topology)
+
+
+def written_states(operator: Operator) -> list[Variable]:
+    """Return the states that an operation writes, or operations in its blocks do."""
+    found: dict[Variable, None] = {}
+    pending = [operator]
+    while pending:
+        one = pending.pop()
+        if one.type in _WRITES:
+            found[one.input("input" if one.type == "write_state" else "state")] = None
+        pending.extend(inner for scope in one.scopes for inner in scope.operators)
+    return list(found)
 
 
 def _inside(operator: Operator) -> list[Scope]:

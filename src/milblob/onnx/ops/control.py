@@ -6,9 +6,10 @@ import onnx_ir as ir
 
 from ...errors import UnsupportedError
 from ...program.types import ListType
+from ..compiling import written_states
 from ..emit import ModelComponentContainer
 from ..registry import builtin
-from ..topology import Operator, Scope
+from ..topology import Operator, Scope, Variable
 
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 
@@ -21,26 +22,33 @@ def _require_blocks(operator: Operator, count: int) -> None:
 
 @builtin("cond", onnx="If")
 def _cond(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
+    """States that a branch writes are outputs as well."""
     _require_blocks(operator, 2)
     pred = g.cast(operator.input("pred"), _BOOL)
+    states, before = written_states(operator), g.states
     branches: list[ir.Graph] = []
     kinds: list[ir.DataType] = []
     for branch in operator.scopes:
+        g.states = dict(before)
         with g.subgraph():
-            found = g.convert_block(branch)
+            found = [*g.convert_block(branch), *(g.states[state] for state in states)]
             kinds = kinds or [g.dtype(value) for value in found]
             found = [g.cast(value, kind) for value, kind in zip(found, kinds, strict=True)]
-            branches.append(g.graph(branch.name, [], found, operator.outputs))
-    count = len(operator.outputs)
-    made = g.node("If", pred, outputs=count, then_branch=branches[0], else_branch=branches[1])
-    _bind_all(operator, g, made, kinds)
+            branches.append(g.graph(branch.name, [], found, [*operator.outputs, *states]))
+    g.states = before
+    made = g.node("If", pred, outputs=len(kinds), then_branch=branches[0], else_branch=branches[1])
+    _bind_all(operator, g, made, kinds, states)
 
 
-def _bind_all(operator: Operator, g: ModelComponentContainer, made: Any, kinds: list[ir.DataType]) -> None:
+def _bind_all(
+    operator: Operator, g: ModelComponentContainer, made: Any, kinds: list[ir.DataType], states: list[Variable]
+) -> None:
     values = [made] if len(kinds) == 1 else made
-    for variable, value, kind in zip(operator.outputs, values, kinds, strict=True):
+    for variable, value, kind in zip([*operator.outputs, *states], values, kinds, strict=True):
         g.set_dtype(value, kind)
-        if isinstance(variable.type, ListType):
+        if variable in states:
+            g.states[variable] = value
+        elif isinstance(variable.type, ListType):
             g.let(variable, value)
         else:
             g.bind(variable, value)
@@ -48,12 +56,16 @@ def _bind_all(operator: Operator, g: ModelComponentContainer, made: Any, kinds: 
 
 @builtin("while_loop", onnx="Loop")
 def _while_loop(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
-    """The condition is computed before the loop, and at the end of each pass with the new values."""
+    """The condition is computed before the loop, and at the end of each pass with the new values.
+
+    States that the body writes go from pass to pass as the variables do.
+    """
     _require_blocks(operator, 2)
     condition, body = operator.scopes
     start = [g.value(variable) for variable in operator.inputs.get("loop_vars", ())]
     if len(start) != len(operator.outputs) or len(body.inputs) != len(start):
         raise UnsupportedError("while_loop: expected as many outputs as loop_vars", where=operator.path)
+    states, before = written_states(operator), g.states
 
     def proceeds(values: list[ir.Value]) -> ir.Value:
         for variable, value in zip(condition.inputs, values, strict=True):
@@ -61,16 +73,21 @@ def _while_loop(scope: Scope, operator: Operator, g: ModelComponentContainer) ->
         return g.cast(g.convert_block(condition)[0], _BOOL)
 
     first = proceeds(start)
+    count = len(start)
+    start += [g.states[state] for state in states]
     with g.subgraph():
         inputs = [g.block_input("iteration", _INT64, 0), g.block_input("proceed", _BOOL, None)]
-        for variable, value in zip(body.inputs, start, strict=True):
+        for variable, value in zip([*body.inputs, *states], start, strict=True):
             rank = None if variable.shape is None else len(variable.shape)
             inputs.append(g.block_input(variable.name, g.dtype(value), rank))
-            g.let(variable, inputs[-1])
-        returned = [g.cast(v, g.dtype(out)) for v, out in zip(g.convert_block(body), start, strict=True)]
-        again = proceeds(returned)
-        types = [condition.outputs[0], *operator.outputs]
+            if variable not in states:
+                g.let(variable, inputs[-1])
+        g.states = before | dict(zip(states, inputs[2 + count :], strict=True))
+        found = [*g.convert_block(body), *(g.states[state] for state in states)]
+        returned = [g.cast(value, g.dtype(given)) for value, given in zip(found, start, strict=True)]
+        again = proceeds(returned[:count])
+        types = [condition.outputs[0], *operator.outputs, *states]
         graph = g.graph(body.name, inputs, [again, *returned], types)
-    count = len(start)
-    made = g.node("Loop", None, first, *start, outputs=count, body=graph)
-    _bind_all(operator, g, made, [g.dtype(value) for value in start])
+    g.states = before
+    made = g.node("Loop", None, first, *start, outputs=len(start), body=graph)
+    _bind_all(operator, g, made, [g.dtype(value) for value in start], states)

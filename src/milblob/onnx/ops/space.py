@@ -1,5 +1,7 @@
 """Operations between space and depth or batch, windows, crops."""
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -10,6 +12,7 @@ from ..topology import Operator, Scope
 
 _INT64 = ir.DataType.INT64
 _MAX_LENGTH = 1 << 24
+_MAX_TABLE = 1 << 16  # elements of indices that stand in the file
 
 
 @builtin("depth_to_space", onnx="DepthToSpace")
@@ -101,18 +104,27 @@ def _crop(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     g.bind(operator.output, g.node("Slice", operator.input("x"), g.ints(starts), g.ints(ends), g.ints([-2, -1])))
 
 
-@builtin("sliding_windows", onnx="Gather", limits="a known length; up to 16,777,216 elements of indices")
+@builtin(
+    "sliding_windows", onnx="Gather; Range, Add where the length is open or large", limits="up to 16,777,216 elements"
+)
 def _sliding_windows(scope: Scope, operator: Operator, g: ModelComponentContainer) -> None:
     x = operator.input("x")
     axis = g.axis(operator, "axis", g.rank(x))
-    length = known(operator, g, slice(axis, axis + 1))[0]
+    length = g.dimensions(x)[axis]
     size, stride = int(operator.number("size")), int(operator.number("stride", 1))
-    if length > _MAX_LENGTH or size > _MAX_LENGTH or stride < 1 or size * (length // stride + 1) > _MAX_LENGTH:
+    if not 0 < size <= _MAX_LENGTH or stride < 1 or (length or 0) > _MAX_LENGTH:
         words = f"sliding_windows: expected at most {_MAX_LENGTH} elements, got windows of {size} over {length}"
         raise UnsupportedError(words, where=operator.path)
-    starts = np.arange(0, length - size + 1, stride, dtype=np.int64)
-    table = starts[:, None] + np.arange(size, dtype=np.int64)
-    g.bind(operator.output, g.node("Gather", x, g.constant(table), axis=axis))
+    if length is not None and size * (length // stride + 1) <= _MAX_TABLE:
+        starts = np.arange(0, length - size + 1, stride, dtype=np.int64)
+        table: Any = g.constant(starts[:, None] + np.arange(size, dtype=np.int64))
+    else:
+        whole = g.node("Squeeze", g.node("Shape", x, start=axis, end=axis + 1), g.ints([0]))
+        end = g.node("Sub", whole, g.scalar(size - 1, _INT64))
+        starts = g.node("Range", g.scalar(0, _INT64), end, g.scalar(stride, _INT64))
+        inside = g.node("Range", g.scalar(0, _INT64), g.scalar(size, _INT64), g.scalar(1, _INT64))
+        table = g.node("Add", g.node("Unsqueeze", starts, g.ints([1])), inside)
+    g.bind(operator.output, g.node("Gather", x, table, axis=axis))
 
 
 @builtin("reverse_sequence", onnx="ReverseSequence, Transpose")
