@@ -65,7 +65,9 @@ def _gather(scope: Scope, operator: Operator, g: ModelComponentContainer) -> Non
     if batch < 0:
         batch += g.rank(operator.input("indices"))
     if g.gathered.get(x) is not None:
-        g.bind(operator.output, rows(g, g.gathered[x], _indices(operator, g, "x", axis), g.rank(operator.input("indices"))))
+        g.bind(
+            operator.output, rows(g, g.gathered[x], _indices(operator, g, "x", axis), g.rank(operator.input("indices")))
+        )
         return
     if batch == 0:
         g.bind(operator.output, g.node("Gather", x, _indices(operator, g, "x", axis), axis=axis))
