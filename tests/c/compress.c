@@ -308,6 +308,7 @@ static void all_rounds(void) {
                 for (unsigned k = 0; k < 4; k++) check_split(tier, is_f16, count, count % 9, (uint32_t[]){0, is_f16 ? 0x3800 : 0x3d000000, is_f16 ? 0x7c00 : 0x3f800000, 0x7fffffff}[k], count % 4 == 3);
             for (unsigned k = 0; k < 5; k++) check_split(tier, is_f16, counts[k], k, is_f16 ? 0x3c00 : 0x3e000000, k == 4);
         }
+    random_state = 1; /* how far it came depends on how many tiers the CPU has, and the digest must not */
     for (unsigned way = 0; way < 2; way++)
         for (uint32_t m = 1; m <= 32; m++)
             for (uint32_t n = 0; n <= m; n += 1 + m / 5) {

@@ -608,11 +608,13 @@ def test_operation(name, opset, precision, step, tmp_path):
 
 
 def require_equal_in_opset_15(path, feeds, expected, folder):
-    """What is lowered computes the same; only operators that opset 15 lacks altogether may be refused."""
+    """What is lowered computes the same; only what opset 15 lacks altogether may be refused: operators, one attribute."""
     model = milblob.onnx.convert(path, weights="embed", opset=FROM)
     try:
         ir.save(lower(model, 15), folder / "old.onnx")
     except UnsupportedError as error:
+        if re.match(r"LpPool \w+: expected no ceil_mode, as this opset has it, got 1$", str(error)):
+            return
         (kind,) = re.findall(
             r"operators: expected those of ONNX opset 15, got (\w+) x\d+ \(first [^)]*\); ", str(error)
         )

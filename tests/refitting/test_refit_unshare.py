@@ -201,7 +201,8 @@ def functions_package(folder):
         set_type(value.type, 10, (4, 30))
         set_type(op.outputs.add(name="w").type, 10, (4, 30))
         value.blobFileValue.fileName, value.blobFileValue.offset = "@model_path/weights/weight.bin", offset
-        add_op(block, "linear", "y", x="x", weight="w")
+        made = add_op(block, "linear", "y", shape=(4,), x="x", weight="w")
+        made.outputs[0].type.tensorType.dataType = 10
     return write_package(folder, as_model(program), {"weight.bin": data})
 
 

@@ -275,7 +275,7 @@ class _Work:
         def bad(part: tuple[int, int]) -> int:
             return _codec.not_finite(self._source, self._flat.itemsize * part[0], self._is_f16, part[1])
 
-        number = sum(ordered(bad, self._parts(64), self._is_much))
+        number = max(sum(ordered(bad, self._parts(64), self._is_much)), 1)  # another thread may have taken it away
         raise UnfitError(f"array: expected finite elements, got {number} that are NaN or infinite")
 
     # ------------------------------------------------------------------------------------------------ in one pass
