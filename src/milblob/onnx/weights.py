@@ -167,7 +167,8 @@ class Weights:
             array = array.astype(dtype.numpy())
         self._total += array.nbytes
         if self.mode == "embed" and self._total >= EMBED_NBYTES:
-            words = f'weights="embed": expected less than {EMBED_NBYTES} bytes, got more; weights="copy" has no limit'
+            hint = 'weights="copy" (--weights copy) has no limit'
+            words = f'weights="embed": expected less than {EMBED_NBYTES} bytes, got more; {hint}'
             raise UnsupportedError(words, file=self._model.path)
         return ir.Tensor(array, dtype)
 
@@ -244,7 +245,7 @@ def location_of(file: str, path: str | None, model: str | None) -> tuple[str, st
         ValueError: the .onnx file is not above the weight file.
         ResolveError: the way to it has a symbolic link, or it has several names: runtimes refuse these.
     """
-    hint = 'weights="copy" writes a copy beside the .onnx file'
+    hint = 'weights="copy" (--weights copy) writes a copy beside the .onnx file'
     if path is None:
         inside = model is not None and paths.is_directory(model)
         folder = os.path.abspath(model or "") if inside else os.path.dirname(os.path.abspath(file))
