@@ -78,6 +78,17 @@ def test_what_cannot_be_run_is_one_line(cli, folder, name):
     assert sorted(folder.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    "command", [["run", "m.onnx", "-i", "named.npz"], ["verify", "m.onnx", "m.onnx"]], ids=lambda command: command[0]
+)
+def test_an_onnx_file_has_no_functions_to_choose(cli, folder, command):
+    assert cli("to-onnx", "m.mlpackage", "m.onnx")[0] == 0
+    status, out, err = cli(*command, "--function", "main")
+    assert (status, out) == (2, "")
+    assert "--function: expected none, for an .onnx file is one function, got main" in err
+    assert cli("verify", "m.mlpackage", "m.onnx", "--function", "main", "-q")[0] == 0
+
+
 def test_states_go_from_file_to_file(cli, tmp_path):
     model, x = DATA / "states" / "model.mlpackage", np.linspace(0, 1, 16, dtype=np.float32)[None]
     np.save(tmp_path / "x.npy", x)

@@ -6,10 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
+import milblob
 from onnx_models import run, save
-from paths import ROOT
-
-DEMO = ROOT / "examples" / "demo.mlpackage"
+from paths import DATA, DEMO
 
 
 @pytest.fixture
@@ -50,3 +49,38 @@ def test_coverage(cli, demo, tmp_path):
     status, out, _ = cli("to-onnx", path, "--coverage", "--opset", 18)
     assert (status, out.split()) == (1, ["1", "quantize"])
     assert json.loads(cli("to-onnx", path, "--coverage", "--opset", 18, "--json")[1])["unsupported"] == {"quantize": 1}
+
+
+def test_coverage_takes_no_output(cli, demo, tmp_path):
+    status, _, err = cli("to-onnx", demo, tmp_path / "m.onnx", "--coverage")
+    assert status == 2 and "output: expected none with --coverage" in err
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_zipmap_of_a_model_that_is_no_classifier_is_mentioned(cli, demo, tmp_path):
+    status, _, err = cli("to-onnx", demo, tmp_path / "m.onnx", "--zipmap")
+    assert status == 0 and "--zipmap changes nothing: the model is no classifier" in err
+    assert cli("to-onnx", demo, tmp_path / "m.onnx", "--zipmap", "--force", "-q") == (0, "", "")
+
+
+def test_errors_name_options_of_the_command(cli, demo, tmp_path):
+    (tmp_path / "other").mkdir()
+    assert "(--weights copy)" in cli("to-onnx", demo, tmp_path / "other" / "m.onnx")[2]
+    assert cli("to-onnx", demo, tmp_path / "m.onnx")[0] == 0
+    assert "(--force replaces it)" in cli("to-onnx", demo, tmp_path / "m.onnx")[2]
+
+
+def test_values_to_decode_count_against_the_budget(cli, demo, tmp_path):
+    half = milblob.repack(demo, tmp_path / "half.mlpackage", cast={"float32": "float16"}).output
+    status, _, err = cli("to-onnx", half, tmp_path / "m.onnx", "--max-nbytes", 10)
+    assert status == 2 and "--max-nbytes" in err
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_weights_that_a_newer_opset_keeps_compressed_are_a_message(cli, tmp_path):
+    package = tmp_path / "m.mlpackage"
+    milblob.compress(DATA / "opset_ios18_fp16/model.mlpackage", package, milblob.Linear("int4"), least=10)
+    status, _, err = cli("to-onnx", package, tmp_path / "m.onnx", "--opset", 19)
+    assert status == 0 and "milblob: 1 weight had to be decoded, which opset 21 keeps compressed" in err
+    assert "Warning" not in err and all(line.startswith("milblob: ") for line in err.splitlines())
+    assert cli("to-onnx", package, tmp_path / "m.onnx", "--opset", 19, "--force", "-q") == (0, "", "")

@@ -207,6 +207,60 @@ def test_stored_once_and_changed_apart(tmp_path):
     assert after["one"].tobytes() == new["one"].tobytes() and after["two"].tobytes() == weight.tobytes()
 
 
+@pytest.mark.parametrize("weights", ["reference", "copy", "embed"])
+@pytest.mark.parametrize("part", ["scale", "lut"])
+def test_parts_stored_once_and_changed_apart(part, weights, tmp_path):
+    """Compressed weights whose parts are stored once have parts of their own in ONNX: one is changed, or both are."""
+    source = tmp_path / "s"
+    source.mkdir()
+    weight = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
+
+    def build(x):
+        from coremltools.converters.mil.mil import Builder as mb
+
+        one, two = mb.const(val=weight, name="one"), mb.const(val=2 * weight, name="two")
+        return mb.linear(x=mb.relu(x=mb.linear(x=x, weight=one)), weight=two)
+
+    made = save(source / "dense.mlpackage", build, {"x": np.zeros((1, 64), np.float32)}, opset="iOS18")
+    milblob.refit(made, {"two": weight})  # coremltools itself would make one constant of two that are equal
+    recipe = {"scale": milblob.Linear("int4", granularity="per_block", block=16), "lut": milblob.Palette(8)}[part]
+    milblob.compress(made, source / "m.mlpackage", recipe)  # equal weights share their parts
+    model, onnx = converted(source / "m.mlpackage", tmp_path, weights)
+    before, names = milblob.load(model, stored=True), (f"one.{part}", f"two.{part}")
+    assert before[names[0]].nbytes >= 1024  # in the weight file, and in ONNX a tensor of its own
+    path, new = tuned(onnx, lambda name: name == names[1])
+    with pytest.raises(ValueError, match="unshare"):
+        milblob.refit(model, path)
+    milblob.refit(model, path, output=tmp_path / "apart.mlpackage", unshare=True)
+    after = milblob.load(tmp_path / "apart.mlpackage", stored=True)
+    assert after[names[0]].tobytes() == before[names[0]].tobytes() != new[names[1]].tobytes()
+    assert after[names[1]].tobytes() == new[names[1]].tobytes()
+    shutil.rmtree(tmp_path / "tuned")
+    path, new = tuned(onnx, lambda name: name in names)
+    milblob.refit(model, path)
+    after = milblob.load(model, stored=True)
+    assert len(new) == 2 and all(after[name].tobytes() == new[name].tobytes() for name in names)
+
+
+@pytest.mark.parametrize("rows", [-1, 1])
+@pytest.mark.parametrize("weights", ["reference", "copy"])
+def test_references_to_another_number_of_rows(weights, rows, tmp_path):
+    """They begin where the weight begins, and are another weight: an error, as with fewer rows anywhere else."""
+    model, onnx = converted(DEMO, tmp_path, weights)
+    files, changed = files_of(model), ir.load(onnx)
+    value = changed.graph.initializers["layers_0_attention_key_weight"]
+    old = value.const_value
+    shape = (old.shape[0] + rows, *old.shape[1:])
+    length = old.length // old.shape[0] * shape[0]
+    value.const_value = ir.ExternalTensor(
+        old.location, old.offset, length, old.dtype, shape=ir.Shape(shape), name=value.name, base_dir=old.base_dir
+    )
+    ir.save(changed, tmp_path / "t.onnx")
+    with pytest.raises(ValueError, match="expected shape"):
+        milblob.refit(model, tmp_path / "t.onnx")
+    assert files_of(model) == files
+
+
 def test_axes_of_one_element_do_not_matter(tmp_path):
     model, onnx = converted(DEMO, tmp_path, "embed")
     changed = ir.load(onnx)

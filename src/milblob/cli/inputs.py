@@ -19,20 +19,31 @@ _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 def add_inputs(parser: options.Parser, words: str) -> None:
     """Add -i; `words` say what is done without it."""
-    what = f"NAME=x.npy, NAME=x.png, NAME=x.npz:KEY, or x.npz, whose arrays are called as inputs; repeated; {words}"
+    ways = "NAME=x.npy, NAME=x.png, NAME=x.npz:KEY, or x.npz, whose arrays have the names of inputs"
+    what = f"{ways}; may be repeated; {words}"
     parser.add_argument("-i", "--input", metavar="INPUT", dest="inputs", action="append", default=[], help=what)
 
 
 def add_function(parser: options.Parser) -> None:
     """Add --function."""
-    parser.add_argument("--function", metavar="NAME", help="which one; default: the model's default function")
+    parser.add_argument("--function", metavar="NAME", help="a function of the model; default: its default function")
+
+
+def _is_onnx(path: str) -> bool:
+    return path.lower().endswith(".onnx")
+
+
+def require_function_used(arguments: Namespace, *models: str) -> None:
+    """Refuse --function where every model is an .onnx file, which is one function. Raises: ValueError."""
+    if arguments.function is not None and all(map(_is_onnx, models)):
+        raise ValueError(f"--function: expected none, for an .onnx file is one function, got {arguments.function}")
 
 
 def open_session(path: str, arguments: Namespace, **more: Any) -> "Session":
     """Return a model at a path, ready to run. Raises: as `milblob.onnx.Session`, and opening the model."""
     from .. import onnx
 
-    if path.lower().endswith(".onnx"):
+    if _is_onnx(path):
         return onnx.Session(path, **more)
     with opening.open(path, max_nbytes=arguments.max_nbytes) as model:
         return onnx.Session(model, function=arguments.function, **more)

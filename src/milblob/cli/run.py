@@ -10,7 +10,7 @@ import numpy as np
 
 from ..storage.output import whole_file
 from . import options, output, tables
-from .inputs import add_function, add_inputs, open_session, read_arrays, read_inputs
+from .inputs import add_function, add_inputs, open_session, read_arrays, read_inputs, require_function_used
 from .saving import check_target, refuse_model
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def run(arguments: Namespace) -> int:
             require_npz(arguments.model, target)
     if arguments.output is not None and arguments.output == arguments.state_out:
         raise ValueError(f"--state-out: expected another file than -o, got {arguments.state_out}")
+    require_function_used(arguments, arguments.model)
     session = open_session(arguments.model, arguments, optimize=arguments.optimize)
     for option, file in (("--state-in", arguments.state_in), ("--state-out", arguments.state_out)):
         if file is not None and not session.states:

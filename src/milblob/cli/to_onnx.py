@@ -2,10 +2,17 @@
 
 import json
 import os
+import warnings
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from .. import onnx
+from ..model import open as opening
 from . import options, output
+from .inputs import add_function
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 EXAMPLES = ("to-onnx Model.mlpackage model.onnx", "to-onnx Model.mlpackage --coverage")
 _EXIT_FINDINGS = 1
@@ -15,15 +22,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("model", metavar="MODEL", help=".mlpackage, .mlmodelc or .mlmodel with an ML Program")
     parser.add_argument("output", metavar="OUT", nargs="?", help="the new .onnx file")
-    parser.add_argument("--function", metavar="NAME", help="which one; default: the model's default function")
-    modes = "reference: OUT refers into the model; copy: into a copy beside it; embed: they stand in it"
+    add_function(parser)
+    modes = (
+        "reference: OUT refers into the model's weight files; copy: into a copy beside OUT; embed: weights are in OUT"
+    )
     parser.add_argument("--weights", choices=("reference", "copy", "embed"), default="reference", help=modes)
-    kinds = "keep: computed from the stored bytes where ONNX can say how; dense: all are decoded"
+    kinds = "keep: compressed weights stay so where ONNX can compute them from the stored bytes; dense: all are decoded"
     parser.add_argument("--compressed", choices=("keep", "dense"), default="keep", help=kinds)
-    parser.add_argument("--opset", metavar="N", type=int, default=21, help="of ONNX, 18 to 23; default: 21")
-    words = "probabilities of a classifier as a dictionary, label -> probability"
+    parser.add_argument("--opset", metavar="N", type=int, default=21, help="opset of ONNX, 18 to 23; default: 21")
+    words = "give the probabilities of a classifier as a dictionary, label -> probability"
     parser.add_argument("--zipmap", action="store_true", help=words)
-    words = "only say which operations have no converter; exit status 1 if there are any"
+    words = "write nothing, list the operations without a converter; exit status 1 if there are any"
     parser.add_argument("--coverage", action="store_true", help=words)
     options.add_force(parser, "replace files that exist")
     options.add_reporting(
@@ -40,16 +49,7 @@ def run(arguments: Namespace) -> int:
         return _coverage(arguments)
     if arguments.output is None:
         raise ValueError("output: expected the name of an .onnx file, got none (or --coverage)")
-    model = onnx.convert(
-        arguments.model,
-        arguments.output,
-        function=arguments.function,
-        weights=arguments.weights,
-        compressed=arguments.compressed,
-        opset=arguments.opset,
-        zipmap=arguments.zipmap,
-        force=arguments.force,
-    )
+    model = _convert(arguments)
     graph, nbytes = model.graph, os.path.getsize(arguments.output)
     if arguments.json:
         result = {
@@ -73,15 +73,42 @@ def run(arguments: Namespace) -> int:
         count, total = output.plural(len(copied), "weight"), output.size(sum(row["nbytes"] for row in copied))
         output.say(f"{count} decoded, {total} (-v names them)")
     if not arguments.quiet:
+        if arguments.zipmap and "milblob.classifier" not in model.metadata_props:
+            output.say("--zipmap changes nothing: the model is no classifier")
         nodes = output.plural(len(graph), "node")
         output.say(f"{nodes}, opset {arguments.opset}, {output.size(nbytes)}, to {arguments.output}")
     return 0
 
 
+def _convert(arguments: Namespace) -> "ir.Model":
+    """Convert and write; warnings become messages, which -q hides. Raises: as `milblob.onnx.convert`."""
+    with (
+        opening.open(arguments.model, max_nbytes=arguments.max_nbytes) as source,
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always", UserWarning)
+        model = onnx.convert(
+            source,
+            arguments.output,
+            function=arguments.function,
+            weights=arguments.weights,
+            compressed=arguments.compressed,
+            opset=arguments.opset,
+            zipmap=arguments.zipmap,
+            force=arguments.force,
+        )
+    for warning in caught if not arguments.quiet else ():
+        output.say(str(warning.message))
+    return model
+
+
 def _coverage(arguments: Namespace) -> int:
     """Say which operations have no converter."""
-    lacking = onnx.coverage(arguments.model, function=arguments.function, opset=arguments.opset)
-    decoded = onnx.decoded(arguments.model, function=arguments.function, opset=arguments.opset)
+    if arguments.output is not None:
+        raise ValueError(f"output: expected none with --coverage, which writes nothing, got {arguments.output}")
+    with opening.open(arguments.model, max_nbytes=arguments.max_nbytes) as source:
+        lacking = onnx.coverage(source, function=arguments.function, opset=arguments.opset)
+        decoded = onnx.decoded(source, function=arguments.function, opset=arguments.opset)
     if arguments.json:
         output.print_json({"path": arguments.model, "unsupported": lacking, "decoded": decoded})
     elif lacking:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import options, output, tables
-from .inputs import add_function, add_inputs, open_session, read_inputs
+from .inputs import add_function, add_inputs, open_session, read_inputs, require_function_used
 from .progress import shown
 from .run import require_npz, save
 
 if TYPE_CHECKING:
     from ..onnx import OutputError, VerifyReport
 
-EXAMPLES = ("verify Model.mlpackage Half.mlpackage --limit 0.01", "verify Model.mlpackage Model.mlpackage --runs 2")
+EXAMPLES = ("verify Model.mlpackage Half.mlpackage --limit 0.01", "verify Model.mlpackage Half.mlpackage -i inputs.npz")
 _EXIT_DIFFERENT = 1
 _COLUMNS = (
     tables.Column("output", is_name=True),
@@ -38,13 +38,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--runs", metavar="N", type=options.count, help="random runs; default: 4, or one for each shape"
     )
-    parser.add_argument("--seed", metavar="N", type=options.count, help="of the random inputs; default: 0")
-    limit = "the greatest difference allowed, as a share of the output's range; default: 2e-5, of half precision 8e-3"
+    parser.add_argument("--seed", metavar="N", type=options.count, help="seed of the random inputs; default: 0")
+    limit = "largest difference allowed, as a share of the output's range; default: 2e-5, or 8e-3 in half precision"
     parser.add_argument("--limit", metavar="X", type=options.at_least_0, help=limit)
     parser.add_argument("--worst", metavar="FILE", help="write the inputs of the worst run to this .npz file, for -i")
     add_function(parser)
     options.add_force(parser, "replace the file of --worst")
-    options.add_reporting(parser, quiet="print nothing, no progress", verbose="say what was run")
+    options.add_reporting(parser, quiet="print nothing, no progress", verbose="also name the models and the inputs")
 
 
 def run(arguments: Namespace) -> int:
@@ -58,6 +58,7 @@ def run(arguments: Namespace) -> int:
         for option, value in (("--runs", arguments.runs), ("--seed", arguments.seed)):
             if value is not None:
                 raise ValueError(f"{option}: expected none with -i, which gives the inputs, got one")
+    require_function_used(arguments, arguments.a, arguments.b)
     with ExitStack() as stack:
         first, second = (stack.enter_context(open_session(path, arguments)) for path in (arguments.a, arguments.b))
         inputs = read_inputs(arguments, first.inputs) if arguments.inputs else None

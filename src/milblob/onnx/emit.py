@@ -209,15 +209,16 @@ class ModelComponentContainer:
     def stored(self, part: "Tensor", dtype: ir.DataType, shape: tuple[int, ...]) -> ir.Value:
         """Return an initializer with the stored bytes of a part of a compressed weight.
 
+        Parts that are stored once have one each, as dense weights do: each is changed, and goes home, by itself.
+
         Args:
             part: of a model.
             dtype, shape: what the bytes are seen as. An element type of another size than the part's own is UINT8.
         """
-        tensor, key = self.weights.stored(part, dtype, shape)
-        key = (part.name, dtype, shape) if key is None else key
+        key = (part.name, dtype, shape)
         found = self._shared.get(key)
         if found is None:
-            found = self._shared[key] = self.add_initializer(part.name, tensor)
+            found = self._shared[key] = self.add_initializer(part.name, self.weights.stored(part, dtype, shape))
             self.homes[str(found.name)] = part.name
         return found
 

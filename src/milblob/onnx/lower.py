@@ -1,7 +1,7 @@
-"""From opset 19 to 15: newer operators are said with older ones, and what has no older form is refused by name.
+"""From opset 19 to 15: newer operators are written as older ones, and those without an older form are refused by name.
 
 Converters are written for opset 18 and later; 19 has `quantize`. This runs after them, for what still speaks opset 15;
-ONNX's own version converter does not go down over most of these operators.
+ONNX's own version converter cannot convert most of these operators down.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ def lower(model: ir.Model, opset: int) -> ir.Model:
         The model.
 
     Raises:
-        UnsupportedError: operators that the older opset has no way to say: all of them, with counts and the first use.
+        UnsupportedError: operators that the older opset cannot express: all of them, with counts and the first use.
         ValueError: another opset.
     """
     if opset not in OPSETS:

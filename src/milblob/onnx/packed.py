@@ -55,9 +55,11 @@ class Palette(NamedTuple):
         indices, lut: the stored parts.
         shape: of the weight.
         nbits: of an index: 1, 2, 4 or 8, so that none lies in two bytes.
-        order: how many indices there are before a group, of groups, and in a group.
+        order: the shape of the indices as (before, groups, behind): along the axes before that of the groups, the
+            groups, and the indices in each.
         vector: elements of an entry.
-        turned: (rows, columns) of indices whose vectors lie between them; None where they lie behind.
+        turned: (rows, columns) of the indices where the elements of a vector lie between these, so that a Transpose
+            must put them there; None where they lie last.
     """
 
     indices: "Tensor"
@@ -75,7 +77,7 @@ class Quantized(NamedTuple):
     Attributes:
         elements: the stored part, or the palette that has them.
         scale: the stored part.
-        zero: the stored part, or its values as elements; None: zero.
+        zero: the stored zero point, or its values in the type of the elements; None: it is 0.
         shape: of the weight.
         counts: the shape of the scales, one axis for each of the weight's.
         layout: of DequantizeLinear; None: the elements are floats, and are multiplied.

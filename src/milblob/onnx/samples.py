@@ -15,23 +15,12 @@ MAX_COUNT = 1 << 24
 
 _OPEN = (1, 16)  # sizes of an axis of which nothing is known
 _UNBOUNDED = 64  # of an axis without an upper bound
-_PASSING = frozenset(
-    [
-        "Cast",
-        "Identity",
-        "Reshape",
-        "Unsqueeze",
-        "Squeeze",
-        "Flatten",
-        "Transpose",
-        "Slice",
-        "Expand",
-        "Concat",
-        "Tile",
-        "Mod",
-    ]
-)
-_INDEXED = {"Gather": (1, 0), "GatherElements": (1, 0), "ScatterElements": (1, 0)}
+# Nodes whose result holds the numbers of their first input; of _MIXING, of any input.
+_PASSING = frozenset([
+    "Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice", "Expand", "Tile", "Mod"
+])  # fmt: skip
+_MIXING = frozenset(["Concat", "Where", "Add"])
+_INDEXED = {"Gather": (1, 0), "GatherElements": (1, 0), "ScatterElements": (1, 0)}  # inputs: the indices, the table
 
 
 def random_runs(sessions: Sequence[Session], count: int | None, seed: int) -> list[dict[str, Any]]:
@@ -125,7 +114,7 @@ def _bound(start: ir.Value) -> int | None:
                 if depth is not None and depth.const_value is not None:
                     bounds.append(int(depth.const_value.numpy().reshape(-1)[0]))
                 continue
-            if (node.op_type in _PASSING and index == 0) or node.op_type in ("Concat", "Where", "Add"):
+            if (node.op_type in _PASSING and index == 0) or node.op_type in _MIXING:
                 new = [output for output in node.outputs if output not in seen]
                 seen.update(new)
                 waiting.extend(new)

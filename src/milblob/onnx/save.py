@@ -45,7 +45,7 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
         raise ValueError(f"output {path}: expected a name that does not end in .bin, got one")
     for name in (path, beside) if large or copied else (path,):
         if not force and paths.is_there(name):
-            raise FileExistsError(f"{name}: expected no such file, got one (force replaces it)")
+            raise FileExistsError(f"{name}: expected no such file, got one (--force replaces it)")
         require_no_part(weights.sources, name, ".onnx")
     with ExitStack() as stack:
         new = stack.enter_context(NewFile(path, force=force))
@@ -91,9 +91,8 @@ def _refer(tensor: Any, location: str, offset: int, nbytes: int) -> None:
 
 def _serialized(proto: Any, path: str) -> bytes:
     if proto.ByteSize() > _MAX_MESSAGE_NBYTES:
-        words = (
-            f'output: expected less than 2 GiB in one file, got {proto.ByteSize()} bytes; weights="copy" has no limit'
-        )
+        hint = 'weights="copy" (--weights copy) has no limit'
+        words = f"output: expected less than 2 GiB in one file, got {proto.ByteSize()} bytes; {hint}"
         raise UnsupportedError(words, file=path)
     data: bytes = proto.SerializeToString(deterministic=True)
     return data

@@ -113,13 +113,13 @@ def stage_of_model(
         As `convert`; MilblobError: onnxruntime cannot open it.
     """
     converted = convert(model, function=function, converters=converters)
-    weights = _opened(converted) if replaceable else frozenset()
+    weights = _make_replaceable(converted) if replaceable else frozenset()
     runner = start(converted, model.package.mappings, options, providers, model.path)
     return Stage(runner, converted, model.path, weights)
 
 
-def _opened(model: ir.Model) -> frozenset[str]:
-    """Make inputs of all weights, which keep their values unless others are given; return their names."""
+def _make_replaceable(model: ir.Model) -> frozenset[str]:
+    """Make optional inputs of all weights of floats that are referred to; return their names."""
     names = []
     for name, value in model.graph.initializers.items():
         tensor = value.const_value

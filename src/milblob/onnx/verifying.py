@@ -139,8 +139,8 @@ def verify(
         chosen = random_runs((first, second), runs, seed) if inputs is None else given_runs(inputs, first.inputs)
         if not chosen:
             raise ValueError("inputs: expected one run or more, got none")
-        floor = HALF_LIMIT if _is_half(first) or _is_half(second) else LIMIT
-        return _compare(first, second, chosen, floor, limit, inputs is None, Counter(progress))
+        float_limit = HALF_LIMIT if _is_half(first) or _is_half(second) else LIMIT
+        return _compare(first, second, chosen, float_limit, limit, inputs is None, Counter(progress))
 
 
 def _opened(model: Any, function: str | None) -> Session:
@@ -152,24 +152,24 @@ def _compare(
     first: Session,
     second: Session,
     runs: list[dict[str, Any]],
-    floor: float,
+    float_limit: float,
     limit: float | None,
     is_random: bool,
     counter: Counter,
 ) -> VerifyReport:
     states = first.make_state(), second.make_state()
-    sums = {name: _Sum(name, floor, limit) for name in (*first.outputs, *first.states)}
+    differences = {name: _Differences(name, float_limit, limit) for name in (*first.outputs, *first.states)}
     for number, values in enumerate(runs):
         found = []
         for session, state in zip((first, second), states, strict=True):
             found.append(_predict(session, values, state, number, is_random))
-        for name, one in sums.items():
+        for name, one in differences.items():
             one.add(number, found[0][name], found[1][name])
         counter.add(f"run {number}", sum(array.nbytes for array in found[0].values()))
-    worst = max(sums.values(), key=_Sum.badness, default=None)
+    worst = max(differences.values(), key=_Differences.badness, default=None)
     at = 0 if worst is None else worst.run
     kept = runs[: at + 1] if len(first.states) else [runs[at]]
-    results = [one.result() for one in sums.values()]
+    results = [one.result() for one in differences.values()]
     return VerifyReport(first.path or "a", second.path or "b", results, len(runs), kept)
 
 
@@ -183,12 +183,12 @@ def _predict(
         raise MilblobError(f"run {number}: {error.what}{words}", file=error.file, code=error.code) from error
 
 
-class _Sum:
-    """The differences of one output, over the runs so far."""
+class _Differences:
+    """The differences of one output, over the runs so far; `float_limit` is that of floats without a `limit`."""
 
-    def __init__(self, name: str, floor: float, limit: float | None) -> None:
+    def __init__(self, name: str, float_limit: float, limit: float | None) -> None:
         self.name, self.run = name, 0
-        self._floor, self._limit = floor, limit
+        self._float_limit, self._limit = float_limit, limit
         self._dtype = ""
         self._largest = self._relative = self._noise = self._power = 0.0
         self._differing = self._count = 0
@@ -231,7 +231,7 @@ class _Sum:
     def _allowed(self) -> float:
         if self._limit is not None:
             return self._limit
-        return self._floor if self._dtype.startswith("float") else 0.0
+        return self._float_limit if self._dtype.startswith("float") else 0.0
 
     def badness(self) -> float:
         """How far the error is beyond its limit."""

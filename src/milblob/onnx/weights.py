@@ -133,8 +133,8 @@ class Weights:
         """Note that a tensor is a copy: the values of a weight in another form."""
         self.made.append({"name": name, "why": why, "nbytes": nbytes})
 
-    def stored(self, part: "Tensor", dtype: ir.DataType, shape: tuple[int, ...]) -> tuple[Any, Any]:
-        """Return the stored bytes of a part of a compressed weight as a tensor, and a key; None for one that is small.
+    def stored(self, part: "Tensor", dtype: ir.DataType, shape: tuple[int, ...]) -> Any:
+        """Return the stored bytes of a part of a compressed weight as a tensor.
 
         Args:
             part: of a model.
@@ -147,11 +147,9 @@ class Weights:
         if isinstance(place, RecordPlace) and self.mode != "embed":
             reader, record = place.record()
             if record.nbytes >= INLINE_NBYTES and reader.mapping.fd >= 0:
-                found = _Record(reader.name or "", record.data_offset, record.nbytes)
-                return self._external(found, dtype, shape), (*found, dtype, shape)
+                return self._external(_Record(reader.name or "", record.data_offset, record.nbytes), dtype, shape)
         array = np.asarray(part.read_packed() if dtype == ir.DataType.UINT8 else part.read())
-        key = None if self.is_small(array.nbytes) else (place.key(), dtype, shape)
-        return self.held(array.reshape(shape), dtype), key
+        return self.held(array.reshape(shape), dtype)
 
     def is_small(self, nbytes: int) -> bool:
         """Whether an initializer stands in the .onnx file, and equal ones once."""
@@ -167,7 +165,8 @@ class Weights:
             array = array.astype(dtype.numpy())
         self._total += array.nbytes
         if self.mode == "embed" and self._total >= EMBED_NBYTES:
-            words = f'weights="embed": expected less than {EMBED_NBYTES} bytes, got more; weights="copy" has no limit'
+            hint = 'weights="copy" (--weights copy) has no limit'
+            words = f'weights="embed": expected less than {EMBED_NBYTES} bytes, got more; {hint}'
             raise UnsupportedError(words, file=self._model.path)
         return ir.Tensor(array, dtype)
 
@@ -244,7 +243,7 @@ def location_of(file: str, path: str | None, model: str | None) -> tuple[str, st
         ValueError: the .onnx file is not above the weight file.
         ResolveError: the way to it has a symbolic link, or it has several names: runtimes refuse these.
     """
-    hint = 'weights="copy" writes a copy beside the .onnx file'
+    hint = 'weights="copy" (--weights copy) writes a copy beside the .onnx file'
     if path is None:
         inside = model is not None and paths.is_directory(model)
         folder = os.path.abspath(model or "") if inside else os.path.dirname(os.path.abspath(file))

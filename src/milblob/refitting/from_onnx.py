@@ -150,7 +150,8 @@ def _is_in_place(tensor: Tensor, array: OnnxArray) -> bool:
     if not isinstance(place, RecordPlace) or array.offset is None:
         return False
     reader, record = place.record()
-    return array.offset == record.data_offset and _is_same_file(reader.name, array.file)
+    is_whole = array.stored_nbytes == record.nbytes  # fewer rows begin there as well
+    return is_whole and array.offset == record.data_offset and _is_same_file(reader.name, array.file)
 
 
 def _is_same_file(a: str | None, b: str) -> bool:
