@@ -513,7 +513,14 @@ def test_models_that_are_no_ml_programs(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["states", "images", "shapes", "classifier", "classes"])
-@pytest.mark.parametrize("text", ["no JSON", "[]", "5", '{"x": 5}', '{"x": {"input": 5, "output": []}}', "null"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON", "[]", "5", '{"x": 5}', '{"x": {"input": 5, "output": []}}', "null", "[" * 100_000, "9" * 10_000,
+        '{"x": {"ranges": [[1e400, 1]]}}', '{"x": {"ranges": [[1, "a"]]}}', '{"x": {"ranges": [[1.5, 2]]}}',
+        '{"x": {"enumerated": [[1e400]]}}', '{"x": {"enumerated": [[-2]]}}', '{"x": {"enumerated": ["12"]}}',
+    ],
+)  # fmt: skip
 def test_metadata_by_another_hand_end_in_our_errors(tmp_path, key, text):
     """Or are of no consequence."""
     import onnx
@@ -533,6 +540,23 @@ def test_metadata_by_another_hand_end_in_our_errors(tmp_path, key, text):
         assert "\n" not in str(error)
     else:
         assert len(found) <= 1
+
+
+@pytest.mark.parametrize("text", ["[1]", '["one", "another"]', '["a", "b", "c"]'])
+def test_labels_by_another_hand_end_in_our_errors(tmp_path, text):
+    """Those of a dictionary of probabilities."""
+    import onnx
+
+    package = ROOT / "tests/data/classifier_strings/model.mlpackage"
+    milblob.onnx.convert(package, tmp_path / "m.onnx", weights="embed", zipmap=True)
+    model = onnx.load(tmp_path / "m.onnx")
+    for entry in model.metadata_props:
+        if entry.key == "milblob.classes":
+            entry.value = text
+    onnx.save(model, tmp_path / "t.onnx")
+    session = Session(tmp_path / "t.onnx")
+    with pytest.raises(milblob.UnsupportedError, match=r"milblob\.classes"):
+        session.predict({name: np.ones([n or 1 for n in one.shape], one.dtype) for name, one in session.inputs.items()})
 
 
 def test_a_closed_session_says_so():

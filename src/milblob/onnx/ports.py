@@ -1,6 +1,5 @@
 """Inputs and outputs of a session: names, dtypes, shapes, images, labels; and values on their way in and out."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -8,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UnsupportedError
+from ..errors import FormatError, UnsupportedError
+from ..jsontext import as_shape, parse_json
 
 _DTYPES = {
     "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64", "tensor(bool)": "bool",
@@ -205,13 +205,36 @@ def read_json(metadata: Mapping[str, str], key: str, file: str | None) -> Any:
     Raises:
         UnsupportedError: it is no JSON object.
     """
-    try:
-        found = json.loads(metadata.get(key, "{}"))
-    except ValueError:
-        found = None
+    found = _document(metadata.get(key, "{}"), key, file)
     if not isinstance(found, dict):
         raise UnsupportedError(f"{key} in metadata_props: expected a JSON object, got something else", file=file)
     return found
+
+
+def _document(text: str, key: str, file: str | None) -> Any:
+    """Parse an entry of metadata_props; None if it is no JSON, or one of unbearable size or depth."""
+    try:
+        return parse_json(text, key, file)
+    except FormatError:
+        return None
+
+
+def _sizes(given: Any) -> tuple[int, ...]:
+    """Return the sizes of a shape that an ONNX model's metadata name; ValueError if they are none."""
+    found = as_shape(given)
+    if found is None:
+        raise ValueError(f"a shape, got {given!r:.60}")
+    return found
+
+
+def _range(given: Any) -> tuple[int, int | None]:
+    """Return the least and the most of an axis, as `_sizes`; None for no upper bound."""
+    low, high = given
+    (least,) = _sizes([low])
+    if high is None:
+        return least, None
+    (most,) = _sizes([high])
+    return least, most
 
 
 def input_of(argument: Any, metadata: Mapping[str, str], file: str | None, is_optional: bool = False) -> SessionInput:
@@ -223,8 +246,8 @@ def input_of(argument: Any, metadata: Mapping[str, str], file: str | None, is_op
     name, shape = argument.name, _shape(argument)
     flexible = read_json(metadata, "milblob.shapes", file).get(name, {})
     color_space = _color_space(name, shape, metadata, file)
-    enumerated = tuple(_full(one, shape) for one in flexible.get("enumerated", ()))
-    ranges = tuple((int(low), high) for low, high in flexible.get("ranges", ()))
+    enumerated = tuple(_full(_sizes(one), shape) for one in flexible.get("enumerated", ()))
+    ranges = tuple(_range(one) for one in flexible.get("ranges", ()))
     if ranges and len(ranges) != len(shape):  # of an image: height and width
         fixed = [(n, n) if n is not None else (0, None) for n in shape[: len(shape) - len(ranges)]]
         ranges = (*fixed, *ranges)
@@ -244,7 +267,7 @@ def output_of(argument: Any, metadata: Mapping[str, str], file: str | None) -> S
     roles = read_json(metadata, "milblob.classifier", file)
     classes: tuple[Any, ...] = ()
     if roles.get("probabilities") == name:
-        found = json.loads(metadata.get("milblob.classes", "[]"))
+        found = _document(metadata.get("milblob.classes", "[]"), "milblob.classes", file)
         if isinstance(found, list) and all(isinstance(label, str | int) for label in found):
             classes = tuple(found)
     if classes and argument.type.startswith("seq(map("):
@@ -265,7 +288,7 @@ def _color_space(name: str, shape: tuple[int | None, ...], metadata: Mapping[str
 
 def _full(sizes: Sequence[int], shape: tuple[int | None, ...]) -> tuple[int, ...]:
     """Sizes of all axes, where those of an image are height and width only."""
-    return (*(n or 1 for n in shape[: len(shape) - len(sizes)]), *map(int, sizes))
+    return (*(n or 1 for n in shape[: len(shape) - len(sizes)]), *sizes)
 
 
 def _shape(argument: Any) -> tuple[int | None, ...]:

@@ -77,7 +77,7 @@ class Stage:
             states: of all `states`; replaced by their new values.
 
         Raises:
-            MilblobError: onnxruntime cannot compute it.
+            MilblobError: onnxruntime cannot compute it. UnsupportedError: labels that the model's metadata say wrongly.
         """
         held = {one.name: states[name] for name, one in self.states.items()}
         try:
@@ -89,6 +89,10 @@ class Stage:
             raise MilblobError(words, file=self.file, code="runtime") from error
         for name, one in self.outputs.items():
             if one.is_zipped:
+                unknown = [label for label in one.classes if label not in found[name][0]]
+                if unknown:
+                    words = f"milblob.classes in metadata_props: expected labels of {name}, got {unknown[0]!r:.100}"
+                    raise UnsupportedError(words, file=self.file)
                 found[name] = np.array([[found[name][0][label] for label in one.classes]], one.dtype)
         states.update({name: found.pop(output) for output, name in self._written.items()})
         return found
