@@ -470,6 +470,15 @@ def test_each_function_of_a_package_runs(tmp_path):
         Session(tmp_path / f"{names[0]}.onnx", function=names[0])
 
 
+def test_several_functions_without_a_default_must_be_chosen_from():
+    compiled = DATA / "functions" / "model.mlmodelc"
+    with pytest.raises(
+        KeyError, match=r"function: expected one of alpha, beta .*, got none, and .*\.mlmodelc has no default"
+    ):
+        Session(compiled)
+    assert Session(compiled, function="alpha").inputs
+
+
 @pytest.mark.parametrize("kind", ["mlpackage", "mlmodelc"])
 def test_the_models_of_a_pipeline_run_in_turn(kind):
     package = DATA / "pipeline" / f"model.{kind}"
