@@ -108,6 +108,17 @@ def test_states_go_from_file_to_file(cli, tmp_path):
     assert status == 2 and "state: expected one of cache, got " in err
 
 
+def test_outputs_that_are_there_are_refused_before_anything_is_written(cli, folder):
+    model, before = DATA / "states" / "model.mlpackage", (folder / "one.npz").read_bytes()
+    np.save("x.npy", np.zeros((1, 16), np.float32))
+    status, _, err = cli("run", model, "-i", "x=x.npy", "-o", "new.npz", "--state-out", "one.npz")
+    assert status == 2 and "one.npz: expected no such file, got one (--force replaces it)" in err
+    assert not (folder / "new.npz").exists()
+    status, _, err = cli("verify", "m.mlpackage", "none.mlpackage", "--worst", "one.npz")
+    assert status == 2 and "one.npz: expected no such file, got one" in err  # and no model was opened
+    assert (folder / "one.npz").read_bytes() == before
+
+
 def test_pictures_are_turned_into_the_colours_of_the_model(cli, tmp_path):
     """A palette, a picture with alpha, one that a camera turned; another size is refused."""
     import coremltools as ct

@@ -130,7 +130,7 @@ def test_types_that_mil_lacks_are_listed_and_refused_by_name(kind, tmp_path, cap
         assert f"got {kind.lower()}" in capsys.readouterr().err
 
 
-def test_elements_in_pieces(tmp_path):
+def test_elements_in_several_protobuf_runs_are_joined(tmp_path):
     """Protobuf allows a repeated field in several runs, packed or not; hardly anybody writes that."""
     pieces = b"\x08\x06\x10\x01\x42\x01w" + b"".join(
         b"\x22" + bytes([4 * n]) + np.arange(at, at + n, dtype="<f4").tobytes() for at, n in ((0, 2), (2, 3))
@@ -251,7 +251,7 @@ def test_external_data_never_leave_the_folder(apart, location, words, tmp_path):
         ("length", "-1"), ("length", "0"), ("offset", "４"), ("length", str(1 << 62)),
     ],
 )  # fmt: skip
-def test_external_data_of_another_place(apart, key, value):
+def test_external_data_outside_of_their_file_are_refused(apart, key, value):
     """Of the last tensor in the other file: any other place is outside of it."""
     path, _ = apart
     model = onnx.load(path, load_external_data=False)
@@ -446,8 +446,16 @@ with open_arrays(sys.argv[1]) as arrays:
     assert run_child(code, str(tmp_path / "m.onnx")).strip() == "[0.0, 1.0, 2.0]"
 
 
-def test_dtypes_have_onnx_types():
+def test_every_dtype_that_onnx_has_is_read():
     """Every dtype of milblob that ONNX has too is read; a new one must be added to the table."""
     names = {"FLOAT32": "FLOAT", "FLOAT64": "DOUBLE"}
     assert {names.get(d.name, d.name) for d in DType} - set(READ) == {"UINT1", "UINT3", "UINT6"}
     assert set(READ) | set(OTHERS) == set(TensorProto.DataType.keys()) - {"UNDEFINED"}
+
+
+def test_a_model_whose_weight_file_was_laid_out_anew_says_so(tmp_path):
+    package = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
+    milblob.onnx.convert(package, tmp_path / "m.onnx")
+    milblob.compress(package, package, milblob.Linear("int8"), force=True)
+    with open_arrays(tmp_path / "m.onnx") as arrays, pytest.raises(FormatError, match="convert again if that file was"):
+        arrays["head_weight"].read()

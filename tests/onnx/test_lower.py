@@ -121,7 +121,7 @@ def others():
 
 
 @pytest.mark.parametrize(("kind", "feeds", "constants", "attributes"), [*reduces(), *scatters(), *others()])
-def test_the_same_values(kind, feeds, constants, attributes):
+def test_older_operators_compute_the_same_values(kind, feeds, constants, attributes):
     model = model_of(kind, feeds, constants, **attributes)
     (expected,) = run(model, feeds)
     for opset in (15, 17):
@@ -183,7 +183,7 @@ def test_what_has_no_older_form_is_refused_by_name(kind, feeds, attributes, word
         lowered(model_of(kind, feeds, **attributes))
 
 
-def test_other_opsets():
+def test_other_opsets_are_refused():
     for opset in (14, 18):
         with pytest.raises(ValueError, match=f"opset: expected 15 to 17, got {opset}"):
             lowered(model_of("Relu", {"x": X}), opset)

@@ -107,7 +107,7 @@ def test_every_element_times_every_kind_of_scale_is_what_milblob_decodes(tmp_pat
 
 @pytest.mark.parametrize("opset", [18, 19, 20, 21, 23])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_the_first_generation_in_every_opset(tmp_path, dtype, opset):
+def test_affine_dequantize_in_every_opset(tmp_path, dtype, opset):
     """Scale and zero point each a number or a vector, along any axis."""
     from coremltools.converters.mil.mil import Builder as mb
 
@@ -210,7 +210,7 @@ def test_scales_in_blocks_of_every_kind(tmp_path, kind, dtype):
     assert all("as small as" in why or why in ("scales", "zero points") for why in copied.values())
 
 
-def test_offsets_that_are_no_elements(tmp_path):
+def test_offsets_of_another_type_become_zero_points_if_they_are_whole_numbers(tmp_path):
     """Whole numbers become zero points; others have no place in DequantizeLinear, and the weight is decoded."""
     from coremltools.converters.mil.mil import Builder as mb
 
@@ -428,7 +428,7 @@ def test_optimisation_changes_no_results(tmp_path, precision):
         assert np.abs(y - fast).max() <= (1e-6 if precision == "fp32" else 1e-3) * np.abs(y).max()
 
 
-def test_recurrent_networks_and_blocks(tmp_path):
+def test_weights_of_recurrent_networks_are_decoded(tmp_path):
     """Gates have another order in ONNX: those weights are decoded, and nothing is computed for nobody."""
     from coremltools.converters.mil.mil import Builder as mb
 
@@ -531,7 +531,7 @@ def test_functions_share_the_stored_bytes(tmp_path):
     assert np.maximum(prefill, 0).tobytes() == decode.tobytes()
 
 
-def test_the_switch(blocks, cli, tmp_path):
+def test_compressed_dense_decodes_and_decoded_says_why(blocks, cli, tmp_path):
     with pytest.raises(ValueError, match="compressed: expected one of keep, dense, got 'some'"):
         milblob.onnx.convert(blocks, compressed="some")
     package = shutil.copytree(blocks, tmp_path / "m.mlpackage")

@@ -380,6 +380,11 @@ def test_a_cache_is_kept_for_32_steps(cached):
     assert (state["keys"][:32] != 0).any() and (state["keys"][32:] == 0).all()
 
 
+def test_states_of_a_model_without_any_are_refused():
+    with pytest.raises(KeyError, match="state: expected none, for the model has no states, got 'cache'"):
+        Session(DEMO).make_state({"cache": 1})
+
+
 def test_states_are_read_written_and_given(cached):
     session = Session(cached[0])
     x = {"x": np.ones((1, 8), np.float16), "place": [3]}
@@ -447,7 +452,7 @@ def test_threads_may_predict_at_once(cached):
 # ---------------------------------------------------------------------------------------- several functions and models
 
 
-def test_the_functions_of_a_package(tmp_path):
+def test_each_function_of_a_package_runs(tmp_path):
     package = DATA / "functions" / "model.mlpackage"
     with milblob.open(package) as model:
         names = list(model.functions)
@@ -463,6 +468,15 @@ def test_the_functions_of_a_package(tmp_path):
         Session(package, function="gamma")
     with pytest.raises(ValueError, match=r"function: expected none of an \.onnx file"):
         Session(tmp_path / f"{names[0]}.onnx", function=names[0])
+
+
+def test_several_functions_without_a_default_must_be_chosen_from():
+    compiled = DATA / "functions" / "model.mlmodelc"
+    with pytest.raises(
+        KeyError, match=r"function: expected one of alpha, beta .*, got none, and .*\.mlmodelc has no default"
+    ):
+        Session(compiled)
+    assert Session(compiled, function="alpha").inputs
 
 
 @pytest.mark.parametrize("kind", ["mlpackage", "mlmodelc"])
@@ -499,7 +513,7 @@ def test_without_onnxruntime_the_message_says_what_brings_it(tmp_path):
     assert found.stderr.splitlines()[-1] == words
 
 
-def test_models_that_are_no_ml_programs(tmp_path):
+def test_what_cannot_be_opened_is_refused(tmp_path):
     with pytest.raises(milblob.UnsupportedError, match="expected an ML Program or a pipeline of them, got a neural"):
         Session(DATA / "neural_network" / "model.mlmodel")
     with pytest.raises(FileNotFoundError):

@@ -14,12 +14,12 @@ from onnxmltools_models import MODELS, PUBLIC, require_own, require_public
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_own_topology(name, tmp_path):
+def test_convert_coreml_of_milblob(name, tmp_path):
     require_own(name, tmp_path)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_onnxmltools_itself(name, tmp_path):
+def test_convert_coreml_of_onnxmltools_with_our_functions(name, tmp_path):
     pytest.importorskip("coremltools")
     require_public(name, tmp_path)
 
@@ -51,11 +51,11 @@ def test_a_converter_of_ones_own(tmp_path):
     assert (made.graph.name, made.doc_string) == ("net", "words")
 
 
-def test_what_does_not_go(tmp_path):
+def test_other_opsets_and_states_are_refused(tmp_path):
     import onnxmltools
 
     for opset in (14, 16, 99):
-        with pytest.raises(ValueError, match=f"target_opset: expected 15 to 15, got {opset}"):
+        with pytest.raises(ValueError, match=f"target_opset: expected 15, which .* knows, got {opset}"):
             milblob.onnxmltools.convert_coreml(MODELS["demo"][0], target_opset=opset)
     milblob.onnxmltools.repair()
     coremltools = pytest.importorskip("coremltools")

@@ -64,7 +64,7 @@ def tuned(path, select=lambda name: True, change=None):
 
 @pytest.mark.parametrize("weights", ["reference", "copy", "embed"])
 @pytest.mark.parametrize("name", MODELS)
-def test_round_trip(name, weights, tmp_path):
+def test_an_unchanged_onnx_model_changes_nothing_and_a_tuned_one_goes_home(name, weights, tmp_path):
     with milblob.open(MODELS[name]) as model:
         function = next(iter(model.functions)) if len(model.functions) > 1 else None
     model, onnx = converted(MODELS[name], tmp_path, weights, function)
@@ -101,7 +101,7 @@ def test_only_what_changed_is_written(tmp_path):
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
-def test_compressed_weights(name, tmp_path):
+def test_compressed_weights_go_home_as_parts_or_are_compressed_again(name, tmp_path):
     """What nobody changed is as in the model. Changed parts go home as they are, decoded weights are compressed again."""
     model, onnx = converted(DATA / name / "model.mlpackage", tmp_path, "embed")
     files = files_of(model)
@@ -157,7 +157,7 @@ def test_transformed_weights_are_refused_by_name(kind, recurrent, tmp_path):
     assert milblob.refit(model, tmp_path / "t.onnx", mapping={value.name: None}).unused == (value.name,)
 
 
-def test_initializers_that_a_tool_renamed(tmp_path):
+def test_renamed_initializers_are_recognized_by_their_references(tmp_path):
     """Their references say which weights they are: of a copy of the weight file, whose bytes are changed in place."""
     model, onnx = converted(DEMO, tmp_path, "copy")
     renamed = ir.load(onnx)
@@ -181,7 +181,7 @@ def test_initializers_that_a_tool_renamed(tmp_path):
     assert milblob.load(model)["head_weight"].tobytes() == new.tobytes()
 
 
-def test_stored_once_and_changed_apart(tmp_path):
+def test_values_stored_once_and_changed_in_one_place_need_unshare(tmp_path):
     """One of two initializers that are one record was changed: the other must not follow silently."""
     source = tmp_path / "s"
     source.mkdir()
@@ -275,7 +275,7 @@ def test_axes_of_one_element_do_not_matter(tmp_path):
     assert np.array_equal(milblob.load(model)["final_norm_bias"], before * 2 + 1)
 
 
-def test_references_that_were_exchanged(tmp_path):
+def test_two_weights_whose_references_were_exchanged(tmp_path):
     """The new values of each are the old ones of the other, in the file that is written."""
     model, onnx = converted(DEMO, tmp_path, "reference")
     before, names = milblob.load(model), ("layers_0_attention_key_weight", "layers_1_attention_key_weight")
@@ -316,7 +316,7 @@ def test_defaults_of_optional_inputs_are_no_weights(tmp_path):
     assert report.changes == [] and "x" in report.unchanged
 
 
-def test_other_peoples_models(tmp_path):
+def test_names_that_the_model_lacks_are_an_error(tmp_path):
     """Nothing of theirs is passed over: names that the model lacks are an error, until somebody says what they are."""
     model = shutil.copytree(DEMO, tmp_path / "m.mlpackage")
     array = np.ones((96, 48), np.float32)
@@ -330,7 +330,7 @@ def test_other_peoples_models(tmp_path):
     assert (milblob.load(model)["head_weight"] == 1).all()
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command_counts_what_is_as_in_the_model(tmp_path, capsys):
     model, onnx = converted(DEMO, tmp_path, "embed")
     assert main(["refit", str(model), str(onnx)]) == 0
     assert "nothing changed\n" in (err := capsys.readouterr().err) and "75 initializers as in the model" in err

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..storage import paths
 from ..storage.output import whole_file
 from . import options, output, tables
 from .inputs import add_function, add_inputs, open_session, read_arrays, read_inputs, require_function_used
@@ -46,7 +47,7 @@ def run(arguments: Namespace) -> int:
     """Run the command."""
     for target in (arguments.output, arguments.state_out):
         if target is not None:
-            require_npz(arguments.model, target)
+            require_npz(arguments.model, target, arguments.force)
     if arguments.output is not None and arguments.output == arguments.state_out:
         raise ValueError(f"--state-out: expected another file than -o, got {arguments.state_out}")
     require_function_used(arguments, arguments.model)
@@ -81,12 +82,18 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def require_npz(model: str, target: str) -> None:
-    """Refuse an output that is no .npz file, or part of the model. Raises: ValueError."""
+def require_npz(model: str, target: str, force: bool) -> None:
+    """Refuse an output before anything is computed or written.
+
+    Raises:
+        ValueError: it is no .npz file, or part of the model. FileExistsError: it is there, and `force` is not given.
+    """
     refuse_model(target)
     check_target(model, target)
     if os.path.splitext(target)[1].lower() != ".npz":
         raise ValueError(f"output {target}: expected an .npz file, got another suffix")
+    if not force and paths.is_there(target):
+        raise FileExistsError(f"{target}: expected no such file, got one (--force replaces it)")
 
 
 def save(path: str, arrays: Mapping[str, Any], force: bool) -> None:

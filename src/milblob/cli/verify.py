@@ -53,7 +53,7 @@ def run(arguments: Namespace) -> int:
 
     if arguments.worst is not None:
         for model in (arguments.a, arguments.b):
-            require_npz(model, arguments.worst)
+            require_npz(model, arguments.worst, arguments.force)
     if arguments.inputs:
         for option, value in (("--runs", arguments.runs), ("--seed", arguments.seed)):
             if value is not None:

@@ -379,7 +379,8 @@ class _Source:
                 raise opened
             if offset + nbytes > opened.nbytes:
                 words = f"bytes inside the {opened.nbytes} of {location}"
-                raise self._refuse(name, "place of external data", words, f"{offset} to {offset + nbytes}")
+                got = f"{offset} to {offset + nbytes} (convert again if that file was written anew)"
+                raise self._refuse(name, "place of external data", words, got)
             view, _ = _view(name, opened, offset, nbytes, row.dims, kind)
             return view()
 

@@ -61,7 +61,7 @@ class MilProgramContainer:
             raise UnsupportedError(
                 f"model: expected an ML Program, got a {model.kind}", file=model.path, code="model-type"
             )
-        names = list(model.functions)
+        names, is_default = list(model.functions), name is None
         if name is None:
             default = model.metadata.default_function
             name = default or ("main" if "main" in names or len(names) != 1 else names[0])
@@ -70,6 +70,9 @@ class MilProgramContainer:
         if name not in names and len(model.scans) > 1:
             words = f"model: expected one ML Program, got a pipeline with the functions {', '.join(names[:8])}"
             raise UnsupportedError(f"{words}; name one of them", file=model.path, code="model-type")
+        if is_default and name not in names:
+            words = f"function: expected one of {', '.join(names[:8]) or 'none'} (function, --function)"
+            raise KeyError(f"{words}, got none, and {model.path or 'the model'} has no default function")
         self.function: Function = model.functions[name]
         self.name = name
         self.inputs, self.outputs, self.states = self._ports()

@@ -67,7 +67,8 @@ class SessionState(MutableMapping[str, "np.ndarray[Any, Any]"]):
 
     def _require(self, name: object) -> None:
         if name not in self._kinds:
-            raise KeyError(f"state: expected one of {', '.join(self._kinds) or 'none'}, got {name!r:.100}")
+            known = f"one of {', '.join(self._kinds)}" if self._kinds else "none, for the model has no states"
+            raise KeyError(f"state: expected {known}, got {name!r:.100}")
 
     def __repr__(self) -> str:
         return f"<SessionState: {', '.join(f'{name} {one}' for name, one in self._kinds.items()) or 'none'}>"

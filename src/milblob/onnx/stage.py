@@ -53,7 +53,9 @@ class Stage:
         missing = set(feeds) - {argument.name for argument, _ in given}
         missing |= set(self._written) - {argument.name for argument in runner.get_outputs()}
         if missing:
-            raise ValueError(f"states of inputs and outputs that there are, got {', '.join(sorted(missing))}")
+            raise ValueError(
+                f"expected states whose inputs and outputs the graph has, got {', '.join(sorted(missing))}"
+            )
         given += [(argument, True) for argument in runner.get_overridable_initializers()]
         order = {value.name: number for number, value in enumerate(model.graph.inputs)}
         given.sort(key=lambda pair: order.get(pair[0].name, len(order)))

@@ -1,4 +1,4 @@
-"""ML Programs through ONNXMLTools, which reads the older kinds of Core ML models and fails at these.
+"""ML Programs through ONNXMLTools, which reads the older kinds of Core ML models and fails with these.
 
     model = milblob.onnxmltools.convert_coreml("Model.mlpackage")            # an onnx.ModelProto, of opset 15
 
@@ -7,7 +7,7 @@
         spec, custom_conversion_functions=conversions, custom_shape_calculators=shapes, target_opset=15
     )
 
-It needs onnxmltools and onnx-ir, and is imported by itself. docs/onnx.md says which versions go together.
+It needs onnxmltools and onnx-ir, and nothing else in milblob imports it. docs/onnx.md says which versions go together.
 """
 
 from importlib import import_module
@@ -32,9 +32,8 @@ def __getattr__(name: str) -> Any:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("onnx", "onnx_ir", "onnxmltools"):
             raise
-        words = (
-            f"milblob.onnxmltools: expected onnxmltools and onnx-ir, got no package {missing}; pip install brings it"
-        )
+        words = f"milblob.onnxmltools: expected onnxmltools and onnx-ir, got no package {missing}"
+        words += "; pip install onnxmltools onnx-ir brings them"
         raise ImportError(words) from error
 
 

@@ -125,7 +125,8 @@ def convert_coreml(
     most = int(get_maximum_opset_supported())
     opset = most if target_opset is None else as_integer("target_opset", target_opset)
     if not OPSETS[0] <= opset <= most:
-        raise ValueError(f"target_opset: expected {OPSETS[0]} to {most}, got {opset}")
+        known = OPSETS[0] if most == OPSETS[0] else f"{OPSETS[0]} to {most}"
+        raise ValueError(f"target_opset: expected {known}, which this version of onnxmltools knows, got {opset}")
     require("doc_string", doc_string, str, "a text")
     converted = _Converted(model, function, converters)
     made = converted.at(opset)
