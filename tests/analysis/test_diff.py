@@ -15,6 +15,7 @@ from cases import CASES
 from diffing import check_figures, kinds, listed, noise
 from milblob import DType
 from milblob.program import schema
+from milblob.values import parallel
 from paths import DATA
 
 COMPILED = [name for name in CASES if (DATA / name / "model.mlmodelc").exists()]
@@ -292,6 +293,58 @@ def test_padding_bits_and_layout(tmp_path):
     data[start + 1] ^= 0x01
     (tmp_path / "b.bin").write_bytes(data)
     assert kinds(milblob.diff(tmp_path / "a.json", tmp_path / "b.json")) == {"w": "different", "x": "same"}
+
+
+def refuse_elements(monkeypatch):
+    """Let no tensor of a comparison be decoded."""
+
+    def refuse(tensor):
+        raise AssertionError(f"{tensor.name}: expected a comparison of the stored bytes, got decoded elements")
+
+    monkeypatch.setattr("milblob.analysis.diff.Elements", refuse)
+
+
+def test_equal_records_are_compared_where_they_are(tmp_path, monkeypatch):
+    """Small dense weights that are equal need no arrays, whatever their dtype."""
+    dtypes = {"int4": np.int8, "uint3": np.uint8, "uint1": np.uint8, "float16": np.float16, "float32": np.float32}
+    arrays = {name: np.ones(5, dtype) for name, dtype in dtypes.items()} | {"none": np.ones((2, 0), "f4")}
+    for name in "ab":
+        milblob.write_weights(arrays, tmp_path / f"{name}.bin", listing=tmp_path / f"{name}.json", dtypes={n: n for n in dtypes})  # fmt: skip
+    refuse_elements(monkeypatch)
+    found = milblob.diff(tmp_path / "a.json", tmp_path / "b.json")
+    assert kinds(found) == dict.fromkeys(arrays, "same")
+
+
+@pytest.mark.parametrize("name", ["opset_ios17_fp16", "opset_ios15_fp32"])
+def test_equal_weights_and_immediates_are_compared_where_they_are(name, tmp_path, monkeypatch):
+    """Likewise of Programs, on either side inside or outside of the Program."""
+    source = DATA / name / "model.mlpackage"
+    paths = [source, tmp_path / "inside.mlpackage", tmp_path / "outside.mlpackage"]
+    milblob.repack(source, paths[1], inline=True)
+    milblob.repack(source, paths[2], externalize=1)
+    refuse_elements(monkeypatch)
+    for a, b in ((0, 0), (0, 1), (1, 2), (2, 0)):
+        found = milblob.diff(paths[a], paths[b])
+        assert found.same and len(found.rows) > 1 and {row.kind for row in found.rows} == {"same"}
+
+
+@pytest.mark.parametrize("are_equal", [True, False])
+def test_a_large_record_of_many_names_is_compared_once(tmp_path, monkeypatch, are_equal):
+    """A file that holds one record under many names must not make the comparison any longer."""
+    for name in "ab":
+        listing = tmp_path / f"{name}.json"
+        array = noise(1 << 14) + (name == "b" and not are_equal)
+        milblob.write_weights({"w": array}, tmp_path / f"{name}.bin", listing=listing)
+        document = json.loads(listing.read_text())
+        (row,) = document["tensors"]
+        document["tensors"] = [{**row, "name": f"w{number}"} for number in range(20)]
+        listing.write_text(json.dumps(document))
+    calls = []
+    equal_bytes = parallel.equal_bytes
+    monkeypatch.setattr(parallel, "equal_bytes", lambda *given: calls.append(given) or equal_bytes(*given))
+    found = milblob.diff(tmp_path / "a.json", tmp_path / "b.json")
+    assert len(found.rows) == 20 and {row.kind for row in found.rows} == {"same" if are_equal else "different"}
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("name", COMPILED)

@@ -19,6 +19,8 @@ from dtype_values import NUMPY, assert_same
 from milblob import DType, FormatError, ResolveError, UnsupportedError
 from milblob.formats import npy_dir, npz, read
 from milblob.formats import safetensors as safetensors_format
+from milblob.formats.read import array_kind
+from milblob.storage import paths
 from paths import DATA
 
 SOURCES = [
@@ -570,3 +572,12 @@ def test_values_of_every_dtype_without_milblob_s_own_reader(tmp_path):
         for number, row in enumerate(case.rows):
             assert_same(arrays[f"#{number}"].read(), case.values(row), row["dtype"])
     assert set(NUMPY) >= {row["dtype"] for row in case.rows}
+
+
+@pytest.mark.parametrize("name", ["a.bin", "a.npz", "a.tar", "tensor-cache.json", "a.mlmodel", "not there"])
+def test_a_file_is_known_by_its_name_and_one_question(name, tmp_path, monkeypatch):
+    """Whether it is a directory is all that the file system is asked: opening a small file takes no longer."""
+    asked = []
+    monkeypatch.setattr(paths, "status", lambda path, **options: asked.append(path))  # nothing is there
+    kind = {"a.npz": "npz", "a.tar": "archive", "tensor-cache.json": "tensor-cache"}.get(name)
+    assert array_kind(str(tmp_path / name)) == kind and asked == [str(tmp_path / name)]

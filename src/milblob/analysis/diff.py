@@ -12,7 +12,7 @@ import numpy as np
 from .. import _codec
 from ..arguments import Names, require, require_calls, require_flags
 from ..dtypes import DType
-from ..model.elements import PIECE_COUNT, Elements, have_equal_bits, starts
+from ..model.elements import PIECE_COUNT, Elements, are_stored_alike, have_equal_bits, starts
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
@@ -31,6 +31,9 @@ from .sides import Side
 _DIFFERENT = ("different", "dtype", "shape", "only_a", "only_b")
 _MAX_LINES = 40
 _MAX_NAMES = 8
+_SMALL_COUNT = 1 << 14
+"""Elements of a stored part; comparing fewer again costs less than finding out whether they were compared before."""
+
 _LEAST = 2.0**-960
 """Of sums of squares: below it, what single squares lose to underflow shows in the figures."""
 
@@ -392,7 +395,9 @@ class _Parts:
         self._known: dict[Any, bool] = {}
 
     def are_equal(self, a: Tensor, b: Tensor) -> bool:
-        """Whether two compressed weights are stored as the same bits, so nothing needs decoding."""
+        """Whether two weights are stored as the same bits, so nothing needs decoding."""
+        if a.chain is None and b.chain is None and a.size < _SMALL_COUNT:
+            return self._compare(a, b)
         key = *_identity(a), *_identity(b)
         found = self._known.get(key)
         if found is None:
@@ -405,7 +410,7 @@ class _Parts:
                 return False
             if a.mil_dtype is DType.STRING:
                 return bool(a.read().tolist() == b.read().tolist())
-            return have_equal_bits(Elements(a), Elements(b))
+            return are_stored_alike(a, b)
         ours, theirs = a.parts, b.parts
         if a.op != b.op or ours.keys() != theirs.keys() or a.chain.output != b.chain.output:
             return False

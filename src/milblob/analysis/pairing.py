@@ -172,6 +172,8 @@ class _Pairing:
 
         Converters store equal values once. What is equal in A may differ in B: each such pair is compared.
         """
+        if self.alignment is None:  # no places
+            return
         listed = self.sides[0].tensors, self.sides[1].tensors
         places = self.places
         for place, old in places[0].names.items():

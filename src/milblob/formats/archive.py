@@ -48,6 +48,11 @@ def is_archive(path: str) -> bool:
     """Whether a path is an archive: by its suffix; a directory by the metadata.json in it."""
     if paths.is_directory(path):
         return paths.is_there(os.path.join(path, _METADATA)) and not _OTHERS.intersection(os.listdir(path))
+    return is_archive_name(path)
+
+
+def is_archive_name(path: str) -> bool:
+    """Whether a file with this path is an archive."""
     return path.lower().endswith(SUFFIXES)
 
 

@@ -24,12 +24,16 @@ def is_array_file(path: str) -> bool:
 
 def array_kind(path: str) -> str | None:
     """Return what a path is that `open_arrays` takes, such as "npz", "params" or "archive"; None of others."""
-    if archive.is_archive(path):
-        return "archive"
-    if is_cache(path):
-        return "tensor-cache"
     if paths.is_directory(path):
+        if archive.is_archive(path):
+            return "archive"
+        if is_cache(path):
+            return "tensor-cache"
         return "npy" if _holds_npy(path) else None
+    if archive.is_archive_name(path):  # a file is known by its name alone: the file system is asked once
+        return "archive"
+    if _is_cache_name(path):
+        return "tensor-cache"
     suffix = os.path.splitext(path)[1].lower()
     return suffix[1:] if suffix in SUFFIXES else None
 
@@ -38,7 +42,11 @@ def is_cache(path: str) -> bool:
     """Whether a path is a tensor cache of TVM, or a directory with one."""
     if paths.is_directory(path):
         return any(paths.is_there(os.path.join(path, name)) for name in CACHES)
-    return os.path.basename(path) in CACHES
+    return _is_cache_name(path)
+
+
+def _is_cache_name(path: str) -> bool:
+    return path.endswith(CACHES) and os.path.basename(path) in CACHES
 
 
 def _holds_npy(path: str) -> bool:

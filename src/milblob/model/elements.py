@@ -115,14 +115,34 @@ def have_equal_bits(a: Elements, b: Elements) -> bool:
 
         return all(ordered(work, starts(a.count), a.count > 4 * PIECE_COUNT))
     nbits = a.count * a.dtype.nbits
-    whole = nbits // 8
-    if nbits % 8 and (int(x[whole]) ^ int(y[whole])) & (
-        (1 << nbits % 8) - 1
-    ):  # bits after the last element do not count
-        return False
-    if _is_same_memory(x, y):
+    return not nbits or _is_same_memory(x, y) or _have_equal_bits(_codec.Buffer(x), 0, _codec.Buffer(y), 0, nbits)
+
+
+def are_stored_alike(a: LazyTensor, b: LazyTensor) -> bool:
+    """As `have_equal_bits`, for tensors that are not compressed: compares their stored bytes without making arrays.
+
+    For a small tensor, an array costs several times as much as the comparison.
+
+    Raises:
+        As `Tensor.read`.
+    """
+    ours, theirs = a.place, b.place
+    ours.account()
+    x = ours.packed()
+    theirs.account()
+    y = theirs.packed()
+    if x.buffer is y.buffer and x.offset == y.offset:
         return True
-    return _equal(x[:whole], y[:whole])
+    return _have_equal_bits(x.buffer, x.offset, y.buffer, y.offset, prod(x.shape) * x.dtype.nbits)
+
+
+def _have_equal_bits(x: _codec.Buffer, x_offset: int, y: _codec.Buffer, y_offset: int, nbits: int) -> bool:
+    whole, rest = divmod(nbits, 8)
+    if rest:  # bits after the last element do not count
+        last = memoryview(x)[x_offset + whole] ^ memoryview(y)[y_offset + whole]
+        if last & ((1 << rest) - 1):
+            return False
+    return not whole or parallel.equal_bytes(x, x_offset, y, y_offset, whole)
 
 
 def _equal(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> bool:

@@ -212,24 +212,25 @@ class Package:
 
     def _open_file(self, mapping: MappedFile) -> None:
         data = memoryview(mapping.live())
-        directory = Location(self.path).parent() if self.path is not None else None
         _require_bytes(mapping)
         kind = identify_file(data, self.path)
         if isinstance(kind, Foreign):
             raise refusal(kind, EXPECTED, mapping.name)
         self.kind = kind
+        if kind == "blob":
+            try:
+                self.blobs = BlobReader(mapping)
+            except REFUSALS:
+                if self._report is None:  # else `check_blob` says what is wrong with it
+                    raise
+            return
+        directory = Location(self.path).parent() if self.path is not None else None
         if kind == "mil":
             self._open_text(mapping, directory, "")
         elif kind == "listing":
             file, rows, stamp = parse_listing(data, mapping.name)
             buffer = _codec.Buffer(to_program(file, rows), mapping.name)
             self.sources.append(Source("", directory, mapping, (buffer, 0, buffer.nbytes), True, 0, None, stamp))
-        elif kind == "blob":
-            try:
-                self.blobs = BlobReader(mapping)
-            except REFUSALS:
-                if self._report is None:  # else `check_blob` says what is wrong with it
-                    raise
         else:
             if data[0] != SPEC_VERSION_TAG and not (self.path or "").endswith(".mlmodel"):
                 _require_message(mapping)

@@ -88,10 +88,12 @@ class Tensor(LazyTensor):
     @property
     def stored_place(self) -> Place:
         """Where the stored values are, ignoring assigned ones; for milblob's own modules."""
-        if self.source is None or self.program is None:  # made again each time: a place kept costs more than it takes
-            return RecordPlace(self.package, self.name, self.mil_dtype, self._shape, cast(int, self.offset))
+        if self.is_blob:  # made again each time: a place kept costs more than it takes
+            where = self.source, self.program, self.constant
+            return RecordPlace(self.package, self.name, self.mil_dtype, self._shape, cast(int, self.offset), *where)
         row = self.constant if self.chain is None else self.chain
-        return stored_place(self.package, self.source, self.program, self.name, row)
+        source, program = cast(Source, self.source), cast(Program, self.program)
+        return stored_place(self.package, source, program, self.name, row)
 
     @property
     def nbytes(self) -> int:
