@@ -19,6 +19,7 @@
 #include "milblob/kernels/x86/subbyte.h"
 #include "milblob/kernels/neon/vectors.h"
 #include "milblob/kernels/x86/varint_avx512.h"
+#include "milblob/kernels/x86/squares.h"
 #include "milblob/kernels/x86/vectors.h"
 
 #ifdef MB_HAS_AVX2
@@ -46,6 +47,8 @@ typedef struct mb_tier {
     mb_range_kernel range[2];
     mb_split_kernel split[2]; /* as quantize */
     mb_nearest_kernel nearest;
+    mb_add_squares_kernel add_squares[2]; /* as quantize */
+    mb_square_kernel square[2];
 } mb_tier;
 
 /* From the slowest to the fastest. A program of several units need not compile the kernels in each: one unit defines
@@ -74,7 +77,8 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_plain},
+     {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_plain,
+     {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain}},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx2, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
@@ -89,7 +93,8 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_avx2, mb_varint_run_16_avx2, mb_varint_run_32_avx2, mb_varint_run_64_avx2, mb_varint_run_ints_avx2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_avx2, mb_quantize_f16_avx2}, {mb_range_f32_loop_avx2, mb_range_f16_avx2}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_avx2},
+     {mb_quantize_f32_avx2, mb_quantize_f16_avx2}, {mb_range_f32_loop_avx2, mb_range_f16_avx2}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_avx2,
+     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2}},
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -103,7 +108,8 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_avx2, mb_varint_run_16_avx2, mb_varint_run_32_avx2, mb_varint_run_64_avx2, mb_varint_run_ints_avx2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_plain}, mb_nearest_avx512},
+     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_plain}, mb_nearest_avx512,
+     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2}},
     {"avx512vbmi2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -117,7 +123,8 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_8_vbmi2, mb_varint_run_16_vbmi2, mb_varint_run_32_vbmi2, mb_varint_run_64_vbmi2, mb_varint_run_ints_vbmi2},
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64_vbmi2},
      {mb_varint_encode_i16_vbmi2, mb_varint_encode_u16_vbmi2, mb_varint_encode_i32_vbmi2, mb_varint_encode_i64_vbmi2},
-     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_vbmi2}, mb_nearest_avx512},
+     {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_vbmi2}, mb_nearest_avx512,
+     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2}},
 #endif
 #ifdef MB_HAS_NEON
     {"neon", {mb_cast_f32_f16_neon, mb_cast_f32_bf16_neon, mb_cast_f16_f32_neon, mb_cast_bf16_f32_neon, mb_cast_f16_bf16_neon, mb_cast_bf16_f16_neon},
@@ -133,7 +140,8 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_neon, mb_quantize_f16_neon}, {mb_range_f32_neon, mb_range_f16_neon}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_neon},
+     {mb_quantize_f32_neon, mb_quantize_f16_neon}, {mb_range_f32_neon, mb_range_f16_neon}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_neon,
+     {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain}},
 #endif
 };
 

@@ -461,6 +461,17 @@ cdef extern from "milblob/kernels/prune_neighbours.h" nogil:
         uint32_t n, m
     uint64_t mb_drop_least(const uint8_t *src, bint is_f16, const mb_neighbours *shape, uint8_t *dst, uint64_t *ties)
 
+cdef extern from "milblob/kernels/prune_blocks.h" nogil:
+    ctypedef struct mb_blocks:
+        uint64_t outer, channels, inner, m
+    void mb_block_sums(const mb_tier *tier, const uint8_t *src, bint is_f16, const mb_blocks *shape, uint8_t *sums)
+    void mb_block_count(const uint8_t *sums, bint is_f16, const mb_blocks *shape, bint is_below, uint32_t top,
+                        uint64_t *counts)
+    uint64_t mb_block_mask(const uint8_t *src, bint is_f16, const mb_blocks *shape, const uint8_t *sums, uint32_t cut,
+                           uint8_t *mask)
+    uint64_t mb_split_chosen(const mb_tier *tier, const uint8_t *src, uint64_t count, bint is_f16,
+                             const uint8_t *chosen, uint8_t *mask, uint8_t *kept, mb_sums *sums)
+
 cdef extern from "milblob/kernels/prune.h" nogil:
     int MB_MAGNITUDES
     void mb_prune_count(const uint8_t *src, uint64_t count, bint is_f16, uint64_t *counts)

@@ -8,9 +8,10 @@ then prunes nothing; here it is computed in float64 where that happens.
 them a stretch at a time. So an array of any size needs little memory of its own.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from math import gcd, prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,16 +19,15 @@ from .. import _codec
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError
 from ..threads import ordered, parts
-from .cast import convert_into
 from .unfit import UnfitError
 
 _PART_NBYTES = 1 << 22  # that one thread processes at a time
-_LOST_COUNT = 1 << 16  # elements that are measured at a time
-_NORMS_NBYTES = 1 << 26  # of all blocks, that are kept for the second time they are needed
-_ALL = 0x7FFFFFFF  # no magnitude is above it
+_KEPT_NBYTES = 1 << 26  # of the sums of all blocks, and of all masks, that are kept until they are needed again
 _TIES_COUNT = 1 << 18  # elements in groups with ties that are sorted at a time
 
 Array = np.ndarray[Any, Any]
+_Part = tuple[int, int]  # first element, count
+_T = TypeVar("_T")
 
 
 class Pruned(NamedTuple):
@@ -143,7 +143,7 @@ class Pruner:
         self.figures = 0.0, 0.0, 0.0
         self._array = np.ascontiguousarray(array, kind.numpy).reshape(array.shape)
         self._flat = self._array.reshape(-1)
-        self._drop: Callable[[tuple[int, int]], Array] | None = None  # rows of a part, zero where they are dropped
+        self._choose: Callable[[_Part], tuple[int, Array]] | None = None  # how many of a part stay, and their mask
         self._unit = 0  # rows that cannot be divided; 0 where no neighbours are concerned
         if block is None and n_m is None and dim is not None:
             raise ValueError(f"dim: expected None without block and n_m, got {dim}")
@@ -158,12 +158,12 @@ class Pruner:
             _require_neighbours(array.shape, axis, n_m[1] if n_m is not None else block)
             self._choose_neighbours(sparsity, n_m, block or 1, axis)
             return
-        magnitudes = _Magnitudes(self._elements, self._parts)
+        magnitudes = _Magnitudes(self._tally, self.dtype, self._parts)
         top = magnitudes.counts
         _require_finite(int(top[0x7C00 if kind is DType.FLOAT16 else 0x7F80 :].sum()))
         with np.errstate(over="ignore"):
             given = None if threshold is None else _bits(np.array(threshold).astype(array.dtype))
-        self._cut = magnitudes.cut(_sparsity(sparsity)) if given is None else given
+        self._cut = max(magnitudes.cut(_sparsity(sparsity)), 0) if given is None else given  # zeros are not stored
         self.count = magnitudes.above(self._cut)
         if kind is DType.FLOAT16:
             self.figures = _measured(top, self._cut)
@@ -176,39 +176,48 @@ class Pruner:
             if not 0 <= n <= m:
                 raise ValueError(f"n_m: expected 0 <= n <= m, got {n_m}")
             self._unit = m if dim == 0 else 1
-            self._drop = lambda part: _drop_n_of_m(self._rows(part), n, m, dim)
+            choose = lambda part: self._not_zero(_drop_n_of_m(self._rows(part), n, m, dim).reshape(-1))
         else:
             self._unit = size if dim == 0 else 1
-            kept: dict[tuple[int, int], Array] = {}
+            choose = self._choose_blocks(_sparsity(sparsity), size, dim)
+        self._choose = _kept(choose, self._flat.size // 8)
+        self.count = sum(count for count, _ in ordered(self._choose, self._parts(), self._is_much))
 
-            def norms_of(part: tuple[int, int]) -> Array:
-                found = kept.get(part)
-                if found is None:
-                    found = _norms(self._rows(part), size, dim)
-                    if self._flat.nbytes // size <= _NORMS_NBYTES:  # else they are computed again
-                        kept[part] = found
-                return found
+    def _choose_blocks(self, sparsity: float, size: int, dim: int) -> Callable[[_Part], tuple[int, Array]]:
+        """Return what chooses the elements of blocks that stay. Roots keep the order of sums, so sums are compared."""
+        is_f16 = self.dtype.itemsize == 2
 
-            def spread(part: tuple[int, int]) -> Array:
-                return _spread(norms_of(part), self._rows(part).shape, size, dim).reshape(-1)
+        def blocks_of(part: _Part) -> Any:
+            count = part[1] // prod(self.shape[1:])
+            sizes = (1, count, prod(self.shape[1:])) if dim == 0 else (count, self.shape[1], prod(self.shape[2:]))
+            return _codec.PruneBlocks(*sizes, size, is_f16)
 
-            norms = _Magnitudes(spread, self._parts)
-            cut = norms.cut(_sparsity(sparsity)) if sparsity != 0 else -1
+        def sum_up(part: _Part) -> Array:
+            blocks = blocks_of(part)
+            sums = np.empty(blocks.sums_count, self.dtype)
+            blocks.sums(sums.view(np.uint8), _codec.Buffer(self._elements(part).view(np.uint8)), 0)
+            return sums
 
-            def drop_blocks(part: tuple[int, int]) -> Array:
-                is_kept = np.greater(norms_of(part).view(f"u{self.dtype.itemsize}"), cut, dtype=bool)
-                rows = self._rows(part)
-                return np.where(_spread(is_kept, rows.shape, size, dim), rows, self.dtype.type(0))
+        sums_of = _kept(sum_up, self._flat.nbytes // size)
 
-            self._drop = drop_blocks
+        def tally(part: _Part, counts: Array, top: int | None) -> None:
+            blocks_of(part).tally(counts, _codec.Buffer(sums_of(part).view(np.uint8)), top)
 
-        def left(part: tuple[int, int]) -> int:
-            rest, count = self._rest(part), part[1]
-            mask, kept = np.empty((count + 7) // 8, np.uint8), np.empty(rest.nbytes, np.uint8)
-            source = _codec.Buffer(rest.view(np.uint8))
-            return int(_codec.prune_split(mask, kept, source, 0, count, self.dtype.itemsize == 2, 0)[0])
+        cut = _Magnitudes(tally, self.dtype, self._parts, is_squared=True).cut(sparsity) if sparsity != 0 else -1
 
-        self.count = sum(ordered(left, self._parts(), self._is_much))
+        def choose(part: _Part) -> tuple[int, Array]:
+            mask, sums = np.empty((part[1] + 7) // 8, np.uint8), _codec.Buffer(sums_of(part).view(np.uint8))
+            source = _codec.Buffer(self._elements(part).view(np.uint8))
+            return blocks_of(part).choose(mask, source, 0, sums, cut), mask
+
+        return choose if cut >= 0 else lambda part: self._not_zero(self._elements(part))
+
+    def _not_zero(self, elements: Array) -> tuple[int, Array]:
+        """(how many are not zero, mask of them)."""
+        mask, spare = np.empty((elements.size + 7) // 8, np.uint8), np.empty(elements.nbytes, np.uint8)
+        source = _codec.Buffer(elements.view(np.uint8))
+        number, _ = _codec.prune_split(mask, spare, source, 0, elements.size, self.dtype.itemsize == 2, 0)
+        return number, mask
 
     def stretches(self) -> Iterator[Stretch]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
@@ -226,7 +235,7 @@ class Pruner:
         if first != self.count:
             words = f"expected {self.count} elements that stay, as counted before, got another number"
             raise FormatError(f"array: {words}: it changed meanwhile")
-        if self._drop is not None or self.dtype.itemsize == 4:
+        if self._choose is not None or self.dtype.itemsize == 4:
             self.figures = figures[0], figures[1], figures[2]
 
     @property
@@ -240,7 +249,7 @@ class Pruner:
             return
         unit = self._unit * prod(self.shape[1:])
         unit *= 8 // gcd(8, unit)
-        step = max(_PART_NBYTES // 8 // self.dtype.itemsize // unit, 1) * unit  # NumPy's steps need much memory
+        step = max(_PART_NBYTES // 2 // self.dtype.itemsize // unit, 1) * unit
         for begin in range(0, self._flat.size, step):
             yield begin, min(step, self._flat.size - begin)
 
@@ -250,96 +259,81 @@ class Pruner:
     def _rows(self, part: tuple[int, int]) -> Array:
         return self._elements(part).reshape(-1, *self.shape[1:])
 
-    def _rest(self, part: tuple[int, int]) -> Array:
-        """The elements of a part, zero where they are dropped."""
-        if self._drop is None:
-            return self._elements(part)
-        return self._drop(part).reshape(-1)
+    def _tally(self, part: _Part, counts: Array, top: int | None) -> None:
+        elements = self._elements(part)
+        source, count = _codec.Buffer(elements.view(np.uint8)), elements.size
+        if top is None:
+            _codec.prune_count(counts, source, 0, count, self.dtype.itemsize == 2)
+        else:
+            _codec.prune_count_below(counts, source, 0, count, top)
 
-    def _split(self, part: tuple[int, int]) -> tuple[int, Array, Array, tuple[float, float, float]]:
+    def _split(self, part: _Part) -> tuple[int, Array, Array, tuple[float, float, float]]:
         """(first element, mask, the elements that stay, what is lost)."""
         begin, count = part
-        elements = self._rest(part)
         mask, kept = np.empty((count + 7) // 8, np.uint8), np.empty(count, self.dtype)
-        is_f16 = self.dtype.itemsize == 2
-        number, lost = _codec.prune_split(
-            mask, kept.view(np.uint8), _codec.Buffer(elements.view(np.uint8)), 0, count, is_f16, self._cut
-        )
-        if self._drop is not None:
-            lost = self._lost(part, elements)
+        source, is_f16 = _codec.Buffer(self._elements(part).view(np.uint8)), self.dtype.itemsize == 2
+        out = kept.view(np.uint8)
+        if self._choose is None:
+            number, lost = _codec.prune_split(mask, out, source, 0, count, is_f16, self._cut)
+        else:
+            chosen = _codec.Buffer(self._choose(part)[1])
+            number, lost = _codec.prune_chosen(mask, out, chosen, source, 0, count, is_f16)
         return begin, mask, kept[:number], lost
 
-    def _lost(self, part: tuple[int, int], rest: Array) -> tuple[float, float, float]:
-        """(squared error, power, largest error) of a part."""
-        before = self._elements(part)
-        gone, kept = np.empty(_LOST_COUNT, np.float32), np.empty(_LOST_COUNT, np.float32)
-        mask, spare = np.empty(_LOST_COUNT // 8, np.uint8), np.empty(4 * _LOST_COUNT, np.uint8)
 
-        def wide(elements: Array, out: Array) -> Array:
-            into = out[: elements.size]
-            if elements.dtype.itemsize == 4:
-                into[:] = elements
-            else:
-                source = _codec.Buffer(elements.view(np.uint8))
-                convert_into(into, source, 0, into.size, DType.FLOAT16, DType.FLOAT32)
-            return into
+def _kept(work: Callable[[_Part], _T], nbytes: int) -> Callable[[_Part], _T]:
+    """Return a function that calls `work` for a part once, where the results of all parts are of few bytes."""
+    if nbytes > _KEPT_NBYTES:
+        return work
+    results: dict[_Part, _T] = {}
 
-        def sums(elements: Array) -> tuple[float, float, float]:  # nothing is above the cut, so everything is lost
-            source, count = _codec.Buffer(elements.view(np.uint8)), elements.size
-            return _codec.prune_split(mask[: (count + 7) // 8], spare[: 4 * count], source, 0, count, False, _ALL)[1]
+    def found(part: _Part) -> _T:
+        if part not in results:
+            results[part] = work(part)
+        return results[part]
 
-        squared = power = largest = 0.0
-        for first in range(0, before.size, _LOST_COUNT):
-            some = slice(first, first + _LOST_COUNT)
-            own, left = wide(before[some], gone), wide(rest[some], kept)
-            with np.errstate(invalid="ignore"):  # of a source that changes meanwhile
-                own -= left  # an element is either dropped or not
-            lost, power_left = sums(own), sums(left)[0]
-            squared, power, largest = squared + lost[0], power + lost[0] + power_left, max(largest, lost[2])
-        return squared, power, largest
+    return found
 
 
 class _Magnitudes:
     """The magnitudes of many elements, in parts: counted by their upper 15 bits, which for float16 are all.
 
     Args:
-        values: returns the elements of a part, finite.
+        tally: (part, counts, top) adds to counts how many elements have each of the upper 15 bits of a magnitude, or, of
+            float32 elements that have the upper bits `top`, each of the lower 16.
+        dtype: of the elements.
         parts_of: returns the parts.
+        is_squared: what is tallied are squares of the magnitudes.
     """
 
     def __init__(
-        self, values: Callable[[tuple[int, int]], Array], parts_of: Callable[[], Iterator[tuple[int, int]]]
+        self,
+        tally: Callable[[_Part, Array, int | None], None],
+        dtype: np.dtype[Any],
+        parts_of: Callable[[], Iterator[_Part]],
+        *,
+        is_squared: bool = False,
     ) -> None:
-        self._values, self._parts_of = values, parts_of
+        self._tally, self._parts_of, self.dtype, self._is_squared = tally, parts_of, dtype, is_squared
         self._below: dict[int, Array] = {}
-        self.dtype: np.dtype[Any] = np.dtype(np.float32)
+        self.counts = self._counted(_codec.MAGNITUDES, None)
+        self.size = int(self.counts.sum())
 
-        def work(part: tuple[int, int]) -> Array:
-            elements = values(part)
-            self.dtype = elements.dtype
-            counts = np.zeros(_codec.MAGNITUDES, np.uint64)
-            source = _codec.Buffer(elements.view(np.uint8))
-            _codec.prune_count(counts, source, 0, elements.size, elements.dtype.itemsize == 2)
+    def _counted(self, size: int, top: int | None) -> Array:
+        def work(part: _Part) -> Array:
+            counts = np.zeros(size, np.uint64)
+            self._tally(part, counts, top)
             return counts
 
-        self.counts: Array = np.zeros(_codec.MAGNITUDES, np.uint64)
-        for counts in ordered(work, parts_of()):
-            self.counts += counts
-        self.size = int(self.counts.sum())
+        found = np.zeros(size, np.uint64)
+        for counts in ordered(work, self._parts_of()):
+            found += counts
+        return found
 
     def below(self, top: int) -> Array:
         """Return the counts of the lower 16 bits of float32 elements with these upper bits."""
         if top not in self._below:
-
-            def work(part: tuple[int, int]) -> Array:
-                elements = self._values(part)
-                counts = np.zeros(1 << 16, np.uint64)
-                _codec.prune_count_below(counts, _codec.Buffer(elements.view(np.uint8)), 0, elements.size, top)
-                return counts
-
-            found = np.zeros(1 << 16, np.uint64)
-            for counts in ordered(work, self._parts_of()):
-                found += counts
+            found = self._counted(1 << 16, top)
             if int(found.sum()) != int(self.counts[top]):
                 words = f"expected {self.counts[top]} elements as counted before, got {found.sum()}"
                 raise FormatError(f"array: {words}: it changed meanwhile")
@@ -361,18 +355,22 @@ class _Magnitudes:
         ends = np.cumsum(self.counts)
         rank = int(np.searchsorted(ends, position, side="right"))
         if self.dtype.itemsize == 2:
-            return np.uint16(rank).view(np.float16)
+            return self._magnitude(rank)
         before = int(ends[rank]) - int(self.counts[rank])
         low = int(np.searchsorted(np.cumsum(self.below(rank)), position - before, side="right"))
-        return np.uint32(rank << 16 | low).view(np.float32)
+        return self._magnitude(rank << 16 | low)
+
+    def _magnitude(self, bits: int) -> Any:
+        number = np.uint16(bits).view(np.float16) if self.dtype.itemsize == 2 else np.uint32(bits).view(np.float32)
+        return np.sqrt(number) if self._is_squared else number
 
     def cut(self, sparsity: float) -> int:
-        """Return the bits of the greatest magnitude that is pruned, from NumPy's percentile."""
+        """Return the bits of the greatest number that is pruned, from NumPy's percentile of magnitudes; -1 for none."""
         percent = sparsity * 100
         if percent == 100:
             return 0x7FFFFFFF
         if percent == 0:
-            return 0  # zeros are not stored
+            return -1
         count, dtype = self.size, self.dtype.type
         with np.errstate(over="ignore", invalid="ignore"):
             part = np.asarray(np.true_divide(percent, dtype(100)))
@@ -389,11 +387,15 @@ class _Magnitudes:
             wide = high - low
             value = high - wide * (1 - along) if along >= 0.5 else low + wide * along
         if np.isnan(value):  # norms that overflow; nothing is at most that
-            return 0
+            return -1
         # In a comparison, a NumPy number of a wider dtype makes the array wide: what rounds up to it stays above.
         wanted = np.asarray(value)
         narrow = wanted.astype(self.dtype)
-        return _bits(narrow) - int(narrow > wanted)
+        bits = _bits(narrow) - int(narrow > wanted)
+        if not self._is_squared:
+            return bits
+        infinity = 0x7C00 if self.dtype.itemsize == 2 else 0x7F800000
+        return bisect_right(range(infinity + 1), bits, key=lambda square: _bits(self._magnitude(square))) - 1
 
 
 def _require_finite(bad: int) -> None:
@@ -435,7 +437,7 @@ def _drop_n_of_m(rows: Array, n: int, m: int, dim: int) -> Array:
     """Rows with zeros for the n least of m neighbours. Which of equals depends on the steps: they are coremltools'."""
     outer, channels = (rows.shape[0], rows.shape[1]) if dim == 1 else (1, rows.shape[0])
     inner, groups = rows.size // (outer * channels), -(-channels // m)
-    rest, ties = np.empty(rows.size, rows.dtype), np.arange(outer * groups * inner, dtype=np.uint64)
+    rest, ties = np.empty(rows.size, rows.dtype), np.empty(outer * groups * inner, np.uint64)
     if m <= _codec.NEIGHBOURS:
         source, is_f16 = _codec.Buffer(rows.reshape(-1).view(np.uint8)), rows.dtype.itemsize == 2
         found = _codec.prune_neighbours(
@@ -443,7 +445,7 @@ def _drop_n_of_m(rows: Array, n: int, m: int, dim: int) -> Array:
         )
         ties = ties[:found]
     else:
-        rest[:] = rows.reshape(-1)
+        rest[:], ties[:] = rows.reshape(-1), np.arange(ties.size)
     for first in range(0, ties.size, _TIES_COUNT // m + 1):
         some = ties[first : first + _TIES_COUNT // m + 1].astype(np.int64)
         group = some // inner
@@ -455,19 +457,3 @@ def _drop_n_of_m(rows: Array, n: int, m: int, dim: int) -> Array:
         dropped = np.take_along_axis(at, least, 1)[np.take_along_axis(is_there, least, 1)]
         rest[dropped] = 0
     return rest.reshape(rows.shape)
-
-
-def _norms(rows: Array, size: int, dim: int) -> Array:
-    """The norm of each block, with the steps of coremltools: shape (blocks, 1, ...), the channels of `dim` first."""
-    turned = rows if dim == 0 else np.swapaxes(rows, 0, 1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        padded = np.pad(np.abs(turned), [(0, -turned.shape[0] % size)] + [(0, 0)] * (rows.ndim - 1))
-        grouped = padded.reshape(-1, size, *turned.shape[1:])
-        return np.asarray(np.sqrt(np.sum(grouped * grouped, axis=1, keepdims=True)))
-
-
-def _spread(norms: Array, shape: tuple[int, ...], size: int, dim: int) -> Array:
-    """The norm of the block of each element, or what was found out about it."""
-    channels = shape[dim]
-    wide = np.broadcast_to(norms, (norms.shape[0], size, *norms.shape[2:])).reshape(-1, *norms.shape[2:])[:channels]
-    return np.ascontiguousarray(wide if dim == 0 else np.swapaxes(wide, 0, 1))
