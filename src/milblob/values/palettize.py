@@ -369,7 +369,7 @@ def _fit_16(
     found = memory.fit_16(dtype is DType.BFLOAT16, k, given)
     if found is None:
         bad = int(np.count_nonzero(~np.isfinite(np.asarray(source, np.uint8).view(dtype.numpy))))
-        _require_finite(max(bad, 1))  # it counted one, and another thread may have taken it away since
+        raise _not_finite(max(bad, 1))  # it counted one, and another thread may have taken it away since
     entries, used, cost, bound, table, (squared, power, largest) = found
 
     def look_up(part: tuple[int, int]) -> None:
@@ -465,7 +465,11 @@ def _range(source: _codec.Buffer, flat: Array, dtype: Any) -> tuple[float, float
 
 def _require_finite(bad: int) -> None:
     if bad:
-        raise UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
+        raise _not_finite(bad)
+
+
+def _not_finite(bad: int) -> UnfitError:
+    return UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
 
 
 def _uniform(least: float, most: float, k: int, dtype: Any) -> list[float]:
