@@ -176,7 +176,10 @@ class Pruner:
             if not 0 <= n <= m:
                 raise ValueError(f"n_m: expected 0 <= n <= m, got {n_m}")
             self._unit = m if dim == 0 else 1
-            choose = lambda part: self._not_zero(_drop_n_of_m(self._rows(part), n, m, dim).reshape(-1))
+
+            def choose(part: _Part) -> tuple[int, Array]:
+                return self._not_zero(_drop_n_of_m(self._rows(part), n, m, dim).reshape(-1))
+
         else:
             self._unit = size if dim == 0 else 1
             choose = self._choose_blocks(_sparsity(sparsity), size, dim)
@@ -189,8 +192,9 @@ class Pruner:
 
         def blocks_of(part: _Part) -> Any:
             count = part[1] // prod(self.shape[1:])
-            sizes = (1, count, prod(self.shape[1:])) if dim == 0 else (count, self.shape[1], prod(self.shape[2:]))
-            return _codec.PruneBlocks(*sizes, size, is_f16)
+            if dim == 0:
+                return _codec.PruneBlocks(1, count, prod(self.shape[1:]), size, is_f16)
+            return _codec.PruneBlocks(count, self.shape[1], prod(self.shape[2:]), size, is_f16)
 
         def sum_up(part: _Part) -> Array:
             blocks = blocks_of(part)
@@ -299,8 +303,8 @@ class _Magnitudes:
     """The magnitudes of many elements, in parts: counted by their upper 15 bits, which for float16 are all.
 
     Args:
-        tally: (part, counts, top) adds to counts how many elements have each of the upper 15 bits of a magnitude, or, of
-            float32 elements that have the upper bits `top`, each of the lower 16.
+        tally: (part, counts, top) adds to counts how many elements have each of the upper 15 bits of a magnitude, or,
+            of float32 elements that have the upper bits `top`, each of the lower 16.
         dtype: of the elements.
         parts_of: returns the parts.
         is_squared: what is tallied are squares of the magnitudes.
