@@ -171,15 +171,17 @@ class Pruner:
     def _choose_neighbours(self, sparsity: float | None, n_m: tuple[int, int] | None, size: int, dim: int) -> None:
         """Decide which neighbours are dropped, and count the elements that stay."""
         self._cut = 0
+        choose: Callable[[_Part], tuple[int, Array]]
         if n_m is not None:
             n, m = n_m
             if not 0 <= n <= m:
                 raise ValueError(f"n_m: expected 0 <= n <= m, got {n_m}")
             self._unit = m if dim == 0 else 1
 
-            def choose(part: _Part) -> tuple[int, Array]:
+            def choose_some(part: _Part) -> tuple[int, Array]:
                 return self._not_zero(_drop_n_of_m(self._rows(part), n, m, dim).reshape(-1))
 
+            choose = choose_some
         else:
             self._unit = size if dim == 0 else 1
             choose = self._choose_blocks(_sparsity(sparsity), size, dim)
