@@ -49,6 +49,7 @@ typedef struct mb_tier {
     mb_nearest_kernel nearest;
     mb_add_squares_kernel add_squares[2]; /* as quantize */
     mb_square_kernel square[2];
+    mb_measure_kernel measure;
 } mb_tier;
 
 /* From the slowest to the fastest. A program of several units need not compile the kernels in each: one unit defines
@@ -78,7 +79,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
      {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_plain,
-     {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain}},
+     {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain}, mb_measure_plain},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx2, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
@@ -94,7 +95,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
      {mb_quantize_f32_avx2, mb_quantize_f16_avx2}, {mb_range_f32_loop_avx2, mb_range_f16_avx2}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_avx2,
-     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2}},
+     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2}, mb_measure_avx2},
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -109,7 +110,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
      {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_plain}, mb_nearest_avx512,
-     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2}},
+     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2}, mb_measure_avx512},
     {"avx512vbmi2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -124,7 +125,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64_vbmi2},
      {mb_varint_encode_i16_vbmi2, mb_varint_encode_u16_vbmi2, mb_varint_encode_i32_vbmi2, mb_varint_encode_i64_vbmi2},
      {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_vbmi2}, mb_nearest_avx512,
-     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2}},
+     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2}, mb_measure_avx512},
 #endif
 #ifdef MB_HAS_NEON
     {"neon", {mb_cast_f32_f16_neon, mb_cast_f32_bf16_neon, mb_cast_f16_f32_neon, mb_cast_bf16_f32_neon, mb_cast_f16_bf16_neon, mb_cast_bf16_f16_neon},
@@ -141,7 +142,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
      {mb_quantize_f32_neon, mb_quantize_f16_neon}, {mb_range_f32_neon, mb_range_f16_neon}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_neon,
-     {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain}},
+     {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain}, mb_measure_plain},
 #endif
 };
 

@@ -11,6 +11,7 @@
 #include "milblob/kernels/difference.h"
 #include "milblob/kernels/hash.h"
 #include "milblob/kernels/palette_values.h"
+#include "milblob/kernels/prune_blocks.h"
 #include "milblob/kernels/prune_neighbours.h"
 #include "milblob/kernels/quantize.h"
 #include "milblob/wire/pack.h"
@@ -401,7 +402,17 @@ static void compress(const mb_tier *tier, source s, bool is_f16, bool is_linear)
     const uint64_t found = mb_prune_split(tier, s.data, all, is_f16, cut, mask, kept, &sums);
     require(found <= all && found == mb_count_ones(tier, mask, 0, all), "as many are kept as the mask says");
     for (uint64_t i = 0; i < found; i++) require(mb_magnitude(kept, (size_t)i, is_f16) > cut, "what is kept was above the cut");
-    free(mask), free(kept);
+    const mb_blocks shape = {1, all, 1, 4};
+    uint8_t *squares = (uint8_t *)exactly((all + 3) / 4 * size), *chosen = (uint8_t *)exactly((all + 7) / 8);
+    mb_block_sums(tier, s.data, is_f16, &shape, squares);
+    source_changes();
+    const uint64_t told = mb_block_mask(s.data, is_f16, &shape, squares, cut, chosen);
+    require(told <= all && told == mb_count_ones(tier, chosen, 0, all), "as many are chosen as the mask says");
+    source_changes();
+    const uint64_t left = mb_split_chosen(tier, s.data, all, is_f16, chosen, mask, kept, &sums);
+    require(left <= told && left == mb_count_ones(tier, mask, 0, all), "no more are kept than were chosen");
+    for (uint64_t i = 0; i < left; i++) require(mb_magnitude(kept, (size_t)i, is_f16) > 0, "what is kept is not zero");
+    free(mask), free(kept), free(squares), free(chosen);
 }
 
 /* Elements are counted, put into the bins that were made for them, and looked up; neighbours are compared and copied. */

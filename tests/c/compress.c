@@ -1,6 +1,7 @@
 /* compress.c: quantization, pruning and palettes of every tier on buffers of their exact size, compared with the plain tier and
  * with what single elements should be. See choices.h. */
 #include "milblob/kernels/palette_values.h"
+#include "milblob/kernels/prune_blocks.h"
 #include "milblob/kernels/prune_neighbours.h"
 #include "milblob/kernels/quantize.h"
 #include "choices.h"
@@ -146,6 +147,68 @@ static void check_neighbours(bool is_f16, uint64_t outer, uint64_t channels, uin
     free(src), free(dst), free(ties);
 }
 
+/* Blocks are kept or dropped together by the sum of their squares, each step rounded to the dtype; where neighbours are next to
+ * each other, float16 is rounded at the end. */
+static void check_pruned_blocks(int tier, bool is_f16, uint64_t outer, uint64_t channels, uint64_t inner, uint64_t m, uint64_t shift, bool any) {
+    const uint64_t size = is_f16 ? 2 : 4, count = outer * channels * inner, groups = channels / m + (channels % m != 0), blocks = outer * groups * inner, bytes = (count + 7) / 8;
+    uint8_t *src = elements(count, shift, is_f16, any), *own = exactly(blocks * size), *plain = exactly(blocks * size), *mask = exactly(bytes);
+    uint8_t *bits = exactly(bytes), *plain_bits = exactly(bytes), *kept = exactly(count * size), *plain_kept = exactly(count * size);
+    uint64_t *counts = (uint64_t *)calloc(MB_MAGNITUDES, 8), *below = (uint64_t *)calloc(65536, 8), total = 0, inside = 0, wanted = 0, found = 0;
+    const mb_blocks shape = {outer, channels, inner, m};
+    mb_sums sums, plain_sums;
+    if (counts == NULL || below == NULL) abort();
+    memset(&sums, 0, sizeof sums), memset(&plain_sums, 0, sizeof sums);
+    for (uint64_t i = 0; i < count && !any; i += 5) memset(src + shift + size * i, 0, (size_t)size);
+    mb_block_sums(&mb_tiers[tier], src + shift, is_f16, &shape, own), mb_block_sums(&mb_tiers[0], src + shift, is_f16, &shape, plain);
+    if (!any) require(memcmp(own, plain, (size_t)(blocks * size)) == 0, "every tier gives the same sums");
+    for (uint64_t number = 0; number < blocks && !any; number++) {
+        const uint64_t group = number / inner, first = group % groups * m, begin = (group / groups * channels + first) * inner + number % inner;
+        float sum = 0;
+        for (uint64_t i = 0; i < m && first + i < channels; i++) {
+            const float x = (float)element(src + shift, begin + i * inner, is_f16), square = is_f16 ? mb_to_half(x * x) : x * x;
+            sum += square;
+            if (is_f16 && inner > 1) sum = mb_to_half(sum);
+        }
+        if (is_f16) sum = mb_to_half(sum);
+        if (inner > 1 || m < 8) require((float)element(own, number, is_f16) == sum, "one square after the other");
+        else require((float)element(own, number, is_f16) >= sum * 0.99f && (float)element(own, number, is_f16) <= sum * 1.01f, "squares in pairs");
+    }
+    const uint32_t cut = blocks > 0 ? mb_magnitude(own, (size_t)(blocks / 2), is_f16) : 0;
+    mb_block_count(own, is_f16, &shape, false, 0, counts);
+    if (!is_f16) mb_block_count(own, false, &shape, true, cut >> 16, below);
+    for (uint32_t k = 0; k < MB_MAGNITUDES; k++) total += counts[k];
+    for (uint32_t k = 0; k < 65536; k++) inside += below[k];
+    require(total == count && (is_f16 || inside == counts[cut >> 16]), "every element is counted once");
+    const uint64_t number = mb_block_mask(src + shift, is_f16, &shape, own, cut, mask);
+    for (uint64_t i = 0; i < bytes * 8; i++) {
+        const uint64_t row = i / inner, block = (row / channels * groups + row % channels / m) * inner + i % inner;
+        const bool stays = i < count && mb_magnitude(src + shift, (size_t)i, is_f16) > 0 && mb_magnitude(own, (size_t)block, is_f16) > cut;
+        require((mask[i / 8] >> i % 8 & 1) == stays, "what is not zero, of the blocks above the cut");
+        wanted += stays;
+    }
+    require(number == wanted, "as many as are set");
+    require(mb_split_chosen(&mb_tiers[tier], src + shift, count, is_f16, mask, bits, kept, &sums) == number, "as many are kept");
+    require(mb_split_chosen(&mb_tiers[0], src + shift, count, is_f16, mask, plain_bits, plain_kept, &plain_sums) == number, "in every tier");
+    require(memcmp(bits, mask, (size_t)bytes) == 0 && memcmp(kept, plain_kept, (size_t)(number * size)) == 0, "the same ones");
+    double squared = 0, power = 0, largest = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const double x = element(src + shift, i, is_f16);
+        if (mask[i / 8] >> i % 8 & 1) {
+            require(memcmp(kept + size * found++, src + shift + size * i, (size_t)size) == 0, "in their order");
+            power += x * x;
+        } else {
+            squared += x * x, largest = x > largest ? x : -x > largest ? -x : largest;
+        }
+    }
+    if (!any) {
+        require(memcmp(&sums, &plain_sums, sizeof sums) == 0, "and the same measures");
+        const double off = mb_sum_lanes(sums.squared) - squared, beside = mb_sum_lanes(sums.power) - power;
+        require(off * off <= squared * squared * 1e-20 && beside * beside <= power * power * 1e-20 && (double)mb_float_of(sums.largest) == largest, "of what is lost");
+    }
+    if (tier == 0 && !any) digest_add(plain, blocks * size), digest_add(mask, bytes), digest_add(kept, number * size);
+    free(src), free(own), free(plain), free(mask), free(bits), free(plain_bits), free(kept), free(plain_kept), free(counts), free(below);
+}
+
 /* Blocks of `block` neighbours in rows of `blocks` of them: in one pass, and one pass after another. */
 static void check_blocks(int tier, bool is_f16, uint64_t rows, uint64_t blocks, uint64_t block, uint64_t shift, unsigned target, bool is_packed, bool is_row) {
     const uint64_t count = rows * blocks * block, parameters = rows * blocks, size = is_f16 ? 2 : 4, unit = is_row ? blocks * block : block;
@@ -253,13 +316,14 @@ static void one_round(void) {
     const uint8_t what = random_byte(), way = random_byte();
     const uint64_t shift = random_below(9), count = random_below(way & 64 ? 5000 : 150), run = 1 + random_below(way & 32 ? 600 : 40);
     const bool is_f16 = way & 1, any = (way & 30) == 2;
-    switch (what % 7) {
+    switch (what % 8) {
     case 0: check_quantize(tier, is_f16, count, shift, run, what / 5 % 8, any); return;
     case 1: check_range(tier, is_f16, count, shift, run, any); return;
     case 2: check_split(tier, is_f16, count, shift, random_below(way & 128 ? 0x8000 : is_f16 ? 0x5c00 : 0x40000000), any); return;
     case 3: check_blocks(tier, is_f16, 1 + random_below(5), 1 + random_below(9), run, shift, what / 5 % 8, way >> 1 & 1, way >> 2 & 1); return;
     case 4: check_nearest(tier, count % 700, 1 + random_below(256), 1 + random_below(way & 32 ? 40 : 5), way >> 1 & 1, any); return;
     case 5: check_neighbours(is_f16, 1 + random_below(4), 1 + random_below(70), 1 + random_below(way & 32 ? 20 : 2), random_below(2 + what / 7 % 31), 1 + what / 7 % 31, shift, any); return;
+    case 6: check_pruned_blocks(tier, is_f16, 1 + random_below(4), 1 + random_below(way & 32 ? 300 : 40), 1 + random_below(way & 64 ? 40 : 2), 1 + random_below(way & 128 ? 280 : 9), shift, any); return;
     default: check_palette(is_f16, count, shift, 1 + random_below(256)); return;
     }
 }
@@ -306,6 +370,9 @@ static void all_rounds(void) {
             check_blocks(tier, is_f16, 70, 300, 1, 0, 3, true, true), check_blocks(tier, is_f16, 3, 1, 9001, 1, 5, true, true), check_blocks(tier, is_f16, 40, 33, 32, 0, 4, true, false);
             for (uint64_t count = 0; count <= 130; count++)
                 for (unsigned k = 0; k < 4; k++) check_split(tier, is_f16, count, count % 9, (uint32_t[]){0, is_f16 ? 0x3800 : 0x3d000000, is_f16 ? 0x7c00 : 0x3f800000, 0x7fffffff}[k], count % 4 == 3);
+            for (uint64_t m = 1; m <= 40; m += 1 + m / 9)
+                for (uint64_t inner = 1; inner <= 33; inner += 1 + inner / 2) check_pruned_blocks(tier, is_f16, 1 + m % 3, 1 + (11 * m + inner) % 67, inner, m, (m + inner) % 9, (m + inner) % 7 == 1);
+            check_pruned_blocks(tier, is_f16, 2, 3000, 1, 4, 1, false), check_pruned_blocks(tier, is_f16, 3, 1001, 1, 300, 0, false), check_pruned_blocks(tier, is_f16, 1, 9, 3000, 4, 3, false);
             for (unsigned k = 0; k < 5; k++) check_split(tier, is_f16, counts[k], k, is_f16 ? 0x3c00 : 0x3e000000, k == 4);
         }
     random_state = 1; /* how far it came depends on how many tiers the CPU has, and the digest must not */

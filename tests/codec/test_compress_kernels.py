@@ -145,6 +145,38 @@ def test_neighbours_refuse_what_does_not_fit():
             _codec.prune_neighbours(*{**good, **change}.values())
 
 
+def test_pruned_blocks_refuse_what_does_not_fit():
+    for sizes in ((2, 16, 2, 0), (1 << 40, 1, 1, 1), (1 << 39, 1 << 39, 1, 4)):
+        with pytest.raises(ValueError, match="expected"):
+            _codec.PruneBlocks(*sizes, False)
+    blocks, sums = _codec.PruneBlocks(2, 16, 2, 3, False), np.empty(24, np.float32)
+    assert (blocks.count, blocks.sums_count) == (64, 24)
+    blocks.sums(sums, SRC32, 0)
+    held, mask, kept = _codec.Buffer(sums.view(np.uint8)), np.empty(8, np.uint8), np.empty(64, np.float32)
+    chosen = _codec.Buffer(mask)
+    tops, lows = np.zeros(_codec.MAGNITUDES, np.uint64), np.zeros(1 << 16, np.uint64)
+    short = _codec.Buffer(np.zeros(4, np.uint8))
+    for call, good in (
+        (blocks.sums, (sums, SRC32, 0)), (blocks.tally, (tops, held)), (blocks.tally, (lows, held, 5)),
+        (blocks.choose, (mask, SRC32, 0, held, 5)), (_codec.prune_chosen, (mask, kept, chosen, SRC32, 0, 64, False)),
+    ):  # fmt: skip
+        call(*good)
+        for k, value in enumerate(good):
+            for bad in (
+                (value[1:], None)
+                if isinstance(value, np.ndarray)
+                else (short,)
+                if isinstance(value, _codec.Buffer)
+                else ()
+            ):
+                with pytest.raises((FormatError, ValueError)):
+                    call(*good[:k], bad, *good[k + 1 :])
+    with pytest.raises(FormatError):
+        blocks.sums(sums, SRC32, SRC32.nbytes)
+    with pytest.raises(ValueError, match="top: expected None for float16"):
+        _codec.PruneBlocks(1, 8, 1, 4, True).tally(lows, held, 5)
+
+
 def test_sources_that_hold_anything():
     """A source may change between two passes: whatever bits the second one meets, nothing is written elsewhere."""
     rng = np.random.default_rng(11)

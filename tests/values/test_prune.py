@@ -117,6 +117,38 @@ def test_neighbours_in_parts(monkeypatch):
     every(check, ["normal", "ties", "matrix", "rank 5"], [np.float16, np.float32], some)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32], ids=["float16", "float32"])
+def test_blocks_of_every_layout(dtype):
+    """NumPy adds neighbours pairwise where they are next to each other in memory, and one after another where they are not."""
+    pytest.importorskip("coremltools")
+    rng = np.random.default_rng(6)
+    shapes = [
+        (600, 1),
+        (1, 601),
+        (70, 61),
+        (61, 70, 1, 1),
+        (40, 3, 3, 3),
+        (3, 41, 2, 1),
+        (700, 2),
+        (2, 700, 1),
+        (1, 620, 2),
+    ]
+
+    def check(shape, dim, size):
+        if size > shape[dim] / 2:
+            return
+        for scale in (1.0, 3e-4, 3e-7, 900.0):  # sums that round, of subnormal squares, of zeros, that overflow
+            array = (rng.standard_normal(shape) * scale).astype(dtype)
+            for part in (0.2, 0.5, 0.93):
+                options = {"sparsity": part, "block": size, "dim": dim}
+                with np.errstate(all="ignore"):
+                    result, (found, _) = prune(array, **options), theirs(array, options)
+                assert np.array_equal(result.mask, found.mask), (scale, part)
+                assert result.nonzero.tobytes() == found.nonzero_data.tobytes()
+
+    every(check, shapes, (0, 1), (1, 2, 3, 4, 7, 8, 9, 16, 20, 129, 137, 300))
+
+
 def test_every_tier_gives_the_same_bits():
     rng = np.random.default_rng(4)
     before = _codec.tiers()[1]
@@ -135,6 +167,8 @@ def test_every_tier_gives_the_same_bits():
 
     try:
         every(check, arrays, [{"sparsity": part} for part in (0, 0.5, 0.9, 1)] + [{"threshold": 0.01}])
+        arrays = {dtype: array[:60000].reshape(300, 200) for dtype, array in arrays.items()}
+        every(check, arrays, [{"sparsity": 0.5, "block": 4, "dim": dim} for dim in (0, 1)] + [{"n_m": (2, 4)}])
     finally:
         _codec.set_tier(before)
 

@@ -71,4 +71,36 @@ MB_KERNEL uint64_t mb_split_f32_plain(const uint8_t *src, uint64_t count, uint32
     return mb_split_plain(src, count, false, cut, mask, kept, sums);
 }
 
+/* Measure elements that are not chosen.
+ * in   src: count float32, a multiple of MB_LANES; chosen: a bit for each      out  sums: added to: squares, and the largest,
+ *      of those not chosen; with has_power, the power of the chosen ones      over-reads: none      fails: never           */
+typedef void (*mb_measure_kernel)(const uint8_t *src, uint64_t count, const uint8_t *chosen, bool has_power, mb_sums *sums);
+
+#define MB_DEFINE_MEASURE(name, target) \
+    target MB_KERNEL void name(const uint8_t *src, uint64_t count, const uint8_t *chosen, bool has_power, mb_sums *sums) { \
+        static const uint32_t lanes[8] = {1, 2, 4, 8, 16, 32, 64, 128}; \
+        uint32_t most[MB_LANES] = {0}; \
+        for (size_t i = 0; i < (size_t)count; i += MB_LANES) { \
+            uint32_t lost[MB_LANES], kept[MB_LANES]; \
+            for (size_t half = 0; half < MB_LANES; half += 8) \
+                for (size_t k = 0; k < 8; k++) { \
+                    const uint32_t own = mb_load_u32(src + 4 * (i + half + k)) & 0x7fffffffu; \
+                    kept[half + k] = (chosen[(i + half) / 8] & lanes[k]) == lanes[k] ? own : 0; \
+                    lost[half + k] = own - kept[half + k]; \
+                } \
+            for (size_t k = 0; k < MB_LANES; k++) { \
+                const double x = mb_float_of(lost[k]); \
+                sums->squared[k] += x * x; \
+                most[k] = (int32_t)lost[k] > (int32_t)most[k] ? lost[k] : most[k]; \
+            } \
+            for (size_t k = 0; has_power && k < MB_LANES; k++) { \
+                const double x = mb_float_of(kept[k]); \
+                sums->power[k] += x * x; \
+            } \
+        } \
+        for (size_t k = 0; k < MB_LANES; k++) sums->largest = most[k] > sums->largest ? most[k] : sums->largest; \
+    }
+
+MB_DEFINE_MEASURE(mb_measure_plain, )
+
 #endif

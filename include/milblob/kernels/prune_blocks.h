@@ -7,10 +7,8 @@
 
 #include "milblob/kernels.h"
 
-enum {
-    MB_BLOCKS_AT_ONCE = 2048, /* elements: a multiple of 8 and of MB_LANES; few enough for the cache */
-    MB_PAIRWISE_MOST = 128    /* elements that NumPy adds in eight lanes; of more than these it adds the halves */
-};
+#define MB_BLOCKS_AT_ONCE 2048u /* elements: a multiple of 8 and of MB_LANES; few enough for the cache */
+#define MB_PAIRWISE_MOST 128u   /* elements that NumPy adds in eight lanes; of more than these it adds the halves */
 
 /* Elements as [outer][channels][inner]: every m of the channels, 1 or more, are a block; the last one may be shorter, as if
  * it were filled up with zeros. */
@@ -166,30 +164,12 @@ MB_KERNEL uint64_t mb_block_mask(const uint8_t *src, bool is_f16, const mb_block
     return ones + mb_flags_pack(flags, used, mask + done / 8);
 }
 
-/* Add the squares of count magnitudes, float32, a multiple of MB_LANES of them; returns the largest of them and `largest`. */
-MB_STEP uint32_t mb_add_lanes(double *lanes, const uint8_t *magnitudes, size_t count, uint32_t largest) {
-    uint32_t most[MB_LANES] = {0};
-    for (size_t i = 0; i < count; i += MB_LANES)
-        for (size_t k = 0; k < MB_LANES; k++) {
-            const uint32_t own = mb_load_u32(magnitudes + 4 * (i + k));
-            const double x = mb_float_of(own);
-            lanes[k] += x * x;
-            most[k] = (int32_t)own > (int32_t)most[k] ? own : most[k];
-        }
-    for (size_t k = 0; k < MB_LANES; k++) largest = most[k] > largest ? most[k] : largest;
-    return largest;
-}
-
-/* Elements whose bit is set (is_set: else those whose bit is not), and zeros for the others; without their sign if is_size.
- * `dst` may be `src`; both have room for count elements, a multiple of 8. */
+/* Elements whose bit is set, and zeros for the others. dst may be src; both have room for count elements, a multiple of 8. */
 #define MB_DEFINE_CHOOSE(name, type, size, LOAD, STORE) \
-    MB_STEP void name(uint8_t *dst, const uint8_t *src, const uint8_t *chosen, size_t count, const bool is_set, const bool is_size) { \
+    MB_STEP void name(uint8_t *dst, const uint8_t *src, const uint8_t *chosen, size_t count) { \
         static const type lanes[8] = {1, 2, 4, 8, 16, 32, 64, 128}; \
-        const type all = (type)~(type)0, kept = (type)(is_size ? all >> 1 : all); \
-        for (size_t i = 0; i < count; i += 8) { \
-            const type bits = (type)(is_set ? chosen[i / 8] : ~chosen[i / 8]); \
-            for (unsigned k = 0; k < 8; k++) STORE(dst + size * (i + k), (type)(LOAD(src + size * (i + k)) & kept & ((bits & lanes[k]) == lanes[k] ? all : 0))); \
-        } \
+        for (size_t i = 0; i < count; i += 8) \
+            for (unsigned k = 0; k < 8; k++) STORE(dst + size * (i + k), (type)(LOAD(src + size * (i + k)) & ((chosen[i / 8] & lanes[k]) == lanes[k] ? (type)~(type)0 : 0))); \
     }
 
 MB_DEFINE_CHOOSE(mb_choose_16, uint16_t, 2, mb_load_u16, mb_store_u16)
@@ -198,9 +178,10 @@ MB_DEFINE_CHOOSE(mb_choose_32, uint32_t, 4, mb_load_u32, mb_store_u32)
 /* Keep the elements whose bit is set in a mask, and measure the others.
  * in   src: count elements, any alignment; each is read once; chosen: (count + 7) / 8 bytes
  * out  mask, kept: as of mb_split_kernel; a chosen element that is zero is not kept; sums: added to; `power` is that of the
- *      chosen elements only      returns how many are kept      over-reads: none      fails: never                        */
+ *      kept elements only
+ * returns how many are kept      over-reads: none      fails: never                                                    */
 MB_KERNEL uint64_t mb_split_chosen(const mb_tier *tier, const uint8_t *src, uint64_t count, bool is_f16, const uint8_t *chosen, uint8_t *mask, uint8_t *kept, mb_sums *sums) {
-    uint8_t wide[4 * MB_BLOCKS_AT_ONCE], part[4 * MB_BLOCKS_AT_ONCE], half[2 * MB_BLOCKS_AT_ONCE], bits[MB_BLOCKS_AT_ONCE / 8];
+    uint8_t wide[4 * MB_BLOCKS_AT_ONCE], half[2 * MB_BLOCKS_AT_ONCE], bits[MB_BLOCKS_AT_ONCE / 8];
     uint8_t *raw = is_f16 ? half : wide;
     const size_t size = is_f16 ? 2 : 4;
     uint64_t found = 0;
@@ -211,14 +192,9 @@ MB_KERNEL uint64_t mb_split_chosen(const mb_tier *tier, const uint8_t *src, uint
         memcpy(raw, src + begin * size, n * size), memset(raw + n * size, 0, (whole - n) * size);
         MB_ONCE(); /* a source may change: what is measured is what is not kept */
         if (is_f16) tier->cast[MB_CAST_F16_F32](wide, raw, whole, false, &counts);
-        mb_choose_32(part, wide, bits, whole, false, true);
-        sums->largest = mb_add_lanes(sums->squared, part, whole, sums->largest);
-        if (is_f16) {
-            mb_choose_32(part, wide, bits, whole, true, true), mb_choose_16(half, half, bits, whole, true, false);
-            (void)mb_add_lanes(sums->power, part, whole, 0);
-        } else {
-            mb_choose_32(wide, wide, bits, whole, true, false);
-        }
+        tier->measure(wide, whole, bits, is_f16, sums);
+        if (is_f16) mb_choose_16(raw, raw, bits, whole);
+        else mb_choose_32(raw, raw, bits, whole);
         found += tier->split[is_f16](raw, n, 0, mask + begin / 8, kept + found * size, sums); /* of float32, it adds to the power */
     }
     return found;

@@ -29,9 +29,18 @@ MB_KERNEL void mb_quantize_ranges(const mb_tier *tier, const uint8_t *src, bool 
 
 /* How many of count elements are not finite. */
 MB_KERNEL uint64_t mb_count_not_finite(const uint8_t *src, bool is_f16, uint64_t count) {
+    const uint64_t most = MB_QUANTIZE_COUNT; /* few enough for a counter of 16 bits */
     uint64_t bad = 0;
-    for (size_t i = 0; i < (size_t)count; i++)
-        bad += is_f16 ? (mb_load_u16(src + 2 * i) & 0x7c00u) == 0x7c00u : (mb_load_u32(src + 4 * i) & 0x7f800000u) == 0x7f800000u;
+    for (uint64_t begin = 0; begin < count; begin += most) {
+        const size_t n = (size_t)(count - begin < most ? count - begin : most);
+        uint16_t narrow = 0;
+        uint32_t wide = 0;
+        if (is_f16)
+            for (size_t i = 0; i < n; i++) narrow = (uint16_t)(narrow + ((mb_load_u16(src + 2 * (begin + i)) & 0x7c00u) == 0x7c00u));
+        else
+            for (size_t i = 0; i < n; i++) wide += (mb_load_u32(src + 4 * (begin + i)) & 0x7f800000u) == 0x7f800000u;
+        bad += narrow + wide;
+    }
     return bad;
 }
 

@@ -171,12 +171,17 @@ class Pruner:
     def _choose_neighbours(self, sparsity: float | None, n_m: tuple[int, int] | None, size: int, dim: int) -> None:
         """Decide which neighbours are dropped, and count the elements that stay."""
         self._cut = 0
+        choose: Callable[[_Part], tuple[int, Array]]
         if n_m is not None:
             n, m = n_m
             if not 0 <= n <= m:
                 raise ValueError(f"n_m: expected 0 <= n <= m, got {n_m}")
             self._unit = m if dim == 0 else 1
-            choose = lambda part: self._not_zero(_drop_n_of_m(self._rows(part), n, m, dim).reshape(-1))
+
+            def choose_some(part: _Part) -> tuple[int, Array]:
+                return self._not_zero(_drop_n_of_m(self._rows(part), n, m, dim).reshape(-1))
+
+            choose = choose_some
         else:
             self._unit = size if dim == 0 else 1
             choose = self._choose_blocks(_sparsity(sparsity), size, dim)
@@ -189,8 +194,9 @@ class Pruner:
 
         def blocks_of(part: _Part) -> Any:
             count = part[1] // prod(self.shape[1:])
-            sizes = (1, count, prod(self.shape[1:])) if dim == 0 else (count, self.shape[1], prod(self.shape[2:]))
-            return _codec.PruneBlocks(*sizes, size, is_f16)
+            if dim == 0:
+                return _codec.PruneBlocks(1, count, prod(self.shape[1:]), size, is_f16)
+            return _codec.PruneBlocks(count, self.shape[1], prod(self.shape[2:]), size, is_f16)
 
         def sum_up(part: _Part) -> Array:
             blocks = blocks_of(part)
@@ -299,8 +305,8 @@ class _Magnitudes:
     """The magnitudes of many elements, in parts: counted by their upper 15 bits, which for float16 are all.
 
     Args:
-        tally: (part, counts, top) adds to counts how many elements have each of the upper 15 bits of a magnitude, or, of
-            float32 elements that have the upper bits `top`, each of the lower 16.
+        tally: (part, counts, top) adds to counts how many elements have each of the upper 15 bits of a magnitude, or,
+            of float32 elements that have the upper bits `top`, each of the lower 16.
         dtype: of the elements.
         parts_of: returns the parts.
         is_squared: what is tallied are squares of the magnitudes.

@@ -1,4 +1,5 @@
-/* kernels/x86/prune_avx512.h: elements that are kept move together in a register; float16 ones with AVX-512 VBMI2. */
+/* kernels/x86/prune_avx512.h: elements that are kept move together in a register, float16 ones with AVX-512 VBMI2; what is
+ * lost is measured with AVX2 and AVX-512. */
 #ifndef MILBLOB_PRUNE_AVX512_H
 #define MILBLOB_PRUNE_AVX512_H
 
@@ -7,6 +8,24 @@
 #include "milblob/kernels/x86/varint_avx512.h"
 
 #ifdef MB_HAS_AVX2
+
+MB_DEFINE_MEASURE(mb_measure_avx2, MB_TARGET_AVX2)
+
+MB_TARGET_AVX512 MB_KERNEL void mb_measure_avx512(const uint8_t *src, uint64_t count, const uint8_t *chosen, bool has_power, mb_sums *sums) {
+    __m512d squared[2], power[2];
+    __m512i largest = _mm512_set1_epi32((int)sums->largest);
+    for (unsigned k = 0; k < 2; k++) squared[k] = _mm512_loadu_pd(sums->squared + 8 * k), power[k] = _mm512_loadu_pd(sums->power + 8 * k);
+    for (size_t i = 0; i < (size_t)count; i += 16) {
+        const __m512i magnitudes = _mm512_and_si512(_mm512_loadu_si512(src + 4 * i), _mm512_set1_epi32(0x7fffffff));
+        const __mmask16 is_kept = (__mmask16)mb_load_u16(chosen + i / 8);
+        const __m512i lost = _mm512_maskz_mov_epi32((__mmask16)~is_kept, magnitudes);
+        mb_add_squares_avx512(squared, _mm512_castsi512_ps(lost));
+        if (has_power) mb_add_squares_avx512(power, _mm512_castsi512_ps(_mm512_maskz_mov_epi32(is_kept, magnitudes)));
+        largest = _mm512_max_epu32(largest, lost);
+    }
+    for (unsigned k = 0; k < 2; k++) _mm512_storeu_pd(sums->squared + 8 * k, squared[k]), _mm512_storeu_pd(sums->power + 8 * k, power[k]);
+    sums->largest = _mm512_reduce_max_epu32(largest);
+}
 
 /* Whole registers are stored: no more elements were kept than were read, so there is room for all that are still to come. */
 MB_TARGET_AVX512 MB_KERNEL uint64_t mb_split_f32_avx512(const uint8_t *src, uint64_t count, uint32_t cut, uint8_t *mask, uint8_t *kept, mb_sums *sums) {
