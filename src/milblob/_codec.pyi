@@ -1,6 +1,6 @@
 # The compiled core. What each function does and raises is in its docstring (src/milblob/_codec.pyx).
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, final
 
 import numpy as np
 from _typeshed import ReadableBuffer, WriteableBuffer
@@ -263,6 +263,7 @@ def prune_neighbours(
     out: _Out, ties: _Out, src: Buffer, offset: int, outer: int, channels: int, inner: int, is_f16: bool, n: int, m: int
 ) -> int: ...
 
+@final
 class PruneBlocks:
     count: int
     sums_count: int

@@ -1,5 +1,6 @@
 # DType is built at import from the table in include/milblob/dtype.h; this is what it looks like to a type checker.
 import enum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,11 @@ class DType(enum.Enum):
     mil_code: int
     blob_code: int | None
     nbits: int
-    numpy: np.dtype[Any]
     mil_text: str
     field: int
+
+    @cached_property
+    def numpy(self) -> np.dtype[Any]: ...
 
     @property
     def is_sub_byte(self) -> bool: ...
