@@ -37,7 +37,6 @@ class DType(enum.Enum):
 
     @cached_property
     def numpy(self) -> np.dtype[Any]: ...
-
     @property
     def is_sub_byte(self) -> bool: ...
     @property
