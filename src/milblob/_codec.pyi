@@ -455,8 +455,8 @@ class Graph:
     ) -> tuple[
         str,
         list[tuple[str, bytes | None]],
-        list[tuple[str, tuple[str | bytes, ...]]],
-        list[tuple[str, bytes]] | None,
+        list[tuple[str, tuple[str | tuple[bytes, bytes], ...]]],
+        list[tuple[str, bytes, bytes]] | None,
         list[tuple[bool, str, int, int, int]],
     ]: ...
     def definitions(self) -> dict[tuple[int, str], int]: ...

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import milblob
 from cases import DATA
-from hostile_bytes import const, field, list_value, operation, program, tensor_type
+from hostile_bytes import const, field, immediate, list_value, operation, program, tensor_type
 from milblob import _codec
 from milblob.program import schema
 from milblob.program.rules import RULES
@@ -105,6 +105,17 @@ def test_c_passes_what_python_finds_sound_and_nothing_else():
 def test_fields_in_any_order_and_in_pieces(data):
     whole = schema.Program.FromString(data).SerializeToString()
     assert told(breaches(view_of(data))) == told(breaches(view_of(whole)))
+
+
+def test_of_an_attribute_that_comes_twice_the_last_one_is_judged():
+    """As protobuf has it: the first one, here without a type, does not count."""
+    sound = immediate(11, (1,), field(1, field(1, b"\0" * 4)))
+    twice = program(
+        operation("const", "w", [("val", field(3, b"")), ("val", sound)], output_type=tensor_type(11, (1,)))
+    )
+    whole = schema.Program.FromString(twice).SerializeToString()
+    assert len(whole) < len(twice)
+    assert told(breaches(view_of(twice))) == told(breaches(view_of(whole))) == set()
 
 
 @settings(PROFILE)

@@ -12,6 +12,10 @@ cdef class Statement:
     cdef readonly object inputs
 
 
+cdef enum:
+    FACTS_VALUE_NBYTES = 256  # axes, sizes, strides: what the shapes of outputs depend on
+
+
 cdef object _NO_INPUTS = _MappingProxyType({})  # most operations are constants: one for all of them
 
 
@@ -185,9 +189,10 @@ cdef class Graph:
 
         Returns:
             (type, outputs, inputs, attributes, doubtful): outputs are (name, its type's bytes or None); inputs
-            (key, its bindings: a name, or the bytes of the value's type); attributes (key, bytes of the value's type), None
-            where protobuf has to read them; doubtful (is attribute, key, number of the binding, offset, nbytes) of
-            each value that is not plainly sound (see sound.h). Types that a value does not state are b"".
+            (key, its bindings: a name, or (bytes of the value's type, of all of it)); attributes (key, bytes of the
+            value's type, of all of it), None where protobuf has to read them; doubtful (is attribute, key, number of
+            the binding, offset, nbytes) of each value that is not plainly sound (see sound.h). Types that a value does
+            not state are b"", and so is all of a value that is not plainly sound, or longer than FACTS_VALUE_NBYTES.
         """
         cdef Buffer buffer = self.held()
         cdef C.mb_graph_operation *o
@@ -218,7 +223,7 @@ cdef class Graph:
                     bound.append(self.text(b.span))
                     continue
                 is_sound = C.mb_sound_value(buffer.data, b.span, &type_at)
-                bound.append(self.bytes_at(type_at))
+                bound.append((self.bytes_at(type_at), self.small_at(b.span, is_sound)))
                 if not is_sound:
                     doubtful.append((False, word, i - a.bindings, b.span.offset, b.span.nbytes))
             inputs.append((word, tuple(bound)))
@@ -234,10 +239,13 @@ cdef class Graph:
             if value.offset == 0:
                 return self.word(o.type), outputs, inputs, None, doubtful
             word = self.word(key)
-            attributes.append((word, self.bytes_at(type_at)))
+            attributes.append((word, self.bytes_at(type_at), self.small_at(value, is_sound)))
             if not is_sound:
                 doubtful.append((True, word, 0, value.offset, value.nbytes))
         return self.word(o.type), outputs, inputs, attributes, doubtful
+
+    cdef bytes small_at(self, C.mb_span value, bint is_sound):
+        return self.bytes_at(value) if is_sound and value.nbytes <= FACTS_VALUE_NBYTES else b""
 
     cdef bytes bytes_at(self, C.mb_span span):
         return PyBytes_FromStringAndSize(<const char *>self.buffer.data + span.offset, <Py_ssize_t>span.nbytes)

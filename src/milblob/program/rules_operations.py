@@ -134,10 +134,12 @@ class Bound(NamedTuple):
     Attributes:
         type: of the name or value; None if it is not known.
         is_constant: whether it is known before the model runs.
+        value: the elements of a small constant of integers, bools or strings; None for all else.
     """
 
     type: ValueType | None
     is_constant: bool
+    value: tuple[int | str, ...] | None = None
 
 
 def operation_breaches(
@@ -208,8 +210,8 @@ def _argument(
     for one in bound:  # one, or none: MIL012
         if one is None:
             continue
-        declared, is_constant = one
-        if argument.is_constant and not is_constant:
+        declared = one.type
+        if argument.is_constant and not one.is_constant:
             yield "MIL032", "expected a constant, got a name that is not one"
         if declared is None:
             continue

@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from .. import _codec
 from ..dtypes import DType
 from .rules import Breach, quoted, shortened
 from .rules_constexpr import constexpr_breaches
@@ -16,7 +17,7 @@ from .rules_operations import (
     opset_index,
     table,
 )
-from .rules_outputs import output_of
+from .rules_outputs import outputs_of
 from .rules_types import brief, dtypes_of, fits, inner_types, type_breaches
 from .rules_values import value_breaches
 from .types import DictionaryType, StateType, TensorType, ValueType, read_type
@@ -28,6 +29,7 @@ _is_identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_@]*").fullmatch
 # Operations whose outputs a converter may know before the model runs although their inputs vary: shapes are known.
 _BY_SHAPE = ("shape", "fill_like", "reshape_like", "list_length", "range_1d")
 _STRING, _BOOL = TensorType(DType.STRING), TensorType(DType.BOOL)
+_READ = frozenset(dtype for dtype in DType if dtype.is_integer or dtype in (DType.STRING, DType.BOOL))
 _Place = Function | Block | Operation
 _Hidden = dict[str, tuple[Bound | None] | None]
 _Argument = tuple[str, tuple[Bound | None, ...]]
@@ -109,9 +111,9 @@ class _Walk:
         self._blocks: list[Block] = []  # open ones, the outermost first
         self._coming: dict[int, frozenset[str]] = {}  # row of an open block -> all that its operations define
         self._types: dict[bytes | None, _Known] = {}
-        self._bounds: dict[tuple[bytes | None, bool], Bound] = {}
+        self._bounds: dict[tuple[bytes | None, bool, bytes], Bound] = {}
         self._kept: list[Bound] = []
-        self._judged: dict[tuple[object, ...], tuple[tuple[tuple[str, str], ...], ValueType | None]] = {}
+        self._judged: dict[tuple[object, ...], tuple[tuple[tuple[str, str], ...], tuple[ValueType, ...] | None]] = {}
         self._opset: int | None = None
         self._newer: dict[DType, str] = {}  # data types that the opset does not have
 
@@ -217,22 +219,26 @@ class _Walk:
     def _operation(self, op: Operation, hidden: _Hidden) -> Iterator[Breach]:
         kind, outputs, inputs, attributes, doubtful = self._view.graph.facts(op.row)
         merged: dict[tuple[bool, str, int], Value] = {}
+        in_pieces = attributes is None or len({key for key, _, _ in attributes}) != len(attributes)
         for is_attribute, key, number, offset, nbytes in doubtful:
+            if is_attribute and in_pieces:
+                continue  # of a key that comes twice the last one stands: read below
             path = f"{op.path}.{key}" if is_attribute or not number else f"{op.path}.{key}[{number}]"
             read = Value(self._view, self._view.held()[0], (offset, nbytes), path)
             merged[is_attribute, key, number] = read
             yield from value_breaches(read)
         arguments = yield from self._inputs(op, inputs, merged)
         is_constant = all(one is None or one.is_constant for _, bound in arguments for one in bound)
-        if attributes is None or len({key for key, _ in attributes}) != len(attributes):
+        if attributes is None or in_pieces:
             values = op.attributes  # protobuf merges the pieces
             for read in values.values():
                 yield from value_breaches(read)
             stated = [(key, self._keep(Bound(read.type, True))) for key, read in values.items()]
         else:
-            stated = [(key, self._value(data, merged.get((True, key, 0)))) for key, data in attributes]
+            stated = [(key, self._value(data, b"", merged.get((True, key, 0)))) for key, data, _ in attributes]
         as_attributes = kind == "const" or kind.startswith("constexpr_")
         value: ValueType | None = None
+        whole = b""  # the value of a constant, if it is small
         for key, declared in stated:
             if key == "name":
                 if declared.type is not None and declared.type != _STRING:
@@ -245,6 +251,7 @@ class _Walk:
                 arguments.append((key, (declared,)))
             if kind == "const" and key == "val":
                 value = declared.type
+                whole = next((data for other, _, data in attributes or () if other == key), b"")
         blocks = op.blocks if op.block_rows else ()
         if self._opset is not None:
             # By identity: a type of any size is looked at once, not once for each operation that reads it.
@@ -253,7 +260,7 @@ class _Walk:
             judged = self._judged.get(signature)
             if judged is None:
                 wrong = tuple(operation_breaches(kind, self._opset, arguments, len(blocks)))
-                judged = self._judged[signature] = wrong, None if wrong else output_of(kind, arguments)
+                judged = self._judged[signature] = wrong, None if wrong else outputs_of(kind, arguments)
             for rule, words in judged[0]:
                 yield Breach(rule, words, op.path)
             if judged[1] is not None:
@@ -271,12 +278,12 @@ class _Walk:
             if value is not None and not fits(known.type, value):
                 words = f"output {quoted(name)}: expected {brief(value)}, which its value has"
                 yield Breach("MIL022", f"{words}, got {brief(known.type)}", op.path)
-            yield from self._define(name, self._bound(data, is_constant), hidden, op)
+            yield from self._define(name, self._bound(data, is_constant, whole), hidden, op)
 
     def _inputs(
         self,
         op: Operation,
-        inputs: list[tuple[str, tuple[str | bytes, ...]]],
+        inputs: list[tuple[str, tuple[str | tuple[bytes, bytes], ...]]],
         merged: dict[tuple[bool, str, int], Value],
     ) -> Generator[Breach, None, list[_Argument]]:
         """Yield what the bindings of an operation break; return what each input is bound to."""
@@ -287,8 +294,8 @@ class _Walk:
                 yield Breach("MIL012", f"input {quoted(key)}: expected a name or a value, got neither", op.path)
             bound: list[Bound | None] = []
             for number, binding in enumerate(bindings):
-                if isinstance(binding, bytes):
-                    bound.append(self._value(binding, merged.get((False, key, number))))
+                if isinstance(binding, tuple):
+                    bound.append(self._value(*binding, merged.get((False, key, number))))
                     continue
                 if binding not in visible:
                     is_late = any(binding in self._all_of(block) for block in self._blocks)
@@ -299,19 +306,19 @@ class _Walk:
         return arguments
 
     def _yielded(
-        self, op: Operation, kind: str, due: ValueType, outputs: list[tuple[str, bytes | None]]
+        self, op: Operation, kind: str, made: tuple[ValueType, ...], outputs: list[tuple[str, bytes | None]]
     ) -> Iterator[Breach]:
-        """Yield where the only output of an operation is not what its inputs make."""
-        if len(outputs) != 1:
-            yield Breach("MIL050", f"outputs of {kind}: expected 1, got {len(outputs)}", op.path)
+        """Yield where the outputs of an operation are not what its inputs make."""
+        if len(outputs) != len(made):
+            yield Breach("MIL050", f"outputs of {kind}: expected {len(made)}, got {len(outputs)}", op.path)
             return
-        name, data = outputs[0]
-        known = self._known(data)
-        if known.breaches or known.has_state or (_is_one(due) and _is_one(known.type)):  # a scalar may have a shape
-            return
-        if not fits(known.type, due):
-            words = f"output {quoted(name)} of {kind}: expected {brief(due)}, which its inputs make"
-            yield Breach("MIL050", f"{words}, got {brief(known.type)}", op.path)
+        for due, (name, data) in zip(made, outputs, strict=True):
+            known = self._known(data)
+            if known.breaches or known.has_state or _is_same_number(known.type, due):
+                continue
+            if not fits(known.type, due):
+                words = f"output {quoted(name)} of {kind}: expected {brief(due)}, which its inputs make"
+                yield Breach("MIL050", f"{words}, got {brief(known.type)}", op.path)
 
     def _compressed(
         self, op: Operation, kind: str, arguments: list[_Argument], outputs: list[tuple[str, bytes | None]]
@@ -371,16 +378,25 @@ class _Walk:
             found = self._types[stated] = _Known(declared, wrong, _has_state(declared), dtypes_of(declared))
         return found
 
-    def _bound(self, stated: bytes | None, is_constant: bool) -> Bound:
-        key = stated, is_constant
+    def _bound(self, stated: bytes | None, is_constant: bool, whole: bytes = b"") -> Bound:
+        """What a name or value is, by its type, and by all its bytes where types of outputs may depend on them."""
+        declared = self._known(stated).type
+        if whole and not (isinstance(declared, TensorType) and declared.dtype in _READ):
+            whole = b""
+        key = stated, is_constant, whole
         found = self._bounds.get(key)
         if found is None:
-            found = self._bounds[key] = Bound(self._known(stated).type, is_constant)
+            found = self._bounds[key] = Bound(declared, is_constant, self._elements(whole) if whole else None)
         return found
 
-    def _value(self, stated: bytes, read: Value | None) -> Bound:
-        """What a value is, by the bytes of its type, or by itself where these come in pieces."""
-        return self._bound(stated, True) if read is None or stated else self._keep(Bound(read.type, True))
+    def _elements(self, data: bytes) -> tuple[int | str, ...] | None:
+        """The elements of a value that is plainly sound; None if it is in a weight file."""
+        value = Value(self._view, _codec.Buffer(data), (0, len(data)), "value")
+        return tuple(value.unpack(value.type).reshape(-1).tolist()) if value.kind == "tensor" else None
+
+    def _value(self, stated: bytes, whole: bytes, read: Value | None) -> Bound:
+        """What a value is, by its bytes, or by itself where these come in pieces."""
+        return self._bound(stated, True, whole) if read is None or stated else self._keep(Bound(read.type, True))
 
     def _keep(self, bound: Bound) -> Bound:
         """Keep what has no bytes of its own to be found by: its identity must stay its own."""
@@ -408,6 +424,12 @@ class _Walk:
 def _is_one(declared: ValueType | None) -> bool:
     """Whether a type is that of one element, in a tensor of any rank."""
     return isinstance(declared, TensorType) and set(declared.shape) <= {1} and declared.rank >= 0
+
+
+def _is_same_number(declared: ValueType | None, due: ValueType) -> bool:
+    """Whether two types are of one element of a data type: a number may have a shape."""
+    is_tensor = isinstance(declared, TensorType) and isinstance(due, TensorType) and declared.dtype == due.dtype
+    return is_tensor and _is_one(declared) and _is_one(due)
 
 
 def _is_one_bool(declared: ValueType | None) -> bool:
