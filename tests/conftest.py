@@ -8,11 +8,20 @@ from pathlib import Path
 
 import pytest
 
+# Nothing that collecting makes is garbage, and looking for some takes a quarter of its time: until pytest_collection_finish.
+gc.disable()
+
+# For all processes of a run, before the first imports NumPy: threads of BLAS and OpenMP that wait for one another take the
+# processors from the other workers, and twice the time that the work takes.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
 # Before they are imported: a failing assert in them says what it compared, as in a test.
 pytest.register_assert_rewrite(*(path.stem for path in Path(__file__).with_name("support").glob("*.py")))
 
 import milblob  # noqa: E402
 import thorough  # noqa: E402, F401 - loads the profile of hypothesis
+from coremltools_view import trust_coremltools  # noqa: E402
 from faults import Faults, build_library  # noqa: E402
 from milblob import _codec  # noqa: E402
 from opening import EVERY_WAY, open_by  # noqa: E402
@@ -33,6 +42,8 @@ def pytest_collection_finish():
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
+    trust_coremltools()
 
 
 @pytest.fixture
