@@ -7,6 +7,7 @@
 Everything public is listed in `__all__`; docs/api.md has the same list with one line each.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .blobs.reader import RECORD, BlobReader, BlobRecord
@@ -129,73 +130,39 @@ __all__ = [
 
 # Whoever only reads does not wait for everything else to be imported.
 _LATER = {
-    "Finding": "analysis.check",
-    "check": "analysis.check",
-    "Info": "about",
-    "info": "about",
-    "Diff": "analysis.diff",
-    "Figures": "analysis.diff",
-    "TensorDiff": "analysis.diff",
-    "Failure": "analysis.limits",
-    "diff": "analysis.diff",
-    "ContentHash": "analysis.hash",
-    "content_hash": "analysis.hash",
-    "EditableModel": "model.editable",
-    "write_weights": "formats.weights",
-    "Statistics": "analysis.statistics",
-    "statistics": "analysis.statistics",
-    "Match": "matching.matches",
-    "Matching": "matching.matches",
-    "Tie": "matching.matches",
-    "match": "matching.match",
-    "MergeReport": "rewrite.merge_functions",
-    "MergedFunction": "rewrite.merge_functions",
-    "merge_functions": "rewrite.merge_functions",
-    "RefitReport": "refitting.refit",
-    "Refitted": "refitting.refit",
-    "refit": "refitting.refit",
-    "Change": "analysis.changes",
-    "CompressPlan": "compressing.compress_plan",
-    "CompressReport": "compressing.compress",
-    "Frontier": "compressing.frontier",
-    "PlannedWeight": "compressing.compress_plan",
-    "compress_frontier": "compressing.frontier",
-    "WeightReport": "compressing.compress",
-    "compress": "compressing.compress",
-    "Joint": "compressing.recipes",
-    "Linear": "compressing.recipes",
-    "Palette": "compressing.recipes",
-    "Prune": "compressing.recipes",
-    "RepackReport": "rewrite.repack",
-    "repack": "rewrite.repack",
-    "OutputError": "onnx",
-    "VerifyReport": "onnx",
-    "verify": "onnx",
-    "BlobWriter": "blobs.writer",
-    "DictionaryType": "program.types",
-    "ListType": "program.types",
-    "StateType": "program.types",
-    "TensorType": "program.types",
-    "TupleType": "program.types",
-    "to_text": "model.text",
-    "BlobReference": "program.value",
-    "Value": "program.value",
-    "Binding": "program.view",
-    "Block": "program.view",
-    "Consumer": "program.view",
-    "Function": "program.view",
-    "Operation": "program.view",
-    "Variable": "program.view",
+    name: module
+    for module, names in {
+        "about": ("Info", "info"),
+        "analysis.changes": ("Change",),
+        "analysis.check": ("Finding", "check"),
+        "analysis.diff": ("Diff", "Figures", "TensorDiff", "diff"),
+        "analysis.hash": ("ContentHash", "content_hash"),
+        "analysis.limits": ("Failure",),
+        "analysis.statistics": ("Statistics", "statistics"),
+        "blobs.writer": ("BlobWriter",),
+        "compressing.compress": ("CompressReport", "WeightReport", "compress"),
+        "compressing.compress_plan": ("CompressPlan", "PlannedWeight"),
+        "compressing.frontier": ("Frontier", "compress_frontier"),
+        "compressing.recipes": ("Joint", "Linear", "Palette", "Prune"),
+        "formats.weights": ("write_weights",),
+        "matching.match": ("match",),
+        "matching.matches": ("Match", "Matching", "Tie"),
+        "model.editable": ("EditableModel",),
+        "model.text": ("to_text",),
+        "onnx": ("OutputError", "VerifyReport", "verify"),
+        "program.types": ("DictionaryType", "ListType", "StateType", "TensorType", "TupleType"),
+        "program.value": ("BlobReference", "Value"),
+        "program.view": ("Binding", "Block", "Consumer", "Function", "Operation", "Variable"),
+        "refitting.refit": ("RefitReport", "Refitted", "refit"),
+        "rewrite.merge_functions": ("MergeReport", "MergedFunction", "merge_functions"),
+        "rewrite.repack": ("RepackReport", "repack"),
+    }.items()
+    for name in names
 }
 
 
-def _archives() -> Any:
-    from importlib import import_module
-
-    return import_module(f"{__name__}.tvm.offers")
-
-
-_archive.register(_archives)  # formats lie below tvm, and import nothing of it
+# formats lie below tvm, and import nothing of it
+_archive.register(lambda: import_module(f"{__name__}.tvm.offers"))
 
 
 def __getattr__(name: str) -> Any:
@@ -204,14 +171,10 @@ def __getattr__(name: str) -> Any:
 
         return version()
     if name in ("onnx", "tvm"):  # packages, for other families of formats
-        from importlib import import_module
-
         return import_module(f"{__name__}.{name}")
     module = _LATER.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
     value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
     return value
 

@@ -9,10 +9,7 @@ from typing import Any
 
 from . import _codec, threads
 
-_VARIABLES = {
-    "MILBLOB_TIER": "which kernels",
-    threads.VARIABLE: "how many threads",
-}
+_VARIABLES = {"MILBLOB_TIER": "which kernels", threads.VARIABLE: "how many threads"}
 
 
 @dataclass(frozen=True)

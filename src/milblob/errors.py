@@ -6,6 +6,8 @@ arguments, ``KeyError`` for a name that is not there, ``OverflowError`` for a va
 """
 
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 
 class MilblobError(Exception):
@@ -42,7 +44,8 @@ class MilblobError(Exception):
         return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.what, self.offset, self.where, self.file, self.code)
+        place: dict[str, Any] = {"offset": self.offset, "where": self.where, "file": self.file, "code": self.code}
+        return partial(type(self), self.what, **place), ()
 
 
 class FormatError(MilblobError, ValueError):
@@ -73,12 +76,6 @@ class ProgramError(MilblobError, ValueError):
     """A request to write something that MIL cannot hold."""
 
     code = "program"
-
-
-def _rebuild(
-    kind: type[MilblobError], what: str, offset: int | None, where: str, file: str | None, code: str
-) -> MilblobError:
-    return kind(what, offset=offset, where=where, file=file, code=code)
 
 
 def program_path(

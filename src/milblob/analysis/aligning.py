@@ -218,7 +218,7 @@ class _Pairs:
         return True
 
     def add_neighbours(self) -> None:
-        """Go from each pair to what it reads and what reads it, as long as that yields pairs."""
+        """Of the same type, and read by a pair as the same parameter, or reading it; as long as that yields pairs."""
         while self._new:
             old, new = self._new.popleft()
             reads = {(key, number): read for key, number, read in self.sides[1].reads[new]}
@@ -300,11 +300,6 @@ def _by_outputs(pairs: _Pairs) -> None:
     pairs.add_equal(lambda side, op: down[side][op])
 
 
-def _by_neighbours(pairs: _Pairs) -> None:
-    """Of the same type, and read by a pair as the same parameter, or reading it."""
-    pairs.add_neighbours()
-
-
 def _by_name(pairs: _Pairs) -> None:
     """The same type and name."""
     pairs.add_equal(lambda _, op: (op.type, plain(op.name)))
@@ -319,8 +314,8 @@ _RULES: tuple[Callable[[_Pairs], None], ...] = (
     _by_place,
     _by_inputs,
     _by_outputs,
-    _by_neighbours,
+    _Pairs.add_neighbours,
     _by_name,
-    _by_neighbours,
+    _Pairs.add_neighbours,
     _by_name_alone,
 )

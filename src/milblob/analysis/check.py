@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from math import prod
 from typing import Any
 
@@ -379,7 +380,7 @@ class _Checker:
             if isinstance(error, MilblobError):
                 self._pointers.add(real)
             return
-        try:
+        with closing(mapping):
             mapping.expect_random(True)
             buffer = mapping.live()
             self._check_stamp(path, mapping)
@@ -387,8 +388,6 @@ class _Checker:
             if blobs is not None:
                 self._check_references(buffer, blobs, references)
                 self._check_unreferenced(path, blobs, references, is_referenced)
-        finally:
-            mapping.close()
 
     def _check_stamp(self, path: str, mapping: MappedFile) -> None:
         """Report a weight file that differs from the one that its listing was written with."""

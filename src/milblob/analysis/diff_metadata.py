@@ -82,9 +82,6 @@ def _compare_features(what: str, old: tuple[Feature, ...], new: tuple[Feature, .
             blank["type"] = "state"  # "multiArray" in compiled models
         for side, text in zip((ours, theirs), texts, strict=True):
             if name in side:
-                text[name] = _feature_words(replace(side[name], **blank))
+                feature = replace(side[name], **blank)
+                text[name] = f"{feature} ({feature.description})" if feature.description else str(feature)
     return compare_named(what, *texts)
-
-
-def _feature_words(feature: Feature) -> str:
-    return f"{feature} ({feature.description})" if feature.description else str(feature)

@@ -32,9 +32,7 @@ _RANK_OF_OUTPUT = ("expand_dims", "stack")  # their axes are those of what they 
 
 
 def compare_programs(
-    alignment: Alignment,
-    paired: Collection[tuple[Key, Key]] = (),
-    seen: tuple[set[Key], set[Key]] | None = None,
+    alignment: Alignment, paired: Collection[tuple[Key, Key]] = (), seen: tuple[set[Key], set[Key]] | None = None
 ) -> tuple[list[Change], list[Change]]:
     """Compare the Programs of two models: functions, inputs and outputs, operations.
 

@@ -1,5 +1,6 @@
 """Names shortened in the middle, so that they fit a column and stay distinct."""
 
+import os
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -141,16 +142,10 @@ def _by_parts(names: list[str], width: int, mark: str) -> dict[str, str]:
 def _distinct_lengths(parts: set[str]) -> dict[str, int]:
     """For each part the length of its shortest beginning that no other has; more than its own if there is none."""
     ordered = sorted(parts)
-    shared = [_shared_length(*pair) for pair in pairwise(ordered)]
+    shared = [len(os.path.commonprefix(pair)) for pair in pairwise(ordered)]  # noqa: RUF071  # they are no paths
     return {
         part: max(before, after) + 1 for part, before, after in zip(ordered, [0, *shared], [*shared, 0], strict=True)
     }
-
-
-def _shared_length(a: str, b: str) -> int:
-    """The length of the beginning that two texts share."""
-    same = min(len(a), len(b))
-    return next((i for i in range(same) if a[i] != b[i]), same)
 
 
 def _least(part: str, length: int, mark: str) -> str:

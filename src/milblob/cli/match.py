@@ -23,10 +23,7 @@ _COLUMNS = [
     Column("refit", is_name=True),
 ]
 
-EXAMPLES = (
-    "match new.safetensors Model.mlpackage",
-    "match new.safetensors Model.mlpackage -o mapping.json",
-)
+EXAMPLES = ("match new.safetensors Model.mlpackage", "match new.safetensors Model.mlpackage -o mapping.json")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -72,13 +69,8 @@ def _write(found: Matching, path: str, force: bool) -> None:
     if not path.lower().endswith(".json"):
         raise ValueError(f"output {path}: expected a name that ends in .json, got another")
     text = json.dumps(found.refit_mapping, ensure_ascii=False, indent=1)
-    file = NewFile(path, force=force)
-    try:
-        with open(file.fd, "wb", closefd=False) as stream:
-            stream.write(f"{text}\n".encode())
-        file.commit()
-    finally:
-        file.discard()
+    with NewFile(path, force=force) as file, open(file.fd, "wb", closefd=False) as stream:
+        stream.write(f"{text}\n".encode())
 
 
 def _print(found: Matching, arguments: Namespace) -> None:

@@ -20,11 +20,8 @@ def shown(arguments: Namespace) -> Iterator["Progress | None"]:
     if arguments.quiet or not sys.stderr.isatty():
         yield None
         return
-    line = Progress()
-    try:
+    with contextlib.closing(Progress()) as line:
         yield line
-    finally:
-        line.close()
 
 
 class Progress:

@@ -101,14 +101,8 @@ def say_refit(report: RefitReport, arguments: Namespace) -> None:
         if report.unchanged:
             output.say(f"{output.plural(len(report.unchanged), 'initializer')} as in the model")
     if report.unused and not arguments.json:  # with -q too: nothing that was given is passed over in silence
-        output.say(_unused(report, arguments))
-
-
-def _unused(report: RefitReport, arguments: Namespace) -> str:
-    count = f"{output.plural(len(report.unused), 'array')} not used"
-    if arguments.quiet:
-        return count
-    return f"{count}: {some(report.unused, _MAX_UNUSED)}"
+        names = "" if arguments.quiet else f": {some(report.unused, _MAX_UNUSED)}"
+        output.say(f"{output.plural(len(report.unused), 'array')} not used{names}")
 
 
 def _say_others(words: str, names: tuple[str, ...]) -> None:

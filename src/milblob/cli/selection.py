@@ -12,6 +12,7 @@ from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.tensor import Tensor
 from ..selection import selector
+from ..storage.mapped import closed_on_error
 from . import output
 
 _VIEWS = ((False, False), (False, True), (True, False), (True, True))
@@ -186,16 +187,13 @@ def find(source: str, name: str, function: str | None, max_nbytes: int | None = 
     known: dict[str, None] = {}
     for constants, stored in _VIEWS:
         model = opening.open(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
-        try:
+        with closed_on_error(model):
             if function is not None:
                 check_function(model, function)
             tensor = _lookup(model, name, function)
             if tensor is not None:
                 return model, tensor
             known.update((t.name, None) for t in model.values() if function is None or _is_in(t, function))
-        except BaseException:
-            model.close()
-            raise
         model.close()
         if model.kind == "blob":
             break

@@ -4,7 +4,6 @@ from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from typing import Any
 
-from ..analysis.statistics import statistics
 from ..errors import MilblobError
 from ..formats.read import array_kind
 from ..model import open as opening
@@ -14,13 +13,7 @@ from ..program.compression import Compression
 from . import options, output, tables
 from .selection import find
 from .tables import LAST, Column
-from .values import (
-    FIRST_COUNT,
-    FIRST_COUNT_VERBOSE,
-    first_values,
-    print_statistics,
-    values_json,
-)
+from .values import show_values
 
 _PARTS = [
     Column("part"),
@@ -74,31 +67,9 @@ def _show_tensor(tensor: Tensor, arguments: Namespace) -> None:
     if arguments.quiet and not arguments.json:
         tables.print_pairs(_place_rows(tensor, place))
         return
-    first_count = FIRST_COUNT_VERBOSE if arguments.verbose else FIRST_COUNT
-    first: list[Any] = []
-    summary, failure = None, None
-    try:
-        first = first_values(tensor, first_count)
-        summary = statistics(tensor, histogram=True)
-    except MilblobError as error:
-        failure = error
-    if arguments.json:
-        place["parts"] = {key: part.name for key, part in tensor.parts.items()}
-        place["compressed"] = tensor.compression.to_dict() if tensor.compression else None
-        place["values"] = None if summary is None else values_json(summary, first)
-        output.print_json(place)
-        if failure is not None:  # its location is known all the same; exit status 2 says that there are no values
-            raise failure
-        return
-    tables.print_pairs(_place_rows(tensor, place))
-    if tensor.parts:
-        print()
-        _print_parts(tensor)
-    if failure is not None:
-        raise failure
-    if summary is not None:
-        print()
-        print_statistics(summary, first)
+    compressed = tensor.compression.to_dict() if tensor.compression else None
+    parts = {"parts": {key: part.name for key, part in tensor.parts.items()}, "compressed": compressed}
+    show_values(tensor, arguments, {**place, **parts}, _place_rows(tensor, place), lambda: _print_parts(tensor))
 
 
 def _place(tensor: Tensor) -> dict[str, Any]:
@@ -175,6 +146,9 @@ def _compression_words(compression: Compression) -> str:
 
 
 def _print_parts(tensor: Tensor) -> None:
+    if not tensor.parts:
+        return
+    print()
     cells = []
     for key, part in tensor.parts.items():
         stored = output.size(None if None in part.declared_shape else part.nbytes)

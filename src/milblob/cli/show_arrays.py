@@ -4,8 +4,6 @@ from argparse import Namespace
 from contextlib import ExitStack
 from typing import Any
 
-from ..analysis.statistics import statistics
-from ..errors import MilblobError
 from ..formats.params import Parameter
 from ..formats.read import open_arrays
 from ..model.lazy import LazyTensor
@@ -13,13 +11,7 @@ from . import output, tables
 from .ls import Listed, array_row
 from .selection import find_array
 from .tvm_words import library_document, library_rows
-from .values import (
-    FIRST_COUNT,
-    FIRST_COUNT_VERBOSE,
-    first_values,
-    print_statistics,
-    values_json,
-)
+from .values import show_values
 
 
 def run(arguments: Namespace, kind: str) -> int:
@@ -63,23 +55,8 @@ def _show_array(array: LazyTensor, arguments: Namespace) -> None:
         document["tvm_dtype"] = array.dtype_text
     if arguments.quiet and not arguments.json:
         tables.print_pairs(_place_rows(row))
-        return
-    summary, failure, first = None, None, []
-    try:
-        first = first_values(array, FIRST_COUNT_VERBOSE if arguments.verbose else FIRST_COUNT)
-        summary = statistics(array, histogram=True)
-    except MilblobError as error:
-        failure = error
-    if arguments.json:
-        document["values"] = None if summary is None else values_json(summary, first)
-        output.print_json(document)
     else:
-        tables.print_pairs(_place_rows(row))
-    if failure is not None:  # where it lies is known all the same; exit code 2 says that there are no values
-        raise failure
-    if summary is not None and not arguments.json:
-        print()
-        print_statistics(summary, first)
+        show_values(array, arguments, document, _place_rows(row))
 
 
 _KEYS = ("name", "dtype", "shape", "nbytes", "file", "offset")

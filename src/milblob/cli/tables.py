@@ -151,7 +151,8 @@ def _print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], right: froz
     """Print cells that fit; without heads if these are empty."""
     columns = list(zip(*([heads, *rows] if heads else rows), strict=True))
     widths = [max(map(width_of, column)) for column in columns]
-    if len(rows) <= _MAX_RICH_ROWS and _is_colourful() and _print_rich(heads, rows, right, widths):
+    is_colourful = len(rows) <= _MAX_RICH_ROWS and terminal_width() is not None and os.environ.get("TERM") != "dumb"
+    if is_colourful and _print_rich(heads, rows, right, widths):
         return
     padded = [_padded(column, width, i in right) for i, (column, width) in enumerate(zip(columns, widths, strict=True))]
     if padded:
@@ -163,10 +164,6 @@ def _padded(column: Sequence[str], width: int, is_right: bool) -> list[str]:
         return [cell.rjust(width) for cell in column] if is_right else [cell.ljust(width) for cell in column]
     rooms = (" " * (width - width_of(cell)) for cell in column)
     return [room + cell if is_right else cell + room for cell, room in zip(column, rooms, strict=True)]
-
-
-def _is_colourful() -> bool:
-    return terminal_width() is not None and os.environ.get("TERM") != "dumb"
 
 
 def _print_rich(

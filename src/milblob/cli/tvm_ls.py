@@ -9,14 +9,7 @@ from ..tvm import open as open_library
 from . import options, output, tables
 from .several import run_each
 from .tables import LAST, Column
-from .tvm_words import (
-    function_rows,
-    library_document,
-    library_rows,
-    memory_rows,
-    port_rows,
-    storage_rows,
-)
+from .tvm_words import function_rows, library_document, library_rows, memory_rows, port_rows, storage_rows
 
 _MODULE, _SIZE = Column("module", is_name=True), Column("size", True)
 _MEMORY = [

@@ -19,10 +19,7 @@ from .refit import say_refit
 from .saving import check_target, report
 from .selection import check_keep, kept
 
-EXAMPLES = (
-    "tvm params model.tar -o weights.npz",
-    "tvm params model.tar --with parameters.npz -o retrained.tar",
-)
+EXAMPLES = ("tvm params model.tar -o weights.npz", "tvm params model.tar --with parameters.npz -o retrained.tar")
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -57,12 +57,7 @@ def _module_document(module: Module) -> dict[str, Any]:
         "nodes": None if graph is None else len(graph.nodes),
         "memory": {
             "main": [
-                {
-                    **row._asdict(),
-                    "inputs": _ports(row.inputs),
-                    "outputs": _ports(row.outputs),
-                }
-                for row in memory.main
+                {**row._asdict(), "inputs": _ports(row.inputs), "outputs": _ports(row.outputs)} for row in memory.main
             ],
             "functions": [
                 {"name": row.name, "workspaces": [workspace._asdict() for workspace in row.workspaces]}

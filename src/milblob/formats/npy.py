@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from contextlib import closing
 from math import prod
 from typing import Any, NamedTuple
 
@@ -96,20 +97,14 @@ def open_array(place: Location) -> tuple[Header, Callable[[], np.ndarray[Any, An
     path = place.path
 
     def load() -> np.ndarray[Any, Any]:
-        mapping = MappedFile(place)
-        buffer: Any = mapping.live()
-        try:
+        with closing(MappedFile(place)) as mapping:
+            buffer: Any = mapping.live()
             if buffer.nbytes != nbytes:
                 words = f"size: expected {nbytes} bytes as when it was opened, got {buffer.nbytes}"
                 raise FormatError(words, file=path)
             return header.array_over(bytes(buffer) if nbytes <= _SMALL_NBYTES else buffer, 0)
-        finally:
-            mapping.close()
 
-    mapping = MappedFile(place)
-    try:
+    with closing(MappedFile(place)) as mapping:
         nbytes = mapping.nbytes
         header = read_header(bytes(memoryview(mapping.live())[:HEAD_NBYTES]), nbytes, "array", path)
-    finally:
-        mapping.close()
     return header, load

@@ -11,14 +11,13 @@ import numpy as np
 
 from ..budget import Budget
 from ..errors import FormatError
-from ..jsontext import parse_json
 from ..model.lazy import LazyTensor
+from ..model.manifest import read_json
 from ..model.replaceable import IsPart, require_replaceable
 from ..model.stored import Arrays, StoredArray, restored
 from ..progress import Counter, Progress
 from ..storage import paths
 from ..storage.beneath import Location
-from ..storage.mapped import MappedFile
 from ..storage.output import NewDirectory
 from .encoding import PLAIN, elements
 from .filenames import file_names
@@ -92,11 +91,7 @@ def read_index(directory: str) -> dict[str, Any] | None:
     path = os.path.join(directory, INDEX)
     if not paths.is_there(path):
         return None
-    mapping = MappedFile(Location(directory).beneath(INDEX))
-    try:
-        document = parse_json(memoryview(mapping.live()), "index", path, unique=True)
-    finally:
-        mapping.close()
+    document = read_json(Location(directory).beneath(INDEX), "index", unique=True, code="")
     if not isinstance(document, dict) or document.get("format") != "milblob":
         return None
     rows = document.get("tensors")

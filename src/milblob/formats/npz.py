@@ -16,7 +16,7 @@ from ..jsontext import MAX_NBYTES
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
 from ..progress import Counter, Progress
-from ..storage.mapped import MappedFile
+from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewFile
 from .encoding import PLAIN, elements
 from .filenames import escaped
@@ -93,7 +93,7 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
         UnsupportedError: an encrypted member. A member's contents are checked when it is accessed.
     """
     mapping = MappedFile(path)
-    try:
+    with closed_on_error(mapping):
         with _as_ours(path), zipfile.ZipFile(path) as archive:
             directory = archive.infolist()
         budget = Budget(max_nbytes, path)
@@ -110,9 +110,6 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
         if NOTES in members:
             notes = parse_notes(members.pop(NOTES).text(), path)
         names = named(members, notes, path)
-    except BaseException:
-        mapping.close()
-        raise
 
     def find(name: str, key: str) -> StoredArray:
         return _found(members[key], name, notes.get(key), budget)

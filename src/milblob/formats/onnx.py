@@ -20,7 +20,7 @@ from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StretchPlace
 from ..storage import paths
 from ..storage.beneath import Location
-from ..storage.mapped import MappedFile
+from ..storage.mapped import MappedFile, closed_on_error
 from ..values.tensorvalue import require_shape
 from .onnx_messages import DOUBLES, FLOATS, INTS, LONGS, RAW, TEXTS, UNSIGNED, Initializer, read_messages
 
@@ -153,7 +153,7 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> OnnxArrays:
         external data when it is read.
     """
     mapping = MappedFile(path)
-    try:
+    with closed_on_error(mapping):
         rows, metadata = read_messages(mapping)
         homes, made = _notes(metadata, path)
         named: dict[str, Initializer] = {}
@@ -165,9 +165,6 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> OnnxArrays:
             named[name] = row
         budget = Budget(max_nbytes, path)
         budget.add_file(path, mapping.nbytes, mapping.identity)
-    except BaseException:
-        mapping.close()
-        raise
     own = {homes.get(name, name): note for name, note in made.items() if name in rows}
     return OnnxArrays(named, own, _Source(path, mapping, budget))
 

@@ -18,7 +18,7 @@ from ..model.places import Place
 from ..model.stored import Arrays
 from ..progress import Counter, Progress
 from ..storage import paths
-from ..storage.mapped import MappedFile
+from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
 from ..values.arrays import copy_into
@@ -341,13 +341,10 @@ def open_params(source: Any, *, tvm: str | None = None, mmap: bool = True, max_n
     codes = codes_of(tvm)
     budget = Budget(max_nbytes)
     mapping = MappedFile(source, is_mapped=mmap)
-    try:
+    with closed_on_error(mapping):
         budget.file = mapping.name
         budget.add_file(mapping.name, mapping.nbytes, mapping.identity)
         return parameters_in(mapping, 0, mapping.nbytes, codes, mapping.close, budget)
-    except BaseException:
-        mapping.close()
-        raise
 
 
 def read_params(source: Any, *, tvm: str | None = None) -> Views:

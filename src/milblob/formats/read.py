@@ -1,6 +1,7 @@
 """Opening files of arrays: which format a path has."""
 
 import os
+from importlib import import_module
 
 from ..errors import FormatError, UnsupportedError
 from ..model.identify import BLOB_SUFFIXES, identify
@@ -14,6 +15,11 @@ from .params import open_params
 SUFFIXES = (".npz", ".safetensors", ".npy", ".params", ".gguf", ".onnx")
 CACHES = ("tensor-cache.json", "ndarray-cache.json")
 LISTINGS = (".json", ".mil")
+_MODULES = {
+    **{f".{name}": name for name in ("npz", "safetensors", "gguf", "onnx")},
+    **dict.fromkeys((*BLOB_SUFFIXES, *LISTINGS), "weights"),
+}
+"""Suffix -> the module that opens such files, imported when it is needed first."""
 _EXPECTED = ".safetensors, .npz, .npy, .params, .gguf, .onnx, a directory, an archive, a weight file or a listing"
 
 
@@ -92,41 +98,19 @@ def _open(path: str, max_nbytes: int | None, tvm: str | None) -> Arrays[LazyTens
     suffix = os.path.splitext(path)[1].lower()
     if archive.is_archive(path):
         return archive.kind().open_arrays(path, max_nbytes)
-    if is_cache(path):
-        from . import tensor_cache
-
-        return tensor_cache.open_cache(path, max_nbytes)
-    if paths.is_directory(path):
-        from . import npy_dir
-
-        return npy_dir.open_arrays(path, max_nbytes)
-    if suffix == ".npz":
-        from . import npz
-
-        return npz.open_arrays(path, max_nbytes)
-    if suffix == ".safetensors":
-        from . import safetensors
-
-        return safetensors.open_arrays(path, max_nbytes)
-    if suffix == ".gguf":
-        from . import gguf
-
-        return gguf.open_arrays(path, max_nbytes)
-    if suffix == ".onnx":
-        from . import onnx
-
-        return onnx.open_arrays(path, max_nbytes)
-    if suffix == ".params":
+    if suffix == ".params" and not paths.is_directory(path):
         return open_params(path, tvm=tvm, max_nbytes=max_nbytes)
-    if suffix == ".npy":
-        from . import npy_dir
-
-        return npy_dir.open_file(path, max_nbytes)
-    if suffix in (*BLOB_SUFFIXES, *LISTINGS):
-        from . import weights
-
-        return weights.open_arrays(path, max_nbytes)
-    raise UnsupportedError(f"arrays: expected {_EXPECTED}, got {path}")
+    module, function = _MODULES.get(suffix, ""), "open_arrays"
+    if is_cache(path):
+        module, function = "tensor_cache", "open_cache"
+    elif paths.is_directory(path):
+        module = "npy_dir"
+    elif suffix == ".npy":
+        module, function = "npy_dir", "open_file"
+    if not module:
+        raise UnsupportedError(f"arrays: expected {_EXPECTED}, got {path}")
+    found: Arrays[LazyTensor] = getattr(import_module(f"{__package__}.{module}"), function)(path, max_nbytes)
+    return found
 
 
 def _other(path: str) -> Foreign | None:

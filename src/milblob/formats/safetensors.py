@@ -14,7 +14,7 @@ from ..jsontext import as_shape
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StoredArray, named, parse_notes, restored
 from ..progress import Counter, Progress
-from ..storage.mapped import MappedFile
+from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import whole_file
 from .encoding import PLAIN, elements
 
@@ -108,7 +108,7 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
     """
     safetensors = _library()
     mapping = MappedFile(path)
-    try:
+    with closed_on_error(mapping):
         try:
             with safetensors.safe_open(path, framework="numpy") as file:
                 notes = parse_notes((file.metadata() or {}).get(NOTES, "{}"), path)
@@ -118,9 +118,6 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
         names = named(header, notes, path)
         budget = Budget(max_nbytes, path)
         budget.add_file(path, mapping.nbytes, mapping.identity)
-    except BaseException:
-        mapping.close()
-        raise
 
     def find(name: str, key: str) -> StoredArray:
         return _found(mapping, path, start, name, header[key], notes.get(key), budget)

@@ -6,13 +6,15 @@ from typing import Any
 
 from ..budget import Budget
 from ..errors import FormatError, UnsupportedError
-from ..jsontext import as_shape, parse_json
+from ..jsontext import as_shape
+from ..model.manifest import read_json
 from ..storage import paths
+from ..storage.beneath import Location
 from ..storage.mapped import MappedFile
 from .params import Parameter, Parameters, Views
 from .params_codes import numpy_dtype
+from .read import CACHES
 
-NAMES = ("tensor-cache.json", "ndarray-cache.json")
 _SHARD, _BF16 = "raw-shard", "f32-to-bf16"
 _FORMATS = ("raw", _BF16)
 
@@ -36,11 +38,7 @@ def open_cache(path: str, max_nbytes: int | None = None) -> Parameters:
     """
     budget = Budget(max_nbytes, path)
     path = _json_path(path)
-    document = MappedFile(path, is_mapped=False)
-    try:
-        cache = parse_json(memoryview(document.live()), "tensor cache", path, unique=True)
-    finally:
-        document.close()
+    cache = read_json(Location(path), "tensor cache", unique=True, code="")
     shards = cache.get("records") if isinstance(cache, dict) else None
     if not isinstance(shards, list):
         raise FormatError("tensor cache: expected an object with a list of records, got another document", file=path)
@@ -71,10 +69,10 @@ def open_cache(path: str, max_nbytes: int | None = None) -> Parameters:
 def _json_path(path: str) -> str:
     if not paths.is_directory(path):
         return path
-    for name in NAMES:
+    for name in CACHES:
         if paths.is_there(os.path.join(path, name)):
             return os.path.join(path, name)
-    raise FormatError(f"tensor cache: expected {' or '.join(NAMES)}, got a directory with neither", file=path)
+    raise FormatError(f"tensor cache: expected {' or '.join(CACHES)}, got a directory with neither", file=path)
 
 
 def _open_shard(shard: Any, path: str) -> MappedFile:

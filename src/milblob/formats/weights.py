@@ -21,7 +21,7 @@ from ..model.tensor import Tensor
 from ..progress import Counter, Progress
 from ..storage import journal, paths, pending
 from ..storage.beneath import Location
-from ..storage.mapped import MappedFile
+from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewFile, whole_file
 from ..storage.transfer import write_at
 from ..wording import some
@@ -151,12 +151,9 @@ def _is_of(listing: str, path: str) -> bool:
         package = open_package(listing)
     except (MilblobError, OSError):
         return False
-    try:
+    with contextlib.closing(package), contextlib.suppress(MilblobError):
         return package.kind in ("listing", "mil") and paths.real(path) in package.changeable()
-    except MilblobError:
-        return False
-    finally:
-        package.close()
+    return False
 
 
 def _require_one_directory(listing: str, path: str) -> None:
@@ -256,13 +253,9 @@ def _is_file(path: str, inode: int) -> bool:
 
 def _put_stamp(fd: int, path: str) -> Stamp:
     """Put the hash of a weight file into its header; return the stamp for its listing."""
-    with open(fd, "rb", closefd=False) as stream:
-        mapping = MappedFile(stream, path)
-    try:
+    with open(fd, "rb", closefd=False) as stream, contextlib.closing(MappedFile(stream, path)) as mapping:
         data = memoryview(mapping.live())
         stamp = Stamp(data.nbytes, hash_bytes(data[64:]))
-    finally:
-        mapping.close()
     write_at(fd, [bytes.fromhex(stamp.hash)], HASH_AT)
     return stamp
 
@@ -349,11 +342,8 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[StoredArray]
         As `milblob.open`.
     """
     model = Model(path, max_nbytes=max_nbytes)
-    try:
+    with closed_on_error(model):
         tensors = with_notes(model, model)
-    except BaseException:
-        model.close()
-        raise
     return Arrays(tensors, _stored, model.close)
 
 
@@ -373,11 +363,8 @@ def with_notes(tensors: Mapping[str, Tensor], model: Model) -> Mapping[str, Lazy
     """
     if model.kind != "listing" or model.path is None:
         return tensors
-    mapping = MappedFile(model.path)
-    try:
+    with contextlib.closing(MappedFile(model.path)) as mapping:
         _, rows, _ = parse_listing(memoryview(mapping.live()), model.path)
-    finally:
-        mapping.close()
     notes = {row.name: row.note for row in rows if row.note is not None}
     result: dict[str, LazyTensor] = dict(tensors)
     for name in notes.keys() & result.keys():

@@ -5,7 +5,7 @@ they leave open stays open: a weight then has several claims, whose new values m
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from math import gcd
 from typing import Any
@@ -77,7 +77,6 @@ class _Learner:
         self.certain: dict[str, Derivation] = {}
         self.sqnr: dict[str, float] = {}  # of compressed weights
         self.equal: dict[str, list[tuple[str, Layout]]] = {}
-        self.is_open: set[str] = set()  # weights of which a reader was not explained
         self._indexes: dict[tuple[DType, int], RowIndex] = {}
         self._flat: dict[str, bool] = {}
         count = sum(t.size for tensors in (self.given, self.weights) for t in tensors.values())
@@ -124,11 +123,7 @@ class _Learner:
 
     def _settle_equal(self) -> None:
         """Claim what is equal, other than constants whose elements are all equal, which need more evidence."""
-        groups: dict[frozenset[str], list[str]] = defaultdict(list)
-        for name, found in self.equal.items():
-            if not self.is_flat(name):
-                groups[frozenset(given for given, _ in found)].append(name)
-        for names in groups.values():
+        for names in self._groups(is_flat=False):
             given = list(dict.fromkeys(given for given, _ in self.equal[names[0]]))
             owner = self._owners(given, names)
             blobs = {self.first_of[name] for name in names}
@@ -144,6 +139,14 @@ class _Learner:
                 else:  # nothing says whose it is: all of them must agree
                     chosen = mine + given
                 self._claim_equal(name, chosen, name in owner)
+
+    def _groups(self, is_flat: bool) -> Collection[list[str]]:
+        """Return the weights, flat or not, that have the elements of some arrays, by these arrays."""
+        groups: dict[frozenset[str], list[str]] = defaultdict(list)
+        for name, found in self.equal.items():
+            if self.is_flat(name) == is_flat:
+                groups[frozenset(given for given, _ in found)].append(name)
+        return groups.values()
 
     def _owners(self, given: Iterable[str], names: Iterable[str]) -> dict[str, str]:
         """Return the array that the name of a weight says: weight -> array."""
@@ -260,7 +263,8 @@ class _Learner:
             found = {option: self._sqnr(name, dense, option) for option in self._alike(name, dense)}
             for option, sqnr in found.items():
                 if sqnr is not None:
-                    self._claim_rendered(name, option, sqnr)
+                    self.claim(name, option)
+                    self.sqnr[name] = min(self.sqnr.get(name, np.inf), sqnr)
             convolution = self.readers.convolution(name)
             if name not in self.claims and convolution is not None:
                 folds += [
@@ -322,10 +326,6 @@ class _Learner:
             return None
         return sqnr_of(option.compute(self.array).reshape(dense.shape), dense, block_of(self.weights[name]))
 
-    def _claim_rendered(self, name: str, option: Derivation, sqnr: float) -> None:
-        self.claim(name, option)
-        self.sqnr[name] = min(self.sqnr.get(name, np.inf), sqnr)
-
     # ------------------------------------------------------------------------------------------------------------- rows
 
     def _rows(self, name: str) -> bool:
@@ -355,8 +355,7 @@ class _Learner:
         for parameter in VECTORS.get(reader.parameter, ()):
             other = parts.get(parameter)
             if other is not None and other != name and other in self.certain:
-                options = self.siblings.beside(self.certain[other], reader.parameter, self.weights[name].size)
-                return None if options is None else options
+                return self.siblings.beside(self.certain[other], reader.parameter, self.weights[name].size)
         return None
 
     def _depend(self, name: str) -> None:
@@ -383,17 +382,12 @@ class _Learner:
 
     def _settle_flat(self) -> None:
         """Claim constants whose elements are all equal, such as biases of zeros: here values are no evidence."""
-        names = [name for name in self.equal if self.is_flat(name)]
-        groups: dict[frozenset[str], list[str]] = defaultdict(list)
-        for name in names:
-            groups[frozenset(given for given, _ in self.equal[name])].append(name)
+        groups = self._groups(is_flat=True)
         used = {source for claims in self.claims.values() for d in claims if d is not None for source in d.sources()}
-        for members in groups.values():
+        for members in groups:
             given = list(dict.fromkeys(given for given, _ in self.equal[members[0]]))
             owner = self._owners(given, members)
-            waiting: dict[str, int] = {}
-            for name in members:
-                waiting[name] = self._claim_flat(name, owner.get(name))
+            waiting = {name: self._claim_flat(name, owner.get(name)) for name in members}
             used |= {s for name in members for d in self.claims.get(name, ()) if d is not None for s in d.sources()}
             free = [one for one in given if one not in used]
             for name, count in waiting.items():

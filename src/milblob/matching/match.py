@@ -142,18 +142,11 @@ def _is_candidate(tensor: LazyTensor) -> bool:
     return _is_weight(tensor) or (tensor.op == "const" and tensor.mil_dtype in _FLOATS and tensor.ndim > 0)
 
 
-def _compression(tensor: LazyTensor) -> Any:
-    return tensor.compression if isinstance(tensor, Tensor) else ""
-
-
 class _Work:
     """The state of one `match`, filled step by step."""
 
     def __init__(
-        self,
-        given: Mapping[str, LazyTensor],
-        weights: Mapping[str, LazyTensor],
-        progress: Progress | None,
+        self, given: Mapping[str, LazyTensor], weights: Mapping[str, LazyTensor], progress: Progress | None
     ) -> None:
         self.given, self.weights = given, weights
         self.members = by_blob(weights)  # per blob; its first weight represents all of them
@@ -176,7 +169,7 @@ class _Work:
     def _add(self, given: str, name: str, how: str, layout: Layout, correlation: float = 1.0, folded: str = "") -> None:
         ours, theirs = self.given[given], self.weights[name]
         types = (ours.mil_dtype, ours.shape, theirs.mil_dtype, theirs.shape)
-        match = Match(given, name, how, *types, layout, _compression(theirs), correlation, folded=folded)
+        match = Match(given, name, how, *types, layout, getattr(theirs, "compression", ""), correlation, folded=folded)
         self.found[given].append(match)
         self.used.add(given)
         self.taken.add(name)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Container
+from contextlib import closing
 from typing import Any
 
 from ..errors import FormatError
@@ -14,19 +15,16 @@ _DATA = "Data"
 _AUTHOR = "com.apple.CoreML"
 
 
-def read_json(place: Location) -> Any:
-    """Read a JSON file of a package.
+def read_json(place: Location, what: str = "JSON", *, unique: bool = False, code: str = "manifest") -> Any:
+    """Read a JSON file: of a package, or as `parse_json` takes the other arguments.
 
     Raises:
         OSError: it cannot be opened. ResolveError: it escapes the package.
         FormatError: not a regular file, too large, not JSON, or nested too deeply.
     """
     # Read, not mapped: faster for a few kilobytes. A file that is too large is refused first.
-    mapping = MappedFile(place, is_mapped=os.lstat(place.path).st_size > MAX_NBYTES)
-    try:
-        return parse_json(memoryview(mapping.live()), "JSON", place.path, code="manifest")
-    finally:
-        mapping.close()
+    with closing(MappedFile(place, is_mapped=os.lstat(place.path).st_size > MAX_NBYTES)) as mapping:
+        return parse_json(memoryview(mapping.live()), what, place.path, unique=unique, code=code)
 
 
 def find_root_model(root: Location) -> Location:

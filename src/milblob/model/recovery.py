@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection
+from contextlib import closing
 from typing import Any
 
 from ..storage import pending
@@ -43,8 +44,5 @@ def settle(path: str, changeable: Callable[[str], Collection[str]] | None = None
 
 
 def _changeable(path: str) -> set[str]:
-    package = Package(path)
-    try:
+    with closing(Package(path)) as package:
         return package.changeable()
-    finally:
-        package.close()

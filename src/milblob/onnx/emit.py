@@ -74,7 +74,6 @@ class ModelComponentContainer:
         self._shared: dict[Any, ir.Value] = {}
         self._fresh: dict[ir.Value, list[ir.Node]] = {}
         self._returned = frozenset(topology.scope.outputs)
-        self._depth = 0
 
     # ------------------------------------------------------------------------------------------------------- constants
 
@@ -298,12 +297,10 @@ class ModelComponentContainer:
     def subgraph(self) -> "Iterator[list[ir.Node]]":
         """Collect the nodes of a subgraph; constants go to the graph around all."""
         outer, self.graph_nodes = self.graph_nodes, []
-        self._depth += 1
         try:
             yield self.graph_nodes
         finally:
             self.graph_nodes = outer
-            self._depth -= 1
 
     def graph(
         self, name: str, inputs: Sequence[ir.Value], outputs: Sequence[Input], types: Sequence[Variable]
@@ -354,11 +351,6 @@ class ModelComponentContainer:
         self.weights.note(name, why, array.nbytes)
         dtype = ir.DataType.from_numpy(array.dtype)
         return self.add_initializer(name, self.weights.held(array, dtype))
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether a subgraph is being made."""
-        return self._depth > 0
 
     # ------------------------------------------------------------------------------------------ what many converters do
 

@@ -176,7 +176,8 @@ def _objection(
     both = {own, target} <= {DType.FLOAT16, DType.FLOAT32}
     if not both or since is None or opset(program, constant) < since:
         return f"{reader}: expected {own}, which its type follows from"
-    present = without & _input_names(program.buffer, op)
+    buffer = program.buffer
+    present = without & {key_of(buffer, entry) for entry in fields_of(buffer, op.message) if entry.number == INPUTS}
     if present:
         return f"{reader}: expected the type of its {', '.join(sorted(present))}, which is {own}"
     return None
@@ -192,11 +193,6 @@ def constexpr_objection(op: _codec.Op, key: str) -> str | None:
     if (op.type, key) in _NEEDS_VALUE:
         return f"{reader}: expected a const there, which a constexpr output is not taken for"
     return None
-
-
-def _input_names(buffer: _codec.Buffer, op: _codec.Op) -> set[str]:
-    inputs = [f for f in fields_of(buffer, op.message) if f.number == INPUTS]
-    return {key_of(buffer, entry) for entry in inputs}
 
 
 # ---------------------------------------------------------------------------------------------------------- operations

@@ -49,12 +49,7 @@ class ProgramView:
     binding_class: type["Binding"]
 
     def __init__(
-        self,
-        buffer: _codec.Buffer,
-        span: Span,
-        prefix: str = "",
-        files: Files | None = None,
-        is_plain: bool = False,
+        self, buffer: _codec.Buffer, span: Span, prefix: str = "", files: Files | None = None, is_plain: bool = False
     ) -> None:
         graph = _codec.graph_program(buffer, *span, _codec.SCAN_PLAIN if is_plain else 0)
         if graph is None:

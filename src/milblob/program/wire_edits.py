@@ -409,16 +409,6 @@ def copied_constant(
     return splice(buffer, op.message, combined(edits)).tobytes()
 
 
-def reading_edit(buffer: _codec.Buffer, reading: _codec.Constant, name: str) -> Edit | None:
-    """Make an input of an operation read another name.
-
-    Args:
-        buffer: what was scanned.
-        reading: a row of `Program.readers` that is no output of a block.
-    """
-    return text_edit(buffer, reading.value, 1, name)
-
-
 def _start_of(buffer: _codec.Buffer, op: _codec.Op) -> int:
     """Return where the field of an operation begins.
 
@@ -467,7 +457,12 @@ def function_edits(
     edits += [_removal(f) for f in listed if text_of(buffer, f.span, 1) not in wanted]
     defaults = [f for f in described if f.number == _DESCRIPTION_DEFAULT and f.wire == _BYTES]
     old = text_of(buffer, description, _DESCRIPTION_DEFAULT) if description is not None else ""
-    new = default if default is not None else old if old in wanted else _only(wanted, old, buffer.name)
+    new = old if default is None else default
+    if default is None and old not in wanted and len(wanted) == 1:
+        (new,) = wanted  # the one function that stays
+    elif default is None and old not in wanted:
+        words = f"default function: expected a new one in place of {old!r}, got none"
+        raise ProgramError(words, file=buffer.name)
     if new not in wanted:
         raise ProgramError(f"default function: expected one that stays, got {new!r}", file=buffer.name)
     if new != old and defaults:
@@ -477,13 +472,6 @@ def function_edits(
         data = _bytes(buffer, last) + field(_DESCRIPTION_DEFAULT, new)
         edits.append(Edit(last.start, last.end - last.start, data))
     return edits
-
-
-def _only(wanted: set[str], old: str, file: str | None) -> str:
-    """Return the one function that stays, which becomes the default."""
-    if len(wanted) == 1:
-        return next(iter(wanted))
-    raise ProgramError(f"default function: expected a new one in place of {old!r}, got none", file=file)
 
 
 def combined(edits: Iterable[Edit | None]) -> list[Edit]:

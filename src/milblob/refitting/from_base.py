@@ -124,11 +124,7 @@ def _tensors(arrays: Mapping[str, Any], out: set[str]) -> dict[str, LazyTensor]:
 
 
 def _require_alike(base: Mapping[str, LazyTensor], new: Mapping[str, LazyTensor]) -> None:
-    """Refuse checkpoints of two different networks.
-
-    Raises:
-        ValueError: with all differences.
-    """
+    """Refuse checkpoints of two different networks, with all differences."""
     problems = []
     for have, lack, words in ((base, new, "only in the base"), (new, base, "only in the new weights")):
         names = [name for name in have if name not in lack]

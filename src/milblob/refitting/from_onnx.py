@@ -6,6 +6,7 @@ conversion made. Only what was changed goes back; what was changed and cannot go
 
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from math import prod
 from typing import Any, NamedTuple
 
@@ -119,15 +120,15 @@ def _in_shape(array: OnnxArray, weights: list[Tensor]) -> LazyTensor:
         return array
     (shape,) = shapes
     if [size for size in shape if size != 1] != [size for size in array.shape if size != 1]:
-        is_part = all(_is_part(tensor) and tensor.mil_dtype is array.mil_dtype for tensor in weights)
+        is_part = all(
+            tensor.chain is None
+            and tensor.mil_dtype is array.mil_dtype
+            and any(use.op.startswith("constexpr_") for use in tensor.consumers)
+            for tensor in weights
+        )
         if not is_part or prod(shape) != prod(array.shape):
             return array
     return StoredArray(array.name, array.mil_dtype, shape, lambda: array.read().reshape(shape), "memory", array.file)
-
-
-def _is_part(tensor: Tensor) -> bool:
-    """Whether it is stored, and a constexpr operation computes a weight from it."""
-    return tensor.chain is None and any(use.op.startswith("constexpr_") for use in tensor.consumers)
 
 
 def _key(tensor: Tensor) -> Any:
@@ -185,11 +186,8 @@ def _referred(array: OnnxArray, records: _Referred) -> list[Tensor]:
         data = memoryview(reader.mapping.live())
         metadata = bytes(data[record.offset : record.offset + _RECORD_NBYTES])
         array.read()  # which refuses a file that it must not read
-        mapping = MappedFile(array.file)
-        try:
+        with closing(MappedFile(array.file)) as mapping:
             other = memoryview(mapping.live())
             if bytes(other[record.offset : record.offset + _RECORD_NBYTES]) == metadata:
                 found.append(tensor)
-        finally:
-            mapping.close()
     return found

@@ -17,6 +17,7 @@ from ..model.package import Source
 from ..model.tensor import Tensor, make_tensor
 from ..program.scan import Compressed, Program, reading_op
 from ..progress import Progress
+from ..rewrite.decompress import is_end
 from ..values.cast import CastCounts, is_castable
 from ..wording import some
 from .problems import ERRORS, Problems
@@ -191,7 +192,7 @@ class Weights:
         if len(chains) > 1:
             raise KeyError(f"tensor: expected one of {', '.join(c[3] for c in chains[:8])}, got the ambiguous {name!r}")
         source, program, group, full = chains[0]
-        if not _is_end(program, group.op):
+        if not is_end(program, group.op):
             words = f"{name}: expected a weight, got {group.op.type} inside a chain (its parts can be set)"
             raise UnsupportedError(words, file=self._model.path)
         return make_tensor(self._model.package, source, program, full, group)
@@ -217,14 +218,6 @@ def _weights(model: Model) -> Iterator[str]:
     yield from (name for name, tensor in model.items() if tensor.mil_dtype is not DType.STRING)
     for _, program in model.scans:
         yield from (program.part_names[group] for group in program.groups)
-
-
-def _is_end(program: Program, op: _codec.Op) -> bool:
-    """Whether something but a constexpr operation reads what an operation computes, or nothing does."""
-    readers = [reading_op(row) for row in program.readers().get((op.block, op.name), ())]
-    return op.output_count == 1 and (
-        not readers or any(reader is None or not reader.type.startswith("constexpr_") for reader in readers)
-    )
 
 
 def _reading(tensor: Tensor, operation: str) -> tuple[Row, ...]:

@@ -30,6 +30,7 @@ from .requantize import Recent, requantized
 from .write import FileChange, Write
 
 _UNSHARE = "unshare=True (--unshare)"
+_BOUND_NAME = 1  # the field of a Binding that says what an operation reads
 
 
 class Content:
@@ -200,11 +201,7 @@ class Plan:
                 self._add_constant(content, rows)
 
     def _require_unshare(self, tensor: Tensor, classes: list[Content], whole: list[Content], left: list[Row]) -> None:
-        """Refuse what needs several constants, unless that is allowed and it is known which is for what.
-
-        Raises:
-            ValueError.
-        """
+        """Refuse what needs several constants, unless that is allowed and it is known which is for what."""
         if not self._how.unshare:
             if len(classes) == 1:
                 words = f"an array for all that read it, {described(tensor)}, got one for some of them"
@@ -279,24 +276,21 @@ class Plan:
         """Plan a new constant operation for some readers of another one."""
         tensor = content.tensor
         program, op = cast(Program, tensor.program), cast(_codec.Op, tensor.op_row)
-        name = self._new_name(program, op.name)
+        name = wire_edits.unused_name(program, op.name, self._names, 2)
+        self._names.add(name)
         value: dict[str, Any] = {"tensor": content.make()}
         if tensor.is_blob:
             value = {"reference": (tensor.constant.text, self._append(content))}
         source = cast(Source, tensor.source)
-        self._edit(source, program, [wire_edits.reading_edit(program.buffer, row, name) for row in rows])
+        self._edit(
+            source, program, [wire_edits.text_edit(program.buffer, row.value, _BOUND_NAME, name) for row in rows]
+        )
         new = wire_edits.copied_constant(program.buffer, tensor.constant, name, **value)
         self._new.setdefault((id(source.mapping), op.message), (tensor, []))[1].append(new)
         own = tensor.name.removesuffix(op.name)
         for item in content.items:
             item.name, item.unshared, item.is_in_place = f"{own}{name}", tensor.name, False
             item.nbytes = item.nbytes or memoryview(content.make()).nbytes
-
-    def _new_name(self, program: Program, name: str) -> str:
-        """Return a name that occurs nowhere in a Program, nor among those given before."""
-        new = wire_edits.unused_name(program, name, self._names, 2)
-        self._names.add(new)
-        return new
 
     def _edit(self, source: Source, program: Program, edits: Iterable[Edit | None]) -> None:
         require_edits(source, program)
@@ -345,11 +339,7 @@ def _given(classes: list[Content]) -> str:
 
 
 def _require_apart(change: FileChange) -> None:
-    """Refuse records whose data overlap: one of them could not be kept.
-
-    Raises:
-        FormatError.
-    """
+    """Refuse records whose data overlap: one of them could not be kept."""
     end = 0
     for write in sorted(change.writes, key=lambda write: write.offset):
         if write.offset < end:

@@ -118,7 +118,9 @@ def refit(
             if value is not None:
                 raise ValueError(f"{name}: expected a base too, got none")
         if is_archive(source):
-            _refuse_for_archives(unshare=unshare, requantize=requantize, min_sqnr=min_sqnr)
+            for name, value in (("unshare", unshare), ("requantize", requantize), ("min_sqnr", min_sqnr)):
+                if value not in (None, False):  # they concern Programs
+                    raise ValueError(f"{name}: expected none for an archive of TVM, got {value!r}")
             report = kind().refit(
                 source, given, mapping=how.mapping, cast=cast, overflow=overflow,
                 select=how.is_selected, progress=progress,
@@ -174,17 +176,6 @@ def _moved(file: str, source: str, target: str) -> str:
     return target if inside == "." else os.path.join(target, inside)
 
 
-def _refuse_for_archives(**options: object) -> None:
-    """Refuse options that concern Programs.
-
-    Raises:
-        ValueError.
-    """
-    for name, value in options.items():
-        if value not in (None, False):
-            raise ValueError(f"{name}: expected none for an archive of TVM, got {value!r}")
-
-
 def _counter(how: How, changes: list[FileChange]) -> Counter:
     return Counter(how.progress, (write.tensor for change in changes for write in change.writes))
 
@@ -225,11 +216,7 @@ def _arrays(weights: Any, stack: contextlib.ExitStack, max_nbytes: int | None) -
 
 
 def _require_output(model: Model, source: str, target: str, force: bool) -> None:
-    """Refuse an output that is the model, lies inside or around it, or holds something else.
-
-    Raises:
-        ValueError, FileExistsError, UnsupportedError.
-    """
+    """Refuse an output that is the model, lies inside or around it, or holds something else."""
     real, place = os.path.realpath(source), os.path.realpath(target)
     if f"{place}{os.sep}".startswith(f"{real}{os.sep}") or f"{real}{os.sep}".startswith(f"{place}{os.sep}"):
         raise ValueError(f"output {target}: expected a place outside the model {source}, got one inside or around it")

@@ -11,7 +11,7 @@ from ..model.assigning import encode
 from ..model.tensor import Tensor
 from ..program.constexpr import Chain
 from ..program.scan import Compressed, reading_op
-from ..values import requantize as fitting
+from ..values import stored_parts
 from ..values.cast import cast_array
 from ..values.dense import Packed, pack, read
 from ..values.tensorvalue import stored_bytes
@@ -213,7 +213,7 @@ class Requantized:
             raise
         except OverflowError as error:
             raise OverflowError(f"{name}: {error}") from None
-        self._item.sqnr = fitting.sqnr(values, self._decoded(self._chain))
+        self._item.sqnr = stored_parts.sqnr(values, self._decoded(self._chain))
         for key, array in self._arrays.items():
             if array.nbytes <= _SMALL_NBYTES:
                 self._small[key] = self._encode(key)
@@ -298,7 +298,7 @@ class Requantized:
             self._solve_sparse(node, values)
 
     def _solve_affine(self, node: Compressed, values: Array) -> None:
-        codes = fitting.Range(*self._dtype(node.parts["quantized_data"]).range)
+        codes = stored_parts.Range(*self._dtype(node.parts["quantized_data"]).range)
         scale, offset = self._array(node, "scale"), self._array(node, "zero_point")
         axis = int(self._array(node, "axis").reshape(-1)[0]) % values.ndim
         along = [1] * values.ndim
@@ -306,13 +306,13 @@ class Requantized:
         scale, offset = scale.reshape(along), offset.reshape(along)
         if self._is_fit:
             if scale.shape == offset.shape:
-                new, new_offset, codes = fitting.fit_scale(values, scale.shape, offset, codes)
+                new, new_offset, codes = stored_parts.fit_scale(values, scale.shape, offset, codes)
             else:
-                new, new_offset = fitting.fit_scale_alone(values, scale, offset, codes), offset
+                new, new_offset = stored_parts.fit_scale_alone(values, scale, offset, codes), offset
             self._set(node, "scale", _without_zeros(new, scale))
             self._set(node, "zero_point", cast(Array, new_offset))
             scale, offset = (self._array(node, key).reshape(along) for key in ("scale", "zero_point"))
-        self._set(node, "quantized_data", fitting.quantize(values, scale, offset, codes))
+        self._set(node, "quantized_data", stored_parts.quantize(values, scale, offset, codes))
 
     def _solve_scale(self, node: Compressed, values: Array, mask: Array | None) -> None:
         parts = node.parts
@@ -320,13 +320,13 @@ class Requantized:
         data, scale = parts[key], self._array(node, "scale")
         offset = self._array(node, "offset") if "offset" in parts else None
         is_integer = not isinstance(data, Compressed) and self._dtype(data).is_integer
-        codes = fitting.Range(*self._dtype(data).range) if is_integer else fitting.Range(0, 0)
+        codes = stored_parts.Range(*self._dtype(data).range) if is_integer else stored_parts.Range(0, 0)
         if self._is_fit:
             new, new_offset = scale, offset
             if not _is_stored(parts, "scale") or not (offset is None or _is_stored(parts, "offset")):
                 pass  # a scale that is computed stays
             elif is_integer:
-                new, new_offset, codes = fitting.fit_scale(values, scale.shape, offset, codes, mask)
+                new, new_offset, codes = stored_parts.fit_scale(values, scale.shape, offset, codes, mask)
             elif isinstance(data, Compressed) and offset is None:
                 new = self._scale_for(data, values, scale.shape, mask)
             for name, array in (("scale", _without_zeros(new, scale)), ("offset", new_offset)):
@@ -339,12 +339,12 @@ class Requantized:
         if isinstance(data, Compressed):
             self._solve(data, _steps(values, scale, offset), mask)
             return
-        new_data = fitting.quantize(values, scale, offset, codes) if is_integer else _steps(values, scale, offset)
+        new_data = stored_parts.quantize(values, scale, offset, codes) if is_integer else _steps(values, scale, offset)
         self._set(node, key, new_data if mask is None else new_data[mask])
 
     def _scale_for(self, data: Compressed, values: Array, counts: tuple[int, ...], mask: Array | None) -> Array:
         """Return scales that bring each block into the range of what is scaled, such as a palette."""
-        low, high = fitting.extremes(values, counts, mask)
+        low, high = stored_parts.extremes(values, counts, mask)
         before = self._decoded(data).astype(np.float64)
         most = float(np.abs(before).max(initial=0)) or 1.0
         if before.min(initial=0) >= 0:
@@ -359,16 +359,16 @@ class Requantized:
             lut = lut.reshape(*[1] * values.ndim, -1, 1)
         *groups, _, vector = lut.shape
         axis = int(self._array(node, "vector_axis").reshape(-1)[0]) % values.ndim if "vector_axis" in parts else 0
-        vectors = fitting.as_vectors(values, vector, axis)
+        vectors = stored_parts.as_vectors(values, vector, axis)
         chosen = mask
         if mask is not None and vector > 1:
-            chosen = fitting.as_vectors(mask, vector, axis)[..., 0]
+            chosen = stored_parts.as_vectors(mask, vector, axis)[..., 0]
         shape = vectors.shape[:-1]
         if self._is_fit:
             new = lut.astype(np.float64)
-            for number, ranges in fitting.groups_of(shape, tuple(groups)):
+            for number, ranges in stored_parts.groups_of(shape, tuple(groups)):
                 own = vectors[ranges] if chosen is None else vectors[ranges][chosen[ranges]]
-                new[number] = fitting.fit_palette(own.reshape(-1, vector), lut[number])
+                new[number] = stored_parts.fit_palette(own.reshape(-1, vector), lut[number])
             inner = parts["lut"]
             if isinstance(inner, Compressed):
                 self._solve(inner, new.astype(values.dtype).reshape(inner.op.shape), None)
@@ -376,8 +376,8 @@ class Requantized:
                 self._set(node, "lut", new.reshape(-1) if is_packed else new)
             lut = self._array(node, "lut").reshape(lut.shape)
         codes = np.zeros(shape, np.uint8)
-        for number, ranges in fitting.groups_of(shape, tuple(groups)):
-            codes[ranges] = fitting.nearest(vectors[ranges], lut[number])
+        for number, ranges in stored_parts.groups_of(shape, tuple(groups)):
+            codes[ranges] = stored_parts.nearest(vectors[ranges], lut[number])
         if is_packed:
             nbits = (lut.shape[-2]).bit_length() - 1
             packed = stored_bytes(codes.reshape(-1).view(_INDICES[nbits].numpy), _INDICES[nbits])
@@ -399,7 +399,7 @@ class Requantized:
         mask = mask.reshape(values.shape) != 0
         own = self._mask_of(inner) if isinstance(inner, Compressed) else mask
         if self._is_fit and own.shape == mask.shape and self._is_free(inner):
-            mask = own = fitting.fit_mask(values, int(np.count_nonzero(mask)))
+            mask = own = stored_parts.fit_mask(values, int(np.count_nonzero(mask)))
             if _is_stored(parts, "mask"):
                 self._set(node, "mask", np.packbits(mask, bitorder="little") if is_packed else mask.astype(np.uint8))
         if not isinstance(inner, Compressed):
@@ -436,12 +436,12 @@ def _numbers(array: Array) -> Array:
 def _steps(values: Array, scale: Array, offset: Array | None) -> Array:
     """Return values / scale + offset: what an operation that scales must be given; 0 where the scale is 0."""
     out = np.empty_like(values)
-    for rows in fitting.rows_of(values.shape):
-        by = fitting.spread(scale, values.shape, rows).astype(values.dtype)
+    for rows in stored_parts.rows_of(values.shape):
+        by = stored_parts.spread(scale, values.shape, rows).astype(values.dtype)
         with np.errstate(all="ignore"):
             out[rows] = np.where(by == 0, 0, values[rows] / by)
         if offset is not None:
-            out[rows] += fitting.spread(offset, values.shape, rows).astype(values.dtype)
+            out[rows] += stored_parts.spread(offset, values.shape, rows).astype(values.dtype)
     return out
 
 

@@ -7,14 +7,7 @@ from .. import _codec
 from ..program.constexpr import part_names
 from ..program.scan import Compressed, Program, reading_op
 from ..program.splice import Edit
-from ..program.wire_edits import (
-    ATTRIBUTES,
-    blob_value,
-    field,
-    immediate_value,
-    rewritten_operation,
-    tensor_type,
-)
+from ..program.wire_edits import ATTRIBUTES, blob_value, field, immediate_value, rewritten_operation, tensor_type
 
 Span = tuple[int, int]
 
@@ -35,6 +28,18 @@ class Decompression(NamedTuple):
     gone: set[Span]
 
 
+def _readers(program: Program, op: _codec.Op) -> list[_codec.Op | None]:
+    """Return the readers of an operation's output: operations, and None for an output of a block."""
+    return [reading_op(row) for row in program.readers().get((op.block, op.name), ())]
+
+
+def is_end(program: Program, op: _codec.Op) -> bool:
+    """Whether something but a constexpr operation reads what a constexpr operation computes, or nothing does."""
+    found = _readers(program, op)
+    is_read = not found or any(reader is None or not reader.type.startswith("constexpr_") for reader in found)
+    return op.output_count == 1 and is_read
+
+
 def plan_decompression(program: Program, is_selected: Callable[[Compressed], bool]) -> Decompression:
     """Decide what happens to the constexpr operations of a Program.
 
@@ -46,17 +51,7 @@ def plan_decompression(program: Program, is_selected: Callable[[Compressed], boo
         program: scanned with all constants, grouped (`Program.compressed`).
         is_selected: called with each weight.
     """
-    readers = program.readers()
-
-    def reading(op: _codec.Op) -> list[_codec.Op | None]:
-        """Return the readers of an output: operations, and None for an output of a block."""
-        return [reading_op(row) for row in readers.get((op.block, op.name), ())]
-
-    def is_end(op: _codec.Op) -> bool:
-        found = reading(op)
-        return not found or any(one is None or not one.type.startswith("constexpr_") for one in found)
-
-    weights = [g for g in program.groups if g.op.output_count == 1 and is_end(g.op) and is_selected(g)]
+    weights = [g for g in program.groups if is_end(program, g.op) and is_selected(g)]
     gone: set[Span] = {group.op.message for group in weights}
     outputs: dict[Span, list[_codec.Op]] = {}
     for group in program.groups:
@@ -70,7 +65,7 @@ def plan_decompression(program: Program, is_selected: Callable[[Compressed], boo
     while found:  # what only removed operations read is removed too, and so on down the chain
         found = False
         for message in list(outputs):
-            readers_left = [op for output in outputs[message] for op in reading(output)]
+            readers_left = [op for output in outputs[message] for op in _readers(program, output)]
             if readers_left and all(op is not None and op.message in gone for op in readers_left):
                 removed.append(outputs.pop(message)[0])
                 gone.add(message)

@@ -18,7 +18,7 @@ from ..program.splice import Edit, Spliced, splice
 from ..program.wire_edits import combined, field, fields_of, reference_edit, require_plain, text_edit, text_of, varint
 from ..progress import Counter, Progress
 from ..storage import paths
-from ..storage.mapped import MappedFile
+from ..storage.mapped import MappedFile, closed_on_error
 from ..storage.output import NewDirectory
 from ..storage.transfer import write_at
 from .copying import new_file
@@ -169,7 +169,7 @@ class _Part:
     def __init__(self, path: str, names: str | Mapping[str, str], max_nbytes: int | None) -> None:
         self.path = path
         self.package = open_package(path, max_nbytes=max_nbytes)
-        try:
+        with closed_on_error(self.package):
             self.source = self._require_program()
             self.buffer = self.source.mapping.live()
             self.program = Program(self.source.program[0], self.source.program[1:])
@@ -178,9 +178,6 @@ class _Part:
             self.described = fields_of(self.buffer, self.source.description) if self.source.description else []
             self.descriptions = self._find_descriptions()
             self.given = self._given_names(names)
-        except BaseException:
-            self.package.close()
-            raise
         self.names: dict[str, str] = {}
         self.edits: list[Edit | None] = []
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from .. import _codec
 from ..dtypes import DType
 from ..errors import FormatError
-from ..storage.mapped import MappedFile
+from ..storage.mapped import MappedFile, closed_on_error
 from ..values.dense import Dense
 
 COPY, CAST, VALUE, DENSE, HELD = "copy", "cast", "value", "dense", "held"
@@ -41,11 +41,8 @@ class Origin(NamedTuple):
             FormatError: the file was replaced or written to.
         """
         mapping = MappedFile(self.path)
-        try:
+        with closed_on_error(mapping):
             self.require_same(mapping.fd)
-        except BaseException:
-            mapping.close()
-            raise
         return mapping
 
     def require_same(self, fd: int) -> None:

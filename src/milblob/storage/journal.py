@@ -368,12 +368,8 @@ def _copier(old: int, patches: list[Patch]) -> Callable[[int], None]:
     """Return a function that writes the contents of an open file with the patches applied."""
 
     def write(fd: int) -> None:
-        with io.FileIO(old, closefd=False) as file:
-            source = mapped.MappedFile(file)
-        try:
+        with io.FileIO(old, closefd=False) as file, contextlib.closing(mapped.MappedFile(file)) as source:
             copy_range(source, 0, source.nbytes, fd, 0)
-        finally:
-            source.close()
         for patch in patches:
             data = patch.data.make() if isinstance(patch.data, Later) else patch.data
             write_at(fd, [data], patch.offset)

@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from .._codec import Buffer
 from ..errors import FormatError
@@ -21,6 +21,20 @@ _KINDS = (
     (stat.S_ISSOCK, "socket"),
 )
 LFS_PREFIX = b"version https://git-lfs.github.com/spec/"
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+@contextlib.contextmanager
+def closed_on_error(opened: _Closes) -> Iterator[None]:
+    """Close what was opened if the block raises, which makes something of it."""
+    try:
+        yield
+    except BaseException:
+        opened.close()
+        raise
 
 
 class MappedFile:

@@ -2,6 +2,7 @@
 
 from ..errors import FormatError
 from ..formats.params import Parameters
+from ..storage.mapped import closed_on_error
 from .library import Library, Module
 from .library import open as open_library
 
@@ -34,9 +35,6 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Parameters:
         As `milblob.tvm.open`, and as `named_parameters`.
     """
     library = open_library(path, max_nbytes=max_nbytes)
-    try:
+    with closed_on_error(library):
         rows = named_parameters(library)
-    except BaseException:
-        library.close()
-        raise
     return Parameters(rows, lambda _, place: place[0].params[place[1]], library.close)

@@ -1,6 +1,7 @@
 """Every problem of a Model Library Format archive, or of a `.params` file, in one pass."""
 
 from collections import Counter
+from contextlib import closing
 from math import prod
 from typing import Any
 
@@ -35,13 +36,10 @@ def check_params(source: Any, *, tvm: str | None = None) -> list[Finding]:
         OSError: it cannot be opened.
     """
     codes = codes_of(tvm, CURRENT)
-    mapping = MappedFile(source)
-    try:
-        findings = Findings()
+    findings = Findings()
+    with closing(MappedFile(source)) as mapping:
         _Params(Report(mapping.name, findings), codes, "").check(mapping, 0, mapping.nbytes, mapping.name)
-        return findings.close()
-    finally:
-        mapping.close()
+    return findings.close()
 
 
 def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | None = None) -> list[Finding]:
@@ -66,10 +64,8 @@ def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | Non
         code = "gzip" if error.what.startswith("gzip") else "not-an-archive"
         report.error(code, error)
         return findings.close()
-    try:
+    with closing(archive):
         _Checker(archive, report, codes).check()
-    finally:
-        archive.close()
     return findings.close()
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..arguments import require, require_flags
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..formats.params import Parameter, element_bytes, is_lazy
 from ..formats.params_codes import PACKED
-from ..jsontext import parse_json
+from ..model.manifest import read_json
 from ..model.replaceable import IsPart, require_replaceable
 from ..rewrite.copying import new_file, set_mode
 from ..rewrite.destination import is_in_place
@@ -271,26 +272,19 @@ def _copy_directory(library: "Library", edits: list[_Edit], path: str, force: bo
 
 def _unpacked(root: Location) -> IsPart:
     """What TVM writes to an archive: metadata.json, and the folders of the format."""
-    mapping = MappedFile(root.beneath(METADATA))
-    try:
-        document = parse_json(memoryview(mapping.live()), "metadata.json", mapping.name)
-    finally:
-        mapping.close()
+    place = root.beneath(METADATA)
+    document = read_json(place, "metadata.json", code="")
     if not isinstance(document, dict) or "version" not in document:
-        raise FormatError("metadata.json: expected an object with a version, got something else", file=mapping.name)
+        raise FormatError("metadata.json: expected an object with a version, got something else", file=place.path)
     return lambda name: _PARTS.fullmatch(name) is not None
 
 
 def _copy_file(origin: str, place: str, edits: list[_Edit], is_changed: bool) -> None:
-    mapping = MappedFile(origin)
-    try:
+    with closing(MappedFile(origin)) as mapping, new_file(place) as fd:
         status = os.fstat(mapping.fd)
-        with new_file(place) as fd:
-            copy_range(mapping, 0, mapping.nbytes, fd, 0)
-            for edit in edits:
-                write_at(fd, [edit.data()], edit.parameter.offset)
-    finally:
-        mapping.close()
+        copy_range(mapping, 0, mapping.nbytes, fd, 0)
+        for edit in edits:
+            write_at(fd, [edit.data()], edit.parameter.offset)
     set_mode(place, stat.S_IMODE(status.st_mode))
     if not is_changed:
         os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))

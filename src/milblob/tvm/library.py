@@ -10,6 +10,7 @@ from ..budget import Budget
 from ..errors import FormatError
 from ..formats.params import Parameters, parameters_in
 from ..formats.params_codes import ARCHIVED, Codes, codes_of
+from ..storage.mapped import closed_on_error
 from .archive import METADATA, Archive
 from .graph import Graph, parse_graph
 from .layout import File, graph_names, module_of, parameters_name, role_of
@@ -173,12 +174,9 @@ class Library:
         self._max_nbytes = max_nbytes
         report = Report(self.path)
         self.archive = Archive(source, report, max_nbytes)
-        try:
+        with closed_on_error(self.archive):
             _, offset, _ = self.archive.place(METADATA)
             info = parse_metadata(self.archive.read(METADATA), report, offset, self.archive.file_of(METADATA))
-        except BaseException:
-            self.archive.close()
-            raise
         if info is None:  # a report that raises does not come here
             raise FormatError("metadata.json: expected an object, got none", file=self.path)
         self.version = info.version

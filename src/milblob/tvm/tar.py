@@ -105,10 +105,7 @@ class _Walk:
                 return
             kind = block[156:157]
             try:
-                told, total = (
-                    _number(block[148:156]),
-                    sum(block) - sum(block[148:156]) + 256,
-                )  # its own bytes count as spaces
+                told, total = _number(block[148:156]), sum(block) - sum(block[148:156]) + 256  # its own are spaces
                 size = _number(block[124:136])
             except ValueError as error:
                 self._refuse(f"tar header: {error}", at)

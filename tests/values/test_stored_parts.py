@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from milblob.values import requantize
-from milblob.values.requantize import Range
+from milblob.values import stored_parts
+from milblob.values.stored_parts import Range
 
 SIGNED, UNSIGNED = Range(-8, 7), Range(0, 15)
 
@@ -14,8 +14,8 @@ SIGNED, UNSIGNED = Range(-8, 7), Range(0, 15)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Every loop over pieces runs more than once."""
-    monkeypatch.setattr(requantize, "_PIECE_COUNT", 37)
-    monkeypatch.setattr(requantize, "_DISTANCES_COUNT", 50)
+    monkeypatch.setattr(stored_parts, "_PIECE_COUNT", 37)
+    monkeypatch.setattr(stored_parts, "_DISTANCES_COUNT", 50)
 
 
 def spread_out(parameters, shape):
@@ -35,7 +35,7 @@ def test_codes_are_the_nearest(seed):
     scale.reshape(-1)[: seed % 2] = 0
     offset = [None, random.integers(codes.low, codes.high, counts).astype(np.int16), random.normal(size=counts).astype(np.float16)][seed // 3 % 3]  # fmt: skip
     values = random.normal(size=shape).astype(np.float32) * 2
-    found = requantize.quantize(values, scale, offset, codes)
+    found = stored_parts.quantize(values, scale, offset, codes)
     assert found.dtype == np.int16 and found.shape == shape and codes.low <= found.min() and found.max() <= codes.high
     by = spread_out(scale.astype(np.float64), shape)
     shift = 0.0 if offset is None else spread_out(offset.astype(np.float64), shape)
@@ -52,7 +52,7 @@ def test_entries_are_the_nearest(seed, vector):
     palette = random.normal(size=(2 ** int(random.integers(1, 6)), vector))
     palette[1] = palette[0]  # as coremltools fills palettes up
     vectors = random.normal(size=(5, 33, vector)).astype(np.float32)
-    found = requantize.nearest(vectors, palette)
+    found = stored_parts.nearest(vectors, palette)
     distances = ((vectors[..., None, :] - palette) ** 2).sum(-1)
     own = np.take_along_axis(distances, found[..., None].astype(np.int64), -1)[..., 0]
     assert found.shape == (5, 33) and (own <= distances.min(-1) + 1e-9).all()
@@ -66,10 +66,10 @@ def test_a_fitted_palette_is_no_worse_and_at_rest(seed, vector):
     vectors = random.normal(size=(300, vector)).astype(np.float32)
     palette = random.normal(size=(8, vector))
     palette[7] = 1000
-    fitted = requantize.fit_palette(vectors, palette)
+    fitted = stored_parts.fit_palette(vectors, palette)
 
     def error(entries):
-        codes = requantize.nearest(vectors, entries)
+        codes = stored_parts.nearest(vectors, entries)
         return ((vectors - entries[codes]) ** 2).sum(), codes
 
     (before, _), (after, codes) = error(palette), error(fitted)
@@ -77,13 +77,13 @@ def test_a_fitted_palette_is_no_worse_and_at_rest(seed, vector):
     if vector == 1:
         for code in np.unique(codes):
             assert np.allclose(fitted[code], vectors[codes == code].mean(0))
-    assert np.array_equal(requantize.fit_palette(vectors[:0], palette), palette)
+    assert np.array_equal(stored_parts.fit_palette(vectors[:0], palette), palette)
 
 
 def test_masks():
     values = np.array([[1, -5, 3], [0, 3, -3]], np.float32)
     for count, expected in ((0, []), (1, [1]), (2, [1, 2]), (3, [1, 2, 4]), (4, [1, 2, 4, 5]), (6, range(6))):
-        mask = requantize.fit_mask(values, count)
+        mask = stored_parts.fit_mask(values, count)
         assert mask.shape == (2, 3) and np.flatnonzero(mask).tolist() == list(expected)
 
 
@@ -93,7 +93,7 @@ def test_extremes_of_blocks_and_masks():
         values = random.normal(size=shape).astype(np.float32)
         mask = random.random(shape) < 0.5
         for chosen in (None, mask, np.zeros(shape, bool)):
-            low, high = requantize.extremes(values, counts, chosen)
+            low, high = stored_parts.extremes(values, counts, chosen)
             number = spread_out(np.arange(math.prod(counts)).reshape(counts), shape)
             for at, (a, b) in enumerate(zip(low.reshape(-1), high.reshape(-1), strict=True)):
                 own = values[(number == at) & (True if chosen is None else chosen)]
@@ -105,18 +105,18 @@ def test_blocks_of_zeros():
     values = np.zeros((2, 4), np.float32)
     values[1] = [1, -2, 3, -4]
     for offset in (None, np.full((2, 1), 3, np.int8)):
-        scale, new, codes = requantize.fit_scale(values, (2, 1), offset, SIGNED)
+        scale, new, codes = stored_parts.fit_scale(values, (2, 1), offset, SIGNED)
         assert np.isfinite(scale).all() and scale[0] == 0 and scale[1] > 0
-        found = requantize.quantize(values, np.where(scale == 0, 1, scale), new, codes)
+        found = stored_parts.quantize(values, np.where(scale == 0, 1, scale), new, codes)
         assert (found[0] == (0 if new is None else new[0])).all()
 
 
 def test_fit_of_a_scale_alone():
     values = np.array([[1, -2], [8, -1]], np.float32)
     offset = np.array([[2], [-7]], np.int8)
-    scale = requantize.fit_scale_alone(values, np.ones((1, 1), np.float32), offset, SIGNED)
+    scale = stored_parts.fit_scale_alone(values, np.ones((1, 1), np.float32), offset, SIGNED)
     assert scale.tolist() == [[max(1 / 5, 2 / 10, 8 / 14, 1 / 1)]]
-    steps = requantize.quantize(values, scale, offset, SIGNED)
+    steps = stored_parts.quantize(values, scale, offset, SIGNED)
     assert np.abs(scale * (steps - offset.astype(int)) - values).max() <= scale.item() / 2 + 1e-6
 
 
@@ -140,17 +140,17 @@ def test_a_fit_is_that_of_coremltools(shape, blocks, nbits, mode, signed):
     _, _, present = utils.compute_qparams_by_dtype(
         random.normal(1, 1, shape).astype(np.float32), dtype, mode, list(blocks)
     )
-    own_scale, own_offset, own_codes = requantize.fit_scale(values, scale.shape, present, codes)
+    own_scale, own_offset, own_codes = stored_parts.fit_scale(values, scale.shape, present, codes)
     assert own_scale.dtype == np.float32 and own_scale.tobytes() == scale.tobytes()
     assert (own_offset is None) == (zero_point is None)
     if zero_point is not None:
         assert own_offset.astype(np.int64).tolist() == zero_point.astype(np.int64).tolist()
-    found = requantize.quantize(values, own_scale, own_offset, own_codes)
+    found = stored_parts.quantize(values, own_scale, own_offset, own_codes)
     assert found.astype(np.int64).tolist() == data.astype(np.int64).tolist()
 
 
 def test_sqnr():
     values = np.array([3.0, 4.0], np.float32)
-    assert requantize.sqnr(values, values) == math.inf
-    assert requantize.sqnr(values * 0, values) is None
-    assert requantize.sqnr(values, np.array([3.0, 4.5], np.float16)) == pytest.approx(20)
+    assert stored_parts.sqnr(values, values) == math.inf
+    assert stored_parts.sqnr(values * 0, values) is None
+    assert stored_parts.sqnr(values, np.array([3.0, 4.5], np.float16)) == pytest.approx(20)

@@ -1,4 +1,4 @@
-"""Dense values to the stored parts of compressed weights: codes, scales, offsets, palettes and masks.
+"""The stored parts of a compressed weight from new dense values: codes, scales, offsets, palettes and masks.
 
 Pure functions of arrays, vectorised, a piece of the weight at a time. They know no Program and no file. Scales are
 those of coremltools' `linear_quantize_weights`, bit for bit for float32.
