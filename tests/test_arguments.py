@@ -1,11 +1,14 @@
 """Arguments of public functions that are of another kind: a TypeError in one grammar, before anything is done."""
 
+import os
 import shutil
 
 import numpy as np
 import pytest
 
 import milblob
+import milblob.tvm
+from matrix import every
 from milblob.arguments import as_integer, require_flags
 from paths import DATA
 
@@ -95,6 +98,77 @@ def test_sources(source):
         words = f"^source: expected a path, a buffer or a file object, got {type(source).__name__}$"
         with pytest.raises(TypeError, match=words):
             function(source)
+
+
+def test_buffers_of_other_elements():
+    """What a buffer is made of does not matter: one number of NumPy is one too, and too short to be a file."""
+    for source in (np.int8(3), np.array(3), np.zeros((2, 3), "f4")):
+        with pytest.raises(milblob.FormatError):
+            milblob.BlobReader(source)
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12"
+    for source in (pointer, np.frombuffer(pointer, "u1"), np.frombuffer(pointer.ljust(64), "f8")):
+        with pytest.raises(milblob.FormatError) as caught:
+            milblob.BlobReader(source)
+        assert caught.value.code == "lfs-pointer"
+
+
+class AsBytes:
+    def __init__(self, path):
+        self.path = path
+
+    def __fspath__(self):
+        return os.fsencode(self.path)
+
+
+@pytest.mark.parametrize("kind", ["package", "compiled", "npy", "npz", "weights", "listing", "params"])
+def test_paths_of_every_kind(kind, tmp_path):
+    """os.listdir and os.scandir answer a path of NumPy's str with bytes."""
+    np.savez(tmp_path / "a.npz", **ARRAYS)
+    (tmp_path / "arrays").mkdir()
+    np.save(tmp_path / "arrays" / "a.npy", ARRAYS["a"])
+    milblob.write_weights(ARRAYS, tmp_path / "a.bin", listing=tmp_path / "a.json")
+    milblob.tvm.write_params(ARRAYS, tmp_path / "a.params")
+    path = {
+        "package": DATA / "opset_ios16_fp16" / "model.mlpackage", "compiled": DATA / "opset_ios16_fp16" / "model.mlmodelc",
+        "npy": tmp_path / "arrays", "npz": tmp_path / "a.npz", "weights": tmp_path / "a.bin", "listing": tmp_path / "a.json",
+        "params": tmp_path / "a.params",
+    }[kind]  # fmt: skip
+    model = DATA / "opset_ios16_fp16" / "model.mlpackage"
+    functions = {
+        "load": lambda path: sorted(milblob.load(path)),
+        "check": lambda path: [str(finding) for finding in milblob.check(path)],
+        "content_hash": milblob.content_hash,
+        "diff": lambda path: milblob.diff(path, model).to_dict(),
+        "match": lambda path: milblob.match(path, model).to_dict(),
+        "refit": lambda path: milblob.refit(model, path, dry_run=True).to_dict(),
+        "repack": lambda path: milblob.repack(path, tmp_path / "new", dry_run=True).to_dict(),
+        "to_text": milblob.to_text,
+    }
+
+    def outcome(function, path):
+        try:
+            return function(path)
+        except (milblob.MilblobError, ValueError, KeyError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    def check(name, made):
+        found, expected = (outcome(functions[name], one) for one in (made, str(path)))
+        assert found == expected
+        assert "str_(" not in repr(found)
+
+    every(check, functions, [np.str_(path), path, AsBytes(path)])
+
+
+def test_a_new_file_whose_path_is_of_numpy(tmp_path):
+    path, model = np.str_(tmp_path / "new"), DATA / "quant_int8" / "model.mlpackage"
+    for call in (
+        lambda: milblob.repack(model, np.str_(path + ".mlpackage")),
+        lambda: milblob.repack(model, np.str_(path + ".mlpackage"), force=True),
+        lambda: milblob.write_weights(ARRAYS, np.str_(path + ".bin"), listing=np.str_(path + ".json")),
+    ):
+        call()
+    assert milblob.diff(model, path + ".mlpackage").same
+    assert list(milblob.load(path + ".json")) == ["a"]
 
 
 def test_sources_of_a_merge(given, tmp_path):

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from .. import _codec
-from ..arguments import as_integer, require_flags
+from ..arguments import as_integer, as_path, require_flags
 from ..dtypes import DType, as_dtype
 from ..storage import paths
 from ..storage.output import NewFile, lock, sync, unlock
@@ -62,7 +62,7 @@ class BlobWriter:
             raise ValueError(f"mode: expected 'w' or 'a', got {mode!r}")
         if align not in ALIGNMENTS:
             raise ValueError(f"align: expected one of {', '.join(map(str, ALIGNMENTS))}, got {align!r}")
-        self.path = os.fsdecode(os.fspath(path))
+        self.path = as_path(path)
         self.mode = mode
         self._align = align
         self._sync = sync

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..arguments import Names, as_integer, require, require_calls, require_flags
+from ..arguments import Names, as_integer, as_path, require, require_calls, require_flags
 from ..errors import FormatError, UnsupportedError
 from ..progress import Counter, Progress
 from ..rewrite.changes import Options
@@ -203,7 +203,7 @@ def compress(
         KeyError: a plan with a name that the model does not have.
         As `repack`. Whatever is raised, `dst` is as it was.
     """
-    source, output = require_directory(src), os.fsdecode(os.fspath(dst))
+    source, output = require_directory(src), as_path(dst)
     require_flags(force=force, dry_run=dry_run)
     extras = as_extras(importance, nan, requantize)
     require_calls(progress=progress, errors=errors)
@@ -281,7 +281,7 @@ def require_directory(src: Any) -> str:
         UnsupportedError: something else. TypeError: no path.
     """
     require("src", src, str | os.PathLike, "the path of a model")
-    source = os.fsdecode(os.fspath(src)).rstrip("/") or "/"
+    source = as_path(src).rstrip("/") or "/"
     if not paths.is_directory(source) and paths.is_there(source):
         raise UnsupportedError("compress: expected a .mlpackage or .mlmodelc, got a file", file=source)
     return source

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from .. import _codec
-from ..arguments import Names, names_in, require, require_calls, require_flags
+from ..arguments import Names, as_path, names_in, require, require_calls, require_flags
 from ..errors import UnsupportedError
 from ..formats.archive import is_archive, kind
 from ..model.editable import EditableModel
@@ -88,7 +88,7 @@ def refit(
         BlockingIOError: another writer has the model. OSError: it cannot be written.
         FileExistsError: `output` exists, and `force` is False or it is something else.
     """
-    source = os.fsdecode(os.fspath(path))
+    source = as_path(path)
     require_flags(cast=cast, unshare=unshare, force=force, dry_run=dry_run)
     require_calls(progress=progress)
     require("epsilon", 0.0 if epsilon is None else epsilon, Real, "a number")
@@ -99,7 +99,7 @@ def refit(
     how = How(mapping or {}, cast, overflow, selector(select), progress, unshare, requantize or "", min_sqnr)
     if min_sqnr is not None and requantize is None and not is_archive(source):
         raise ValueError("min_sqnr: expected requantize too, keep or fit, got none")
-    target = source if output is None else os.fsdecode(os.fspath(output))
+    target = source if output is None else as_path(output)
     with contextlib.ExitStack() as stack:
         given = _arrays(weights, stack, max_nbytes)
         if base is not None:
