@@ -58,9 +58,9 @@ class BlobWriter:
 
     def __init__(self, path: str | os.PathLike[str], mode: str = "w", *, align: int = 64, sync: bool = True) -> None:
         require_flags(sync=sync)
-        if mode not in ("w", "a"):
+        if not isinstance(mode, str) or mode not in ("w", "a"):
             raise ValueError(f"mode: expected 'w' or 'a', got {mode!r}")
-        if align not in ALIGNMENTS:
+        if not np.isscalar(align) or align not in ALIGNMENTS:
             raise ValueError(f"align: expected one of {', '.join(map(str, ALIGNMENTS))}, got {align!r}")
         self.path = as_path(path)
         self.mode = mode

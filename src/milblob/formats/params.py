@@ -338,6 +338,7 @@ def open_params(source: Any, *, tvm: str | None = None, mmap: bool = True, max_n
     Raises:
         As `read_params`.
     """
+    require_flags(mmap=mmap)
     codes = codes_of(tvm)
     budget = Budget(max_nbytes)
     mapping = MappedFile(source, is_mapped=mmap)

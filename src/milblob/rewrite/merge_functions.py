@@ -118,6 +118,7 @@ def merge_functions(
     target = as_path(dst)
     require_flags(force=force)
     require_calls(progress=progress)
+    require("default", default, str | None, "the name of a function")
     if isinstance(sources, str) or not isinstance(sources, Iterable):
         raise TypeError(f"sources: expected a list of models, got {type(sources).__name__}")
     given = [item if isinstance(item, tuple) else (item, {}) for item in sources]

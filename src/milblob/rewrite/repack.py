@@ -227,7 +227,7 @@ def _threshold(name: str, value: int | bool | None) -> int | None:
 
 
 def _split(value: str | int | None) -> str | int | None:
-    if value is None or value == "function":
+    if value is None or (isinstance(value, str) and value == "function"):
         return value
     if isinstance(value, str):
         try:
@@ -249,10 +249,10 @@ def _names(what: str, value: str | Sequence[str] | None) -> tuple[str, ...] | No
 
 def _require_options(options: Options) -> None:
     def one_of(name: str, value: Any, choices: Iterable[Any]) -> None:
-        if value not in choices:
+        if not isinstance(value, str | int) or value not in choices:
             raise ValueError(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r}")
 
-    one_of("align", options.align, ALIGNMENTS)
+    one_of("align", as_integer("align", options.align), ALIGNMENTS)
     one_of("overflow", options.overflow, OVERFLOW_POLICIES)
     one_of("nan", options.nan, NAN_POLICIES)
     if isinstance(options.split, int) and options.split < 192:
