@@ -1,11 +1,14 @@
 """Arguments of public functions that are of another kind: a TypeError in one grammar, before anything is done."""
 
+import os
 import shutil
 
 import numpy as np
 import pytest
 
 import milblob
+import milblob.tvm
+from matrix import every
 from milblob.arguments import as_integer, require_flags
 from paths import DATA
 
@@ -15,24 +18,47 @@ FLAGS = {
     "check": ("values",), "content_hash": ("dense",), "diff": ("names_only", "stored"),
     "statistics": ("histogram", "distinct"), "merge_functions": ("force",), "refit": ("cast", "force", "dry_run"),
     "repack": ("dedupe", "gc", "merge", "canonical", "decompress", "force", "dry_run"), "write_weights": ("force",),
-    "BlobWriter": ("sync",),
+    "BlobWriter": ("sync",), "compress": ("requantize", "force", "dry_run"), "compress_frontier": ("requantize",),
 }  # fmt: skip
 FUNCTIONS = dict.fromkeys(
     ("check", "content_hash", "diff", "match", "merge_functions", "refit", "repack", "write_weights"), ("progress",)
-)
-SELECTING = ("diff", "match", "refit", "repack")
+) | dict.fromkeys(("compress", "compress_frontier"), ("progress", "errors"))
+SELECTING = ("diff", "match", "refit", "repack", "compress", "compress_frontier")
+MAPPINGS = {
+    "diff": {"mapping": "a mapping of names"},
+    "refit": {"mapping": "a mapping of names"},
+    "write_weights": {"dtypes": "a mapping of names to dtypes"},
+    "compress": {
+        "op_types": "a mapping from types of operations to recipes", "per_name": "a mapping from globs of names to recipes",
+        "importance": "arrays by name of weight",
+    },
+    "compress_frontier": {
+        "op_types": "a mapping from types of operations to recipes", "per_name": "a mapping from globs of names to recipes",
+        "importance": "arrays by name of weight", "sensitivity": "a mapping from globs of names to numbers",
+    },
+}  # fmt: skip
 OTHERS = [
     ("diff", "function", ["main"], "a name, got list"),
-    ("diff", "mapping", "x", "a mapping of names, got str"),
-    ("refit", "mapping", ["x"], "a mapping of names, got list"),
-    ("write_weights", "dtypes", "x", "a mapping of names to dtypes, got str"),
     ("repack", "externalize", "x", "a number of elements, True or False, got str"),
     ("repack", "inline", 1.5, "a number of elements, True or False, got float"),
     ("repack", "split", 1e6, "'function' or a size, got float"),
     *[(name, "select", 3, "a glob, several globs or a function, got int") for name in SELECTING],
+    *[(name, "select", np.array(3), "a glob, several globs or a function, got ndarray") for name in SELECTING],
     *[(name, "select", ["w", 3], "a glob, several globs or a function, got int among the globs") for name in SELECTING],
     ("repack", "functions", [None], "names, got NoneType"),
     ("repack", "executor", 4, "a concurrent.futures.Executor, got int"),
+    ("repack", "align", np.array([]), "an integer, got ndarray"),
+    ("refit", "requantize", np.array([]), "keep or fit, got ndarray"),
+    ("merge_functions", "default", np.array([]), "the name of a function, got ndarray"),
+    ("compress", "nan", np.array([]), "skip or keep, got ndarray"),
+    ("compress", "executor", 4, "a concurrent.futures.Executor, got int"),
+    ("compress_frontier", "nan", np.array([]), "skip or keep, got ndarray"),
+    ("compress_frontier", "least", None, "an integer, got NoneType"),
+    ("compress_frontier", "recipes", milblob.Linear(), "several recipes, got Linear"),
+    ("compress_frontier", "recipes", {}, "several recipes, got dict"),
+    *[("to_text", name, 3, "text, got int") for name in ("function", "operation", "weights", "version")],
+    ("to_text", "out", 3, "a binary file, got int"),
+    ("to_text", "around", "2", "an integer, got str"),
 ]
 
 
@@ -46,7 +72,8 @@ def given(tmp_path):
         "open": (model,), "load": (model,), "BlobReader": (weights,), "check": (model,), "content_hash": (model,),
         "diff": (ARRAYS, ARRAYS), "match": (ARRAYS, model), "statistics": ([1.0],), "merge_functions": ([model], new),
         "refit": (model, ARRAYS), "repack": (model, new), "write_weights": (ARRAYS, tmp_path / "new.bin"),
-        "BlobWriter": (tmp_path / "new.bin",),
+        "BlobWriter": (tmp_path / "new.bin",), "compress": (model, new, milblob.Linear()), "compress_frontier": (model,),
+        "to_text": (model,),
     }  # fmt: skip
 
 
@@ -86,6 +113,52 @@ def test_others(given, name, option, value, words, tmp_path):
     refuse(given, name, option, value, words, tmp_path)
 
 
+@pytest.mark.parametrize("name", MAPPINGS)
+def test_mappings(given, name, tmp_path):
+    """A name in one that is no text would be looked for among names, and not be found with a traceback."""
+    for option, words in MAPPINGS[name].items():
+        for value in ("x", ["x"], 3, True, np.array([])):
+            refuse(given, name, option, value, f"{words}, got {type(value).__name__}", tmp_path)
+        for key in (None, 3, b"w", ("w",)):
+            refuse(given, name, option, {key: None}, f"{words}, with text as keys, got {type(key).__name__}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("repack", "overflow"),
+        ("repack", "nan"),
+        ("refit", "overflow"),
+        ("BlobWriter", "mode"),
+        ("BlobWriter", "align"),
+        ("open", "mode"),
+    ],
+)
+def test_choices(given, name, option):
+    """An array has no truth value when it is looked for among words."""
+    for value in ("x", 3, np.array([]), np.array(["x", "y"]), b"error"):
+        with pytest.raises(ValueError, match=f"^{option}: expected .*, got "):
+            getattr(milblob, name)(*given[name], **{option: value})
+
+
+def test_goals_beyond_all_numbers(tmp_path):
+    """The most bits and the least quality that anybody can ask for are no other answer than a lot and a little."""
+    source = DATA / "opset_ios16_fp16" / "model.mlpackage"
+    options = {"recipes": [milblob.Linear()], "least": 0, "dry_run": True}
+
+    def chosen(**goal):
+        return milblob.compress(source, tmp_path / "new.mlpackage", **goal, **options).nbytes_after
+
+    assert chosen(bits=1e308) == chosen(bits=64) > chosen(sqnr=-1e308) == chosen(sqnr=0)
+    assert chosen(sqnr=1e308) == chosen(sqnr=1e9)
+
+
+@pytest.mark.parametrize("recipe", [{"recipe": "Linear", 1: 2, "x": 3}, {"recipe": "Joint"}, '{"recipe": "Joint"}'])
+def test_recipes(given, recipe):
+    with pytest.raises(ValueError, match="^(Linear: expected its options|Joint: expected recipes), got "):
+        milblob.compress(*given["compress"][:2], recipe)
+
+
 @pytest.mark.parametrize("source", [None, 3, 1.5, object(), [1], {"a": 1}], ids=lambda value: type(value).__name__)
 def test_sources(source):
     functions = [milblob.open, milblob.load, milblob.BlobReader, milblob.check]
@@ -95,6 +168,77 @@ def test_sources(source):
         words = f"^source: expected a path, a buffer or a file object, got {type(source).__name__}$"
         with pytest.raises(TypeError, match=words):
             function(source)
+
+
+def test_buffers_of_other_elements():
+    """What a buffer is made of does not matter: one number of NumPy is one too, and too short to be a file."""
+    for source in (np.int8(3), np.array(3), np.zeros((2, 3), "f4")):
+        with pytest.raises(milblob.FormatError):
+            milblob.BlobReader(source)
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12"
+    for source in (pointer, np.frombuffer(pointer, "u1"), np.frombuffer(pointer.ljust(64), "f8")):
+        with pytest.raises(milblob.FormatError) as caught:
+            milblob.BlobReader(source)
+        assert caught.value.code == "lfs-pointer"
+
+
+class AsBytes:
+    def __init__(self, path):
+        self.path = path
+
+    def __fspath__(self):
+        return os.fsencode(self.path)
+
+
+@pytest.mark.parametrize("kind", ["package", "compiled", "npy", "npz", "weights", "listing", "params"])
+def test_paths_of_every_kind(kind, tmp_path):
+    """os.listdir and os.scandir answer a path of NumPy's str with bytes."""
+    np.savez(tmp_path / "a.npz", **ARRAYS)
+    (tmp_path / "arrays").mkdir()
+    np.save(tmp_path / "arrays" / "a.npy", ARRAYS["a"])
+    milblob.write_weights(ARRAYS, tmp_path / "a.bin", listing=tmp_path / "a.json")
+    milblob.tvm.write_params(ARRAYS, tmp_path / "a.params")
+    path = {
+        "package": DATA / "opset_ios16_fp16" / "model.mlpackage", "compiled": DATA / "opset_ios16_fp16" / "model.mlmodelc",
+        "npy": tmp_path / "arrays", "npz": tmp_path / "a.npz", "weights": tmp_path / "a.bin", "listing": tmp_path / "a.json",
+        "params": tmp_path / "a.params",
+    }[kind]  # fmt: skip
+    model = DATA / "opset_ios16_fp16" / "model.mlpackage"
+    functions = {
+        "load": lambda path: sorted(milblob.load(path)),
+        "check": lambda path: [str(finding) for finding in milblob.check(path)],
+        "content_hash": milblob.content_hash,
+        "diff": lambda path: milblob.diff(path, model).to_dict(),
+        "match": lambda path: milblob.match(path, model).to_dict(),
+        "refit": lambda path: milblob.refit(model, path, dry_run=True).to_dict(),
+        "repack": lambda path: milblob.repack(path, tmp_path / "new", dry_run=True).to_dict(),
+        "to_text": milblob.to_text,
+    }
+
+    def outcome(function, path):
+        try:
+            return function(path)
+        except (milblob.MilblobError, ValueError, KeyError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    def check(name, made):
+        found, expected = (outcome(functions[name], one) for one in (made, str(path)))
+        assert found == expected
+        assert "str_(" not in repr(found)
+
+    every(check, functions, [np.str_(path), path, AsBytes(path)])
+
+
+def test_a_new_file_whose_path_is_of_numpy(tmp_path):
+    path, model = np.str_(tmp_path / "new"), DATA / "quant_int8" / "model.mlpackage"
+    for call in (
+        lambda: milblob.repack(model, np.str_(path + ".mlpackage")),
+        lambda: milblob.repack(model, np.str_(path + ".mlpackage"), force=True),
+        lambda: milblob.write_weights(ARRAYS, np.str_(path + ".bin"), listing=np.str_(path + ".json")),
+    ):
+        call()
+    assert milblob.diff(model, path + ".mlpackage").same
+    assert list(milblob.load(path + ".json")) == ["a"]
 
 
 def test_sources_of_a_merge(given, tmp_path):

@@ -1,7 +1,8 @@
 """Checks of the arguments of public functions, with milblob's own messages."""
 
 import operator
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,34 @@ def as_integer(what: str, value: Any, words: str = "an integer") -> int:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{what}: expected {words}, got {type(value).__name__}") from None
+
+
+def as_path(value: str | os.PathLike[Any]) -> str:
+    """Return a path as plain text.
+
+    A path that is a `numpy.str_`, as those in an array are, would not do: `os.listdir` and `os.scandir` answer it with
+    bytes.
+
+    Raises:
+        TypeError: no path.
+    """
+    text = os.fsdecode(os.fspath(value))
+    return text if type(text) is str else str.__str__(text)
+
+
+def as_mapping(what: str, value: Any, words: str) -> Mapping[str, Any]:
+    """Return a mapping with names as keys; an empty one for None.
+
+    Raises:
+        TypeError: it is something else, or has other keys.
+    """
+    if value is None:
+        return {}
+    require(what, value, Mapping, words)
+    for name in value:
+        require(what, name, str, f"{words}, with text as keys")
+    found: Mapping[str, Any] = value
+    return found
 
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}

@@ -24,7 +24,10 @@ def selector(select: Select) -> Callable[[str], bool]:
         return select
     if isinstance(select, bytes | bytearray) or not isinstance(select, Iterable):
         raise TypeError(f"select: expected {_WORDS}, got {type(select).__name__}")
-    globs = (select,) if isinstance(select, str) else tuple(select)
+    try:
+        globs = (select,) if isinstance(select, str) else tuple(select)
+    except TypeError:  # an array of no dimension says that it is iterable
+        raise TypeError(f"select: expected {_WORDS}, got {type(select).__name__}") from None
     for glob in cast("tuple[object, ...]", globs):
         if not isinstance(glob, str):
             raise TypeError(f"select: expected {_WORDS}, got {type(glob).__name__} among the globs")

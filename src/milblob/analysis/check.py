@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from .. import _codec
-from ..arguments import require_calls, require_flags
+from ..arguments import as_path, require_calls, require_flags
 from ..blobs.reader import in_data
 from ..dtypes import BY_BLOB_CODE, BY_MIL_CODE
 from ..errors import FormatError, MilblobError, ResolveError
@@ -70,7 +70,7 @@ def check(
     """
     require_flags(values=values)
     require_calls(progress=progress)
-    name = os.fsdecode(os.fspath(path)) if isinstance(path, str | os.PathLike) else None
+    name = as_path(path) if isinstance(path, str | os.PathLike) else None
     if name is not None:
         from ..formats.read import array_kind  # readers of models do not wait for the other formats
 

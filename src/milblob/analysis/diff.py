@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from .. import _codec
-from ..arguments import Names, require, require_calls, require_flags
+from ..arguments import Names, as_mapping, require, require_calls, require_flags
 from ..dtypes import DType
 from ..model.elements import PIECE_COUNT, Elements, are_stored_alike, have_equal_bits, starts
 from ..model.lazy import LazyTensor
@@ -275,7 +275,7 @@ def diff(
     require_calls(progress=progress)
     is_selected = selector(select)
     require("function", function, str | None, "a name")
-    require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
+    names = as_mapping("mapping", mapping, "a mapping of names")
     for what, tolerance in (("atol", atol), ("rtol", rtol)):
         require(what, tolerance, Real, "a number")
     if not (atol >= 0 and rtol >= 0):
@@ -286,7 +286,7 @@ def diff(
         alignment = None
         if first.has_program and second.has_program:
             alignment = Alignment(cast(Model, first.model), cast(Model, second.model))
-        pairs = pair(first, second, mapping or {}, alignment)
+        pairs = pair(first, second, names, alignment)
         if function is not None:
             pairs = of_function(pairs, first, second, function)
         pairs = [both for both in pairs if any(name is not None and is_selected(name) for name in both)]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arguments import require
+from ..arguments import as_path, require
 from ..dtypes import dtype_of
 from ..formats.read import is_array_file, open_arrays
 from ..formats.weights import with_notes
@@ -19,7 +19,7 @@ from ..model.stored import Arrays, StoredArray
 def is_arrays(source: Any) -> bool:
     """Whether what a caller gave is arrays, in a file or in memory, and no model."""
     if isinstance(source, str | os.PathLike):
-        return is_array_file(os.fsdecode(source))
+        return is_array_file(as_path(source))
     return isinstance(source, Mapping) and not isinstance(source, Model)
 
 
@@ -49,7 +49,7 @@ class Side(NamedTuple):
             return cls({name: _array(name, value) for name, value in source.items()}, None, "arrays")
         if is_arrays(source):
             arrays = stack.enter_context(open_arrays(source, max_nbytes=max_nbytes))
-            return cls({name: arrays[name] for name in arrays}, None, os.fsdecode(source), arrays)
+            return cls({name: arrays[name] for name in arrays}, None, as_path(source), arrays)
         model = stack.enter_context(Model(source, stored=stored, max_nbytes=max_nbytes))
         return cls(dict(with_notes(model, model)), model, model.path or "model in memory")
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from .. import _codec
-from ..arguments import as_integer, require_flags
+from ..arguments import as_integer, as_path, require_flags
 from ..dtypes import BY_BLOB_CODE, DType
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..storage import pending
@@ -108,7 +108,7 @@ class BlobReader:
     def __init__(self, source: Any, *, mmap: bool = True) -> None:
         require_flags(mmap=mmap)
         if isinstance(source, str | os.PathLike):
-            pending.require_none(os.fsdecode(source))
+            pending.require_none(as_path(source))
         is_own = not isinstance(source, MappedFile)
         self.mapping = MappedFile(source, is_mapped=mmap) if is_own else source
         self._index: np.ndarray[Any, Any] | None = None

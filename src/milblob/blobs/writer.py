@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from .. import _codec
-from ..arguments import as_integer, require_flags
+from ..arguments import as_integer, as_path, require_flags
 from ..dtypes import DType, as_dtype
 from ..storage import paths
 from ..storage.output import NewFile, lock, sync, unlock
@@ -58,11 +58,11 @@ class BlobWriter:
 
     def __init__(self, path: str | os.PathLike[str], mode: str = "w", *, align: int = 64, sync: bool = True) -> None:
         require_flags(sync=sync)
-        if mode not in ("w", "a"):
+        if not isinstance(mode, str) or mode not in ("w", "a"):
             raise ValueError(f"mode: expected 'w' or 'a', got {mode!r}")
-        if align not in ALIGNMENTS:
+        if not np.isscalar(align) or align not in ALIGNMENTS:
             raise ValueError(f"align: expected one of {', '.join(map(str, ALIGNMENTS))}, got {align!r}")
-        self.path = os.fsdecode(os.fspath(path))
+        self.path = as_path(path)
         self.mode = mode
         self._align = align
         self._sync = sync

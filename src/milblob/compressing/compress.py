@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..arguments import Names, as_integer, require, require_calls, require_flags
+from ..arguments import Names, as_integer, as_mapping, as_path, require, require_calls, require_flags
 from ..errors import FormatError, UnsupportedError
 from ..progress import Counter, Progress
 from ..rewrite.changes import Options
@@ -203,19 +203,17 @@ def compress(
         KeyError: a plan with a name that the model does not have.
         As `repack`. Whatever is raised, `dst` is as it was.
     """
-    source, output = require_directory(src), os.fsdecode(os.fspath(dst))
+    source, output = require_directory(src), as_path(dst)
     require_flags(force=force, dry_run=dry_run)
     extras = as_extras(importance, nan, requantize)
     require_calls(progress=progress, errors=errors)
     if executor is not None and not hasattr(executor, "submit"):
         raise TypeError(f"executor: expected a concurrent.futures.Executor, got {type(executor).__name__}")
-    least = as_integer("least", least)
-    if least < 0:
-        raise ValueError(f"least: expected 0 or more, got {least}")
+    least = as_least(least)
     chosen = None if recipe is None else as_recipe(recipe)
     by_type, by_name = named_recipes(op_types, per_name)
     chooser, planned = _chooser(size, bits, sqnr, recipes, sensitivity, errors), None if plan is None else as_plan(plan)
-    if planned is not None and (chosen or chooser or select is not None or op_types or per_name):
+    if planned is not None and (chosen or chooser or select is not None or by_type or by_name):
         raise ValueError("plan: expected it without recipe, select, op_types, per_name and a goal, got both")
     if chosen is not None and chooser is not None:
         raise ValueError("recipe: expected None with size, bits and sqnr, which choose from `recipes`, got one")
@@ -281,7 +279,7 @@ def require_directory(src: Any) -> str:
         UnsupportedError: something else. TypeError: no path.
     """
     require("src", src, str | os.PathLike, "the path of a model")
-    source = os.fsdecode(os.fspath(src)).rstrip("/") or "/"
+    source = as_path(src).rstrip("/") or "/"
     if not paths.is_directory(source) and paths.is_there(source):
         raise UnsupportedError("compress: expected a .mlpackage or .mlmodelc, got a file", file=source)
     return source
@@ -291,10 +289,11 @@ def named_recipes(
     op_types: Mapping[str, Any] | None, per_name: Mapping[str, Any] | None
 ) -> tuple[dict[str, Recipe | None], list[NamedRecipe]]:
     """Return both with recipes for what stands for them, and predicates for globs. Raises: as `as_recipe`."""
-    by_type = {name: None if one is None else as_recipe(one) for name, one in (op_types or {}).items()}
+    types = as_mapping("op_types", op_types, "a mapping from types of operations to recipes")
+    names = as_mapping("per_name", per_name, "a mapping from globs of names to recipes")
+    by_type = {name: None if one is None else as_recipe(one) for name, one in types.items()}
     by_name = [
-        NamedRecipe(name, selector(name), None if one is None else as_recipe(one))
-        for name, one in (per_name or {}).items()
+        NamedRecipe(name, selector(name), None if one is None else as_recipe(one)) for name, one in names.items()
     ]
     return by_type, by_name
 
@@ -306,11 +305,18 @@ def as_extras(importance: Any, nan: Any, requantize: Any) -> Extras:
         ValueError: nan is neither "skip" nor "keep". TypeError: something else.
     """
     require_flags(requantize=requantize)
+    require("nan", nan, str, "skip or keep")
     if nan not in ("skip", "keep"):
         raise ValueError(f"nan: expected skip or keep, got {nan!r}")
-    if importance is not None:
-        require("importance", importance, Mapping, "arrays by name of weight")
-    return Extras(importance or {}, nan, requantize)
+    return Extras(as_mapping("importance", importance, "arrays by name of weight"), nan, requantize)
+
+
+def as_least(least: Any) -> int:
+    """Return a number of elements, checked. Raises: ValueError: a negative one. TypeError: something else."""
+    least = as_integer("least", least)
+    if least < 0:
+        raise ValueError(f"least: expected 0 or more, got {least}")
+    return int(least)
 
 
 def _chooser(

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..arguments import require
+from ..arguments import as_path, require
 from ..errors import FormatError
 from ..jsontext import parse_json
 from ..storage.output import NewFile
@@ -67,7 +67,7 @@ class CompressPlan(NamedTuple):
                 words = "expected recipes that come back from JSON, got one with a lut_function"
                 raise ValueError(f"plan: {words} for {name} (leave it out, and give it in per_name)")
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
-        with NewFile(os.fsdecode(os.fspath(path)), force=force) as new:
+        with NewFile(as_path(path), force=force) as new:
             write_at(new.fd, [text.encode()], 0)
 
 
@@ -82,7 +82,7 @@ def as_plan(source: Any) -> CompressPlan:
         return source
     file = None
     if isinstance(source, str | os.PathLike):
-        file = os.fsdecode(os.fspath(source))
+        file = as_path(source)
         with open(file, "rb") as opened:  # noqa: PTH123
             source = parse_json(opened.read(), "plan", file, unique=True)
         if not isinstance(source, dict):

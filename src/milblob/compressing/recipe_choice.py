@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from .. import _codec
-from ..arguments import as_integer, parse_nbytes
+from ..arguments import as_integer, as_mapping, parse_nbytes
 from ..closeness import hint
 from ..model.model import Model
 from ..model.package import Source
@@ -27,6 +27,8 @@ from .recipes import Linear, Palette, as_recipe
 from .recompress import all_weights
 
 Array = np.ndarray[Any, Any]
+
+_MOST_BITS = 2.0**32  # for an element: no weight takes as many, and the product with its count is a number
 
 LADDER: tuple[Recipe, ...] = (
     Linear("int8"),
@@ -207,7 +209,7 @@ class RecipeChoice:
         units, fixed = self.measurements.units, self.measurements.fixed_nbytes
         choices = [unit.choices for unit in units]
         if goal.sqnr is not None:
-            return choose_within(choices, 10 ** (-goal.sqnr / 10))
+            return choose_within(choices, 10 ** min(-goal.sqnr / 10, 300.0))  # more than any error
         smallest = sum(unit[number].nbytes for unit, number in zip(choices, starts(choices), strict=True))
         if goal.nbytes is not None:
             if goal.nbytes < fixed + smallest:
@@ -215,7 +217,7 @@ class RecipeChoice:
                 raise ValueError(f"{words} ({fixed} of them for what cannot be compressed), got {goal.nbytes}")
             return choose(choices, goal.nbytes - fixed)
         count = sum(unit.element_count for unit in units)
-        most = int(cast(float, goal.bits) * count / 8)
+        most = int(min(cast(float, goal.bits), _MOST_BITS) * count / 8)
         if most < smallest:
             least = math.ceil(8000 * smallest / count) / 1000
             raise ValueError(f"bits: expected {least:g} or more, which the smallest recipes take, got {goal.bits:g}")
@@ -243,13 +245,16 @@ def as_goal(size: Any, bits: Any, sqnr: Any) -> Goal | None:
 
 def as_sensitivity(given: Mapping[str, Any] | None) -> dict[str, float]:
     """Return factors, checked. Raises: as `as_goal`."""
-    return {name: _number(f"sensitivity of {name}", factor, 0.0) for name, factor in (given or {}).items()}
+    factors = as_mapping("sensitivity", given, "a mapping from globs of names to numbers")
+    return {name: _number(f"sensitivity of {name}", factor, 0.0) for name, factor in factors.items()}
 
 
 def as_ladder(given: Iterable[Any] | None) -> tuple[Recipe, ...] | None:
     """Return recipes to choose from, each once; None for the usual ones. Raises: as `as_recipe`; ValueError: none."""
     if given is None:
         return None
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise TypeError(f"recipes: expected several recipes, got {type(given).__name__}")
     found = tuple(dict.fromkeys(as_recipe(one) for one in given))
     if not found:
         raise ValueError("recipes: expected one or more to choose from, got none")

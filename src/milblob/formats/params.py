@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _codec
-from ..arguments import require, require_calls, require_flags
+from ..arguments import as_path, require, require_calls, require_flags
 from ..budget import Budget
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, MilblobError, UnsupportedError
@@ -338,6 +338,7 @@ def open_params(source: Any, *, tvm: str | None = None, mmap: bool = True, max_n
     Raises:
         As `read_params`.
     """
+    require_flags(mmap=mmap)
     codes = codes_of(tvm)
     budget = Budget(max_nbytes)
     mapping = MappedFile(source, is_mapped=mmap)
@@ -365,7 +366,7 @@ def read_params(source: Any, *, tvm: str | None = None) -> Views:
         FormatError: it is broken. UnsupportedError: when a tensor is asked for whose element type NumPy cannot have.
     """
     if isinstance(source, str | os.PathLike):
-        path = os.fsdecode(os.fspath(source))
+        path = as_path(source)
         if path.endswith(".json") or paths.is_directory(path):
             from .tensor_cache import open_cache
 
@@ -425,7 +426,7 @@ def write_params(
     count = struct.pack("<Q", len(planned))
     pieces: list[Any] = [_HEAD.pack(LIST_MAGIC, 0, len(planned)) + names + count]
     counter = Counter(progress, planned)
-    with NewFile(os.fsdecode(os.fspath(path)), force=force, sync=sync) as new:
+    with NewFile(as_path(path), force=force, sync=sync) as new:
         at, held = 0, len(pieces[0])
         for row in planned:
             pieces += [row.head, _elements(row)]

@@ -3,6 +3,7 @@
 import os
 from importlib import import_module
 
+from ..arguments import as_path
 from ..errors import FormatError, UnsupportedError
 from ..model.identify import BLOB_SUFFIXES, identify
 from ..model.lazy import LazyTensor
@@ -84,7 +85,7 @@ def open_arrays(
         FormatError: it is broken. UnsupportedError: another format; safetensors and GGUF without their libraries.
         An array is examined when it is accessed, which raises the same errors.
     """
-    path = os.fsdecode(os.fspath(path))
+    path = as_path(path)
     try:
         return _open(path, max_nbytes, tvm)
     except (FormatError, UnsupportedError) as error:

@@ -4,6 +4,7 @@ import os
 from math import prod
 from typing import Any
 
+from ..arguments import as_path
 from ..budget import Budget
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape
@@ -21,7 +22,7 @@ _FORMATS = ("raw", _BF16)
 
 def read_cache(path: str | os.PathLike[str]) -> Views:
     """Read the tensors of a tensor cache: as `read_params`, of which it is a part."""
-    return Views(open_cache(os.fsdecode(os.fspath(path))))
+    return Views(open_cache(as_path(path)))
 
 
 def open_cache(path: str, max_nbytes: int | None = None) -> Parameters:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ..arguments import require, require_calls, require_flags
+from ..arguments import as_mapping, as_path, require, require_calls, require_flags
 from ..blobs.writer import BlobWriter
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError, ResolveError
@@ -73,8 +73,8 @@ def write_weights(
     require_flags(force=force)
     require_calls(progress=progress)
     require("tensors", tensors, Mapping, "a mapping of names to arrays")
-    require("dtypes", {} if dtypes is None else dtypes, Mapping, "a mapping of names to dtypes")
-    given = {name: as_dtype(dtype) for name, dtype in (dtypes or {}).items()}
+    chosen = as_mapping("dtypes", dtypes, "a mapping of names to dtypes")
+    given = {name: as_dtype(dtype) for name, dtype in chosen.items()}
     for name in given:
         if name not in tensors:
             raise KeyError(f"tensor: expected a name among those to be written, got {name!r}")
@@ -109,8 +109,8 @@ def save(
     Raises:
         As `write_weights`; ProgramError: MIL text cannot describe such a tensor.
     """
-    path = os.fsdecode(os.fspath(path))
-    listing = None if listing is None else os.fsdecode(os.fspath(listing))
+    path = as_path(path)
+    listing = None if listing is None else as_path(listing)
     file = "" if listing is None else _file_in_listing(path, listing)
     rows: list[Row] = []
     counter = Counter(progress, tensors.values())

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from ..arguments import as_path
 from ..errors import FormatError, ResolveError
 from ..program import wire_edits
 from ..program.scan import Program
@@ -70,7 +71,7 @@ class EditableModel(Model):
         self._pid = os.getpid()
         if not isinstance(source, str | os.PathLike):
             raise TypeError(f"source for mode 'r+': expected a path, got {type(source).__name__}")
-        path = os.fsdecode(os.fspath(source))
+        path = as_path(source)
         self._turn = Turn(f"model {path} in mode 'r+'")
         around = pending.enclosing(path)
         if around is not None:  # one lock and one journal per model

@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+from ..arguments import as_path
 from ..storage import paths, pending
 from ..storage.foreign import Foreign, foreign, is_onnx_head, onnx_model
 from .listing import HEAD_NBYTES, is_listing
@@ -34,7 +35,7 @@ def identify(source: Any) -> str | Foreign:
     """
     if not isinstance(source, str | os.PathLike):
         return identify_file(memoryview(source))
-    path = os.fsdecode(os.fspath(source))
+    path = as_path(source)
     if paths.is_directory(path):
         return identify_directory(path)
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:

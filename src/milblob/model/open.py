@@ -82,13 +82,13 @@ def open(
         ValueError: another mode; "r+" with mmap=False, or of a file inside a package. BlockingIOError: "r+", and
             another writer has it.
     """
-    if mode == "r+":
+    if isinstance(mode, str) and mode == "r+":
         require_flags(mmap=mmap)
         if not mmap:
             raise ValueError("mmap: expected True with mode 'r+', got False")
         from .editable import EditableModel
 
         return EditableModel(source, constants=constants, stored=stored, max_nbytes=max_nbytes)
-    if mode != "r":
+    if not isinstance(mode, str) or mode != "r":
         raise ValueError(f"mode: expected 'r' or 'r+', got {mode!r}")
     return Model(source, constants=constants, stored=stored, mmap=mmap, max_nbytes=max_nbytes)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _codec
+from ..arguments import as_path
 from ..blobs.reader import BlobReader
 from ..budget import Budget
 from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
@@ -98,7 +99,7 @@ class Package:
         self._settle, self._report, self._is_mapped = settle, report, is_mapped
         self.kind = ""
         self.path: str | None = None
-        self.budget = Budget(max_nbytes, os.fspath(source) if isinstance(source, str | os.PathLike) else None)
+        self.budget = Budget(max_nbytes, as_path(source) if isinstance(source, str | os.PathLike) else None)
         self.sources: list[Source] = []
         self.blobs: BlobReader | None = None
         self.others: list[tuple[str, str]] = []
@@ -108,7 +109,7 @@ class Package:
         self._by_place: dict[str, BlobReader] = {}
         try:
             if isinstance(source, str | os.PathLike):
-                self.path = os.fsdecode(os.fspath(source))
+                self.path = as_path(source)
                 if paths.is_directory(self.path):
                     self._open_directory(Location(self.path))
                     return

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from typing import Any
 
+from ..arguments import as_path
 from ..storage import pending
 from .package import Package
 
@@ -20,7 +21,7 @@ def open_package(source: Any, **options: Any) -> Package:
         As Package and `journal.recover`.
     """
     if isinstance(source, str | os.PathLike):
-        settle(os.fsdecode(os.fspath(source)))
+        settle(as_path(source))
     return Package(source, settle=settle, **options)
 
 

@@ -4,6 +4,7 @@ import io
 from contextlib import ExitStack
 from typing import Any, BinaryIO, overload
 
+from ..arguments import as_integer, require
 from ..errors import UnsupportedError
 from ..program.scan import Program
 from ..program.view import Operation
@@ -73,6 +74,11 @@ def to_text(
             file. KeyError: no such function or operation. ValueError: another version, another word for weights, or
             `around` without `operation`. As `open`.
     """
+    for name, value in (("function", function), ("operation", operation), ("weights", weights), ("version", version)):
+        require(name, value, str | None, "text")
+    if out is not None and not hasattr(out, "write"):
+        raise TypeError(f"out: expected a binary file, got {type(out).__name__}")
+    around = None if around is None else as_integer("around", around)
     if weights is None:
         weights = "all" if operation is None else "head"
     if weights not in WEIGHTS:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ..about import version
 from ..analysis.check_blob import Findings, check_blob
 from ..analysis.check_rules import described_breaches
-from ..arguments import as_integer, require, require_flags
+from ..arguments import as_integer, as_path, require, require_flags
 from ..errors import FormatError, MilblobError, ProgramError, UnsupportedError
 from ..model.open import open as open_model
 from ..program.rules import RULES
@@ -87,7 +87,7 @@ def convert(
         raise ValueError(f"compressed: expected one of {', '.join(COMPRESSED)}, got {compressed!r:.100}")
     if as_integer("opset", opset) not in OPSETS:
         raise ValueError(f"opset: expected {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
-    target = None if path is None else os.fsdecode(os.fspath(path))
+    target = None if path is None else as_path(path)
     if target is None and weights == "copy":
         raise ValueError('weights: expected "reference" or "embed" without a path, got "copy"')
     if target is None and zipmap:

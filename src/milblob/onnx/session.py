@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from ..arguments import as_integer, require, require_flags
+from ..arguments import as_integer, as_path, require, require_flags
 from ..closeness import hint
 from ..errors import UnsupportedError
 from .conversion import opened
@@ -119,7 +119,7 @@ class Session:
         require_flags(optimize=optimize, replaceable=replaceable)
         if threads is not None and (threads := as_integer("threads", threads)) < 1:
             raise ValueError(f"threads: expected 1 or more, got {threads}")
-        path = os.fsdecode(os.fspath(model)) if isinstance(model, str | os.PathLike) else None
+        path = as_path(model) if isinstance(model, str | os.PathLike) else None
         wanted: list[str] = []
         self._optimize, self._threads, self._providers = optimize, threads, tuple(providers)
         if path is not None and path.lower().endswith(".onnx"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ..arguments import as_integer, require_calls
+from ..arguments import as_integer, as_path, require_calls
 from ..errors import MilblobError
 from ..progress import Counter, Progress
 from .samples import given_runs, random_runs
@@ -144,7 +144,7 @@ def verify(
 
 
 def _opened(model: Any, function: str | None) -> Session:
-    is_onnx = isinstance(model, str | os.PathLike) and os.fsdecode(os.fspath(model)).lower().endswith(".onnx")
+    is_onnx = isinstance(model, str | os.PathLike) and as_path(model).lower().endswith(".onnx")
     return Session(model, function=None if is_onnx else function)
 
 

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from .. import _codec
-from ..arguments import Names, names_in, require, require_calls, require_flags
+from ..arguments import Names, as_mapping, as_path, names_in, require, require_calls, require_flags
 from ..errors import UnsupportedError
 from ..formats.archive import is_archive, kind
 from ..model.editable import EditableModel
@@ -16,6 +16,7 @@ from ..model.model import Model
 from ..model.replaceable import require_replaceable
 from ..progress import Counter, Progress
 from ..selection import Select, selector
+from ..values.cast import OVERFLOW_POLICIES
 from .pairs import How, pair
 from .plan import Plan
 from .problems import ERRORS
@@ -88,18 +89,21 @@ def refit(
         BlockingIOError: another writer has the model. OSError: it cannot be written.
         FileExistsError: `output` exists, and `force` is False or it is something else.
     """
-    source = os.fsdecode(os.fspath(path))
+    source = as_path(path)
     require_flags(cast=cast, unshare=unshare, force=force, dry_run=dry_run)
     require_calls(progress=progress)
     require("epsilon", 0.0 if epsilon is None else epsilon, Real, "a number")
-    require("mapping", {} if mapping is None else mapping, Mapping, "a mapping of names")
+    names = as_mapping("mapping", mapping, "a mapping of names")
     require("min_sqnr", 0 if min_sqnr is None else min_sqnr, Real, "a number of dB")
+    if not isinstance(overflow, str) or overflow not in OVERFLOW_POLICIES:
+        raise ValueError(f"overflow: expected one of {', '.join(OVERFLOW_POLICIES)}, got {overflow!r}")
+    require("requantize", requantize, str | None, " or ".join(REQUANTIZE))
     if requantize is not None and requantize not in REQUANTIZE:
         raise ValueError(f"requantize: expected one of {', '.join(REQUANTIZE)}, got {requantize!r}")
-    how = How(mapping or {}, cast, overflow, selector(select), progress, unshare, requantize or "", min_sqnr)
+    how = How(names, cast, overflow, selector(select), progress, unshare, requantize or "", min_sqnr)
     if min_sqnr is not None and requantize is None and not is_archive(source):
         raise ValueError("min_sqnr: expected requantize too, keep or fit, got none")
-    target = source if output is None else os.fsdecode(os.fspath(output))
+    target = source if output is None else as_path(output)
     with contextlib.ExitStack() as stack:
         given = _arrays(weights, stack, max_nbytes)
         if base is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from .. import _codec
-from ..arguments import require, require_calls, require_flags
+from ..arguments import as_path, require, require_calls, require_flags
 from ..blobs.equal import Stretch, first_equal
 from ..errors import ProgramError, UnsupportedError
 from ..model.manifest import new_manifest
@@ -115,9 +115,10 @@ def merge_functions(
         FormatError, ResolveError, OSError: a source cannot be read or changed meanwhile, or the output cannot be
             written.
     """
-    target = os.fsdecode(os.fspath(dst))
+    target = as_path(dst)
     require_flags(force=force)
     require_calls(progress=progress)
+    require("default", default, str | None, "the name of a function")
     if isinstance(sources, str) or not isinstance(sources, Iterable):
         raise TypeError(f"sources: expected a list of models, got {type(sources).__name__}")
     given = [item if isinstance(item, tuple) else (item, {}) for item in sources]
@@ -125,7 +126,7 @@ def merge_functions(
         raise ValueError("sources: expected at least one model, got none")
     for _, names in given:
         require("name", names, str | Mapping, "one, or a mapping from functions to names")
-    names_of = [os.fsdecode(os.fspath(path)) for path, _ in given]
+    names_of = [as_path(path) for path, _ in given]
     _require_target(target, names_of, force)
     parts: list[_Part] = []
     try:

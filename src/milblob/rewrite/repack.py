@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..arguments import as_integer, parse_nbytes, require, require_calls, require_flags
+from ..arguments import as_integer, as_path, parse_nbytes, require, require_calls, require_flags
 from ..blobs.writer import ALIGNMENTS
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, ResolveError, UnsupportedError
@@ -185,7 +185,7 @@ def repack(
         overflow, nan, bool(decompress),
     )  # fmt: skip
     _require_options(options)
-    return Repacking(sources, os.fsdecode(os.fspath(dst)), options, force, executor, progress, max_nbytes).run(dry_run)
+    return Repacking(sources, as_path(dst), options, force, executor, progress, max_nbytes).run(dry_run)
 
 
 def _paths(src: Any) -> list[str]:
@@ -198,7 +198,7 @@ def _paths(src: Any) -> list[str]:
         raise TypeError(f"src: expected {words}, got {type(src).__name__}")
     if not paths:
         raise ValueError("src: expected a path or several, got none")
-    return [os.fsdecode(os.fspath(path)).rstrip("/\\" if os.name == "nt" else "/") or "/" for path in paths]
+    return [as_path(path).rstrip("/\\" if os.name == "nt" else "/") or "/" for path in paths]
 
 
 def _casts(asked: Any) -> dict[DType, DType]:
@@ -227,7 +227,7 @@ def _threshold(name: str, value: int | bool | None) -> int | None:
 
 
 def _split(value: str | int | None) -> str | int | None:
-    if value is None or value == "function":
+    if value is None or (isinstance(value, str) and value == "function"):
         return value
     if isinstance(value, str):
         try:
@@ -249,10 +249,10 @@ def _names(what: str, value: str | Sequence[str] | None) -> tuple[str, ...] | No
 
 def _require_options(options: Options) -> None:
     def one_of(name: str, value: Any, choices: Iterable[Any]) -> None:
-        if value not in choices:
+        if not isinstance(value, str | int) or value not in choices:
             raise ValueError(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r}")
 
-    one_of("align", options.align, ALIGNMENTS)
+    one_of("align", as_integer("align", options.align), ALIGNMENTS)
     one_of("overflow", options.overflow, OVERFLOW_POLICIES)
     one_of("nan", options.nan, NAN_POLICIES)
     if isinstance(options.split, int) and options.split < 192:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from .._codec import Buffer
+from ..arguments import as_path
 from ..errors import FormatError
 from .beneath import OPEN_FLAGS, Location
 
@@ -86,8 +87,8 @@ class MappedFile:
             self.fd = source.open()  # closed by `close`, or when this object goes
             data = take()
         elif isinstance(source, str | os.PathLike):
-            path = os.fspath(source)
-            self.name = name or os.fsdecode(path)
+            path = as_path(source)
+            self.name = name or path
             self.fd = os.open(path, OPEN_FLAGS)
             data = take()
         elif hasattr(source, "read") and not isinstance(source, mmap.mmap):
@@ -100,8 +101,9 @@ class MappedFile:
             words = f"source: expected a path, a buffer or a file object, got {type(source).__name__}"
             raise TypeError(words) from None
         self.buffer: Buffer | None = buffer
-        if buffer.nbytes < 1024 and bytes(memoryview(data)[: len(LFS_PREFIX)]) == LFS_PREFIX:
-            raise FormatError(self._lfs_words(bytes(data)), offset=0, file=self.name, code="lfs-pointer")
+        view = memoryview(buffer)  # of bytes, whatever the elements of the source are
+        if buffer.nbytes < 1024 and view[: len(LFS_PREFIX)] == LFS_PREFIX:
+            raise FormatError(self._lfs_words(bytes(view)), offset=0, file=self.name, code="lfs-pointer")
 
     def _of_file_object(self, source: Any, take: Callable[[], Any]) -> Any:
         # Map only plain files: a gzip file object has a descriptor too, but of the compressed file.

@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from ..analysis.check_blob import Finding, Findings
+from ..arguments import as_path
 from ..errors import MilblobError
 from ..formats.params import Scan, scan
 from ..formats.params_codes import ARCHIVED, CURRENT, PACKED, Codes, codes_of, dtype_text, numpy_dtype
@@ -55,7 +56,7 @@ def check_archive(source: Any, codes: Codes = ARCHIVED, *, max_nbytes: int | Non
     """
     import os
 
-    path = os.fsdecode(os.fspath(source)) if isinstance(source, str | os.PathLike) else None
+    path = as_path(source) if isinstance(source, str | os.PathLike) else None
     findings = Findings()
     report = Report(path, findings)
     try:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from ..analysis.check_blob import Finding
+from ..arguments import as_path
 from ..budget import Budget
 from ..errors import FormatError
 from ..formats.params import Parameters, parameters_in
@@ -168,7 +169,7 @@ class Library:
 
     def __init__(self, source: Any, *, tvm: str | None = None, max_nbytes: int | None = None) -> None:
         """See `open`."""
-        self.path = os.fsdecode(os.fspath(source)) if isinstance(source, str | os.PathLike) else None
+        self.path = as_path(source) if isinstance(source, str | os.PathLike) else None
         self.codes: Codes = codes_of(tvm, ARCHIVED)
         self.budget = Budget(max_nbytes, self.path)
         self._max_nbytes = max_nbytes
@@ -233,7 +234,7 @@ class Library:
         """Write this archive with other values of parameters; see `milblob.tvm.edit.write_edited`."""
         from .edit import write_edited
 
-        write_edited(self, arrays, os.fsdecode(os.fspath(path)), force)
+        write_edited(self, arrays, as_path(path), force)
 
     def close(self) -> None:
         """Let go of all files."""

@@ -136,9 +136,9 @@ def cast_array(
 
 
 def _require_policies(overflow: str, nan: str) -> None:
-    if overflow not in OVERFLOW_POLICIES:
+    if not isinstance(overflow, str) or overflow not in OVERFLOW_POLICIES:
         raise ValueError(f"overflow: expected one of {', '.join(OVERFLOW_POLICIES)}, got {overflow!r}")
-    if nan not in NAN_POLICIES:
+    if not isinstance(nan, str) or nan not in NAN_POLICIES:
         raise ValueError(f"nan: expected one of {', '.join(NAN_POLICIES)}, got {nan!r}")
 
 
