@@ -122,7 +122,7 @@ def bench_milblob_hash(row: Any, weights: Any) -> None:
         tensor = model["#0"]
         np.asarray(tensor).view(np.uint8)[::4096].sum()  # mapped, as for the other rows
 
-        from milblob.model.digest import hash_bytes
+        from milblob.hashing import hash_bytes
 
         values = tensor.read()
         whole = hash_bytes(values)

@@ -1,4 +1,4 @@
-"""How much may be made of what a file holds: small files could otherwise ask for any amount of memory and time."""
+"""Limits on the values made from a file: a small file could otherwise ask for any amount of memory and time."""
 
 import contextlib
 import os

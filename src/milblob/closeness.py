@@ -1,4 +1,4 @@
-"""Names that are like one that is not there, for messages."""
+"""Close matches of a name that was not found, for messages."""
 
 import re
 from collections.abc import Iterable

@@ -14,10 +14,10 @@ from cases import BLOB_CASES, case_paths, load_case
 from constexpr_bytes import constexpr, value
 from hostile_bytes import field, immediate, model, operation, program, tensor_type, write_package
 from matrix import every
-from milblob import DType, _codec, content_hash
+from milblob import DType, _codec, content_hash, hashing
 from milblob.analysis import hash as contenthash
+from milblob.hashing import hash_bytes
 from milblob.model import digest, elements
-from milblob.model.digest import hash_bytes
 from milblob.values.tensorvalue import stored_bytes
 from paths import DATA, DEMO
 
@@ -76,7 +76,7 @@ def test_stretches_and_threads(monkeypatch):
     stretch = 1 << 20
     values = _codec.hash_stretches(_codec.Buffer(data), 0, len(data), 0)
     assert hash_bytes(data) == _codec.hash_join(values).hex() == _tree(data).hex()
-    monkeypatch.setattr(digest, "PIECE_NBYTES", stretch)
+    monkeypatch.setattr(hashing, "PIECE_NBYTES", stretch)
     monkeypatch.setenv("MILBLOB_THREADS", "3")
     assert hash_bytes(data) == _tree(data).hex()
     for cuts in (

@@ -12,8 +12,9 @@ import pytest
 
 import milblob
 from faults import temporaries
+from milblob import hashing
 from milblob.cli import main
-from milblob.model.digest import hash_bytes
+from milblob.hashing import hash_bytes
 from milblob.storage.output import sweep
 
 OLD = {"a": np.full(300, 1, np.float32), "b": np.full(300, 2, np.float32)}
@@ -96,6 +97,29 @@ def prepare(tmp_path):
         return folder
 
     return reset
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_weight_file_is_hashed_once(tmp_path, monkeypatch, kind):
+    """The journal, which says what the new files are, takes the hash that the listing has."""
+    arrays = {name: np.arange(30_000, dtype=np.float32) for name in "ab"}
+    path, listing = tmp_path / "w.bin", tmp_path / f"w.{kind}"
+    counts = []
+    blake3 = hashing.blake3
+
+    def counted(spans):
+        spans = list(spans)
+        counts.append(sum(nbytes for _, _, nbytes in spans))
+        return blake3(spans)
+
+    for start in ("nothing", "pair"):
+        with monkeypatch.context() as context:
+            context.setattr(hashing, "blake3", counted)
+            milblob.write_weights(arrays, path, listing=listing, force=start == "pair")
+        size = path.stat().st_size
+        assert size - 64 <= sum(counts) < size + listing.stat().st_size + 512, start
+        counts.clear()
+    assert np.array_equal(milblob.load(listing)["b"], arrays["b"])
 
 
 # ------------------------------------------------------------------------------------------------ every system call

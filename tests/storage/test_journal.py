@@ -22,6 +22,7 @@ from milblob.storage.output import lock
 from milblob.storage.pending import JOURNAL, Pending
 from milblob.storage.transfer import write_at
 from paths import DATA
+from reference_hash import blake3
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the model's lock is a lock of its directory")
 
@@ -111,6 +112,45 @@ def test_commit(tmp_path):
         commit(str(tmp_path), "", [])
         commit(str(tmp_path), "", [], [Replacement("in/c", lambda fd: write_at(fd, [b"only one"], 0))])
     assert (tmp_path / "in/c").read_bytes() == b"only one" and left(tmp_path) == []
+
+
+def interrupted(root, monkeypatch, replacements):
+    """A commit that ends with the journal complete and nothing applied; returns the hashes in it, by path."""
+    with monkeypatch.context() as context, held(root):
+        context.setattr(pending.Journal, "__enter__", lambda _: (_ for _ in ()).throw(OSError(5, "as a test says")))
+        with pytest.raises(OSError, match="expected to complete it, got as a test says"):
+            commit(root, "", [], replacements)
+    with pending.Journal(os.path.join(root, JOURNAL)) as found:
+        return {entry.path: bytes(entry.data[: pending.DIGEST_NBYTES]) for entry in found.entries}
+
+
+def test_replacements_are_identified_by_the_hash_of_their_first_bytes_and_of_the_others(tmp_path, monkeypatch):
+    """Whether it is known what the others hash to or the file is read, however many bytes and pieces it has."""
+    monkeypatch.setattr(journal, "_PIECE_NBYTES", 500)
+    every = [b"", b"1", bytes(range(63)), bytes(range(64)), bytes(range(65)), bytes(i % 251 for i in range(2100))]
+    contents = {f"{number}{known}": data for number, data in enumerate(every) for known in ("", " known")}
+    hashes = {name: bytes.fromhex(blake3(data[64:])) for name, data in contents.items()}
+    replacements = []
+    for name, data in contents.items():
+        (tmp_path / name).write_bytes(b"old")
+        rest = (lambda name=name: hashes[name]) if "known" in name else None
+        replacements.append(Replacement(name, lambda fd, data=data: write_at(fd, [data], 0), rest))
+    expected = {name: bytes.fromhex(blake3(data[:64] + hashes[name])) for name, data in contents.items()}
+    assert interrupted(str(tmp_path), monkeypatch, replacements) == expected
+    assert {(tmp_path / name).read_bytes() for name in contents} == {b"old"}
+    recover_all(str(tmp_path))
+    assert {name: (tmp_path / name).read_bytes() for name in contents} == contents and left(tmp_path) == []
+
+
+def test_a_hash_that_is_said_to_be_known_and_is_another_completes_nothing(tmp_path, monkeypatch):
+    """A writer that is wrong about its own bytes cannot put others into place: whoever completes it reads them."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"old")
+    new = [Replacement(name, lambda fd: write_at(fd, [b"new"], 0), lambda: bytes(32)) for name in ("a", "b")]
+    interrupted(str(tmp_path), monkeypatch, new)
+    with pytest.raises(milblob.FormatError, match="to have the checksum that is in the journal, got another"):
+        recover_all(str(tmp_path))
+    assert {(tmp_path / name).read_bytes() for name in ("a", "b")} == {b"old"}
 
 
 @pytest.mark.slow
@@ -337,9 +377,9 @@ STAGED = b".c.0123456789abcdef.milblob-new"
 DIGEST = bytes(32)
 BROKEN = {
     "empty": (b"", "expected a header of 24 bytes, got 0"),
-    "magic": (journal_bytes(GOOD, magic=b"milbloc\2"), "expected the magic"),
-    "an old one": (journal_bytes(GOOD, magic=b"milblob\1"), "expected version 2 of the format, got version 1"),
-    "a new one": (journal_bytes(GOOD, magic=b"milblob\3"), "expected version 2 of the format, got version 3"),
+    "magic": (journal_bytes(GOOD, magic=b"milbloc\3"), "expected the magic"),
+    "an old one": (journal_bytes(GOOD, magic=b"milblob\2"), "expected version 3 of the format, got version 2"),
+    "a new one": (journal_bytes(GOOD, magic=b"milblob\4"), "expected version 3 of the format, got version 4"),
     "longer": (journal_bytes(GOOD) + b"\0", "expected 58 bytes, got 59"),
     "no model": (journal_bytes()[:24], "bytes, got"),
     "model of another directory": (journal_bytes(GOOD, base="../model"), "expected a model in its own directory"),
@@ -442,7 +482,7 @@ def test_a_huge_sparse_journal_is_not_read(tmp_path, monkeypatch, name):
         nbytes = file.seek(0, 2)
         file.seek(0)
         file.write(
-            struct.pack("<8sQII", b"milblob\2", nbytes, 0, (1 << 32) - 1 if name == "nothing" else len(SPARSE[name]))
+            struct.pack("<8sQII", b"milblob\3", nbytes, 0, (1 << 32) - 1 if name == "nothing" else len(SPARSE[name]))
         )
     read = []
     monkeypatch.setattr(zlib, "crc32", lambda data, *_: read.append(len(data)))
@@ -455,8 +495,8 @@ def test_tensors_that_are_the_same_bytes_are_in_a_journal_once(tmp_path, monkeyp
     make(tmp_path)
     told: list[int] = []
     seen = []
-    write = journal.pieces
-    monkeypatch.setattr(journal, "pieces", lambda base, entries: seen.append(entries) or write(base, entries))
+    write = pending.pieces
+    monkeypatch.setattr(pending, "pieces", lambda base, entries: seen.append(entries) or write(base, entries))
     data = np.arange(30000, dtype=np.uint8)
     patches = [
         Patch("a", 0, given, lambda number=number: told.append(number))

@@ -724,7 +724,7 @@ def test_somebody_elses_journal_above_stops_only_who_it_is_about(faults, trees, 
         above.write_bytes(content)
         os.chown(above, SOMEBODY, -1)
         assert number_of(root) == 0
-    above.write_bytes(struct.pack("<8sQII", b"milblob\2", 1 << 40, 0, (1 << 32) - 1))  # nobody reads all of this
+    above.write_bytes(struct.pack("<8sQII", b"milblob\3", 1 << 40, 0, (1 << 32) - 1))  # nobody reads all of this
     os.truncate(above, 1 << 40)
     assert number_of(root) == 0
     above.unlink()

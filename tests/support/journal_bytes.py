@@ -4,7 +4,7 @@ import struct
 import zlib
 
 
-def journal_bytes(*entries, magic=b"milblob\2", nbytes=None, crc=None, count=None, base=""):
+def journal_bytes(*entries, magic=b"milblob\3", nbytes=None, crc=None, count=None, base=""):
     """A journal by hand: entries are (kind, path, file_nbytes, offset, data)."""
     body = struct.pack("<H", len(base.encode())) + base.encode()
     for kind, path, file_nbytes, offset, data in entries:

@@ -1,4 +1,4 @@
-"""Which operation of one Program is which of another: a list of rules, each for what those before it left.
+"""Pairs the operations of two Programs: a list of rules, each for the operations that the rules before it left.
 
 Names tell only half of it. Converters number operations ("linear_3") and mark precision in their names
 ("linear_3_cast_fp16"), so two conversions of one network name most operations differently. What an operation computes

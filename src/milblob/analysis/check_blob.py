@@ -22,49 +22,14 @@ _VERSION = 2
 _METADATA = struct.Struct("<IIQQQ")
 _CHUNK_NBYTES = 1 << 20
 
-CODES = frozenset(
-    [
-        "not-a-model",
-        "other-format",
-        "web-page",
-        "manifest",
-        "missing-file",
-        "escaping-file",
-        "lfs-pointer",
-        "unreadable",
-        "empty-file",
-        "model-type",
-        "spec-version",
-        "program",
-        "metadata",
-        "header",
-        "version",
-        "record-count",
-        "sentinel",
-        "dtype-code",
-        "size",
-        "bounds",
-        "overlap",
-        "alignment",
-        "reference",
-        "dtype-mismatch",
-        "size-mismatch",
-        "shape",
-        "conflict",
-        "unreferenced",
-        "padding",
-        "trailing-bytes",
-        "other-model",
-        "nan",
-        "infinite",
-        "mask-count",
-        "palette-index",
-        "limit",
-        "compressed-larger",
-        "inline-large",
-        "owner-only",
-    ]
-)
+CODES = frozenset([
+    "not-a-model", "other-format", "web-page", "manifest", "missing-file", "escaping-file", "lfs-pointer",
+    "unreadable", "empty-file", "model-type", "spec-version", "program", "metadata", "header", "version",
+    "record-count", "sentinel", "dtype-code", "size", "bounds", "overlap", "alignment", "reference",
+    "dtype-mismatch", "size-mismatch", "shape", "conflict", "unreferenced", "padding", "trailing-bytes",
+    "other-model", "nan", "infinite", "mask-count", "palette-index", "limit", "compressed-larger", "inline-large",
+    "owner-only",
+])  # fmt: skip
 """Every code that a finding can have; docs/cli.md says what they mean."""
 
 Severity = Literal["error", "warning", "note"]

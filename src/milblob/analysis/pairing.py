@@ -1,4 +1,4 @@
-"""Which tensor of A is which of B: a list of rules, each for what those before it left."""
+"""Pairs the tensors of A with those of B: a list of rules, each for the tensors that the rules before it left."""
 
 import re
 from collections import Counter

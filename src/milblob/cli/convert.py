@@ -34,7 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--tvm", metavar="VERSION", help=tvm)
     options.add_force(parser)
     options.add_reporting(
-        parser, verbose="name each tensor that was written", json="say what was written as one JSON object"
+        parser, verbose="name each tensor that was written", json="print what was written as one JSON object"
     )
 
 

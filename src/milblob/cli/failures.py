@@ -1,4 +1,4 @@
-"""What is said of an error: one line, whatever it is."""
+"""Reports an error, whatever it is, in one line."""
 
 from ..errors import MilblobError
 from .output import say

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 def add(parser: ArgumentParser) -> None:
     """Add the options that set limits."""
     group = parser.add_argument_group("limits", "With any of these, exit status 1 means that a weight is beyond one.")
-    least = "least signal-to-noise ratio of each weight, in dB"
+    least = "lowest signal-to-noise ratio that a weight may have, in dB"
     group.add_argument("--min-sqnr", metavar="DB", type=_number("min_sqnr"), help=least)
-    group.add_argument("--min-cosine", metavar="C", type=_number("min_cosine"), help="least cosine, -1 to 1")
+    lowest = "lowest cosine that a weight may have, -1 to 1"
+    group.add_argument("--min-cosine", metavar="C", type=_number("min_cosine"), help=lowest)
     group.add_argument("--max-abs", metavar="X", type=_number("max_abs"), help="largest difference of two elements")
 
 

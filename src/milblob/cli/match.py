@@ -4,7 +4,7 @@ import json
 from argparse import ArgumentParser, Namespace
 
 from ..matching.match import match
-from ..matching.matches import Matching, summary
+from ..matching.report import Matching, summary
 from ..storage.output import NewFile
 from ..wording import some
 from . import options, output, tables
@@ -34,7 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("weights", metavar="WEIGHTS", help=given)
     parser.add_argument("model", metavar="MODEL", help=options.ANY)
     options.add_keep(parser)
-    similar = "least correlation of similar values, up to 1; default: 0.7"
+    similar = "lowest correlation at which values count as similar, up to 1; default: 0.7"
     parser.add_argument("--threshold", metavar="R", type=float, default=0.7, help=similar)
     parser.add_argument("-o", "--output", metavar="FILE", help="write the mapping that refit takes: a .json object")
     options.add_force(parser, "replace FILE")

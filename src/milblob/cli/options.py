@@ -49,13 +49,13 @@ def add_mapping(parser: Parser, words: str) -> None:
 
 def add_overflow(parser: Parser) -> None:
     """Add --overflow, for commands that cast."""
-    words = "what a cast does with too large numbers: error, inf, clamp; default: error"
+    words = "what a cast does with numbers that are too large: error, inf, clamp; default: error"
     parser.add_argument("--overflow", metavar="HOW", choices=("error", "inf", "clamp"), default="error", help=words)
 
 
 def add_align(parser: Parser) -> None:
     """Add --align, for commands that lay out a weight file."""
-    words = "begin data at multiples of 64, 4096 or 16384"
+    words = "align data to 64, 4096 or 16384 bytes; default: 64"
     parser.add_argument("--align", metavar="N", type=int, choices=(64, 4096, 16384), default=64, help=words)
 
 
@@ -79,7 +79,7 @@ def add_reporting(
     parser: Parser, *, verbose: str, json: str = "one JSON object", quiet: str = "no message, no progress"
 ) -> None:
     """Add what nearly every command has: --max-nbytes, --json, and -q or -v, with words on what these do."""
-    most = "most bytes of values to make of the files, such as 100G; default: 256 times their size, 1G at least"
+    most = "limit for the bytes of values made from the files, such as 100G; default: 256 times their size, at least 1G"
     parser.add_argument("--max-nbytes", metavar="SIZE", type=size, help=most)
     add_json(parser, json)
     volume = parser.add_mutually_exclusive_group()

@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("weights", metavar="WEIGHTS", help=given)
     options.add_keep(parser, "only weights of the model whose name matches")
     options.add_mapping(parser, "the array OLD of WEIGHTS is the weight NEW of the model; may be repeated")
-    base = "what the model was converted from: tells how each weight came to be"
+    base = "the checkpoint that the model was converted from, which shows how each weight was made"
     parser.add_argument("--base", metavar="FILE", help=base)
     epsilon = "with --base, an epsilon of batch norms to try before the usual ones"
     parser.add_argument("--epsilon", metavar="E", type=float, help=epsilon)
@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--leave", metavar="GLOB", action="append", default=[], help=leave)
     parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
     options.add_overflow(parser)
-    unshare = "store apart what was stored once and gets different values"
+    unshare = "store weights apart that were stored once and get different values"
     parser.add_argument("--unshare", action="store_true", help=unshare)
     requantize = "compressed weights: keep their scales, palettes and masks, or fit new ones to the values"
     parser.add_argument("--requantize", metavar="HOW", choices=("keep", "fit"), help=requantize)

@@ -49,7 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--split", metavar="WHAT", type=_split, help=what)
     add("--merge", action="store_true", help="merge everything into one weight file")
     options.add_align(parser)
-    add("--canonical", action="store_true", help="one form of every file: the same model gives the same bytes")
+    add("--canonical", action="store_true", help="write canonical files: the same model gives the same bytes")
     options.add_force(parser)
     options.add_dry_run(parser, "say what would be done, write nothing")
     options.add_reporting(parser, quiet="no summary, no progress", verbose="every tensor, not only those that change")

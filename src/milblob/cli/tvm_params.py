@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--cast", action="store_true", help="convert floats to floats and integers to integers")
     options.add_force(parser, "replace what is at OUT")
     options.add_dry_run(parser)
-    options.add_reporting(parser, verbose="name each parameter", json="say what was done as one JSON object")
+    options.add_reporting(parser, verbose="name each parameter", json="print what was done as one JSON object")
 
 
 def run(arguments: Namespace) -> int:

@@ -14,8 +14,8 @@ from .. import _codec
 from ..budget import Budget
 from ..dtypes import DType
 from ..errors import FormatError, MilblobError, ResolveError, UnsupportedError
+from ..hashing import hash_bytes
 from ..jsontext import parse_json
-from ..model.digest import hash_bytes
 from ..model.lazy import LazyTensor
 from ..model.stored import Arrays, StretchPlace
 from ..storage import paths

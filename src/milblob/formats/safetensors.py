@@ -25,22 +25,11 @@ _NATIVE = PLAIN | {DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2}
 
 
 _CODES = {
-    "BOOL": DType.BOOL,
-    "U8": DType.UINT8,
-    "I8": DType.INT8,
-    "U16": DType.UINT16,
-    "I16": DType.INT16,
-    "U32": DType.UINT32,
-    "I32": DType.INT32,
-    "U64": DType.UINT64,
-    "I64": DType.INT64,
-    "F16": DType.FLOAT16,
-    "BF16": DType.BFLOAT16,
-    "F32": DType.FLOAT32,
-    "F64": DType.FLOAT64,
-    "F8_E4M3": DType.FLOAT8E4M3FN,
+    "BOOL": DType.BOOL, "U8": DType.UINT8, "I8": DType.INT8, "U16": DType.UINT16, "I16": DType.INT16,
+    "U32": DType.UINT32, "I32": DType.INT32, "U64": DType.UINT64, "I64": DType.INT64, "F16": DType.FLOAT16,
+    "BF16": DType.BFLOAT16, "F32": DType.FLOAT32, "F64": DType.FLOAT64, "F8_E4M3": DType.FLOAT8E4M3FN,
     "F8_E5M2": DType.FLOAT8E5M2,
-}
+}  # fmt: skip
 
 
 def save(

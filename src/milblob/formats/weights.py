@@ -11,7 +11,7 @@ from ..arguments import as_mapping, as_path, require, require_calls, require_fla
 from ..blobs.writer import BlobWriter
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError, ResolveError
-from ..model.digest import hash_bytes
+from ..hashing import hash_bytes
 from ..model.lazy import LazyTensor
 from ..model.listing import HASH_AT, Row, Stamp, parse_listing, to_json, to_mil
 from ..model.model import Model
@@ -193,7 +193,7 @@ def _replace_pair(
     root, base = pending.place(listing, False)
     weights = os.path.relpath(paths.real(path), paths.real(root)).replace(os.sep, "/")
     new = [
-        journal.Replacement(weights, write),
+        journal.Replacement(weights, write, rest=lambda: bytes.fromhex(stamps[0].hash)),
         journal.Replacement(os.path.basename(paths.real(listing)), lambda fd: write_listing(fd, stamps[0])),
     ]
     journal.commit(root, base, (), new)

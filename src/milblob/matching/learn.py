@@ -14,6 +14,7 @@ import numpy as np
 
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
+from ..model.sharing import by_blob
 from ..model.tensor import Tensor
 from ..values.cast import cast_array
 from .agreeing import agreeing, is_name_of
@@ -25,7 +26,6 @@ from .readers import Reader, Readers
 from .renderings import block_of, correlate, sqnr_of
 from .row_runs import RowIndex
 from .same_elements import same_elements
-from .sharing import by_blob
 from .siblings import PARAMETERS, VECTORS, Siblings
 
 Values = np.ndarray[Any, Any]

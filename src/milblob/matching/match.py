@@ -17,17 +17,16 @@ from ..dtypes import DType
 from ..model.elements import Elements, have_equal_bits
 from ..model.lazy import LazyTensor
 from ..model.model import Model
-from ..model.sharing import blob_users
+from ..model.sharing import blob_users, by_blob
 from ..model.tensor import Tensor
 from ..progress import Counter, Progress
 from ..selection import Select, require_selected, selector
 from .agreeing import agreeing
 from .conv_folds import Fold, FoldFinder, likeliest
 from .layouts import Layout
-from .matches import Match, Matching, Tie
 from .readers import Readers
+from .report import Match, Matching, Tie
 from .same_elements import Edge, Moved, affordable_layouts, same_elements
-from .sharing import by_blob
 from .siblings import Siblings
 
 MIN_CORRELATION = 0.7

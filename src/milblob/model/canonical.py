@@ -1,4 +1,4 @@
-"""The one form of a model file: whatever was written of a model, in whatever order, gives these bytes."""
+"""The canonical form of a model file: the same model gives the same bytes, in whatever order it was written."""
 
 from typing import Any
 

@@ -44,10 +44,9 @@ def identify(source: Any) -> str | Foreign:
 
 def identify_file(data: memoryview, path: str | None = None) -> str | Foreign:
     """As `identify`, for the bytes of a file; its suffix decides only what they leave open."""
-    suffix = os.path.splitext(path or "")[1]
     if bytes(data[:64]).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"program"):
         return "mil"
-    if suffix == ".mil":
+    if path is not None and path.endswith(".mil"):
         found = foreign(data, path)
         return "mil" if found is None or found.name == "text" else found
     if is_listing(bytes(data[:HEAD_NBYTES])):
@@ -61,6 +60,7 @@ def identify_file(data: memoryview, path: str | None = None) -> str | Foreign:
         return (
             found if around is None else Foreign("part", f"{found.words} that is a part of a model", f"open {around}")
         )
+    suffix = os.path.splitext(path or "")[1]
     if suffix == ".onnx":  # what stands before the graph may be long
         return onnx_model(path)
     if path is not None and os.path.basename(path) == "coremldata.bin":

@@ -1,5 +1,7 @@
-"""Which constants of a model are stored as one record."""
+"""Which weights and constants of a model are stored as the same records."""
 
+import functools
+import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -10,6 +12,7 @@ from ..program.scan import Program
 from ..storage import paths
 from ..storage.beneath import Location
 from .assigning import stored_of
+from .lazy import LazyTensor
 from .model import Model
 from .package import Source, resolve
 from .tensor import Tensor
@@ -49,6 +52,21 @@ def record_users(model: Model) -> dict[Key, list[User]]:
 def blob_users(model: Model) -> dict[Key, list[str]]:
     """Return the names of the weights, and of the parts of compressed ones, that are stored as each record."""
     return {key: [user.name for user in users] for key, users in record_users(model).items()}
+
+
+def by_blob(tensors: Mapping[str, LazyTensor]) -> dict[str, list[str]]:
+    """Put weights together that are stored as the same records, such as those of two functions, by the first's name."""
+    found: dict[Any, list[str]] = {}
+    real = functools.cache(os.path.realpath)
+    for name, tensor in tensors.items():
+        key: Any = name
+        if isinstance(tensor, Tensor):
+            stored = list(tensor.parts.values()) if tensor.chain is not None else [tensor]
+            if stored and all(part.is_blob for part in stored):
+                places = tuple((real(part.file or ""), part.offset) for part in stored)
+                key = (tensor.op, tensor.mil_dtype, tensor.shape, places)
+        found.setdefault(key, []).append(name)
+    return {names[0]: names for names in found.values()}
 
 
 def require_unshared(model: Model, staged: Mapping[str, Any]) -> None:

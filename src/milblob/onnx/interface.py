@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ..errors import UnsupportedError
 from ..formats.onnx import HASH_DIGITS, MADE, WEIGHTS
-from ..model.digest import hash_bytes
+from ..hashing import hash_bytes
 from .containers import MilProgramContainer, Port
 from .emit import ModelComponentContainer
 from .topology import Topology, Variable

@@ -10,7 +10,6 @@ from contextlib import closing
 from math import prod
 from typing import Any, NamedTuple
 
-from .. import _codec
 from ..arguments import names_in
 from ..blobs.reader import BlobRecord
 from ..dtypes import DType
@@ -19,6 +18,7 @@ from ..formats.onnx import OnnxArray, OnnxArrays
 from ..model.lazy import LazyTensor
 from ..model.model import Model
 from ..model.places import RecordPlace
+from ..model.sharing import have_equal_bytes
 from ..model.stored import StoredArray
 from ..model.tensor import Tensor
 from ..storage.mapped import MappedFile
@@ -141,8 +141,7 @@ def _is_equal(tensor: Tensor, array: OnnxArray) -> bool:
         return False
     if tensor.chain is None and _is_in_place(tensor, array):
         return True
-    own, other = _codec.Buffer(tensor.read_packed()), _codec.Buffer(array.read_packed())
-    return own.nbytes == other.nbytes and _codec.equal_bytes(own, 0, other, 0, own.nbytes)
+    return have_equal_bytes(tensor.read_packed(), array.read_packed())
 
 
 def _is_in_place(tensor: Tensor, array: OnnxArray) -> bool:

@@ -10,8 +10,8 @@ from typing import Any, cast
 from .. import _codec
 from ..blobs.appended import Appended
 from ..errors import FormatError, UnsupportedError
+from ..hashing import hash_bytes
 from ..model.assigning import encode, is_in_text, stored_of
-from ..model.digest import hash_bytes
 from ..model.model import Model
 from ..model.package import Source
 from ..model.places import RecordPlace

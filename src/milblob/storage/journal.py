@@ -18,12 +18,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from .._codec import Buffer
 from ..errors import FormatError, MilblobError, ResolveError
-from . import mapped, owners, paths
+from . import mapped, owners, paths, pending
 from .beneath import Directory, Location
 from .output import NewFile, is_named, lock, sweep, sync, sync_directory
 from .pending import (
     DIGEST_NBYTES,
+    FIRST_NBYTES,
     HEAD_NBYTES,
     PATCH,
     REPLACEMENT,
@@ -31,20 +33,13 @@ from .pending import (
     Journal,
     Later,
     Pending,
-    header,
-    is_staged,
     join,
-    journal_name,
-    model_of,
     nbytes_of,
-    pieces,
-    require_none,
-    staged_name,
-    sweep_staged,
 )
 from .transfer import copy_range, write_at
 
 _WAIT_S = 10.0  # for a writer that is in the middle of a commit
+_PIECE_NBYTES = 16 << 20  # of a file, read and hashed at a time
 _FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 _READ_FLAGS = _FLAGS & ~os.O_RDWR | os.O_RDONLY
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -78,10 +73,13 @@ class Replacement(NamedTuple):
     Attributes:
         path: of the file, relative to the root of the model, with "/".
         write: called with a descriptor of an empty file, writes them.
+        rest: called after that, returns the BLAKE3 of all that was written but the first `FIRST_NBYTES`; None if
+            it is not known: then the file is read once more.
     """
 
     path: str
     write: Callable[[int], object]
+    rest: Callable[[], bytes] | None = None
 
 
 class CommitProgress:
@@ -136,7 +134,7 @@ def commit(
     new: list[Replacement] = list(replacements)
     with contextlib.ExitStack() as stack:
         held: dict[str, int] = dict(fds or {})
-        require_none(os.path.join(root, base))
+        pending.require_none(os.path.join(root, base))
         for path in {*by_path, *(replacement.path for replacement in new)}:
             full = join(root, path)
             if path not in held:
@@ -144,7 +142,7 @@ def commit(
             elif not is_named(held[path], full):
                 words = "file: expected the one that was opened, got another by that name"
                 raise FormatError(words, file=full)
-            sweep_staged(full)  # refuses a file with a journal; no one else can write one while we hold the lock
+            pending.sweep_staged(full)  # refuses a file with a journal; nobody else can write one under our lock
         for path in list(by_path):
             status = os.fstat(held[path])
             by_path[path] = _once(by_path[path])
@@ -163,7 +161,7 @@ def commit(
         written = [patch.written for group in by_path.values() for patch in group]  # of the first entries
         for path, group in by_path.items():
             entries += [Entry(PATCH, path, os.fstat(held[path]).st_size, p.offset, p.data) for p in group]
-        found = Pending(root, journal_name(base, [*by_path, *(r.path for r in new)]))
+        found = Pending(root, pending.journal_name(base, [*by_path, *(r.path for r in new)]))
         try:
             for replacement in new:
                 entries.append(_stage(root, replacement, held[replacement.path]))
@@ -261,14 +259,14 @@ def _remove_staged(root: str, entries: list[Entry]) -> None:
 def _stage(root: str, replacement: Replacement, old: int) -> Entry:
     """Write the new contents of a file beside it."""
     status = os.fstat(old)
-    name = staged_name(os.path.basename(replacement.path))
+    name = pending.staged_name(os.path.basename(replacement.path))
     with _directory_of(root, replacement.path) as directory:
         fd = directory.open(name, _FLAGS | os.O_CREAT | os.O_EXCL)
         try:
             owners.keep_file(fd, status)
             replacement.write(fd)
             sync(fd)
-            nbytes, digest = os.fstat(fd).st_size, _digest(fd)
+            nbytes, digest = os.fstat(fd).st_size, _digest(fd, replacement.rest)
         except BaseException:
             with contextlib.suppress(OSError):
                 directory.unlink(name)
@@ -293,13 +291,19 @@ def _sync_names(directory: Directory) -> None:
         sync(directory.fd)
 
 
-def _digest(fd: int) -> bytes:
-    """Return the SHA-256 of a file."""
-    import hashlib
+def _digest(fd: int, rest: Callable[[], bytes] | None = None) -> bytes:
+    """Return the hash of a file: the BLAKE3 of its first bytes and of the BLAKE3 of the others, `rest` if it is known.
+
+    The file is read and not mapped: another process may shorten it meanwhile.
+    """
+    from ..hashing import blake3
 
     with open(fd, "rb", buffering=0, closefd=False) as file:
         file.seek(0)
-        return hashlib.file_digest(file, "sha256").digest()
+        head = file.read(FIRST_NBYTES)
+        pieces = iter(lambda: file.read(_PIECE_NBYTES), b"")
+        others = rest() if rest is not None else blake3((Buffer(piece), 0, len(piece)) for piece in pieces)
+    return blake3([(Buffer(head + others), 0, len(head) + len(others))])
 
 
 def _write_journal(
@@ -320,13 +324,13 @@ def _write_journal(
                 readers &= os.fstat(held[entry.path]).st_mode
             os.fchmod(new.fd, stat.S_IRUSR | stat.S_IWUSR | readers)
         at, crc = HEAD_NBYTES, 0
-        for number, part in enumerate(pieces(base, entries)):
+        for number, part in enumerate(pending.pieces(base, entries)):
             write_at(new.fd, [part], at)
             at, crc = at + len(part), zlib.crc32(part, crc)
             index, is_data = divmod(number - 2, 2)  # after the two of the name: the head and the data of each entry
             if is_data and 0 <= index < len(written):
                 written[index]()
-        write_at(new.fd, [header(at, crc, len(entries))], 0)
+        write_at(new.fd, [pending.header(at, crc, len(entries))], 0)
         inode = os.fstat(new.fd).st_ino
     except BaseException:
         new.discard()
@@ -397,7 +401,7 @@ def recover(found: Pending, changeable: Callable[[str], Collection[str]]) -> Non
     try:
         with contextlib.ExitStack() as stack:
             fds: dict[str, int] = {}
-            model = model_of(found)
+            model = pending.model_of(found)
             if model is None:
                 Journal(found.path).close()  # says what is wrong with it
                 model = found.root
@@ -488,7 +492,7 @@ def _redo(stack: contextlib.ExitStack, found: Pending, journal: Journal, held: M
     for entry in made:  # includes those of a killed recovery: these staged files are no longer needed
         with contextlib.suppress(OSError), _directory_of(found.root, entry.path) as directory:
             for name in directory.names():
-                if is_staged(name, os.path.basename(entry.path)):
+                if pending.is_staged(name, os.path.basename(entry.path)):
                     directory.unlink(name)
 
 
@@ -565,7 +569,7 @@ def _require_sound(found: Pending, entry: Entry, changeable: Collection[str]) ->
             raise FormatError(f"journal: {error}", file=found.path) from None
     elif entry.kind == REPLACEMENT:
         name = bytes(entry.data[DIGEST_NBYTES:]).decode("utf-8", "replace")
-        if not is_staged(name, os.path.basename(entry.path)):
+        if not pending.is_staged(name, os.path.basename(entry.path)):
             words = f"journal: expected the name of a replacement for {entry.path}, got {name!r}"
             raise FormatError(words, file=found.path)
 

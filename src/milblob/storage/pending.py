@@ -12,7 +12,8 @@ The file, little-endian: magic with the version (8 bytes), nbytes of all of it (
 (u32), number of entries (u32); the name of the model file in this directory, empty if the directory is the model (u16
 nbytes, UTF-8); then per entry: kind (u8: 1 patch, 2 replacement), nbytes of the path (u16), nbytes of the target file
 after the change (u64), offset (u64), nbytes of the data (u64), the path (UTF-8, relative, "/"), the data. The data of a
-replacement is the SHA-256 of the new file (32 bytes), then its temporary name.
+replacement is a hash of the new file (32 bytes), then its temporary name. The hash is the BLAKE3 of the first 64 bytes
+and the BLAKE3 of the others: a listing names the latter of its weight file, which is thus hashed once.
 """
 
 import contextlib
@@ -35,8 +36,9 @@ _NAME_OF_ANY = JOURNAL.encode()
 STAGED = ".milblob-new"  # prepared by a commit, beside its target file
 PATCH, REPLACEMENT = 1, 2
 DIGEST_NBYTES = 32
+FIRST_NBYTES = 64  # of a replacement, hashed apart from the others: the header of a weight file
 _REPLACEMENT_NBYTES = DIGEST_NBYTES + 4096  # no file system has longer names
-_MAGIC, _VERSION = b"milblob", 2
+_MAGIC, _VERSION = b"milblob", 3
 _FIRST_COUNT = 1 << 16  # entries examined in another user's journal to see whether it concerns a path
 _HEAD = struct.Struct("<8sQII")
 HEAD_NBYTES = _HEAD.size

@@ -14,16 +14,6 @@ from .check import check_archive, check_params
 from .library import Library, Module, open
 
 __all__ = [
-    "Library",
-    "Module",
-    "Parameter",
-    "Parameters",
-    "Views",
-    "check_archive",
-    "check_params",
-    "open",
-    "open_params",
-    "read_cache",
-    "read_params",
-    "write_params",
-]
+    "Library", "Module", "Parameter", "Parameters", "Views", "check_archive", "check_params", "open", "open_params",
+    "read_cache", "read_params", "write_params",
+]  # fmt: skip

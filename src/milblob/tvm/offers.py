@@ -1,4 +1,4 @@
-"""What milblob.tvm does for functions and commands that it is not imported by; see `milblob.formats.archive`."""
+"""What milblob.tvm offers to functions and commands below it, which cannot import it: see `milblob.formats.archive`."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Palettes that a function of the user's chooses, as coremltools' mode "custom" calls it."""
+"""Palettes chosen by a function that the user gives, called as coremltools' mode "custom" calls it."""
 
 from collections.abc import Callable
 from typing import Any

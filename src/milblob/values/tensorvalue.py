@@ -69,12 +69,14 @@ def unpack_tensor(
             raise TypeError(f"value: expected a TensorValue message, got {name}")
         value = value.SerializeToString()
     given: Any = (shape,) if hasattr(shape, "__index__") else shape  # a single number, as in NumPy
-    require("shape", given, Iterable, "a number or several")
-    sizes = tuple(None if size is None else as_integer("shape", size, "integers") for size in given)
+    if type(given) is not tuple:
+        require("shape", given, Iterable, "a number or several")
+    sizes = tuple([n if n is None or type(n) is int else as_integer("shape", n, "integers") for n in given])
     if sizes.count(None) > 1:
         raise ValueError(f"shape: expected at most one open dimension, got {sizes}")
-    if any(size is not None and size < 0 for size in sizes):
-        raise ValueError(f"shape: expected sizes of 0 or more, or None for an open one, got {sizes}")
+    for size in sizes:
+        if size is not None and size < 0:
+            raise ValueError(f"shape: expected sizes of 0 or more, or None for an open one, got {sizes}")
     try:
         buffer = value if isinstance(value, _codec.Buffer) else _codec.Buffer(value)
     except TypeError:
