@@ -11,6 +11,9 @@ PY := $(BIN)/python
 MODEL ?= examples/demo.mlpackage
 HEADERS := $(wildcard include/milblob/*.h include/milblob/*/*.h include/milblob/*/*/*.h)
 SANITIZED := build/sanitize
+# Each worker takes a stretch of neighbours, and when it is done, of what the slowest has left: fixtures of a module are made
+# once, and no worker waits for what the other one compiles.
+WORKERS := -n auto --dist worksteal
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
 
 .PHONY: help demo check test thorough lint types stubs neon tvm-oracle onnx onnxmltools finetune fuzz sanitize leaks bench performance build clean
@@ -26,14 +29,14 @@ demo: $(VENV)/.built ## open a small model, list its weights, load them (the fir
 	@echo; echo "next: $(BIN)/milblob ls -p \"$(MODEL)\", $(BIN)/milblob --help, or import milblob in $(PY)"
 
 check: lint ## lint, types and the fast tests: what to run between two changes
-	$(PY) -m pytest -n auto -m "not slow"
+	$(PY) -m pytest $(WORKERS) -m "not slow"
 
 test: lint $(VENV)/.aarch64 ## lint, types and all tests: minutes
 	@echo "all tests: about five minutes on two cores (make check runs the fast ones)"
-	$(PY) -m pytest -n auto
+	$(PY) -m pytest $(WORKERS)
 
 thorough: $(VENV)/.built $(VENV)/.tools ## all tests with far more random inputs, and with files of many GiB (10 GB of disk)
-	MILBLOB_THOROUGH=1 $(PY) -m pytest -n auto
+	MILBLOB_THOROUGH=1 $(PY) -m pytest $(WORKERS)
 
 lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs against what they describe
 	$(PY) -m ruff check .
@@ -80,7 +83,7 @@ sanitize: $(SANITIZED)/.built $(VENV)/.tools ## all tests under AddressSanitizer
 	MILBLOB_SANITIZED=1 PYTHONMALLOC=malloc PYTHONPATH="$(CURDIR)/$(SANITIZED)/lib" \
 	    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	    LD_PRELOAD="$$(for name in libasan.so libubsan.so libstdc++.so; do $(CC) -print-file-name=$$name; done | tr '\n' ' ')" \
-	    $(PY) -m pytest -n auto --ignore tests/codec/test_c_drivers.py --ignore tests/test_house.py
+	    $(PY) -m pytest $(WORKERS) --ignore tests/codec/test_c_drivers.py --ignore tests/test_house.py
 	$(PY) -m pytest tests/codec/test_c_drivers.py tests/test_house.py
 
 leaks: $(VENV)/.built $(VENV)/.tools ## every API again and again: what is in use must not grow (glibc)
