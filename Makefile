@@ -42,7 +42,7 @@ lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs ag
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/milblob
-	@$(MAKE) --no-print-directory -j2 types stubs
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2) types stubs
 
 types:
 	$(PY) -m mypy
@@ -122,16 +122,20 @@ $(VENV)/.python:
 # A module of one Python's own ABI, left from before, would be preferred to the one that is built here.
 STALE := $(filter-out %.abi3.so,$(wildcard src/milblob/_codec.*.so))
 
-# The package itself, editable, with rich for tables. Installing compiles the extension; later only what changed is compiled.
-$(VENV)/.built: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python
-	@rm -f $(STALE)
-	@echo "compiling the extension: about a minute"
-	$(if $(filter pyproject.toml setup.py,$?),$(PY) -m pip install --quiet --no-compile --no-build-isolation --editable ".[tables]", \
-	    $(PY) setup.py --quiet build_ext --inplace)
+# The package itself, editable, with rich for tables; what is compiled comes after or, with make -j2, meanwhile. Bytecode is
+# made of what is imported, when it is: of all files, many thousands, it would take longer than the downloads.
+$(VENV)/.installed: pyproject.toml setup.py | $(VENV)/.python
+	MILBLOB_COMPILE=0 $(PY) -m pip install --quiet --no-compile --no-build-isolation --editable ".[tables]"
 	@touch $@
 
-# Bytecode is made of what is imported, when it is: of all files, many thousands, it would take longer than the downloads.
-$(VENV)/.tools: pyproject.toml | $(VENV)/.built
+# Only what has changed is compiled.
+$(VENV)/.built: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python $(VENV)/.installed
+	@rm -f $(STALE)
+	@echo "compiling the extension: about a minute"
+	$(PY) setup.py --quiet build_ext --inplace
+	@touch $@
+
+$(VENV)/.tools: pyproject.toml | $(VENV)/.installed
 	@echo "installing what lint and tests need, coremltools among it: a minute or two"
 	$(PY) -m pip install --quiet --no-compile --group test --group lint
 	@touch $@
