@@ -11,6 +11,9 @@ PY := $(BIN)/python
 MODEL ?= examples/demo.mlpackage
 HEADERS := $(wildcard include/milblob/*.h include/milblob/*/*.h include/milblob/*/*/*.h)
 SANITIZED := build/sanitize
+# Each worker takes a stretch of neighbours, and when it is done, of what the slowest has left: fixtures of a module are made
+# once, and no worker waits for what the other one compiles.
+WORKERS := -n auto --dist worksteal
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
 
 .PHONY: help demo check test thorough lint types stubs neon tvm-oracle onnx onnxmltools finetune fuzz sanitize leaks bench performance build clean
@@ -26,20 +29,20 @@ demo: $(VENV)/.built ## open a small model, list its weights, load them (the fir
 	@echo; echo "next: $(BIN)/milblob ls -p \"$(MODEL)\", $(BIN)/milblob --help, or import milblob in $(PY)"
 
 check: lint ## lint, types and the fast tests: what to run between two changes
-	$(PY) -m pytest -n auto -m "not slow"
+	$(PY) -m pytest $(WORKERS) -m "not slow"
 
 test: lint $(VENV)/.aarch64 ## lint, types and all tests: minutes
 	@echo "all tests: about five minutes on two cores (make check runs the fast ones)"
-	$(PY) -m pytest -n auto
+	$(PY) -m pytest $(WORKERS)
 
 thorough: $(VENV)/.built $(VENV)/.tools ## all tests with far more random inputs, and with files of many GiB (10 GB of disk)
-	MILBLOB_THOROUGH=1 $(PY) -m pytest -n auto
+	MILBLOB_THOROUGH=1 $(PY) -m pytest $(WORKERS)
 
 lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs against what they describe
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/milblob
-	@$(MAKE) --no-print-directory -j2 types stubs
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2) types stubs
 
 types:
 	$(PY) -m mypy
@@ -80,7 +83,7 @@ sanitize: $(SANITIZED)/.built $(VENV)/.tools ## all tests under AddressSanitizer
 	MILBLOB_SANITIZED=1 PYTHONMALLOC=malloc PYTHONPATH="$(CURDIR)/$(SANITIZED)/lib" \
 	    ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	    LD_PRELOAD="$$(for name in libasan.so libubsan.so libstdc++.so; do $(CC) -print-file-name=$$name; done | tr '\n' ' ')" \
-	    $(PY) -m pytest -n auto --ignore tests/codec/test_c_drivers.py --ignore tests/test_house.py
+	    $(PY) -m pytest $(WORKERS) --ignore tests/codec/test_c_drivers.py --ignore tests/test_house.py
 	$(PY) -m pytest tests/codec/test_c_drivers.py tests/test_house.py
 
 leaks: $(VENV)/.built $(VENV)/.tools ## every API again and again: what is in use must not grow (glibc)
@@ -119,16 +122,20 @@ $(VENV)/.python:
 # A module of one Python's own ABI, left from before, would be preferred to the one that is built here.
 STALE := $(filter-out %.abi3.so,$(wildcard src/milblob/_codec.*.so))
 
-# The package itself, editable, with rich for tables. Installing compiles the extension; later only what changed is compiled.
-$(VENV)/.built: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python
-	@rm -f $(STALE)
-	@echo "compiling the extension: about a minute"
-	$(if $(filter pyproject.toml setup.py,$?),$(PY) -m pip install --quiet --no-compile --no-build-isolation --editable ".[tables]", \
-	    $(PY) setup.py --quiet build_ext --inplace)
+# The package itself, editable, with rich for tables; what is compiled comes after or, with make -j2, meanwhile. Bytecode is
+# made of what is imported, when it is: of all files, many thousands, it would take longer than the downloads.
+$(VENV)/.installed: pyproject.toml setup.py | $(VENV)/.python
+	MILBLOB_COMPILE=0 $(PY) -m pip install --quiet --no-compile --no-build-isolation --editable ".[tables]"
 	@touch $@
 
-# Bytecode is made of what is imported, when it is: of all files, many thousands, it would take longer than the downloads.
-$(VENV)/.tools: pyproject.toml | $(VENV)/.built
+# Only what has changed is compiled.
+$(VENV)/.built: pyproject.toml setup.py $(CYTHON) $(HEADERS) | $(VENV)/.python $(VENV)/.installed
+	@rm -f $(STALE)
+	@echo "compiling the extension: about a minute"
+	$(PY) setup.py --quiet build_ext --inplace
+	@touch $@
+
+$(VENV)/.tools: pyproject.toml | $(VENV)/.installed
 	@echo "installing what lint and tests need, coremltools among it: a minute or two"
 	$(PY) -m pip install --quiet --no-compile --group test --group lint
 	@touch $@

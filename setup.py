@@ -24,7 +24,10 @@ codec = Extension(
     py_limited_api=IS_STABLE,
 )
 
+# An editable installation whose extension the Makefile builds in its place.
+IS_COMPILED = os.environ.get("MILBLOB_COMPILE") != "0"
+
 setup(
-    ext_modules=cythonize([codec], language_level=3),
-    options={"bdist_wheel": {"py_limited_api": "cp311"}} if IS_STABLE else {},
+    ext_modules=cythonize([codec], language_level=3) if IS_COMPILED else [],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if IS_STABLE and IS_COMPILED else {},
 )

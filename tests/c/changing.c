@@ -13,7 +13,7 @@
 int main(int argc, char **argv) {
     require(argc > 1, "the name of a driver");
     if (strcmp(argv[1], "between") == 0) return between_main(argc - 1, argv + 1);
-    if (strcmp(argv[1], "midway") == 0) return midway_main();
+    if (strcmp(argv[1], "midway") == 0) return midway_main(argc - 1, argv + 1);
     require(strcmp(argv[1], "races") == 0, "a known driver");
     return races_main(argc - 1, argv + 1);
 }

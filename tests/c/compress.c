@@ -89,9 +89,10 @@ static void check_split(int tier, bool is_f16, uint64_t count, uint64_t shift, u
     const uint64_t size = is_f16 ? 2 : 4;
     uint8_t *src = elements(count, shift, is_f16, any), *mask = exactly((count + 7) / 8), *plain_mask = exactly((count + 7) / 8);
     uint8_t *kept = exactly(count * size), *plain_kept = exactly(count * size);
-    uint64_t *counts = (uint64_t *)calloc(MB_MAGNITUDES, 8), found = 0;
+    const bool is_counted = tier == 0; /* no tier counts on its own, and adding up takes far longer than all the rest */
+    uint64_t *counts = is_counted ? (uint64_t *)calloc(MB_MAGNITUDES, 8) : NULL, found = 0;
     mb_sums sums, plain_sums;
-    if (counts == NULL) abort();
+    if (is_counted && counts == NULL) abort();
     memset(&sums, 0, sizeof sums), memset(&plain_sums, 0, sizeof sums);
     const uint64_t number = mb_prune_split(&mb_tiers[tier], src + shift, count, is_f16, cut, mask, kept, &sums);
     require(number == mb_prune_split(&mb_tiers[0], src + shift, count, is_f16, cut, plain_mask, plain_kept, &plain_sums), "every tier keeps as many");
@@ -103,10 +104,12 @@ static void check_split(int tier, bool is_f16, uint64_t count, uint64_t shift, u
     }
     for (uint64_t i = count; i < (count + 7) / 8 * 8; i++) require((mask[i / 8] >> i % 8 & 1) == 0, "and no bit beyond them");
     if (!any) require(memcmp(&sums, &plain_sums, sizeof sums) == 0, "and the same sums");
-    mb_prune_count(src + shift, count, is_f16, counts);
-    uint64_t total = 0, above = 0;
-    for (uint32_t k = 0; k < MB_MAGNITUDES; k++) total += counts[k], above += k > (is_f16 ? cut : cut >> 16) ? counts[k] : 0;
-    require(total == count && above <= number && (!is_f16 || above == number), "every element is counted once");
+    if (counts != NULL) {
+        mb_prune_count(src + shift, count, is_f16, counts);
+        uint64_t total = 0, above = 0;
+        for (uint32_t k = 0; k < MB_MAGNITUDES; k++) total += counts[k], above += k > (is_f16 ? cut : cut >> 16) ? counts[k] : 0;
+        require(total == count && above <= number && (!is_f16 || above == number), "every element is counted once");
+    }
     if (tier == 0) digest_add(mask, (count + 7) / 8), digest_add(kept, number * size);
     free(src), free(mask), free(plain_mask), free(kept), free(plain_kept), free(counts);
 }

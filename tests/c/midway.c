@@ -1,5 +1,6 @@
 /* midway.c: the operations of changing.h on sources that change in the middle of a pass, at a place that is always the same:
- * at the first touch of their second page, all that lies before it becomes something else. No arguments; Linux and macOS. */
+ * at the first touch of their second page, all that lies before it becomes something else. Linux and macOS. An argument n: only
+ * every nth change, of each operation and tier other ones. */
 #define _DEFAULT_SOURCE
 #define _DARWIN_C_SOURCE
 #include <signal.h>
@@ -69,8 +70,10 @@ static void fill(uint8_t *dst, uint64_t nbytes, int way) {
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    const int nth = argc > 1 ? atoi(argv[1]) : 1;
     struct sigaction action;
+    require(nth > 0, "a number");
     source_changes = arm_again;
     page = (size_t)sysconf(_SC_PAGESIZE);
     pages = (uint8_t *)mmap(NULL, PAGES * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -82,7 +85,7 @@ int main(void) {
     uint8_t *before = (uint8_t *)exactly(2 * page), *after = (uint8_t *)exactly(2 * page);
     for (unsigned which = 0; which < OPERATIONS; which++)
         for (int row = 0; row < mb_tier_usable(); row++)
-            for (int change = 0; change < WAYS * OTHER_WAYS; change++)
+            for (int change = ((int)which + row) % nth; change < WAYS * OTHER_WAYS; change += nth)
                 for (unsigned pass = 0; pass < 6; pass++) { /* change in the first pass that comes there, or the second one */
                     const size_t begins[] = {page - 72, page - 2048, page - 8}, begin = begins[pass / 2]; /* in the first page */
                     const source s = {pages + begin, before, after, 2 * page - begin};
@@ -96,7 +99,7 @@ int main(void) {
                     is_armed = 0;
                     require(mprotect(pages + page, page, PROT_READ | PROT_WRITE) == 0, "pages can be protected");
                 }
-    require(changes > (uint64_t)OPERATIONS * WAYS * WAYS, "sources that did change");
+    require(changes * (uint64_t)nth > (uint64_t)OPERATIONS * WAYS * WAYS, "sources that did change");
     free(before), free(after);
     return 0;
 }

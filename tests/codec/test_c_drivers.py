@@ -18,6 +18,8 @@ from paths import DATA, ROOT
 from thorough import sized
 
 pytestmark = pytest.mark.slow
+EVERY_NTH = str(sized(2, 1))
+"""The changes that midway.c makes: of each operation and tier every second one, of the next tier the others."""
 
 
 @pytest.fixture(scope="session")
@@ -211,7 +213,7 @@ def test_sources_that_change_between_two_passes(build, changes):
 
 
 def test_sources_that_change_in_the_middle_of_a_pass(build):
-    run([build("changing"), "midway"])
+    run([build("changing"), "midway", EVERY_NTH])
 
 
 def test_sources_that_another_thread_keeps_changing(build):
@@ -308,7 +310,7 @@ def changing_with_defects(compile_c, tmp_path_factory):
 
 
 def run_defect(program, driver, number, changes):
-    inputs = ["--whole", *changes] if driver == "between" else []
+    inputs = ["--whole", *changes] if driver == "between" else [EVERY_NTH]
     environment = {**os.environ, "BROKEN": str(number)}
     return subprocess.run(
         [program, driver, *inputs], capture_output=True, text=True, timeout=300, check=False, env=environment

@@ -22,6 +22,7 @@ from milblob.onnx import registry
 from milblob.onnx.lower import FROM, lower, onnx_version
 from milblob.program.rules_operations import table
 from onnx_models import run, save
+from thorough import half
 
 F, INT = np.float32, np.int32
 random = np.random.default_rng(7)
@@ -506,10 +507,14 @@ MAX_QUICK = 8
 
 
 def variants():
-    """Operation, opset, precision, which cases; the newest signature in single precision is for every run of the tests."""
+    """Operation, opset, precision, which cases; the newest signature in single precision is for every run of the tests.
+
+    Older signatures take one precision each, in turns; `make thorough`: both.
+    """
     for name in CASES:
         for number, opset in enumerate(opsets_of(name)):
-            for precision in ("fp32", "fp16") if takes_halves(name, opset) else ("fp32",):
+            precisions = ("fp32", "fp16") if takes_halves(name, opset) else ("fp32",)
+            for precision in half(precisions, number) if number and len(precisions) > 1 else precisions:
                 count = len(cases_of(name, opset, precision))
                 step = -(-count // MAX_QUICK)
                 is_usual = number == 0 and precision == "fp32"

@@ -1,5 +1,6 @@
 """repack --canonical: whatever was written of a model, in whatever order, gives the same bytes in every file."""
 
+import itertools
 import json
 import shutil
 
@@ -121,34 +122,34 @@ from coremltools.converters.mil import Builder as mb
 random = np.random.default_rng(0)
 shapes = [(64, 32), (64, 64), (32, 64)]
 weights = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
-
-@mb.program(input_specs=[mb.TensorSpec(shape=(1, 32))])
-def network(x):
-    for weight in weights:
-        x = mb.relu(x=mb.linear(x=x, weight=weight, bias=np.arange(len(weight)).astype(np.float32)))
-    return x
-
-target = getattr(ct.target, sys.argv[1])
-model = ct.convert(network, minimum_deployment_target=target, skip_model_load=True)
-model.save(sys.argv[2] + "/dense.mlpackage")
 configs = {
     "palette": (cto.palettize_weights, cto.OpPalettizerConfig(mode="uniform", nbits=4, weight_threshold=10)),
     "int8": (cto.linear_quantize_weights, cto.OpLinearQuantizerConfig(weight_threshold=10)),
     "sparse": (cto.prune_weights, cto.OpMagnitudePrunerConfig(target_sparsity=0.5, weight_threshold=10)),
 }
-for name, (function, config) in configs.items():
-    function(model, cto.OptimizationConfig(global_config=config)).save(sys.argv[2] + "/" + name + ".mlpackage")
+for target in ("iOS16", "iOS18"):
+    @mb.program(input_specs=[mb.TensorSpec(shape=(1, 32))])
+    def network(x):
+        for weight in weights:
+            x = mb.relu(x=mb.linear(x=x, weight=weight, bias=np.arange(len(weight)).astype(np.float32)))
+        return x
+
+    opset = getattr(ct.target, target)
+    model = ct.convert(network, minimum_deployment_target=opset, skip_model_load=True)
+    model.save(f"{sys.argv[1]}/{target} dense.mlpackage")
+    for name, (function, config) in configs.items():
+        compressed = function(model, cto.OptimizationConfig(global_config=config))
+        compressed.save(f"{sys.argv[1]}/{target} {name}.mlpackage")
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["iOS16", "iOS18"])
-def test_conversions_by_two_processes(target, tmp_path):
+def test_conversions_by_two_processes(tmp_path):
     pytest.importorskip("coremltools")
     for number in range(2):
         (tmp_path / str(number)).mkdir()
-        run_child(CONVERSIONS, target, tmp_path / str(number))
-    for name in ("dense", "palette", "int8", "sparse"):
-        one, other = (tmp_path / str(number) / f"{name}.mlpackage" for number in range(2))
+        run_child(CONVERSIONS, tmp_path / str(number))
+    for target, name in itertools.product(("iOS16", "iOS18"), ("dense", "palette", "int8", "sparse")):
+        one, other = (tmp_path / str(number) / f"{target} {name}.mlpackage" for number in range(2))
         assert tree(one) != tree(other)
         assert canonical(one, tmp_path / "a.mlpackage") == canonical(other, tmp_path / "b.mlpackage")

@@ -15,6 +15,7 @@ MILBLOB_CONFORMANCE_SEED shuffles in another order; MILBLOB_CONFORMANCE_COUNT is
 are enough, and says that the tests are those.
 """
 
+import gc
 import json
 import os
 import pathlib
@@ -24,6 +25,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+
+from coremltools_view import trust_coremltools
 
 os.environ["INCLUDE_MIL_FP32_UNIT_TESTS"] = os.environ["RUN_BACKWARD_COMPATIBILITY"] = "1"
 os.environ["PYMIL_TEST_TARGETS"] = "mlprogram"
@@ -213,6 +216,13 @@ def pytest_collection_modifyitems(config, items):
         chosen.append((order(item.nodeid), item))
     chosen.sort(key=lambda pair: pair[0])
     items[:] = [item for _, item in chosen]
+
+
+def pytest_collection_finish():
+    """Keep the collector away from thousands of tests: coremltools calls it after each conversion."""
+    gc.freeze()
+    if float(os.environ.get("MILBLOB_CONFORMANCE_SHARE", "1")) < 1:
+        trust_coremltools()
 
 
 TRIED = {}
