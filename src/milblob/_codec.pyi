@@ -534,6 +534,9 @@ def text_to_program(text: Buffer, statements: list[tuple[int, int]] | None = Non
 def splice_prefixes(
     buffer: Buffer, offset: int, nbytes: int, edits: list[tuple[int, int, int]]
 ) -> tuple[int, list[tuple[int, int, bytes]]]: ...
+def next_fields(
+    buffer: Buffer, offset: int, nbytes: int, numbers: dict[int, Any], most: int = 4096
+) -> tuple[list[tuple[int, int, int, int, int]], int]: ...
 def wire_fields(
     buffer: Buffer, offset: int, nbytes: int, limit: int = 100000
 ) -> list[tuple[int, int, int, int, int]]: ...

@@ -580,6 +580,62 @@ def test_a_closed_session_says_so():
         session.predict({"tokens": TOKENS})
 
 
+def test_a_session_that_is_closed_while_it_predicts(sums):
+    """As by another thread: the prediction that has begun ends as if nothing had happened."""
+    session = Session(sums)
+
+    class Closing(dict):
+        def items(self):
+            session.close()
+            return super().items()
+
+    given = {"x": np.ones(3, np.float32), "n": np.zeros(3, np.int32)}
+    found = session.predict(Closing(given))
+    assert np.array_equal(found["sum"], [8, 8, 8]) and np.array_equal(found["next"], [1, 1, 1])
+    with pytest.raises(ValueError, match="^operation on closed session$"):
+        session.predict(given)
+
+
+def test_options_of_another_kind_are_refused_by_name(sums):
+    session, given = Session(sums), {"x": np.ones(3, np.float32), "n": np.zeros(3, np.int32)}
+    odd = np.array([])
+    for call, words in (
+        (lambda: session.predict(given, raw="no"), "raw: expected True or False, got 'no'"),
+        (lambda: session.predict(given, weights=odd), "weights: expected arrays by name of weight, got ndarray"),
+        (lambda: Session(sums, providers=None), "providers: expected a list of names, got NoneType"),
+        (lambda: Session(sums, providers="CPUExecutionProvider"), "providers: expected a list of names, got str"),
+        (lambda: milblob.verify(sums, sums, limit="1"), "limit: expected a number, got str"),
+        (lambda: milblob.verify(sums, sums, limit=odd), "limit: expected a number, got ndarray"),
+        *[
+            (lambda call=call, value=value: call(sums, function=value), f"function: expected a name, got {kind}")
+            for call in (Session, milblob.onnx.convert, milblob.onnx.coverage, milblob.onnx.decoded)
+            for value, kind in ((0, "int"), (True, "bool"), (odd, "ndarray"))
+        ],
+        *[
+            (
+                lambda call=call, v=v: call(sums, converters=v),
+                f"converters: expected converters by type of operation{k}",
+            )
+            for call in (Session, milblob.onnx.convert, milblob.onnx.coverage)
+            for v, k in ((True, ", got bool"), ("x", ", got str"), ({3: None}, ", with text as keys, got int"))
+        ],
+        *[
+            (lambda call=call: call(sums, opset=None), "opset: expected an integer, got NoneType")
+            for call in (milblob.onnx.convert, milblob.onnx.coverage, milblob.onnx.decoded)
+        ],
+    ):
+        with pytest.raises(TypeError, match=f"^{words}$"):
+            call()
+    for call, words in (
+        (lambda: Session(sums, threads=2**31), "threads: expected less than 2\\^31, got 2147483648"),
+        (lambda: milblob.onnx.coverage(sums, opset=17), "opset: expected 18 to 23, got 17"),
+        (lambda: milblob.onnx.decoded(sums, opset=24), "opset: expected 18 to 23, got 24"),
+    ):
+        with pytest.raises(ValueError, match=f"^{words}$"):
+            call()
+    assert milblob.verify(sums, sums, seed=np.array(4), runs=1).is_same
+
+
 def test_weights_are_not_copied(tmp_path):
     """64 MiB in the package: the process that runs it holds less than a quarter of that in memory of its own."""
     weight = np.zeros((4096, 4096), np.float32)

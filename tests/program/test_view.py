@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import milblob
 from cases import case_paths, load_case
-from hostile_bytes import field, model, operation, program
+from hostile_bytes import const, field, list_value, model, operation, program, tensor_type
 from milblob import _codec
 from milblob.program import schema
 from milblob.program.types import DictionaryType, ListType, StateType, TensorType, TupleType, read_type
@@ -349,6 +349,54 @@ STRINGS = [
     "function",
     "opset",
 ]
+
+
+MANY = 100_001
+"""Fields of one message, more than are listed at once anywhere."""
+
+
+def test_messages_of_very_many_fields():
+    """A block has one for each operation, a list for each item, a tuple for each member: as many as there are."""
+    nested = field(4, field(3, operation("relu", "r")) * MANY + field(1, field(1, "x")))
+    data = program(operation("cond", "c", blocks=nested), *[operation("relu")] * MANY)
+    block = view_of(data).functions["main"].block
+    assert block.attributes == {} and len(block.operations) == MANY + 1
+    assert block.operations[0].blocks[0].attributes == {}
+    assert milblob.diff(model(data), model(data)).same
+    named = tensor_type(2, [])
+    text = field(2, named) + field(3, field(1, field(4, field(1, "a"))))
+    listed = field(2, field(2, field(1, named) + field(2, field(1, field(1, MANY))))) + list_value([text] * MANY)
+    items = list(view_of(program(const(listed))).functions["main"].block.operations[0].attributes["val"].each_item())
+    assert len(items) == MANY and items[-1].type == TensorType(milblob.DType.STRING, ())
+    several = field(3, b"".join(field(1, field(1, field(1, 11))) for _ in range(MANY)))
+    assert len(read_type(several).members) == MANY
+
+
+def test_fields_come_in_turns():
+    """Whatever is asked for at a time, they are those of the whole message."""
+    data = b"".join(field(number, size) for number, size in [(1, 5), (2, b""), (3, b"abc"), (1, 300), (2, b"x" * 200)])
+    buffer = _codec.Buffer(b"junk" + data * 3)
+    whole = _codec.wire_fields(buffer, 4, 3 * len(data))
+    for numbers in ({}, {1: 0}, {2: 2, 3: 2}, {1: 0, 2: 2, 3: 2, 9: 2}):
+        for most in (1, 2, 4, 100):
+            found, at = [], 4
+            while at < buffer.nbytes:
+                rows, after = _codec.next_fields(buffer, at, buffer.nbytes - at, numbers, most)
+                assert len(rows) <= most and after > at
+                found, at = found + rows, after
+            assert found == [row for row in whole if row[0] in numbers]
+    for cut in range(1, len(data)):
+        try:
+            expected = _codec.wire_fields(buffer, 4, cut)
+        except milblob.FormatError as error:
+            with pytest.raises(milblob.FormatError) as caught:
+                _codec.next_fields(buffer, 4, cut, {1: 0})
+            assert str(caught.value) == str(error)
+        else:
+            assert _codec.next_fields(buffer, 4, cut, {1: 0, 2: 2, 3: 2}) == (expected, 4 + cut)
+    for offset, nbytes in ((0, buffer.nbytes + 1), (buffer.nbytes + 1, 0), (2**64 - 1, 2)):
+        with pytest.raises((ValueError, milblob.FormatError)):
+            _codec.next_fields(buffer, offset, nbytes, {1: 0})
 
 
 @pytest.mark.parametrize("twice", STRINGS)

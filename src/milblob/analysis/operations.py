@@ -11,6 +11,7 @@ from ..model.model import Model
 from ..model.package import Source
 from ..model.tensor import Tensor, make_tensor
 from ..program.scan import Program
+from ..program.types import repeated
 
 WEIGHT_COUNT = 10
 _MAX_SHOWN = 8
@@ -310,8 +311,7 @@ class _Graph:
             if parent < 0 or op is None:
                 continue
             if op not in spans:
-                fields = _codec.wire_fields(buffer, *op.key[1])
-                spans[op] = [(offset, nbytes) for n, wire, _, offset, nbytes in fields if (n, wire) == (_BLOCKS, 2)]
+                spans[op] = [at for _, at in repeated(buffer, op.key[1], {_BLOCKS: 2}, "block")]
             for i, given in enumerate(self._named_types(spans[op][block])):
                 self._defined.setdefault((number, given.name), Input(op, block, i, given.name, *_type(given)))
 
@@ -344,8 +344,7 @@ class _Graph:
         view = memoryview(self._program.buffer)
         return [
             schema.parse("NamedValueType", view[start : start + size], file=self._program.buffer.name)
-            for number, wire, _, start, size in _codec.wire_fields(self._program.buffer, *span)
-            if number == field and wire == 2
+            for _, (start, size) in repeated(self._program.buffer, span, {field: 2}, "named type")
         ]
 
     def _count(self, nchars: int) -> None:

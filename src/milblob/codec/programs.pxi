@@ -71,6 +71,36 @@ def wire_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, uint64
     return result
 
 
+def next_fields(Buffer buffer not None, uint64_t offset, uint64_t nbytes, dict numbers not None, uint64_t most=4096):
+    """List the next fields of one message that have one of these numbers, and say where the rest of it begins.
+
+    For messages of any number of fields: a block has one for each of its operations, a list one for each of its items.
+
+    Args:
+        offset, nbytes: of the message, or of what is left of it.
+        numbers: the fields that are wanted, as keys.
+        most: how many to return, at most.
+
+    Returns:
+        ([(number, wire type, value, offset, nbytes)], offset of the rest; offset + nbytes where nothing is left).
+
+    Raises:
+        FormatError: malformed.
+    """
+    cdef C.mb_cursor cursor
+    cdef C.mb_wire wire
+    cdef C.mb_error e
+    cdef list result = []
+    _span_check(buffer, offset, nbytes)
+    cursor = C.mb_cursor_of(buffer.data, buffer.data + offset, nbytes)
+    while cursor.at < cursor.end and <uint64_t>len(result) < most:
+        if C.mb_read_field(&cursor, &wire, &e):
+            raise _error(&e, buffer.name)
+        if wire.number in numbers:
+            result.append((wire.number, wire.type, wire.value, wire.data - buffer.data, wire.nbytes))
+    return result, cursor.at - buffer.data
+
+
 def splice_prefixes(Buffer buffer not None, uint64_t offset, uint64_t nbytes, list edits not None):
     """Find the length prefixes that change when ranges of the message at [offset, offset + nbytes) are replaced.
 

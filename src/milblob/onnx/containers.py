@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arguments import require
 from ..errors import UnsupportedError
 from ..model.metadata import Feature
 from ..program import schema
@@ -57,6 +58,7 @@ class MilProgramContainer:
 
     def __init__(self, model: "Model", name: str | None = None) -> None:
         self.model = model
+        require("function", name, str | None, "a name")
         if not model.scans:
             raise UnsupportedError(
                 f"model: expected an ML Program, got a {model.kind}", file=model.path, code="model-type"

@@ -6,14 +6,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from ..about import version
 from ..analysis.check_blob import Findings, check_blob
 from ..analysis.check_rules import described_breaches
-from ..arguments import as_integer, as_path, require, require_flags
+from ..arguments import as_integer, as_mapping, as_path, require, require_flags
 from ..errors import FormatError, MilblobError, ProgramError, UnsupportedError
 from ..model.open import open as open_model
 from ..program.rules import RULES
@@ -85,8 +85,8 @@ def convert(
     require("compressed", compressed, str, f"one of {', '.join(COMPRESSED)}")
     if compressed not in COMPRESSED:
         raise ValueError(f"compressed: expected one of {', '.join(COMPRESSED)}, got {compressed!r:.100}")
-    if as_integer("opset", opset) not in OPSETS:
-        raise ValueError(f"opset: expected {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
+    _require_opset(opset)
+    converters = as_mapping("converters", converters, "converters by type of operation")
     target = None if path is None else as_path(path)
     if target is None and weights == "copy":
         raise ValueError('weights: expected "reference" or "embed" without a path, got "copy"')
@@ -114,6 +114,12 @@ def convert(
         if target is not None:
             write(made, proto, held, target, force)
     return made
+
+
+def _require_opset(opset: Any) -> None:
+    """Refuse another opset of ONNX. Raises: ValueError: an unknown one. TypeError: no integer."""
+    if as_integer("opset", opset) not in OPSETS:
+        raise ValueError(f"opset: expected {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
 
 
 def require_sound(source: "Model") -> None:
@@ -263,7 +269,12 @@ def coverage(
 
     Args:
         model, function, opset, converters: as `convert`.
+
+    Raises:
+        As `convert` of these; as opening the model.
     """
+    _require_opset(opset)
+    converters = as_mapping("converters", converters, "converters by type of operation")
     with opened(model) as source:
         topology = parse_mil(MilProgramContainer(source, function).function)
         passes.prune(topology)
@@ -275,7 +286,11 @@ def decoded(model: "str | os.PathLike[str] | Model", *, function: str | None = N
 
     Args:
         model, function, opset: as `convert`.
+
+    Raises:
+        As `convert` of these; as opening the model.
     """
+    _require_opset(opset)
     with opened(model) as source:
         topology = parse_mil(MilProgramContainer(source, function).function)
         passes.prune(topology)

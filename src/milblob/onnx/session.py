@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from ..arguments import as_integer, as_path, require, require_flags
+from ..arguments import as_integer, as_mapping, as_path, require, require_flags
 from ..closeness import hint
 from ..errors import UnsupportedError
 from .conversion import opened
@@ -119,6 +119,9 @@ class Session:
         require_flags(optimize=optimize, replaceable=replaceable)
         if threads is not None and (threads := as_integer("threads", threads)) < 1:
             raise ValueError(f"threads: expected 1 or more, got {threads}")
+        if threads is not None and threads >> 31:
+            raise ValueError(f"threads: expected less than 2^31, got {threads}")
+        require("providers", providers, list | tuple, "a list of names")
         path = as_path(model) if isinstance(model, str | os.PathLike) else None
         wanted: list[str] = []
         self._optimize, self._threads, self._providers = optimize, threads, tuple(providers)
@@ -202,10 +205,12 @@ class Session:
             ValueError: names, shapes or dtypes that do not fit; the message lists what is expected.
             MilblobError: onnxruntime cannot compute it.
         """
-        if not self.stages:
+        require_flags(raw=raw)
+        stages = self.stages  # these, also where another thread closes the session meanwhile
+        if not stages:
             raise ValueError("operation on closed session")
         values = self.convert_inputs(inputs)
-        replaced = self._convert_weights(weights or {})
+        replaced = self._convert_weights(as_mapping("weights", weights, "arrays by name of weight"))
         chosen = self.states if state is None else state
         require("state", chosen, SessionState, "what make_state returned")
         if not chosen.fits(self._state_kinds):
@@ -213,7 +218,7 @@ class Session:
         outputs: dict[str, Any] = {}
         with chosen.lock:
             arrays = dict(chosen.arrays())
-            for stage in self.stages:
+            for stage in stages:
                 feeds = {name: one.convert(values[name]) for name, one in stage.inputs.items() if name in values}
                 feeds |= {name: array for name, array in replaced.items() if name in stage.weights}
                 found = stage.compute(feeds, arrays)
@@ -223,7 +228,6 @@ class Session:
         return {name: outputs[name] if raw else one.convert(outputs[name]) for name, one in self.outputs.items()}
 
     def _convert_weights(self, weights: Mapping[str, Any]) -> dict[str, "np.ndarray[Any, Any]"]:
-        require("weights", weights, Mapping, "arrays by name of weight")
         for name in weights:
             if name not in self.weights:
                 words = (

@@ -4,12 +4,13 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from ..arguments import as_integer, as_path, require_calls
+from ..arguments import as_integer, as_path, require, require_calls
 from ..errors import MilblobError
 from ..progress import Counter, Progress
 from .samples import given_runs, random_runs
@@ -125,8 +126,9 @@ def verify(
     require_calls(progress=progress)
     if runs is not None and (runs := as_integer("runs", runs)) < 1:
         raise ValueError(f"runs: expected 1 or more, got {runs}")
-    if as_integer("seed", seed) < 0:
+    if (seed := as_integer("seed", seed)) < 0:
         raise ValueError(f"seed: expected 0 or more, got {seed}")
+    require("limit", 0.0 if limit is None else limit, Real, "a number")
     if limit is not None and not limit >= 0:
         raise ValueError(f"limit: expected 0 or more, got {limit}")
     if inputs is not None and runs is not None:

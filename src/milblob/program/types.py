@@ -114,15 +114,16 @@ def singular(buffer: _codec.Buffer, span: tuple[int, int], expected: dict[int, i
 def repeated(
     buffer: _codec.Buffer, span: tuple[int, int], expected: dict[int, int], what: str
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the fields of a message in their order; as `singular`."""
-    for number, wire, value, offset, nbytes in _codec.wire_fields(buffer, *span):
-        wanted = expected.get(number)
-        if wanted is None:
-            continue
-        if wire != wanted:
-            words = f"{what}: expected wire type {wanted}, got {wire}"
-            raise FormatError(words, offset=offset, file=buffer.name)
-        yield number, ((offset, nbytes) if wire == 2 else value)
+    """Yield the fields of a message in their order; as `singular`, however many there are."""
+    at, end = span[0], sum(span)
+    while at < end:
+        rows, at = _codec.next_fields(buffer, at, end - at, expected)
+        for number, wire, value, offset, nbytes in rows:
+            wanted = expected[number]
+            if wire != wanted:
+                words = f"{what}: expected wire type {wanted}, got {wire}"
+                raise FormatError(words, offset=offset, file=buffer.name)
+            yield number, ((offset, nbytes) if wire == 2 else value)
 
 
 def read_type(data: bytes) -> ValueType | None:
