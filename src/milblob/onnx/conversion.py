@@ -40,6 +40,10 @@ _ML_OPSET = 3
 _UNKNOWN_OPERATION = "MIL023"
 
 
+class DecodedWarning(UserWarning):
+    """Weights had to be decoded that a newer opset of ONNX keeps compressed."""
+
+
 def convert(
     model: "str | os.PathLike[str] | Model",
     path: str | os.PathLike[str] | None = None,
@@ -74,8 +78,8 @@ def convert(
     Raises:
         UnsupportedError: operations without a converter, all of them listed; or something else that ONNX lacks.
         ProgramError: the Program or the description breaks a rule of MIL, or a type that is declared does not fit.
-        ValueError: another mode or opset; a path from which the weights cannot be referred to, or of a file of a model;
-            zipmap without a path.
+        ValueError: another mode or opset; a path that does not end in .onnx, from which the weights cannot be referred
+            to, or of a file of a model; zipmap without a path.
         KeyError: no such function. FileExistsError: something is at `path`. As opening the model.
     """
     require_flags(force=force, zipmap=zipmap)
@@ -110,7 +114,7 @@ def convert(
             words = (
                 f"{count} had to be decoded, which opset {NIBBLES_SINCE} keeps compressed, the first of them {late[0]}"
             )
-            warnings.warn(words, stacklevel=2)
+            warnings.warn(words, DecodedWarning, stacklevel=2)
         if target is not None:
             write(made, proto, held, target, force)
     return made
