@@ -249,6 +249,7 @@ UNUSED = {
     "diff --names-only --min-cosine": (["diff", "MODEL", "MODEL", "--names-only", "--min-cosine", ".3"], "--min-cosine: expected none"),
     "diff --names-only --max-abs": (["diff", "MODEL", "MODEL", "--names-only", "--max-abs", "3"], "--max-abs: expected none"),
     "diff --stored of arrays": (["diff", "ARRAYS", "ARRAYS", "--stored"], "expected a model, which stored (--stored) is about"),
+    "compress --keep-nan of integers": (["compress", "MODEL", "--int8", "--keep-nan", "-n"], "--keep-nan: expected it with palettes"),
     "text --json --weights": (["text", "MODEL", "--json", "--weights", "all"], "--weights: expected none with --json"),
 }  # fmt: skip
 
