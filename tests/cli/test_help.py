@@ -128,3 +128,13 @@ def test_the_page_has_every_option(cli, name):
         if long != "--help" and not re.search(forms, general + section):
             missing.append(long)
     assert missing == []
+
+
+def test_the_tables_of_compress_have_every_option_once(cli):
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    section = re.search(r"^## milblob compress\n(.*?)^## ", page, re.M | re.S)[1]
+    cells = re.findall(r"^\| (`-[^|]*?) \|", section, re.M)
+    shown = re.findall(r"(?<![\w-])--?[\w-]+", " ".join(cells))
+    pairs = re.findall(r"^  (?:(-\w)(?: \w+)?, )?(--[\w-]+)", cli("compress", "--help")[1], re.M)
+    expected = [name for short, long in pairs for name in (short, long) if name and name not in ("-h", "--help")]
+    assert len(pairs) > 40 and sorted(shown) == sorted(expected)

@@ -237,3 +237,34 @@ def test_pack_refuses_a_name_twice(tmp_path, capsys):
         np.savez(tmp_path / f"{folder}.npz", w=np.zeros(3, np.float32))
     argv = ["pack", str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), "-o", str(tmp_path / "weight.bin")]
     assert main(argv) == 2 and "w" in capsys.readouterr().err and not (tmp_path / "weight.bin").exists()
+
+
+UNUSED = {
+    "show -f without a tensor": (["show", "MODEL", "-f", "main"], "-f: expected NAME too"),
+    "show -f of no function": (["show", "MODEL", "-f", "nope"], "-f: expected NAME too"),
+    "diff --names-only --atol": (["diff", "MODEL", "MODEL", "--names-only", "--atol", "1"], "--atol: expected none with --names-only"),
+    "diff --names-only --rtol": (["diff", "MODEL", "MODEL", "--names-only", "--rtol", "1"], "--rtol: expected none"),
+    "diff --names-only --top": (["diff", "MODEL", "MODEL", "--names-only", "--top", "3"], "--top: expected none"),
+    "diff --names-only --min-sqnr": (["diff", "MODEL", "MODEL", "--names-only", "--min-sqnr", "3"], "--min-sqnr: expected none"),
+    "diff --names-only --min-cosine": (["diff", "MODEL", "MODEL", "--names-only", "--min-cosine", ".3"], "--min-cosine: expected none"),
+    "diff --names-only --max-abs": (["diff", "MODEL", "MODEL", "--names-only", "--max-abs", "3"], "--max-abs: expected none"),
+    "diff --stored of arrays": (["diff", "ARRAYS", "ARRAYS", "--stored"], "expected a model, which stored (--stored) is about"),
+    "compress --keep-nan of integers": (["compress", "MODEL", "--int8", "--keep-nan", "-n"], "--keep-nan: expected it with palettes"),
+    "text --json --weights": (["text", "MODEL", "--json", "--weights", "all"], "--weights: expected none with --json"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNUSED)
+def test_options_that_nothing_uses(tmp_path, model, cli, case):
+    np.savez(tmp_path / "arrays.npz", **fitting())
+    argv, words = UNUSED[case]
+    paths = {"MODEL": model, "ARRAYS": tmp_path / "arrays.npz"}
+    status, out, err = cli(*(paths.get(word, word) for word in argv))
+    assert (status, out) == (2, "") and words in err
+
+
+def test_what_pack_skips_is_counted(tmp_path, cli):
+    np.savez(tmp_path / "arrays.npz", w=np.zeros(4, np.float32), names=np.array(["a", "b"]))
+    command = ["pack", tmp_path / "arrays.npz", "-o", tmp_path / "w.bin", "--skip-unsupported", "--force"]
+    assert "left out: names" in cli(*command)[2]
+    assert cli(*command, "-q") == (0, "", "milblob: 1 array left out (--skip-unsupported)\n")

@@ -57,6 +57,26 @@ def test_coverage_takes_no_output(cli, demo, tmp_path):
     assert not (tmp_path / "m.onnx").exists()
 
 
+@pytest.mark.parametrize(
+    "options", [["--weights", "copy"], ["--weights", "reference"], ["--compressed", "keep"], ["--zipmap"], ["--force"]]
+)
+def test_coverage_takes_no_options_of_writing(cli, demo, options):
+    status, out, err = cli("to-onnx", demo, "--coverage", *options)
+    assert (status, out) == (2, "") and f"{options[0]}: expected none with --coverage, which writes nothing" in err
+
+
+def test_an_output_has_the_name_by_which_it_is_known_again(cli, demo, tmp_path):
+    for name in ("m.txt", "m.bin", "m", "m.onnx.bak"):
+        status, out, err = cli("to-onnx", demo, tmp_path / name)
+        assert (status, out) == (2, "") and "expected a name that ends in .onnx" in err
+        with pytest.raises(ValueError, match="ends in .onnx"):
+            milblob.onnx.convert(demo, tmp_path / name)
+        assert not (tmp_path / name).exists()
+    assert cli("to-onnx", demo, tmp_path / "M.ONNX", "-q") == (0, "", "")
+    np.save(tmp_path / "x.npy", np.zeros((1, 16), np.int32))
+    assert cli("run", tmp_path / "M.ONNX", "-i", f"tokens={tmp_path / 'x.npy'}", "-q") == (0, "", "")
+
+
 def test_zipmap_of_a_model_that_is_no_classifier_is_mentioned(cli, demo, tmp_path):
     status, _, err = cli("to-onnx", demo, tmp_path / "m.onnx", "--zipmap")
     assert status == 0 and "--zipmap changes nothing: the model is no classifier" in err

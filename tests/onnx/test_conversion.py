@@ -89,10 +89,10 @@ def test_every_opset_gives_the_same_and_the_lowest_version_of_the_format(demo, t
 @pytest.mark.slow
 def test_two_conversions_are_the_same_bytes(demo, tmp_path):
     code = "import sys, milblob.onnx; milblob.onnx.convert(sys.argv[1], sys.argv[2])"
-    for name, seed in (("a", "1"), ("b", "2")):
+    for name, seed in (("a.onnx", "1"), ("b.onnx", "2")):
         environment = {**child_environment(), "PYTHONHASHSEED": seed}
         subprocess.run([sys.executable, "-c", code, demo, tmp_path / name], env=environment, check=True)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
 
 def test_without_a_path_nothing_is_written_and_weights_are_lazy(demo, tmp_path):
@@ -499,6 +499,8 @@ def test_converters_of_ones_own(odd, tmp_path):
     finally:
         milblob.onnx.unregister("eRf")
         milblob.onnx.unregister("softsigN")
+    with pytest.raises(KeyError, match=r"expected an operation that you registered \(none\), got 'eRf'"):
+        milblob.onnx.unregister("eRf")
     assert seen == ["softsigN"]
     assert milblob.onnx.coverage(odd) == {"eRf": 2, "softsigN": 1}
     x = np.array([0.5, -1, 2], np.float32)

@@ -6,11 +6,13 @@ import pytest
 pytest.importorskip("onnxmltools")
 
 import milblob
+import milblob.onnx
 import milblob.onnxmltools
 from children import run_child
 from milblob import UnsupportedError
 from milblob.formats.read import open_arrays
 from onnxmltools_models import MODELS, PUBLIC, require_own, require_public
+from paths import DATA
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -73,6 +75,7 @@ def test_it_is_imported_only_when_asked_for():
     assert run_child(code).strip() == "False False"
     code = """
 sys.modules["onnxmltools"] = None
+import milblob.onnx
 import milblob.onnxmltools
 try:
     milblob.onnxmltools.convert_coreml
@@ -80,3 +83,13 @@ except ImportError as error:
     print(error)
 """
     assert "expected onnxmltools and onnx-ir, got no package onnxmltools" in run_child(code)
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_advice_that_onnxmltools_cannot_follow(tmp_path):
+    """`milblob.onnx.convert` names the opset that keeps 4 bits; ONNXMLTools ends before it."""
+    package = tmp_path / "m.mlpackage"
+    milblob.compress(DATA / "opset_ios18_fp16/model.mlpackage", package, milblob.Linear("int4"), least=10)
+    with pytest.warns(UserWarning, match="which opset 21 keeps compressed"):
+        milblob.onnx.convert(package, opset=19)
+    assert milblob.onnxmltools.convert_coreml(package).graph.node

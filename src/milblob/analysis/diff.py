@@ -280,8 +280,12 @@ def diff(
         require(what, tolerance, Real, "a number")
     if not (atol >= 0 and rtol >= 0):
         raise ValueError(f"tolerances: expected 0 or more, got {atol} and {rtol}")
+    if names_only and (atol or rtol):
+        raise ValueError(f"tolerances: expected none with names_only, which compares no values, got {atol} and {rtol}")
     with contextlib.ExitStack() as stack:
         first, second = (Side.open(side, stored, stack, max_nbytes) for side in (a, b))
+        if stored and first.model is None and second.model is None:
+            raise ValueError(f"{first.words}, {second.words}: expected a model, which stored (--stored) is about")
         first, second = first.beside(second), second.beside(first)
         alignment = None
         if first.has_program and second.has_program:

@@ -193,6 +193,8 @@ def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
     if dtype is not None:
         allowed |= {"block", "per_tensor", "zero_point", "search"}
     _allow(given, allowed, " and ".join(words))
+    if arguments.keep_nan and pruning is None and palette is None:
+        raise ValueError(f"--keep-nan: expected it with palettes or pruning, got it with {' and '.join(words)}")
     if "block" in given and dtype is not None and pruning == "sparsity":
         raise ValueError("--block: expected it with pruning or integers, got it with both (--recipe says which)")
     steps: list[Recipe] = []

@@ -63,6 +63,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
+    if arguments.names_only:
+        for option in ("atol", "rtol", "top", "min_sqnr", "min_cosine", "max_abs"):
+            if getattr(arguments, option):
+                shown_option = "--" + option.replace("_", "-")
+                raise ValueError(f"{shown_option}: expected none with --names-only, which compares no values, got one")
     check_keep(arguments, arguments.a, arguments.b, stored=arguments.stored)
     with shown(arguments) as progress:
         found = diff(

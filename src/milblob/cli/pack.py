@@ -71,9 +71,10 @@ def run(arguments: Namespace) -> int:
                 )
             except TypeError as error:
                 raise TypeError(f"{error} (--skip-unsupported leaves them out)") from None
-        if skipped and not arguments.quiet:
-            for name, dtype in skipped.items():
-                output.say(f"left out: {name} {dtype}")
+        for name, dtype in skipped.items() if not arguments.quiet else ():
+            output.say(f"left out: {name} {dtype}")
+        if skipped and arguments.quiet and not arguments.json:  # nothing that was given is passed over in silence
+            output.say(f"{output.plural(len(skipped), 'array')} left out (--skip-unsupported)")
         sources = arguments.sources[0] if len(arguments.sources) == 1 else arguments.sources
         report(arguments, sources, target, chosen, listing=listing, skipped=list(skipped))
     return 0

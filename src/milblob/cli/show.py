@@ -46,6 +46,8 @@ def run(arguments: Namespace) -> int:
 
         return show_arrays.run(arguments, kind)
     if arguments.name is None:
+        if arguments.function is not None:
+            raise ValueError(f"-f: expected NAME too, a tensor of the function, got only {arguments.function}")
         with opening.open(arguments.model) as model:
             document = _describe_model(model)
             if arguments.json:

@@ -48,10 +48,12 @@ def run(arguments: Namespace) -> int:
     """Run the command. On a terminal lines are coloured, and weights are cut; elsewhere the bytes of the text go out.
 
     Raises:
-        ValueError: --around without --op. As `to_text`.
+        ValueError: --around without --op; --weights with --json. As `to_text`.
     """
     if arguments.around is not None and arguments.op is None:
         raise ValueError("--around: expected --op NAME, around which operations are shown")
+    if arguments.json and arguments.weights is not None:
+        raise ValueError(f"--weights: expected none with --json, which prints no values, got {arguments.weights}")
     around = 1 if arguments.around is None else arguments.around
     with opening.open(arguments.model, max_nbytes=arguments.max_nbytes) as model:
         if arguments.json:

@@ -26,12 +26,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     modes = (
         "reference: OUT refers into the model's weight files; copy: into a copy beside OUT; embed: weights are in OUT"
     )
-    parser.add_argument("--weights", choices=("reference", "copy", "embed"), default="reference", help=modes)
+    parser.add_argument("--weights", choices=("reference", "copy", "embed"), help=f"{modes}; default: reference")
     kinds = "keep: compressed weights stay so where ONNX can compute them from the stored bytes; dense: all are decoded"
-    parser.add_argument("--compressed", choices=("keep", "dense"), default="keep", help=kinds)
+    parser.add_argument("--compressed", choices=("keep", "dense"), help=f"{kinds}; default: keep")
     parser.add_argument("--opset", metavar="N", type=int, default=21, help="opset of ONNX, 18 to 23; default: 21")
     words = "give the probabilities of a classifier as a dictionary, label -> probability"
     parser.add_argument("--zipmap", action="store_true", help=words)
+    words = "keep: that of the model; float32: compute nothing in float16, inputs and outputs too; default: keep"
+    parser.add_argument("--precision", choices=("keep", "float32"), help=words)
     words = "write nothing, list the operations without a converter; exit status 1 if there are any"
     parser.add_argument("--coverage", action="store_true", help=words)
     options.add_force(parser, "replace files that exist")
@@ -56,8 +58,9 @@ def run(arguments: Namespace) -> int:
             "path": arguments.output,
             "nbytes": nbytes,
             "opset": arguments.opset,
-            "weights": arguments.weights,
-            "compressed": arguments.compressed,
+            "weights": arguments.weights or "reference",
+            "compressed": arguments.compressed or "keep",
+            "precision": arguments.precision or "keep",
             "inputs": [value.name for value in graph.inputs],
             "outputs": [value.name for value in graph.outputs],
             "nodes": len(graph),
@@ -91,10 +94,11 @@ def _convert(arguments: Namespace) -> "ir.Model":
             source,
             arguments.output,
             function=arguments.function,
-            weights=arguments.weights,
-            compressed=arguments.compressed,
+            weights=arguments.weights or "reference",
+            compressed=arguments.compressed or "keep",
             opset=arguments.opset,
             zipmap=arguments.zipmap,
+            precision=arguments.precision or "keep",
             force=arguments.force,
         )
     for warning in caught if not arguments.quiet else ():
@@ -106,6 +110,9 @@ def _coverage(arguments: Namespace) -> int:
     """Say which operations have no converter."""
     if arguments.output is not None:
         raise ValueError(f"output: expected none with --coverage, which writes nothing, got {arguments.output}")
+    for option in ("weights", "compressed", "zipmap", "precision", "force"):
+        if getattr(arguments, option):
+            raise ValueError(f"--{option}: expected none with --coverage, which writes nothing, got one")
     with opening.open(arguments.model, max_nbytes=arguments.max_nbytes) as source:
         lacking = onnx.coverage(source, function=arguments.function, opset=arguments.opset)
         decoded = onnx.decoded(source, function=arguments.function, opset=arguments.opset)

@@ -26,6 +26,7 @@ from .emit import ModelComponentContainer
 from .interface import make_inputs, make_outputs, metadata
 from .packed import NIBBLES_SINCE, plan
 from .parse import parse_mil
+from .precision import PRECISIONS, widen
 from .registry import Converter
 from .save import write
 from .topology import Operator, Topology
@@ -40,6 +41,10 @@ _ML_OPSET = 3
 _UNKNOWN_OPERATION = "MIL023"
 
 
+class DecodedWarning(UserWarning):
+    """Weights had to be decoded that a newer opset of ONNX keeps compressed."""
+
+
 def convert(
     model: "str | os.PathLike[str] | Model",
     path: str | os.PathLike[str] | None = None,
@@ -50,6 +55,7 @@ def convert(
     opset: int = 21,
     converters: Mapping[str, Converter] | None = None,
     zipmap: bool = False,
+    precision: str = "keep",
     force: bool = False,
 ) -> ir.Model:
     """Convert one function of an ML Program to ONNX.
@@ -66,6 +72,8 @@ def convert(
         converters: operation -> converter, for this call only; they come before all registered ones.
         zipmap: the probabilities of a classifier are a list of one dictionary, label -> probability, instead of a
             tensor. Only with a path: onnx-ir has no type for it.
+        precision: "keep": that of the Program; "float32": all half-precision values are single, inputs and outputs too,
+            for runtimes that compute no float16. Weights stay as they are stored, and a Cast reads them.
         force: replace files that exist.
 
     Returns:
@@ -74,8 +82,8 @@ def convert(
     Raises:
         UnsupportedError: operations without a converter, all of them listed; or something else that ONNX lacks.
         ProgramError: the Program or the description breaks a rule of MIL, or a type that is declared does not fit.
-        ValueError: another mode or opset; a path from which the weights cannot be referred to, or of a file of a model;
-            zipmap without a path.
+        ValueError: another mode or opset; a path that does not end in .onnx, from which the weights cannot be referred
+            to, or of a file of a model; zipmap without a path.
         KeyError: no such function. FileExistsError: something is at `path`. As opening the model.
     """
     require_flags(force=force, zipmap=zipmap)
@@ -85,6 +93,9 @@ def convert(
     require("compressed", compressed, str, f"one of {', '.join(COMPRESSED)}")
     if compressed not in COMPRESSED:
         raise ValueError(f"compressed: expected one of {', '.join(COMPRESSED)}, got {compressed!r:.100}")
+    require("precision", precision, str, f"one of {', '.join(PRECISIONS)}")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r:.100}")
     _require_opset(opset)
     converters = as_mapping("converters", converters, "converters by type of operation")
     target = None if path is None else as_path(path)
@@ -100,8 +111,8 @@ def convert(
         require_sound_weights(topology)
         held = Weights(source, weights, target, compressed)
         held.require_reachable(topology)
-        made = convert_topology(topology, raw, held, opset, converters, zipmap)
-        proto = check_declared(made, topology)
+        made = convert_topology(topology, raw, held, opset, converters, zipmap, precision)
+        proto = check_declared(made, topology, precision)
         late = [
             one.raw_name for one in held.why_dense if one.weight and not isinstance(plan(one.weight, OPSETS[-1]), str)
         ]
@@ -110,7 +121,7 @@ def convert(
             words = (
                 f"{count} had to be decoded, which opset {NIBBLES_SINCE} keeps compressed, the first of them {late[0]}"
             )
-            warnings.warn(words, stacklevel=2)
+            warnings.warn(words, DecodedWarning, stacklevel=2)
         if target is not None:
             write(made, proto, held, target, force)
     return made
@@ -167,6 +178,7 @@ def convert_topology(
     opset: int = 21,
     converters: Mapping[str, Converter] | None = None,
     zipmap: bool = False,
+    precision: str = "keep",
 ) -> ir.Model:
     """Return the ONNX model of a compiled Topology.
 
@@ -174,7 +186,7 @@ def convert_topology(
         topology: from `parse_mil`, after `compile`.
         raw: what it was parsed from.
         weights: where the constants are.
-        opset, converters, zipmap: as `convert`.
+        opset, converters, zipmap, precision: as `convert`.
 
     Raises:
         As `convert`.
@@ -196,6 +208,8 @@ def convert_topology(
         opset_imports={"": opset} | ({"ai.onnx.ml": _ML_OPSET} if container.maps else {}),
         name=raw.name or "main",
     )
+    if precision == "float32":
+        widen(graph, topology.unique_name)
     made = ir.Model(
         graph,
         ir_version=_IR_VERSIONS[opset],

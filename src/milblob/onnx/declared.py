@@ -13,10 +13,11 @@ from .topology import Topology, Variable
 from .types import onnx_dtype
 
 
-def check_declared(model: ir.Model, topology: Topology) -> Any:
+def check_declared(model: ir.Model, topology: Topology, precision: str = "keep") -> Any:
     """Return the message of a model that passes ONNX's full check, and whose types are those that the Program declares.
 
-    Large weights take no part: they are inputs of what is checked.
+    With the precision "float32" it is float32 where the Program declares float16. Large weights take no part: they are
+    inputs of what is checked.
 
     Raises:
         ProgramError: what is no valid model: a node that ONNX does not have, say, from a converter of the user's; or a
@@ -45,7 +46,7 @@ def check_declared(model: ir.Model, topology: Topology) -> Any:
     for info in inferred.graph.value_info:
         variable = variables.get(info.name)
         if variable is not None:
-            _compare(info.type.tensor_type, variable)
+            _compare(info.type.tensor_type, variable, precision)
     return proto
 
 
@@ -84,11 +85,13 @@ def _without_weights(proto: Any) -> Any:
     return light
 
 
-def _compare(found: Any, variable: Variable) -> None:
+def _compare(found: Any, variable: Variable, precision: str) -> None:
     declared = variable.type
     if not isinstance(declared, TensorType):
         return
     expected = onnx_dtype(declared.dtype)
+    if precision == "float32" and expected == ir.DataType.FLOAT16:
+        expected = ir.DataType.FLOAT
     shape = variable.shape
     sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in found.shape.dim]
     fits = found.elem_type in (0, int(expected))

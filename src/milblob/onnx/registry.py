@@ -102,7 +102,17 @@ def register_shape_calculator(type: str) -> Callable[[_F], _F]:
 
 
 def unregister(type: str) -> None:
-    """Remove your own converters and your shape calculator of an operation; milblob's own stay."""
+    """Remove your own converters and your shape calculator of an operation; milblob's own stay.
+
+    Raises:
+        KeyError: there are none.
+    """
+    require("type", type, str, "the name of an operation")
+    yours = sorted(_users.keys() | _calculators.keys())
+    if type not in yours:
+        raise KeyError(
+            f"type: expected an operation that you registered ({', '.join(yours) or 'none'}), got {type!r:.100}"
+        )
     _users.pop(type, None)
     _calculators.pop(type, None)
 

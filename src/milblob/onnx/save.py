@@ -30,7 +30,8 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
         force: replace files that exist.
 
     Raises:
-        FileExistsError: a file is there. ValueError: it is part of a model. OSError: it cannot be written.
+        FileExistsError: a file is there. ValueError: it is part of a model, or its name does not end in .onnx.
+            OSError: it cannot be written.
         UnsupportedError: more than protobuf holds.
     """
     beside = os.path.join(os.path.dirname(path), copy_name(path))
@@ -41,12 +42,13 @@ def write(model: ir.Model, proto: Any, weights: Weights, path: str, force: bool)
         if tensor.name in pending or (weights.mode != "embed" and len(tensor.raw_data) >= BESIDE_NBYTES)
     ]
     copied = list(weights.files) if weights.mode == "copy" else []
-    if os.path.normcase(beside) == os.path.normcase(path):
-        raise ValueError(f"output {path}: expected a name that does not end in .bin, got one")
     for name in (path, beside) if large or copied else (path,):
         if not force and paths.is_there(name):
             raise FileExistsError(f"{name}: expected no such file, got one (--force replaces it)")
         require_no_part(weights.sources, name, ".onnx")
+    if not path.lower().endswith(".onnx"):
+        words = f"output {path}: expected a name that ends in .onnx, by which milblob and others know the file"
+        raise ValueError(f"{words}, got another")
     with ExitStack() as stack:
         new = stack.enter_context(NewFile(path, force=force))
         if large or copied:

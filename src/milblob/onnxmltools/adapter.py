@@ -4,6 +4,7 @@ ONNXMLTools' own parser makes one operator, "mlProgram", of such a model, and kn
 nor states nor most ranks. `functions` serves it as it is; `convert_coreml` makes the Topology itself.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,8 +18,9 @@ from onnxmltools.convert.common.onnx_ex import get_maximum_opset_supported
 
 from ..arguments import as_integer, require
 from ..errors import UnsupportedError
-from ..onnx.conversion import convert
+from ..onnx.conversion import DecodedWarning, convert
 from ..onnx.lower import FROM, OPSETS, lower
+from ..onnx.packed import NIBBLES_SINCE
 from ..onnx.registry import Converter
 
 Topology: Any = getattr(_container, "Topology", None) or _topology.Topology  # where 1.14 and later have it, and 1.13
@@ -60,7 +62,10 @@ class _Converted:
         if opset not in self._made:
             path = getattr(self._model, "package_path", None) or self._model  # an MLModel has one
             options: dict[str, Any] = {"function": self._function, "converters": self._converters}
-            made = convert(path, weights="embed", opset=FROM if opset in OPSETS else opset, **options)
+            with warnings.catch_warnings():
+                if get_maximum_opset_supported() < NIBBLES_SINCE:  # no advice that cannot be followed
+                    warnings.simplefilter("ignore", DecodedWarning)
+                made = convert(path, weights="embed", opset=FROM if opset in OPSETS else opset, **options)
             self._made[opset] = lower(made, opset) if opset in OPSETS else made
         return self._made[opset]
 
