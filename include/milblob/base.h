@@ -25,7 +25,11 @@
 #define MB_KERNEL static __declspec(noinline)
 #else
 #define MB_STEP static inline __attribute__((always_inline))
+#if defined(__clang__)
 #define MB_KERNEL static __attribute__((noinline, unused))
+#else /* GCC clears the upper halves of vector registers before a call only if it knows nothing of the callee */
+#define MB_KERNEL static __attribute__((noipa, unused))
+#endif
 #endif
 
 /* The source may change while it is read: by another thread, or by another process through a mapped file. Values copied

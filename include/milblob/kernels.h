@@ -12,7 +12,7 @@
 #include "milblob/kernels/x86/expand_avx512.h"
 #include "milblob/kernels/neon/moments.h"
 #include "milblob/kernels/neon/quantize.h"
-#include "milblob/kernels/x86/prune_avx512.h"
+#include "milblob/kernels/x86/prune.h"
 #include "milblob/kernels/x86/quantize.h"
 #include "milblob/kernels/x86/palette_avx512.h"
 #include "milblob/kernels/neon/subbyte.h"
@@ -49,7 +49,9 @@ typedef struct mb_tier {
     mb_nearest_kernel nearest;
     mb_add_squares_kernel add_squares[2]; /* as quantize */
     mb_square_kernel square[2];
-    mb_measure_kernel measure;
+    mb_above_kernel above[2];
+    mb_split_chosen_kernel split_chosen[2];
+    mb_neighbours_kernel neighbours[2];
 } mb_tier;
 
 /* From the slowest to the fastest. A program of several units need not compile the kernels in each: one unit defines
@@ -79,7 +81,8 @@ const mb_tier mb_tiers[] = {
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
      {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_plain,
-     {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain}, mb_measure_plain},
+     {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain},
+     {mb_above_f32_plain, mb_above_f16_plain}, {mb_split_chosen_f32_plain, mb_split_chosen_f16_plain}, {mb_neighbours_f32_plain, mb_neighbours_f16_plain}},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx2, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
@@ -95,7 +98,8 @@ const mb_tier mb_tiers[] = {
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
      {mb_quantize_f32_avx2, mb_quantize_f16_avx2}, {mb_range_f32_loop_avx2, mb_range_f16_avx2}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_avx2,
-     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2}, mb_measure_avx2},
+     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
+     {mb_above_f32_avx2, mb_above_f16_avx2}, {mb_split_chosen_f32_avx2, mb_split_chosen_f16_avx2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}},
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -110,7 +114,8 @@ const mb_tier mb_tiers[] = {
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
      {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_plain}, mb_nearest_avx512,
-     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2}, mb_measure_avx512},
+     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
+     {mb_above_f32_avx512, mb_above_f16_avx512}, {mb_split_chosen_f32_avx512, mb_split_chosen_f16_avx2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}},
     {"avx512vbmi2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -125,7 +130,8 @@ const mb_tier mb_tiers[] = {
      {mb_varint_nbytes_i16_avx2, mb_varint_nbytes_u16_avx2, mb_varint_nbytes_i32_avx2, mb_varint_nbytes_i64_vbmi2},
      {mb_varint_encode_i16_vbmi2, mb_varint_encode_u16_vbmi2, mb_varint_encode_i32_vbmi2, mb_varint_encode_i64_vbmi2},
      {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_vbmi2}, mb_nearest_avx512,
-     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2}, mb_measure_avx512},
+     {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
+     {mb_above_f32_avx512, mb_above_f16_avx512}, {mb_split_chosen_f32_avx512, mb_split_chosen_f16_vbmi2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}},
 #endif
 #ifdef MB_HAS_NEON
     {"neon", {mb_cast_f32_f16_neon, mb_cast_f32_bf16_neon, mb_cast_f16_f32_neon, mb_cast_bf16_f32_neon, mb_cast_f16_bf16_neon, mb_cast_bf16_f16_neon},
@@ -142,7 +148,8 @@ const mb_tier mb_tiers[] = {
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
      {mb_quantize_f32_neon, mb_quantize_f16_neon}, {mb_range_f32_neon, mb_range_f16_neon}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_neon,
-     {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain}, mb_measure_plain},
+     {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain},
+     {mb_above_f32_plain, mb_above_f16_plain}, {mb_split_chosen_f32_plain, mb_split_chosen_f16_plain}, {mb_neighbours_f32_plain, mb_neighbours_f16_plain}},
 #endif
 };
 
@@ -191,6 +198,15 @@ static inline uint64_t mb_cast_find(int kind, const uint8_t *src, uint64_t count
 /* Keep elements with the kernel of a tier; see mb_split_kernel. */
 static inline uint64_t mb_prune_split(const mb_tier *tier, const uint8_t *src, uint64_t count, bool is_f16, uint32_t cut, uint8_t *mask, uint8_t *kept, mb_sums *sums) {
     return tier->split[is_f16](src, count, cut, mask, kept, sums);
+}
+
+/* Keep chosen elements, and choose neighbours, with the kernels of a tier; see mb_split_chosen_kernel, mb_neighbours_kernel. */
+static inline uint64_t mb_split_chosen(const mb_tier *tier, const uint8_t *src, uint64_t count, bool is_f16, const uint8_t *chosen, uint8_t *mask, uint8_t *kept, mb_sums *sums) {
+    return tier->split_chosen[is_f16](src, count, chosen, mask, kept, sums);
+}
+
+static inline uint64_t mb_choose_neighbours(const mb_tier *tier, const uint8_t *src, bool is_f16, const mb_neighbours *shape, uint8_t *mask, uint64_t *ties, uint32_t *largest) {
+    return tier->neighbours[is_f16](src, shape, mask, ties, largest);
 }
 
 /* As mb_vectors_nearest, with the kernel of a tier. */

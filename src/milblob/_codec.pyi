@@ -260,15 +260,24 @@ def prune_split(
     mask: _Out, kept: _Out, src: Buffer, offset: int, count: int, is_f16: bool, cut: int
 ) -> tuple[int, tuple[float, float, float]]: ...
 def prune_neighbours(
-    out: _Out, ties: _Out, src: Buffer, offset: int, outer: int, channels: int, inner: int, is_f16: bool, n: int, m: int
-) -> int: ...
+    mask: _Out,
+    ties: _Out,
+    src: Buffer,
+    offset: int,
+    outer: int,
+    channels: int,
+    inner: int,
+    is_f16: bool,
+    n: int,
+    m: int,
+) -> tuple[int, int, bool]: ...
 
 @final
 class PruneBlocks:
     count: int
     sums_count: int
     def __new__(cls, outer: int, channels: int, inner: int, m: int, is_f16: bool) -> PruneBlocks: ...
-    def sums(self, out: _Out, src: Buffer, offset: int) -> None: ...
+    def sums(self, out: _Out, src: Buffer, offset: int) -> int: ...
     def tally(self, counts: _Out, sums: Buffer, top: int | None = ...) -> None: ...
     def choose(self, mask: _Out, src: Buffer, offset: int, sums: Buffer, cut: int) -> int: ...
 

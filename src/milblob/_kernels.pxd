@@ -176,6 +176,12 @@ cdef extern from "milblob/kernels/vectors.h" nogil:
         const float *entries
         uint32_t k, dims
 
+cdef extern from "milblob/kernels/prune_neighbours.h" nogil:
+    int MB_NEIGHBOURS_MOST
+    ctypedef struct mb_neighbours:
+        uint64_t outer, channels, inner
+        uint32_t n, m
+
 cdef extern from "milblob/kernels.h" nogil:
     ctypedef struct mb_varint_run_kernel:
         pass
@@ -191,6 +197,10 @@ cdef extern from "milblob/kernels.h" nogil:
                               double *totals)
     uint64_t mb_prune_split(const mb_tier *tier, const uint8_t *src, uint64_t count, bint is_f16, uint32_t cut,
                             uint8_t *mask, uint8_t *kept, mb_sums *sums)
+    uint64_t mb_split_chosen(const mb_tier *tier, const uint8_t *src, uint64_t count, bint is_f16,
+                             const uint8_t *chosen, uint8_t *mask, uint8_t *kept, mb_sums *sums)
+    uint64_t mb_choose_neighbours(const mb_tier *tier, const uint8_t *src, bint is_f16, const mb_neighbours *shape,
+                                  uint8_t *mask, uint64_t *ties, uint32_t *largest)
     void mb_cast(const mb_tier *tier, int kind, uint8_t *dst, const uint8_t *src, uint64_t count, bint clamp,
                  mb_cast_counts *counts)
     uint64_t mb_cast_find(int kind, const uint8_t *src, uint64_t count, bint is_nan)
@@ -454,23 +464,14 @@ cdef extern from "milblob/kernels/quantize.h" nogil:
                             const mb_integers *to, float *spare, uint8_t *scale, uint8_t *zero, mb_sums *sums)
     float mb_float_of(uint32_t bits)
 
-cdef extern from "milblob/kernels/prune_neighbours.h" nogil:
-    int MB_NEIGHBOURS_MOST
-    ctypedef struct mb_neighbours:
-        uint64_t outer, channels, inner
-        uint32_t n, m
-    uint64_t mb_drop_least(const uint8_t *src, bint is_f16, const mb_neighbours *shape, uint8_t *dst, uint64_t *ties)
-
 cdef extern from "milblob/kernels/prune_blocks.h" nogil:
     ctypedef struct mb_blocks:
         uint64_t outer, channels, inner, m
     void mb_block_sums(const mb_tier *tier, const uint8_t *src, bint is_f16, const mb_blocks *shape, uint8_t *sums)
     void mb_block_count(const uint8_t *sums, bint is_f16, const mb_blocks *shape, bint is_below, uint32_t top,
                         uint64_t *counts)
-    uint64_t mb_block_mask(const uint8_t *src, bint is_f16, const mb_blocks *shape, const uint8_t *sums, uint32_t cut,
-                           uint8_t *mask)
-    uint64_t mb_split_chosen(const mb_tier *tier, const uint8_t *src, uint64_t count, bint is_f16,
-                             const uint8_t *chosen, uint8_t *mask, uint8_t *kept, mb_sums *sums)
+    uint64_t mb_block_mask(const mb_tier *tier, const uint8_t *src, bint is_f16, const mb_blocks *shape,
+                           const uint8_t *sums, uint32_t cut, uint8_t *mask)
 
 cdef extern from "milblob/kernels/prune.h" nogil:
     int MB_MAGNITUDES

@@ -406,7 +406,7 @@ static void compress(const mb_tier *tier, source s, bool is_f16, bool is_linear)
     uint8_t *squares = (uint8_t *)exactly((all + 3) / 4 * size), *chosen = (uint8_t *)exactly((all + 7) / 8);
     mb_block_sums(tier, s.data, is_f16, &shape, squares);
     source_changes();
-    const uint64_t told = mb_block_mask(s.data, is_f16, &shape, squares, cut, chosen);
+    const uint64_t told = mb_block_mask(tier, s.data, is_f16, &shape, squares, cut, chosen);
     require(told <= all && told == mb_count_ones(tier, chosen, 0, all), "as many are chosen as the mask says");
     source_changes();
     const uint64_t left = mb_split_chosen(tier, s.data, all, is_f16, chosen, mask, kept, &sums);
@@ -415,17 +415,17 @@ static void compress(const mb_tier *tier, source s, bool is_f16, bool is_linear)
     free(mask), free(kept), free(squares), free(chosen);
 }
 
-/* Elements are counted, put into the bins that were made for them, and looked up; neighbours are compared and copied. */
+/* Elements are counted, put into the bins that were made for them, and looked up; neighbours are compared. */
 static void palettes(const mb_tier *tier, source s) {
     static mb_palette_bins bins;
     static uint8_t table[MB_PATTERNS];
     const uint64_t wide = s.nbytes / 4, narrow = s.nbytes / 2;
     const mb_neighbours shape = {1, narrow, 1, 2, 4};
-    double least = 1e300, most = -1e300, entries[3] = {-1, 0, 2}, totals[6] = {0};
+    double least = 1e300, most = -1e300, entries[3] = {-1, 0, 2}, totals[512] = {0};
     mb_palette_error error = {0, 0, 0};
-    uint8_t *dst = (uint8_t *)exactly(narrow), *rest = (uint8_t *)exactly(2 * narrow);
+    uint8_t *dst = (uint8_t *)exactly(narrow), *mask = (uint8_t *)exactly((narrow + 7) / 8);
     uint64_t *ties = (uint64_t *)exactly(8 * (narrow / 4 + 1));
-    (void)tier;
+    uint32_t largest = 0;
     mb_palette_bins_clear(&bins);
     (void)mb_palette_range_32(s.data, wide, &least, &most);
     mb_palette_distinct_32(&bins, s.data, NULL, wide);
@@ -439,15 +439,13 @@ static void palettes(const mb_tier *tier, source s) {
     memset(table, 3, sizeof table);
     mb_palette_index_16(dst, s.data, narrow, table);
     for (uint64_t i = 0; i < narrow; i++) require(dst[i] == 3, "an index of the table");
-    const uint64_t found = mb_drop_least(s.data, true, &shape, rest, ties);
+    const uint64_t found = mb_choose_neighbours(tier, s.data, true, &shape, mask, ties, &largest);
     require(found <= narrow / 4 + 1, "no more groups than there are");
     for (uint64_t i = 0, told = 0; i < narrow / 4; i++) {
-        uint32_t zeros = 0;
         if (told < found && ties[told] == i) { told++; continue; }
-        for (uint64_t k = 0; k < 4; k++) zeros += mb_magnitude(rest, (size_t)(4 * i + k), true) == 0;
-        require(zeros >= 2, "two of four are zero");
+        require(mb_ones_of((uint32_t)mask[i / 2] >> i % 2 * 4 & 15u) <= 2, "two of four are zero");
     }
-    free(dst), free(rest), free(ties);
+    free(dst), free(mask), free(ties);
 }
 
 /* ------------------------------------------------------------------------------------------------------------ all of them */

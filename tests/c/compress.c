@@ -114,14 +114,16 @@ static void check_split(int tier, bool is_f16, uint64_t count, uint64_t shift, u
     free(src), free(mask), free(plain_mask), free(kept), free(plain_kept), free(counts);
 }
 
-/* Of every m neighbours the n least become zero, whatever the layout; where equals are on both sides, the group is told. */
-static void check_neighbours(bool is_f16, uint64_t outer, uint64_t channels, uint64_t inner, uint32_t n, uint32_t m, uint64_t shift, bool any) {
+/* Of every m neighbours the n least are dropped, and zeros, whatever the layout; where equals are on both sides, the group is
+ * told. */
+static void check_neighbours(int tier, bool is_f16, uint64_t outer, uint64_t channels, uint64_t inner, uint32_t n, uint32_t m, uint64_t shift, bool any) {
     const uint64_t size = is_f16 ? 2 : 4, count = outer * channels * inner, groups = channels / m + (channels % m != 0);
-    uint8_t *src = elements(count, shift, is_f16, any), *dst = exactly(count * size);
+    uint8_t *src = elements(count, shift, is_f16, any), *mask = exactly((count + 7) / 8);
     uint64_t *ties = (uint64_t *)exactly(8 * outer * groups * inner), told = 0;
+    uint32_t largest = 0, greatest = 0;
     for (uint64_t i = 0; i < count && !any; i += 3) memset(src + shift + size * i, i % 2 ? 0 : 0x3c, (size_t)size); /* equals */
     const mb_neighbours shape = {outer, channels, inner, n, m};
-    const uint64_t found = mb_drop_least(src + shift, is_f16, &shape, dst, ties);
+    const uint64_t found = mb_choose_neighbours(&mb_tiers[tier], src + shift, is_f16, &shape, mask, ties, &largest);
     for (uint64_t number = 0; number < outer * groups * inner; number++) {
         const uint64_t group = number / inner, begin = (group / groups * channels + group % groups * m) * inner + number % inner;
         const uint64_t there = channels - group % groups * m < m ? channels - group % groups * m : m;
@@ -137,17 +139,20 @@ static void check_neighbours(bool is_f16, uint64_t outer, uint64_t channels, uin
         }
         require(is_told == (told < found && ties[told] == number), "groups with equals on both sides are told, in order");
         for (uint64_t i = 0; i < there; i++) {
-            const size_t at = (size_t)(begin + i * inner);
-            const uint32_t own = mb_magnitude(src + shift, at, is_f16), now = mb_magnitude(dst, at, is_f16);
+            const uint64_t at = begin + i * inner;
+            const uint32_t own = mb_magnitude(src + shift, (size_t)at, is_f16);
             uint32_t within = (uint32_t)(m - there);
             for (uint64_t j = 0; j < there; j++) within += mb_magnitude(src + shift, (size_t)(begin + j * inner), is_f16) <= own;
-            require(now == (!is_told && within <= n ? 0 : own), "the least are zero, the others as they were");
+            require((mask[at / 8] >> at % 8 & 1) == (own > 0 && (is_told || within > n)), "neither zeros nor the least stay, the others do");
+            greatest = own > greatest ? own : greatest;
         }
         told += is_told;
     }
     require(told == found, "and no others");
-    digest_add(dst, count * size);
-    free(src), free(dst), free(ties);
+    require(largest == greatest, "the greatest magnitude is known");
+    for (uint64_t i = count; i < (count + 7) / 8 * 8; i++) require((mask[i / 8] >> i % 8 & 1) == 0, "and no bit beyond them");
+    if (tier == 0) digest_add(mask, (count + 7) / 8);
+    free(src), free(mask), free(ties);
 }
 
 /* Blocks are kept or dropped together by the sum of their squares, each step rounded to the dtype; where neighbours are next to
@@ -182,7 +187,7 @@ static void check_pruned_blocks(int tier, bool is_f16, uint64_t outer, uint64_t 
     for (uint32_t k = 0; k < MB_MAGNITUDES; k++) total += counts[k];
     for (uint32_t k = 0; k < 65536; k++) inside += below[k];
     require(total == count && (is_f16 || inside == counts[cut >> 16]), "every element is counted once");
-    const uint64_t number = mb_block_mask(src + shift, is_f16, &shape, own, cut, mask);
+    const uint64_t number = mb_block_mask(&mb_tiers[tier], src + shift, is_f16, &shape, own, cut, mask);
     for (uint64_t i = 0; i < bytes * 8; i++) {
         const uint64_t row = i / inner, block = (row / channels * groups + row % channels / m) * inner + i % inner;
         const bool stays = i < count && mb_magnitude(src + shift, (size_t)i, is_f16) > 0 && mb_magnitude(own, (size_t)block, is_f16) > cut;
@@ -325,7 +330,7 @@ static void one_round(void) {
     case 2: check_split(tier, is_f16, count, shift, random_below(way & 128 ? 0x8000 : is_f16 ? 0x5c00 : 0x40000000), any); return;
     case 3: check_blocks(tier, is_f16, 1 + random_below(5), 1 + random_below(9), run, shift, what / 5 % 8, way >> 1 & 1, way >> 2 & 1); return;
     case 4: check_nearest(tier, count % 700, 1 + random_below(256), 1 + random_below(way & 32 ? 40 : 5), way >> 1 & 1, any); return;
-    case 5: check_neighbours(is_f16, 1 + random_below(4), 1 + random_below(70), 1 + random_below(way & 32 ? 20 : 2), random_below(2 + what / 7 % 31), 1 + what / 7 % 31, shift, any); return;
+    case 5: check_neighbours(tier, is_f16, 1 + random_below(4), 1 + random_below(70), 1 + random_below(way & 32 ? way & 64 ? 90 : 20 : 2), random_below(2 + what / 7 % 31), 1 + what / 7 % 31, shift, any); return;
     case 6: check_pruned_blocks(tier, is_f16, 1 + random_below(4), 1 + random_below(way & 32 ? 300 : 40), 1 + random_below(way & 64 ? 40 : 2), 1 + random_below(way & 128 ? 280 : 9), shift, any); return;
     default: check_palette(is_f16, count, shift, 1 + random_below(256)); return;
     }
@@ -379,12 +384,16 @@ static void all_rounds(void) {
             for (unsigned k = 0; k < 5; k++) check_split(tier, is_f16, counts[k], k, is_f16 ? 0x3c00 : 0x3e000000, k == 4);
         }
     random_state = 1; /* how far it came depends on how many tiers the CPU has, and the digest must not */
-    for (unsigned way = 0; way < 2; way++)
-        for (uint32_t m = 1; m <= 32; m++)
-            for (uint32_t n = 0; n <= m; n += 1 + m / 5) {
-                check_neighbours(way, 1 + m % 3, 1 + (7 * m + n) % 67, 1, n, m, m % 9, (m + n) % 5 == 1);
-                check_neighbours(way, 1 + n % 2, m + n, 1 + (n + m) % 40, n, m, n % 9, false);
-            }
+    for (int tier = 0; tier < mb_tier_usable(); tier++)
+        for (unsigned way = 0; way < 2; way++)
+            for (uint32_t m = 1; m <= 32; m++)
+                for (uint32_t n = 0; n <= m; n += 1 + m / 5) {
+                    check_neighbours(tier, way, 1 + m % 3, 1 + (7 * m + n) % 67, 1, n, m, m % 9, (m + n) % 5 == 1);
+                    check_neighbours(tier, way, 1 + m % 3, m * (1 + (7 * m + n) % 67), 1, n, m, m % 9, (m + n) % 5 == 1);
+                    check_neighbours(tier, way, 1 + n % 2, m + n, 1 + (n + m) % 40, n, m, n % 9, false);
+                    if (n == m / 2) check_neighbours(tier, way, 1, 2 * m, 60 + 8 * m, n, m, 0, false);
+                }
+    random_state = 1;
     for (int tier = 0; tier < mb_tier_usable(); tier++) {
         static const uint32_t entries[] = {1, 2, 7, 8, 9, 16, 64, 255, 256}, lengths[] = {1, 2, 3, 4, 8, 31, 32, 33, 40};
         for (unsigned k = 0; k < 9; k++)

@@ -133,12 +133,12 @@ def test_pruning_refuses_what_does_not_fit():
 
 
 def test_neighbours_refuse_what_does_not_fit():
-    out, ties = np.empty(64, np.float32), np.empty(16, np.uint64)
-    good = {"out": out, "ties": ties, "src": SRC32, "offset": 0, "outer": 2, "channels": 16, "inner": 2, "is_f16": False,
+    mask, ties = np.empty(8, np.uint8), np.empty(16, np.uint64)
+    good = {"mask": mask, "ties": ties, "src": SRC32, "offset": 0, "outer": 2, "channels": 16, "inner": 2, "is_f16": False,
             "n": 2, "m": 4}  # fmt: skip
-    assert _codec.prune_neighbours(*good.values()) == 0
+    assert _codec.prune_neighbours(*good.values()) == (32, 0, True)
     for change in (
-        {"out": out[:63]}, {"out": None}, {"ties": ties[:15]}, {"ties": None}, {"n": 5}, {"m": 0}, {"m": 33}, {"outer": 3},
+        {"mask": mask[:7]}, {"mask": None}, {"ties": ties[:15]}, {"ties": None}, {"n": 5}, {"m": 0}, {"m": 33}, {"outer": 3},
         {"channels": 1 << 62}, {"outer": 1 << 39, "channels": 1 << 39}, {"offset": 4}, {"m": 8}, {"inner": 0},
     ):  # fmt: skip
         with pytest.raises((FormatError, ValueError)):

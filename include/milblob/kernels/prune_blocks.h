@@ -44,18 +44,27 @@ static inline float mb_pairwise_squares(const mb_tier *tier, const uint8_t *src,
     return mb_pairwise_few(squares, n);
 }
 
-MB_STEP void mb_put_sum(uint8_t *sums, uint64_t i, float sum, bool is_f16) {
-    if (is_f16) mb_put_f16(sums, (size_t)i, sum);
-    else mb_put_f32(sums, (size_t)i, sum);
+/* Store sums in the dtype of the elements. */
+static inline void mb_put_sums(const mb_tier *tier, uint8_t *sums, const float *found, uint64_t count, bool is_f16) {
+    mb_cast_counts counts = {0, 0, 0};
+    if (is_f16) tier->cast[MB_CAST_F32_F16](sums, (const uint8_t *)found, count, false, &counts);
+    else memcpy(sums, found, 4 * (size_t)count);
+}
+
+/* The sums of few numbers each, `count` of them; squares: count * m. */
+MB_STEP void mb_pairwise_rows(float *MB_RESTRICT found, const float *MB_RESTRICT squares, uint64_t count, const uint64_t m) {
+    for (size_t i = 0; i < (size_t)count; i++) found[i] = mb_pairwise_few(squares + i * m, m);
 }
 
 /* Blocks that are next to each other, `channels` elements in all. */
 static inline void mb_blocks_along(const mb_tier *tier, const uint8_t *src, bool is_f16, uint64_t channels, uint64_t m, uint8_t *sums) {
-    float squares[MB_BLOCKS_AT_ONCE];
+    float squares[MB_BLOCKS_AT_ONCE], found[MB_BLOCKS_AT_ONCE];
     const uint64_t size = is_f16 ? 2 : 4, step = MB_BLOCKS_AT_ONCE / m * m;
     if (m > MB_PAIRWISE_MOST) {
-        for (uint64_t begin = 0; begin < channels; begin += m)
-            mb_put_sum(sums, begin / m, mb_pairwise_squares(tier, src + begin * size, is_f16, channels - begin < m ? channels - begin : m, m), is_f16);
+        for (uint64_t begin = 0; begin < channels; begin += m) {
+            const float sum = mb_pairwise_squares(tier, src + begin * size, is_f16, channels - begin < m ? channels - begin : m, m);
+            mb_put_sums(tier, sums + begin / m * size, &sum, 1, is_f16);
+        }
         return;
     }
     for (uint64_t begin = 0; begin < channels; begin += step) {
@@ -63,9 +72,12 @@ static inline void mb_blocks_along(const mb_tier *tier, const uint8_t *src, bool
         tier->square[is_f16](squares, src + begin * size, there);
         for (uint64_t i = there; i < blocks * m; i++) squares[i] = 0;
         if (m == 4)
-            for (uint64_t i = 0; i < blocks; i++) mb_put_sum(sums, begin / 4 + i, ((squares[4 * i] + squares[4 * i + 1]) + squares[4 * i + 2]) + squares[4 * i + 3], is_f16);
-        else
-            for (uint64_t i = 0; i < blocks; i++) mb_put_sum(sums, begin / m + i, mb_pairwise_few(squares + i * m, m), is_f16);
+            for (size_t i = 0; i < (size_t)blocks; i++) found[i] = ((squares[4 * i] + squares[4 * i + 1]) + squares[4 * i + 2]) + squares[4 * i + 3];
+        else if (m == 8) mb_pairwise_rows(found, squares, blocks, 8);
+        else if (m == 16) mb_pairwise_rows(found, squares, blocks, 16);
+        else if (m == 32) mb_pairwise_rows(found, squares, blocks, 32);
+        else mb_pairwise_rows(found, squares, blocks, m);
+        mb_put_sums(tier, sums + begin / m * size, found, blocks, is_f16);
     }
 }
 
@@ -116,88 +128,75 @@ MB_KERNEL void mb_block_count(const uint8_t *sums, bool is_f16, const mb_blocks 
         }
 }
 
-/* Flags to bits, eight to a byte, least significant first. flags: 0 or 1, zero up to the next multiple of eight. */
-MB_STEP uint64_t mb_flags_pack(const uint8_t *flags, uint64_t count, uint8_t *mask) {
-    uint64_t ones = 0;
-    for (size_t i = 0; i < (size_t)count; i += 8) {
-        uint64_t eight = 0;
-        for (unsigned k = 0; k < 8; k++) eight |= (uint64_t)flags[i + k] << (8 * k);
-        mask[i / 8] = (uint8_t)(eight * 0x0102040810204080u >> 56);
-        ones += eight * 0x0101010101010101u >> 56;
+/* Clear bits [at, at + count) of a mask unless they are set in `bits` too. */
+static inline void mb_mask_and(uint8_t *mask, uint64_t at, const uint8_t *bits, uint64_t count) {
+    const unsigned shift = at % 8;
+    uint8_t *const to = mask + at / 8;
+    uint32_t before = (1u << shift) - 1; /* bits that go to the next byte; those before the first stay */
+    size_t i = 0;
+    if (shift == 0)
+        for (; 8 * (i + 1) <= count; i++) to[i] &= bits[i];
+    for (; 8 * (uint64_t)i < count + shift; i++) {
+        const uint32_t there = 8 * (uint64_t)i < count ? bits[i] : 0, all = before | there << shift;
+        const uint64_t left = count + shift - 8 * (uint64_t)i;
+        to[i] &= (uint8_t)(all | (left < 8 ? 0xffu << left : 0));
+        before = all >> 8;
     }
-    return ones;
+}
+
+/* Clear the bits of blocks next to each other that are not above: blocks of m bits but for the last of each row. */
+static inline void mb_mask_blocks(uint8_t *mask, const mb_tier *tier, const uint8_t *sums, bool is_f16, const mb_blocks *shape, uint32_t cut) {
+    static const uint16_t spread[16] = {0, 0xf, 0xf0, 0xff, 0xf00, 0xf0f, 0xff0, 0xfff, 0xf000, 0xf00f, 0xf0f0, 0xf0ff, 0xff00, 0xff0f, 0xfff0, 0xffff};
+    uint8_t above[MB_BLOCKS_AT_ONCE / 8];
+    const uint64_t m = shape->m, groups = mb_blocks_groups(shape), blocks = shape->outer * groups, count = shape->outer * shape->channels;
+    const uint64_t short_by = groups * m - shape->channels;
+    uint64_t word = 0, at = 0, group = 0;
+    uint32_t used = 0;
+    for (uint64_t begin = 0; begin < blocks; begin += MB_BLOCKS_AT_ONCE) {
+        const uint64_t n = blocks - begin < MB_BLOCKS_AT_ONCE ? blocks - begin : MB_BLOCKS_AT_ONCE;
+        uint64_t i = 0;
+        tier->above[is_f16](sums + (is_f16 ? 2 : 4) * begin, n, cut, above);
+        if (m == 4 && short_by == 0)
+            for (; i + 8 <= n; i += 8, at += 32) {
+                const uint32_t some = above[i / 8];
+                mb_store_u32(mask + at / 8, mb_load_u32(mask + at / 8) & ((uint32_t)spread[some & 15] | (uint32_t)spread[some >> 4] << 16));
+            }
+        for (; i < n; i++) {
+            const uint32_t is_above = (uint32_t)above[i / 8] >> i % 8 & 1u;
+            const bool is_last = ++group == groups;
+            group = is_last ? 0 : group;
+            for (uint64_t left = m - (is_last ? short_by : 0); left > 0;) {
+                const uint32_t some = left < 32 - used ? (uint32_t)left : 32 - used;
+                word |= (((uint64_t)is_above << some) - is_above) << used;
+                used += some, left -= some;
+                if (used < 32) continue;
+                mb_store_u32(mask + at / 8, mb_load_u32(mask + at / 8) & (uint32_t)word);
+                word = 0, used = 0, at += 32;
+            }
+        }
+    }
+    for (; at < count; at += 8, word >>= 8) mask[at / 8] &= (uint8_t)word;
 }
 
 /* Which elements stay: those that are not zero, of the blocks whose sum has more than the bits `cut`.
  * in   src, sums: as of mb_block_sums
  * out  mask: a bit for each element, least significant first; bits beyond them are zero
  * returns how many stay      over-reads: none      fails: never                                                         */
-MB_KERNEL uint64_t mb_block_mask(const uint8_t *src, bool is_f16, const mb_blocks *shape, const uint8_t *sums, uint32_t cut, uint8_t *mask) {
-    uint8_t flags[MB_BLOCKS_AT_ONCE];
-    const uint64_t groups = mb_blocks_groups(shape), inner = shape->inner, size = is_f16 ? 2 : 4;
-    const int16_t cut16 = (int16_t)(cut < 0x7fff ? cut : 0x7fff);
-    uint64_t ones = 0, done = 0;
-    size_t used = 0;
-    if (inner == 0) return 0;
-    for (uint64_t outer = 0; outer < shape->outer; outer++)
-        for (uint64_t channel = 0, run; channel < shape->channels; channel += inner == 1 ? run : 1) {
-            const uint64_t block = outer * groups + channel / shape->m, left = shape->channels - channel;
-            run = inner > 1 ? inner : left < shape->m ? left : shape->m; /* elements in a row, each with its sum or all with one */
-            const uint32_t own = mb_magnitude(sums, (size_t)(block * inner), is_f16);
-            for (uint64_t at = 0; at < run;) {
-                const size_t room = MB_BLOCKS_AT_ONCE - used, n = run - at < room ? (size_t)(run - at) : room;
-                const uint8_t *x = src + (done + used) * size, *s = sums + (block * inner + at) * size;
-                uint8_t *flag = flags + used;
-                if (inner == 1)
-                    for (size_t i = 0; i < n; i++) flag[i] = (uint8_t)((mb_magnitude(x, i, is_f16) > 0) & (own > cut));
-                else if (is_f16)
-                    for (size_t i = 0; i < n; i++) flag[i] = (uint8_t)(((int16_t)(mb_load_u16(x + 2 * i) & 0x7fff) > 0) & ((int16_t)(mb_load_u16(s + 2 * i) & 0x7fff) > cut16));
-                else
-                    for (size_t i = 0; i < n; i++) flag[i] = (uint8_t)(((int32_t)mb_magnitude(x, i, false) > 0) & ((int32_t)mb_magnitude(s, i, false) > (int32_t)(cut & 0x7fffffff)));
-                used += n, at += n;
-                if (used < MB_BLOCKS_AT_ONCE) continue;
-                ones += mb_flags_pack(flags, used, mask + done / 8);
-                done += used, used = 0;
+MB_KERNEL uint64_t mb_block_mask(const mb_tier *tier, const uint8_t *src, bool is_f16, const mb_blocks *shape, const uint8_t *sums, uint32_t cut, uint8_t *mask) {
+    uint8_t above[MB_BLOCKS_AT_ONCE / 8];
+    const uint64_t groups = mb_blocks_groups(shape), inner = shape->inner, m = shape->m, count = shape->outer * shape->channels * inner;
+    tier->above[is_f16](src, count, 0, mask);
+    if (inner == 1) mb_mask_blocks(mask, tier, sums, is_f16, shape, cut);
+    for (uint64_t outer = 0; inner > 1 && outer < shape->outer; outer++)
+        for (uint64_t group = 0; group < groups; group++) {
+            const uint64_t end = shape->channels - group * m < m ? shape->channels : (group + 1) * m;
+            for (uint64_t at = 0; at < inner; at += MB_BLOCKS_AT_ONCE) {
+                const uint64_t n = inner - at < MB_BLOCKS_AT_ONCE ? inner - at : MB_BLOCKS_AT_ONCE;
+                tier->above[is_f16](sums + ((outer * groups + group) * inner + at) * (is_f16 ? 2 : 4), n, cut, above);
+                for (uint64_t channel = group * m; channel < end; channel++) mb_mask_and(mask, (outer * shape->channels + channel) * inner + at, above, n);
             }
         }
-    for (size_t i = used; i % 8 != 0; i++) flags[i] = 0;
-    return ones + mb_flags_pack(flags, used, mask + done / 8);
-}
-
-/* Elements whose bit is set, and zeros for the others. dst may be src; both have room for count elements, a multiple of 8. */
-#define MB_DEFINE_CHOOSE(name, type, size, LOAD, STORE) \
-    MB_STEP void name(uint8_t *dst, const uint8_t *src, const uint8_t *chosen, size_t count) { \
-        static const type lanes[8] = {1, 2, 4, 8, 16, 32, 64, 128}; \
-        for (size_t i = 0; i < count; i += 8) \
-            for (unsigned k = 0; k < 8; k++) STORE(dst + size * (i + k), (type)(LOAD(src + size * (i + k)) & ((chosen[i / 8] & lanes[k]) == lanes[k] ? (type)~(type)0 : 0))); \
-    }
-
-MB_DEFINE_CHOOSE(mb_choose_16, uint16_t, 2, mb_load_u16, mb_store_u16)
-MB_DEFINE_CHOOSE(mb_choose_32, uint32_t, 4, mb_load_u32, mb_store_u32)
-
-/* Keep the elements whose bit is set in a mask, and measure the others.
- * in   src: count elements, any alignment; each is read once; chosen: (count + 7) / 8 bytes
- * out  mask, kept: as of mb_split_kernel; a chosen element that is zero is not kept; sums: added to; `power` is that of the
- *      kept elements only
- * returns how many are kept      over-reads: none      fails: never                                                    */
-MB_KERNEL uint64_t mb_split_chosen(const mb_tier *tier, const uint8_t *src, uint64_t count, bool is_f16, const uint8_t *chosen, uint8_t *mask, uint8_t *kept, mb_sums *sums) {
-    uint8_t wide[4 * MB_BLOCKS_AT_ONCE], half[2 * MB_BLOCKS_AT_ONCE], bits[MB_BLOCKS_AT_ONCE / 8];
-    uint8_t *raw = is_f16 ? half : wide;
-    const size_t size = is_f16 ? 2 : 4;
-    uint64_t found = 0;
-    for (uint64_t begin = 0; begin < count; begin += MB_BLOCKS_AT_ONCE) {
-        const size_t n = count - begin < MB_BLOCKS_AT_ONCE ? (size_t)(count - begin) : MB_BLOCKS_AT_ONCE, whole = (n + MB_LANES - 1) / MB_LANES * MB_LANES;
-        mb_cast_counts counts = {0, 0, 0};
-        memset(bits, 0, sizeof bits), memcpy(bits, chosen + begin / 8, (n + 7) / 8);
-        memcpy(raw, src + begin * size, n * size), memset(raw + n * size, 0, (whole - n) * size);
-        MB_ONCE(); /* a source may change: what is measured is what is not kept */
-        if (is_f16) tier->cast[MB_CAST_F16_F32](wide, raw, whole, false, &counts);
-        tier->measure(wide, whole, bits, is_f16, sums);
-        if (is_f16) mb_choose_16(raw, raw, bits, whole);
-        else mb_choose_32(raw, raw, bits, whole);
-        found += tier->split[is_f16](raw, n, 0, mask + begin / 8, kept + found * size, sums); /* of float32, it adds to the power */
-    }
-    return found;
+    return tier->ones(mask, count);
 }
 
 #endif

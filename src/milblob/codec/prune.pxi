@@ -58,34 +58,38 @@ cdef object _grouped_count(uint64_t outer, uint64_t channels, uint64_t inner):
     return count
 
 
-def prune_neighbours(out, ties, Buffer src not None, uint64_t offset, uint64_t outer, uint64_t channels, uint64_t inner,
+def prune_neighbours(mask, ties, Buffer src not None, uint64_t offset, uint64_t outer, uint64_t channels, uint64_t inner,
                      bint is_f16, uint32_t n, uint32_t m):
-    """Copy elements, with zeros for the n of the least magnitude of every m neighbours along the channels.
+    """Write a bit for each element: clear where it is zero, or one of the n of the least magnitude of every m neighbours
+    along the channels.
 
     Args:
-        out: memory for outer * channels * inner elements.
+        mask: a bit for each of outer * channels * inner elements, least significant first, in whole bytes.
         ties: a uint64 for each group: outer times the channels over m, rounded up, times inner.
         n, m: m from 1 to NEIGHBOURS.
 
     Returns:
-        How many groups have equal magnitudes of which some would stay; `ties` has their numbers, and they are copied as
-        they are.
+        (how many are set; how many groups have equal magnitudes of which some would stay: `ties` has their numbers, and
+        all of them are set that are not zero; whether all elements are finite).
     """
     if not 1 <= m <= C.MB_NEIGHBOURS_MOST or n > m:
         raise ValueError(f"n and m: expected n up to m, and m from 1 to {C.MB_NEIGHBOURS_MOST}, got {n} and {m}")
-    nbytes = 2 if is_f16 else 4
     count = _grouped_count(outer, channels, inner)
-    cdef _View into = _View(out, count * nbytes, "out", 1)
+    cdef _View bits = _View(mask, count // 8 + (count % 8 != 0), "mask", 1)
     cdef _View numbers = _View(ties, 8 * int(outer) * (int(channels) // m + (channels % m != 0)) * int(inner), "ties", 8)
+    cdef const C.mb_tier *tier = _tier
     cdef C.mb_neighbours shape
-    cdef uint64_t found
-    _elements_check(src, offset, count, nbytes)
-    if into.data == NULL or numbers.data == NULL:
-        raise ValueError("out and ties: expected arrays, got None")
+    cdef uint64_t found, stay, elements = count
+    cdef uint32_t largest = 0
+    _elements_check(src, offset, count, 2 if is_f16 else 4)
+    if bits.data == NULL or numbers.data == NULL:
+        raise ValueError("mask and ties: expected arrays, got None")
     shape.outer, shape.channels, shape.inner, shape.n, shape.m = outer, channels, inner, n, m
     with nogil:
-        found = C.mb_drop_least(src.data + offset, is_f16, &shape, <uint8_t *>into.data, <uint64_t *>numbers.data)
-    return found
+        found = C.mb_choose_neighbours(tier, src.data + offset, is_f16, &shape, <uint8_t *>bits.data,
+                                       <uint64_t *>numbers.data, &largest)
+        stay = C.mb_count_ones(tier, <uint8_t *>bits.data, 0, elements)
+    return stay, found, largest < <uint32_t>(0x7C00 if is_f16 else 0x7F800000)
 
 
 @cython.final
@@ -116,15 +120,24 @@ cdef class PruneBlocks:
         return count * (2 if self._is_f16 else 4)
 
     def sums(self, out, Buffer src not None, uint64_t offset):
-        """Write the sum of the squares of each block, in the dtype of the elements and with NumPy's steps, to `out`."""
+        """Write the sum of the squares of each block, in the dtype of the elements and with NumPy's steps, to `out`.
+
+        Returns:
+            How many elements are NaN or infinite.
+        """
         cdef _View into = _View(out, self._nbytes(self.sums_count), "out", 1)
         cdef const C.mb_tier *tier = _tier
         cdef bint is_f16 = self._is_f16
+        cdef uint64_t bad
         _elements_check(src, offset, self.count, 2 if is_f16 else 4)
         if into.data == NULL:
             raise ValueError("out: expected an array, got None")
         with nogil:
             C.mb_block_sums(tier, src.data + offset, is_f16, &self._shape, <uint8_t *>into.data)
+            bad = C.mb_count_not_finite(<uint8_t *>into.data, is_f16, self.sums_count)
+            if bad:  # such an element makes its sum so; but finite ones may overflow, too
+                bad = C.mb_count_not_finite(src.data + offset, is_f16, self.count)
+        return bad
 
     def tally(self, counts, Buffer sums not None, top=None):
         """Add to `counts`, MAGNITUDES uint64, how many elements are in blocks whose sum has each of the upper 15 bits.
@@ -152,6 +165,7 @@ cdef class PruneBlocks:
             How many are set.
         """
         cdef _View bits = _View(mask, self.count // 8 + (self.count % 8 != 0), "mask", 1)
+        cdef const C.mb_tier *tier = _tier
         cdef bint is_f16 = self._is_f16
         cdef uint64_t found
         _elements_check(src, offset, self.count, 2 if is_f16 else 4)
@@ -159,7 +173,8 @@ cdef class PruneBlocks:
         if bits.data == NULL:
             raise ValueError("mask: expected an array, got None")
         with nogil:
-            found = C.mb_block_mask(src.data + offset, is_f16, &self._shape, sums.data, cut, <uint8_t *>bits.data)
+            found = C.mb_block_mask(tier, src.data + offset, is_f16, &self._shape, sums.data, cut,
+                                    <uint8_t *>bits.data)
         return found
 
 

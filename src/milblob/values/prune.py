@@ -152,8 +152,6 @@ class Pruner:
         if threshold is not None and not threshold >= 0:
             raise ValueError(f"threshold: expected zero or more, got {threshold}")
         if block is not None or n_m is not None:
-            source = _codec.Buffer(self._flat.view(np.uint8))
-            _require_finite(_codec.not_finite(source, 0, kind is DType.FLOAT16, self._flat.size))
             axis = (0 if n_m is None else 1) if dim is None else dim
             _require_neighbours(array.shape, axis, n_m[1] if n_m is not None else block)
             self._choose_neighbours(sparsity, n_m, block or 1, axis)
@@ -179,7 +177,7 @@ class Pruner:
             self._unit = m if dim == 0 else 1
 
             def choose_some(part: _Part) -> tuple[int, Array]:
-                return self._not_zero(_drop_n_of_m(self._rows(part), n, m, dim).reshape(-1))
+                return self._chosen_of_m(part, n, m, dim)
 
             choose = choose_some
         else:
@@ -201,7 +199,8 @@ class Pruner:
         def sum_up(part: _Part) -> Array:
             blocks = blocks_of(part)
             sums = np.empty(blocks.sums_count, self.dtype)
-            blocks.sums(sums.view(np.uint8), _codec.Buffer(self._elements(part).view(np.uint8)), 0)
+            if blocks.sums(sums.view(np.uint8), _codec.Buffer(self._elements(part).view(np.uint8)), 0):
+                self._refuse_not_finite()
             return sums
 
         sums_of = _kept(sum_up, self._flat.nbytes // size)
@@ -218,8 +217,37 @@ class Pruner:
 
         return choose if cut >= 0 else lambda part: self._not_zero(self._elements(part))
 
+    def _chosen_of_m(self, part: _Part, n: int, m: int, dim: int) -> tuple[int, Array]:
+        """(how many stay, mask of them) where the n least of every m neighbours do not."""
+        elements, outer, channels = self._elements(part), 1, part[1] // prod(self.shape[1:])
+        if dim == 1:
+            outer, channels = channels, self.shape[1]
+        inner = elements.size // (outer * channels)
+        ties = np.empty(outer * -(-channels // m) * inner, np.uint64)
+        if m > _codec.NEIGHBOURS:
+            number, mask = self._not_zero(elements)
+            return number - _drop_ties(mask, elements, np.arange(ties.size), channels, inner, n, m), mask
+        mask, is_f16 = np.empty((elements.size + 7) // 8, np.uint8), self.dtype.itemsize == 2
+        number, found, is_finite = _codec.prune_neighbours(
+            mask, ties, _codec.Buffer(elements.view(np.uint8)), 0, outer, channels, inner, is_f16, n, m
+        )
+        if not is_finite:
+            self._refuse_not_finite()
+        return number - _drop_ties(mask, elements, ties[:found].astype(np.int64), channels, inner, n, m), mask
+
+    def _refuse_not_finite(self) -> None:
+        """Raise UnfitError with the number of elements that are not finite, 1 if another thread took them away."""
+        is_f16 = self.dtype.itemsize == 2
+
+        def bad(part: _Part) -> int:
+            return _codec.not_finite(_codec.Buffer(self._elements(part).view(np.uint8)), 0, is_f16, part[1])
+
+        _require_finite(max(sum(ordered(bad, self._parts(), self._is_much)), 1))
+
     def _not_zero(self, elements: Array) -> tuple[int, Array]:
         """(how many are not zero, mask of them)."""
+        if _codec.not_finite(_codec.Buffer(elements.view(np.uint8)), 0, self.dtype.itemsize == 2, elements.size):
+            self._refuse_not_finite()
         mask, spare = np.empty((elements.size + 7) // 8, np.uint8), np.empty(elements.nbytes, np.uint8)
         source = _codec.Buffer(elements.view(np.uint8))
         number, _ = _codec.prune_split(mask, spare, source, 0, elements.size, self.dtype.itemsize == 2, 0)
@@ -261,9 +289,6 @@ class Pruner:
 
     def _elements(self, part: tuple[int, int]) -> Array:
         return self._flat[part[0] : sum(part)]
-
-    def _rows(self, part: tuple[int, int]) -> Array:
-        return self._elements(part).reshape(-1, *self.shape[1:])
 
     def _tally(self, part: _Part, counts: Array, top: int | None) -> None:
         elements = self._elements(part)
@@ -439,27 +464,26 @@ def _measured(top: Array, cut: int) -> tuple[float, float, float]:
     return float(squares[lost].sum()), float(squares.sum()), float(numbers[lost].max(initial=0.0))
 
 
-def _drop_n_of_m(rows: Array, n: int, m: int, dim: int) -> Array:
-    """Rows with zeros for the n least of m neighbours. Which of equals depends on the steps: they are coremltools'."""
-    outer, channels = (rows.shape[0], rows.shape[1]) if dim == 1 else (1, rows.shape[0])
-    inner, groups = rows.size // (outer * channels), -(-channels // m)
-    rest, ties = np.empty(rows.size, rows.dtype), np.empty(outer * groups * inner, np.uint64)
-    if m <= _codec.NEIGHBOURS:
-        source, is_f16 = _codec.Buffer(rows.reshape(-1).view(np.uint8)), rows.dtype.itemsize == 2
-        found = _codec.prune_neighbours(
-            rest.view(np.uint8), ties.view(np.uint8), source, 0, outer, channels, inner, is_f16, n, m
-        )
-        ties = ties[:found]
-    else:
-        rest[:], ties[:] = rows.reshape(-1), np.arange(ties.size)
-    for first in range(0, ties.size, _TIES_COUNT // m + 1):
-        some = ties[first : first + _TIES_COUNT // m + 1].astype(np.int64)
+def _drop_ties(mask: Array, elements: Array, groups: Array, channels: int, inner: int, n: int, m: int) -> int:
+    """Clear the bits of the n least of m neighbours in some groups; return how many were set.
+
+    Which of equals are the least depends on the steps: they are coremltools'.
+
+    Args:
+        mask: a bit for each element.
+        groups: their numbers, counted through [outer][group of the channels][inner].
+    """
+    cleared, count = 0, -(-channels // m)
+    for first in range(0, groups.size, _TIES_COUNT // m + 1):
+        some = groups[first : first + _TIES_COUNT // m + 1]
         group = some // inner
-        channel = group % groups * m + np.arange(m)[:, None]
-        at = ((group // groups * channels + channel) * inner + some % inner).T
+        channel = group % count * m + np.arange(m)[:, None]
+        at = ((group // count * channels + channel) * inner + some % inner).T
         is_there = channels > channel.T
-        sizes = np.where(is_there, np.abs(rest[np.where(is_there, at, 0)]), rest.dtype.type(0))
+        sizes = np.where(is_there, np.abs(elements[np.where(is_there, at, 0)]), elements.dtype.type(0))
         least = np.argsort(sizes, axis=-1)[:, :n]
         dropped = np.take_along_axis(at, least, 1)[np.take_along_axis(is_there, least, 1)]
-        rest[dropped] = 0
-    return rest.reshape(rows.shape)
+        bits = np.uint8(1) << (dropped & 7).astype(np.uint8)
+        cleared += int(np.count_nonzero(mask[dropped >> 3] & bits))
+        np.bitwise_and.at(mask, dropped >> 3, ~bits)
+    return cleared
