@@ -1,7 +1,10 @@
 """Weights that can be compressed: what a recipe needs to know, which are alike, and the work on many of them."""
 
+import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from .. import _codec
 from ..blobs.equal import Stretch, first_equal
@@ -9,9 +12,10 @@ from ..model.tensor import Tensor
 from ..program import compress_rules
 from ..rewrite.planned import Plan
 from ..threads import ordered
+from ..values.strided import Empty, ranges
 from .pieces import CompressedParts, NotCompressibleError, Pieces
 from .recipe import HeldBlocks, Recipe, Weight
-from .recompress import identity, pieces_of
+from .recompress import dense_values, identity, pieces_of
 
 _T = TypeVar("_T")
 
@@ -38,6 +42,7 @@ class Candidate(NamedTuple):
     Attributes:
         options: one or more to choose from.
         may_stay: whether it may also stay as it is.
+        empty: makes all arrays as long as the weight.
     """
 
     tensor: Tensor
@@ -48,12 +53,15 @@ class Candidate(NamedTuple):
     groups: int
     importance: Any
     nan: str
-    blocks: HeldBlocks | None = None
+    blocks: HeldBlocks | None
+    empty: Empty
 
     def made(self, number: int = 0) -> Plan | CompressedParts | NotCompressibleError:
         """Return what one of the recipes plans, or computes at once; or why there is nothing."""
         recipe, weight = self.options[number].recipe, self.weight(number)
         try:
+            if self.tensor.chain is not None:  # a plan would hold its dense values until it is written
+                return recipe.apply(weight)
             plan = recipe.plan(weight)
             return recipe.apply(weight) if plan is None else plan
         except NotCompressibleError as reason:
@@ -63,24 +71,29 @@ class Candidate(NamedTuple):
         """Return what one of the recipes makes of the weight, with its values; or why there is nothing."""
         recipe, weight = self.options[number].recipe, self.weight(number)
         try:
-            return recipe.step(weight.pieces if weight.pieces is not None else Pieces(weight.array), weight)
+            return recipe.step(weight.begun, weight)
         except NotCompressibleError as reason:
             return reason
 
     def weight(self, number: int = 0) -> Weight:
         """Return what one of the recipes is applied to."""
         option = self.options[number]
-        pieces = pieces_of(self.tensor) if option.is_continued else None
-        array = pieces.array if pieces is not None else self.tensor.read()
+        pieces = pieces_of(self.tensor, self.empty) if option.is_continued else None
+        array = pieces.array if pieces is not None else dense_values(self.tensor, self.empty)
         return Weight(
             array, option.axes, self.opset, self.consumers, self.importance, self.groups, pieces, self.nan,
-            self.blocks,
+            self.blocks, self.empty,
         )  # fmt: skip
 
     @property
     def kind(self) -> Hashable:
         """What two weights with equal bytes must have in common to be compressed alike."""
-        heavy = None if self.importance is None else self.importance.tobytes()
+        heavy = None
+        if self.importance is not None:
+            digest = hashlib.sha256()
+            for _, piece in ranges(self.importance):
+                digest.update(piece.astype(np.float32).tobytes())
+            heavy = digest.digest()
         return (
             self.options, self.may_stay, self.opset, self.tensor.shape, self.tensor.mil_dtype.mil_code, self.consumers,
             self.groups, heavy, self.blocks is None, None if self.tensor.chain is None else identity(self.tensor),

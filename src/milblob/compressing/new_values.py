@@ -13,6 +13,7 @@ from ..formats.read import open_arrays
 from ..refitting.refit import refit
 from ..rewrite.destination import is_in_place
 from ..storage.output import NewDirectory
+from ..values.strided import Empty
 from .recipe import HeldBlocks
 
 Array = np.ndarray[Any, Any]
@@ -66,9 +67,9 @@ def new_values(
         yield NewValues(path, found)
 
 
-def _reader(array: Any) -> Callable[[], tuple[Array, Array]]:
-    def read() -> tuple[Array, Array]:
-        blocks = array.blocks()
+def _reader(array: Any) -> Callable[[Empty], tuple[Array, Array]]:
+    def read(empty: Empty) -> tuple[Array, Array]:
+        blocks = array.blocks(empty)
         return blocks.data, blocks.scale
 
     return read

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ..values.strided import Empty, computed, ranges
 from .pieces import NotCompressibleError
 
 Array = np.ndarray[Any, Any]
@@ -13,36 +14,50 @@ _FAR = 1 << 22
 """Where infinity is put, if all finite elements are within -1 and 1. A palette of the least squared error gives what is
 so far away an entry of its own: with anything else it would lose more than all finite elements of 2^40 together."""
 
+_TESTS: dict[str, Callable[[Array], Array]] = {"posinf": np.isposinf, "neginf": np.isneginf, "nan": np.isnan}
+_PLACES = {"posinf": 1, "neginf": -1, "nan": 2}
 
-def palettize_all(array: Array, fit: Callable[[Array], Any]) -> Any:
+
+def palettize_all(array: Array, fit: Callable[[Array], Any], empty: Empty) -> Any:
     """Palettize an array of which some elements are NaN or infinite; these get entries of their own.
 
     Args:
         array: float16 or float32.
         fit: returns the Palettized of a finite float32 array.
+        empty: makes that array.
 
     Raises:
         NotCompressibleError: there are not enough entries.
     """
-    is_finite = np.isfinite(array)
-    wide = array.astype(np.float32)
-    exponent = int(np.frexp(np.abs(wide[is_finite]).max(initial=0.0))[1])
-    wide = np.ldexp(wide, -exponent)
-    for value, is_it in (1, np.isposinf(array)), (-1, np.isneginf(array)), (2, np.isnan(array)):
-        wide[is_it] = value * _FAR
-    made = fit(wide)
+    kinds = {"posinf": 0, "neginf": 0, "nan": 0}
+    most = np.float32(0)
+    for _, piece in ranges(array):
+        wide = piece.astype(np.float32)
+        most = max(most, np.abs(wide[np.isfinite(wide)]).max(initial=0.0))
+        for kind, test in _TESTS.items():
+            kinds[kind] = kinds[kind] or int(test(wide).any())
+    exponent = int(np.frexp(most)[1])
+
+    def finite(box: tuple[slice, ...]) -> Array:
+        wide = array[box].astype(np.float32)
+        moved = np.ldexp(wide, -exponent)
+        for kind, test in _TESTS.items():
+            moved[test(wide)] = _PLACES[kind] * _FAR
+        return moved
+
+    made = fit(computed(array.shape, np.float32, finite, empty))
     entries = made.palettes
     with np.errstate(over="ignore"):
         restored = np.ldexp(entries, exponent).astype(array.dtype)
-    for number, place in (np.inf, _FAR), (-np.inf, -_FAR), (np.nan, 2 * _FAR):
-        restored[entries == place] = number
+    for kind, number in ("posinf", np.inf), ("neginf", -np.inf), ("nan", np.nan):
+        restored[entries == _PLACES[kind] * _FAR] = number
     if np.any((np.abs(entries) > 1) & np.isfinite(restored)):
-        kinds = int(sum(one.any() for one in (np.isposinf(array), np.isneginf(array), np.isnan(array))))
-        words = f"expected more entries than the {kinds} kinds of NaN and infinity need, got {1 << made.nbits}"
-        raise NotCompressibleError(words)
+        words = f"expected more entries than the {sum(kinds.values())} kinds of NaN and infinity need"
+        raise NotCompressibleError(f"{words}, got {1 << made.nbits}")
     return made._replace(palettes=restored, gap=float("nan"))
 
 
-def in_place_of(array: Array) -> Array:
+def in_place_of(array: Array, empty: Empty) -> Array:
     """Return an array in which the largest magnitude stands for NaN and infinity, so that pruning takes them last."""
-    return np.where(np.isfinite(array), array, np.finfo(array.dtype).max).astype(array.dtype)
+    top = np.finfo(array.dtype).max
+    return computed(array.shape, array.dtype, lambda box: np.where(np.isfinite(array[box]), array[box], top), empty)

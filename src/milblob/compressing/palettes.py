@@ -9,6 +9,7 @@ from ..dtypes import as_dtype
 from ..values import custom_palette, palettize, vectors
 from ..values.palettize import Palettized
 from ..values.quantize import Quantized
+from ..values.strided import PIECE_COUNT, Empty, boxes, computed, is_finite, range_of
 from .not_finite import palettize_all
 from .pieces import NotCompressibleError, Pieces
 
@@ -43,7 +44,7 @@ def palettized(pieces: Pieces, choice: Choice) -> Pieces:
     """
     if pieces.coded is not None:
         return _of_integers(pieces, choice)
-    made = _fitted(pieces.values(), choice)
+    made = _fitted(pieces.values(), choice, pieces.empty)
     figures = None if pieces.steps or choice.is_kept else (made.squared, made.power, made.largest)
     found = pieces._replace(table=made, nonzero=None, figures=figures)
     if choice.vector > 1:
@@ -54,20 +55,43 @@ def palettized(pieces: Pieces, choice: Choice) -> Pieces:
 
 def scaled(pieces: Pieces, choice: Choice) -> Pieces:
     """As `palettized`, of the elements divided by the greatest magnitude along the channels, as coremltools does."""
-    array = pieces.array
-    by = np.abs(array).max(axis=choice.axis, keepdims=True)
+    array, empty = pieces.array, pieces.empty
+    by = _greatest(array, choice.axis)
     by[by == 0] = 1
     if choice.mode == "kmeans":
-        heavy = np.broadcast_to(np.asarray(by, np.float64) ** 2, array.shape)
-        heavy = heavy if choice.weights is None else heavy * choice.weights
-        most = float(heavy.max())
-        choice = choice._replace(weights=(heavy / most if most > 0 else heavy).astype(np.float32))
-    made = _fitted(array / by, choice)
+        choice = choice._replace(weights=_weighed(np.asarray(by, np.float64) ** 2, array.shape, choice, empty))
+    wide_by = np.broadcast_to(by, array.shape)
+    divided = computed(array.shape, array.dtype, lambda box: array[box] / wide_by[box], empty)
+    made = _fitted(divided, choice, empty)
     wide = (*by.shape, 1, 1)
     lut = Quantized(_repeated(made.palettes, by.shape), by.reshape(wide), None, as_dtype(array.dtype), 0.0, 0.0, 0.0)
     table = made._replace(palettes=lut.data, gap=float("nan"))
     axis = choice.axis if choice.vector > 1 else None
     return pieces._replace(table=table, lut=lut, axis=axis, figures=None)
+
+
+def _greatest(array: Array, axis: int) -> Array:
+    """The greatest magnitude along a dimension, which stays with the length 1."""
+    found = np.zeros((*array.shape[:axis], 1, *array.shape[axis + 1 :]), array.dtype)
+    for box in boxes(array.shape):
+        into = found[(*box[:axis], slice(None), *box[axis + 1 :])]
+        np.maximum(into, np.abs(array[box]).max(axis=axis, keepdims=True), out=into)
+    return found
+
+
+def _weighed(by: Array, shape: tuple[int, ...], choice: Choice, empty: Empty) -> Array:
+    """What elements count in a fit, float32 with 1 for the most; `by`, float64, broadcasts to their shape."""
+    if choice.weights is None:
+        most = float(by.max())
+        return np.broadcast_to((by / most if most > 0 else by).astype(np.float32), shape)
+    wide, weights = np.broadcast_to(by, shape), choice.weights
+    most = max(float((wide[box] * weights[box].astype(np.float32)).max()) for box in boxes(shape))
+
+    def work(box: tuple[slice, ...]) -> Array:
+        heavy = wide[box] * weights[box].astype(np.float32)
+        return heavy / most if most > 0 else heavy
+
+    return computed(shape, np.float32, work, empty)
 
 
 def require_whole_vectors(pieces: Pieces) -> None:
@@ -80,27 +104,33 @@ def require_whole_vectors(pieces: Pieces) -> None:
         return
     length = cast(Palettized, pieces.table).palettes.shape[-1]
     mask = np.moveaxis(pieces.mask, pieces.axis, -1)
-    some = mask.reshape(*mask.shape[:-1], -1, length)
-    if (some.any(-1) != some.all(-1)).any():
-        words = f"expected vectors that are pruned as a whole (Prune with block={length}, dim={pieces.axis})"
-        raise NotCompressibleError(f"{words}, got some that are pruned in part")
+    mask = mask.reshape(*mask.shape[:-1], -1, length)
+    step = max(PIECE_COUNT // length, 1)
+    for first in range(0, mask.size // length, step):
+        count = min(step, mask.size // length - first)
+        some = range_of(mask, first * length, count * length).reshape(count, length)
+        if (some.any(-1) != some.all(-1)).any():
+            words = f"expected vectors that are pruned as a whole (Prune with block={length}, dim={pieces.axis})"
+            raise NotCompressibleError(f"{words}, got some that are pruned in part")
 
 
-def _fitted(array: Array, choice: Choice) -> Palettized:
+def _fitted(array: Array, choice: Choice, empty: Empty) -> Palettized:
     nbits, mode, axis, size, length, function, weights, is_kept = choice
     if function is not None:
-        return custom_palette.custom_palettes(array, function, axis=axis, group_size=size, vector=length)
+        return custom_palette.custom_palettes(array, function, axis=axis, group_size=size, vector=length, empty=empty)
     if length > 1:
         return vectors.palettize_vectors(
-            array, nbits, vector=length, axis=axis, mode=mode, group_size=size, importance=weights
+            array, nbits, vector=length, axis=axis, mode=mode, group_size=size, importance=weights, empty=empty
         )
     along = None if size is None else axis
 
     def fit(elements: Array) -> Palettized:
-        return palettize.palettize(elements, nbits, mode=mode, axis=along, group_size=size, importance=weights)
+        return palettize.palettize(
+            elements, nbits, mode=mode, axis=along, group_size=size, importance=weights, empty=empty
+        )
 
-    if is_kept and not np.isfinite(array).all():
-        found: Palettized = palettize_all(array, fit)
+    if is_kept and not is_finite(array):
+        found: Palettized = palettize_all(array, fit, empty)
         return found
     return fit(array)
 
@@ -108,16 +138,11 @@ def _fitted(array: Array, choice: Choice) -> Palettized:
 def _of_integers(pieces: Pieces, choice: Choice) -> Pieces:
     """Palettes of quantized integers. The scales then are those of palettes, which are repeated for each."""
     coded = cast(Quantized, pieces.coded)
-    integers = coded.data.astype(np.float32)
+    data, empty = coded.data, pieces.empty
     if choice.mode == "kmeans":  # an integer counts for as much as it is worth
-        by = np.asarray(coded.scale, np.float64)
-        for dim, length in enumerate(integers.shape):
-            by = np.repeat(by, length // by.shape[dim], dim)
-        most = float(by.max())
-        heavy = (by / most) ** 2 if most > 0 else by
-        heavy = heavy if choice.weights is None else heavy * choice.weights
-        choice = choice._replace(weights=heavy.astype(np.float32))
-    made = _fitted(integers, choice)
+        choice = choice._replace(weights=_worth(coded, choice, empty))
+    integers = computed(data.shape, np.float32, lambda box: data[box].astype(np.float32), empty)
+    made = _fitted(integers, choice, empty)
     counts = coded.scale.shape
     entries = _repeated(np.rint(made.palettes).astype(coded.data.dtype), counts)
     wide = (*counts, 1, 1)
@@ -125,6 +150,23 @@ def _of_integers(pieces: Pieces, choice: Choice) -> Pieces:
     lut = coded._replace(data=entries, scale=coded.scale.reshape(wide), zero_point=point)
     table = made._replace(palettes=entries, gap=float("nan"))
     return pieces._replace(coded=None, lut=lut, table=table, figures=None)
+
+
+def _worth(coded: Quantized, choice: Choice, empty: Empty) -> Array:
+    """What integers count in a fit: the square of their scale, relative to the greatest one."""
+    shape, by, weights = coded.data.shape, np.asarray(coded.scale, np.float64), choice.weights
+    most = float(by.max())
+    by = (by / most) ** 2 if most > 0 else by
+    if weights is None and all(count in (1, length) for count, length in zip(by.shape, shape, strict=True)):
+        return np.broadcast_to(by.astype(np.float32), shape)
+
+    def work(box: tuple[slice, ...]) -> Array:
+        steps = (length // count for length, count in zip(shape, by.shape, strict=True))
+        at = (np.arange(along.start, along.stop) // step for along, step in zip(box, steps, strict=True))
+        heavy = by[np.ix_(*at)]
+        return heavy if weights is None else heavy * weights[box].astype(np.float32)
+
+    return computed(shape, np.float32, work, empty)
 
 
 def _repeated(palettes: Array, counts: tuple[int, ...]) -> Array:

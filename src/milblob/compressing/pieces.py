@@ -1,6 +1,7 @@
 """A weight while it is compressed: what the recipes have made of it so far, and the parts that are stored for that."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -11,10 +12,13 @@ from ..errors import MilblobError
 from ..program.compress_rules import Link, Links, Same
 from ..program.constexpr import Chain
 from ..program.scan import Compressed
+from ..rewrite.changes import WEIGHT_COUNT
 from ..rewrite.planned import Plan, PlannedPart
+from ..threads import ordered
 from ..values.dense import Dense, Packed, read
 from ..values.palettize import Palettized
 from ..values.quantize import Quantized
+from ..values.strided import Empty, packed_mask, range_of, selected, unpacked_mask
 from ..values.tensorvalue import stored_bytes
 
 Array = np.ndarray[Any, Any]
@@ -87,6 +91,7 @@ class Pieces(NamedTuple):
         axis: along which an index stands for a vector of elements.
         lut: integers and scales that the palettes are computed from.
         figures: (squared, power, largest) as in CompressedParts, if they are known.
+        empty: makes all arrays as long as the weight.
     """
 
     array: Array
@@ -98,19 +103,29 @@ class Pieces(NamedTuple):
     axis: int | None = None
     lut: Quantized | None = None
     figures: tuple[float, float, float] | None = None
+    empty: Empty = np.empty
 
     @property
     def mask(self) -> Array:
         """Which elements are not zero, as bool; what `bits` says."""
-        bits = np.unpackbits(cast(Array, self.bits), count=self.array.size, bitorder="little")
-        return bits.view(bool).reshape(self.array.shape)
+        return unpacked_mask(cast(Array, self.bits), self.array.shape, self.empty)
 
     def values(self) -> Array:
         """Return the dense values that the pieces stand for."""
         if not self.steps:
             return self.array
+        return read(self._dense(), self.empty(self.array.shape, self.array.dtype))
+
+    def measured(self, weights: Array | None = None) -> tuple[float, float, float]:
+        """Return what is lost; see `measured`."""
+        if not self.steps:
+            return measured(self.array, partial(range_of, self.array), weights)
+        dense = self._dense()
+        return measured(self.array, lambda begin, count: read(dense, None, begin, (count,)), weights)
+
+    def _dense(self) -> Dense:
         op, parts, links = self._parts(LINKED_OPSET)
-        return read(_dense(op, {part.key: part for part in parts}, links, self.array))
+        return _dense(op, {part.key: part for part in parts}, links, self.array)
 
     def compressed(self, opset: int) -> CompressedParts:
         """Return what is stored for an opset, and what is lost.
@@ -118,7 +133,7 @@ class Pieces(NamedTuple):
         Raises:
             NotCompressibleError: the values would not be finite; iOS16 has no 3-bit indices.
         """
-        figures = self.figures if self.figures is not None else measured(self.array, self.values())
+        figures = self.figures if self.figures is not None else self.measured()
         require_finite(figures)
         op, parts, links = self._parts(opset)
         gap = self.table.gap if self.table is not None else None
@@ -129,18 +144,19 @@ class Pieces(NamedTuple):
             return (*self._early(), {})
         links: dict[str, Link | Same] = {}
         if self.bits is None and self.coded is not None:
-            return "constexpr_blockwise_shift_scale", _scaled("data", self.coded), links
+            return "constexpr_blockwise_shift_scale", self._scaled("data", self.coded), links
         if self.bits is None:
             return "constexpr_lut_to_dense", self._palettes("indices", "", links), links
         mask = Part("mask", DType.UINT1, self.array.shape, None, memoryview(self.bits))  # type: ignore[arg-type]
         if self.nonzero is not None:
-            return "constexpr_sparse_to_dense", [part("nonzero_data", self.nonzero), mask], links
+            return "constexpr_sparse_to_dense", [self._part("nonzero_data", self.nonzero), mask], links
         inner = "nonzero_data."
-        outputs = [(DType.UINT1, self.array.shape), (as_dtype(self.array.dtype), (int(np.count_nonzero(self.mask)),))]
+        count = _codec.count_ones(_codec.Buffer(self.bits), 0, 0, self.array.size)
+        outputs = [(DType.UINT1, self.array.shape), (as_dtype(self.array.dtype), (count,))]
         if self.coded is not None:
             links["nonzero_data"] = Link("constexpr_sparse_blockwise_shift_scale", tuple(outputs), 1)
-            chosen = self.coded._replace(data=self.coded.data[self.mask])
-            parts = _scaled(f"{inner}nonzero_data", chosen, inner)
+            chosen = self.coded._replace(data=selected(self.coded.data, self.mask, self.empty))
+            parts = self._scaled(f"{inner}nonzero_data", chosen, inner)
             parts.append(mask._replace(key=f"{inner}data_mask"))
             # coremltools writes the mask twice where it was there first.
             was_first = self.steps.index("Prune") < self.steps.index("Linear")
@@ -152,10 +168,11 @@ class Pieces(NamedTuple):
             mask, vectors = mask._replace(key=f"{inner}indices_mask"), self.mask
             if self.axis is not None:  # a mask of whole vectors, which the recipe has made sure of
                 length = table.palettes.shape[-1]
-                vectors = np.take(vectors, np.arange(0, self.array.shape[self.axis], length), self.axis)
-                bits = np.packbits(vectors, bitorder="little")
+                vectors = vectors[(*(slice(None),) * self.axis, slice(None, None, length))]
+                bits = packed_mask(vectors, self.empty)
                 mask = mask._replace(shape=vectors.shape, data=memoryview(bits))  # type: ignore[arg-type]
-            chosen_table = self._replace(table=table._replace(indices=table.indices[vectors]))
+            some = selected(table.indices, vectors, self.empty)
+            chosen_table = self._replace(table=table._replace(indices=some))
             parts = [mask, *chosen_table._palettes("indices_nonzero_data", inner, links)]
         return "constexpr_sparse_to_dense", parts, links
 
@@ -163,40 +180,53 @@ class Pieces(NamedTuple):
         """The indices and what computes the palettes."""
         table = cast(Palettized, self.table)
         index = INDICES[table.nbits]
-        parts = [part(prefix + key, table.indices.view(index.numpy), index)]
+        parts = [self._part(prefix + key, table.indices.view(index.numpy), index)]
         if self.lut is None:
-            parts.append(part(f"{prefix}lut", table.palettes))
+            parts.append(self._part(f"{prefix}lut", table.palettes))
         else:
             kind = as_dtype(self.lut.scale.dtype), self.lut.data.shape
             links[f"{prefix}lut"] = Link("constexpr_blockwise_shift_scale", (kind,))
-            parts += _scaled(f"{prefix}lut.data", self.lut, f"{prefix}lut.")
+            parts += self._scaled(f"{prefix}lut.data", self.lut, f"{prefix}lut.")
         if self.axis is not None:
-            parts.append(part(f"{prefix}vector_axis", np.array(self.axis, np.int32)))
+            parts.append(self._part(f"{prefix}vector_axis", np.array(self.axis, np.int32)))
         return parts
 
     def _early(self) -> tuple[str, list[Part]]:
         """The parts for iOS16 and 17: bits are packed in bytes, and one recipe is all that there can be."""
-        shape = part("shape", np.array(self.array.shape, np.uint32))
+        shape = self._part("shape", np.array(self.array.shape, np.uint32))
         if self.coded is not None:
             made = self.coded
             zeros = np.zeros(made.scale.shape, made.dtype.numpy)
             point = made.zero_point if made.zero_point is not None else zeros
             axis = next((axis for axis, count in enumerate(made.scale.shape) if count > 1), 0)
             return "constexpr_affine_dequantize", [
-                part("quantized_data", made.data, made.dtype),
-                part("zero_point", point.squeeze(), made.dtype),
-                part("scale", made.scale.squeeze()),
-                part("axis", np.array(axis, np.int32)),
+                self._part("quantized_data", made.data, made.dtype),
+                self._part("zero_point", point.squeeze(), made.dtype),
+                self._part("scale", made.scale.squeeze()),
+                self._part("axis", np.array(axis, np.int32)),
             ]
         if self.table is not None:
             if self.table.nbits == 3:
                 raise NotCompressibleError("expected an opset of iOS18 for 3 bits, got an earlier one")
             index = INDICES[self.table.nbits]
-            packed = np.frombuffer(stored_bytes(self.table.indices.view(index.numpy), index), np.uint8)
-            parts = [part("indices", packed), part("lut", self.table.palettes.reshape(-1)), shape]
+            packed = np.frombuffer(self._part("indices", self.table.indices.view(index.numpy), index).data, np.uint8)
+            parts = [self._part("indices", packed), self._part("lut", self.table.palettes.reshape(-1)), shape]
             return "constexpr_lut_to_dense", parts
-        kept = [part("nonzero_data", self.nonzero), part("mask", self.bits), shape]
+        kept = [self._part("nonzero_data", self.nonzero), self._part("mask", self.bits), shape]
         return "constexpr_sparse_to_dense", kept
+
+    def _scaled(self, key: str, made: Quantized, prefix: str = "") -> list[Part]:
+        parts = [self._part(key, made.data, made.dtype), self._part(f"{prefix}scale", made.scale)]
+        if made.zero_point is not None:
+            parts.append(self._part(f"{prefix}offset", made.zero_point, made.dtype))
+        return parts
+
+    def _part(self, key: str, array: Any, dtype: Any = None) -> Part:
+        """Make a part of an array."""
+        array = np.asarray(array)
+        dtype = as_dtype(array.dtype) if dtype is None else dtype
+        few = array if array.size < WEIGHT_COUNT else None
+        return Part(key, dtype, array.shape, few, stored_bytes(array, dtype, empty=self.empty))
 
 
 def require_finite(figures: tuple[float, float, float]) -> None:
@@ -210,45 +240,38 @@ def require_finite(figures: tuple[float, float, float]) -> None:
         raise NotCompressibleError(words)
 
 
-def part(key: str, array: Any, dtype: Any = None) -> Part:
-    """Make a part of an array."""
-    array = np.asarray(array)
-    dtype = as_dtype(array.dtype) if dtype is None else dtype
-    return Part(key, dtype, array.shape, array if array.size < 10 else None, stored_bytes(array, dtype))
-
-
-def measured(array: Array, values: Array, weights: Array | None = None) -> tuple[float, float, float]:
+def measured(
+    array: Array, values: Callable[[int, int], Array], weights: Array | None = None
+) -> tuple[float, float, float]:
     """Return (sum of the squared differences, sum of the squares of `array`, largest difference).
 
     Elements that are not finite, and the same in both, do not count.
 
     Args:
         array: as it was.
-        values: what it became.
+        values: returns what some elements became, given the number of the first and how many; called in any thread.
         weights: of the elements in both sums, in the same shape; None: all alike.
     """
-    squared = power = largest = 0.0
-    one, other = np.ascontiguousarray(array).reshape(-1), np.ascontiguousarray(values).reshape(-1)
-    heavy = None if weights is None else np.ascontiguousarray(weights).reshape(-1)
-    for first in range(0, one.size, _MEASURED_COUNT):
-        wide = one[first : first + _MEASURED_COUNT].astype(np.float64)
+
+    def work(part: tuple[int, int]) -> tuple[float, float, float]:
+        wide = range_of(array, *part, np.float64)
         with np.errstate(invalid="ignore"):
-            difference = other[first : first + _MEASURED_COUNT].astype(np.float64) - wide
+            difference = values(*part).astype(np.float64) - wide
         kept = ~np.isfinite(wide)
         if kept.any():
-            wide[kept] = difference[kept] = 0
-        part = None if heavy is None else heavy[first : first + _MEASURED_COUNT].astype(np.float64)
-        squared += float(np.dot(difference, difference if part is None else part * difference))
-        power += float(np.dot(wide, wide if part is None else part * wide))
-        largest = max(largest, float(np.abs(difference).max(initial=0.0)))
+            wide, difference = np.where(kept, 0, wide), np.where(kept, 0, difference)
+        weighted = difference, wide
+        if weights is not None:
+            heavy = range_of(weights, *part, np.float32).astype(np.float64)
+            weighted = heavy * difference, heavy * wide
+        squared, power = np.dot(difference, weighted[0]), np.dot(wide, weighted[1])
+        return float(squared), float(power), float(np.abs(difference).max(initial=0.0))
+
+    divided = [(first, min(_MEASURED_COUNT, array.size - first)) for first in range(0, array.size, _MEASURED_COUNT)]
+    squared = power = largest = 0.0
+    for found in ordered(work, divided):  # in order: sums of doubles depend on it
+        squared, power, largest = squared + found[0], power + found[1], max(largest, found[2])
     return squared, power, largest
-
-
-def _scaled(key: str, made: Quantized, prefix: str = "") -> list[Part]:
-    parts = [part(key, made.data, made.dtype), part(f"{prefix}scale", made.scale)]
-    if made.zero_point is not None:
-        parts.append(part(f"{prefix}offset", made.zero_point, made.dtype))
-    return parts
 
 
 # -------------------------------------------------------------------------------------------------------- dense values
@@ -292,9 +315,9 @@ def _dense(op: str, parts: Mapping[str, Part], links: Links, array: Array) -> De
     return chain.dense(group(op, "", [(as_dtype(array.dtype), array.shape)], 0))
 
 
-def applied(plan: Plan) -> CompressedParts:
-    """Compute the parts of a plan now."""
-    made = {part.key: np.zeros(part.nbytes, np.uint8) for part in plan.parts if part.array is None}
+def applied(plan: Plan, empty: Empty) -> CompressedParts:
+    """Compute the parts of a plan now, into arrays that `empty` makes."""
+    made = {part.key: empty(part.nbytes, np.uint8) for part in plan.parts if part.array is None}
 
     def put(key: str, offset: int, data: Any) -> None:
         view = np.frombuffer(data, np.uint8)

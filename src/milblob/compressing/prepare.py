@@ -28,6 +28,7 @@ from ..progress import Counter
 from ..rewrite.compressed import CompressedWeight, StoredPart
 from ..rewrite.decompress import Decompression, plan_decompression
 from ..rewrite.planned import Computation, Figures, Plan, Put, Streamed
+from ..storage.scratch import Scratch
 from ..values.dense import Held, Packed
 from ..values.palettize import weights_for
 from ..values.tensorvalue import pack_tensor
@@ -157,6 +158,7 @@ class Compressing:
         self._plan = plan
         self._is_careful = is_careful or directory is None
         self._spool = _Spool()
+        self._scratch = Scratch(tempfile.gettempdir() if directory is None else directory)
         self._readers: set[str] = set()  # types of the operations that read the weights that were asked for
 
     def of_compressed(self) -> list[CompressedWeight]:
@@ -346,7 +348,8 @@ class Compressing:
             groups = max((numbers.of(program, reader, "groups", 1) for reader in convolutions), default=1)
             heavy = self._importance(tensor, options)
             blocks = self._extras.blocks.get(tensor.name)
-            yield Candidate(tensor, options, may_stay, opset, uses, groups, heavy, self._extras.nan, blocks)
+            nan, empty = self._extras.nan, self._scratch.empty
+            yield Candidate(tensor, options, may_stay, opset, uses, groups, heavy, nan, blocks, empty)
 
     def _importance(self, tensor: Tensor, options: Sequence[Option]) -> Any:
         """The importance of the elements of a weight, in its shape; None if there is none."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..rewrite.planned import Plan
+from ..values.strided import Empty, computed
 from ..values.unfit import UnfitError
 from .pieces import LINKED_OPSET, CompressedParts, NotCompressibleError, Pieces, applied
 
@@ -30,12 +31,13 @@ class HeldBlocks(NamedTuple):
     Attributes:
         dtype: of the integers.
         block: the size of a block in each dimension.
-        read: returns (integers, int8, in the shape of the weight; a scale for each block).
+        read: called with what makes arrays, returns (integers, int8, in the shape of the weight; a scale for each
+            block).
     """
 
     dtype: Any
     block: tuple[int, ...]
-    read: Callable[[], tuple[Array, Array]]
+    read: Callable[[Empty], tuple[Array, Array]]
 
 
 class Weight(NamedTuple):
@@ -51,6 +53,7 @@ class Weight(NamedTuple):
         pieces: what it is compressed to already, if the recipe goes on from that.
         nan: "keep" to keep NaN and infinity where the recipe can.
         blocks: integers and scales that its values are; None: they are floats.
+        empty: makes all arrays as long as the weight.
     """
 
     array: Array
@@ -62,6 +65,12 @@ class Weight(NamedTuple):
     pieces: Pieces | None = None
     nan: str = "skip"
     blocks: HeldBlocks | None = None
+    empty: Empty = np.empty
+
+    @property
+    def begun(self) -> Pieces:
+        """What the first recipe begins with."""
+        return self.pieces if self.pieces is not None else Pieces(self.array, empty=self.empty)
 
 
 @dataclass(frozen=True)
@@ -97,9 +106,8 @@ class Recipe:
         """
         plan = self.plan(weight)
         if plan is not None:
-            return applied(plan)
-        before = weight.pieces if weight.pieces is not None else Pieces(weight.array)
-        return self.step(before, weight).compressed(weight.opset)
+            return applied(plan, weight.empty)
+        return self.step(weight.begun, weight).compressed(weight.opset)
 
     @property
     def weighs(self) -> bool:
@@ -175,8 +183,10 @@ def heavy_of(pieces: Pieces, weight: Weight) -> Array | None:
     """The importance of the elements that a fit counts: none of those that are pruned."""
     if pieces.bits is None:
         return weight.importance
-    mask = pieces.mask.astype(np.float32)
-    return mask if weight.importance is None else mask * weight.importance
+    mask, heavy = pieces.mask, weight.importance
+    if heavy is None:
+        return mask
+    return computed(mask.shape, np.float32, lambda box: mask[box] * heavy[box].astype(np.float32), pieces.empty)
 
 
 def set_options(recipe: Recipe, **values: Any) -> None:

@@ -20,7 +20,7 @@ from ..rewrite.planned import Plan
 from ..selection import selector
 from .candidates import Candidate, computed
 from .choosing import Choice, Chosen, Step, choose, choose_within, starts, walk
-from .pieces import CompressedParts, NotCompressibleError, measured
+from .pieces import CompressedParts, NotCompressibleError
 from .prepare import KEPT
 from .recipe import Recipe, require_number
 from .recipes import Linear, Palette, as_recipe
@@ -345,10 +345,11 @@ def _measured_by(
     pieces = candidate.pieces(number)
     if isinstance(pieces, NotCompressibleError):
         raise pieces
-    made, values = pieces.compressed(candidate.opset), pieces.values()
+    made = pieces.compressed(candidate.opset)
     if errors is None:
-        squared, power, _ = measured(pieces.array, values, candidate.importance)
+        squared, power, _ = pieces.measured(candidate.importance)
         return made, _relative(squared, power)
+    values = pieces.values()
     return made, max(_cost(errors, name, pieces.array, values) for name in names)
 
 

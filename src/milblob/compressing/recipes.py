@@ -12,6 +12,7 @@ from ..arguments import as_integer, require
 from ..dtypes import as_dtype
 from ..rewrite.planned import Plan
 from ..values import palettize, prune, quantize
+from ..values.strided import Empty, computed, is_finite, not_finite, selected, unpacked_mask
 from . import palettes
 from .not_finite import in_place_of
 from .pieces import NotCompressibleError, Pieces
@@ -105,16 +106,20 @@ class Linear(Recipe):
             return self._quantize_palettes(pieces)
         held = None if pieces.steps else self._held(weight)
         if held is not None:
-            data, scale = held.read()
-            if np.isfinite(scale).all():
-                exact = scale.astype(pieces.array.dtype)
-                coded = quantize.Quantized(data.astype(held.dtype.numpy), exact, None, held.dtype, 0.0, 0.0, 0.0)
+            data, scale = held.read(pieces.empty)
+            if is_finite(scale):
+                own, kind = pieces.array.dtype, held.dtype.numpy
+                exact = computed(scale.shape, own, lambda box: scale[box].astype(own), pieces.empty)
+                if data.dtype != kind:
+                    integers = data
+                    data = computed(data.shape, kind, lambda box: integers[box].astype(kind), pieces.empty)
+                coded = quantize.Quantized(data, exact, None, held.dtype, 0.0, 0.0, 0.0)
                 return pieces._replace(steps=("Linear",), coded=coded)
         array = pieces.values()
         weights = heavy_of(pieces, weight) if self.search else None
         made = made_by(
             quantize.quantize, array, self.dtype, mode=self.mode, blocks=self._blocks(weight), search=self.search,
-            importance=weights,
+            importance=weights, empty=pieces.empty,
         )  # fmt: skip
         figures = None if pieces.steps else (made.squared, made.power, made.largest)
         return pieces._replace(steps=(*pieces.steps, "Linear"), coded=made, nonzero=None, figures=figures)
@@ -354,12 +359,12 @@ class Prune(Recipe):
         self._require_consumers(weight)
         ranked = array
         if weight.nan == "keep":
-            ranked = in_place_of(array)
+            ranked = in_place_of(array, pieces.empty)
         if weight.importance is not None:
-            ranked = _weighted_magnitudes(ranked, weight.importance)
+            ranked = _weighted_magnitudes(ranked, weight.importance, pieces.empty)
         made = made_by(
             prune.prune, ranked, sparsity=self.sparsity, threshold=self.threshold, n_m=self.n_m, block=self.block,
-            dim=self.dim,
+            dim=self.dim, empty=pieces.empty,
         )  # fmt: skip
         if self.threshold is not None and made.sparsity < self.least_sparsity:
             raise NotCompressibleError(
@@ -368,11 +373,12 @@ class Prune(Recipe):
         figures = None if pieces.steps else (made.squared, made.power, made.largest)
         nonzero = None if pieces.steps else made.nonzero
         if ranked is not array:
-            kept = np.unpackbits(made.mask, count=array.size, bitorder="little").view(bool)
-            lost = int(np.count_nonzero(~np.isfinite(array.reshape(-1)[~kept])))
+            kept = unpacked_mask(made.mask, array.shape, pieces.empty)
+            chosen = selected(array, kept, pieces.empty)
+            lost = not_finite(array) - not_finite(chosen)
             if lost:
                 raise NotCompressibleError(f"expected to keep NaN and infinity, got {lost} that would become zero")
-            figures, nonzero = None, None if pieces.steps else array.reshape(-1)[kept]
+            figures, nonzero = None, None if pieces.steps else chosen
         found = pieces._replace(steps=(*pieces.steps, "Prune"), bits=made.mask, nonzero=nonzero, figures=figures)
         palettes.require_whole_vectors(found)
         return found
@@ -459,11 +465,16 @@ class Joint(Recipe):
         return " + ".join(map(repr, self.recipes))
 
 
-def _weighted_magnitudes(array: Array, importance: Array) -> Array:
+def _weighted_magnitudes(array: Array, importance: Array, empty: Empty) -> Array:
     """What is pruned by: magnitudes times the root of the importance, float32; zero for zeros alone."""
-    wide = np.abs(array.astype(np.float64)) * np.sqrt(importance.astype(np.float64))
     limits = np.finfo(np.float32)
-    return np.where(array == 0, 0, np.clip(wide, limits.smallest_subnormal, limits.max)).astype(np.float32)
+
+    def work(box: tuple[slice, ...]) -> Array:
+        heavy = importance[box].astype(np.float32).astype(np.float64)
+        wide = np.abs(array[box].astype(np.float64)) * np.sqrt(heavy)
+        return np.where(array[box] == 0, 0, np.clip(wide, limits.smallest_subnormal, limits.max))
+
+    return computed(array.shape, np.float32, work, empty)
 
 
 RECIPES: dict[str, type[Recipe]] = {"Linear": Linear, "Palette": Palette, "Prune": Prune, "Joint": Joint}

@@ -14,7 +14,7 @@ from ..program.scan import Compressed, Program
 from ..rewrite.decompress import plan_decompression
 from ..values.palettize import Palettized
 from ..values.quantize import Quantized
-from ..values.tensorvalue import stored_bytes
+from ..values.strided import Empty, ranges
 from .pieces import LINKED_OPSET, Pieces
 from .recipe import Recipe
 
@@ -46,23 +46,38 @@ def steps_of(tensor: Tensor) -> tuple[str, ...] | None:
     return ("Prune", "Palette") if _has_plain_palettes(nonzero.parts, "indices_nonzero_data") else None
 
 
-def pieces_of(tensor: Tensor) -> Pieces:
-    """Return the pieces of a compressed weight that has `steps_of`."""
-    parts, array = tensor.parts, tensor.read()
-    pieces = Pieces(array, steps_of(tensor) or ())
+def dense_values(tensor: Tensor, empty: Empty) -> Any:
+    """Return the values of a weight: those that are stored, or of a compressed one an array that `empty` makes."""
+    return tensor.read() if tensor.chain is None else tensor.read(out=empty(tensor.shape, tensor.dtype))
+
+
+def pieces_of(tensor: Tensor, empty: Empty) -> Pieces:
+    """Return the pieces of a compressed weight that has `steps_of`; `empty` makes arrays as long as the weight."""
+
+    def stored(part: Tensor) -> Any:
+        return part.read(out=empty(part.shape, part.dtype)) if part.mil_dtype.is_sub_byte else part.read()
+
+    parts = tensor.parts
+    pieces = Pieces(dense_values(tensor, empty), steps_of(tensor) or (), empty=empty)
     if pieces.steps == ("Palette",):
-        return _with_palettes(pieces, parts, parts["indices"].read().view(np.uint8), parts["indices"])
+        return _with_palettes(pieces, parts, stored(parts["indices"]).view(np.uint8), parts["indices"])
     if pieces.steps == ("Linear",):
         data, offset = parts["data"], parts.get("offset")
-        point = None if offset is None else offset.read()
-        coded = Quantized(data.read(), parts["scale"].read(), point, data.mil_dtype, 0.0, 0.0, 0.0)
+        point = None if offset is None else stored(offset)
+        coded = Quantized(stored(data), parts["scale"].read(), point, data.mil_dtype, 0.0, 0.0, 0.0)
         return pieces._replace(coded=coded)
     nonzero = parts["nonzero_data"]
     if pieces.steps == ("Prune",):
-        return pieces._replace(bits=_bits(parts["mask"].read()), nonzero=nonzero.read())
-    pieces = pieces._replace(bits=_bits(nonzero.parts["indices_mask"].read()))
-    codes, indices = np.zeros(array.shape, np.uint8), nonzero.parts["indices_nonzero_data"]
-    codes[pieces.mask] = indices.read().view(np.uint8)
+        return pieces._replace(bits=_bits(parts["mask"], empty), nonzero=nonzero.read())
+    pieces = pieces._replace(bits=_bits(nonzero.parts["indices_mask"], empty))
+    codes, indices = empty(tensor.shape, np.uint8), nonzero.parts["indices_nonzero_data"]
+    some, mask, done = stored(indices).view(np.uint8), pieces.mask, 0
+    for begin, chosen in ranges(mask):
+        count = int(np.count_nonzero(chosen))
+        own = np.zeros(chosen.size, np.uint8)
+        own[chosen] = some[done : done + count]
+        codes.reshape(-1)[begin : begin + chosen.size] = own
+        done += count
     return _with_palettes(pieces, nonzero.parts, codes, indices)
 
 
@@ -78,8 +93,14 @@ def _with_palettes(pieces: Pieces, parts: Mapping[str, Tensor], codes: Any, indi
     return pieces._replace(table=table)
 
 
-def _bits(mask: Any) -> Any:
-    return np.frombuffer(stored_bytes(mask, DType.UINT1), np.uint8)
+def _bits(mask: Tensor, empty: Empty) -> Any:
+    """The bits of a mask, as they are stored; those after the last element are zero."""
+    packed = mask.place.packed()
+    bits = empty(DType.UINT1.nbytes(packed.size), np.uint8)
+    bits[...] = np.ndarray(bits.shape, np.uint8, packed.buffer, packed.offset)  # type: ignore[arg-type]
+    if packed.size % 8:
+        bits[-1] &= (1 << packed.size % 8) - 1
+    return bits
 
 
 def identity(tensor: Tensor) -> Hashable:

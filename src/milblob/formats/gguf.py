@@ -16,6 +16,7 @@ from ..dtypes import DType
 from ..errors import FormatError, UnsupportedError
 from ..model.stored import Arrays, StoredArray
 from ..storage.mapped import MappedFile, closed_on_error
+from ..values.strided import Empty
 from ..values.tensorvalue import require_shape
 
 Array = np.ndarray[Any, Any]
@@ -88,19 +89,23 @@ class GGUFArray(StoredArray):
         """The size of a block in each dimension, of Q8_0 and Q4_0."""
         return (*[1] * (len(self.shape) - 1), BLOCK)
 
-    def blocks(self) -> Blocks | None:
-        """Return the integers and scales of Q8_0 and Q4_0; None of other types."""
+    def blocks(self, empty: Empty = np.empty) -> Blocks | None:
+        """Return the integers and scales of Q8_0 and Q4_0, in arrays that `empty` makes; None of other types."""
         if self.block_dtype is None:
             return None
         self.place.account()
         rows = self._raw().reshape(prod(self.shape) // BLOCK, 34 if self.kind == "Q8_0" else 18)
-        scale = np.ascontiguousarray(rows[:, :2]).view("<f2").reshape((*self.shape[:-1], self.shape[-1] // BLOCK))
-        if self.kind == "Q8_0":
-            return Blocks(np.ascontiguousarray(rows[:, 2:]).view(np.int8).reshape(self.shape), DType.INT8, scale)
-        data = np.empty((len(rows), BLOCK), np.int8)  # the low halves of the bytes are the first 16 elements
-        data[:, : BLOCK // 2] = (rows[:, 2:] & 15).view(np.int8) - 8
-        data[:, BLOCK // 2 :] = (rows[:, 2:] >> 4).view(np.int8) - 8
-        return Blocks(data.reshape(self.shape), DType.INT4, scale)
+        scale, data = empty((len(rows), 2), np.uint8), empty((len(rows), BLOCK), np.int8)
+        for first in range(0, len(rows), _PART_COUNT // BLOCK):
+            some, into = rows[first : first + _PART_COUNT // BLOCK], data[first : first + _PART_COUNT // BLOCK]
+            scale[first : first + len(some)] = some[:, :2]
+            if self.kind == "Q8_0":
+                into[:] = some[:, 2:].view(np.int8)
+            else:  # the low halves of the bytes are the first 16 elements
+                into[:, : BLOCK // 2] = (some[:, 2:] & 15).view(np.int8) - 8
+                into[:, BLOCK // 2 :] = (some[:, 2:] >> 4).view(np.int8) - 8
+        scales = scale.view("<f2").reshape((*self.shape[:-1], self.shape[-1] // BLOCK))
+        return Blocks(data.reshape(self.shape), self.block_dtype, scales)
 
 
 class _Row(NamedTuple):

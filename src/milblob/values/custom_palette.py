@@ -6,14 +6,16 @@ from typing import Any
 import numpy as np
 
 from .palettize import NBITS, Palettized
+from .strided import Empty, boxes
 from .unfit import UnfitError
 
 Array = np.ndarray[Any, Any]
 
 
 def custom_palettes(
-    array: Array, function: Callable[[Array], Any], *, axis: int = 0, group_size: int | None = None, vector: int = 1
-) -> Palettized:
+    array: Array, function: Callable[[Array], Any], *, axis: int = 0, group_size: int | None = None, vector: int = 1,
+    empty: Empty = np.empty,
+) -> Palettized:  # fmt: skip
     """Call a function for each group of channels, and check what it returns.
 
     Args:
@@ -23,6 +25,7 @@ def custom_palettes(
         axis: of the channels, and of the vectors.
         group_size: so many channels share a palette; None: all.
         vector: elements of an entry.
+        empty: makes the copies of groups that the function gets, and the array of the indices.
 
     Returns:
         Palettized; its gap is nan.
@@ -37,27 +40,42 @@ def custom_palettes(
     if size % vector:
         raise UnfitError(f"vector: expected a divisor of the {size} channels of a palette, got {vector}")
     turned = np.swapaxes(array, 0, axis)
-    shape = (size // vector, *turned.shape[1:])
-    entries, indices = [], []
+    shape = list(array.shape)
+    shape[axis] //= vector
+    indices = empty(tuple(shape), np.uint8)
+    places = np.swapaxes(indices, 0, axis)
+    entries: list[Array] = []
+    squared = power = largest = 0.0
     for first in range(0, channels, size):
         group = turned[first : first + size]
-        found, codes = _checked(function(group.copy()), group.size // vector, vector, array.dtype)
+        copy = empty(group.shape, group.dtype)
+        copy[...] = group
+        found, codes = _checked(function(copy), group.size // vector, vector, array.dtype)
         entries.append(found)
-        indices.append(codes.reshape(shape))
+        into = places[first // vector : (first + size) // vector]
+        into[...] = codes.reshape(into.shape)
+        figures = _measured(group, into, found, vector)
+        squared, power, largest = squared + figures[0], power + figures[1], max(largest, figures[2])
     nbits = next(n for n in NBITS if max(map(len, entries)) <= 1 << n)
     palettes = np.zeros((len(entries), 1 << nbits, vector), array.dtype)
-    squared = power = largest = 0.0
-    for number, (found, codes) in enumerate(zip(entries, indices, strict=True)):
+    for number, found in enumerate(entries):
         palettes[number, : len(found)] = found
-        group = turned[number * size : (number + 1) * size].astype(np.float64)
-        dense = np.moveaxis(found[codes], -1, 1).reshape(group.shape).astype(np.float64)
-        squared += float(np.sum((dense - group) ** 2))
-        power += float(np.sum(group**2))
-        largest = max(largest, float(np.abs(dense - group).max(initial=0.0)))
-    all_codes = np.ascontiguousarray(np.swapaxes(np.concatenate(indices), 0, axis))
     wanted = [1] * array.ndim + [1 << nbits, vector]
     wanted[axis] = len(entries)
-    return Palettized(all_codes, palettes.reshape(wanted), nbits, squared, power, largest, float("nan"))
+    return Palettized(indices, palettes.reshape(wanted), nbits, squared, power, largest, float("nan"))
+
+
+def _measured(group: Array, codes: Array, entries: Array, vector: int) -> tuple[float, float, float]:
+    """(squared error, power, largest error) of a group, whose channels come first."""
+    squared = power = largest = 0.0
+    for box in boxes(codes.shape):
+        first = slice(box[0].start * vector, box[0].stop * vector)
+        wide = group[(first, *box[1:])].astype(np.float64)
+        dense = np.moveaxis(entries[codes[box]], -1, 1).reshape(wide.shape).astype(np.float64)
+        squared += float(np.sum((dense - wide) ** 2))
+        power += float(np.sum(wide**2))
+        largest = max(largest, float(np.abs(dense - wide).max(initial=0.0)))
+    return squared, power, largest
 
 
 def _checked(returned: Any, count: int, vector: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
@@ -79,4 +97,4 @@ def _checked(returned: Any, count: int, vector: int, dtype: np.dtype[Any]) -> tu
         words = f"{codes.min()} to {codes.max()}"
         raise ValueError(f"lut_function: expected indices of its {len(entries)} entries, got {words}")
     with np.errstate(over="ignore"):
-        return entries.astype(dtype), codes.astype(np.uint8)
+        return entries.astype(dtype), codes.astype(np.uint8, copy=False)

@@ -9,13 +9,14 @@ the number of threads.
 from collections.abc import Iterator
 from functools import partial
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from .. import _codec
 from ..dtypes import DType, as_dtype
 from ..threads import each, ordered, parts
+from .strided import Empty, fill_places, not_finite, range_of, ranges
 from .unfit import UnfitError
 
 NBITS = (1, 2, 3, 4, 6, 8)
@@ -25,6 +26,7 @@ _PART_NBYTES = 1 << 24  # of one group, that one thread processes at a time
 _GROUPS_COUNT = 1 << 18  # elements of small groups that one thread processes at a time
 _LLOYD_STEPS = 8
 _ENOUGH = 1e-5  # a gain of less than this part of the error ends Lloyd's steps
+_MOST_DIFFERENT = 1 << 16  # numbers that the mode "unique" counts
 
 Array = np.ndarray[Any, Any]
 
@@ -70,6 +72,45 @@ class Stretch(NamedTuple):
     palettes: Array
 
 
+class _Elements:
+    """The elements of one group, in row-major order, and their weights.
+
+    Args:
+        array: of any strides.
+        weights: in the same shape; None: all alike.
+        dtype: NumPy's, of the elements that are wanted.
+    """
+
+    def __init__(self, array: Array, weights: Array | None, dtype: Any) -> None:
+        is_small = array.size * dtype.itemsize <= _PART_NBYTES  # then it is made contiguous once, and not in each pass
+        if weights is not None and not any(np.float32(piece.max(initial=0)) for _, piece in ranges(weights)):
+            weights = None  # they say nothing: all alike
+        self.size, self.dtype = array.size, dtype
+        self._array = range_of(array, 0, array.size, dtype) if is_small else array
+        self._weights = weights
+        if weights is not None and is_small:
+            self._weights = range_of(weights, 0, array.size, np.float32)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether elements count differently."""
+        return self._weights is not None
+
+    def values(self, first: int, count: int) -> Array:
+        """Return elements, contiguous."""
+        return range_of(self._array, first, count, self.dtype)
+
+    def buffer(self, first: int, count: int) -> _codec.Buffer:
+        """Return the bytes of elements."""
+        return _codec.Buffer(self.values(first, count).view(np.uint8))
+
+    def weights(self, first: int, count: int) -> _codec.Buffer | None:
+        """Return the bytes of float32 weights; None: all alike."""
+        if self._weights is None:
+            return None
+        return _codec.Buffer(range_of(self._weights, first, count, np.float32).view(np.uint8))
+
+
 class _Fitted(NamedTuple):
     """One group: its entries, figures as in Palettized, how many entries are in use, and the table of fit_16."""
 
@@ -90,6 +131,7 @@ def palettize(
     axis: int | None = None,
     group_size: int | None = None,
     importance: Any = None,
+    empty: Empty = np.empty,
 ) -> Palettized:
     """Choose palettes for an array, and indices.
 
@@ -102,6 +144,7 @@ def palettize(
         group_size: so many channels of `axis` share a palette; it must divide them.
         importance: weights of the elements, zero or more, in the fit: an array of the same shape, or one that
             broadcasts to it. None: all alike. In "kmeans" only.
+        empty: makes the array of the indices.
 
     Returns:
         Palettized.
@@ -118,8 +161,8 @@ def palettize(
     along, size = _groups_of(array.shape, axis, group_size)
     weights = None if importance is None else weights_for(importance, array.shape)
     if mode == "unique":
-        nbits = _nbits_of(_groups(array, None, along, size), nbits)
-    return _palettize(array, dtype, nbits or 8, mode, along, size, weights)
+        nbits = _nbits_of(_groups(array, None, along, size), nbits, dtype)
+    return _palettize(array, dtype, nbits or 8, mode, along, size, weights, empty)
 
 
 class Palettizer:
@@ -215,8 +258,8 @@ class Palettizer:
         except IndexError:
             memory = _codec.PaletteFit()
         try:
-            elements = self._flat[number * self._each :][: self._each]
-            return _fit(memory, elements, None, self._kind, 1 << self.nbits, self._mode, None)
+            elements = _Elements(self._flat[number * self._each :][: self._each], None, self._flat.dtype)
+            return _fit(memory, elements, self._kind, 1 << self.nbits, self._mode, None)
         finally:
             self._spare.append(memory)
 
@@ -253,18 +296,23 @@ def require_palette(array: Array, nbits: int | None, mode: str, modes: tuple[str
 
 
 def weights_for(importance: Any, shape: tuple[int, ...]) -> Array:
-    """Return weights of elements as a float32 view of that shape.
+    """Return weights of elements, real numbers, as a view of that shape. They are meant as float32.
 
     Raises:
         ValueError: they do not broadcast to the shape; one is negative, NaN or infinite.
     """
-    weights = np.asarray(importance, np.float32)
+    weights = np.asarray(importance)
+    if weights.dtype.kind not in "biuf":
+        weights = np.asarray(importance, np.float32)
     try:
         wide = np.broadcast_to(weights, shape)
     except ValueError:
         raise ValueError(f"importance: expected a shape that broadcasts to {shape}, got {weights.shape}") from None
-    if not (np.isfinite(weights).all() and (weights >= 0).all()):
-        raise ValueError("importance: expected finite weights of zero or more, got others")
+    for _, piece in ranges(weights):
+        with np.errstate(over="ignore"):
+            narrow = piece.astype(np.float32, copy=False)
+        if not (np.isfinite(narrow).all() and (narrow >= 0).all()):
+            raise ValueError("importance: expected finite weights of zero or more, got others")
     return wide
 
 
@@ -291,29 +339,22 @@ def _groups(array: Array, weights: Array | None, axis: int, size: int) -> Iterat
 
 
 def _palettize(
-    array: Array, dtype: Any, nbits: int, mode: str, axis: int, size: int, weights: Array | None
+    array: Array, dtype: Any, nbits: int, mode: str, axis: int, size: int, weights: Array | None, empty: Empty
 ) -> Palettized:
-    indices = np.empty(array.shape, np.uint8)
+    indices = empty(array.shape, np.uint8)
     spare: list[_codec.PaletteFit] = []  # memory that is free; any thread takes and returns
 
     def work(group: tuple[Any, Array, Array | None]) -> _Fitted:
         where, elements, of_elements = group
-        flat = np.ascontiguousarray(elements, dtype.numpy).reshape(-1)
-        flat_weights = None if of_elements is None else np.ascontiguousarray(of_elements).reshape(-1)
-        if flat_weights is not None and not flat_weights.any():
-            flat_weights = None  # they say nothing: all alike
-        into = indices[where]
-        out = into.reshape(-1) if into.flags.c_contiguous else np.empty(flat.size, np.uint8)
         try:
             memory = spare.pop()
         except IndexError:
             memory = _codec.PaletteFit()
         try:
-            return _fit(memory, flat, flat_weights, dtype, 1 << nbits, mode, out)
+            fit = partial(_fit, memory, _Elements(elements, of_elements, dtype.numpy), dtype, 1 << nbits, mode)
+            return cast(_Fitted, fill_places(indices[where], fit, empty))
         finally:
             spare.append(memory)
-            if not into.flags.c_contiguous:
-                indices[where] = out.reshape(into.shape)
 
     count = array.shape[axis] // size if array.ndim else 1
     # One group is shared out among the threads in parts, several as they are.
@@ -329,52 +370,43 @@ def _palettize(
     )
 
 
-def _fit(
-    memory: _codec.PaletteFit, flat: Array, weights: Array | None, dtype: Any, k: int, mode: str, out: Array | None
-) -> _Fitted:
+def _fit(memory: _codec.PaletteFit, elements: _Elements, dtype: Any, k: int, mode: str, out: Array | None) -> _Fitted:
     """Fit a palette to a vector; write the indices to `out` unless it is None."""
-    source = _codec.Buffer(flat.view(np.uint8))
-    heavy = None if weights is None else _codec.Buffer(weights.view(np.uint8))
     given = None
     if mode != "kmeans":
-        least, most, bad = _range(source, flat, dtype)
+        least, most, bad = _range(elements, dtype)
         _require_finite(bad)
-        given = _uniform(least, most, k, flat.dtype) if mode == "uniform" else _unique(flat)
+        given = _uniform(least, most, k, elements.dtype) if mode == "uniform" else _unique(elements)
     if dtype.nbits == 16:
-        return _fit_16(memory, source, heavy, flat.size, dtype, k, given, out)
-    return _fit_32(memory, source, heavy, flat.size, k, given, out)
+        return _fit_16(memory, elements, dtype, k, given, out)
+    return _fit_32(memory, elements, k, given, out)
 
 
 def _fit_16(
-    memory: _codec.PaletteFit,
-    source: _codec.Buffer,
-    weights: _codec.Buffer | None,
-    count: int,
-    dtype: Any,
-    k: int,
-    given: list[float] | None,
-    out: Array | None,
+    memory: _codec.PaletteFit, elements: _Elements, dtype: Any, k: int, given: list[float] | None, out: Array | None
 ) -> _Fitted:
-    if weights is None and count > _PART_NBYTES:  # counts are whole: they add up alike in any order
+    count = elements.size
+    if not elements.is_weighted and count > _PART_NBYTES:  # counts are whole: they add up alike in any order
 
         def tally(part: tuple[int, int]) -> _codec.Tally:
             own = _codec.Tally()
-            own.add(source, 2 * part[0], part[1], 16)
+            own.add(elements.buffer(*part), 0, part[1], 16)
             return own
 
         for one in ordered(tally, parts(count, 2, _PART_NBYTES)):
             memory.merge_tally(one)
     else:
-        memory.count(source, 0, count, weights)
+        for part in parts(count, 4, _PART_NBYTES):  # in order: sums of doubles depend on it
+            memory.count(elements.buffer(*part), 0, part[1], elements.weights(*part))
     found = memory.fit_16(dtype is DType.BFLOAT16, k, given)
     if found is None:
-        bad = int(np.count_nonzero(~np.isfinite(np.asarray(source, np.uint8).view(dtype.numpy))))
+        bad = sum(not_finite(elements.values(*part)) for part in parts(count, 2, _PART_NBYTES))
         raise _not_finite(max(bad, 1))  # it counted one, and another thread may have taken it away since
     entries, used, cost, bound, table, (squared, power, largest) = found
 
     def look_up(part: tuple[int, int]) -> None:
         if out is not None:
-            _codec.palette_indices_16(out[part[0] : sum(part)], source, 2 * part[0], part[1], table)
+            _codec.palette_indices_16(out[part[0] : sum(part)], elements.buffer(*part), 0, part[1], table)
 
     each(look_up, parts(count, 2, _PART_NBYTES) if out is not None else ())
     gap = cost - bound if given is None else float("nan")
@@ -382,27 +414,23 @@ def _fit_16(
 
 
 def _fit_32(
-    memory: _codec.PaletteFit,
-    source: _codec.Buffer,
-    weights: _codec.Buffer | None,
-    count: int,
-    k: int,
-    given: list[float] | None,
-    out: Array | None,
+    memory: _codec.PaletteFit, elements: _Elements, k: int, given: list[float] | None, out: Array | None
 ) -> _Fitted:
-    divided = list(parts(count, 4, _PART_NBYTES))
+    divided = list(parts(elements.size, 4, _PART_NBYTES))
     entries, used, gap = given or [], len(given or []), float("nan")
     if given is None:
-        _require_finite(_count_tops(memory, source, divided))
-        if not memory.count_distinct(source, 0, count, weights):
-            bins = min(max(256 * max(k, 16), count // 2), _codec.PALETTE_BINS)
+        _require_finite(_count_tops(memory, elements, divided))
+        if not all(
+            memory.count_distinct(elements.buffer(*part), 0, part[1], elements.weights(*part)) for part in divided
+        ):
+            bins = min(max(256 * max(k, 16), elements.size // 2), _codec.PALETTE_BINS)
             memory.divide(bins)
 
             def fill(part: tuple[int, int]) -> _codec.PaletteFit:
                 own = _codec.PaletteFit() if len(divided) > 1 else memory
                 if own is not memory:
                     own.divide(bins, memory)
-                own.fill(source, 4 * part[0], part[1], weights, part[0])
+                own.fill(elements.buffer(*part), 0, part[1], elements.weights(*part))
                 return own
 
             for one in ordered(fill, divided):  # in order: sums of doubles depend on it
@@ -413,7 +441,7 @@ def _fit_32(
     steps = 1 if given is not None or gap == 0 else _LLOYD_STEPS
     at = entries[:used]
     for step in range(steps):
-        rows = list(ordered(partial(_assign, out, source, weights, at), divided))
+        rows = list(ordered(partial(_assign, out, elements, at), divided))
         squared, power = (sum(row[2][i] for row in rows) for i in (0, 1))
         largest = max(row[2][2] for row in rows)
         totals, sums = (np.sum([row[i] for row in rows], axis=0) for i in (0, 1))
@@ -428,14 +456,14 @@ def _fit_32(
     return _Fitted(at + [0.0] * (k - used), squared, power, largest, gap, used, None)
 
 
-def _count_tops(memory: _codec.PaletteFit, source: _codec.Buffer, divided: list[tuple[int, int]]) -> int:
+def _count_tops(memory: _codec.PaletteFit, elements: _Elements, divided: list[tuple[int, int]]) -> int:
     """Count elements by their upper bits, in parts; how many are not finite."""
     if len(divided) == 1:
-        return memory.count_tops(source, 0, divided[0][1])
+        return memory.count_tops(elements.buffer(*divided[0]), 0, divided[0][1])
 
     def count(part: tuple[int, int]) -> tuple[int, _codec.PaletteFit]:
         own = _codec.PaletteFit()
-        return own.count_tops(source, 4 * part[0], part[1]), own
+        return own.count_tops(elements.buffer(*part), 0, part[1]), own
 
     bad = 0
     for number, own in ordered(count, divided):
@@ -444,22 +472,22 @@ def _count_tops(memory: _codec.PaletteFit, source: _codec.Buffer, divided: list[
     return bad
 
 
-def _assign(
-    out: Array | None, source: _codec.Buffer, weights: _codec.Buffer | None, entries: list[float], part: tuple[int, int]
-) -> Any:
+def _assign(out: Array | None, elements: _Elements, entries: list[float], part: tuple[int, int]) -> Any:
     first, count = part
     into = np.empty(count, np.uint8) if out is None else out[first : first + count]
-    return _codec.palette_indices_32(into, source, 4 * first, count, entries, weights, first)
+    return _codec.palette_indices_32(into, elements.buffer(*part), 0, count, entries, elements.weights(*part))
 
 
-def _range(source: _codec.Buffer, flat: Array, dtype: Any) -> tuple[float, float, int]:
+def _range(elements: _Elements, dtype: Any) -> tuple[float, float, int]:
     """(least, most, how many elements are not finite)."""
-    if dtype is not DType.FLOAT32:
-        bad = int(np.count_nonzero(~np.isfinite(flat)))
-        return float(flat.min()), float(flat.max()), bad
-    rows = list(
-        ordered(lambda part: _codec.palette_range(source, 4 * part[0], part[1]), parts(flat.size, 4, _PART_NBYTES))
-    )
+
+    def work(part: tuple[int, int]) -> tuple[float, float, int]:
+        if dtype is DType.FLOAT32:
+            return _codec.palette_range(elements.buffer(*part), 0, part[1])
+        values = elements.values(*part)
+        return float(values.min()), float(values.max()), not_finite(values)
+
+    rows = list(ordered(work, parts(elements.size, 4, _PART_NBYTES), dtype is DType.FLOAT32))
     return min(row[0] for row in rows), max(row[1] for row in rows), sum(row[2] for row in rows)
 
 
@@ -480,22 +508,32 @@ def _uniform(least: float, most: float, k: int, dtype: Any) -> list[float]:
     return [float(x) for x in (np.arange(k) * scale + least).astype(dtype)]
 
 
-def _unique(flat: Array) -> list[float]:
-    return [float(x) for x in _different(flat)]
+def _unique(elements: _Elements) -> list[float]:
+    return [float(x) for x in _different(elements)]
 
 
-def _different(elements: Array) -> Array:
-    """The different numbers, rising, as float32: some versions of NumPy find equal float16 numbers several times."""
-    return np.asarray(np.unique(elements.astype(np.float32) + np.float32(0)))  # negative zero becomes zero
+def _different(elements: _Elements) -> Array:
+    """The different numbers, rising, as float32, if there are not too many to count.
+
+    Some versions of NumPy find equal float16 numbers several times.
+    """
+    found = np.empty(0, np.float32)
+    for part in parts(elements.size, 4, _PART_NBYTES):
+        wide = elements.values(*part).astype(np.float32) + np.float32(0)  # negative zero becomes zero
+        found = np.unique(np.concatenate((found, np.unique(wide))))
+        if len(found) > _MOST_DIFFERENT:
+            break
+    return found
 
 
-def _nbits_of(groups: Iterator[tuple[Any, Array, Array | None]], nbits: int | None) -> int:
+def _nbits_of(groups: Iterator[tuple[Any, Array, Array | None]], nbits: int | None, dtype: Any) -> int:
     """The fewest bits that hold every number of each group."""
     most = 0
     for _, elements, _ in groups:
-        most = max(most, len(_different(elements)))
+        most = max(most, len(_different(_Elements(elements, None, dtype.numpy))))
     allowed = [n for n in NBITS if most <= 1 << n and (nbits is None or n == nbits)]
     if not allowed:
         room = f"{1 << nbits}" if nbits is not None else "256"
-        raise UnfitError(f"mode 'unique': expected at most {room} different numbers, got {most}")
+        found = f"{most}" if most <= _MOST_DIFFERENT else f"more than {_MOST_DIFFERENT}"
+        raise UnfitError(f"mode 'unique': expected at most {room} different numbers, got {found}")
     return allowed[0]

@@ -19,6 +19,7 @@ from .. import _codec
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError
 from ..threads import ordered, parts
+from .strided import Empty
 from .unfit import UnfitError
 
 _PART_NBYTES = 1 << 22  # that one thread processes at a time
@@ -79,11 +80,13 @@ def prune(
     n_m: tuple[int, int] | None = None,
     block: int | None = None,
     dim: int | None = None,
+    empty: Empty = np.empty,
 ) -> Pruned:
     """Make elements zero.
 
     Args:
         As Pruner.
+        empty: makes the arrays of the result.
 
     Returns:
         Pruned.
@@ -92,7 +95,7 @@ def prune(
         As Pruner.
     """
     work = Pruner(array, sparsity=sparsity, threshold=threshold, n_m=n_m, block=block, dim=dim)
-    mask, nonzero = np.empty((prod(work.shape) + 7) // 8, np.uint8), np.empty(work.count, work.dtype)
+    mask, nonzero = empty((prod(work.shape) + 7) // 8, np.uint8), empty(work.count, work.dtype)
     for one in work.stretches():
         mask[one.begin // 8 :][: one.mask.size] = one.mask
         nonzero[one.first : one.first + one.nonzero.size] = one.nonzero

@@ -18,6 +18,7 @@ from ..dtypes import DType, as_dtype
 from ..threads import ordered
 from .dense import make_grid
 from .palettize import weights_for
+from .strided import Empty, range_of, vector_of
 from .unfit import UnfitError
 
 DTYPES = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4)
@@ -81,11 +82,13 @@ def quantize(
     blocks: tuple[int, ...] | None = None,
     search: bool = False,
     importance: Any = None,
+    empty: Empty = np.empty,
 ) -> Quantized:
     """Quantize an array.
 
     Args:
         As Quantizer.
+        empty: makes the arrays of the result.
 
     Returns:
         Quantized.
@@ -93,10 +96,10 @@ def quantize(
     Raises:
         As Quantizer, and as its `stretches`.
     """
-    work = Quantizer(array, dtype, mode=mode, blocks=blocks, search=search, importance=importance)
-    data = np.empty(work.shape, np.uint8)
-    scale = np.empty(work.counts, work.array_dtype)
-    point = np.empty(work.counts, np.uint8) if work.has_zero_point else None
+    work = Quantizer(array, dtype, mode=mode, blocks=blocks, search=search, importance=importance, empty=empty)
+    data = empty(work.shape, np.uint8)
+    scale = empty(work.counts, work.array_dtype)
+    point = empty(work.counts, np.uint8) if work.has_zero_point else None
     squared, power, largest = 0.0, 0.0, 0.0
     for one in work.stretches(into=data.reshape(-1)):
         scale.reshape(-1)[one.block : one.block + one.scale.size] = one.scale
@@ -134,6 +137,7 @@ class Quantizer:
         search: whether to try clipped ranges for each block, down to a fifth, and take the one with the least squared
             error.
         importance: weights of the elements for the search: an array that broadcasts to the shape.
+        empty: makes arrays as long as the array, which a search with importance in very large blocks needs.
 
     Attributes:
         shape, array_dtype: of the array.
@@ -155,6 +159,7 @@ class Quantizer:
         blocks: tuple[int, ...] | None = None,
         search: bool = False,
         importance: Any = None,
+        empty: Empty = np.empty,
     ) -> None:
         array = np.asarray(array)
         kind, target = as_dtype(array.dtype), as_dtype(dtype)
@@ -178,9 +183,9 @@ class Quantizer:
             least, most = least + is_signed, most - (not is_signed)
         self._integers = _codec.Integers(least, most, target.nbits, is_linear)
         self._search = search
-        weights = None if importance is None else np.ascontiguousarray(weights_for(importance, array.shape))
+        weights = None if importance is None else weights_for(importance, array.shape)
         flat = np.ascontiguousarray(array, kind.numpy).reshape(-1)
-        self._work = _Work(flat, array.shape, self.counts, self._integers, weights)
+        self._work = _Work(flat, array.shape, self.counts, self._integers, weights, empty)
         self._found: tuple[Array, Array] | None = None
 
     @property
@@ -243,13 +248,14 @@ class _Work:
     """
 
     def __init__(
-        self, flat: Array, shape: tuple[int, ...], counts: tuple[int, ...], integers: Any, weights: Array | None
-    ) -> None:
+        self, flat: Array, shape: tuple[int, ...], counts: tuple[int, ...], integers: Any, weights: Array | None,
+        empty: Empty = np.empty,
+    ) -> None:  # fmt: skip
         self._flat, self._shape, self._counts = flat, shape, counts
         self._source = _codec.Buffer(flat.view(np.uint8))
         self._is_f16 = flat.dtype.itemsize == 2
         self._integers = integers
-        self._weights = weights
+        self._weights, self._empty = weights, empty
         self._grid = make_grid(shape, counts)
         apart = next((axis for axis, count in enumerate(counts) if count != shape[axis]), len(shape))
         number = prod(counts[: apart + 1])  # of units: dimensions before this one have a block for each index
@@ -307,7 +313,7 @@ class _Work:
         """Quantize a part by itself, with a search."""
         units = count // self.unit
         shape, counts = (units, *self._unit_shape), (units, *self._unit_counts)
-        heavy = None if self._weights is None else self._weights.reshape(-1)[begin : begin + count]
+        heavy = None if self._weights is None else range_of(self._weights, begin, count, np.float32)
         own = _Work(self._flat[begin : begin + count], shape, counts, self._integers, heavy)
         try:
             scale, zero = own.scales(True)
@@ -381,7 +387,9 @@ class _Work:
     def _errors(self, scale: Array, zero: Array) -> Array:
         """Return the squared error of each block, weighted."""
         about = self._grid, _codec.Buffer(scale), _codec.Buffer(zero), self._integers
-        heavy = None if self._weights is None else _codec.Buffer(self._weights.reshape(-1).view(np.uint8))
+        if self._weights is not None:
+            self._weights = vector_of(self._weights, np.float32, self._empty)
+        heavy = None if self._weights is None else _codec.Buffer(self._weights.view(np.uint8))
 
         def work(begin: int, count: int, errors: Array) -> None:
             _codec.quantize_errors(errors, self._source, 0, self._is_f16, begin, count, *about, heavy)

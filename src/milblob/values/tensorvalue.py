@@ -12,6 +12,7 @@ from ..dtypes import DType, as_dtype
 from ..errors import FormatError, UnsupportedError
 from . import parallel
 from .arrays import copy_into, filled
+from .strided import Empty
 
 FLOATS, INTS, BOOLS, STRINGS, LONGINTS, DOUBLES, BYTES = range(1, 8)
 _VARINTS = (INTS, BOOLS, LONGINTS)
@@ -349,12 +350,13 @@ def _one_byte_elements(
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8), low, high
 
 
-def stored_bytes(array: np.ndarray[Any, Any], target: DType, first: int = 0) -> memoryview:
+def stored_bytes(array: np.ndarray[Any, Any], target: DType, first: int = 0, *, empty: Empty = np.empty) -> memoryview:
     """Return the bytes that a blob file holds for an array: little-endian, sub-byte elements packed.
 
     Args:
         array: elements of `target`, or of another integer dtype or bools, then checked.
         first: index of the first element in a larger array, for messages.
+        empty: makes the array of packed elements.
 
     Returns:
         memoryview of the array itself if its memory is already in that form, else of new bytes.
@@ -365,7 +367,7 @@ def stored_bytes(array: np.ndarray[Any, Any], target: DType, first: int = 0) -> 
     own = as_dtype(array.dtype)
     if target.is_sub_byte:
         elements, low, high = _one_byte_elements(array, own, target, first)
-        out = np.empty(target.nbytes(elements.size), np.uint8)
+        out = empty(target.nbytes(elements.size), np.uint8)
         parallel.pack_bits(elements, out, target.nbits, low, high, first)
         return memoryview(out)  # type: ignore[arg-type,unused-ignore]
     if target is not own:

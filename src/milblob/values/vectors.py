@@ -7,13 +7,15 @@ on the number of threads.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _codec
-from ..threads import ordered
+from ..threads import ordered, parts
 from .palettize import NBITS, Palettized, require_palette, weights_for
+from .strided import Empty, fill_places, not_finite, range_of, ranges
 from .unfit import UnfitError
 
 MODES = ("kmeans", "unique")
@@ -27,22 +29,79 @@ _SAMPLE_COUNT = 1 << 14  # vectors that the beginnings are tried on, or 128 for 
 _REFINED_COUNT = 1 << 18  # vectors that the best one is refined on, or 1024 for each entry; a few steps on all follow
 _SAMPLE_STEPS, _MOST_STEPS, _LAST_STEPS = 30, 100, 4
 _ENOUGH = 1e-5  # a gain of less than this part of the error ends a round of steps
+_HELD_NBYTES = 1 << 24  # of the vectors of a group that are made once, and not in each step
+_MOST_DIFFERENT = 1 << 16  # vectors that the mode "unique" counts
 
 Array = np.ndarray[Any, Any]
 
 
 class _Vectors(NamedTuple):
-    """The vectors of one group: float32, from -1 to 1.
+    """Some vectors: float32, from -1 to 1.
 
     Attributes:
         rows: shape (vectors, elements).
         weights: of each element; None: all alike.
-        exponent: `rows` are the elements divided by this power of two.
     """
 
     rows: Array
     weights: Array | None
-    exponent: int
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.rows)
+
+    def part(self, first: int, count: int) -> "_Vectors":
+        """Return some of them."""
+        heavy = None if self.weights is None else self.weights[first : first + count]
+        return _Vectors(self.rows[first : first + count], heavy)
+
+
+class _Stored:
+    """The vectors of one group where they are stored.
+
+    Args:
+        rows: as `_rows` returns them, finite.
+        heavy: weights in the same shape; None: all alike.
+
+    Attributes:
+        size: how many there are.
+        nbytes: they take so many as float32.
+        exponent: they are the elements divided by this power of two.
+    """
+
+    def __init__(self, rows: Array, heavy: Array | None) -> None:
+        self._rows, self._heavy, self._dims = rows, heavy, rows.shape[-1]
+        self.size, self.nbytes = rows.size // self._dims, 4 * rows.size
+        self.exponent = _exponent_of(rows)
+        self._heavy_exponent = 0
+        if heavy is not None:
+            self._heavy_exponent = _exponent_of(heavy)
+            if not any(np.float32(piece.max()) for _, piece in ranges(heavy)):
+                self._heavy = None  # they say nothing: all alike
+
+    def part(self, first: int, count: int) -> _Vectors:
+        """Return some of the vectors."""
+        where = first * self._dims, count * self._dims, np.float32
+        heavy = None if self._heavy is None else range_of(self._heavy, *where)
+        return self._scaled(range_of(self._rows, *where), heavy)
+
+    def chosen(self, numbers: Array) -> _Vectors:
+        """Return the vectors of these numbers."""
+        at = np.unravel_index(numbers, self._rows.shape[:-1])
+        heavy = None if self._heavy is None else self._heavy[at].astype(np.float32)
+        return self._scaled(self._rows[at].astype(np.float32), heavy)
+
+    def _scaled(self, rows: Array, heavy: Array | None) -> _Vectors:
+        if heavy is not None:
+            heavy = np.ldexp(heavy, -self._heavy_exponent).reshape(-1, self._dims)
+        return _Vectors(np.ldexp(rows, -self.exponent).reshape(-1, self._dims), heavy)
+
+
+def _exponent_of(array: Array) -> int:
+    """That of the greatest magnitude, as float32."""
+    most = max(np.abs(piece.astype(np.float32)).max() for _, piece in ranges(array))
+    return int(np.frexp(most)[1])
 
 
 def palettize_vectors(
@@ -56,6 +115,7 @@ def palettize_vectors(
     importance: Any = None,
     seed: int = 0,
     restarts: int | None = None,
+    empty: Empty = np.empty,
 ) -> Palettized:
     """Choose palettes of vectors for an array, and indices.
 
@@ -69,6 +129,7 @@ def palettize_vectors(
         importance: as for `palettize.palettize`.
         seed: of the random numbers.
         restarts: how many beginnings are tried. None: 3 to 8, the more the fewer vectors there are.
+        empty: makes the array of the indices.
 
     Returns:
         Palettized: the indices have a `vector`-th of the length along `axis`; the palettes' last size is `vector`. Its
@@ -93,76 +154,99 @@ def palettize_vectors(
     if size % vector:
         raise UnfitError(f"vector: expected 2 or more that divide the {size} channels of a palette, got {vector}")
     weights = None if importance is None else weights_for(importance, array.shape)
-    bad = int(np.count_nonzero(~np.isfinite(array)))
+    bad = not_finite(array)
     if bad:
         raise UnfitError(f"array: expected finite elements, got {bad} that are NaN or infinite")
     groups = channels // size
+    shape = list(array.shape)
+    shape[axis] //= vector
+    indices = empty(tuple(shape), np.uint8)
+    views = [_rows(array, axis, size, number, vector) for number in range(groups)]
+    places = [_channels(indices, axis, size // vector, number) for number in range(groups)]
     if mode == "unique":
-        found = [_unique(_rows(array, axis, size, number, vector)) for number in range(groups)]
-        nbits = _nbits_of(max(len(entries) for entries, _ in found), nbits)
+        found = [_different(rows) for rows in views]
+        nbits = _nbits_of(max(map(len, found)), nbits)
+        for rows, entries, into in zip(views, found, places, strict=True):
+            fill_places(into, partial(_look_up, rows, entries), empty)
     else:
         bits = int(nbits or 0)
 
-        def fit(number: int) -> tuple[Array, Array]:
-            rows = _rows(array, axis, size, number, vector)
+        def fit(number: int) -> Array:
             heavy = None if weights is None else _rows(weights, axis, size, number, vector)
             random = np.random.default_rng((seed, number))
-            return _fit(rows, heavy, 1 << bits, array.dtype, random, restarts)
+            stored = _Stored(views[number], heavy)
+            work = partial(_fit, stored, 1 << bits, array.dtype, random, restarts)
+            return np.asarray(fill_places(places[number], work, empty))
 
         found = list(ordered(fit, range(groups), groups > 1 and array.nbytes > 1 << 18))
-    return _assembled(array, found, int(nbits or 0), axis, vector, mode)
-
-
-def _rows(array: Array, axis: int, size: int, number: int, vector: int) -> Array:
-    """The vectors of a group, shape (vectors, elements), in the order of the indices."""
-    where = (slice(None),) * axis + (slice(number * size, (number + 1) * size),)
-    part = array[where]
-    shape = part.shape
-    split = part.reshape(*shape[:axis], size // vector, vector, *shape[axis + 1 :])
-    return np.ascontiguousarray(np.moveaxis(split, axis + 1, -1)).reshape(-1, vector)
-
-
-def _assembled(
-    array: Array, found: list[tuple[Array, Array]], nbits: int, axis: int, vector: int, mode: str
-) -> Palettized:
-    groups = len(found)
-    shape = list(array.shape)
-    shape[axis] //= vector
-    part = list(shape)
-    part[axis] //= groups
-    indices = np.concatenate([codes.reshape(part) for _, codes in found], axis)
-    palettes = np.zeros((groups, 1 << nbits, vector), array.dtype)
-    for number, (entries, _) in enumerate(found):
+    palettes = np.zeros((groups, 1 << int(nbits or 0), vector), array.dtype)
+    for number, entries in enumerate(found):
         palettes[number, : len(entries)] = entries
     squared = power = largest = 0.0
-    for number, (_, codes) in enumerate(found):
-        rows = _rows(array, axis, array.shape[axis] // groups, number, vector)
-        for first in range(0, len(rows), _PART_COUNT):
-            wide = rows[first : first + _PART_COUNT].astype(np.float64)
-            lost = palettes[number][codes[first : first + _PART_COUNT]].astype(np.float64) - wide
+    for rows, entries, codes in zip(views, palettes, places, strict=True):
+        for first in range(0, codes.size, _PART_COUNT):
+            own = range_of(codes, first, min(_PART_COUNT, codes.size - first))
+            wide = range_of(rows, first * vector, own.size * vector, np.float64).reshape(-1, vector)
+            lost = entries[own].astype(np.float64) - wide
             squared += float(np.sum(lost * lost))
             power += float(np.sum(wide * wide))
             largest = max(largest, float(np.abs(lost).max()))
     gap = 0.0 if mode == "unique" or squared == 0 else float("nan")
-    wanted = [1] * array.ndim + [1 << nbits, vector]
+    wanted = [1] * array.ndim + [1 << int(nbits or 0), vector]
     wanted[axis] = groups
-    return Palettized(indices, palettes.reshape(wanted), nbits, squared, power, largest, gap)
+    return Palettized(indices, palettes.reshape(wanted), int(nbits or 0), squared, power, largest, gap)
 
 
-def _unique(rows: Array) -> tuple[Array, Array]:
-    """The different vectors, and which of them each is."""
-    plain = rows + rows.dtype.type(0)  # negative zero becomes zero
-    if plain.dtype.kind != "f":  # bfloat16, which NumPy cannot sort
+def _channels(array: Array, axis: int, size: int, number: int) -> Array:
+    """A view of the channels of a group."""
+    return array[(*(slice(None),) * axis, slice(number * size, (number + 1) * size))]
+
+
+def _rows(array: Array, axis: int, size: int, number: int, vector: int) -> Array:
+    """A view of a group, of the shape of its indices and one more dimension: the elements of each vector."""
+    part = _channels(array, axis, size, number)
+    shape = part.shape
+    split = part.reshape(*shape[:axis], size // vector, vector, *shape[axis + 1 :])
+    return np.moveaxis(split, axis + 1, -1)
+
+
+def _plain(rows: Array, first: int, count: int) -> Array:
+    """Some vectors as numbers that NumPy can sort, none of them a negative zero."""
+    plain = range_of(rows, first * rows.shape[-1], count * rows.shape[-1])
+    if plain.dtype.kind != "f":  # bfloat16
         plain = plain.astype(np.float32)
-    entries, codes = np.unique(plain, axis=0, return_inverse=True)
-    return entries, codes.reshape(-1) if len(entries) > 256 else codes.reshape(-1).astype(np.uint8)
+    return np.asarray(plain + plain.dtype.type(0)).reshape(-1, rows.shape[-1])
+
+
+def _parts(rows: Array) -> Iterator[tuple[int, int]]:
+    return parts(rows.size // rows.shape[-1], 4 * rows.shape[-1], 1 << 24)
+
+
+def _different(rows: Array) -> Array:
+    """The different vectors, in order, if there are not too many to count."""
+    found: Array | None = None
+    for part in _parts(rows):
+        own = np.unique(_plain(rows, *part), axis=0)
+        found = own if found is None else np.unique(np.concatenate((found, own)), axis=0)
+        if len(found) > _MOST_DIFFERENT:
+            break
+    return np.asarray(found)
+
+
+def _look_up(rows: Array, entries: Array, out: Array) -> None:
+    """Write which of the entries, all the vectors that there are, each vector is."""
+    for first, count in _parts(rows):
+        own, codes = np.unique(_plain(rows, first, count), axis=0, return_inverse=True)
+        at = np.unique(np.concatenate((entries, own)), axis=0, return_inverse=True)[1].reshape(-1)[len(entries) :]
+        out[first : first + count] = at[codes.reshape(-1)]
 
 
 def _nbits_of(most: int, nbits: int | None) -> int:
     allowed = [n for n in NBITS if most <= 1 << n and (nbits is None or n == nbits)]
     if not allowed:
         room = f"{1 << nbits}" if nbits is not None else "256"
-        raise UnfitError(f"mode 'unique': expected at most {room} different vectors, got {most}")
+        found = f"{most}" if most <= _MOST_DIFFERENT else f"more than {_MOST_DIFFERENT}"
+        raise UnfitError(f"mode 'unique': expected at most {room} different vectors, got {found}")
     return allowed[0]
 
 
@@ -170,32 +254,25 @@ def _nbits_of(most: int, nbits: int | None) -> int:
 
 
 def _fit(
-    rows: Array, heavy: Array | None, k: int, dtype: np.dtype[Any], random: np.random.Generator, restarts: int | None
-) -> tuple[Array, Array]:
-    """Entries of a dtype for vectors, and the index of the nearest of each."""
-    wide = rows.astype(np.float32)
-    exponent = int(np.frexp(np.abs(wide).max())[1])
-    weights = None
-    if heavy is not None and heavy.any():
-        most = np.frexp(heavy.max())[1]
-        weights = np.ldexp(heavy.astype(np.float32), -most)
-    work = _Vectors(np.ldexp(wide, -exponent), weights, exponent)
+    stored: _Stored, k: int, dtype: np.dtype[Any], random: np.random.Generator, restarts: int | None, codes: Array
+) -> Array:
+    """Return entries of a dtype for vectors; write the index of the nearest of each to `codes`."""
     if restarts is None:
-        restarts = min(max(_RESTART_COUNT // (len(rows) * k), _LEAST_RESTARTS), _MOST_RESTARTS)
+        restarts = min(max(_RESTART_COUNT // (stored.size * k), _LEAST_RESTARTS), _MOST_RESTARTS)
+    work = stored.part(0, stored.size) if stored.nbytes <= _HELD_NBYTES else stored
     entries = _best_beginning(_sample(work, max(_SAMPLE_COUNT, 128 * k), random), k, random, max(restarts, 1))
-    sample = _sample(work, max(_REFINED_COUNT, 1024 * k), random)
-    entries = _refined(sample, entries, _MOST_STEPS)
-    if sample is not work:
+    refined = max(_REFINED_COUNT, 1024 * k)
+    entries = _refined(work if work.size <= refined else _sample(work, refined, random), entries, _MOST_STEPS)
+    if work.size > refined:
         entries = _refined(work, entries, _LAST_STEPS)
     with np.errstate(over="ignore"):
-        stored = np.ldexp(entries, exponent).astype(dtype)
+        found = np.ldexp(entries, stored.exponent).astype(dtype)
     top = np.array(np.finfo(np.float16).max if dtype == np.float16 else np.finfo(np.float32).max, np.float32).astype(
         dtype
     )
-    stored = np.clip(stored, -top, top) if dtype.kind == "f" else stored
-    codes = np.empty(len(rows), np.uint8)
-    _step(work, np.ldexp(stored.astype(np.float32), -exponent), codes)
-    return stored, codes
+    found = np.clip(found, -top, top) if dtype.kind == "f" else found
+    _step(work, np.ldexp(found.astype(np.float32), -stored.exponent), codes)
+    return np.asarray(found)
 
 
 def _best_beginning(work: _Vectors, k: int, random: np.random.Generator, restarts: int) -> Array:
@@ -237,15 +314,17 @@ def _exchanged(work: _Vectors, entries: Array, cost: float, k: int, random: np.r
     return entries
 
 
-def _sample(work: _Vectors, count: int, random: np.random.Generator) -> _Vectors:
+def _sample(work: _Vectors | _Stored, count: int, random: np.random.Generator) -> _Vectors:
     """So many of the vectors, in order; all if there are no more."""
-    if len(work.rows) <= count:
-        return work
-    chosen = np.sort(random.choice(len(work.rows), count, replace=False))
-    return _Vectors(work.rows[chosen], None if work.weights is None else work.weights[chosen], work.exponent)
+    if work.size <= count:
+        return work.part(0, work.size)
+    chosen = np.sort(random.choice(work.size, count, replace=False))
+    if isinstance(work, _Stored):
+        return work.chosen(chosen)
+    return _Vectors(work.rows[chosen], None if work.weights is None else work.weights[chosen])
 
 
-def _refined(work: _Vectors, entries: Array, steps: int) -> Array:
+def _refined(work: _Vectors | _Stored, entries: Array, steps: int) -> Array:
     """The entries after Lloyd's steps, at most so many."""
     cost = float("inf")
     for _ in range(steps):
@@ -292,29 +371,28 @@ def _distances(work: _Vectors, entry: Array) -> Array:
     return total
 
 
-def _step(work: _Vectors, entries: Array, codes: Array | None = None) -> tuple[Array, float]:
+def _step(work: _Vectors | _Stored, entries: Array, codes: Array | None = None) -> tuple[Array, float]:
     """One step of Lloyd's: (the mean of the vectors nearest to each entry, their error before).
 
     Args:
         codes: takes the index of the nearest entry of each vector.
     """
-    source = _codec.Buffer(work.rows.reshape(-1).view(np.uint8))
-    weights = (
-        None if work.weights is None else _codec.Buffer(np.ascontiguousarray(work.weights).reshape(-1).view(np.uint8))
-    )
     k, dims = entries.shape
     turned = np.ascontiguousarray(entries.T)
 
     def work_on(first: int) -> tuple[Array, Array, float]:
-        count = min(_PART_COUNT, len(work.rows) - first)
+        count = min(_PART_COUNT, work.size - first)
+        part = work.part(first, count)
+        source = _codec.Buffer(part.rows.reshape(-1).view(np.uint8))
+        heavy = None if part.weights is None else _codec.Buffer(part.weights.reshape(-1).view(np.uint8))
         sums, totals = np.zeros((k, dims)), np.zeros((k, dims))
         out = None if codes is None else codes[first : first + count]
-        cost = _codec.vectors_nearest(out, source, weights, first, count, turned, k, dims, sums, totals)
+        cost = _codec.vectors_nearest(out, source, heavy, 0, count, turned, k, dims, sums, totals)
         return sums, totals, cost
 
-    parts: Iterator[tuple[Array, Array, float]] = ordered(work_on, range(0, len(work.rows), _PART_COUNT))
-    sums, totals, cost = next(parts)
-    for more in parts:
+    rows: Iterator[tuple[Array, Array, float]] = ordered(work_on, range(0, work.size, _PART_COUNT))
+    sums, totals, cost = next(rows)
+    for more in rows:
         sums, totals, cost = sums + more[0], totals + more[1], cost + more[2]
     means = np.divide(sums, totals, out=entries.astype(np.float64), where=totals > 0)
     return means.astype(np.float32), cost
