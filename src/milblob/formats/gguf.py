@@ -15,7 +15,7 @@ from ..budget import Budget
 from ..dtypes import DType
 from ..errors import FormatError, UnsupportedError
 from ..model.stored import Arrays, StoredArray
-from ..storage.mapped import MappedFile, closed_on_error
+from ..storage.mapped import MappedFile
 from ..values.tensorvalue import require_shape
 
 Array = np.ndarray[Any, Any]
@@ -124,10 +124,13 @@ def open_arrays(path: str, max_nbytes: int | None = None) -> Arrays[GGUFArray]:
     """
     library = _library()
     mapping = MappedFile(path)
-    with closed_on_error(mapping):
+    try:
         rows, start = _Header(mapping, path).read()
         budget = Budget(max_nbytes, path)
         budget.add_file(path, mapping.nbytes, mapping.identity)
+    except BaseException:
+        mapping.close()
+        raise
 
     def find(name: str, row: _Row) -> GGUFArray:
         return _found(library, mapping, path, start, name, row, budget)

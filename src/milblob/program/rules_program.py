@@ -8,7 +8,14 @@ from typing import NamedTuple
 from ..dtypes import DType
 from .rules import Breach, quoted, shortened
 from .rules_constexpr import constexpr_breaches
-from .rules_operations import BLOCKS, Bound, newer_dtypes, operation_breaches, opset_index, table
+from .rules_operations import (
+    BLOCKS,
+    Bound,
+    newer_dtypes,
+    operation_breaches,
+    opset_index,
+    table,
+)
 from .rules_outputs import output_of
 from .rules_types import brief, dtypes_of, fits, inner_types, type_breaches
 from .rules_values import value_breaches
@@ -191,7 +198,13 @@ class _Walk:
             else:
                 self._visible[name] = before[0]
 
-    def _define(self, name: str, bound: Bound | None, hidden: _Hidden, place: Block | Operation) -> Iterator[Breach]:
+    def _define(
+        self,
+        name: str,
+        bound: Bound | None,
+        hidden: _Hidden,
+        place: Block | Operation,
+    ) -> Iterator[Breach]:
         if name in hidden:
             words = f"name: expected one that its block does not have yet, got {quoted(name)}"
             yield Breach("MIL002", words, place.path)
