@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
+from .wording import escape
+
 
 class MilblobError(Exception):
     """The base of all errors that milblob raises about data.
@@ -39,9 +41,7 @@ class MilblobError(Exception):
         at = "" if self.offset is None else f" at byte {self.offset}"
         file = "" if self.file is None else f" in {self.file}"
         where = f" - at {self.where}" if self.where else ""
-        text = f"{self.what}{at}{file}{where}"
-        # Names come from the file: nothing in them may start a new line or reach the terminal as a control sequence.
-        return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        return escape(f"{self.what}{at}{file}{where}")
 
     def __reduce__(self) -> tuple[object, ...]:
         place: dict[str, Any] = {"offset": self.offset, "where": self.where, "file": self.file, "code": self.code}

@@ -19,6 +19,7 @@ from ..model.tensor import Tensor
 from ..progress import Counter, Progress
 from ..selection import Select, require_selected, selector
 from ..threads import ordered
+from ..wording import escape
 from .aligning import Alignment
 from .changes import Change
 from .diff_metadata import compare_metadata
@@ -205,12 +206,7 @@ class Diff:
         if len(lines) > _MAX_LINES:
             lines[_MAX_LINES:] = [f"... and {len(lines) - _MAX_LINES} more"]
         verdict = "same" if self.same else "different"
-        return "\n".join(map(printable, [f"{self.a} and {self.b}: {verdict}, {summary(self)}", *lines]))
-
-
-def printable(text: str) -> str:
-    """Escape characters that could harm a terminal: names come from files."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        return "\n".join(map(escape, [f"{self.a} and {self.b}: {verdict}, {summary(self)}", *lines]))
 
 
 def summary(diff: Diff) -> str:

@@ -40,16 +40,7 @@ def run(arguments: Namespace) -> int:
             max_nbytes=arguments.max_nbytes,
         )
     if arguments.json:
-        output.print_json(
-            {
-                "path": merged.path,
-                "functions": [function._asdict() for function in merged.functions],
-                "default": merged.default,
-                "blobs": merged.blob_count,
-                "nbytes": merged.nbytes,
-                "shared_nbytes": merged.shared_nbytes,
-            }
-        )
+        output.print_json(merged.to_dict())
         return 0
     if arguments.verbose:
         for function in merged.functions:

@@ -6,12 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-
-def escape(text: str) -> str:
-    """Return `text` in one line, with control and other unprintable characters, which come from files, escaped."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+from ..wording import escape as escape
 
 
 def size(nbytes: int | None) -> str:

@@ -55,6 +55,7 @@ def _result(path: str, finding: Finding, index: int) -> dict[str, Any]:
     location: dict[str, Any] = {"physicalLocation": physical}
     if finding.where:
         location["logicalLocations"] = [{"fullyQualifiedName": finding.where}]
+    words = "\0".join((finding.code, finding.where, finding.message)).encode("utf-8", "surrogatepass")
     return {
         "ruleId": finding.code,
         "ruleIndex": index,
@@ -62,12 +63,8 @@ def _result(path: str, finding: Finding, index: int) -> dict[str, Any]:
         "message": {"text": finding.message},
         "locations": [location],
         # By which a service knows a finding again; where a file changes its bytes move.
-        "partialFingerprints": {"finding/v1": _fingerprint(finding.code, finding.where, finding.message)},
+        "partialFingerprints": {"finding/v1": hashlib.sha256(words).hexdigest()[:32]},
     }
-
-
-def _fingerprint(*words: str) -> str:
-    return hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _uri(path: str) -> str:

@@ -49,7 +49,7 @@ def refuse_model(target: str) -> None:
 
 
 def with_hint(error: UnsupportedError, tensors: Mapping[str, LazyTensor], arguments: Namespace) -> UnsupportedError:
-    """Say of a compressed weight how its parts can be had."""
+    """Add to an error about a compressed weight how to extract its parts."""
     if not arguments.stored and any(getattr(tensor, "compression", "") for tensor in tensors.values()):
         return UnsupportedError(f"{error} (--stored extracts the parts)")
     return error

@@ -78,7 +78,7 @@ def open_arrays(
     Returns:
         Mapping from names to `LazyTensor`: `StoredArray`, `Parameter` for TVM's files, `OnnxArray` for ONNX; a
         context manager. Arrays lie over the mapped file wherever it holds their elements, and stay valid after
-        closing. What milblob noted about dtypes that the format lacks is heeded.
+        closing. Dtypes that the format lacks are restored from the notes that milblob left.
 
     Raises:
         OSError: it cannot be opened.

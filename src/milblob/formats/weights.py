@@ -133,7 +133,8 @@ def save(
         is_of = force and paths.is_file(listing) and _is_of(listing, path)
         if is_of:
             _require_one_directory(listing, path)
-        if is_of and _can_replace(listing, path):
+        # A journal beside the listing can replace both.
+        if is_of and paths.is_file(path) and os.access(listing, os.W_OK) and os.access(path, os.W_OK):
             _replace_pair(listing, path, align, write_records, write_listing)
         else:
             is_first = is_of or not paths.is_there(listing)
@@ -169,11 +170,6 @@ def _require_one_directory(listing: str, path: str) -> None:
             f"listing {listing}: expected a file beside {path}, or above it, got a link to {real}, which could not be "
         )
         raise ValueError(f"{words}replaced together with the weights; remove the link, or name another listing")
-
-
-def _can_replace(listing: str, path: str) -> bool:
-    """Whether a journal beside the listing can replace both files."""
-    return paths.is_file(path) and os.access(listing, os.W_OK) and os.access(path, os.W_OK)
 
 
 def _replace_pair(

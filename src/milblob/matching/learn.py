@@ -395,7 +395,9 @@ class _Learner:
                 if count and fitting_ones:
                     self._claim_equal(name, fitting_ones, False)
                     self.claim(name, None)  # in what order, or whether at all, nothing tells: new values are refused
-                if (count > len(fitting_ones) or (count and self._is_neutral(name))) and self.claims.get(name):
+                # An array of zeros or ones may be one that noop_elimination left out.
+                is_neutral = count > 0 and np.asarray(self.weights[name].read()).reshape(-1)[0] in (0, 1)
+                if (count > len(fitting_ones) or is_neutral) and self.claims.get(name):
                     self.claim(name, None)  # somebody reads it of whom nothing is known
 
     def _claim_flat(self, name: str, named: str | None) -> int:
@@ -420,10 +422,6 @@ class _Learner:
         for reader in without:
             self.claim(name, None, reader.words)
         return waiting if self.readers.of[name] else int(named is None)
-
-    def _is_neutral(self, name: str) -> bool:
-        """Whether a flat weight is of zeros or ones: an array of such may be one that noop_elimination left out."""
-        return bool(np.asarray(self.weights[name].read()).reshape(-1)[0] in (0, 1))
 
     def _for_parameter(self, name: str, given: list[str]) -> list[str]:
         """Keep the arrays whose names fit the parameter that a weight is, where some do."""

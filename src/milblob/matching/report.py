@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..analysis.diff import printable
 from ..dtypes import DType
 from ..errors import UnsupportedError
 from ..values.cast import cast_array
+from ..wording import escape
 from .layouts import Layout
 
 
@@ -162,7 +162,7 @@ class Matching:
     def __str__(self) -> str:
         lines = [f"{m.given} -> {m.name}" + (f" ({', '.join(m.needs)})" if m.needs else "") for m in self.matches]
         lines += [f"{', '.join(tie.given)} -> one of {', '.join(tie.names)}" for tie in self.ties]
-        return "\n".join(map(printable, [*lines, summary(self)]))
+        return "\n".join(map(escape, [*lines, summary(self)]))
 
 
 def summary(matching: Matching, with_given: bool = True) -> str:

@@ -1,5 +1,4 @@
-"""What is checked of a converted model before anything is written: what ONNX's own full check does, and the types that
-it infers against those that the Program declares."""
+"""Checks a converted model before it is written: ONNX's own full check, and inferred types against declared ones."""
 
 from typing import Any
 

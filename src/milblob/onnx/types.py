@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ..dtypes import DType
@@ -21,19 +20,9 @@ FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataT
 NARROW = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
 """Integers that many kernels of runtimes lack: computed as int32."""
 
+_INTEGERS = [f"{sign}{nbits}" for nbits in (8, 16, 32, 64) for sign in ("INT", "UINT")]
 NUMPY: dict[ir.DataType, Any] = {
-    ir.DataType.FLOAT: np.float32,
-    ir.DataType.FLOAT16: np.float16,
-    ir.DataType.DOUBLE: np.float64,
-    ir.DataType.BOOL: np.bool_,
-    ir.DataType.INT8: np.int8,
-    ir.DataType.UINT8: np.uint8,
-    ir.DataType.INT16: np.int16,
-    ir.DataType.UINT16: np.uint16,
-    ir.DataType.INT32: np.int32,
-    ir.DataType.UINT32: np.uint32,
-    ir.DataType.INT64: np.int64,
-    ir.DataType.UINT64: np.uint64,
+    ir.DataType[name]: ir.DataType[name].numpy().type for name in ("FLOAT", "FLOAT16", "DOUBLE", "BOOL", *_INTEGERS)
 }
 """The NumPy dtypes of what a scalar may be."""
 
@@ -44,9 +33,7 @@ BY_TEXT: dict[str, ir.DataType] = {
     "fp64": ir.DataType.DOUBLE,
     "float": ir.DataType.FLOAT,
     "bool": ir.DataType.BOOL,
-    **{
-        f"{sign}{nbits}": ir.DataType[f"{sign.upper()}{nbits}"] for sign in ("int", "uint") for nbits in (8, 16, 32, 64)
-    },
+    **{name.lower(): ir.DataType[name] for name in _INTEGERS},
 }
 
 
@@ -91,15 +78,6 @@ def onnx_shape(declared: TensorType, name: str) -> ir.Shape | None:
 
 
 __all__ = [
-    "BY_TEXT",
-    "FLOATS",
-    "NARROW",
-    "NUMPY",
-    "ListType",
-    "StateType",
-    "TensorType",
-    "ValueType",
-    "onnx_dtype",
-    "onnx_shape",
-    "tensor_type",
-]
+    "BY_TEXT", "FLOATS", "NARROW", "NUMPY", "ListType", "StateType", "TensorType", "ValueType", "onnx_dtype",
+    "onnx_shape", "tensor_type",
+]  # fmt: skip

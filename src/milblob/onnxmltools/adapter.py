@@ -6,6 +6,7 @@ nor states nor most ranks. `functions` serves it as it is; `convert_coreml` make
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import onnx
@@ -98,7 +99,7 @@ def functions(
         converters: as `milblob.onnx.convert`.
     """
     made = _Converted(model, function, converters)
-    return {KIND: _Conversion(made)}, {KIND: _Shapes(made)}
+    return {KIND: partial(_convert_operator, made)}, {KIND: partial(_calculate_shapes, made)}
 
 
 def convert_coreml(
@@ -138,7 +139,8 @@ def convert_coreml(
     names = {str(value.name) for value in (*made.graph.inputs, *made.graph.outputs)}
     topology = Topology(
         _Raw(made), "None", None, names, target_opset=opset,
-        custom_conversion_functions={KIND: _Conversion(converted)}, custom_shape_calculators={KIND: _Shapes(converted)},
+        custom_conversion_functions={KIND: partial(_convert_operator, converted)},
+        custom_shape_calculators={KIND: partial(_calculate_shapes, converted)},
         metadata_props=dict(made.metadata_props),
     )  # fmt: skip
     scope = topology.declare_scope("__root__")
@@ -154,41 +156,31 @@ def convert_coreml(
     return found
 
 
-class _Shapes:
+def _calculate_shapes(made: _Converted, operator: Any) -> None:
     """The shape calculator: types as the ONNX model has them, for they are those that the Program declares."""
-
-    def __init__(self, made: _Converted) -> None:
-        self._made = made
-
-    def __call__(self, operator: Any) -> None:
-        graph = self._made.at(int(operator.target_opset)).graph
-        for variables, values in ((operator.inputs, graph.inputs), (operator.outputs, graph.outputs)):
-            for variable, value in zip(variables, _in_order(variables, values), strict=True):
-                variable.type = MilTensorType(value)
+    graph = made.at(int(operator.target_opset)).graph
+    for variables, values in ((operator.inputs, graph.inputs), (operator.outputs, graph.outputs)):
+        for variable, value in zip(variables, _in_order(variables, values), strict=True):
+            variable.type = MilTensorType(value)
 
 
-class _Conversion:
+def _convert_operator(made: _Converted, scope: Any, operator: Any, container: Any) -> None:
     """The converter: the nodes and weights of the ONNX model, between the operator's inputs and outputs."""
-
-    def __init__(self, made: _Converted) -> None:
-        self._made = made
-
-    def __call__(self, scope: Any, operator: Any, container: Any) -> None:
-        opset = int(container.target_opset)
-        model = self._made.at(opset)
-        names: dict[str, str] = {}
-        for variables, values in ((operator.inputs, model.graph.inputs), (operator.outputs, model.graph.outputs)):
-            for variable, value in zip(variables, _in_order(variables, values), strict=True):
-                names[str(value.name)] = variable.full_name
-        proto = ir.serde.serialize_model(model).graph
-        for own in _names_in(proto):
-            if own not in names:
-                names[own] = own if own not in scope.onnx_variable_names else scope.get_unique_variable_name(own)
-                scope.onnx_variable_names.add(names[own])
-        _rename(proto, names)
-        container.initializers.extend(proto.initializer)
-        container.nodes.extend(proto.node)
-        container.node_domain_version_pair_sets.add(("", opset))
+    opset = int(container.target_opset)
+    model = made.at(opset)
+    names: dict[str, str] = {}
+    for variables, values in ((operator.inputs, model.graph.inputs), (operator.outputs, model.graph.outputs)):
+        for variable, value in zip(variables, _in_order(variables, values), strict=True):
+            names[str(value.name)] = variable.full_name
+    proto = ir.serde.serialize_model(model).graph
+    for own in _names_in(proto):
+        if own not in names:
+            names[own] = own if own not in scope.onnx_variable_names else scope.get_unique_variable_name(own)
+            scope.onnx_variable_names.add(names[own])
+    _rename(proto, names)
+    container.initializers.extend(proto.initializer)
+    container.nodes.extend(proto.node)
+    container.node_domain_version_pair_sets.add(("", opset))
 
 
 def _in_order(variables: list[Any], values: Any) -> list[ir.Value]:

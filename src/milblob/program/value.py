@@ -1,4 +1,4 @@
-"""A value in a Program: a tensor, tuple, list or dictionary that stands there, or a reference to a weight file."""
+"""A value in a Program: a tensor, tuple, list or dictionary written there, or a reference to a weight file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ _KINDS = {1: "tensor", 2: "tuple", 3: "list", 4: "dictionary"}
 
 
 class Value:
-    """A value in a Program: a tensor, a tuple, a list or a dictionary that stands there, or one in a weight file.
+    """A value in a Program: a tensor, a tuple, a list or a dictionary written there, or one in a weight file.
 
     Attributes:
         path: where it is, for messages.

@@ -508,7 +508,7 @@ class Operation(_codec.GraphOperation):
 
 
 class Binding(_codec.GraphBinding):
-    """What an input of an operation is bound to: a name, or a value that stands there.
+    """What an input of an operation is bound to: a name, or a value written there.
 
     Attributes:
         name: the name that is read; None for a value.

@@ -27,7 +27,7 @@ from .compressed import CompressedWeight
 from .decompress import Decompression, Identities, plan_decompression
 from .layout import Records, WeightFile
 from .references import ConstexprPart, ConstexprWeight, DenseWeight, Edits, Reference, program_edits
-from .tasks import CAST, COPY, VALUE, Item
+from .tasks import CAST, COPY, HELD, VALUE, Item
 
 _RAW_FIELDS = (FLOATS, DOUBLES, BYTES)
 _IOS18, _IOS18_SPEC_VERSION = 18, 9
@@ -108,7 +108,12 @@ def arrange(models: Sequence[Model], options: Options, required: Iterable[str] =
         if options.dedupe:
             records.dedupe()
         if model.kind != "blob":
-            _assign_files(records, options)
+            if options.merge:
+                records.merge()
+            elif options.split == "function":
+                records.split_by_function()
+            elif isinstance(options.split, int):
+                records.split_by_size(options.split)
         records.lay_out(required)
     _require_no_weight_file(model, records)
     _complete(changes, is_laid_out)
@@ -363,8 +368,10 @@ def _external_item(
     if source.is_text:  # no file has the bytes
         own = target or tensor.mil_dtype
         data = _codec.Buffer(stored_bytes(_cast_values(tensor, target, change, options), own))
-        item = sources.records.add_held(source.mapping, data, own, tensor.shape, sources.base(source))
-        item.name = tensor.name
+        item = sources.records.add_value(
+            source.mapping, (0, data.nbytes), own, tensor.shape, sources.base(source), HELD
+        )
+        item.name, item.held = tensor.name, data
         return item
     dtype, (offset, nbytes) = tensor.mil_dtype, tensor.constant.payload
     field, _, at, payload, pieces, _ = _codec.tensor_locate(program.buffer, offset, nbytes)
@@ -534,16 +541,6 @@ def _unreferenced_changes(records: Records, is_dropped: bool) -> Iterable[Tensor
             change.item = records.add_record(weight_file, record, None, "")
             change.item.name = name
         yield change
-
-
-def _assign_files(records: Records, options: Options) -> None:
-    """Divide the records among files, as `split` and `merge` require."""
-    if options.merge:
-        records.merge()
-    elif options.split == "function":
-        records.split_by_function()
-    elif isinstance(options.split, int):
-        records.split_by_size(options.split)
 
 
 def _require_no_weight_file(model: Model, records: Records) -> None:

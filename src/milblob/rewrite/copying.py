@@ -147,6 +147,16 @@ def new_file(path: str) -> Iterator[int]:
         os.close(fd)
 
 
+@contextlib.contextmanager
+def existing_file(path: str) -> Iterator[int]:
+    """Yield a descriptor for reading and writing of a file that exists."""
+    fd = os.open(path, _FLAGS & ~(os.O_CREAT | os.O_EXCL))
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 def data_ranges(mapping: MappedFile, start: int, nbytes: int) -> Iterator[tuple[int, int]]:
     """Yield (start, nbytes) of the bytes to write to a file of zeros: everything but the holes of a sparse file.
 

@@ -18,7 +18,7 @@ from ..threads import ordered
 from ..values.cast import CastCounts, convert_into
 from ..values.dense import Dense, Held, read
 from ..values.tensorvalue import stored_bytes, unpack_at
-from .copying import data_ranges, new_file
+from .copying import data_ranges, existing_file, new_file
 from .planned import Computation, Put, Streamed, write_all
 from .tasks import CAST, COPY, DENSE, HELD, TASK_NBYTES, VALUE, Item, Origin, Step, Task, make_tasks
 
@@ -119,15 +119,15 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
         OSError, FormatError: a file cannot be read or written. OverflowError, ValueError: the policies of casts; the
             tensor is named.
     """
-    fd = os.open(task.path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
     sources: dict[Origin, MappedFile] = {}
     counts: list[tuple[int, CastCounts]] = []
-    output = _Output(fd, task.begin)
-    try:
+    with contextlib.ExitStack() as stack:
+        fd = stack.enter_context(existing_file(task.path))
+        output = _Output(fd, task.begin)
         for step in task.steps:
             source = sources.get(step.origin)
             if source is None:
-                source = sources[step.origin] = step.origin.open()
+                source = sources[step.origin] = stack.enter_context(contextlib.closing(step.origin.open()))
             if step.metadata:
                 output.put(step.metadata, step.offset)
             if step.how == CAST:
@@ -144,10 +144,6 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
                 for start, nbytes in data_ranges(source, step.start, step.nbytes):
                     copy_range(source, start, nbytes, fd, step.data_offset + start - step.start)
         output.flush()
-    finally:
-        os.close(fd)
-        for source in sources.values():
-            source.close()
     return counts
 
 
@@ -170,29 +166,23 @@ def write_dense(path: str, item: Item, dense: Dense, done: Callable[[int], None]
     unit = 8 * max(dense.unit, 1)  # packed elements must fill whole bytes
     part = max(TASK_NBYTES // item.target.numpy.itemsize // unit, 1) * unit
     space = np.empty(min(part, item.count), item.target.numpy)
-    fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
-    try:
+    with existing_file(path) as fd:
         write_at(fd, [item.metadata()], item.offset)
         for begin in range(0, item.count, part):
             count = min(part, item.count - begin)
             values = stored_bytes(read(dense, space[:count], begin, (count,)), item.target)
             write_at(fd, [values], item.data_offset + begin * nbits // 8)
             done(len(values))
-    finally:
-        os.close(fd)
 
 
 def _write_held(path: str, item: Item, data: memoryview, done: Callable[[int], None]) -> None:
     """Write a record whose stored bytes are there already."""
-    fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
-    try:
+    with existing_file(path) as fd:
         write_at(fd, [item.metadata()], item.offset)
         for begin in range(0, len(data), TASK_NBYTES):
             part = data[begin : begin + TASK_NBYTES]
             write_at(fd, [part], item.data_offset + begin)
             done(len(part))
-    finally:
-        os.close(fd)
 
 
 def _write_computed(places: dict[Computation, list[tuple[str, str, Item]]], counter: Counter) -> None:
@@ -204,8 +194,7 @@ def _write_computed(places: dict[Computation, list[tuple[str, str, Item]]], coun
     with contextlib.ExitStack() as stack:
         fds: dict[str, int] = {}
         for path in {path for rows in places.values() for _, path, _ in rows}:
-            fds[path] = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
-            stack.callback(os.close, fds[path])
+            fds[path] = stack.enter_context(existing_file(path))
 
         def put_of(computation: Computation) -> Put:
             by_key: dict[str, list[tuple[int, Item]]] = {}

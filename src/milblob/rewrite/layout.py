@@ -17,7 +17,7 @@ from ..dtypes import DType
 from ..errors import MilblobError
 from ..storage.mapped import MappedFile
 from ..values.tensorvalue import stored_bytes, unpack_at
-from .tasks import COPY, DENSE, HELD, VALUE, Item, Origin, lay_out
+from .tasks import COPY, DENSE, VALUE, Item, Origin, lay_out
 
 WEIGHTS = "weights"
 WEIGHT_FILE = "weight.bin"
@@ -123,14 +123,6 @@ class Records:
         item.shape = shape
         item.order = (0 if self._canonical else 1, len(self.items), 0)
         self.items.append(item)
-        return item
-
-    def add_held(
-        self, mapping: MappedFile, data: _codec.Buffer, dtype: DType, shape: tuple[int, ...], base: str
-    ) -> Item:
-        """Return a new item for stored bytes in memory, which are those of a value in MIL text."""
-        item = self.add_value(mapping, (0, data.nbytes), dtype, shape, base, HELD)
-        item.held = data
         return item
 
     def add_dense(

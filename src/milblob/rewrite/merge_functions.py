@@ -80,6 +80,12 @@ class MergeReport(NamedTuple):
     nbytes: int
     shared_nbytes: int
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        functions = [function._asdict() for function in self.functions]
+        document = {"path": self.path, "functions": functions, "default": self.default, "blobs": self.blob_count}
+        return {**document, "nbytes": self.nbytes, "shared_nbytes": self.shared_nbytes}
+
 
 def merge_functions(
     sources: Sequence[_Path | tuple[_Path, str | Mapping[str, str]]],

@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from .._codec import Buffer
 from ..arguments import as_path
@@ -24,12 +24,8 @@ _KINDS = (
 LFS_PREFIX = b"version https://git-lfs.github.com/spec/"
 
 
-class _Closes(Protocol):
-    def close(self) -> None: ...
-
-
 @contextlib.contextmanager
-def closed_on_error(opened: _Closes) -> Iterator[None]:
+def closed_on_error(opened: Any) -> Iterator[None]:
     """Close what was opened if the block raises, which makes something of it."""
     try:
         yield

@@ -4,6 +4,7 @@ import os
 
 from ..analysis.check_blob import Findings, Severity
 from ..errors import FormatError, MilblobError
+from ..wording import escape
 
 CODES = {
     "not-an-archive": "neither a tar, nor a gzipped one, nor a directory with a metadata.json",
@@ -72,7 +73,8 @@ class Report:
     ) -> None:
         """Gather something that readers can live with."""
         if self._findings is not None:
-            self._add(severity, code, words, where, offset, file)
+            path = file or self.path
+            self._findings.add(severity, code, escape(words), file=path, offset=offset, where=escape(where))
 
     def refuse(
         self,
@@ -90,12 +92,7 @@ class Report:
         """
         if self._findings is None:
             raise kind(words, offset=offset, where=where, file=file or self.path)
-        self._add("error", code, words, where, offset, file)
-
-    def _add(self, severity: Severity, code: str, words: str, where: str, offset: int | None, file: str | None) -> None:
-        if self._findings is not None:
-            path = file or self.path
-            self._findings.add(severity, code, _plain(words), file=path, offset=offset, where=_plain(where))
+        self.note("error", code, words, where, offset, file)
 
     def error(self, code: str, error: MilblobError | OSError, where: str = "") -> None:
         """Raise, or gather, an error that was caught."""
@@ -105,8 +102,3 @@ class Report:
             self.refuse(code, f"file: expected to read it, got {error.strerror or error}", where, None, error.filename)
         else:
             self.refuse(code, error.what, where or error.where, error.offset, error.file)
-
-
-def _plain(text: str) -> str:
-    """Names come from the archive: nothing in them may start a new line or talk to the terminal."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
