@@ -52,6 +52,8 @@ def tensor(dtype, *shape):
 
 @pytest.mark.parametrize(("kind", "types", "expected"), [
     ("relu", {"x": tensor(F16, 2, None)}, "tensor<fp16, [2, ?]>"),
+    ("batch_norm", {"x": tensor(F32, 1, 3, 2), "mean": tensor(F16, 3), "variance": tensor(F16, 3)}, None),
+    ("batch_norm", {"x": tensor(F32, 1, 3, 2), "mean": tensor(F32, 3), "variance": tensor(F32, 3)}, "tensor<fp32, [1, 3, 2]>"),
     ("clip", {"x": tensor(F32, 3), "alpha": tensor(F32), "beta": tensor(F32)}, "tensor<fp32, [3]>"),
     ("add", {"x": tensor(F32, 3, 1), "y": tensor(F32, 5)}, "tensor<fp32, [3, 5]>"),
     ("mul", {"x": tensor(F32, None, 4), "y": tensor(F32, 2, 1)}, "tensor<fp32, [2, 4]>"),

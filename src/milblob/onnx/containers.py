@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..analysis.check_description import description_breaches
 from ..arguments import require
-from ..errors import UnsupportedError
+from ..errors import FormatError, UnsupportedError
+from ..model.compiled import described
 from ..model.metadata import Feature
 from ..program import schema
-from ..program.types import StateType, TensorType
-from ..program.view import Function
+from ..program.rules_program import Signature
+from ..program.types import StateType, TensorType, ValueType
+from ..program.view import Function, Operation
 
 if TYPE_CHECKING:
     from ..model.model import Model
+    from ..model.package import Source
 
 _COLOR_SPACES = {10: "GRAYSCALE", 20: "RGB", 30: "BGR", 40: "GRAYSCALE_FLOAT16"}
 
@@ -90,48 +94,83 @@ class MilProgramContainer:
         return [port.name for port in self.outputs]
 
     def _ports(self) -> tuple[list[Port], list[Port], list[Port]]:
-        described = self._described()
+        found = self._described()
         inputs = dict(self.function.inputs)
         returned = list(dict.fromkeys(self.function.block.outputs))
         states = [name for name, type in inputs.items() if isinstance(type, StateType)]
         feeds = [name for name in inputs if name not in states]
-        if described is None:
-            given, made = self._compiled()
+        if found is None or self._source().is_text:
+            given, made = self._compiled(found)
             return _ordered(given, feeds), _ordered(made, returned), [Port(n) for n in states]
         return (
-            _ordered([_port(feature) for feature in described.input], feeds),
-            _ordered([_port(feature) for feature in described.output], returned),
-            _ordered([_port(feature) for feature in described.state], states),
+            _ordered([_port(feature) for feature in found.input], feeds),
+            _ordered([_port(feature) for feature in found.output], returned),
+            _ordered([_port(feature) for feature in found.state], states),
         )
+
+    def _source(self) -> "Source":
+        """The Program of the function."""
+        return next(part for part, _ in self.model.scans if self.name.startswith(part.prefix))
 
     def _described(self) -> Any:
         """The description of the function, or None where the model has none that fits."""
-        source = next(part for part, _ in self.model.scans if self.name.startswith(part.prefix))
+        source = self._source()
         if source.is_text:
-            return None
+            return self._described_beside(source)
         data = self.model.package.describe()[1]
         if len(self.model.scans) > 1:  # the description is that of the pipeline
             offset, nbytes = source.description or (0, 0)
             data = memoryview(source.mapping.check_size())[offset : offset + nbytes]
-        description = schema.parse("ModelDescription", data)
+        return self._own(schema.parse("ModelDescription", data), source)
+
+    def _own(self, description: Any, source: "Source") -> Any:
+        """The part of a description that is about the function."""
         if not description.functions:
             return description
         bare = self.name.removeprefix(source.prefix)
         return next((found for found in description.functions if found.name == bare), None)
 
-    def _compiled(self) -> tuple[list[Port], list[Port]]:
-        """Inputs and outputs as the metadata.json of a compiled model has them; nothing of the models of a pipeline."""
-        if len(self.model.scans) > 1:
+    def _described_beside(self, source: "Source") -> Any:
+        """The description in the coremldata.bin of a compiled model; None where it does not fit the Program."""
+        data = None if source.directory is None else described(source.directory)
+        if data is None:
+            return None
+        functions = {
+            name.removeprefix(source.prefix): _signature(function)
+            for name, function in self.model.functions.items()
+            if name.startswith(source.prefix)
+        }
+        try:
+            if any(description_breaches(data, 0, functions)):
+                return None
+        except FormatError:
+            return None
+        return self._own(schema.parse("ModelDescription", data), source)
+
+    def _compiled(self, found: Any) -> tuple[list[Port], list[Port]]:
+        """Inputs and outputs of a compiled model: as described beside it, or else as its metadata.json has them.
+
+        Of the models of a pipeline metadata.json says nothing.
+        """
+        if found is not None:
+            given, made = {one.name: _port(one) for one in found.input}, [_port(one) for one in found.output]
+        elif len(self.model.scans) > 1:
             return [], []
-        about = self.model.metadata
-        inputs, outputs = about.functions.get(self.name, (about.inputs, about.outputs))
-        given, ranges = {one.name: _compiled_port(one) for one in inputs}, self._compiled_ranges()
+        else:
+            about = self.model.metadata
+            inputs, outputs = about.functions.get(self.name, (about.inputs, about.outputs))
+            given, made = {one.name: _compiled_port(one) for one in inputs}, [_compiled_port(one) for one in outputs]
+        ranges = self._compiled_ranges()
         for name, type in self.function.inputs:
             port = given.get(name, Port(name))
-            if name in ranges and isinstance(type, TensorType) and len(ranges[name]) == len(type.shape):
+            if port.flexible or not isinstance(type, TensorType):
+                continue
+            if name in ranges and len(ranges[name]) == len(type.shape):
                 fixed = {axis: low for axis, (low, high) in enumerate(ranges[name]) if low == high and low is not None}
                 given[name] = replace(port, fixed=port.fixed | fixed, flexible={"ranges": ranges[name]})
-        return list(given.values()), [_compiled_port(one) for one in outputs]
+            elif not port.image:  # a shape without the lengths that it allows is a default, and fixes nothing
+                given[name] = replace(port, fixed={})
+        return list(given.values()), made
 
     def _compiled_ranges(self) -> dict[str, list[list[int | None]]]:
         """The ranges of flexible inputs, which Core ML's compiler writes into an attribute of the function."""
@@ -148,6 +187,17 @@ class MilProgramContainer:
                 if all(len(pair) == 2 for pair in pairs):
                     found[str(name)] = [[int(low), int(high) if high >= 0 else None] for low, high in pairs]
         return found
+
+
+def _signature(function: Function) -> Signature:
+    """What a function takes and returns."""
+    block = function.block
+    returned: list[tuple[str, ValueType | None]] = []
+    for name in block.outputs:
+        place = block.defining(name)
+        variables = place.outputs if isinstance(place, Operation) else () if place is None else place.inputs
+        returned.append((name, next((one.type for one in variables if one.name == name), None)))
+    return Signature(function.opset, list(function.inputs), returned)
 
 
 def _ordered(ports: list[Port], names: list[str]) -> list[Port]:

@@ -21,6 +21,7 @@ _LIKE_X = (
     "sigmoid_hard", "sign", "silu", "sin", "sinh", "slice_update", "softmax", "softplus", "softplus_parametric",
     "softsign", "sqrt", "square", "tan", "tanh", "threshold", "thresholded_relu",
 )  # fmt: skip
+_PARAMETERS = ("mean", "variance", "gamma", "beta", "alpha")
 _BROADCAST = (
     "add", "floor_div", "maximum", "minimum", "mod", "mul", "pow", "sub",
 )  # fmt: skip
@@ -49,6 +50,14 @@ def outputs_of(kind: str, arguments: Arguments) -> tuple[ValueType, ...] | None:
     except Unsure:
         return None
     return made if isinstance(made, tuple) else (made,)
+
+
+def _like_x(given: Given) -> ValueType:
+    x = given.type("x")
+    for key in _PARAMETERS:
+        if key in given and isinstance(x, TensorType) and given.tensor(key).dtype != x.dtype:
+            raise Unsure  # coremltools leaves out casts of x, and Core ML computes in the data type of the parameters
+    return x
 
 
 def _like(key: str) -> Callable[[Given], ValueType]:
@@ -247,7 +256,7 @@ def _list_gather(given: Given) -> TensorType:
 
 
 MAKERS: dict[str, Callable[[Given], ValueType | tuple[ValueType, ...]]] = {
-    **dict.fromkeys(_LIKE_X, _like("x")),
+    **dict.fromkeys(_LIKE_X, _like_x),
     **dict.fromkeys(("scatter", "scatter_along_axis", "scatter_nd"), _like("data")),
     **dict.fromkeys(("list_scatter", "list_write"), _like("ls")),
     **dict.fromkeys(_BROADCAST, _broadcast),

@@ -1,0 +1,44 @@
+"""The ModelDescription in coremldata.bin, which lies beside the text of a compiled model.
+
+Apple does not publish the format. The files that could be looked at (docs/mil-text.md) have one form, in little-endian:
+the number of the field of Model that says the kind of model, three more numbers, the text "generic", the specification
+version, three numbers of zero, the description, and a tail. A text and the description have their length before them.
+What has another form is passed over: nobody knows what it says.
+"""
+
+import struct
+
+from ..storage import paths
+from ..storage.beneath import Location
+from ..storage.mapped import MappedFile
+
+NAME = "coremldata.bin"
+_ML_PROGRAM = 502
+_TEXT = b"generic"
+_HEAD = struct.Struct(f"<I24sQ{len(_TEXT)}sQ24sQ")
+_MAX_NBYTES = 64 << 20
+
+
+def described(directory: Location) -> bytes | None:
+    """Return the serialized ModelDescription of a compiled ML Program; None if there is none, or another form.
+
+    Args:
+        directory: that holds model.mil.
+
+    Raises:
+        As opening the file.
+    """
+    location = directory.beneath(NAME)
+    if not paths.is_file(location.path):
+        return None
+    mapping = MappedFile(location)
+    try:
+        with memoryview(mapping.live()) as data:
+            if not _HEAD.size <= data.nbytes <= _MAX_NBYTES:
+                return None
+            kind, _, text_nbytes, text, _, zeros, nbytes = _HEAD.unpack_from(data)
+            is_known = kind == _ML_PROGRAM and text_nbytes == len(_TEXT) and text == _TEXT and not any(zeros)
+            is_whole = nbytes <= data.nbytes - _HEAD.size
+            return bytes(data[_HEAD.size : _HEAD.size + nbytes]) if is_known and is_whole else None
+    finally:
+        mapping.close()
