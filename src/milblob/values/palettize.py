@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _codec
+from ..arguments import array_of
 from ..dtypes import DType, as_dtype
 from ..threads import each, ordered, parts
 from .unfit import UnfitError
@@ -256,9 +257,13 @@ def weights_for(importance: Any, shape: tuple[int, ...]) -> Array:
     """Return weights of elements as a float32 view of that shape.
 
     Raises:
-        ValueError: they do not broadcast to the shape; one is negative, NaN or infinite.
+        ValueError: they do not broadcast to the shape; one is negative, NaN or infinite. TypeError: no real numbers.
     """
-    weights = np.asarray(importance, np.float32)
+    given = array_of(importance)
+    if given.dtype.kind not in "biuf" and given.dtype.name != "bfloat16":
+        raise TypeError(f"importance: expected real numbers, got {given.dtype}")
+    with np.errstate(over="ignore"):  # infinity is refused below
+        weights = given.astype(np.float32, copy=False)
     try:
         wide = np.broadcast_to(weights, shape)
     except ValueError:
