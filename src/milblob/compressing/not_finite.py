@@ -25,9 +25,10 @@ def palettize_all(array: Array, fit: Callable[[Array], Any]) -> Any:
         NotCompressibleError: there are not enough entries.
     """
     is_finite = np.isfinite(array)
-    wide = array.astype(np.float32)
-    exponent = int(np.frexp(np.abs(wide[is_finite]).max(initial=0.0))[1])
-    wide = np.ldexp(wide, -exponent)
+    with np.errstate(invalid="ignore"):  # a signalling NaN among them
+        wide = array.astype(np.float32)
+        exponent = int(np.frexp(np.abs(wide[is_finite]).max(initial=0.0))[1])
+        wide = np.ldexp(wide, -exponent)
     for value, is_it in (1, np.isposinf(array)), (-1, np.isneginf(array)), (2, np.isnan(array)):
         wide[is_it] = value * _FAR
     made = fit(wide)
@@ -41,6 +42,13 @@ def palettize_all(array: Array, fit: Callable[[Array], Any]) -> Any:
         words = f"expected more entries than the {kinds} kinds of NaN and infinity need, got {1 << made.nbits}"
         raise NotCompressibleError(words)
     return made._replace(palettes=restored, gap=float("nan"))
+
+
+def require_finite(array: Array) -> None:
+    """Refuse NaN and infinity. Raises: NotCompressibleError: with their number."""
+    bad = int(np.count_nonzero(~np.isfinite(array)))
+    if bad:
+        raise NotCompressibleError(f"array: expected finite elements, got {bad} that are NaN or infinite")
 
 
 def in_place_of(array: Array) -> Array:

@@ -9,7 +9,7 @@ from ..dtypes import as_dtype
 from ..values import custom_palette, palettize, vectors
 from ..values.palettize import Palettized
 from ..values.quantize import Quantized
-from .not_finite import palettize_all
+from .not_finite import palettize_all, require_finite
 from .pieces import NotCompressibleError, Pieces
 
 Array = np.ndarray[Any, Any]
@@ -55,6 +55,7 @@ def palettized(pieces: Pieces, choice: Choice) -> Pieces:
 def scaled(pieces: Pieces, choice: Choice) -> Pieces:
     """As `palettized`, of the elements divided by the greatest magnitude along the channels, as coremltools does."""
     array = pieces.array
+    require_finite(array)  # before it is divided, which makes NaN of infinity
     by = np.abs(array).max(axis=choice.axis, keepdims=True)
     by[by == 0] = 1
     if choice.mode == "kmeans":

@@ -231,8 +231,8 @@ def measured(array: Array, values: Array, weights: Array | None = None) -> tuple
     one, other = np.ascontiguousarray(array).reshape(-1), np.ascontiguousarray(values).reshape(-1)
     heavy = None if weights is None else np.ascontiguousarray(weights).reshape(-1)
     for first in range(0, one.size, _MEASURED_COUNT):
-        wide = one[first : first + _MEASURED_COUNT].astype(np.float64)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # also of signalling NaN
+            wide = one[first : first + _MEASURED_COUNT].astype(np.float64)
             difference = other[first : first + _MEASURED_COUNT].astype(np.float64) - wide
         kept = ~np.isfinite(wide)
         if kept.any():

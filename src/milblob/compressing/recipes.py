@@ -13,7 +13,7 @@ from ..dtypes import as_dtype
 from ..rewrite.planned import Plan
 from ..values import palettize, prune, quantize
 from . import palettes
-from .not_finite import in_place_of
+from .not_finite import in_place_of, require_finite
 from .pieces import NotCompressibleError, Pieces
 from .plans import linear_plan, palette_plan, prune_plan
 from .recipe import (
@@ -355,6 +355,8 @@ class Prune(Recipe):
         ranked = array
         if weight.nan == "keep":
             ranked = in_place_of(array)
+        elif weight.importance is not None:
+            require_finite(array)  # magnitudes that are weighted are finite
         if weight.importance is not None:
             ranked = _weighted_magnitudes(ranked, weight.importance)
         made = made_by(

@@ -491,7 +491,8 @@ def _unique(flat: Array) -> list[float]:
 
 def _different(elements: Array) -> Array:
     """The different numbers, rising, as float32: some versions of NumPy find equal float16 numbers several times."""
-    return np.asarray(np.unique(elements.astype(np.float32) + np.float32(0)))  # negative zero becomes zero
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        return np.asarray(np.unique(elements.astype(np.float32) + np.float32(0)))  # negative zero becomes zero
 
 
 def _nbits_of(groups: Iterator[tuple[Any, Array, Array | None]], nbits: int | None) -> int:
