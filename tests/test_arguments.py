@@ -170,6 +170,55 @@ def test_sources(source):
             function(source)
 
 
+def test_masked_arrays(tmp_path):
+    """Nobody means what lies under a mask: it was written, compared and predicted with like any other value."""
+    package = shutil.copytree(DATA / "opset_ios16_fp16" / "model.mlpackage", tmp_path / "m.mlpackage")
+    good = milblob.load(package, mmap=False)["fc_weight"]
+    new = tmp_path / "new"
+
+    def assign(array):
+        with milblob.open(package, "r+") as model:
+            model["fc_weight"] = array
+
+    def write(array):
+        with milblob.BlobWriter(f"{new}.bin") as writer:
+            writer.write(array)
+
+    calls = {
+        "assign": assign, "write": write, "pack_tensor": milblob.pack_tensor, "statistics": milblob.statistics,
+        "refit": lambda array: milblob.refit(package, {"fc_weight": array}, dry_run=True),
+        "base": lambda array: milblob.refit(
+            package, {"fc_weight": good}, base={"fc_weight": array}, leave=["fc_bias", "table*"], dry_run=True
+        ),
+        "write_weights": lambda array: milblob.write_weights({"w": array}, f"{new}-w.bin"),
+        "write_params": lambda array: milblob.tvm.write_params({"w": array}, f"{new}.params"),
+        "diff": lambda array: milblob.diff({"fc_weight": array}, package),
+        "match": lambda array: milblob.match({"fc_weight": array}, package),
+        "importance": lambda array: milblob.compress(
+            package, f"{new}.mlpackage", milblob.Palette(4), importance={"fc_weight": abs(array)}, least=0, dry_run=True
+        ),
+    }  # fmt: skip
+    before = state(tmp_path)
+    for name, call in calls.items():
+        with pytest.raises((TypeError, ValueError), match=f"a masked array with 3 of {good.size} masked"):
+            call(np.ma.masked_array(good, mask=np.arange(good.size).reshape(good.shape) < 3))
+        assert state(tmp_path) == before, name
+    for call in calls.values():
+        call(np.ma.masked_array(good))
+    assert np.array_equal(milblob.load(package)["fc_weight"], good)
+    assert milblob.BlobReader(f"{new}.bin").read(64).tolist() == good.reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "object", "U3", "S3", "datetime64[s]", "timedelta64[s]", "V4"])
+def test_importance_of_other_dtypes(dtype, tmp_path):
+    """An imaginary part is no importance, nor is a date; those were taken as if they were numbers."""
+    package = DATA / "opset_ios16_fp16" / "model.mlpackage"
+    shape = milblob.load(package)["fc_weight"].shape
+    given = {"fc_weight": np.ones(shape, "i1").astype(dtype) if dtype != "V4" else np.zeros(shape, dtype)}
+    with pytest.raises(TypeError, match="^importance: expected real numbers, got .* \\(importance of fc_weight\\)$"):
+        milblob.compress(package, tmp_path / "new.mlpackage", milblob.Palette(4), importance=given, least=0)
+
+
 def test_buffers_of_other_elements():
     """What a buffer is made of does not matter: one number of NumPy is one too, and too short to be a file."""
     for source in (np.int8(3), np.array(3), np.zeros((2, 3), "f4")):

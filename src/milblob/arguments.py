@@ -67,6 +67,20 @@ def as_path(value: str | os.PathLike[Any]) -> str:
     return text if type(text) is str else str.__str__(text)
 
 
+def array_of(values: Any) -> "np.ndarray[Any, Any]":
+    """Return the array that NumPy makes of what somebody gives.
+
+    Raises:
+        TypeError: a masked array with masked elements. NumPy would take what lies under the mask for their values.
+    """
+    if isinstance(values, np.ndarray) and type(values) is not np.ndarray:
+        count = int(np.count_nonzero(getattr(values, "mask", False)))
+        if count:
+            words = f"a masked array with {count} of {values.size} masked (its `filled` gives them values)"
+            raise TypeError(f"array: expected a value for each element, got {words}")
+    return np.asarray(values)
+
+
 def as_mapping(what: str, value: Any, words: str) -> Mapping[str, Any]:
     """Return a mapping with names as keys; an empty one for None.
 

@@ -1,5 +1,6 @@
 """Every recipe on weights that are unusual: what is refused is refused by name, what is made is what a reader reads."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -141,6 +142,34 @@ def test_what_does_not_fit_is_refused_by_name(recipe, shape, words):
     with pytest.raises(NotCompressibleError) as caught:
         stored(recipe, make("random", shape, np.float32))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("nan", ["skip", "keep"])
+@pytest.mark.parametrize("is_weighed", [False, True])
+def test_what_is_not_finite_is_kept_or_refused_without_a_warning(nan, is_weighed, dtype):
+    """A signalling NaN too: NumPy warns of any arithmetic on it, which whoever reads warnings as errors has to pay for."""
+    bits, signalling = (np.uint16, 0x7D01) if dtype == np.float16 else (np.uint32, 0x7FA00001)
+    odd = {
+        "signalling": signalling,
+        "nan": np.array(np.nan, dtype).view(bits),
+        "inf": np.array(-np.inf, dtype).view(bits),
+    }
+
+    def check(recipe, kind):
+        array = make("random", (8, 8), dtype)
+        array.view(bits)[1, 2] = odd[kind]
+        importance = np.arange(64, dtype=np.float32).reshape(8, 8) % 3 if is_weighed else None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                _, found = stored(recipe, array, nan=nan, importance=importance)
+        except NotCompressibleError as error:
+            assert "expected" in str(error)
+        else:
+            assert nan == "keep" and np.array_equal(array[1, 2], found[1, 2], equal_nan=True)
+
+    every(check, RECIPES, odd)
 
 
 def test_vectors_divide_the_groups_of_a_convolution():

@@ -5,9 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ..arguments import as_path, require
+from ..arguments import array_of, as_path, require
 from ..dtypes import dtype_of
 from ..formats.read import is_array_file, open_arrays
 from ..formats.weights import with_notes
@@ -86,5 +84,5 @@ class Side(NamedTuple):
 def _array(name: str, value: Any) -> LazyTensor:
     if isinstance(value, LazyTensor):
         return value
-    array = np.asarray(value)
+    array = array_of(value)
     return StoredArray(name, dtype_of(array, f"array {name!r}"), array.shape, lambda: array)

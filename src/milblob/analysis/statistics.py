@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _codec
-from ..arguments import require, require_flags
+from ..arguments import array_of, require, require_flags
 from ..dtypes import DType, as_dtype, dtype_of
 from ..model.elements import Piece, array_pieces, dense_pieces, in_order, split
 from ..model.lazy import LazyTensor
@@ -122,7 +122,7 @@ def statistics(source: Any, dtype: Any = None, *, histogram: bool = False, disti
         if source.mil_dtype is DType.STRING:
             return _nothing(DType.STRING, source.shape, source.size)
         return _of_pieces(dense_pieces(source), source.mil_dtype, source.shape, histogram, distinct, source)
-    array = np.asarray(source)
+    array = array_of(source)
     own = dtype_of(array)
     element = own if dtype is None else as_dtype(dtype)
     if element is not own and not (element.is_integer and (own.is_integer or own is DType.BOOL)):

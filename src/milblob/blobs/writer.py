@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from .. import _codec
-from ..arguments import as_integer, as_path, require_flags
+from ..arguments import array_of, as_integer, as_path, require_flags
 from ..dtypes import DType, as_dtype
 from ..storage import paths
 from ..storage.output import NewFile, lock, sync, unlock
@@ -138,7 +138,7 @@ class BlobWriter:
         asked = None if dtype is None else _require_blob(as_dtype(dtype))
         if isinstance(array, int | float | list | tuple) and not isinstance(array, np.generic):
             array = as_array(array, asked)
-        array = np.asarray(array)
+        array = array_of(array)
         own = as_dtype(array.dtype)
         target = _require_blob(own) if asked is None else asked
         if target is not own and not (target.is_integer and (own.is_integer or own is DType.BOOL)):

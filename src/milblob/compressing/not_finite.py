@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..values.strided import Empty, computed, ranges
+from ..values.strided import Empty, computed, not_finite, ranges
 from .pieces import NotCompressibleError
 
 Array = np.ndarray[Any, Any]
@@ -32,15 +32,16 @@ def palettize_all(array: Array, fit: Callable[[Array], Any], empty: Empty) -> An
     kinds = {"posinf": 0, "neginf": 0, "nan": 0}
     most = np.float32(0)
     for _, piece in ranges(array):
-        wide = piece.astype(np.float32)
+        wide = _wide(piece)
         most = max(most, np.abs(wide[np.isfinite(wide)]).max(initial=0.0))
         for kind, test in _TESTS.items():
             kinds[kind] = kinds[kind] or int(test(wide).any())
     exponent = int(np.frexp(most)[1])
 
     def finite(box: tuple[slice, ...]) -> Array:
-        wide = array[box].astype(np.float32)
-        moved = np.ldexp(wide, -exponent)
+        wide = _wide(array[box])
+        with np.errstate(invalid="ignore"):
+            moved = np.ldexp(wide, -exponent)
         for kind, test in _TESTS.items():
             moved[test(wide)] = _PLACES[kind] * _FAR
         return moved
@@ -55,6 +56,18 @@ def palettize_all(array: Array, fit: Callable[[Array], Any], empty: Empty) -> An
         words = f"expected more entries than the {sum(kinds.values())} kinds of NaN and infinity need"
         raise NotCompressibleError(f"{words}, got {1 << made.nbits}")
     return made._replace(palettes=restored, gap=float("nan"))
+
+
+def _wide(array: Array) -> Array:
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        return array.astype(np.float32)
+
+
+def require_finite(array: Array) -> None:
+    """Refuse NaN and infinity. Raises: NotCompressibleError: with their number."""
+    bad = not_finite(array)
+    if bad:
+        raise NotCompressibleError(f"array: expected finite elements, got {bad} that are NaN or infinite")
 
 
 def in_place_of(array: Array, empty: Empty) -> Array:

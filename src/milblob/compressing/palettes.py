@@ -10,7 +10,7 @@ from ..values import custom_palette, palettize, vectors
 from ..values.palettize import Palettized
 from ..values.quantize import Quantized
 from ..values.strided import PIECE_COUNT, Empty, boxes, computed, is_finite, range_of
-from .not_finite import palettize_all
+from .not_finite import palettize_all, require_finite
 from .pieces import NotCompressibleError, Pieces
 
 Array = np.ndarray[Any, Any]
@@ -56,6 +56,7 @@ def palettized(pieces: Pieces, choice: Choice) -> Pieces:
 def scaled(pieces: Pieces, choice: Choice) -> Pieces:
     """As `palettized`, of the elements divided by the greatest magnitude along the channels, as coremltools does."""
     array, empty = pieces.array, pieces.empty
+    require_finite(array)  # before it is divided, which makes NaN of infinity
     by = _greatest(array, choice.axis)
     by[by == 0] = 1
     if choice.mode == "kmeans":

@@ -254,8 +254,8 @@ def measured(
     """
 
     def work(part: tuple[int, int]) -> tuple[float, float, float]:
-        wide = range_of(array, *part, np.float64)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # also of a signalling NaN
+            wide = range_of(array, *part, np.float64)
             difference = values(*part).astype(np.float64) - wide
         kept = ~np.isfinite(wide)
         if kept.any():

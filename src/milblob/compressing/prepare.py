@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
-import numpy as np
-
 from .. import _codec
+from ..arguments import array_of
 from ..closeness import hint
 from ..dtypes import DType
 from ..errors import MilblobError, UnsupportedError
@@ -359,7 +358,7 @@ class Compressing:
         if self._chooser is None and not any(one.recipe.weighs for one in options):
             words = "expected a recipe that weighs elements (Linear needs search=True, Palette 'kmeans')"
             raise ValueError(f"importance of {tensor.name}: {words}, got {options[0].recipe}")
-        array, shape, inputs = np.asarray(given), tensor.shape, options[0].axes[0]
+        array, shape, inputs = array_of(given), tensor.shape, options[0].axes[0]
         channels = shape[inputs]
         if array.shape == (channels,):  # of the input channels, also where the last dimension has as many
             array = array.reshape([channels if axis == inputs else 1 for axis in range(len(shape))])
@@ -368,8 +367,8 @@ class Compressing:
             raise ValueError(f"importance of {tensor.name}: {words}, got shape {array.shape}")
         try:
             return weights_for(array, shape)
-        except ValueError as error:
-            raise ValueError(f"{error} (importance of {tensor.name})") from None
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"{error} (importance of {tensor.name})") from None
 
     def _recipes(
         self, tensor: Tensor, uses: tuple[tuple[str, str], ...], opset: int

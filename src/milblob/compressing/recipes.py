@@ -14,7 +14,7 @@ from ..rewrite.planned import Plan
 from ..values import palettize, prune, quantize
 from ..values.strided import Empty, computed, is_finite, not_finite, selected, unpacked_mask
 from . import palettes
-from .not_finite import in_place_of
+from .not_finite import in_place_of, require_finite
 from .pieces import NotCompressibleError, Pieces
 from .plans import linear_plan, palette_plan, prune_plan
 from .recipe import (
@@ -360,6 +360,8 @@ class Prune(Recipe):
         ranked = array
         if weight.nan == "keep":
             ranked = in_place_of(array, pieces.empty)
+        elif weight.importance is not None:
+            require_finite(array)  # magnitudes that are weighted are finite
         if weight.importance is not None:
             ranked = _weighted_magnitudes(ranked, weight.importance, pieces.empty)
         made = made_by(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _codec
-from ..arguments import as_path, require, require_calls, require_flags
+from ..arguments import array_of, as_path, require, require_calls, require_flags
 from ..budget import Budget
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, MilblobError, UnsupportedError
@@ -452,7 +452,7 @@ def _plan(arrays: Mapping[str, Any], codes: Codes) -> list[_Planned]:
         except UnicodeEncodeError:
             problems.append(f"{name!r:.100} is no name that UTF-8 can hold")
             continue
-        source = given if is_lazy(given) else np.asarray(given)
+        source = given if is_lazy(given) else array_of(given)
         try:
             text = written_dtype(np.dtype(source.dtype))
             code, bits = codes.numbers[text]

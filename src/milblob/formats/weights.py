@@ -5,9 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-import numpy as np
-
-from ..arguments import as_mapping, as_path, require, require_calls, require_flags
+from ..arguments import array_of, as_mapping, as_path, require, require_calls, require_flags
 from ..blobs.writer import BlobWriter
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError, ResolveError
@@ -303,7 +301,7 @@ def _naming(name: str) -> Iterator[None]:
 def _readable(name: str, tensor: Any) -> LazyTensor:
     if isinstance(tensor, LazyTensor):
         return tensor
-    array = np.asarray(tensor)
+    array = array_of(tensor)
     # Not made contiguous: BlobWriter copies strided arrays in pieces.
     return StoredArray(name, as_dtype(array.dtype), array.shape, lambda: array, "memory")
 

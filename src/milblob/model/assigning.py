@@ -4,6 +4,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from ..arguments import array_of
 from ..dtypes import DType, as_dtype
 from ..errors import MilblobError, UnsupportedError
 from ..program.scan import Program
@@ -35,7 +36,7 @@ class Stored(NamedTuple):
 def dtype_of(values: Any) -> DType:
     """Return the dtype of an array or of a tensor."""
     own = getattr(values, "mil_dtype", None)
-    return own if own is not None else as_dtype(np.asarray(values).dtype)
+    return own if own is not None else as_dtype(array_of(values).dtype)
 
 
 def shape_of(values: Any) -> tuple[int, ...]:
@@ -119,7 +120,7 @@ def encode(
         As reading `values`.
     """
     dtype, counts = tensor.mil_dtype, CastCounts()
-    array = values.read() if hasattr(values, "mil_dtype") else np.asarray(values)
+    array = values.read() if hasattr(values, "mil_dtype") else array_of(values)
     try:
         if can_cast and dtype_of(values) is not dtype:
             array, counts = cast_array(array, dtype, overflow=overflow)

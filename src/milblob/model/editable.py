@@ -4,9 +4,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
-import numpy as np
-
-from ..arguments import as_path
+from ..arguments import array_of, as_path
 from ..errors import FormatError, ResolveError
 from ..program import wire_edits
 from ..program.scan import Program
@@ -142,7 +140,7 @@ class EditableModel(Model):
         with self._turn:
             self.package.require_open()
             tensor = self[name]
-            values = values if hasattr(values, "mil_dtype") else np.asarray(values)
+            values = values if hasattr(values, "mil_dtype") else array_of(values)
             require_fit(tensor, values)
             data, array, _ = encode(tensor, values)
             new = (array if array.dtype == tensor.dtype else array.astype(tensor.dtype)).view()

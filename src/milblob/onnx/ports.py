@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import array_of
 from ..errors import FormatError, UnsupportedError
 from ..jsontext import as_shape, parse_json
 
@@ -78,7 +79,7 @@ class SessionInput:
         """
         if hasattr(value, "getbands"):
             value = self._pixels(value)
-        array = np.asarray(value)
+        array = array_of(value)
         self.require_shape(array.shape, what)
         return _cast(array, self.dtype, f"{what} {self.name}: expected {self}")
 

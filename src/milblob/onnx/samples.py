@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ..arguments import array_of
 from .ports import SessionInput
 from .session import Session
 
@@ -70,7 +71,7 @@ def given_runs(inputs: Any, ports: Mapping[str, SessionInput]) -> list[dict[str,
             raise TypeError(f"inputs: expected arrays by name of input, got {type(inputs).__name__}")
         return [run for one in inputs for run in given_runs(one, ports)]
     counts: dict[str, int] = {}
-    values = {name: value if hasattr(value, "getbands") else np.asarray(value) for name, value in inputs.items()}
+    values = {name: value if hasattr(value, "getbands") else array_of(value) for name, value in inputs.items()}
     for name, value in values.items():
         port = ports.get(name)
         if port is not None and isinstance(value, np.ndarray) and value.ndim == len(port.shape) + 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..arguments import require, require_flags
+from ..arguments import array_of, require, require_flags
 from ..errors import FormatError, MilblobError, UnsupportedError
 from ..formats.params import Parameter, element_bytes, is_lazy
 from ..formats.params_codes import PACKED
@@ -176,7 +176,7 @@ def _fit(parameters: Mapping[str, Parameter], member: str, key: Any, value: Any)
     if key not in parameters:
         raise KeyError(f"parameter: expected a name in {member}, got {key!r:.100}")
     parameter = parameters[key]
-    source = value if is_lazy(value) else np.asarray(value)
+    source = value if is_lazy(value) else array_of(value)
     if np.dtype(source.dtype) != parameter.dtype:
         raise TypeError(f"{key}: expected elements of {parameter.dtype_text}, got {source.dtype}")
     if tuple(source.shape) != parameter.shape:

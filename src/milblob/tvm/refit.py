@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import Names, names_in
+from ..arguments import Names, array_of, names_in
 from ..dtypes import as_dtype
 from ..errors import MilblobError
 from ..formats.params import Parameter, is_lazy
@@ -37,7 +37,7 @@ class _Values:
             TypeError, ValueError: they do not.
         """
         self._name, self._overflow, self._wanted = name, overflow, parameter.mil_dtype
-        self._source: Any = given if is_lazy(given) else np.asarray(given)
+        self._source: Any = given if is_lazy(given) else array_of(given)
         self.dtype, self.shape, self.counts = parameter.dtype, parameter.shape, CastCounts()
         self.given_dtype = (
             self._source.mil_dtype if hasattr(self._source, "mil_dtype") else as_dtype(self._source.dtype)

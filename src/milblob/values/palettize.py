@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from .. import _codec
+from ..arguments import array_of
 from ..dtypes import DType, as_dtype
 from ..threads import each, ordered, parts
 from .strided import Empty, fill_places, not_finite, range_of, ranges
@@ -299,11 +300,11 @@ def weights_for(importance: Any, shape: tuple[int, ...]) -> Array:
     """Return weights of elements, real numbers, as a view of that shape. They are meant as float32.
 
     Raises:
-        ValueError: they do not broadcast to the shape; one is negative, NaN or infinite.
+        ValueError: they do not broadcast to the shape; one is negative, NaN or infinite. TypeError: no real numbers.
     """
-    weights = np.asarray(importance)
-    if weights.dtype.kind not in "biuf":
-        weights = np.asarray(importance, np.float32)
+    weights = array_of(importance)
+    if weights.dtype.kind not in "biuf" and weights.dtype.name != "bfloat16":
+        raise TypeError(f"importance: expected real numbers, got {weights.dtype}")
     try:
         wide = np.broadcast_to(weights, shape)
     except ValueError:
@@ -519,7 +520,8 @@ def _different(elements: _Elements) -> Array:
     """
     found = np.empty(0, np.float32)
     for part in parts(elements.size, 4, _PART_NBYTES):
-        wide = elements.values(*part).astype(np.float32) + np.float32(0)  # negative zero becomes zero
+        with np.errstate(invalid="ignore"):  # a signalling NaN
+            wide = elements.values(*part).astype(np.float32) + np.float32(0)  # negative zero becomes zero
         found = np.unique(np.concatenate((found, np.unique(wide))))
         if len(found) > _MOST_DIFFERENT:
             break

@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from .. import _codec
-from ..arguments import as_integer, require
+from ..arguments import array_of, as_integer, require
 from ..dtypes import DType, as_dtype
 from ..errors import FormatError, UnsupportedError
 from . import parallel
@@ -268,7 +268,7 @@ def pack_tensor(array: Any, dtype: Any = None) -> bytes:
     """
     if not isinstance(array, np.ndarray | np.generic) or isinstance(array, str | bytes):
         array = as_array(array, None if dtype is None else as_dtype(dtype))
-    array = np.asarray(array)
+    array = array_of(array)
     own = as_dtype(array.dtype)
     target = own if dtype is None else as_dtype(dtype)
     if target is DType.STRING and own is DType.STRING:
@@ -292,7 +292,7 @@ def as_array(values: Any, wanted: Any) -> np.ndarray[Any, Any]:
     Raises:
         OverflowError: a finite number that `wanted` makes infinite; its index is named.
     """
-    array = np.asarray(values)
+    array = array_of(values)
     if array.dtype.kind in "US":  # NumPy's fixed-width text drops trailing NULs, and converts numbers to text
         return np.asarray(values, object)
     is_chosen = array.dtype in _CHOSEN and wanted is not DType.STRING
