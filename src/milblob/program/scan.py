@@ -379,26 +379,29 @@ class Program:
         output, _ = chains.output(number)
         return Compressed(chains.op(number), None, output, number, chains, self._parts)
 
-    def _parts(self, number: int) -> dict[str, Any]:
-        """Make the parts of an output, and those of all operations that these lead to, each once."""
+    def _parts(
+        self,
+        number: int,
+        made: dict[int, Compressed] | None = None,
+        parts: dict[int, dict[str, Any]] | None = None,
+    ) -> dict[str, Any]:
+        """Make the parts of an output, and those of all operations that these lead to, each once.
+
+        Args:
+            made: outputs by number. parts: by number of an operation's first output; both as far as they are made.
+        """
         chains = cast(_codec.Chains, self.chains)
-        made: dict[int, Compressed] = {}
-        parts: dict[int, dict[str, Any]] = {}
-
-        def parts_of(number: int) -> dict[str, Any]:
-            first = chains.output(number)[1]
-            if first not in parts:
-                found = parts[first] = {}
-                for key, constant, inner in chains.parts(number):
-                    found[key] = constant if inner < 0 else compressed(inner)
-            return parts[first]
-
-        def compressed(number: int) -> Compressed:
-            if number not in made:
-                made[number] = Compressed(chains.op(number), parts_of(number), chains.output(number)[0], number, chains)
-            return made[number]
-
-        return parts_of(number)
+        # Not functions that refer to each other: such a cycle would keep the file mapped.
+        made, parts = ({}, {}) if made is None or parts is None else (made, parts)
+        first = chains.output(number)[1]
+        if first not in parts:
+            found = parts[first] = {}
+            for key, constant, inner in chains.parts(number):
+                if inner >= 0 and inner not in made:
+                    op, output = chains.op(inner), chains.output(inner)[0]
+                    made[inner] = Compressed(op, self._parts(inner, made, parts), output, inner, chains)
+                found[key] = constant if inner < 0 else made[inner]
+        return parts[first]
 
     def is_part(self, constant: _codec.Constant) -> bool:
         """Whether a constant is a part of a compressed weight."""
