@@ -101,7 +101,7 @@ def bench_memory(row: Any, package: Path, expected: Listed) -> None:
         with milblob.open(package) as model:
             count, (objects, _) = len(model), tracemalloc.get_traced_memory()
             program = model.scans[0][1]
-            table = program.scan.nbytes + program.names()[0].nbytes
+            table = program.scan.nbytes + program.names().nbytes
         tracemalloc.stop()
         held.update(
             note=f"{(table + objects) / count:.0f} bytes for each weight", bytes_per_weight=(table + objects) / count

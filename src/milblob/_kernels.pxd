@@ -17,6 +17,7 @@ cdef extern from "milblob/build.h" nogil:
     const unsigned long MB_STABLE_ABI
 
 cdef extern from "milblob/dtype.h" nogil:
+    uint32_t MB_MIL_STRING
     ctypedef struct mb_dtype:
         const char *name
         const char *text
@@ -345,16 +346,65 @@ cdef extern from "milblob/program/kept.h" nogil:
         mb_span key, text, type
         uint64_t count
         uint32_t function, mil_code, rank, dims, binding, binding_count, step_count, steps, owner, storage
-        uint32_t has_op, op_mil_code, op_rank, op_dims, output_count, head_nbytes, tail_nbytes
+        uint32_t has_op, op_mil_code, op_rank, op_dims, output_count, head_nbytes, tail_nbytes, is_chain
     ctypedef struct mb_kept_row:
         uint64_t value, blob_offset
         uint32_t value_nbytes, payload, payload_nbytes, value_in_op, op_nbytes, block, index, form
+    ctypedef struct mb_kept_op:
+        uint64_t message
+        uint32_t nbytes, block, index, form
     ctypedef struct mb_kept:
         mb_kept_row *rows
+        mb_kept_op *ops
         mb_form *forms
         uint32_t *slots
         uint64_t slot_count, form_count
+        const uint32_t *numbers
+        uint8_t *texts
+        uint64_t text_nbytes, text_capacity
     bint mb_keep_rows(mb_kept *kept, const mb_names *names, const mb_scan *scan, const mb_siphash_key *key)
+
+cdef extern from "milblob/program/chains.h" nogil:
+    uint32_t MB_TARGET_OP
+    int MB_MARK_PART, MB_MARK_SHARED, MB_CHAIN_END
+    int MB_CHAINS_DONE, MB_CHAINS_SMALL, MB_CHAINS_USES, MB_CHAINS_PARTS, MB_CHAINS_LONG, MB_CHAINS_CIRCLE
+    int MB_MAX_CHAIN, MB_MAX_PARTS
+    ctypedef struct mb_chain_op:
+        uint32_t row, first, count, message, parts, flags
+    ctypedef struct mb_definition:
+        pass
+    ctypedef struct mb_chains:
+        const mb_scan *scan
+        const mb_scan *small
+        mb_chain_op *ops
+        uint64_t op_count
+        uint32_t *numbers
+        uint32_t *targets
+        uint8_t *marks
+        uint32_t *small_rows
+        uint8_t *small_marks
+        uint64_t small_count
+        mb_definition *definitions
+        uint64_t definition_count, definition_capacity
+        uint32_t *slots
+        uint64_t slot_count, name_count
+        uint32_t stopped
+    ctypedef struct mb_chain_links:
+        uint32_t *reads
+        uint32_t *reads_from
+        uint32_t *readers
+        uint32_t *readers_from
+        uint32_t *waiting
+        uint32_t *ready
+        uint32_t *seen
+    void mb_chains_begin(mb_chains *chains)
+    void mb_chains_define(mb_chains *chains, const mb_siphash_key *key)
+    void mb_chains_add_small(mb_chains *chains, const mb_scan *small, const mb_siphash_key *key)
+    void mb_chains_add_uses(mb_chains *chains, const mb_scan *uses, const mb_siphash_key *key)
+    int mb_chains_resolve(mb_chains *chains, const mb_siphash_key *key)
+    int mb_chains_check(mb_chains *chains, mb_chain_links *links)
+    int mb_chains_ends(mb_chains *chains, const mb_siphash_key *key)
+    bint mb_scan_utf8(const mb_scan *scan)
 
 cdef extern from "milblob/program/graph.h" nogil:
     uint32_t MB_GRAPH_OUTPUT, MB_GRAPH_INPUT, MB_GRAPH_PARAMETER, MB_GRAPH_RETURN

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "milblob/kernels/utf8.h"
+#include "milblob/program/chains.h"
 #include "milblob/program/kept.h"
 #include "promises.h"
 
@@ -150,6 +151,65 @@ static void check_kept(const mb_scan *scan, const mb_names *names) {
     free(kept.rows), free(kept.forms), free(kept.slots);
 }
 
+/* Memory for so many zeros of 32 bits. */
+static uint32_t *zeros(uint64_t count) {
+    uint32_t *found = (uint32_t *)exactly(count * sizeof *found);
+    if (count > 0) memset(found, 0, (size_t)(count * sizeof *found));
+    return found;
+}
+
+static void check_links(mb_chains *chains) {
+    const uint64_t count = chains->op_count;
+    mb_chain_links links = {zeros(chains->name_count), zeros(count + 1), zeros(chains->name_count), zeros(count + 2), zeros(count), zeros(count), zeros(count)};
+    const int status = mb_chains_check(chains, &links);
+    require(status == MB_CHAINS_DONE || chains->stopped < count, "a refusal about an operation");
+    require(links.reads_from[count] <= chains->name_count || status == MB_CHAINS_PARTS, "no more links than names");
+    free(links.reads), free(links.reads_from), free(links.readers), free(links.readers_from), free(links.waiting), free(links.ready), free(links.seen);
+}
+
+/* The scan stands for the two others that may be asked for: its rows are as good as theirs. */
+static void check_chains(const mb_scan *scan) {
+    mb_chains chains;
+    memset(&chains, 0, sizeof chains);
+    chains.scan = scan;
+    chains.ops = (mb_chain_op *)exactly(scan->op_count * sizeof *chains.ops);
+    chains.numbers = zeros(scan->op_count), chains.targets = zeros(scan->entry_count);
+    chains.marks = (uint8_t *)exactly(scan->entry_count);
+    mb_chains_begin(&chains);
+    chains.small_rows = zeros(chains.name_count), chains.small_marks = (uint8_t *)exactly(chains.name_count);
+    for (chains.slot_count = 4; chains.slot_count < 2 * scan->op_count + 2;) chains.slot_count *= 2;
+    chains.definition_capacity = scan->op_count;
+    chains.definitions = (mb_definition *)exactly(chains.definition_capacity * sizeof *chains.definitions);
+    chains.slots = zeros(chains.slot_count);
+    mb_chains_define(&chains, &names_key);
+    require(chains.definition_count <= scan->op_count, "no more definitions than operations");
+    int status = MB_CHAINS_SMALL;
+    for (int asked = 0; asked < 3 && status != MB_CHAINS_DONE; asked++) {
+        status = mb_chains_resolve(&chains, &names_key);
+        if (status == MB_CHAINS_SMALL) {
+            memset(chains.slots, 0, (size_t)(chains.slot_count * sizeof *chains.slots));
+            mb_chains_add_small(&chains, scan, &names_key);
+        }
+        if (status == MB_CHAINS_USES) mb_chains_add_uses(&chains, scan, &names_key);
+    }
+    require(status == MB_CHAINS_DONE, "each scan is asked for once");
+    for (uint64_t i = 0; i < scan->entry_count; i++) {
+        const uint32_t target = chains.targets[i];
+        require(target == MB_NONE || scan->entries[i].storage == MB_STORAGE_NAME, "what a name stands for");
+        if (target == MB_NONE) continue;
+        if (target & MB_TARGET_OP) require((target & ~MB_TARGET_OP) < chains.op_count, "an output that there is");
+        else require(target < scan->entry_count + chains.small_count, "a constant that there is");
+    }
+    check_links(&chains);
+    if (mb_chains_ends(&chains, &names_key) == MB_CHAINS_USES) {
+        mb_chains_add_uses(&chains, scan, &names_key);
+        require(mb_chains_ends(&chains, &names_key) == MB_CHAINS_DONE, "the uses are asked for once");
+    }
+    mb_scan_utf8(scan); /* for what it reads */
+    free(chains.ops), free(chains.numbers), free(chains.targets), free(chains.marks), free(chains.small_rows), free(chains.small_marks);
+    free(chains.definitions), free(chains.slots);
+}
+
 static void check_names(const mb_scan *scan) {
     mb_names needed = make_names(scan, 0, 0);
     mb_names names = make_names(scan, needed.nbytes, needed.count);
@@ -168,6 +228,7 @@ static void check_names(const mb_scan *scan) {
     mb_utf8_all(names.bytes, names.nbytes); /* for what it reads */
     check_index(&names);
     check_kept(scan, &names);
+    check_chains(scan);
     free_names(&names), free_names(&needed);
     for (uint64_t less = 1; less <= 9 && less <= names.nbytes && less <= names.count; less += 4) { /* memory beyond what there is stays as it was */
         names = make_names(scan, needed.nbytes - less, needed.count - less);

@@ -61,6 +61,10 @@ static inline void mb_names_end(mb_names *names, uint32_t mark) {
     names->count++;
 }
 
+static inline bool mb_spans_equal(const mb_scan *scan, mb_span a, mb_span b) {
+    return a.nbytes == b.nbytes && (a.offset == b.offset || memcmp(scan->base + a.offset, scan->base + b.offset, (size_t)a.nbytes) == 0);
+}
+
 static inline bool mb_span_is(const mb_scan *scan, mb_span span, const char *word, uint64_t nbytes) {
     return span.nbytes == nbytes && memcmp(scan->base + span.offset, word, (size_t)nbytes) == 0;
 }

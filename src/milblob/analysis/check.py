@@ -312,7 +312,8 @@ class _Checker:
         file = source.mapping.name
         ends: list[Compressed] = []
         try:
-            ends, _ = program.compressed()
+            program.link()
+            ends = program.ends
         except MilblobError as error:
             self._is_sound = False
             self.found.add("error", "program", error.what, file=file, where=error.where)

@@ -118,7 +118,7 @@ def _with_constants(source: Any, max_nbytes: int | None) -> Model:
 def _tensor(tensor: LazyTensor, dense: bool, known: dict[Any, bytes]) -> bytes:
     """The hash of a tensor. `known` keeps those of what several tensors share."""
     if isinstance(tensor, Tensor) and tensor.chain is not None and not dense:
-        key = id(tensor.chain)  # alive as long as the model is
+        key = tensor.chain
         if key not in known:
             parts = {key.encode(): _tensor(part, False, known) for key, part in tensor.parts.items()}
             lines = b"".join(b"%b %b\n" % (parts[key].hex().encode(), _netstring(key)) for key in sorted(parts))

@@ -2,16 +2,15 @@
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..errors import MilblobError, UnsupportedError
+from ..errors import UnsupportedError
 from ..formats.onnx import OnnxArray
 from ..formats.params import Parameter
 from ..model.lazy import LazyTensor
-from ..model.tensor import Tensor
+from ..model.rows import Listed
 from . import options, output, tables
 from .patterns import fold, scopes
 from .saving import dtype_text
@@ -58,32 +57,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     options.add_reporting(parser, quiet="no totals", verbose="also show function, operation, offset and file")
 
 
-class Listed(NamedTuple):
-    """The row of one tensor. Nothing here reads values, so weight files may be missing.
-
-    Attributes:
-        element_count: elements; None where the shape is open.
-        nbytes: stored bytes; None where they are unknown.
-        offset: in `file`; see `Tensor.offset`.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...]
-    element_count: int | None
-    nbytes: int | None
-    function: str
-    op: str
-    file: str | None
-    offset: int | None
-    compression: str
-
-    @property
-    def nbits(self) -> str:
-        """Stored bits per element, as text."""
-        return f"{8 * self.nbytes / self.element_count:.4g}" if self.element_count and self.nbytes is not None else "-"
-
-
 def run(arguments: Namespace) -> int:
     """Run the command."""
     return run_each(arguments, _list)
@@ -93,11 +66,12 @@ def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     with ExitStack() as stack:
         opened = open_chosen(stack, path, arguments, constants=arguments.constants, stored=arguments.stored)
         chosen = opened.tensors
-        rows = [
-            _row(tensor) if isinstance(tensor, Tensor) else array_row(name, tensor, opened.path)
-            for name, tensor in chosen.items()
-        ]
-        unique = sum(row.nbytes or 0 for row in rows) if opened.model is None else _unique_nbytes(rows, chosen.values())
+        if opened.model is None:
+            rows = [array_row(name, array, opened.path) for name, array in chosen.items()]
+            unique = sum(row.nbytes or 0 for row in rows)
+        else:
+            found = opened.model.rows(None if len(chosen) == len(opened.model) else chosen)
+            rows, unique = found.listed, found.unique_nbytes
         rows = _sorted(rows, arguments.sort)
         if not chosen and describe_filter(arguments) and not arguments.quiet:
             output.say(f"no tensor matches {describe_filter(arguments)}")
@@ -112,29 +86,6 @@ def _list(path: str, arguments: Namespace) -> tuple[int, dict[str, Any] | None]:
     return 0, None
 
 
-def _row(tensor: Tensor) -> Listed:
-    shape = tensor.declared_shape
-    count = None if None in shape else prod(shape)  # type: ignore[arg-type]
-    nbytes = None
-    if count is not None:
-        try:
-            nbytes = tensor.nbytes
-        except MilblobError:  # a part whose shape is open
-            nbytes = None
-    return Listed(
-        tensor.name,
-        str(tensor.mil_dtype),
-        shape,
-        count,
-        nbytes,
-        tensor.function,
-        tensor.op,
-        tensor.file,
-        tensor.offset,
-        tensor.compression,
-    )
-
-
 def array_row(name: str, array: LazyTensor, path: str) -> Listed:
     """What is listed of an array; also of one whose dtype or shape no array can have."""
     shape: tuple[int | None, ...] = (None,)
@@ -146,35 +97,6 @@ def array_row(name: str, array: LazyTensor, path: str) -> Listed:
     return Listed(
         name, dtype_text(array), shape, count, array.stored_nbytes, "", "", array.file or path, array.offset, ""
     )
-
-
-def _unique_nbytes(rows: Iterable[Listed], tensors: Iterable[LazyTensor]) -> int:
-    """Stored bytes, with each blob counted once however many tensors refer to it.
-
-    Args:
-        rows: of the tensors, side by side.
-    """
-    seen: set[Any] = set()
-    total = 0
-    for row, tensor in zip(rows, tensors, strict=True):
-        if not isinstance(tensor, Tensor):
-            continue
-        pending = [(row, tensor)]
-        while pending:
-            row, tensor = pending.pop()
-            if row.compression:
-                if (
-                    row.name not in seen
-                ):  # operations that share what they read lead to it in more ways than can be gone
-                    seen.add(row.name)
-                    pending.extend((_row(part), part) for part in tensor.parts.values())
-                continue
-            key = (row.file, row.offset) if row.offset is not None else row.name
-            if key in seen or row.element_count is None:
-                continue
-            seen.add(key)
-            total += row.nbytes or 0
-    return total
 
 
 def _sorted(rows: list[Listed], order: str) -> list[Listed]:

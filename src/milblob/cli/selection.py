@@ -1,7 +1,7 @@
 """Selection of tensors: -k, -f, and names with close matches."""
 
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -92,17 +92,40 @@ def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None 
     return arrays[name]
 
 
-def select(model: Model, arguments: Namespace) -> dict[str, Tensor]:
+class Selected(Mapping[str, Tensor]):
+    """Some tensors of a model, each made when it is asked for."""
+
+    def __init__(self, model: Model, names: Iterable[str]) -> None:
+        self._tensors = model.tensors
+        self._names = dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def select(model: Model, arguments: Namespace) -> Selected:
     """Return the tensors that -k and -f select, in the model's order.
 
     Raises:
         KeyError: no function has that name.
     """
     wanted = arguments.function
+    names = list(model)
     if wanted is not None:
         check_function(model, wanted)
-    inside = {name: tensor for name, tensor in model.items() if wanted is None or _is_in(tensor, wanted)}
-    return {name: inside[name] for name in kept(inside, arguments, str(model.path))}
+        names = [tensor.name for tensor in model.values() if _is_in(tensor, wanted)]
+    return Selected(model, kept(names, arguments, str(model.path)))
 
 
 def kept(names: Iterable[str], arguments: Namespace, where: str) -> list[str]:

@@ -7,8 +7,9 @@ from typing import Any
 from ..formats.params import Parameter
 from ..formats.read import open_arrays
 from ..model.lazy import LazyTensor
+from ..model.rows import Listed
 from . import output, tables
-from .ls import Listed, array_row
+from .ls import array_row
 from .selection import find_array
 from .tvm_words import library_document, library_rows
 from .values import show_values

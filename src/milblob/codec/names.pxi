@@ -40,6 +40,16 @@ cdef class Names:
         cdef uint64_t i
         return [self.name(i) for i in range(self.rows.count)]
 
+    def pick(self, numbers not None):
+        """Return the names of rows, by number."""
+        cdef uint64_t number
+        found = []
+        for number in numbers:
+            if number >= self.rows.count:
+                raise IndexError(number)
+            found.append(self.name(number))
+        return found
+
     def find(self, str name not None):
         """Return the row of a name, or -1. Of names of which one occurs twice none is found."""
         cdef Py_ssize_t nbytes

@@ -1,72 +1,6 @@
 # Part of _codec.pyx: the scan of a Program for its constants.
 
-# Rows refer to numbers and text only, and constants to their operation: there are no cycles, so the garbage collector need
-# not track them. They are made again whenever somebody asks, so two are equal if they stand for the same place.
-
-
-@cython.no_gc
-cdef class Op:
-    """An output of an operation that owns constants: see mb_op. `shape` is None and `mil_code` 0 where it is no tensor."""
-    cdef object _origin
-    cdef C.mb_span _message
-    cdef readonly str name, type
-    cdef readonly uint32_t block, index, output_count, mil_code
-    cdef readonly object shape
-
-    @property
-    def message(self):
-        return self._message.offset, self._message.nbytes
-
-
-@cython.no_gc
-cdef class Constant:
-    """One tensor constant of a Program, or one use of a name: its position, not its contents.
-
-    value, payload: (offset, nbytes) of the Value message and of its TensorValue (IMMEDIATE), in the scanned buffer.
-    text: the blob's fileName (BLOB) or the name that is read (NAME).    key: parameter or attribute.
-    shape: declared dimensions, None where open.    steps: (index, 0 item | 1 key | 2 value) per level of nesting.
-
-    Made again each time it is asked for. Two are equal, and have one hash, if they are the same message of one buffer.
-    """
-    cdef object _origin
-    cdef C.mb_span _value, _payload
-    cdef uint32_t _binding, _binding_count
-    cdef readonly tuple steps
-    cdef readonly str key, text
-    cdef readonly Op op
-    cdef readonly object shape
-    cdef readonly uint64_t blob_offset, count
-    cdef readonly uint32_t mil_code, owner, storage
-    cdef readonly int64_t block, function
-
-    @property
-    def value(self):
-        return self._value.offset, self._value.nbytes
-
-    @property
-    def payload(self):
-        return self._payload.offset, self._payload.nbytes
-
-    @property
-    def binding(self):
-        return self._binding, self._binding_count
-
-    def __eq__(self, other):
-        if not isinstance(other, Constant):
-            return NotImplemented
-        return self._value.offset == (<Constant>other)._value.offset and self._origin is (<Constant>other)._origin
-
-    def __hash__(self):
-        return <Py_hash_t>((self._value.offset * <uint64_t>0x9e3779b97f4a7c15ULL) >> 1)
-
-
-@cython.no_gc
-cdef class _Form:
-    """What many constants of a Program have in common: see mb_form. Its texts outlive the Program's bytes."""
-    cdef C.mb_form row
-    cdef str key, text, type
-    cdef tuple steps
-    cdef object shape, op_shape
+cdef class Chains
 
 
 cdef class Scan:
@@ -76,31 +10,56 @@ cdef class Scan:
     version: Program.version.
 
     The rows of operations and constants stay in the memory that the scan filled until `settle`, and in less from then on.
+    After its own constants come those of `Chains.finish`, which are parts of compressed weights and no weights themselves.
     """
     cdef readonly list functions, blocks
     cdef readonly uint64_t version
     cdef readonly bint has_constexpr  # some operation's type begins with "constexpr_"
     cdef Buffer buffer
     cdef object origin
+    cdef object token         # of its constants, whose `row` counts in it
     cdef void *memory         # the tables of `rows`, until they are settled
     cdef C.mb_scan rows
+    cdef uint64_t own_count, own_op_count  # constants and operations without those of `Chains.finish`
     cdef list made_ops, made_constants
     cdef C.mb_kept_row *kept
-    cdef uint64_t kept_count
+    cdef C.mb_kept_op *kept_ops
+    cdef uint8_t *kept_texts
+    cdef uint64_t kept_count, kept_op_count, kept_text_nbytes
     cdef list forms
     cdef Names base
 
     def __dealloc__(self):
         free(self.memory)
         free(self.kept)
+        free(self.kept_ops)
+        free(self.kept_texts)
 
     def __len__(self):  # constants
-        return <Py_ssize_t>self.rows.entry_count
+        return <Py_ssize_t>self.own_count
+
+    @property
+    def total(self):
+        """How many constants there are, with those that are only parts of compressed weights."""
+        return self.rows.entry_count
 
     @property
     def nbytes(self):
-        """The memory that the rows of constants take, once settled, without objects and names."""
-        return self.kept_count * sizeof(C.mb_kept_row)
+        """The memory that the rows of constants and of constexpr operations take, once settled, without objects and names."""
+        return self.kept_count * sizeof(C.mb_kept_row) + self.kept_op_count * sizeof(C.mb_kept_op) + self.kept_text_nbytes
+
+    def require_texts(self):
+        """Check that the texts of all rows are UTF-8.
+
+        Raises:
+            FormatError: with the place of the first that is not.
+        """
+        cdef bint good = True
+        if self.memory != NULL:
+            with nogil:
+                good = C.mb_scan_utf8(&self.rows)
+        if not good:
+            self.make_lists()
 
     def names(self, str prefix not None, uint64_t most):
         """Return the names of the constants, and after them of the outputs of constexpr operations.
@@ -144,47 +103,78 @@ cdef class Scan:
         self.base = names
         return names
 
-    def settle(self):
+    def settle(self, Chains chains=None):
         """Bring the rows into the form in which they stay; `names` comes before. Nothing refers to the bytes from then on.
+
+        Args:
+            chains: what its constexpr operations read, if there are any.
 
         Raises:
             FormatError: texts that are not UTF-8.
         """
         cdef C.mb_kept kept
-        cdef uint64_t i, count = self.rows.entry_count
+        cdef uint64_t i, count = self.rows.entry_count, ops = 0
         cdef bint good = False
         cdef dict words = {}
         if self.memory == NULL:
             return
         if self.base is None:
             raise ValueError("names: expected them made before, got none")
-        if self.has_constexpr:
-            self.make_lists()
-            self.forget_rows()
-            return
         memset(&kept, 0, sizeof(kept))
+        if chains is not None:
+            if self.base.rows.count != count + chains.rows.op_count:
+                raise FormatError("names of all constants: expected as many as counted before, got others", file=self.buffer.name)
+            ops, kept.numbers = chains.rows.op_count, chains.rows.numbers
+            for i in range(count):
+                if self.rows.entries[i].storage == NAME:
+                    kept.text_capacity += self.rows.entries[i].payload.nbytes
         kept.slot_count = 4
-        while kept.slot_count < 2 * count + 2:
+        while kept.slot_count < 2 * (count + ops) + 2:
             kept.slot_count *= 2
         kept.rows = <C.mb_kept_row *>malloc((count + 1) * sizeof(C.mb_kept_row))
-        kept.forms = <C.mb_form *>malloc((count + 1) * sizeof(C.mb_form))
+        kept.ops = <C.mb_kept_op *>malloc((ops + 1) * sizeof(C.mb_kept_op))
+        kept.forms = <C.mb_form *>malloc((count + ops + 1) * sizeof(C.mb_form))
         kept.slots = <uint32_t *>calloc(kept.slot_count, sizeof(uint32_t))
+        kept.texts = <uint8_t *>malloc(kept.text_capacity + 1)
         try:
-            if kept.rows == NULL or kept.forms == NULL or kept.slots == NULL:
+            if kept.rows == NULL or kept.ops == NULL or kept.forms == NULL or kept.slots == NULL or kept.texts == NULL:
                 raise MemoryError
             with nogil:
                 good = C.mb_keep_rows(&kept, &self.base.rows, &self.rows, &_key)
             if good:
                 self.forms = [self.form_of(&kept.forms[i], words) for i in range(kept.form_count)]
                 self.kept, self.kept_count, kept.rows = kept.rows, count, NULL
+                self.kept_ops, self.kept_op_count, kept.ops = kept.ops, ops, NULL
+                self.kept_texts, self.kept_text_nbytes, kept.texts = kept.texts, kept.text_nbytes, NULL
                 self.made_ops = self.made_constants = None
             else:
                 self.make_lists()
+            if chains is not None:
+                free(chains.rows.numbers)
+                chains.rows.numbers = NULL
         finally:
             free(kept.rows)
+            free(kept.ops)
             free(kept.forms)
             free(kept.slots)
+            free(kept.texts)
         self.forget_rows()
+
+    cdef bint is_tensor(self, uint64_t number, uint64_t row):
+        """Whether an output of a constexpr operation is a tensor; row: of the operations that the scan filled."""
+        if self.kept != NULL:
+            return (<_Form>self.forms[self.kept_ops[number].form]).row.op_mil_code != 0
+        if self.memory != NULL:
+            return self.rows.ops[row].mil_code != 0
+        return (<Op>self.made_ops[row]).mil_code != 0
+
+    cdef bint is_name(self, uint64_t i):
+        """Whether a constant only reads a name."""
+        if self.kept != NULL:
+            return (<_Form>self.forms[self.kept[i].form]).row.storage == NAME
+        if self.memory != NULL:
+            return self.rows.entries[i].storage == NAME
+        return (<Constant>self.made_constants[i]).storage == NAME
 
     def release(self):
         """Let go of the Program's bytes. What is settled stays."""
@@ -208,7 +198,7 @@ cdef class Scan:
         form.row = row[0]
         key, text = self.text(row.key), self.text(row.text)
         form.key, form.text = words.setdefault(key, key), words.setdefault(text, text)
-        if row.storage == IMMEDIATE:
+        if row.storage != BLOB:
             form.text = None
         if row.has_op:
             type_ = self.text(row.type)
@@ -219,6 +209,8 @@ cdef class Scan:
         form.shape = words.setdefault(shape, shape)
         shape = _shape(self.rows.numbers + row.op_dims, row.op_rank) if row.op_mil_code else None
         form.op_shape = words.setdefault(shape, shape)
+        is_text = row.storage == IMMEDIATE and row.mil_code == C.MB_MIL_STRING
+        form.has_size = not is_text and form.shape is not None and None not in form.shape
         return form
 
     cdef str text(self, C.mb_span span):
@@ -227,21 +219,26 @@ cdef class Scan:
     @property
     def ops(self):
         """[Op]: the operations that own constants, and each output of constexpr ones."""
-        cdef uint64_t i
+        cdef uint64_t i, k = 0
         cdef C.mb_kept_row *row
         cdef uint64_t last = <uint64_t>-1
-        if self.made_ops is not None:
-            return self.made_ops
-        if self.kept == NULL:
+        cdef _Form form
+        if self.made_ops is None and self.kept == NULL:
             self.make_lists()
-            return self.made_ops
+        if self.made_ops is not None:
+            return self.made_ops if self.rows.op_count == self.own_op_count else self.made_ops[:self.own_op_count]
         found = []
-        for i in range(self.kept_count):
+        for i in range(self.own_count):
             row = &self.kept[i]
-            if (<_Form>self.forms[row.form]).row.has_op and row.value - row.value_in_op != last:
-                last = row.value - row.value_in_op
-                found.append(self.kept_op(i))
-        return found
+            form = <_Form>self.forms[row.form]
+            if form.row.is_chain or not form.row.has_op or row.value - row.value_in_op == last:
+                continue
+            last = row.value - row.value_in_op
+            while k < self.kept_op_count and self.kept_ops[k].message < last:
+                found.append(self.chain_op(k))
+                k += 1
+            found.append(self.kept_op(i))
+        return found + [self.chain_op(i) for i in range(k, self.kept_op_count)]
 
     @property
     def constants(self):
@@ -250,13 +247,13 @@ cdef class Scan:
         cdef C.mb_kept_row *row
         cdef Op op = None
         cdef uint64_t last = <uint64_t>-1
-        if self.made_constants is not None:
-            return self.made_constants
-        if self.kept == NULL:
+        cdef _Form form
+        if self.made_constants is None and self.kept == NULL:
             self.make_lists()
-            return self.made_constants
+        if self.made_constants is not None:
+            return self.made_constants if self.rows.entry_count == self.own_count else self.made_constants[:self.own_count]
         found = []
-        for i in range(self.kept_count):
+        for i in range(self.own_count):
             row = &self.kept[i]
             if not (<_Form>self.forms[row.form]).row.has_op:
                 op = None
@@ -272,23 +269,91 @@ cdef class Scan:
         """The numbers of constants that state no type of their own: elements of lists and tuples."""
         cdef uint64_t i
         if self.kept == NULL:
-            return [row for row, c in enumerate(self.constants) if c.mil_code == 0 and c.storage != NAME]
-        if all((<_Form>form).row.mil_code != 0 for form in self.forms):
+            self.make_lists()
+            return [row for row, c in enumerate(self.made_constants) if c.mil_code == 0 and c.storage != NAME]
+        if all((<_Form>form).row.mil_code != 0 or (<_Form>form).row.storage in (0, NAME) for form in self.forms):
             return []
-        return [i for i in range(self.kept_count) if (<_Form>self.forms[self.kept[i].form]).row.mil_code == 0]
+        return [i for i in range(self.kept_count) if (<_Form>self.forms[self.kept[i].form]).row.mil_code == 0
+                and (<_Form>self.forms[self.kept[i].form]).row.storage != NAME]
 
     def constant(self, Py_ssize_t row):
-        """Return one Constant by its number in Program order."""
+        """Return one Constant by its number in Program order; those that are only parts come last."""
         if row < 0 or <uint64_t>row >= self.rows.entry_count:
             raise IndexError(row)
         if self.kept == NULL:
-            return self.constants[row]
+            self.make_lists()
+            return self.made_constants[row]
         return self.kept_constant(row, self.kept_op(row) if (<_Form>self.forms[self.kept[row].form]).row.has_op else None)
+
+    def columns(self, numbers not None, Chains chains, bint has_places):
+        """Return what sets rows apart, by number: their kinds, and where they are.
+
+        Args:
+            chains: of constexpr operations, whose outputs have the numbers after those of constants; or None.
+            has_places: offsets in the scanned buffer mean something.
+
+        Returns:
+            kinds: rows of equal kinds are alike in all but name and offset; None where a row has to be looked at.
+            offsets: of records, and of immediates if `has_places`; else None.
+        """
+        cdef uint64_t number
+        cdef C.mb_kept_row *row
+        cdef _Form form
+        cdef list kinds = [], offsets = []
+        cdef bint has_bytes = self.buffer is not None
+        for number in numbers:
+            kind = offset = None
+            if self.kept == NULL:
+                pass
+            elif number >= self.kept_count:
+                if chains is None or number - self.kept_count >= self.kept_op_count:
+                    raise IndexError(number)
+                kind = chains.kind(number - self.kept_count, has_bytes)
+            else:
+                row = &self.kept[number]
+                form = <_Form>self.forms[row.form]
+                if form.has_size:
+                    kind = row.form
+                if form.row.storage == BLOB:
+                    offset = row.blob_offset
+                elif has_places:
+                    offset = row.value + row.payload
+            kinds.append(kind)
+            offsets.append(offset)
+        return kinds, offsets
+
+    def row_of(self, Constant constant not None):
+        """Return the number of a Constant, or -1: it comes from another scan."""
+        return <int64_t>constant._row if constant._token is self.token else -1
+
+    cdef Op chain_op(self, uint64_t number):
+        """Make an output of a constexpr operation by its number."""
+        cdef C.mb_kept_op *row
+        cdef _Form form
+        cdef C.mb_span name
+        cdef Op op
+        if number >= self.kept_op_count:
+            raise FormatError("names of all constants: expected them as counted before, got others")
+        row = &self.kept_ops[number]
+        form = <_Form>self.forms[row.form]
+        op = self.op_of(form, C.mb_name_of(&self.base.rows, self.kept_count + number))
+        op.block, op.index = row.block, row.index
+        op._message.offset, op._message.nbytes = row.message, row.nbytes
+        return op
 
     cdef Op kept_op(self, uint64_t i):
         cdef C.mb_kept_row *row = &self.kept[i]
         cdef _Form form = <_Form>self.forms[row.form]
-        cdef C.mb_span name = C.mb_name_of(&self.base.rows, i)
+        cdef Op op
+        if form.row.is_chain:
+            return self.chain_op(row.index)
+        op = self.op_of(form, C.mb_name_of(&self.base.rows, i))
+        op.block, op.index = row.block, row.index
+        op._message.offset, op._message.nbytes = row.value - row.value_in_op, row.op_nbytes
+        return op
+
+    cdef Op op_of(self, _Form form, C.mb_span name):
+        """Make the operation of a row from its form and from the row's name, which has the operation's own in it."""
         cdef Op op = Op.__new__(Op)
         if <uint64_t>form.row.head_nbytes + form.row.tail_nbytes > name.nbytes:
             raise FormatError("names of all constants: expected them as counted before, got others")
@@ -299,20 +364,26 @@ cdef class Scan:
             op.name = PyUnicode_DecodeUTF8(<const char *>self.base.rows.bytes + name.offset, <Py_ssize_t>name.nbytes, NULL)
         except UnicodeDecodeError:  # cut elsewhere than it was put together
             raise FormatError("names of all constants: expected them as counted before, got others") from None
-        op.block, op.index, op.output_count, op.mil_code = row.block, row.index, form.row.output_count, form.row.op_mil_code
-        op._message.offset, op._message.nbytes = row.value - row.value_in_op, row.op_nbytes
+        op.output_count, op.mil_code = form.row.output_count, form.row.op_mil_code
         return op
 
     cdef Constant kept_constant(self, uint64_t i, Op op):
         cdef C.mb_kept_row *row = &self.kept[i]
         cdef _Form form = <_Form>self.forms[row.form]
         cdef Constant made = Constant.__new__(Constant)
-        made._origin, made.op = self.origin, op
+        made._origin, made._token, made._row, made.op = self.origin, self.token, <uint32_t>i, op
         made._value.offset, made._value.nbytes = row.value, row.value_nbytes
         made._payload.offset, made._payload.nbytes = row.value + row.payload, row.payload_nbytes
         made.steps, made.key, made.text, made.shape = form.steps, form.key, form.text, form.shape
         made._binding, made._binding_count = form.row.binding, form.row.binding_count
         made.blob_offset, made.count, made.mil_code = row.blob_offset, form.row.count, form.row.mil_code
+        if form.row.storage == NAME:
+            made.blob_offset = 0
+            try:
+                made.text = PyUnicode_DecodeUTF8(<const char *>self.kept_texts + row.blob_offset,
+                                                 <Py_ssize_t>row.payload_nbytes, NULL)
+            except UnicodeDecodeError:
+                raise FormatError("names of all constants: expected them as counted before, got others") from None
         made.owner, made.storage = form.row.owner, form.row.storage
         made.block = -1 if row.block == C.MB_NONE else <int64_t>row.block
         made.function = -1 if form.row.function == C.MB_NONE else <int64_t>form.row.function
@@ -351,7 +422,7 @@ cdef class Scan:
         for i in range(s.entry_count):
             t = &s.entries[i]
             row = Constant.__new__(Constant)
-            row._origin = self.origin
+            row._origin, row._token, row._row = self.origin, self.token, <uint32_t>i
             row._value, row._payload = t.value, t.payload
             if t.key.offset != key_offset or t.key.nbytes != key_nbytes:  # the elements of one list share theirs
                 key_offset, key_nbytes = t.key.offset, t.key.nbytes
@@ -485,6 +556,8 @@ cdef Scan _scan_of(Buffer buffer, C.mb_scan *s):
         buffer.origin = object()
     scan.buffer, scan.origin, scan.version, scan.rows = buffer, buffer.origin, s.version, s[0]
     scan.rows.error = NULL
+    scan.token = object()
+    scan.own_count, scan.own_op_count = s.entry_count, s.op_count
     scan.functions = [(_text(buffer, s.functions[i].name.offset, s.functions[i].name.nbytes),
                        _text(buffer, s.functions[i].opset.offset, s.functions[i].opset.nbytes),
                        (s.functions[i].message.offset, s.functions[i].message.nbytes)) for i in range(s.function_count)]

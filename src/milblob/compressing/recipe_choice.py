@@ -379,7 +379,7 @@ class _Stored:
         readers: dict[int, Any] = {}
         for tensor in model.tensors.values():
             constant, program = tensor.constant, cast(Program, tensor.program)
-            if constant is None or not is_counted(tensor, constant in program.part_names):
+            if constant is None or not is_counted(tensor, program.is_part(constant)):
                 continue
             key = self._key(tensor, constant)
             if key not in self._nbytes and constant.storage == _codec.BLOB:

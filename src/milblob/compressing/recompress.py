@@ -146,8 +146,9 @@ def all_weights(model: Model) -> Iterator[Tensor]:
     for tensor in model.tensors.values():
         constants.setdefault(id(tensor.program), []).append(tensor)
     for source, program in model.scans:
-        ends = plan_decompression(program, lambda group: True).weights if program.groups else []
-        parts = {part for group in program.groups for part in group.stored()} - program.shared
+        groups = program.groups
+        ends = plan_decompression(program, lambda group: True).weights if groups else []
+        parts = {part for group in groups for part in group.stored() if not program.is_shared(part)}
         found = [tensor for tensor in constants.get(id(program), ()) if tensor.constant not in parts]
-        found += [make_tensor(model.package, source, program, program.part_names[end], end) for end in ends]
+        found += [make_tensor(model.package, source, program, program.name_of(end), end) for end in ends]
         yield from sorted(found, key=lambda tensor: tensor.op_row.message[0] if tensor.op_row is not None else -1)

@@ -1,7 +1,7 @@
 """A model as a mapping from names to tensors, and milblob.load."""
 
 import os
-from collections.abc import ItemsView, Iterator, ValuesView
+from collections.abc import Container, ItemsView, Iterator, Sequence, ValuesView
 from collections.abc import Mapping as MappingABC
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..selection import Select
     from .functions import Functions
     from .metadata import Metadata
+    from .rows import Rows
 
 _MAX_TAILS = 32  # prefixes that may be left out of a name; a limit for hostile names with a million slashes
 
@@ -177,11 +178,18 @@ class Model(MappingABC[str, Tensor]):
             every = program.scan_again(_codec.SCAN_ALL)
             program.add_defined(every.ops)
             rows = [c for c in every.constants if c.storage != _codec.NAME and c.value not in here]
-            names, _ = program.names(rows)
+            names = program.names(rows)
             for number, row in enumerate(rows, len(program.scan)):
                 name = names[number]
                 found[name] = make_tensor(self.package, source, program, name, row)
         return found
+
+    def rows(self, names: Container[str] | None = None) -> "Rows":
+        """Return the tensors of these names as rows of a listing; None: all; for milblob's own modules."""
+        from .rows import Rows
+
+        tables = self.tensors.tables if isinstance(self.tensors, Tensors) else [cast(_Records, self.tensors)]
+        return Rows(tables, names)
 
     # ------------------------------------------------------------------------------------------------- the model itself
 
@@ -358,6 +366,24 @@ class _Records(MappingABC[str, Tensor]):
         row = self._index[int(digits)]
         dtype = BY_BLOB_CODE[int(row["blob_code"])]
         return Tensor(self.package, name, dtype, (int(row["count"]),), offset=int(row["offset"]))
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """See `rows.Table`."""
+        return range(len(self._index))
+
+    def columns(self, numbers: Sequence[int]) -> tuple[list[str], list[Any], list[int | None]]:
+        """See `rows.Table`."""
+        found = self._index[np.asarray(numbers, np.intp)]
+        kinds = zip(found["blob_code"].tolist(), found["count"].tolist(), strict=True)
+        return [f"#{number}" for number in numbers], list(kinds), found["offset"].tolist()
+
+    def tensor(self, number: int) -> Tensor:
+        """See `rows.Table`."""
+        return self[f"#{number}"]
+
+    def parts_of(self, number: int) -> None:
+        """See `rows.Table`."""
 
     def __iter__(self) -> Iterator[str]:
         return (f"#{number}" for number in range(len(self._index)))

@@ -358,7 +358,7 @@ class ChainPlace(ModelPlace):
 
     def part(self, row: Any) -> Place:
         """Return the place of a part: a `_codec.Constant`, or the Compressed that computes it."""
-        return place_of(self.package, self.source, self.program, self.program.part_names[row], row)
+        return place_of(self.package, self.source, self.program, self.program.name_of(row), row)
 
     def nbytes(self) -> int:
         """See Place. Two parts may be one blob: sparse_to_dense and the operation computing its values share a mask."""

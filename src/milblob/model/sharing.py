@@ -43,7 +43,7 @@ def record_users(model: Model) -> dict[Key, list[User]]:
     for source, program in model.scans:
         for c in program.scan.constants:
             if c.storage == _codec.BLOB:
-                name = names.get(c) or program.part_names.get(c) or program.path(c.op, c)
+                name = names.get(c) or (program.name_of(c) if program.is_part(c) else program.path(c.op, c))
                 key = _place(places, source, c.text), c.blob_offset
                 users.setdefault(key, []).append(User(name, source, program, c))
     return users

@@ -175,7 +175,7 @@ class Tensor(LazyTensor):
         """Return a part of a compressed weight by its row; for milblob's own modules."""
         # Created on each call: tensors that referred to each other would form a cycle and keep files mapped.
         source, program = cast(Source, self.source), cast(Program, self.program)
-        return make_tensor(self.package, source, program, program.part_names[row], row)
+        return make_tensor(self.package, source, program, program.name_of(row), row)
 
     @property
     def compression(self) -> Compression:

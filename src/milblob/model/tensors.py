@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from .. import _codec
 from ..dtypes import DType
-from ..program.scan import Compressed, Program
+from ..program.scan import Program
 from .package import Package, Source
 from .places import Shape, declared
 from .tensor import Tensor, make_tensor
@@ -17,61 +16,50 @@ class ProgramTensors(Mapping[str, Tensor]):
 
     A Tensor is made each time it is asked for. Nothing but the table of names and rows is held for those that are not.
 
+    Attributes:
+        numbers: of those that are listed.
+
     Args:
         package, source, program: where they are.
         is_stored: list the parts of compressed weights instead of the weights.
 
     Raises:
-        As `Program.compressed` and `Program.names`.
+        As `Program.link` and `Program.names`.
+        FormatError: an operation that computes a weight, but whose output is no tensor.
     """
 
     def __init__(self, package: Package, source: Source, program: Program, is_stored: bool) -> None:
         self._package = package
         self._source = source
         self._program = program
-        self._rows: Sequence[Any] | None = None  # by number of a name: Constant or Compressed; None: ask the scan
-        self._declared: dict[
-            int, tuple[DType, Shape]
-        ]  # of rows that the scan does not tell it of: read while files are open
-        ends, parts = program.compressed()
-        if not program.scan.has_constexpr:
-            self._names = program.names()[0]
-            self._numbers: Sequence[int] = range(len(self._names))
-            constant = program.scan.constant
-            self._declared = {n: declared(source, program, constant(n)) for n in program.scan.untyped}
-            return
-        constants = program.scan.constants
-        listed = set(constants)
-        small = [c for c in parts if c not in listed]  # below the threshold, but a part of a weight
-        self._names, op_names = program.names(small)
-        rows: list[Any] = [*program.scan.constants, *small]
-        number_of = {id(group): len(rows) + i for i, group in enumerate(program.groups)}
-        program.part_names = {c: self._names[i] for i, c in enumerate(rows) if c in parts}
-        program.part_names |= {group: op_names[id(group.op)] for group in program.groups}
-        waiting = {} if is_stored else {id(group.op): group for group in ends}
-        numbers: list[int] = []
-        for number, c in enumerate(rows):
-            if waiting and id(c.op) in waiting:  # a compressed weight is listed where its operation is
-                numbers.append(number_of[id(waiting.pop(id(c.op)))])
-            if c.storage != _codec.NAME and (is_stored or c not in parts or c in program.shared):
-                numbers.append(number)
-        numbers.extend(number_of[id(group)] for group in waiting.values())  # weights without any part
-        self._rows = rows + program.groups
-        self._numbers = numbers
-        self._listed = frozenset(numbers)
-        untyped = (n for n in numbers if isinstance(self._rows[n], Compressed) or self._rows[n].shape is None)
-        self._declared = {n: declared(source, program, self._rows[n]) for n in untyped}
+        self._is_stored = is_stored
+        program.link()
+        self._names = program.names()
+        scan, self._chains = program.scan, program.chains
+        self._total = scan.total
+        self.numbers: Sequence[int] = range(self._total) if self._chains is None else self._chains.listed(is_stored)
+        self._declared: dict[int, tuple[DType, Shape]] = {}  # where rows do not say it: read while files are open
+        if (untyped := set(scan.untyped)) or (self._chains is not None and not self._chains.is_typed):
+            for number in self.numbers:
+                if number in untyped or number >= self._total:
+                    self._declared[number] = declared(source, program, self._row(number))
+
+    def _row(self, number: int) -> Any:
+        """Make the row of a number: a Constant or a Compressed."""
+        if number < self._total:
+            return self._program.scan.constant(number)
+        return self._program.compressed(number - self._total)
 
     def find(self, name: str) -> int:
         """Return the number of a name that is listed, or -1."""
         number = self._names.find(name)
-        return number if number < 0 or self._rows is None or number in self._listed else -1
+        is_listed = number < 0 or self._chains is None or self._chains.is_listed(number, self._is_stored)
+        return number if is_listed else -1
 
     def tensor(self, number: int) -> Tensor:
         """Make the tensor of a name's number."""
-        row = self._program.scan.constant(number) if self._rows is None else self._rows[number]
         known = self._declared.get(number) if self._declared else None
-        return make_tensor(self._package, self._source, self._program, self._names[number], row, known)
+        return make_tensor(self._package, self._source, self._program, self._names[number], self._row(number), known)
 
     @property
     def has_short_names(self) -> bool:
@@ -88,58 +76,74 @@ class ProgramTensors(Mapping[str, Tensor]):
         return isinstance(name, str) and self.find(name) >= 0
 
     def __iter__(self) -> Iterator[str]:
-        if self._rows is None:
+        if self._chains is None:
             return iter(self._names.tolist())
-        return (self._names[number] for number in self._numbers)
+        return iter(self._names.pick(self.numbers))
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self.numbers)
 
     def made(self) -> Iterator[Tensor]:
         """Yield every tensor."""
-        return map(self.tensor, self._numbers)
+        return map(self.tensor, self.numbers)
+
+    def columns(self, numbers: Sequence[int]) -> tuple[list[str], list[Any], list[int | None]]:
+        """See `rows.Table`."""
+        has_places = self._program.buffer is self._source.mapping.buffer
+        return self._names.pick(numbers), *self._program.scan.columns(numbers, self._chains, has_places)
+
+    def parts_of(self, number: int) -> list[int] | None:
+        """See `rows.Table`."""
+        if number < self._total or self._chains is None:
+            return None
+        number -= self._total
+        return self._chains.part_numbers(number) if self._chains.op(number).type != "constexpr_" else None
 
     def sparse(self) -> Iterator[Tensor]:
         """Yield what constexpr operations with several outputs compute: masks, and the values that are not zero."""
-        for group in self._program.groups if self._rows is not None else ():
+        for group in self._program.groups:
             if group.op.output_count > 1:
-                yield make_tensor(self._package, self._source, self._program, self._program.part_names[group], group)
+                yield make_tensor(self._package, self._source, self._program, self._program.name_of(group), group)
 
 
 class Tensors(Mapping[str, Tensor]):
-    """The tensors of all Programs of a model, one after the other; no two have a name in common, but for its tail."""
+    """The tensors of all Programs of a model, one after the other; no two have a name in common, but for its tail.
+
+    Attributes:
+        tables: those of each Program.
+    """
 
     def __init__(self) -> None:
-        self._programs: list[ProgramTensors] = []
+        self.tables: list[ProgramTensors] = []
 
     def add(self, tensors: ProgramTensors) -> None:
         """Append those of one more Program, whose names have another prefix."""
-        self._programs.append(tensors)
+        self.tables.append(tensors)
 
     def __getitem__(self, name: str) -> Tensor:
-        for tensors in self._programs:
+        for tensors in self.tables:
             if name in tensors:
                 return tensors[name]
         raise KeyError(name)
 
     def __contains__(self, name: object) -> bool:
-        return any(name in tensors for tensors in self._programs)
+        return any(name in tensors for tensors in self.tables)
 
     def __iter__(self) -> Iterator[str]:
-        return chain.from_iterable(self._programs)
+        return chain.from_iterable(self.tables)
 
     def __len__(self) -> int:
-        return sum(map(len, self._programs))
+        return sum(map(len, self.tables))
 
     def made(self) -> Iterator[Tensor]:
         """Yield every tensor."""
-        return chain.from_iterable(tensors.made() for tensors in self._programs)
+        return chain.from_iterable(tensors.made() for tensors in self.tables)
 
     def sparse(self) -> Iterator[Tensor]:
         """Yield what constexpr operations with several outputs compute; no model lists it."""
-        return chain.from_iterable(tensors.sparse() for tensors in self._programs)
+        return chain.from_iterable(tensors.sparse() for tensors in self.tables)
 
     @property
     def has_short_names(self) -> bool:
         """Whether parts of any name may be left out."""
-        return any(tensors.has_short_names for tensors in self._programs)
+        return any(tensors.has_short_names for tensors in self.tables)

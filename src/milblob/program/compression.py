@@ -67,7 +67,7 @@ def describe(weight: Compressed, number: Callable[[Any], int | None]) -> Compres
     """
     result = Compression(_kind(weight))
     chain = [weight]
-    seen = {id(weight.parts)}  # the outputs of one operation share their parts
+    seen = {id(weight.parts)}  # the outputs of one operation share theirs, below one weight
     for link in chain:  # grows on the way
         for part in link.parts.values():
             if isinstance(part, Compressed) and id(part.parts) not in seen:

@@ -1,8 +1,8 @@
 """The scan of a Program: the names of its constants, and which of them form a compressed weight."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from .. import _codec
 from ..errors import FormatError, UnsupportedError, program_path
@@ -15,11 +15,8 @@ MAX_NAMES_NCHARS = 1 << 26
 """Limit for all names together. Names repeat text of the file (an operation's name in each of its constants), so a few
 megabytes could otherwise need terabytes; ten thousand constants take less than a hundredth of this."""
 
-MAX_CHAIN = 32
-"""Constexpr operations that compute one weight. coremltools makes chains of three."""
-
-MAX_PARTS = 128
-"""Parts of all the operations that compute one weight. Those that are known have at most four each."""
+MAX_CHAIN, MAX_PARTS = _codec.MAX_CHAIN, _codec.MAX_PARTS
+"""Constexpr operations that compute one weight, and parts of all of them: see program/chains.h."""
 
 _MAX_REPEATED = 64  # characters that are made of each byte of a Program, where names are put together
 
@@ -58,19 +55,53 @@ class _Named(NamedTuple):
 class Compressed:
     """A chain of constexpr operations that ends in one tensor: a dense weight, or a part of another chain.
 
+    Those of a Program are made again each time they are asked for: two are equal if they are the same output of one
+    scan.
+
     Attributes:
         op: the `_codec.Op` at that end.
         parts: parameter -> the `_codec.Constant` stored for it, or the Compressed that computes it. The outputs of one
-            operation share them.
+            operation have the same.
         output: which of the operation's outputs it is, counted from 0.
+        number: of the output, in the Program's `chains`; -1 if it is not one of a Program's.
     """
 
-    __slots__ = ("op", "output", "parts")
+    __slots__ = ("_chains", "_make", "_parts", "number", "op", "output")
 
-    def __init__(self, op: _codec.Op, parts: dict[str, Any], output: int = 0) -> None:
+    def __init__(
+        self,
+        op: _codec.Op,
+        parts: dict[str, Any] | None,
+        output: int = 0,
+        number: int = -1,
+        chains: _codec.Chains | None = None,
+        make: Callable[[int], dict[str, Any]] | None = None,
+    ) -> None:
+        """Give parts, or what makes them when they are first asked for."""
         self.op = op
-        self.parts = parts
+        self._parts = parts
         self.output = output
+        self.number = number
+        self._chains = chains
+        self._make = make
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """See the class."""
+        found = self._parts
+        if found is None:  # two threads may both make them; they are equal
+            found = self._parts = cast("Callable[[int], dict[str, Any]]", self._make)(self.number)
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Compressed):
+            return NotImplemented
+        return self is other or (
+            self._chains is not None and self._chains is other._chains and self.number == other.number
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.number) if self._chains is not None else id(self)
 
     def stored(self) -> Iterator[Any]:
         """Yield every stored part, those of inner operations included, each once."""
@@ -99,9 +130,7 @@ class Program:
     Attributes:
         scan: `_codec.Scan`.
         buffer, span: what the scan's offsets refer to: the arguments, or plain bytes rewritten by protobuf.
-        groups: every constexpr operation with its parts, once `compressed` was called.
-        part_names: names of parts and of constexpr operations, by Constant or Compressed.
-        shared: constants that are parts, and also weights because other operations read them.
+        chains: what constexpr operations read, as rows; None if there are none, or before `link`.
         rewritten: whether protobuf had to rewrite split messages or repeated map keys first.
         view: functions, blocks and operations, once somebody asked for them; made by `model.functions.view_of`.
     """
@@ -115,9 +144,8 @@ class Program:
         is_text: bool = False,
     ) -> None:
         self.prefix = prefix
-        self.groups: list[Compressed] = []
-        self.part_names: dict[Any, str] = {}
-        self.shared: set[_codec.Constant] = set()
+        self.chains: _codec.Chains | None = None
+        self._all_names: _codec.Names | None = None
         self._uses: dict[tuple[int, str], list[Use]] | None = None
         self._readers: dict[tuple[int, str], list[_codec.Constant]] | None = None
         self._defined: set[tuple[int, str]] = set()  # (block, name), beside those of `scan`
@@ -148,42 +176,69 @@ class Program:
 
     # ------------------------------------------------------------------------------------------------------- names
 
-    def names(self, small: Sequence[_codec.Constant] = ()) -> tuple[_codec.Names, dict[int, str]]:
-        """Return unique, stable names: of scan.constants, then of `small`, and of constexpr operations, by id.
+    def names(self, small: Sequence[_codec.Constant] = ()) -> _codec.Names:
+        """Return unique, stable names: of the scan's constants, of `small`, and of what constexpr operations compute.
 
         All of them share one namespace. Rows that only read a name have an empty name. Whether a name occurs twice is
         decided over all constants, listed or not, so that a tensor has the same name in every listing. Names in one
         block differ (SSA): other blocks matter only where a function has nested blocks or specializations.
 
         Args:
-            small: constants that are not in `scan`, from another scan of the Program.
+            small: constants that are not in `scan`, from another scan of the Program. Without any, those that are parts
+                of weights come in their place, once `link` has found them.
         """
-        scan = self.scan
-        names = scan.names(self.prefix, MAX_NAMES_NCHARS)
-        is_nested = len(scan.blocks) > len(scan.functions) and not self.flags & _codec.SCAN_ALL
-        if is_nested or small:
-            names = self._names_with(small, is_nested)
-        elif not names.is_unique:
-            rows = self._named(scan, names)
-            names = _codec.names_of(self._make_unique(rows))
-        count = len(scan) + len(small)
-        ops = [op for op in scan.ops if op.type.startswith("constexpr_")] if scan.has_constexpr else []
-        scan.settle()
-        return names, {id(op): names[count + i] for i, op in enumerate(ops)}
+        if small:
+            return self._names_with(small)
+        if self._all_names is None:
+            scan = self.scan
+            names = scan.names(self.prefix, MAX_NAMES_NCHARS)
+            if self._is_nested():
+                if not self._every_names()[1].is_unique:
+                    names = self._names_with([scan.constant(row) for row in range(len(scan), scan.total)])
+            elif not names.is_unique:
+                parts = [scan.constant(row) for row in range(len(scan), scan.total)]
+                names = (
+                    self._names_with(parts) if parts else _codec.names_of(self._make_unique(self._named(scan, names)))
+                )
+            if scan.has_constexpr:
+                scan.require_texts()
+            self._all_names = names
+        self._settle()
+        return self._all_names
 
-    def _names_with(self, small: Sequence[_codec.Constant], is_nested: bool) -> _codec.Names:
+    def _settle(self) -> None:
+        """Let go of the rows that the scan filled, once names are made and it is known what is a part."""
+        if self._all_names is not None and (not self.scan.has_constexpr or self._linked is not None):
+            self.scan.settle(self.chains)
+
+    def _is_nested(self) -> bool:
+        return len(self.scan.blocks) > len(self.scan.functions) and not self.flags & _codec.SCAN_ALL
+
+    def _every_names(self) -> tuple[_codec.Scan, _codec.Names]:
+        every = self.scan_again(_codec.SCAN_ALL)
+        every.require_texts()
+        return every, every.names(self.prefix, MAX_NAMES_NCHARS)
+
+    def _names_with(self, small: Sequence[_codec.Constant]) -> _codec.Names:
         """Return the names of the scan's constants and of `small`, as `names`; with another scan, of all constants."""
         scan = self.scan
-        every = self.scan_again(_codec.SCAN_ALL)
-        named = self._named(every, every.names(self.prefix, MAX_NAMES_NCHARS))
+        every, every_names = self._every_names()
+        named = self._named(every, every_names)
         count = len(every)
         constants = [*scan.constants, *small]
         row_of = {constant: row for row, constant in enumerate(every.constants)}
-        if is_nested:
+        if self._is_nested():
             names = self._make_unique(named)
             return _codec.names_of([*(names[row_of[c]] for c in constants), *names[count:]])
         rows = [*(named[row_of[c]] for c in constants), *named[count:]]
         return _codec.names_of(self._make_unique(rows))
+
+    def name_of(self, row: Any) -> str:
+        """Return the name of a Constant of the scan, or of a Compressed."""
+        names = self.names()
+        if isinstance(row, Compressed):
+            return names[self.scan.total + row.number]
+        return names[self.scan.row_of(row)]
 
     def _named(self, scan: _codec.Scan, names: _codec.Names) -> list[_Named]:
         """Return what each name is made of: those of constants, then those of the outputs of constexpr operations."""
@@ -274,128 +329,87 @@ class Program:
 
     # -------------------------------------------------------------------------------------------------- compression
 
-    def compressed(self) -> tuple[list[Compressed], dict[_codec.Constant, None]]:
-        """Group the parts of constexpr operations.
-
-        Returns:
-            The dense weights, in Program order, and all constants that are parts of one, as keys (a const operation
-            that a constexpr operation reads is a part too, and may be too small to be in scan.constants).
-        """
-        if not self.scan.has_constexpr:
-            return [], {}
-        ops = [op for op in self.scan.ops if op.type.startswith("constexpr_")]
-        by_message: dict[tuple[int, int], dict[str, Any]] = {}
-        seen = Counter[tuple[int, int]]()
-        groups = {}
-        for op in ops:
-            groups[id(op)] = Compressed(op, by_message.setdefault(op.message, {}), seen[op.message])
-            seen[op.message] += 1
-        self.groups = list(groups.values())
-        outputs: dict[tuple[int, str], Any] = {(group.op.block, group.op.name): group for group in self.groups}
-        parts: dict[_codec.Constant, None] = {}
-        readers = []
-        for c in self.scan.constants:
-            if c.op is not None and id(c.op) in groups:
-                if c.storage == _codec.NAME:
-                    readers.append(c)
-                elif c.key != "name" and c.mil_code != 2:
-                    groups[id(c.op)].parts[_part(c)] = c
-                    parts[c] = None
-            elif c.op is not None and c.op.type == "const" and c.key == "val":
-                outputs.setdefault((c.block, c.op.name), c)
-        inner: set[tuple[int, int]] = set()  # messages of operations that another one reads
-        small = False
-        outside: dict[tuple[int, str], bool] = {}
-        for c in readers:
-            source = self._visible(outputs, c.block, c.text)
-            if source is None and not small:
-                small = True
-                for key, value in self._small_constants().items():
-                    outputs.setdefault(key, value)
-                source = self._visible(outputs, c.block, c.text)
-            if source is None:
-                continue  # the name of something that is not a constant, so not a part
-            groups[id(c.op)].parts[_part(c)] = source
-            if isinstance(source, Compressed):
-                inner.add(source.op.message)
-            elif source not in parts:  # else looked at already: the parts of many operations may be one
-                parts[source] = None
-                if self._is_read_outside(source.block, source.op.name, outside):
-                    self.shared.add(source)
-        self._require_chains()
-        # A chain that only other constexprs read is a part, and so is one with several outputs (a mask and values).
-        ends = [
-            g
-            for g in groups.values()
-            if g.op.output_count == 1
-            and (g.op.message not in inner or self._is_read_outside(g.op.block, g.op.name, outside))
-        ]
-        return ends, parts
-
-    def _is_read_outside(self, block: int, name: str, known: dict[tuple[int, str], bool]) -> bool:
-        """Whether anything but a constexpr operation reads a name; `known` remembers the answers."""
-        found = known.get((block, name))
-        if found is None:
-            uses = self.uses().get((block, name), ())
-            found = known[block, name] = any(not use.op.startswith("constexpr_") for use in uses)
-        return found
-
-    def _require_chains(self) -> None:
-        """Refuse constexpr operations that read each other in a circle, and weights of too many of them.
-
-        Whoever walks through what computes a weight, and does so again for each weight, has bounded work then: also
-        where operations share what they read, so that there are more ways to it than anyone could follow.
+    def link(self) -> None:
+        """Find which constants and operations each constexpr operation reads, and which of them compute weights.
 
         Raises:
-            FormatError: a circle. UnsupportedError: more operations or parts than MAX_CHAIN or MAX_PARTS.
+            FormatError: operations that read each other in a circle. UnsupportedError: weights of more than MAX_CHAIN
+                operations, or of more than MAX_PARTS parts. As `scan_again`.
         """
-        numbers: dict[tuple[int, int], int] = {}
-        ops = [numbers.setdefault(group.op.message, len(numbers)) for group in self.groups]
-        groups = dict(zip(ops, self.groups, strict=True))  # outputs share their parts
-        parts = [0] * len(groups)
-        inner: dict[int, set[int]] = {}
-        readers: dict[int, list[int]] = {}
-        for number, group in groups.items():
-            read = {numbers[part.op.message] for part in group.parts.values() if isinstance(part, Compressed)}
-            parts[number] = len(group.parts)
-            if parts[number] > MAX_PARTS:
-                self._refuse(group, f"at most {MAX_PARTS} parts of a weight")
-            if read:
-                inner[number] = read
-                for other in read:
-                    readers.setdefault(other, []).append(number)
-        waiting = {number: len(read) for number, read in inner.items()}
-        ready = [number for number in readers if number not in inner]
-        chains: dict[int, tuple[int, ...]] = {}  # of what is read: its operations, itself among them
-        for number in ready:  # grows: an operation comes once all that it reads have come
-            chain = {number}.union(*(chains[other] for other in inner.get(number, ())))
-            if len(chain) > MAX_CHAIN:
-                self._refuse(groups[number], f"a chain of at most {MAX_CHAIN}")
-            if sum(parts[other] for other in chain) > MAX_PARTS:
-                self._refuse(groups[number], f"at most {MAX_PARTS} parts of a weight")
-            waiting.pop(number, None)
-            if number in readers:
-                chains[number] = tuple(chain)
-            for reader in readers.get(number, ()):
-                waiting[reader] -= 1
-                if not waiting[reader]:
-                    ready.append(reader)
-        if waiting:
-            words = "constexpr operation: expected parts that are computed before it, got itself among them"
-            raise FormatError(words, file=self.buffer.name, where=self.path(groups[_on_circle(inner, waiting)].op))
+        scan = self.scan
+        if not scan.has_constexpr or self._linked is not None:
+            return
+        scan.require_texts()
+        chains = self.chains = _codec.Chains(scan)
+        while status := chains.advance():
+            if status == _codec.CHAINS_SMALL:
+                small = self.scan_again(_codec.SCAN_ALL)
+                small.require_texts()
+                chains.add_small(small)
+            elif status == _codec.CHAINS_USES:
+                uses = self.scan_again(_codec.SCAN_USES)
+                uses.require_texts()
+                chains.add_uses(uses)
+            elif status == _codec.CHAINS_CIRCLE:
+                words = "constexpr operation: expected parts that are computed before it, got itself among them"
+                raise FormatError(words, file=self.buffer.name, where=self.path(chains.stopped))
+            else:
+                most = f"{MAX_PARTS} parts of a weight"
+                expected = f"at most {most}" if status == _codec.CHAINS_PARTS else f"a chain of at most {MAX_CHAIN}"
+                words = f"constexpr operations: expected {expected}, got more"
+                raise UnsupportedError(words, file=self.buffer.name, where=self.path(chains.stopped))
 
-    def _refuse(self, group: Compressed, expected: str) -> NoReturn:
-        words = f"constexpr operations: expected {expected}, got more"
-        raise UnsupportedError(words, file=self.buffer.name, where=self.path(group.op))
+    @property
+    def groups(self) -> list[Compressed]:
+        """Every output of a constexpr operation, with its parts; none before `link`."""
+        return [self.compressed(number) for number in range(len(self._linked))] if self._linked is not None else []
 
-    def _small_constants(self) -> dict[tuple[int, str], Any]:
-        """Every const operation, those below the threshold for weights included: (block, name) -> Constant."""
-        scan = self.scan_again(_codec.SCAN_ALL)
-        return {
-            (c.block, c.op.name): c
-            for c in scan.constants
-            if c.key == "val" and c.op is not None and c.op.type == "const"
-        }
+    @property
+    def ends(self) -> list[Compressed]:
+        """Those of `groups` that are weights."""
+        return [self.compressed(number) for number in self._linked.ends] if self._linked is not None else []
+
+    @property
+    def _linked(self) -> _codec.Chains | None:
+        return self.chains if self.chains is not None and self.chains.is_done else None
+
+    def compressed(self, number: int) -> Compressed:
+        """Return an output of a constexpr operation by its number; its parts are made when they are asked for."""
+        chains = cast(_codec.Chains, self.chains)
+        output, _ = chains.output(number)
+        return Compressed(chains.op(number), None, output, number, chains, self._parts)
+
+    def _parts(
+        self,
+        number: int,
+        made: dict[int, Compressed] | None = None,
+        parts: dict[int, dict[str, Any]] | None = None,
+    ) -> dict[str, Any]:
+        """Make the parts of an output, and those of all operations that these lead to, each once.
+
+        Args:
+            made: outputs by number. parts: by number of an operation's first output; both as far as they are made.
+        """
+        chains = cast(_codec.Chains, self.chains)
+        # Not functions that refer to each other: such a cycle would keep the file mapped.
+        made, parts = ({}, {}) if made is None or parts is None else (made, parts)
+        first = chains.output(number)[1]
+        if first not in parts:
+            found = parts[first] = {}
+            for key, constant, inner in chains.parts(number):
+                if inner >= 0 and inner not in made:
+                    op, output = chains.op(inner), chains.output(inner)[0]
+                    made[inner] = Compressed(op, self._parts(inner, made, parts), output, inner, chains)
+                found[key] = constant if inner < 0 else made[inner]
+        return parts[first]
+
+    def is_part(self, constant: _codec.Constant) -> bool:
+        """Whether a constant is a part of a compressed weight."""
+        return self._linked is not None and self._linked.is_part(self.scan.row_of(constant))
+
+    def is_shared(self, constant: _codec.Constant) -> bool:
+        """Whether a constant is a part, and also a weight because other operations read it."""
+        return self._linked is not None and self._linked.is_shared(self.scan.row_of(constant))
 
     def scan_again(self, flags: int) -> _codec.Scan:
         """Scan for something else; the rows of functions and blocks are numbered as in `scan`."""
@@ -403,14 +417,6 @@ class Program:
         if scan is None:  # pieces in messages that the first scan skipped
             raise UnsupportedError("Program: expected every message in one piece, got pieces", file=self.buffer.name)
         return scan
-
-    def _visible(self, outputs: dict[tuple[int, str], Any], block: int, name: str) -> Any:
-        while block >= 0:
-            found = outputs.get((block, name))
-            if found is not None:
-                return found
-            block = self.scan.blocks[block][2]
-        return None
 
     # -------------------------------------------------------------------------------------------------------- uses
 
@@ -459,17 +465,3 @@ class Program:
 def reading_op(row: _codec.Constant) -> _codec.Op | None:
     """Return the operation that a row of `Program.readers` belongs to; None for an output of a block."""
     return None if row.owner == _codec.RETURN else row.op
-
-
-def _on_circle(inner: dict[int, set[int]], waiting: dict[int, int]) -> int:
-    """Return one of the operations that wait for themselves, of all that wait: back from any, until one comes again."""
-    at, seen = next(iter(waiting)), set[int]()
-    while at not in seen:
-        seen.add(at)
-        at = next(other for other in inner[at] if other in waiting)
-    return at
-
-
-def _part(c: Any) -> str:
-    index, count = c.binding
-    return c.key if count == 1 else f"{c.key}[{index}]"

@@ -203,7 +203,7 @@ class Weights:
         tails: dict[str, list[tuple[Source, Program, Compressed, str]]] = {}
         for source, program in self._model.scans:
             for group in program.groups:
-                full = program.part_names[group]
+                full = program.name_of(group)
                 row = (source, program, group, full)
                 whole.setdefault(full, []).append(row)
                 tail = full
@@ -217,7 +217,7 @@ def _weights(model: Model) -> Iterator[str]:
     """Yield the names of what an array can be for, compressed weights among them."""
     yield from (name for name, tensor in model.items() if tensor.mil_dtype is not DType.STRING)
     for _, program in model.scans:
-        yield from (program.part_names[group] for group in program.groups)
+        yield from (program.name_of(group) for group in program.groups)
 
 
 def _reading(tensor: Tensor, operation: str) -> tuple[Row, ...]:

@@ -240,7 +240,7 @@ def _weights_of_parts(model: Model) -> dict[Any, list[str]]:
     for _, program in model.scans:
         for group in program.groups:
             for part in group.stored():
-                result.setdefault(part, []).append(program.part_names[group])
+                result.setdefault(part, []).append(program.name_of(group))
     return result
 
 
@@ -308,7 +308,7 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
         Its row (None if it has none: a constant that is no weight and stays) and, if the result has it, its reference.
     """
     constant, program, name = tensor.constant, cast(Program, tensor.program), tensor.name
-    is_blob, is_part = constant.storage == _codec.BLOB, constant in program.part_names
+    is_blob, is_part = constant.storage == _codec.BLOB, program.is_part(constant)
     is_kept, is_selected = choice.is_kept(tensor), choice.is_selected(name, constant)
     if is_blob:
         weight_file = sources.weight_file(tensor)
@@ -326,7 +326,7 @@ def _arranged(tensor: Tensor, choice: _Choice, sources: _Sources) -> tuple[Tenso
         return change, None
     target = None
     if is_selected:
-        target = choice.target(tensor, is_part and constant not in program.shared)
+        target = choice.target(tensor, is_part and not program.is_shared(constant))
         change.actions += _actions(tensor, target, choice)
         change.dtype_after = target or change.dtype_after
     if choice.compressed(tensor) is not None:
@@ -418,7 +418,7 @@ def _decompressions(model: Model, choice: _Choice) -> dict[int, Decompression]:
     for source, program in model.scans:
 
         def is_selected(group: Compressed, source: Source = source, program: Program = program) -> bool:
-            name = program.part_names[group]
+            name = program.name_of(group)
             tensor = make_tensor(model.package, source, program, name, group)
             return choice.is_kept(tensor) and choice.is_selected(name)
 
@@ -432,7 +432,7 @@ def _dense_weights(model: Model, choice: _Choice, sources: _Sources) -> Iterable
     for source, program in model.scans:
         decompression = choice.decompressions[id(program)]
         tensors = [
-            make_tensor(model.package, source, program, program.part_names[group], group)
+            make_tensor(model.package, source, program, program.name_of(group), group)
             for group in decompression.weights
         ]
         if choice.options.canonical:
