@@ -44,6 +44,23 @@ OTHERS = {
     "2 of 4": ({"recipe": "Prune", "n_m": [2, 4]}, 8),
 }  # fmt: skip
 
+SPOOLED = {
+    "palette with integers": ([{"recipe": "Palette", "nbits": 6, "lut_dtype": "int8"}], 1),
+    "pruned, then palette": ([{"recipe": "Prune", "sparsity": 0.5}, {"recipe": "Palette", "nbits": 4}], 1),
+    "pruned, then integers": ([{"recipe": "Prune", "sparsity": 0.5}, {"recipe": "Linear"}], 30),
+    "palette, then pruned": ([{"recipe": "Palette", "nbits": 4}, {"recipe": "Prune", "sparsity": 0.5}], 1),
+    "integers, then palette": ([{"recipe": "Linear"}, {"recipe": "Palette", "nbits": 4}], 1),
+    "palettes along another axis": (
+        [{"recipe": "Palette", "granularity": "per_grouped_channel", "group_size": 256, "channel_axis": 1}], 1,
+    ),
+    "palettes with scales": ([{"recipe": "Palette", "scale": True}], 1),
+    "palette of vectors": ([{"recipe": "Palette", "vector": 2}], 0),
+}  # fmt: skip
+"""Recipes whose parts go to a file before the result is laid out: (recipe, least SQNR)."""
+
+MOST_SPOOLED_NBYTES = LIMIT_NBYTES + (sized(150, 400) << 20)
+"""Far less than 1 GiB, for 3 GiB of float16 or float32."""
+
 
 @pytest.fixture(scope="module", params=ROWS)
 def large(request, tmp_path_factory):
@@ -95,10 +112,21 @@ def test_linear(large, case, tmp_path):
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_others(large, case, tmp_path):
+    require_figures(large, *OTHERS[case], MOST_NBYTES, tmp_path)
+
+
+@pytest.mark.parametrize("case", sized(list(SPOOLED)[:1], SPOOLED))
+def test_spooled(large, case, tmp_path):
+    recipes, least_sqnr = SPOOLED[case]
+    recipe = recipes[0] if len(recipes) == 1 else {"recipe": "Joint", "recipes": recipes}
+    require_figures(large, recipe, least_sqnr, MOST_SPOOLED_NBYTES, tmp_path)
+
+
+def require_figures(large, recipe, least_sqnr, most_nbytes, tmp_path):
+    """Compress in little memory; the figures are those of the values that a reader gets."""
     package, rows = large
-    recipe, least_sqnr = OTHERS[case]
     target = tmp_path / "out.mlpackage"
-    found = measured_compress(package, target, recipe, MOST_NBYTES)
+    found = measured_compress(package, target, recipe, most_nbytes)
     values, between = dense_rows(target, ROWS[rows.dtype.name])
     lost = float(np.sum((values.astype(np.float64) - rows) ** 2))
     rest = float(np.sum(between.astype(np.float64) ** 2)) / between.size * (ROWS[rows.dtype.name] - 3 * SOME) * COLUMNS
