@@ -13,7 +13,7 @@ from .transfer import write_at
 
 Array = np.ndarray[Any, Any]
 
-_HELD_NBYTES = 1 << 22  # smaller arrays are in memory, as usual
+_HELD_NBYTES = 1 << 24  # smaller arrays are in memory, as usual
 _ZEROS_NBYTES = 1 << 20
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 

@@ -17,7 +17,7 @@ from .. import _codec
 from ..arguments import array_of
 from ..dtypes import DType, as_dtype
 from ..threads import each, ordered, parts
-from .strided import Empty, fill_places, not_finite, range_of, ranges
+from .strided import ONCE_COUNT, Empty, fill_places, not_finite, range_of, ranges, vector_of
 from .unfit import UnfitError
 
 NBITS = (1, 2, 3, 4, 6, 8)
@@ -80,17 +80,18 @@ class _Elements:
         array: of any strides.
         weights: in the same shape; None: all alike.
         dtype: NumPy's, of the elements that are wanted.
+        empty: makes arrays of elements that are not contiguous, if there are not very many.
     """
 
-    def __init__(self, array: Array, weights: Array | None, dtype: Any) -> None:
-        is_small = array.size * dtype.itemsize <= _PART_NBYTES  # then it is made contiguous once, and not in each pass
+    def __init__(self, array: Array, weights: Array | None, dtype: Any, empty: Empty) -> None:
+        is_small = array.size <= ONCE_COUNT
         if weights is not None and not any(np.float32(piece.max(initial=0)) for _, piece in ranges(weights)):
             weights = None  # they say nothing: all alike
         self.size, self.dtype = array.size, dtype
-        self._array = range_of(array, 0, array.size, dtype) if is_small else array
+        self._array = vector_of(array, dtype, empty) if is_small else array
         self._weights = weights
         if weights is not None and is_small:
-            self._weights = range_of(weights, 0, array.size, np.float32)
+            self._weights = vector_of(weights, np.float32, empty)
 
     @property
     def is_weighted(self) -> bool:
@@ -162,7 +163,7 @@ def palettize(
     along, size = _groups_of(array.shape, axis, group_size)
     weights = None if importance is None else weights_for(importance, array.shape)
     if mode == "unique":
-        nbits = _nbits_of(_groups(array, None, along, size), nbits, dtype)
+        nbits = _nbits_of(_groups(array, None, along, size), nbits, dtype, empty)
     return _palettize(array, dtype, nbits or 8, mode, along, size, weights, empty)
 
 
@@ -259,7 +260,7 @@ class Palettizer:
         except IndexError:
             memory = _codec.PaletteFit()
         try:
-            elements = _Elements(self._flat[number * self._each :][: self._each], None, self._flat.dtype)
+            elements = _Elements(self._flat[number * self._each :][: self._each], None, self._flat.dtype, np.empty)
             return _fit(memory, elements, self._kind, 1 << self.nbits, self._mode, None)
         finally:
             self._spare.append(memory)
@@ -352,7 +353,8 @@ def _palettize(
         except IndexError:
             memory = _codec.PaletteFit()
         try:
-            fit = partial(_fit, memory, _Elements(elements, of_elements, dtype.numpy), dtype, 1 << nbits, mode)
+            found = _Elements(elements, of_elements, dtype.numpy, empty)
+            fit = partial(_fit, memory, found, dtype, 1 << nbits, mode)
             return cast(_Fitted, fill_places(indices[where], fit, empty))
         finally:
             spare.append(memory)
@@ -528,11 +530,11 @@ def _different(elements: _Elements) -> Array:
     return found
 
 
-def _nbits_of(groups: Iterator[tuple[Any, Array, Array | None]], nbits: int | None, dtype: Any) -> int:
+def _nbits_of(groups: Iterator[tuple[Any, Array, Array | None]], nbits: int | None, dtype: Any, empty: Empty) -> int:
     """The fewest bits that hold every number of each group."""
     most = 0
     for _, elements, _ in groups:
-        most = max(most, len(_different(_Elements(elements, None, dtype.numpy))))
+        most = max(most, len(_different(_Elements(elements, None, dtype.numpy, empty))))
     allowed = [n for n in NBITS if most <= 1 << n and (nbits is None or n == nbits)]
     if not allowed:
         room = f"{1 << nbits}" if nbits is not None else "256"

@@ -18,6 +18,9 @@ Empty = Callable[[Any, Any], Array]
 PIECE_COUNT = 1 << 20
 """Elements of temporaries."""
 
+ONCE_COUNT = 1 << 26
+"""Elements that are made contiguous once. Of more, which would fill a disk, each pass makes the parts that it needs."""
+
 
 def range_of(array: Array, begin: int, count: int, dtype: Any = None) -> Array:
     """Return elements [begin, begin + count) in row-major order, contiguous: a view where they are stored so.

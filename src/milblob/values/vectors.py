@@ -15,7 +15,7 @@ import numpy as np
 from .. import _codec
 from ..threads import ordered, parts
 from .palettize import NBITS, Palettized, require_palette, weights_for
-from .strided import Empty, fill_places, not_finite, range_of, ranges
+from .strided import ONCE_COUNT, Empty, fill_places, not_finite, range_of, ranges
 from .unfit import UnfitError
 
 MODES = ("kmeans", "unique")
@@ -29,7 +29,6 @@ _SAMPLE_COUNT = 1 << 14  # vectors that the beginnings are tried on, or 128 for 
 _REFINED_COUNT = 1 << 18  # vectors that the best one is refined on, or 1024 for each entry; a few steps on all follow
 _SAMPLE_STEPS, _MOST_STEPS, _LAST_STEPS = 30, 100, 4
 _ENOUGH = 1e-5  # a gain of less than this part of the error ends a round of steps
-_HELD_NBYTES = 1 << 24  # of the vectors of a group that are made once, and not in each step
 _MOST_DIFFERENT = 1 << 16  # vectors that the mode "unique" counts
 
 Array = np.ndarray[Any, Any]
@@ -85,6 +84,17 @@ class _Stored:
         where = first * self._dims, count * self._dims, np.float32
         heavy = None if self._heavy is None else range_of(self._heavy, *where)
         return self._scaled(range_of(self._rows, *where), heavy)
+
+    def once(self, empty: Empty) -> _Vectors:
+        """Return all of the vectors, in arrays that `empty` makes."""
+        rows = empty((self.size, self._dims), np.float32)
+        heavy = None if self._heavy is None else empty(rows.shape, np.float32)
+        for first in range(0, self.size, _PART_COUNT):
+            part = self.part(first, min(_PART_COUNT, self.size - first))
+            rows[first : first + part.size] = part.rows
+            if heavy is not None:
+                heavy[first : first + part.size] = part.weights
+        return _Vectors(rows, heavy)
 
     def chosen(self, numbers: Array) -> _Vectors:
         """Return the vectors of these numbers."""
@@ -175,7 +185,7 @@ def palettize_vectors(
             heavy = None if weights is None else _rows(weights, axis, size, number, vector)
             random = np.random.default_rng((seed, number))
             stored = _Stored(views[number], heavy)
-            work = partial(_fit, stored, 1 << bits, array.dtype, random, restarts)
+            work = partial(_fit, stored, 1 << bits, array.dtype, random, restarts, empty)
             return np.asarray(fill_places(places[number], work, empty))
 
         found = list(ordered(fit, range(groups), groups > 1 and array.nbytes > 1 << 18))
@@ -254,12 +264,13 @@ def _nbits_of(most: int, nbits: int | None) -> int:
 
 
 def _fit(
-    stored: _Stored, k: int, dtype: np.dtype[Any], random: np.random.Generator, restarts: int | None, codes: Array
-) -> Array:
+    stored: _Stored, k: int, dtype: np.dtype[Any], random: np.random.Generator, restarts: int | None, empty: Empty,
+    codes: Array,
+) -> Array:  # fmt: skip
     """Return entries of a dtype for vectors; write the index of the nearest of each to `codes`."""
     if restarts is None:
         restarts = min(max(_RESTART_COUNT // (stored.size * k), _LEAST_RESTARTS), _MOST_RESTARTS)
-    work = stored.part(0, stored.size) if stored.nbytes <= _HELD_NBYTES else stored
+    work = stored.once(empty) if stored.nbytes <= 4 * ONCE_COUNT else stored
     entries = _best_beginning(_sample(work, max(_SAMPLE_COUNT, 128 * k), random), k, random, max(restarts, 1))
     refined = max(_REFINED_COUNT, 1024 * k)
     entries = _refined(work if work.size <= refined else _sample(work, refined, random), entries, _MOST_STEPS)
