@@ -11,6 +11,7 @@
 #include "milblob/kernels/neon/decode.h"
 #include "milblob/kernels/x86/expand_avx512.h"
 #include "milblob/kernels/neon/moments.h"
+#include "milblob/kernels/palette_values.h"
 #include "milblob/kernels/neon/quantize.h"
 #include "milblob/kernels/x86/prune.h"
 #include "milblob/kernels/x86/quantize.h"
@@ -25,6 +26,8 @@
 #ifdef MB_HAS_AVX2
 MB_DEFINE_MOMENTS(mb_moments_block_avx2, MB_TARGET_AVX2)
 MB_DEFINE_MOMENTS(mb_moments_block_avx512, MB_TARGET_AVX512)
+MB_DEFINE_PALETTE_INDEX(mb_palette_index_32_avx2, MB_TARGET_AVX2)
+MB_DEFINE_PALETTE_INDEX(mb_palette_index_32_avx512, MB_TARGET_AVX512)
 #endif
 
 typedef struct mb_tier {
@@ -52,6 +55,7 @@ typedef struct mb_tier {
     mb_above_kernel above[2];
     mb_split_chosen_kernel split_chosen[2];
     mb_neighbours_kernel neighbours[2];
+    mb_palette_index_kernel palette_index_32;
 } mb_tier;
 
 /* From the slowest to the fastest. A program of several units need not compile the kernels in each: one unit defines
@@ -82,7 +86,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
      {mb_quantize_f32_plain, mb_quantize_f16_plain}, {mb_range_f32_plain, mb_range_f16_plain}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_plain,
      {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain},
-     {mb_above_f32_plain, mb_above_f16_plain}, {mb_split_chosen_f32_plain, mb_split_chosen_f16_plain}, {mb_neighbours_f32_plain, mb_neighbours_f16_plain}},
+     {mb_above_f32_plain, mb_above_f16_plain}, {mb_split_chosen_f32_plain, mb_split_chosen_f16_plain}, {mb_neighbours_f32_plain, mb_neighbours_f16_plain}, mb_palette_index_32_plain},
 #ifdef MB_HAS_AVX2
     {"avx2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx2, mb_blake3_avx2, mb_compare_f32_avx2, mb_compare_f64_avx2,
@@ -99,7 +103,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
      {mb_quantize_f32_avx2, mb_quantize_f16_avx2}, {mb_range_f32_loop_avx2, mb_range_f16_avx2}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_avx2,
      {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
-     {mb_above_f32_avx2, mb_above_f16_avx2}, {mb_split_chosen_f32_avx2, mb_split_chosen_f16_avx2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}},
+     {mb_above_f32_avx2, mb_above_f16_avx2}, {mb_split_chosen_f32_avx2, mb_split_chosen_f16_avx2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}, mb_palette_index_32_avx2},
     {"avx512", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -115,7 +119,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
      {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_plain}, mb_nearest_avx512,
      {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
-     {mb_above_f32_avx512, mb_above_f16_avx512}, {mb_split_chosen_f32_avx512, mb_split_chosen_f16_avx2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}},
+     {mb_above_f32_avx512, mb_above_f16_avx512}, {mb_split_chosen_f32_avx512, mb_split_chosen_f16_avx2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}, mb_palette_index_32_avx512},
     {"avx512vbmi2", {mb_cast_f32_f16_avx2, mb_cast_f32_bf16_avx2, mb_cast_f16_f32_avx2, mb_cast_bf16_f32_loop_avx2, mb_cast_f16_bf16_avx2, mb_cast_bf16_f16_avx2},
      mb_moments_block_avx512, mb_blake3_avx512, mb_compare_f32_avx2, mb_compare_f64_avx2,
      {mb_unpack_bits_avx2, mb_unpack_signed_avx2},
@@ -131,7 +135,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_encode_i16_vbmi2, mb_varint_encode_u16_vbmi2, mb_varint_encode_i32_vbmi2, mb_varint_encode_i64_vbmi2},
      {mb_quantize_f32_avx512, mb_quantize_f16_avx512}, {mb_range_f32_avx512, mb_range_f16_avx512}, {mb_split_f32_avx512, mb_split_f16_vbmi2}, mb_nearest_avx512,
      {mb_add_squares_f32_plain, mb_add_squares_f16_avx2}, {mb_square_f32_plain, mb_square_f16_avx2},
-     {mb_above_f32_avx512, mb_above_f16_avx512}, {mb_split_chosen_f32_avx512, mb_split_chosen_f16_vbmi2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}},
+     {mb_above_f32_avx512, mb_above_f16_avx512}, {mb_split_chosen_f32_avx512, mb_split_chosen_f16_vbmi2}, {mb_neighbours_f32_avx2, mb_neighbours_f16_avx2}, mb_palette_index_32_avx512},
 #endif
 #ifdef MB_HAS_NEON
     {"neon", {mb_cast_f32_f16_neon, mb_cast_f32_bf16_neon, mb_cast_f16_f32_neon, mb_cast_bf16_f32_neon, mb_cast_f16_bf16_neon, mb_cast_bf16_f16_neon},
@@ -149,7 +153,7 @@ const mb_tier mb_tiers[] = {
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
      {mb_quantize_f32_neon, mb_quantize_f16_neon}, {mb_range_f32_neon, mb_range_f16_neon}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_neon,
      {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain},
-     {mb_above_f32_plain, mb_above_f16_plain}, {mb_split_chosen_f32_plain, mb_split_chosen_f16_plain}, {mb_neighbours_f32_plain, mb_neighbours_f16_plain}},
+     {mb_above_f32_plain, mb_above_f16_plain}, {mb_split_chosen_f32_plain, mb_split_chosen_f16_plain}, {mb_neighbours_f32_plain, mb_neighbours_f16_plain}, mb_palette_index_32_plain},
 #endif
 };
 
@@ -207,6 +211,11 @@ static inline uint64_t mb_split_chosen(const mb_tier *tier, const uint8_t *src, 
 
 static inline uint64_t mb_choose_neighbours(const mb_tier *tier, const uint8_t *src, bool is_f16, const mb_neighbours *shape, uint8_t *mask, uint64_t *ties, uint32_t *largest) {
     return tier->neighbours[is_f16](src, shape, mask, ties, largest);
+}
+
+/* Look up the entries nearest to float32 elements with the kernel of a tier; see mb_palette_index_kernel. */
+static inline void mb_palette_index_32(const mb_tier *tier, uint8_t *dst, const uint8_t *src, const float *weights, uint64_t count, const double *entries, uint32_t used, double *totals, mb_palette_error *error) {
+    tier->palette_index_32(dst, src, weights, count, entries, used, totals, error);
 }
 
 /* As mb_vectors_nearest, with the kernel of a tier. */

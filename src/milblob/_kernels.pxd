@@ -140,8 +140,6 @@ cdef extern from "milblob/kernels/palette_values.h" nogil:
     void mb_palette_table_16(const mb_palette_patterns *patterns, uint8_t *table, const double *entries, uint32_t used,
                              bint is_bf16, mb_palette_error *error)
     void mb_palette_index_16(uint8_t *dst, const uint8_t *src, uint64_t count, const uint8_t *table)
-    void mb_palette_index_32(uint8_t *dst, const uint8_t *src, const float *weights, uint64_t count,
-                             const double *entries, uint32_t used, double *totals, mb_palette_error *error)
 
 cdef extern from "milblob/kernels/distinct.h" nogil:
     ctypedef struct mb_distinct:
@@ -202,6 +200,9 @@ cdef extern from "milblob/kernels.h" nogil:
                              const uint8_t *chosen, uint8_t *mask, uint8_t *kept, mb_sums *sums)
     uint64_t mb_choose_neighbours(const mb_tier *tier, const uint8_t *src, bint is_f16, const mb_neighbours *shape,
                                   uint8_t *mask, uint64_t *ties, uint32_t *largest)
+    void mb_palette_index_32(const mb_tier *tier, uint8_t *dst, const uint8_t *src, const float *weights,
+                             uint64_t count, const double *entries, uint32_t used, double *totals,
+                             mb_palette_error *error)
     void mb_cast(const mb_tier *tier, int kind, uint8_t *dst, const uint8_t *src, uint64_t count, bint clamp,
                  mb_cast_counts *counts)
     uint64_t mb_cast_find(int kind, const uint8_t *src, uint64_t count, bint is_nan)

@@ -434,7 +434,7 @@ static void palettes(const mb_tier *tier, source s) {
     mb_palette_divide(&bins, 65537);
     source_changes();
     mb_palette_fill_32(&bins, s.data, NULL, wide);
-    mb_palette_index_32(dst, s.data, NULL, wide, entries, 3, totals, &error);
+    mb_palette_index_32(tier, dst, s.data, NULL, wide, entries, 3, totals, &error);
     for (uint64_t i = 0; i < wide; i++) require(dst[i] < 3, "an index that there is");
     memset(table, 3, sizeof table);
     mb_palette_index_16(dst, s.data, narrow, table);

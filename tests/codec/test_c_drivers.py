@@ -197,6 +197,23 @@ def test_compressing(build):
     assert run([build("compress")]) == DIGESTS["compress"]
 
 
+def test_vector_registers_are_clear_after_kernels(compile_c):
+    run(
+        [
+            compile_c(
+                "registers",
+                "-O3",
+                "-Wall",
+                "-Wextra",
+                "-Wconversion",
+                "-Werror",
+                *INCLUDES,
+                ROOT / "tests/c/registers.c",
+            )
+        ]
+    )
+
+
 def test_decoding(build):
     run([build("decode"), *corpus("decode")])
     assert run([build("decode")]) == DIGESTS["decode"]

@@ -210,3 +210,24 @@ def test_what_is_refused(array, options, words):
     with pytest.raises(ValueError) as caught:
         prune(array, **options)
     assert str(caught.value).startswith(words)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("shape", [(96, 100), (90, 81, 3, 3)])
+@pytest.mark.parametrize("where", [0, -1])
+def test_what_is_not_finite_is_met_and_counted_in_the_first_pass(monkeypatch, dtype, shape, where):
+    """Whatever groups the elements, wherever they lie and however many parts there are. Sums that overflow are no such."""
+    monkeypatch.setattr("milblob.values.prune._PART_NBYTES", 1 << 12)
+    ways = [{"n_m": (n, m), "dim": dim} for n, m in ((1, 2), (2, 4), (3, 7), (20, 40)) for dim in (0, 1)]
+    ways += [
+        {"sparsity": part, "block": size, "dim": dim} for part in (0.0, 0.5, 1.0) for size in (3, 4) for dim in (0, 1)
+    ]
+    for bad in (np.nan, np.inf, -np.inf):
+        array = np.ones(shape, dtype)
+        array.reshape(-1)[where] = array.reshape(-1)[array.size // 2] = bad
+        for options in ways:
+            with pytest.raises(ValueError, match=r"array: expected finite elements, got 2 that are NaN or infinite"):
+                prune(array, **options)
+    large = np.full(shape, np.finfo(dtype).max)
+    for options in ways:
+        prune(large, **options)

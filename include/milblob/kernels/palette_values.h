@@ -16,6 +16,7 @@
 
 #include "milblob/kernels/float.h"
 #include "milblob/kernels/palette_fit.h"
+#include "milblob/kernels/sums.h"
 #include "milblob/kernels/tally.h"
 
 #define MB_PALETTE_DISTINCT 8192u
@@ -47,7 +48,7 @@ typedef struct mb_palette_patterns {
 } mb_palette_patterns;
 
 /* Patterns in the order of their numbers, and back: the negative ones reversed, then zero and the positive ones. */
-MB_STEP uint32_t mb_palette_rank(uint32_t pattern) { return pattern & 0x8000 ? 0xffffu - pattern : pattern | 0x8000; }
+MB_STEP uint32_t mb_palette_rank(uint32_t pattern) { return pattern ^ (0x8000u | ((0u - (pattern >> 15)) & 0x7fffu)); } /* signs are hard to predict */
 MB_STEP uint32_t mb_palette_pattern(uint32_t rank) { return rank & 0x8000 ? rank & 0x7fff : 0xffffu - rank; }
 
 /* Add the weights of elements of 16 bits that a tally counts too.
@@ -94,6 +95,11 @@ static inline void mb_palette_patterns_clear(mb_palette_patterns *patterns) {
     patterns->count = 0, patterns->is_weighted = false;
 }
 
+/* The elements of a bin: their weights, and of their distances beyond the number of their upper bits the sum and the squares. */
+typedef struct mb_palette_bin {
+    double weight, sum, squares;
+} mb_palette_bin;
+
 /* Values of float32 elements and their weights: all different ones while there are few, then sums in bins. */
 typedef struct mb_palette_bins {
     uint32_t slots[MB_PALETTE_SLOTS]; /* bits of a number; it is free if its weight is negative */
@@ -102,8 +108,7 @@ typedef struct mb_palette_bins {
     uint64_t tops[MB_PATTERNS];       /* elements by the rank of their upper 16 bits */
     uint32_t starts[MB_PATTERNS + 1]; /* first bin of each rank; the last is how many there are */
     bool is_divided;
-    double weights[MB_PALETTE_BINS];  /* of the elements of each bin, */
-    double sums[MB_PALETTE_BINS], squares[MB_PALETTE_BINS]; /* and their distances beyond the number of their upper bits */
+    mb_palette_bin bins[MB_PALETTE_BINS];
 } mb_palette_bins;
 
 static inline void mb_palette_bins_clear(mb_palette_bins *bins) {
@@ -166,8 +171,7 @@ static inline void mb_palette_divide(mb_palette_bins *bins, uint32_t count) {
         next += 1 + (share < 65535 ? (uint32_t)share : 65535);
     }
     bins->starts[MB_PATTERNS] = next, bins->is_divided = true;
-    memset(bins->weights, 0, next * sizeof *bins->weights);
-    memset(bins->sums, 0, next * sizeof *bins->sums), memset(bins->squares, 0, next * sizeof *bins->squares);
+    memset(bins->bins, 0, next * sizeof *bins->bins);
 }
 
 /* Add elements, all of which were counted before (others, in a source that changed, go to some bin), to their bins. */
@@ -175,19 +179,20 @@ MB_KERNEL void mb_palette_fill_32(mb_palette_bins *bins, const uint8_t *src, con
     for (size_t i = 0; i < (size_t)count; i++) {
         const uint32_t top = mb_load_u16(src + 4 * i + 2), low = mb_load_u16(src + 4 * i), rank = mb_palette_rank(top);
         const uint32_t first = bins->starts[rank], room = bins->starts[rank + 1] - first;
-        const uint32_t along = (uint32_t)((uint64_t)(top & 0x8000 ? 0xffff - low : low) * room >> 16);
+        const uint32_t along = (uint32_t)((uint64_t)(low ^ ((0u - (top >> 15)) & 0xffffu)) * room >> 16);
         const uint32_t whole = top << 16, bits = whole | low, bin = first + along < MB_PALETTE_BINS ? first + along : 0;
         float x, base;
         memcpy(&x, &bits, 4), memcpy(&base, &whole, 4);
         const double beyond = (double)x - (double)base, w = weights == NULL ? 1 : weights[i];
-        bins->weights[bin] += w, bins->sums[bin] += w * beyond, bins->squares[bin] += w * beyond * beyond;
+        mb_palette_bin *const own = bins->bins + bin;
+        own->weight += w, own->sum += w * beyond, own->squares += w * beyond * beyond;
     }
 }
 
 /* Add the bins of other elements, divided alike. */
 MB_KERNEL void mb_palette_bins_add(mb_palette_bins *bins, const mb_palette_bins *other) {
     for (uint32_t i = 0; i < bins->starts[MB_PATTERNS]; i++)
-        bins->weights[i] += other->weights[i], bins->sums[i] += other->sums[i], bins->squares[i] += other->squares[i];
+        bins->bins[i].weight += other->bins[i].weight, bins->bins[i].sum += other->bins[i].sum, bins->bins[i].squares += other->bins[i].squares;
 }
 
 /* Sort numbers with their weights, from the arrays of `fit` to the same; `best` and `s0` are in use meanwhile. Merges runs
@@ -221,7 +226,7 @@ MB_KERNEL double mb_palette_gather_32(mb_palette_bins *bins, mb_palette_fit *fit
     }
     for (uint32_t rank = 0; rank < MB_PATTERNS && bins->is_divided; rank++)
         for (uint32_t bin = bins->starts[rank]; bin < bins->starts[rank + 1]; bin++) {
-            const double w = bins->weights[bin], sum = bins->sums[bin], nearly = w * bins->squares[bin] - sum * sum;
+            const double w = bins->bins[bin].weight, sum = bins->bins[bin].sum, nearly = w * bins->bins[bin].squares - sum * sum;
             if (!(w > 0)) continue;
             const double base = mb_palette_number_16(mb_palette_pattern(rank), true);
             fit->values[fit->count] = base + sum / w, fit->weights[fit->count++] = w;
@@ -271,27 +276,92 @@ MB_KERNEL void mb_palette_index_16(uint8_t *MB_RESTRICT dst, const uint8_t *MB_R
     for (size_t i = 0; i < (size_t)count; i++) dst[i] = table[mb_load_u16(src + 2 * i)];
 }
 
-#define MB_PALETTE_STARTS 4096u
+#define MB_PALETTE_AT_ONCE 256u /* elements */
 
-/* Give float32 elements the indices of their nearest entries, and measure.
+/* Numbers of the order of floats, and back; zero and negative zero are one. */
+MB_STEP int32_t mb_palette_order(uint32_t bits) {
+    const int32_t sign = (int32_t)bits >> 31;
+    return ((int32_t)(bits & 0x7fffffffu) ^ sign) - sign;
+}
+
+MB_STEP double mb_palette_ordered(int32_t order) {
+    const int32_t sign = order >> 31;
+    const uint32_t bits = (uint32_t)((order ^ sign) - sign) | ((uint32_t)sign & 0x80000000u);
+    float number;
+    memcpy(&number, &bits, 4);
+    return number;
+}
+
+/* The greatest number, in that order, that is not nearer to the entry `next` than to `entry` before it. */
+static inline int32_t mb_palette_border(double entry, double next) {
+    int32_t low = -0x7f800000, high = 0x7f800000;
+    while (high - (int64_t)low > 1) {
+        const int32_t at = (int32_t)(((int64_t)low + high) >> 1);
+        const double x = mb_palette_ordered(at);
+        if (next - x < x - entry) high = at;
+        else low = at;
+    }
+    return low;
+}
+
+/* Give float32 elements the indices of their nearest entries, the lower one of two as near, and measure. Sums are taken in
+ * lanes, an element in that of its place, so every tier adds the same numbers in the same order.
  * in   src: count elements, none NaN; weights: as many, or NULL; entries: `used` (1..256) rising numbers
  * out  dst: count bytes; added to: per entry, totals[e] (weights) and totals[256 + e] (weight * element); error
  * over-reads: none      fails: never                                                                                   */
-MB_KERNEL void mb_palette_index_32(uint8_t *dst, const uint8_t *src, const float *weights, uint64_t count, const double *entries, uint32_t used, double *totals, mb_palette_error *error) {
-    uint8_t starts[MB_PALETTE_STARTS];
-    const double least = entries[0], span = entries[used - 1] - least, scale = span > 0 ? (MB_PALETTE_STARTS - 1) / span : 0;
-    for (uint32_t i = 0, at = 0; i < MB_PALETTE_STARTS; i++) { /* one step early: rounding may put a number one too far */
-        if (i > 1) at = mb_palette_nearest(entries, used, least + (i - 1) * (span / (MB_PALETTE_STARTS - 1)), at);
-        starts[i] = (uint8_t)(at > 0 && i > 1 ? at - 1 : 0);
+typedef void (*mb_palette_index_kernel)(uint8_t *dst, const uint8_t *src, const float *weights, uint64_t count, const double *entries, uint32_t used, double *totals, mb_palette_error *error);
+
+/* The index of an element is the number of borders below it: up to 16 are compared one by one, more are divided in halves. */
+#define MB_DEFINE_PALETTE_INDEX(name, target) \
+    target MB_KERNEL void name(uint8_t *dst, const uint8_t *src, const float *weights, uint64_t count, const double *entries, uint32_t used, double *totals, mb_palette_error *error) { \
+        int32_t borders[256], order[MB_PALETTE_AT_ONCE], at[MB_PALETTE_AT_ONCE]; \
+        double sums[4][256] = {{0}}, heavy[4][256] = {{0}}, squared[MB_LANES] = {0}, power[MB_LANES] = {0}, largest[MB_LANES] = {0}, near[MB_PALETTE_AT_ONCE]; \
+        float x[MB_PALETTE_AT_ONCE] = {0}; \
+        uint32_t top = 1; \
+        for (uint32_t k = 0; k < 256; k++) borders[k] = k + 1 < used ? mb_palette_border(entries[k], entries[k + 1]) : INT32_MAX; \
+        while (2 * top < used) top *= 2; \
+        for (uint64_t begin = 0; begin < count; begin += MB_PALETTE_AT_ONCE) { \
+            const size_t n = count - begin < MB_PALETTE_AT_ONCE ? (size_t)(count - begin) : MB_PALETTE_AT_ONCE; \
+            memcpy(x, src + 4 * begin, 4 * n); \
+            MB_ONCE(); /* a source may change: what is measured is what got the index */ \
+            for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i++) { \
+                uint32_t bits; \
+                memcpy(&bits, x + i, 4); \
+                order[i] = mb_palette_order(bits), at[i] = 0; \
+            } \
+            if (used <= 17) { \
+                for (uint32_t k = 0; k + 1 < used; k++) { \
+                    const int32_t border = borders[k]; \
+                    for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i++) at[i] += order[i] > border; \
+                } \
+            } else { \
+                for (uint32_t step = top; step > 0; step /= 2) \
+                    for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i++) at[i] += order[i] > borders[at[i] + (int32_t)step - 1] ? (int32_t)step : 0; \
+            } \
+            for (size_t i = 0; i < n; i++) dst[begin + i] = (uint8_t)at[i]; \
+            for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i++) near[i] = entries[at[i]]; \
+            if (weights == NULL) \
+                for (size_t i = 0; i < n; i++) heavy[i % 4][at[i]] += 1, sums[i % 4][at[i]] += (double)x[i]; \
+            else \
+                for (size_t i = 0; i < n; i++) { \
+                    const double w = (double)weights[begin + i]; \
+                    heavy[i % 4][at[i]] += w, sums[i % 4][at[i]] += w * (double)x[i]; \
+                } \
+            for (size_t i = n; i < MB_PALETTE_AT_ONCE; i++) x[i] = 0, near[i] = 0; \
+            for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i += MB_LANES) \
+                for (size_t k = 0; k < MB_LANES; k++) { \
+                    const double own = (double)x[i + k], above = own - near[i + k], off = above < 0 ? -above : above; \
+                    const double square = off * off, of_own = own * own; \
+                    squared[k] += square, power[k] += of_own; \
+                    largest[k] = off > largest[k] ? off : largest[k]; \
+                } \
+        } \
+        for (uint32_t e = 0; e < used; e++) \
+            totals[e] += (heavy[0][e] + heavy[1][e]) + (heavy[2][e] + heavy[3][e]), totals[256 + e] += (sums[0][e] + sums[1][e]) + (sums[2][e] + sums[3][e]); \
+        error->squared += mb_sum_lanes(squared), error->power += mb_sum_lanes(power); \
+        for (size_t k = 0; k < MB_LANES; k++) error->largest = largest[k] > error->largest ? largest[k] : error->largest; \
     }
-    for (size_t i = 0; i < (size_t)count; i++) {
-        const double x = mb_palette_number_32(src + 4 * i), w = weights == NULL ? 1 : weights[i], place = (x - least) * scale;
-        const uint32_t start = place >= MB_PALETTE_STARTS - 1 ? MB_PALETTE_STARTS - 1 : place > 0 ? (uint32_t)place : 0;
-        const uint32_t at = mb_palette_nearest(entries, used, x, starts[start]);
-        dst[i] = (uint8_t)at;
-        totals[at] += w, totals[256 + at] += w * x;
-        mb_palette_measure(error, x, entries[at], 1);
-    }
-}
+
+MB_DEFINE_PALETTE_INDEX(mb_palette_index_32_plain, )
 
 #endif

@@ -239,6 +239,7 @@ def palette_indices_32(out, Buffer src not None, uint64_t offset, uint64_t count
     cdef double found[256]
     cdef double totals[512]
     cdef C.mb_palette_error error
+    cdef const C.mb_tier *tier = _tier
     cdef const float *w = _weights(weights, first, count)
     cdef uint32_t used = len(entries), e
     _palette_check(used, entries, found)
@@ -250,7 +251,7 @@ def palette_indices_32(out, Buffer src not None, uint64_t offset, uint64_t count
         memset(&error, 0, sizeof(error))
         memset(totals, 0, sizeof(totals))
         with nogil:
-            C.mb_palette_index_32(<uint8_t *>view.buf, src.data + offset, w, count, found, used, totals, &error)
+            C.mb_palette_index_32(tier, <uint8_t *>view.buf, src.data + offset, w, count, found, used, totals, &error)
     finally:
         PyBuffer_Release(&view)
     return ([totals[e] for e in range(used)], [totals[256 + e] for e in range(used)],
