@@ -16,7 +16,7 @@ SANITIZED := build/sanitize
 WORKERS := -n auto --dist worksteal
 CYTHON := $(wildcard src/milblob/*.pyx src/milblob/codec/*.pxi src/milblob/*.pxd)
 
-.PHONY: help demo check test thorough lint types stubs neon tvm-oracle onnx onnxmltools finetune fuzz sanitize leaks bench performance build clean
+.PHONY: help demo check test thorough lint style types stubs neon tvm-oracle onnx onnxmltools finetune fuzz sanitize leaks bench performance build clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -39,10 +39,12 @@ thorough: $(VENV)/.built $(VENV)/.tools ## all tests with far more random inputs
 	MILBLOB_THOROUGH=1 $(PY) -m pytest $(WORKERS)
 
 lint: $(VENV)/.built $(VENV)/.tools ## ruff, cython-lint, mypy, and the stubs against what they describe
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2) stubs style types
+
+style:
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/milblob
-	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j2) types stubs
 
 types:
 	$(PY) -m mypy

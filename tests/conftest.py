@@ -16,10 +16,13 @@ gc.disable()
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
+# Disks take long to sync, and it matters to nobody but the tests with `faults`, whose processes do. A descriptor has to be one.
+if os.environ.get("MILBLOB_THOROUGH") != "1":
+    os.fsync = os.fstat
+
 # Before they are imported: a failing assert in them says what it compared, as in a test.
 pytest.register_assert_rewrite(*(path.stem for path in Path(__file__).with_name("support").glob("*.py")))
 
-import milblob  # noqa: E402
 import thorough  # noqa: E402, F401 - loads the profile of hypothesis
 from coremltools_view import trust_coremltools  # noqa: E402
 from faults import Faults, build_library  # noqa: E402
@@ -83,12 +86,6 @@ def faults(tmp_path_factory):
     server = Faults(library)
     yield server
     server.close()
-
-
-@pytest.fixture
-def unsynced(monkeypatch):
-    """Do not wait for the disk: storage/test_output.py is about that."""
-    monkeypatch.setattr(milblob.storage.output, "sync", lambda fd: None)
 
 
 @pytest.fixture

@@ -89,6 +89,7 @@ def test_every_count_in_every_tier(dtype, tier):
         check(random_values(dtype, count, count), dtype)
 
 
+@pytest.mark.slow
 @EACH
 def test_many_elements(dtype):
     """More than a block, a list of patterns, and a multiple of what kernels take at a time."""

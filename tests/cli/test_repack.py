@@ -17,7 +17,6 @@ from repacking import (
     values,
 )
 
-pytestmark = pytest.mark.usefixtures("unsynced")
 FUNCTIONS = fixture_path("functions", "model.mlpackage")
 
 

@@ -73,7 +73,7 @@ def test_values_without_a_ratio():
     assert sqnr_of(np.ones(16), np.ones(16)) == np.inf
 
 
-@pytest.mark.parametrize("mode", ["int8", "palette"])
+@pytest.mark.parametrize("mode", ["int8", pytest.param("palette", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name", ["conv_norm", "two_conv_norms", "transposed_convs", "linears", "split_attention", "joined_attention"]
 )

@@ -67,6 +67,7 @@ def test_the_cost_is_the_error_of_the_outputs(tmp_path):
     assert not errors.unmeasured
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [4, 6])
 def test_outputs_are_nearer_at_the_same_size(tmp_path, bits):
     """Also for inputs that the choice did not see."""

@@ -17,8 +17,6 @@ from milblob.rewrite import execute
 from paths import DATA
 from repacking import FILE, WEIGHTS, findings, measured_repack, record_values, references, tree, value_type
 
-pytestmark = pytest.mark.usefixtures("unsynced")
-
 
 def dense_copy(source, target, **options):
     return milblob.repack(source, target, decompress=True, **options)

@@ -28,7 +28,6 @@ from repacking import (
     weight_file_names,
 )
 
-pytestmark = pytest.mark.usefixtures("unsynced")
 INSIDE = "Data/com.apple.CoreML/"
 
 

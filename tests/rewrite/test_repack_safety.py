@@ -33,7 +33,6 @@ from repacking import (
     values,
 )
 
-pytestmark = pytest.mark.usefixtures("unsynced")
 INSIDE = "Data/com.apple.CoreML"
 OPTIONS = {"align": 4096, "canonical": True}
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX links, permissions and locks")

@@ -13,8 +13,6 @@ from paths import DATA, SAMPLES
 from repacking import copy_of, findings, fixture_path, references, tree, values, weight_file_names
 from text_models import FEATURES, compiled_of, differences, package_of, records_of
 
-pytestmark = pytest.mark.usefixtures("unsynced")
-
 TWINS = sorted(path.parent for path in DATA.glob("*/model.mlmodelc") if (path.parent / "model.mlpackage").is_dir())
 OPTIONS = {
     "cast down": {"cast": "float16", "overflow": "inf"},

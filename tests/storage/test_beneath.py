@@ -20,7 +20,7 @@ from milblob.storage.beneath import Location
 from opening import WAYS, open_by
 from race import exchanging
 from repacking import blobs_of, package_of
-from thorough import sized
+from thorough import half, sized
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="links need rights on Windows: what stands behind one is not tested"
@@ -284,13 +284,15 @@ def copy(path, folder):
     return folder / "out"
 
 
+PARTS = [f"{INNER}/notes", f"{INNER}/notes/deep", f"{INNER}/notes/mine.txt", f"{INNER}/weights"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "part", [f"{INNER}/notes", f"{INNER}/notes/deep", f"{INNER}/notes/mine.txt", f"{INNER}/weights"]
+    ("action", "part"), [(action, part) for i, action in enumerate([repack, refit, copy]) for part in half(PARTS, i)]
 )
-@pytest.mark.parametrize("action", [repack, refit, copy])
 def test_race_of_copies(way, action, part, tmp_path):
-    """What copies a whole model takes nothing along from outside."""
+    """What copies a whole model takes nothing along from outside. Each action with half of the parts; `make thorough`: all."""
     path, name, link = prepare(make_package, part, tmp_path)
     other = {
         p.read_bytes() for p in (tmp_path / "outside").rglob("*") if p.name in ("weight.bin", "mine.txt", "more.txt")

@@ -239,8 +239,19 @@ def transposed_arrays(shapes, seed):
     return found
 
 
+_CONVERTED: dict = {}  # what was converted -> the model: many tests begin or end with the same one
+
+
 def converted(name, arrays, path, precision="FLOAT16"):
     """Save what coremltools makes of a network with these arrays."""
+    key = name, precision, *((key, array.dtype.str, array.shape, array.tobytes()) for key, array in arrays.items())
+    if key not in _CONVERTED:
+        _CONVERTED[key] = _convert(name, arrays, precision)
+    _CONVERTED[key].save(str(path))
+    return path
+
+
+def _convert(name, arrays, precision):
     import coremltools as ct
     from coremltools.converters.mil import Builder as mb
 
@@ -250,11 +261,10 @@ def converted(name, arrays, path, precision="FLOAT16"):
     def program(x):
         return build(mb, x, {key: array.copy() for key, array in arrays.items()})
 
-    ct.convert(
+    return ct.convert(
         program, convert_to="mlprogram", minimum_deployment_target=ct.target.iOS16, skip_model_load=True,
         compute_precision=getattr(ct.precision, precision),
-    ).save(str(path))  # fmt: skip
-    return path
+    )  # fmt: skip
 
 
 def constants(path, is_signed=True):
