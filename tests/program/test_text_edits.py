@@ -6,7 +6,7 @@ import pytest
 import milblob
 from milblob import _codec
 from milblob.program import schema
-from milblob.program.mil_text import parse_statements, parse_text
+from milblob.program.mil_text import parse_text
 from milblob.program.scan import Program
 from milblob.program.splice import Edit, splice
 from milblob.program.text_edits import splice_text
@@ -214,7 +214,8 @@ def test_statements_of_every_text(path):
     """Each is one that ends in a semicolon, and every operation has one; without it the rest says the rest."""
     text = path.read_bytes()
     buffer, program = scanned(text)
-    _, statements = parse_statements(buffer)
+    statements = []
+    parse_text(buffer, statements)
     ops = [op for op in program.scan.ops if op.type == "const"]
     assert len(statements) >= len(ops) and all(text[at : at + n].endswith(b";") for at, n in statements)
     assert sorted(statements) == statements

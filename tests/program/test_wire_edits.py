@@ -192,7 +192,7 @@ def test_operations(case):
     for _, op, c in list(case.rows()):
         if op is not None and not op.blocks and c.op.message not in replaced:
             replaced.add(c.op.message)
-            changes.append(edits.operation_edit(c.op, new.SerializeToString()))
+            changes.append(edits.Edit(*c.op.message, new.SerializeToString()))
             op.CopyFrom(new)
     assert case.after(changes) == case.message
 

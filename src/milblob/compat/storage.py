@@ -156,21 +156,6 @@ class _BlobStorageWriter:
             raise RuntimeError(_BAD_HEADER)
         return int(count)
 
-    write_float_data = _writes("write_float_data", DType.FLOAT32)
-    write_fp16_data = _writes("write_fp16_data", DType.FLOAT16)
-    write_int16_data = _writes("write_int16_data", DType.INT16)
-    write_int32_data = _writes("write_int32_data", DType.INT32)
-    write_int4_data = _writes("write_int4_data", DType.INT4)
-    write_int8_data = _writes("write_int8_data", DType.INT8)
-    write_uint16_data = _writes("write_uint16_data", DType.UINT16)
-    write_uint1_data = _writes("write_uint1_data", DType.UINT1)
-    write_uint2_data = _writes("write_uint2_data", DType.UINT2)
-    write_uint32_data = _writes("write_uint32_data", DType.UINT32)
-    write_uint3_data = _writes("write_uint3_data", DType.UINT3)
-    write_uint4_data = _writes("write_uint4_data", DType.UINT4)
-    write_uint6_data = _writes("write_uint6_data", DType.UINT6)
-    write_uint8_data = _writes("write_uint8_data", DType.UINT8)
-
     def _append(self, dtype: DType, count: int, data: Any) -> int:
         with self._turn:
             if self._count == 0xFFFFFFFF:
@@ -316,22 +301,17 @@ class _BlobStorageReader:
                 raise RuntimeError(f"Could not open {name} ({error})") from error
         return blob
 
-    read_float_data = _reads("read_float_data", DType.FLOAT32)
-    read_fp16_data = _reads("read_fp16_data", DType.FLOAT16)
-    read_int16_data = _reads("read_int16_data", DType.INT16)
-    read_int32_data = _reads("read_int32_data", DType.INT32)
-    read_int4_data = _reads("read_int4_data", DType.INT4)
-    read_int8_data = _reads("read_int8_data", DType.INT8)
-    read_uint16_data = _reads("read_uint16_data", DType.UINT16)
-    read_uint1_data = _reads("read_uint1_data", DType.UINT1)
-    read_uint2_data = _reads("read_uint2_data", DType.UINT2)
-    read_uint32_data = _reads("read_uint32_data", DType.UINT32)
-    read_uint3_data = _reads("read_uint3_data", DType.UINT3)
-    read_uint4_data = _reads("read_uint4_data", DType.UINT4)
-    read_uint6_data = _reads("read_uint6_data", DType.UINT6)
-    read_uint8_data = _reads("read_uint8_data", DType.UINT8)
-
     __reduce_ex__ = _refuse_pickling
 
+
+# What the native module calls the dtypes in the names of its methods.
+_METHODS = {
+    "float": DType.FLOAT32, "fp16": DType.FLOAT16, "int16": DType.INT16, "int32": DType.INT32, "int4": DType.INT4,
+    "int8": DType.INT8, "uint16": DType.UINT16, "uint1": DType.UINT1, "uint2": DType.UINT2, "uint32": DType.UINT32,
+    "uint3": DType.UINT3, "uint4": DType.UINT4, "uint6": DType.UINT6, "uint8": DType.UINT8,
+}  # fmt: skip
+for _name, _dtype in _METHODS.items():
+    setattr(_BlobStorageWriter, f"write_{_name}_data", _writes(f"write_{_name}_data", _dtype))
+    setattr(_BlobStorageReader, f"read_{_name}_data", _reads(f"read_{_name}_data", _dtype))
 
 __all__ = ["_BlobStorageReader", "_BlobStorageWriter"]

@@ -1,6 +1,6 @@
 """How to store a tensor in a format that lacks its dtype: raw elements, and a note with the original dtype."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,19 +12,9 @@ PLAIN = frozenset(DType[name] for name in _NUMPY.split())
 """Dtypes that NumPy itself has."""
 
 
-class Stored(NamedTuple):
-    """The array to store for a tensor.
-
-    Attributes:
-        array: of a dtype the format has; the tensor's own bytes wherever possible, zero-copy.
-        note: None if the array is the tensor; else what is needed to restore it: {"dtype": milblob's name, ...}.
-    """
-
-    array: np.ndarray[Any, Any]
-    note: dict[str, Any] | None
-
-
-def elements(tensor: LazyTensor, native: frozenset[DType] = PLAIN, packed: bool = False) -> Stored:
+def elements(
+    tensor: LazyTensor, native: frozenset[DType] = PLAIN, packed: bool = False
+) -> tuple[np.ndarray[Any, Any], dict[str, Any] | None]:
     """Read a tensor as an array that a format with the dtypes `native` can hold, without losing a bit.
 
     Args:
@@ -39,21 +29,24 @@ def elements(tensor: LazyTensor, native: frozenset[DType] = PLAIN, packed: bool 
 
     `stored.restored` is the inverse.
 
+    Returns:
+        (an array of a dtype that the format has, over the tensor's own bytes where they are its elements; None if that
+        is the tensor, else what is needed to restore it: {"dtype": milblob's name, ...}).
+
     Raises:
         As `Tensor.read`.
     """
     dtype = tensor.mil_dtype
     tensor.place.account()
     if dtype in native:
-        return Stored(tensor.read(), None)
+        return tensor.read(), None
     if dtype is DType.STRING:
         import json
 
         array = tensor.read()
         text = json.dumps(array.reshape(-1).tolist(), ensure_ascii=False).encode()
-        return Stored(np.frombuffer(text, np.uint8), {"dtype": "string", "shape": list(array.shape)})
+        return np.frombuffer(text, np.uint8), {"dtype": "string", "shape": list(array.shape)}
     if (packed and dtype.is_sub_byte) or (dtype.nbits > 8 and DType[f"UINT{dtype.nbits}"] not in native):
-        note = {"dtype": str(dtype), "shape": list(tensor.shape), "packed": True}
-        return Stored(tensor.read_packed(), note)
+        return tensor.read_packed(), {"dtype": str(dtype), "shape": list(tensor.shape), "packed": True}
     array = tensor.read()
-    return Stored(array.view(np.uint8 if array.itemsize == 1 else f"<u{array.itemsize}"), {"dtype": str(dtype)})
+    return array.view(np.uint8 if array.itemsize == 1 else f"<u{array.itemsize}"), {"dtype": str(dtype)}

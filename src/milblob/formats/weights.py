@@ -3,7 +3,8 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 from ..arguments import array_of, as_mapping, as_path, require, require_calls, require_flags
 from ..blobs.writer import BlobWriter
@@ -262,19 +263,8 @@ class _Into(BlobWriter):
         super().__init__(path, align=align, sync=False)
 
     def _create(self) -> Any:
-        return _GivenFile(self._given)
-
-
-class _GivenFile(NamedTuple):
-    """What a BlobWriter needs of a `NewFile`, for a file that its caller names and closes."""
-
-    fd: int
-
-    def commit(self) -> None:
-        """Do nothing: there is nothing to rename."""
-
-    def discard(self) -> None:
-        """Do nothing: there is nothing to remove."""
+        """What a BlobWriter needs of a `NewFile`: there is nothing to rename or to remove."""
+        return SimpleNamespace(fd=self._given, commit=lambda: None, discard=lambda: None)
 
 
 def _write(blobs: BlobWriter, name: str, tensor: LazyTensor, dtype: DType | None) -> Row:

@@ -157,7 +157,8 @@ class FoldFinder:
         for fold in folds:
             shifts = [fold.norm]
             if fold.norm.variance is None:
-                shifts += self._siblings.shifted(fold.norm, weight.size)
+                vectors = self._siblings.of_size(weight.size)  # each of which may be its shift
+                shifts += [replace(fold.norm, beta=name) for name in vectors if name != fold.norm.gamma]
             for norm in shifts:
                 for own_bias in [*self._siblings.vectors(fold.own, weight.size), None]:
                     whole = fold._replace(norm=norm, own_bias=own_bias, gives_bias=True)

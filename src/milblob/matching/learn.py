@@ -248,7 +248,8 @@ class _Learner:
         name, bias = fold.convolution.weight, fold.convolution.bias
         self.claim(name, fold.weight(self.weights[name].shape))
         if fold.gives_bias and bias is not None:
-            self.claim(bias, fold.bias(self.weights[bias].shape), fold.convolution.bias_words)
+            reader = fold.convolution.reader._replace(parameter="bias")
+            self.claim(bias, fold.bias(self.weights[bias].shape), reader.words)
 
     # ------------------------------------------------------------------------------------------------------- compressed
 

@@ -36,11 +36,6 @@ class Convolution(NamedTuple):
     groups: int
     reader: Reader
 
-    @property
-    def bias_words(self) -> str:
-        """Where the bias is read."""
-        return self.reader._replace(parameter="bias").words
-
 
 class Readers:
     """The readers of all weights of a model.

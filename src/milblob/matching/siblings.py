@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 
 from .derivation import Derivation, Folded, Moved, Rows, Source, Stacked, Summed
@@ -61,10 +60,6 @@ class Siblings:
         """Return the vectors of a size, and single numbers, as scales of channels."""
         names = self.of_size(count) + (self.of_size(1) if count != 1 else [])
         return [Norm(name, None, None, None, 0.0, "scale") for name in names]
-
-    def shifted(self, norm: Norm, count: int) -> list[Norm]:
-        """Return a scale with each vector of the checkpoint as its shift."""
-        return [replace(norm, beta=name) for name in self.of_size(count) if name != norm.gamma]
 
     def vectors(self, name: str, count: int) -> list[str]:
         """Return the vectors of a size in an array's module that may be its bias."""

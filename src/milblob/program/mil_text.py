@@ -4,11 +4,13 @@ from .. import _codec
 from ..errors import FormatError
 
 
-def parse_text(buffer: _codec.Buffer) -> bytes:
+def parse_text(buffer: _codec.Buffer, statements: list[tuple[int, int]] | None = None) -> bytes:
     """Parse MIL text; docs/mil-text.md describes the language.
 
     Args:
         buffer: the text, UTF-8. Not kept.
+        statements: takes (offset, nbytes) of every statement in the text, the semicolon included: one before those in
+            its blocks, as `ProgramView` counts its operations.
 
     Returns:
         bytes: the serialized Program. Owns its memory.
@@ -16,24 +18,6 @@ def parse_text(buffer: _codec.Buffer) -> bytes:
     Raises:
         FormatError: not MIL text; `where` has line and column (from 1, in bytes).
     """
-    return _parsed(buffer, None)
-
-
-def parse_statements(buffer: _codec.Buffer) -> tuple[bytes, list[tuple[int, int]]]:
-    """Parse MIL text, and find its statements.
-
-    Returns:
-        The serialized Program, and (offset, nbytes) of every statement in the text, the semicolon included: one before
-        those in its blocks, as `ProgramView` counts its operations.
-
-    Raises:
-        As `parse_text`.
-    """
-    statements: list[tuple[int, int]] = []
-    return _parsed(buffer, statements), statements
-
-
-def _parsed(buffer: _codec.Buffer, statements: list[tuple[int, int]] | None) -> bytes:
     try:
         return _codec.text_to_program(buffer, statements)
     except FormatError as error:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from .. import _codec
 from ..errors import FormatError
-from .mil_text import parse_statements
+from .mil_text import parse_text
 from .scan import Program
 from .splice import Edit, Spliced, splice
 from .view import Block, Operation, ProgramView
@@ -47,7 +47,8 @@ def splice_text(text: _codec.Buffer, program: Program, edits: Iterable[Edit]) ->
     """
     ordered = sorted(edits, key=lambda edit: (edit.offset, edit.nbytes))
     spliced = splice(program.buffer, program.span, ordered)
-    data, statements = parse_statements(text)
+    statements: list[tuple[int, int]] = []
+    data = parse_text(text, statements)
     old = ProgramView(program.buffer, program.span)
     if len(statements) != old.graph.counts[2] or data != bytes(
         memoryview(program.buffer)[slice(*_range(program.span))]
@@ -93,7 +94,7 @@ def _written_anew(text: _codec.Buffer, changed: _codec.Buffer) -> Spliced:
         return out.getvalue()
 
     result = written(changed)
-    data, _ = parse_statements(_codec.Buffer(result, text.name))
+    data = parse_text(_codec.Buffer(result, text.name))
     if written(_codec.Buffer(data, text.name)) != result:
         raise _another(text.name)
     return Spliced(text, len(result), [memoryview(result)])
@@ -175,7 +176,7 @@ class _Writing:
         Raises:
             FormatError.
         """
-        data, _ = parse_statements(text)
+        data = parse_text(text)
         view = ProgramView(_codec.Buffer(data, text.name), (0, len(data)))
         good = view.graph.counts == self._new.graph.counts
         good = good and all(_message(view.operation(a)) == _message(self._old.operation(b)) for a, b in self._same)

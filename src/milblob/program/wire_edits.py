@@ -267,11 +267,6 @@ def _dtype_edits(buffer: _codec.Buffer, tensor: Field, dtype: DType) -> list[Edi
 # ----------------------------------------------------------------------------------------------- operations, functions
 
 
-def operation_edit(op: _codec.Op, data: Any) -> Edit:
-    """Replace a whole Operation by another, serialized one. Do not combine it with edits inside: they would be lost."""
-    return Edit(*op.message, data)
-
-
 def rewritten_operation(
     buffer: _codec.Buffer, op: _codec.Op, op_type: str, gone: Collection[str], new: Collection[tuple[int, bytes]]
 ) -> Edit:
@@ -289,7 +284,8 @@ def rewritten_operation(
         if entry.number != _OPERATION_TYPE and not (is_parameter and key_of(buffer, entry) in gone):
             rows.append((entry.number, _bytes(buffer, entry)))
     rows += [(number, field(number, entry)) for number, entry in new]
-    return operation_edit(op, b"".join(data for _, data in sorted(rows, key=lambda row: row[0])))
+    # Not to be combined with edits inside the operation: they would be lost.
+    return Edit(*op.message, b"".join(data for _, data in sorted(rows, key=lambda row: row[0])))
 
 
 def removed_operation(buffer: _codec.Buffer, op: _codec.Op) -> Edit:
@@ -326,7 +322,7 @@ def preceded_operation(buffer: _codec.Buffer, op: _codec.Op, edit: Edit, new: It
     Args:
         buffer: what was scanned.
         op: a row of the scan.
-        edit: of the whole operation, as `operation_edit` makes it.
+        edit: replaces the whole operation.
         new: serialized operations, in order.
 
     Raises:

@@ -161,7 +161,8 @@ def commit(
         written = [patch.written for group in by_path.values() for patch in group]  # of the first entries
         for path, group in by_path.items():
             entries += [Entry(PATCH, path, os.fstat(held[path]).st_size, p.offset, p.data) for p in group]
-        found = Pending(root, pending.journal_name(base, [*by_path, *(r.path for r in new)]))
+        is_alone = bool(base) and {*by_path, *(r.path for r in new)} <= {base}
+        found = Pending(root, f".{base}{pending.JOURNAL}" if is_alone else pending.JOURNAL)
         try:
             for replacement in new:
                 entries.append(_stage(root, replacement, held[replacement.path]))
@@ -188,7 +189,12 @@ def _once(patches: list[Patch]) -> list[Patch]:
         place = places.setdefault((patch.offset, nbytes_of(patch.data)), len(result))
         same = result[place] if place < len(result) else patch
         if same is not patch and _are_equal(same.data, patch.data):
-            result[place] = same._replace(written=_both(same.written, patch.written))
+
+            def written(first: Patch = same, second: Patch = patch) -> None:
+                first.written()
+                second.written()
+
+            result[place] = same._replace(written=written)
         else:
             result.append(patch)
     return result
@@ -199,14 +205,6 @@ def _are_equal(a: Any, b: Any) -> bool:
     if a is b:
         return True
     return not isinstance(a, Later) and not isinstance(b, Later) and memoryview(a).cast("B") == memoryview(b).cast("B")
-
-
-def _both(first: Callable[[], object], second: Callable[[], object]) -> Callable[[], object]:
-    def written() -> None:
-        first()
-        second()
-
-    return written
 
 
 def _finish(found: Pending, held: Mapping[str, int]) -> None:

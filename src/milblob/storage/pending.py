@@ -104,16 +104,6 @@ def place(path: str, is_directory: bool) -> tuple[str, str]:
     return (full, "") if is_directory else (os.path.dirname(full), os.path.basename(full))
 
 
-def journal_name(base: str, changed: Iterable[str]) -> str:
-    """Return the name of a change's journal.
-
-    Args:
-        base: name of the model in the root, as `place` gives it.
-        changed: the files that change, relative to the root.
-    """
-    return f".{base}{JOURNAL}" if base and set(changed) <= {base} else JOURNAL
-
-
 def pending(path: str) -> Pending | None:
     """Return the journal that must be completed before the bytes of a path can be trusted, or None.
 
