@@ -490,3 +490,22 @@ def test_command_takes_importance_and_what_is_compressed(tmp_path, capsys):
 def test_command_refuses_options_that_do_not_belong(options, words, tmp_path, capsys):
     assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_what_is_wrong_with_a_model_that_takes_new_weights_names_the_model(tmp_path):
+    """It is a copy of it that takes them and is compressed; nobody has heard of its place."""
+    source = DATA / "opset_ios16_fp16" / "model.mlpackage"
+    new = {"weights": {"fc_weight": milblob.load(source)["fc_weight"]}, "least": 0}
+    for error, options in (
+        (milblob.UnsupportedError, {"recipe": Linear("int4")}),
+        (ValueError, {"recipe": Linear(), "select": "nosuch"}),
+        (ValueError, {"recipe": Linear(), "per_name": {"nosuch": None}}),
+        (ValueError, {"recipe": Linear(), "importance": {"nosuch": [1]}}),
+        (KeyError, {"plan": milblob.CompressPlan({"nosuch": milblob.PlannedWeight(Linear())})}),
+    ):
+        for dry_run in (True, False):
+            given = {name: value for name, value in new.items() if name == "weights" or "plan" not in options}
+            with pytest.raises(error) as caught:
+                milblob.compress(source, tmp_path / "new.mlpackage", **given, **options, dry_run=dry_run)
+            assert str(source) in str(caught.value) and ".milblob-" not in str(caught.value), caught.value
+            assert str(caught.value).count(source.name) == 1 and not list(tmp_path.iterdir())

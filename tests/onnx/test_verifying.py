@@ -268,6 +268,16 @@ def test_what_does_not_fit_is_one_line(demo, name):
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_function_that_neither_side_takes_is_refused(demo, tmp_path):
+    """Of a session and an .onnx file it says nothing: it was passed over, even where no function has the name."""
+    milblob.onnx.convert(demo, tmp_path / "m.onnx", weights="embed")
+    session, file = Session(demo), tmp_path / "m.onnx"
+    for a, b in ((session, session), (file, file), (session, str(file))):
+        with pytest.raises(ValueError, match="^function: expected none of sessions and .onnx files, .*, got 'main'$"):
+            milblob.verify(a, b, function="main", runs=1)
+    assert milblob.verify(demo, file, function="main", runs=1).runs == 1
+
+
 def test_different_numbers_of_runs_are_refused(tmp_path):
     inputs = dict.fromkeys("ab", np.zeros(2, np.float32))
     path = save(tmp_path / "m.mlpackage", lambda a, b: mb().add(x=a, y=b), inputs)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arguments import Names
+from ..errors import MilblobError
 from ..formats.read import open_arrays
 from ..refitting.refit import refit
 from ..rewrite.destination import is_in_place
@@ -42,7 +43,7 @@ def new_values(
         weights, mapping, max_nbytes: as for `refit`; floats are cast.
 
     Raises:
-        ValueError: the output is the model. As `refit`.
+        ValueError: the output is the model. As `refit`. What is raised of the copy in the context names the model.
     """
     if is_in_place([source], output):
         raise ValueError(f"output {output}: expected another place than the model with weights, got the model")
@@ -64,7 +65,15 @@ def new_values(
             dtype = getattr(array, "block_dtype", None)
             if dtype is not None:
                 found[change.name] = HeldBlocks(dtype, array.block_shape, _reader(array))
-        yield NewValues(path, found)
+        try:
+            yield NewValues(path, found)
+        except MilblobError as error:
+            error.what = error.what.replace(path, source)
+            error.file = None if error.file is None else error.file.replace(path, source)
+            raise
+        except (ValueError, KeyError) as error:
+            error.args = tuple(arg.replace(path, source) if isinstance(arg, str) else arg for arg in error.args)
+            raise
 
 
 def _reader(array: Any) -> Callable[[Empty], tuple[Array, Array]]:

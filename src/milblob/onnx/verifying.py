@@ -112,7 +112,8 @@ def verify(
         a, b: models with the same inputs, outputs and states, as for `Session`; .onnx files too.
         inputs: see `samples.given_runs`: arrays by name, with an axis in front for several runs; None: random ones, as
             `samples.random_runs` says.
-        function: that is run of both; default: the default function of each.
+        function: that is run of both; default: the default function of each. Of a session or an .onnx file beside a
+            model, the one that it is.
         runs: how many random runs; default: four, or one for each enumerated shape if there are more.
         seed: of the random inputs.
         limit: that the relative error of each output may reach (see `OutputError`); default: 2e-5 of the range, 8e-3
@@ -133,6 +134,8 @@ def verify(
         raise ValueError(f"limit: expected 0 or more, got {limit}")
     if inputs is not None and runs is not None:
         raise ValueError("runs: expected none with inputs, which say how many there are, got both")
+    if function is not None and all(isinstance(one, Session) or _is_file(one) for one in (a, b)):
+        raise ValueError(f"function: expected none of sessions and .onnx files, which are one, got {function!r:.100}")
     with ExitStack() as stack:
         first, second = (
             one if isinstance(one, Session) else stack.enter_context(_opened(one, function)) for one in (a, b)
@@ -146,8 +149,12 @@ def verify(
 
 
 def _opened(model: Any, function: str | None) -> Session:
-    is_onnx = isinstance(model, str | os.PathLike) and as_path(model).lower().endswith(".onnx")
-    return Session(model, function=None if is_onnx else function)
+    return Session(model, function=None if _is_file(model) else function)
+
+
+def _is_file(model: Any) -> bool:
+    """Whether a model is given as an .onnx file."""
+    return isinstance(model, str | os.PathLike) and as_path(model).lower().endswith(".onnx")
 
 
 def _compare(
