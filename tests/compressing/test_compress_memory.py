@@ -27,7 +27,6 @@ KINDS = {
     "palette with importance": ("Palette(4)", {"importance": "full"}, None),
     "palette of vectors": ("Palette(4, vector=2)", {}, None),
     "unique": ("Palette(mode='unique')", {}, "few"),
-    "unique vectors": ("Palette(mode='unique', vector=2)", {}, "few"),
     "palettes with scales": ("Palette(4, scale=True)", {}, None),
     "palette with integers": ("Palette(6, lut_dtype='int8')", {}, None),
     "blocks pruned": ("Prune(0.5, block=4)", {}, None),
