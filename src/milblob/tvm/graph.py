@@ -81,6 +81,16 @@ class Graph(NamedTuple):
         wanted = {index for index, node in enumerate(self.nodes) if node.name == name}
         return [node for node in self.nodes if any(index in wanted for index, _, _ in node.inputs)]
 
+    def feeds(self) -> dict[str, list[str]]:
+        """Return which operators read which argument: name -> their names, in order."""
+        found: dict[str, list[str]] = {name: [] for name in self.arguments}
+        arguments = {index: self.nodes[index].name for index in self.arg_nodes}
+        for node in self.nodes:
+            for index in dict.fromkeys(index for index, _, _ in node.inputs):
+                if index in arguments:
+                    found[arguments[index]].append(node.name)
+        return found
+
 
 def dtype_nbytes(text: str) -> int:
     """Return the bytes of one element, of TVM's name of a dtype.
