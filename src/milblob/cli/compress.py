@@ -97,6 +97,9 @@ def run(arguments: Namespace) -> int:
     """Run the command."""
     given = _new_values(arguments)
     recipe = _recipe(arguments, needs_one=not given)
+    has_choice = any(_is_given(arguments, name) for name in compress_goals.KINDS)
+    if arguments.keep_nan and not has_choice and (recipe is None or set(recipe.names) == {"Linear"}):
+        raise ValueError("--keep-nan: expected it with palettes or pruning, got it with neither")
     compress_goals.check(arguments)
     if arguments.frontier is not None:
         with _extras(arguments) as extras:
@@ -196,8 +199,6 @@ def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
     if dtype is not None:
         allowed |= {"block", "per_tensor", "zero_point", "search"}
     _allow(given, allowed, " and ".join(words))
-    if arguments.keep_nan and pruning is None and palette is None:
-        raise ValueError(f"--keep-nan: expected it with palettes or pruning, got it with {' and '.join(words)}")
     if "block" in given and dtype is not None and pruning == "sparsity":
         raise ValueError("--block: expected it with pruning or integers, got it with both (--recipe says which)")
     steps: list[Recipe] = []
