@@ -249,7 +249,15 @@ UNUSED = {
     "diff --names-only --min-cosine": (["diff", "MODEL", "MODEL", "--names-only", "--min-cosine", ".3"], "--min-cosine: expected none"),
     "diff --names-only --max-abs": (["diff", "MODEL", "MODEL", "--names-only", "--max-abs", "3"], "--max-abs: expected none"),
     "diff --stored of arrays": (["diff", "ARRAYS", "ARRAYS", "--stored"], "expected a model, which stored (--stored) is about"),
+    "diff --names-only --top 0": (["diff", "MODEL", "MODEL", "--names-only", "--top", "0"], "--top: expected none"),
+    "diff --names-only --max-abs 0": (["diff", "MODEL", "MODEL", "--names-only", "--max-abs", "0"], "--max-abs: expected none"),
     "compress --keep-nan of integers": (["compress", "MODEL", "--int8", "--keep-nan", "-n"], "--keep-nan: expected it with palettes"),
+    "compress --keep-nan of a recipe of integers": (
+        ["compress", "MODEL", "--recipe", '{"recipe": "Linear"}', "--keep-nan", "-n"], "--keep-nan: expected it with palettes"
+    ),
+    "compress --keep-nan of new values as they are": (
+        ["compress", "MODEL", "--weights", "ARRAYS", "--keep-nan", "-n"], "--keep-nan: expected it with palettes"
+    ),
     "text --json --weights": (["text", "MODEL", "--json", "--weights", "all"], "--weights: expected none with --json"),
 }  # fmt: skip
 

@@ -484,12 +484,34 @@ def test_command_takes_importance_and_what_is_compressed(tmp_path, capsys):
             ["--int8", "--dim", "1"],
             "--dim: expected it only with --n-m, or --sparsity with --block, got it with --int8",
         ),
+        (
+            ["--sparsity", "0.5", "--dim", "1"],
+            "--dim: expected it only with --n-m, or --sparsity with --block, got it with --sparsity",
+        ),
+        (
+            ["--palette", "4", "--axis", "1"],
+            "--axis: expected it only with --palette or --unique with --group, --vector",
+        ),
         (["--recipe", Linear().to_json(), "--search"], "--search: expected it only with --int8"),
+        (["--recipe", "{int8}"], "argument --recipe: recipe: expected a Linear, Palette or Prune, or one as JSON"),
+        (["--recipe", "[4]"], "argument --recipe: recipe: expected a Linear, Palette or Prune, or one as JSON"),
+        (["--recipe", '{"recipe": "Palette", "nbits": 5}'], "argument --recipe: nbits: expected one of 1, 2, 3, 4"),
+        (["--bits", "4", "--from", '{"recipe": "Linear", "axis": 1}'], "argument --from: Linear: expected its options"),
     ],
 )
 def test_command_refuses_options_that_do_not_belong(options, words, tmp_path, capsys):
-    assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options]) == 2
+    try:
+        status = main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options])
+    except SystemExit as stopped:  # argparse
+        status = stopped.code
+    assert status == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_table_without_rows_is_not_printed(tmp_path, capsys):
+    assert main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), "--unique", "--dry-run"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and "no weight compressed" in err
 
 
 def test_what_is_wrong_with_a_model_that_takes_new_weights_names_the_model(tmp_path):

@@ -215,7 +215,8 @@ def test_other_choices_go_with_a_goal(tmp_path):
         ({"recipe": Linear(), "sensitivity": {"a": 1}}, "sensitivity: expected a size, bits or sqnr"),
         ({"bits": 4, "sensitivity": {"head_weight": -1}}, "sensitivity of head_weight: expected a finite number of 0"),
         ({"plan": {}, "bits": 4}, "plan: expected milblob: 'compress plan', got None"),
-        ({"plan": CompressPlan({}), "bits": 4}, "plan: expected it without recipe, select, op_types, per_name and a goal"),
+        ({"plan": CompressPlan({}), "bits": 4}, "plan: expected it without recipe, select, op_types, per_name, least and a goal"),
+        ({"plan": CompressPlan({}), "least": 5}, "plan: expected it without recipe, select, op_types, per_name, least"),
         ({"plan": CompressPlan({}), "select": "a"}, "plan: expected it without recipe, select"),
     ],
 )  # fmt: skip
@@ -458,6 +459,7 @@ def test_command_draws_the_frontier(tmp_path, capsys):
         (["--size", "90K", "--block", "32", "-o", "{}/o"], "--block: expected it only with --int8"),
         (["--apply", "{}/none.json", "-o", "{}/o"], "none.json"),
         (["--apply", "{}/none.json", "-o", "{}/o", "-k", "head*"], "-k: expected none with --apply"),
+        (["--apply", "{}/none.json", "-o", "{}/o", "--least", "5"], "--least: expected none with --apply"),
         (["--frontier", "{}/f.svg", "-o", "{}/o"], "-o: expected none with --frontier"),
         (["--frontier", "{}/f.svg", "--plan", "{}/p"], "--plan: expected none with --frontier"),
         (["--frontier", "{}/f.svg", "-n"], "-n: expected none with --frontier"),

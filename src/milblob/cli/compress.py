@@ -9,7 +9,7 @@ from typing import Any
 
 from ..compressing.compress import LEAST, CompressReport, compress
 from ..compressing.recipe import Recipe
-from ..compressing.recipes import Joint, Linear, Palette, Prune, as_recipe
+from ..compressing.recipes import Joint, Linear, Palette, Prune
 from . import compress_goals, options, output, tables
 from .names import mapping
 from .progress import shown
@@ -37,7 +37,8 @@ _ALONE = ("recipe", *compress_goals.KINDS)
 _LINEAR, _PALETTE = "--int8, --uint8, --int4 or --uint4", "--palette or --unique"
 _BELONGS_TO = {
     "block": f"{_LINEAR} or --sparsity", "per_tensor": _LINEAR, "zero_point": _LINEAR, "search": _LINEAR,
-    "group": _PALETTE, "uniform": "--palette", "vector": _PALETTE, "scale": _PALETTE, "axis": f"{_PALETTE} in groups",
+    "group": _PALETTE, "uniform": "--palette", "vector": _PALETTE, "scale": _PALETTE,
+    "axis": f"{_PALETTE} with --group, --vector or --scale",
     "dim": "--n-m, or --sparsity with --block", "least_sparsity": "--threshold",
 }  # fmt: skip
 
@@ -57,7 +58,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     for dtype in _DTYPES:
         kinds.add_argument(f"--{dtype}", action="store_true", help=f"linear quantization to {dtype}")
     kinds.add_argument(
-        "--recipe", metavar="JSON", type=as_recipe, help="a recipe as milblob prints it with --json, alone"
+        "--recipe", metavar="JSON", type=compress_goals.recipe, help="a recipe as milblob prints it with --json, alone"
     )
     compress_goals.add_options(parser, kinds)
     add(
@@ -96,6 +97,9 @@ def run(arguments: Namespace) -> int:
     """Run the command."""
     given = _new_values(arguments)
     recipe = _recipe(arguments, needs_one=not given)
+    has_choice = any(_is_given(arguments, name) for name in compress_goals.KINDS)
+    if arguments.keep_nan and not has_choice and (recipe is None or set(recipe.names) == {"Linear"}):
+        raise ValueError("--keep-nan: expected it with palettes or pruning, got it with neither")
     compress_goals.check(arguments)
     if arguments.frontier is not None:
         with _extras(arguments) as extras:
@@ -115,7 +119,7 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         output.print_json(report.to_dict())
         return _EXIT_IDLE if is_idle else 0
-    if arguments.dry_run or arguments.verbose:
+    if report.weights and (arguments.dry_run or arguments.verbose):
         _print_weights(report)
     if arguments.verbose:
         for name, reason in report.skipped:
@@ -187,14 +191,14 @@ def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
     (pruning, palette, dtype) = (names[0] if names else None for names in chosen)
     allowed: set[str] = set()
     if pruning is not None:
-        allowed |= {"sparsity": {"block", "dim"}, "n_m": {"dim"}, "threshold": {"least_sparsity"}}[pruning]
+        of_sparsity = {"block", "dim"} if "block" in given else {"block"}
+        allowed |= {"sparsity": of_sparsity, "n_m": {"dim"}, "threshold": {"least_sparsity"}}[pruning]
     if palette is not None:
-        allowed |= {"group", "vector", "scale", "axis"} | ({"uniform"} if palette == "palette" else set())
+        allowed |= {"group", "vector", "scale"} | ({"uniform"} if palette == "palette" else set())
+        allowed |= {"axis"} if given & {"group", "vector", "scale"} else set()
     if dtype is not None:
         allowed |= {"block", "per_tensor", "zero_point", "search"}
     _allow(given, allowed, " and ".join(words))
-    if arguments.keep_nan and pruning is None and palette is None:
-        raise ValueError(f"--keep-nan: expected it with palettes or pruning, got it with {' and '.join(words)}")
     if "block" in given and dtype is not None and pruning == "sparsity":
         raise ValueError("--block: expected it with pruning or integers, got it with both (--recipe says which)")
     steps: list[Recipe] = []

@@ -3,16 +3,17 @@
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import parse_nbytes
+from ..compressing.compress import LEAST
 from ..compressing.frontier import Frontier, compress_frontier, decibel
 from ..compressing.frontier_svg import short
+from ..compressing.recipe import Recipe
 from ..compressing.recipes import as_recipe
 from ..model import open as opening
 from ..storage import paths
 from ..storage.output import NewFile
 from ..storage.transfer import write_at
 from ..wording import some
-from . import output, tables
+from . import options, output, tables
 from .progress import shown
 from .saving import check_target
 from .selection import check_keep
@@ -40,19 +41,27 @@ def add_options(parser: ArgumentParser, kinds: Any) -> None:
     Args:
         kinds: the group of options of which exactly one is given.
     """
-    kinds.add_argument("--size", metavar="SIZE", type=_size, help="all weights take at most SIZE, such as 40M")
+    kinds.add_argument("--size", metavar="SIZE", type=options.size, help="all weights take at most SIZE, such as 40M")
     kinds.add_argument("--bits", metavar="N", type=float, help="at most N bits for each element, on average")
     kinds.add_argument("--sqnr", metavar="DB", type=float, help="every weight with at least so many dB, or it stays")
     kinds.add_argument("--apply", metavar="PLAN", help="what a plan says, a JSON file that --plan wrote")
     kinds.add_argument("--frontier", metavar="SVG", help="draw size against error to this file, and compress nothing")
     add = parser.add_argument
     from_help = "a recipe that --size, --bits, --sqnr and --frontier choose from; may be repeated; default: 8 to 2 bits"
-    add("--from", metavar="JSON", dest="ladder", action="append", type=as_recipe, default=[], help=from_help)
+    add("--from", metavar="JSON", dest="ladder", action="append", type=recipe, default=[], help=from_help)
     sensitivity = "the error of weights that match GLOB counts FACTOR times; may be repeated"
     add("--sensitivity", metavar="GLOB=FACTOR", action="append", type=_factor, default=[], help=sensitivity)
     calibrate = "inputs by name, as for milblob verify -i: the error that counts is then that of the outputs"
     add("--calibrate", metavar="FILE", help=calibrate)
     add("--plan", metavar="FILE", help="write what is done to a JSON file, to be edited and applied with --apply")
+
+
+def recipe(text: str) -> Recipe:
+    """Parse a recipe, as JSON."""
+    try:
+        return as_recipe(text)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def check(arguments: Namespace) -> None:
@@ -62,16 +71,17 @@ def check(arguments: Namespace) -> None:
         ValueError: there is one.
     """
     has_goal = arguments.frontier is not None or any(getattr(arguments, name) is not None for name in GOALS)
-    options = (
+    of_goals = (
         ("--from", arguments.ladder),
         ("--sensitivity", arguments.sensitivity),
         ("--calibrate", arguments.calibrate),
     )
-    for option, value in options:
+    for option, value in of_goals:
         if value and not has_goal:
             raise ValueError(f"{option}: expected --size, --bits, --sqnr or --frontier, which it is for, got none")
-    if arguments.apply is not None and arguments.keep:
-        raise ValueError("-k: expected none with --apply, whose plan names the weights, got one")
+    for option, is_given in (("-k", arguments.keep), ("--least", arguments.least != LEAST)):
+        if arguments.apply is not None and is_given:
+            raise ValueError(f"{option}: expected none with --apply, whose plan names the weights, got one")
     for path in (arguments.plan, arguments.frontier):  # before the work, not after it
         if path is None:
             continue
@@ -171,13 +181,6 @@ def _print(frontier: Frontier) -> None:
 
 def _decibel(error: float) -> str:
     return f"{decibel(error):.1f} dB" if error > 0 else "exact"
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_nbytes(text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
 
 
 def _factor(text: str) -> tuple[str, float]:

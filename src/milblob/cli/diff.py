@@ -64,8 +64,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run the command."""
     if arguments.names_only:
-        for option in ("atol", "rtol", "top", "min_sqnr", "min_cosine", "max_abs"):
-            if getattr(arguments, option):
+        defaults = {"atol": 0.0, "rtol": 0.0, "top": None, "min_sqnr": None, "min_cosine": None, "max_abs": None}
+        for option, default in defaults.items():
+            if getattr(arguments, option) != default:
                 shown_option = "--" + option.replace("_", "-")
                 raise ValueError(f"{shown_option}: expected none with --names-only, which compares no values, got one")
     check_keep(arguments, arguments.a, arguments.b, stored=arguments.stored)

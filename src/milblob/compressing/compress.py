@@ -213,8 +213,8 @@ def compress(
     chosen = None if recipe is None else as_recipe(recipe)
     by_type, by_name = named_recipes(op_types, per_name)
     chooser, planned = _chooser(size, bits, sqnr, recipes, sensitivity, errors), None if plan is None else as_plan(plan)
-    if planned is not None and (chosen or chooser or select is not None or by_type or by_name):
-        raise ValueError("plan: expected it without recipe, select, op_types, per_name and a goal, got both")
+    if planned is not None and (chosen or chooser or select is not None or by_type or by_name or least != LEAST):
+        raise ValueError("plan: expected it without recipe, select, op_types, per_name, least and a goal, got both")
     if chosen is not None and chooser is not None:
         raise ValueError("recipe: expected None with size, bits and sqnr, which choose from `recipes`, got one")
     by_others = any(by_type.values()) or any(named.recipe for named in by_name)
