@@ -329,3 +329,23 @@ def test_what_a_weight_is_to_blame_for_is_a_reason_to_skip_it():
     ):  # fmt: skip
         with pytest.raises(NotCompressibleError, match=words):
             stored(recipe, given)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_the_byte_order_of_an_array_makes_no_difference(dtype):
+    def stored_parts(recipe, array):
+        try:
+            found = recipe.apply(Weight(array, (1, 0), 18, USES))
+        except NotCompressibleError as error:
+            return str(error)
+        figures = found.squared, found.power, found.largest
+        return [(part.key, part.dtype, part.shape, bytes(part.data)) for part in found.parts], figures
+
+    def check(recipe, kind):
+        array = make(kind, (4, 6, 3), dtype)
+        turned = array.astype(array.dtype.newbyteorder())
+        assert stored_parts(recipe, turned) == stored_parts(recipe, array)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        every(check, [*RECIPES, Palette(2, vector=2, lut_dtype="int8")], KINDS)

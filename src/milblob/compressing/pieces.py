@@ -114,7 +114,8 @@ class Pieces(NamedTuple):
         """Return the dense values that the pieces stand for."""
         if not self.steps:
             return self.array
-        return read(self._dense(), self.empty(self.array.shape, self.array.dtype))
+        # Decoding writes the bytes that are stored, so in the byte order of the machine, whatever that of the array is.
+        return read(self._dense(), self.empty(self.array.shape, as_dtype(self.array.dtype).numpy))
 
     def measured(self, weights: Array | None = None) -> tuple[float, float, float]:
         """Return what is lost; see `measured`."""

@@ -216,7 +216,8 @@ class Compressing:
             lost.append(figures)
             self._counter.add_tensor(candidate.tensor.name, candidate.tensor)
 
-        if isinstance(result, Plan) and self._is_careful:
+        # A plan whose values all go into the Program has nothing left to write: no step would tell its figures.
+        if isinstance(result, Plan) and (self._is_careful or not result.has_stored_parts):
             try:
                 figures = result.write(lambda *_: None)
             except NotCompressibleError as reason:

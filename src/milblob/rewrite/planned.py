@@ -65,6 +65,11 @@ class Plan(NamedTuple):
     parts: tuple[PlannedPart, ...]
     write: Callable[[Put], Figures]
 
+    @property
+    def has_stored_parts(self) -> bool:
+        """Whether `write` has parts to compute: not all values go into the Program."""
+        return any(part.array is None for part in self.parts)
+
 
 class Computation:
     """One weight that is compressed while it is written.

@@ -33,6 +33,8 @@ def custom_palettes(
     Raises:
         ValueError: groups or vectors that do not divide the channels; something else returned.
     """
+    if array.size == 0:
+        raise UnfitError(f"array: expected elements, got shape {array.shape}")
     channels = array.shape[axis]
     size = channels if group_size is None else group_size
     if not 1 <= size <= channels or channels % size:

@@ -163,7 +163,7 @@ class Pruner:
         top = magnitudes.counts
         _require_finite(int(top[0x7C00 if kind is DType.FLOAT16 else 0x7F80 :].sum()))
         with np.errstate(over="ignore"):
-            given = None if threshold is None else _bits(np.array(threshold).astype(array.dtype))
+            given = None if threshold is None else _bits(np.array(threshold).astype(self.dtype))
         self._cut = max(magnitudes.cut(_sparsity(sparsity)), 0) if given is None else given  # zeros are not stored
         self.count = magnitudes.above(self._cut)
         if kind is DType.FLOAT16:

@@ -149,7 +149,7 @@ def palettize_vectors(
         TypeError, ValueError: as `palettize.palettize`; `vector` does not divide the channels of a group.
     """
     array = np.asarray(array)
-    require_palette(array, nbits, mode, MODES)
+    dtype = require_palette(array, nbits, mode, MODES).numpy
     if importance is not None and mode != "kmeans":
         raise ValueError(f"importance: expected none in the mode {mode!r}, got some")
     if not -array.ndim <= axis < array.ndim:
@@ -185,11 +185,11 @@ def palettize_vectors(
             heavy = None if weights is None else _rows(weights, axis, size, number, vector)
             random = np.random.default_rng((seed, number))
             stored = _Stored(views[number], heavy)
-            work = partial(_fit, stored, 1 << bits, array.dtype, random, restarts, empty)
+            work = partial(_fit, stored, 1 << bits, dtype, random, restarts, empty)
             return np.asarray(fill_places(places[number], work, empty))
 
         found = list(ordered(fit, range(groups), groups > 1 and array.nbytes > 1 << 18))
-    palettes = np.zeros((groups, 1 << int(nbits or 0), vector), array.dtype)
+    palettes = np.zeros((groups, 1 << int(nbits or 0), vector), dtype)
     for number, entries in enumerate(found):
         palettes[number, : len(entries)] = entries
     squared = power = largest = 0.0
