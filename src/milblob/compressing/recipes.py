@@ -263,7 +263,9 @@ class Palette(Recipe):
             raise NotCompressibleError(f"{words}, got {self.vector}")
         weights = heavy_of(pieces, weight) if self.mode == "kmeans" else None
         is_kept = weight.nan == "keep" and self.vector == 1 and self.mode in ("kmeans", "unique")
-        choice = palettes.Choice(self.nbits, self.mode, axis, size, self.vector, self.lut_function, weights, is_kept)
+        choice = palettes.PaletteOptions(
+            self.nbits, self.mode, axis, size, self.vector, self.lut_function, weights, is_kept
+        )
         made = made_by(palettes.scaled if self.scale else palettes.palettized, pieces, choice)
         found: Pieces = made._replace(steps=(*pieces.steps, "Palette"))
         return found if self.lut_dtype is None else self._of_entries.step(found, weight)
