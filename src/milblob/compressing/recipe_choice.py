@@ -19,7 +19,7 @@ from ..rewrite.changes import is_counted
 from ..rewrite.planned import Plan
 from ..selection import selector
 from .candidates import Candidate, computed
-from .choosing import Choice, Chosen, Step, choose, choose_within, starts, walk
+from .choosing import Choice, ChoiceStep, Chosen, choose, choose_within, starts, walk
 from .pieces import CompressedParts, NotCompressibleError
 from .prepare import KEPT
 from .recipe import Recipe, require_number
@@ -296,7 +296,7 @@ def _point(measurements: Measurements, choices: Sequence[int]) -> Point:
     return Point(nbytes, math.fsum(row.error for row in rows) / max(measurements.weight_count, 1))
 
 
-def _moved(point: Point, step: Step, count: int) -> Point:
+def _moved(point: Point, step: ChoiceStep, count: int) -> Point:
     return Point(point.nbytes + step.nbytes, max(point.error - step.error / max(count, 1), 0.0))
 
 
