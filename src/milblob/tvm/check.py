@@ -14,7 +14,7 @@ from ..storage.mapped import MappedFile
 from .archive import METADATA, Archive
 from .graph import Graph, parse_graph
 from .layout import expected, graph_names, parameters_name, role_of
-from .metadata import OPERATOR, Info, ModuleInfo, parse_metadata
+from .metadata import OPERATOR, ArchiveInfo, ModuleInfo, parse_metadata
 from .report import Report
 
 _MAX_NAME_NBYTES, _MAX_NDIM = 80, 6  # TVM_CRT_MAX_STRLEN_PARAM_NAME, TVM_CRT_MAX_NDIM
@@ -107,7 +107,7 @@ class _Checker:
         offset = found.offset if found is not None and found.kind == "file" else None
         self._report.note(severity, code, words, member, offset, self._archive.file_of(member))
 
-    def _check_files(self, info: Info) -> None:
+    def _check_files(self, info: ArchiveInfo) -> None:
         names = [name for name, member in self._archive.files.items() if member.kind == "file"]
         missing, strange, foreign = expected(info, names)
         for words in missing:
@@ -132,7 +132,7 @@ class _Checker:
                 name,
             )
 
-    def _check_stray(self, info: Info | None) -> None:
+    def _check_stray(self, info: ArchiveInfo | None) -> None:
         """Check .params files that no module claims."""
         claimed = {parameters_name(module) for module in info.modules.values()} if info is not None else set()
         for name in self._archive.files:
@@ -148,7 +148,7 @@ class _Checker:
             self._report.error("params", error, name)
             return None
 
-    def _check_module(self, module: ModuleInfo, info: Info) -> None:
+    def _check_module(self, module: ModuleInfo, info: ArchiveInfo) -> None:
         if module.style == OPERATOR:
             return
         name = parameters_name(module)
@@ -162,7 +162,7 @@ class _Checker:
         if "graph" in module.executors:
             self._check_constants(module, parameters)
 
-    def _graph(self, module: ModuleInfo, info: Info) -> Graph | None:
+    def _graph(self, module: ModuleInfo, info: ArchiveInfo) -> Graph | None:
         names = graph_names(module, info.version)
         name = next(
             (name for name in names[: 1 if len(info.modules) > 1 else None] if name in self._archive.files), None

@@ -126,14 +126,14 @@ class ModuleInfo(NamedTuple):
     dependencies: tuple[dict[str, Any], ...]
 
 
-class Info(NamedTuple):
+class ArchiveInfo(NamedTuple):
     """What metadata.json says."""
 
     version: int
     modules: dict[str, ModuleInfo]
 
 
-def parse_metadata(data: memoryview, report: Report, offset: int, file: str | None) -> Info | None:
+def parse_metadata(data: memoryview, report: Report, offset: int, file: str | None) -> ArchiveInfo | None:
     """Read metadata.json.
 
     Args:
@@ -162,7 +162,7 @@ class _Parser:
     def _refuse(self, words: str, code: str = "metadata") -> None:
         self._report.refuse(code, words, _WHERE, self._offset, self._file)
 
-    def parse(self, data: memoryview) -> Info | None:
+    def parse(self, data: memoryview) -> ArchiveInfo | None:
         document = self._document(data)
         if not isinstance(document, dict):
             if document is not None:
@@ -181,15 +181,15 @@ class _Parser:
             if version >= _MODULES_SINCE and document.get("style") != OPERATOR:
                 self._missing("modules")
             module = self._module(document, version, None)
-            return Info(version, {module.name: module})
+            return ArchiveInfo(version, {module.name: module})
         if version < _MODULES_SINCE:
             self._note("note", "form", f"modules: expected none in version {version}, got some, as in version 7")
         if not isinstance(modules, dict) or not all(isinstance(module, dict) for module in modules.values()):
             self._refuse("modules: expected an object of objects, got something else")
-            return Info(version, {})
+            return ArchiveInfo(version, {})
         if not modules:
             self._note("error", "metadata", "modules: expected at least one, got none")
-        return Info(version, {name: self._module(module, version, name) for name, module in modules.items()})
+        return ArchiveInfo(version, {name: self._module(module, version, name) for name, module in modules.items()})
 
     def _document(self, data: memoryview) -> Any:
         try:
