@@ -41,7 +41,7 @@ class StorageId(NamedTuple):
     input_binding: str | None = None
 
 
-class Port(NamedTuple):
+class PortMemory(NamedTuple):
     """An input or an output: the bytes it takes, and TVM's name of its dtype."""
 
     nbytes: int
@@ -59,8 +59,8 @@ class MainMemory(NamedTuple):
     workspace_nbytes: int
     constants_nbytes: int
     io_nbytes: int
-    inputs: dict[str, Port] | None = None
-    outputs: dict[str, Port] | None = None
+    inputs: dict[str, PortMemory] | None = None
+    outputs: dict[str, PortMemory] | None = None
 
 
 class Workspace(NamedTuple):
@@ -362,7 +362,7 @@ class _Parser:
             self._ports(row, "outputs"),
         )
 
-    def _ports(self, row: dict[str, Any], key: str) -> dict[str, Port] | None:
+    def _ports(self, row: dict[str, Any], key: str) -> dict[str, PortMemory] | None:
         found = self._get(row, key, dict, "an object", None)
         if found is None:
             return None
@@ -370,7 +370,7 @@ class _Parser:
             self._refuse(f"{key} of main: expected an object of objects, got something else")
             return None
         return {
-            name: Port(self._count(port, "size", key), self._string(port, "dtype", key, ""))
+            name: PortMemory(self._count(port, "size", key), self._string(port, "dtype", key, ""))
             for name, port in found.items()
         }
 
