@@ -31,7 +31,7 @@ class Node(NamedTuple):
     attrs: dict[str, Any]
 
 
-class Value(NamedTuple):
+class NodeOutput(NamedTuple):
     """What one output of a node is: its name, dtype, shape, storage id, and the device index where it is given."""
 
     name: str
@@ -61,10 +61,10 @@ class Graph(NamedTuple):
     arg_nodes: tuple[int, ...]
     heads: tuple[tuple[int, int], ...]
     node_row_ptr: tuple[int, ...]
-    values: tuple[Value, ...]
+    values: tuple[NodeOutput, ...]
 
     @property
-    def arguments(self) -> dict[str, Value]:
+    def arguments(self) -> dict[str, NodeOutput]:
         """Name -> value of the arguments: inputs and parameters."""
         return {self.nodes[index].name: self.values[self.node_row_ptr[index]] for index in self.arg_nodes}
 
@@ -127,7 +127,7 @@ class _Parser:
         count = pointers[-1]
         columns = self._columns(document, count)  # each of as many entries, which bounds it
         names = [node.name for index, node in enumerate(nodes) for _ in range(pointers[index + 1] - pointers[index])]
-        values = tuple(map(Value, names, *columns))
+        values = tuple(map(NodeOutput, names, *columns))
         for value in values:
             try:
                 nbytes = value.nbytes
