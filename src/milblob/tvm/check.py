@@ -12,7 +12,7 @@ from ..formats.params import Scan, scan
 from ..formats.params_codes import ARCHIVED, CURRENT, PACKED, Codes, codes_of, dtype_text, numpy_dtype
 from ..storage.mapped import MappedFile
 from .archive import METADATA, Archive
-from .graph import Graph, parse_graph
+from .graph import ModuleGraph, parse_graph
 from .layout import expected, graph_names, parameters_name, role_of
 from .metadata import OPERATOR, ArchiveInfo, ModuleInfo, parse_metadata
 from .report import Report
@@ -162,7 +162,7 @@ class _Checker:
         if "graph" in module.executors:
             self._check_constants(module, parameters)
 
-    def _graph(self, module: ModuleInfo, info: ArchiveInfo) -> Graph | None:
+    def _graph(self, module: ModuleInfo, info: ArchiveInfo) -> ModuleGraph | None:
         names = graph_names(module, info.version)
         name = next(
             (name for name in names[: 1 if len(info.modules) > 1 else None] if name in self._archive.files), None
@@ -186,7 +186,7 @@ class _Checker:
         self._check_storage(module, graph)
         return graph
 
-    def _check_storage(self, module: ModuleInfo, graph: Graph) -> None:
+    def _check_storage(self, module: ModuleInfo, graph: ModuleGraph) -> None:
         if module.memory.storage_ids is None:
             return
         reported = {row.storage_id: row.nbytes for row in module.memory.storage_ids}
@@ -198,7 +198,7 @@ class _Checker:
             words += ": an old bug of TVM's exporter"
             self._note("note", "storage", words, METADATA)
 
-    def _check_against(self, module: ModuleInfo, graph: Graph, parameters: dict[str, Any], member: str) -> None:
+    def _check_against(self, module: ModuleInfo, graph: ModuleGraph, parameters: dict[str, Any], member: str) -> None:
         arguments = graph.arguments
         for name, row in parameters.items():
             value = arguments.get(name)

@@ -46,7 +46,7 @@ class NodeOutput(NamedTuple):
         return prod(self.shape) * dtype_nbytes(self.dtype)
 
 
-class Graph(NamedTuple):
+class ModuleGraph(NamedTuple):
     """The graph of one module.
 
     Attributes:
@@ -98,7 +98,7 @@ def dtype_nbytes(text: str) -> int:
     return (nbits + 7) // 8 * int(lanes or 1)
 
 
-def parse_graph(data: memoryview, file: str | None) -> Graph:
+def parse_graph(data: memoryview, file: str | None) -> ModuleGraph:
     """Read a graph.
 
     Raises:
@@ -114,7 +114,7 @@ class _Parser:
     def _refuse(self, words: str) -> FormatError:
         return FormatError(words, file=self._file)
 
-    def parse(self) -> Graph:
+    def parse(self) -> ModuleGraph:
         document = self._document
         if not isinstance(document, dict):
             raise self._refuse(f"graph: expected an object, got {type(document).__name__}")
@@ -141,7 +141,7 @@ class _Parser:
         self._require_arguments(nodes, arguments)
         self._require_inputs(nodes, pointers)
         heads = tuple(self._entry(row, "heads", nodes, pointers)[:2] for row in self._list(document, "heads", "graph"))
-        return Graph(nodes, arguments, heads, pointers, values)
+        return ModuleGraph(nodes, arguments, heads, pointers, values)
 
     def _node(self, row: Any, index: int) -> Node:
         if not isinstance(row, dict):
