@@ -8,7 +8,7 @@ from typing import Any
 from ..analysis.check_blob import Finding, Findings
 from ..arguments import as_path
 from ..errors import MilblobError
-from ..formats.params import Scan, scan
+from ..formats.params import ParamsScan, scan
 from ..formats.params_codes import ARCHIVED, CURRENT, PACKED, Codes, codes_of, dtype_text, numpy_dtype
 from ..storage.mapped import MappedFile
 from .archive import METADATA, Archive
@@ -139,7 +139,7 @@ class _Checker:
             if role_of(name) == "parameters" and name.endswith(".params") and name not in claimed:
                 self._check_params(name)
 
-    def _check_params(self, name: str) -> Scan | None:
+    def _check_params(self, name: str) -> ParamsScan | None:
         try:
             mapping, offset, nbytes = self._archive.place(name)
             checker = _Params(self._report, self._codes, name)
@@ -243,7 +243,7 @@ class _Params:
     def __init__(self, report: Report, codes: Codes, member: str) -> None:
         self._report, self._codes, self._member = report, codes, member
 
-    def check(self, mapping: MappedFile, offset: int, nbytes: int, file: str | None) -> Scan:
+    def check(self, mapping: MappedFile, offset: int, nbytes: int, file: str | None) -> ParamsScan:
         found = scan(mapping, offset, nbytes)
         self._file = file
         if found.reserved:
