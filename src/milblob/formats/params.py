@@ -321,7 +321,7 @@ def parameters_in(
 
 
 def parameter_of(name: str, row: Any, mapping: MappedFile, codes: Codes, budget: Budget | None = None) -> Parameter:
-    """Return the tensor of a row of `Scan`."""
+    """Return the tensor of a row of `ParamsScan`."""
     _, data_offset, nbytes, code, bits, lanes, shape, _, _ = row
     return Parameter(name, dtype_text(codes, code, bits, lanes), shape, mapping, (data_offset, nbytes), budget=budget)
 

@@ -32,8 +32,8 @@ class Target(NamedTuple):
 class StorageId(NamedTuple):
     """One storage id, as the exporter reports it.
 
-    Its size is wrong wherever storage is used again, in every version of TVM: see `Graph.storage` for what follows from
-    the graph.
+    Its size is wrong wherever storage is used again, in every version of TVM: see `ModuleGraph.storage` for what
+    follows from the graph.
     """
 
     storage_id: int
@@ -52,7 +52,7 @@ class MainMemory(NamedTuple):
     """What running the whole model takes on one device (DLPack's number), in bytes.
 
     Attributes:
-        inputs, outputs: name -> Port; None where the writer was older than TVM 0.11.
+        inputs, outputs: name -> PortMemory; None where the writer was older than TVM 0.11.
     """
 
     device: int
@@ -142,7 +142,7 @@ def parse_metadata(data: memoryview, report: Report, offset: int, file: str | No
         offset: of its first byte, for messages. file: that holds it.
 
     Returns:
-        Info; None if `report` gathers and there is nothing to be had.
+        ArchiveInfo; None if `report` gathers and there is nothing to be had.
 
     Raises:
         FormatError: no JSON object; a key of the wrong shape, or one without which nothing can be found. What is
