@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import milblob
+import milblob.onnx
 from c_drivers import compilers
 from children import run_child
 from paths import ROOT
@@ -120,6 +121,46 @@ def test_no_module_uses_what_is_private_to_another():
     assert list(foreign_privates(ast.parse("class A:\n    def _a(self): pass\n\nA()._a(b._b, self._c)"))) == [
         (4, "b._b")
     ]
+
+
+def classes_of(package):
+    """{name of a class: the modules that have one}: of every public name, in Python and in Cython."""
+    found = {}
+    for path in sorted(package.rglob("*")):
+        names = []
+        if path.suffix == ".py":
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            names = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        elif path.suffix in (".pyx", ".pxi"):  # with ":", because one without only announces the class
+            names = re.findall(r"^(?:cdef )?class (\w+)[^\n]*:$", path.read_text(encoding="utf-8"), re.M)
+        for name in names:
+            if not name.startswith("_"):
+                found.setdefault(name, []).append(path.relative_to(package).with_suffix("").as_posix())
+    return found
+
+
+# milblob.Variable and milblob.onnx.Variable: a public name stays, and each package has names of its own.
+PUBLIC_TWICE = {"Variable": ["onnx/topology", "program/view"]}
+
+
+def test_no_two_classes_have_one_name():
+    """A reader who meets a name knows which class it is."""
+    found = classes_of(PACKAGE)
+    assert {"Model", "Scan", "BlobReader"} <= set(found)
+    assert {name: modules for name, modules in found.items() if len(modules) > 1} == PUBLIC_TWICE
+    assert set(PUBLIC_TWICE) <= set(milblob.__all__) & set(milblob.onnx.__all__)
+
+
+def test_classes_of_one_name_are_found(tmp_path):
+    (tmp_path / "codec").mkdir()
+    (tmp_path / "one.py").write_text(
+        "class Plan:\n    pass\n\ndef f():\n    class Inner(Plan):\n        pass\n", "utf-8"
+    )
+    (tmp_path / "two.py").write_text("class Plan: pass\nclass _Plan: pass\n", "utf-8")
+    (tmp_path / "codec" / "three.pxi").write_text(
+        "cdef class Plan\n@cython.final\ncdef class Inner(X):\n    pass\n", "utf-8"
+    )
+    assert classes_of(tmp_path) == {"Plan": ["one", "two"], "Inner": ["codec/three", "one"]}
 
 
 def test_no_assertions():

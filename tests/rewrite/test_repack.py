@@ -246,7 +246,7 @@ def test_a_task_can_be_pickled(tmp_path):
     path = tmp_path / "w.bin"
     path.write_bytes(data)
     with milblob.BlobReader(path) as blobs:
-        item = plan.Item(plan.Origin.of(blobs.mapping), (128, 12), milblob.DType.FLOAT32, 3, "", "out.bin")
+        item = plan.Item(plan.SourceFile.of(blobs.mapping), (128, 12), milblob.DType.FLOAT32, 3, "", "out.bin")
     ((items, nbytes),) = plan.lay_out([item], 64).values()
     (task,) = plan.make_tasks(str(tmp_path / "out.bin"), items, 0, "error", "keep")
     assert pickle.loads(pickle.dumps(task)) == task and nbytes == 140

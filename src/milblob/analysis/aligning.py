@@ -12,7 +12,17 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..model.model import Model
-from .operations import CompressedWeight, Constant, Function, Input, Key, Operation, Result, functions, origin
+from .operations import (
+    ComparedFunction,
+    ComparedOperation,
+    CompressedArgument,
+    ConstantArgument,
+    Input,
+    Key,
+    Result,
+    functions,
+    origin,
+)
 
 _MARKS = re.compile(
     r"_(?:cast_to_|cast_|to_)(?:fp16|fp32|fp64|bf16|u?int(?:8|16|32))(?=$|[./\[_])"
@@ -30,8 +40,8 @@ class FunctionPair(NamedTuple):
     """A function of A and one of B with their names; None where one side lacks it."""
 
     names: tuple[str, str]
-    old: Function | None
-    new: Function | None
+    old: ComparedFunction | None
+    new: ComparedFunction | None
 
 
 class Alignment:
@@ -55,16 +65,16 @@ class Alignment:
         return rows + [FunctionPair((name, name), None, second[name]) for name in second if name not in first]
 
     @cached_property
-    def partners(self) -> dict[Key, Operation]:
+    def partners(self) -> dict[Key, ComparedOperation]:
         """Key of an operation of A -> its partner in B. Casts that change only the precision are among them."""
-        found: dict[Key, Operation] = {}
+        found: dict[Key, ComparedOperation] = {}
         for row in self.functions:
             if row.old is not None and row.new is not None:
                 found |= {old.key: new for old, new in align(row.old, row.new).items()}
         return found
 
 
-def align(a: Function, b: Function) -> dict[Operation, Operation]:
+def align(a: ComparedFunction, b: ComparedFunction) -> dict[ComparedOperation, ComparedOperation]:
     """Find the operation of B for each of A that has one."""
     pairs = _Pairs(_Reading(a), _Reading(b))
     if not pairs.by_all_names():
@@ -85,12 +95,14 @@ class _Reading:
         returned: operation -> (number among the outputs of all blocks, index of the output that is returned).
     """
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: ComparedFunction) -> None:
         self.ops = [op for op in function.ops if op.source is None]
         self.casts = [op for op in function.ops if op.source is not None]
-        self.reads: dict[Operation, list[tuple[str, int, Any]]] = {}
-        self.readers: dict[Operation, list[tuple[Operation, str, int, int]]] = {op: [] for op in self.ops}
-        self.returned: dict[Operation, list[tuple[int, int]]] = {}
+        self.reads: dict[ComparedOperation, list[tuple[str, int, Any]]] = {}
+        self.readers: dict[ComparedOperation, list[tuple[ComparedOperation, str, int, int]]] = {
+            op: [] for op in self.ops
+        }
+        self.returned: dict[ComparedOperation, list[tuple[int, int]]] = {}
         for op in self.ops:
             rows = self.reads[op] = []
             for key in sorted(op.arguments):
@@ -109,33 +121,35 @@ _Numbers = dict[Hashable, int]
 """A number for every signature, the same on both sides."""
 
 
-def _upward(side: _Reading, numbers: _Numbers) -> dict[Operation, int]:
+def _upward(side: _Reading, numbers: _Numbers) -> dict[ComparedOperation, int]:
     """Number every operation by its type and all that it is computed from; constants count by their shape alone."""
-    found: dict[Operation, int] = {}
+    found: dict[ComparedOperation, int] = {}
     for op in side.ops:
         reads = tuple((key, number, _signature(read, found)) for key, number, read in side.reads[op])
         found[op] = numbers.setdefault((op.type, op.output_count, reads), len(numbers))
     return found
 
 
-def _signature(read: Any, found: dict[Operation, int]) -> Hashable:
+def _signature(read: Any, found: dict[ComparedOperation, int]) -> Hashable:
     if isinstance(read, Result):
         return "result", found.get(read.op, -1), read.number
     if isinstance(read, Input):
         return "input", -1 if read.op is None else found.get(read.op, -1), read.block, read.number
-    if isinstance(read, Constant | CompressedWeight):
+    if isinstance(read, ConstantArgument | CompressedArgument):
         return "constant", read.shape
     return "name", plain(read)
 
 
-def _downward(side: _Reading, numbers: _Numbers) -> dict[Operation, int]:
+def _downward(side: _Reading, numbers: _Numbers) -> dict[ComparedOperation, int]:
     """Number every operation by its type and all that is computed from it."""
-    found: dict[Operation, int] = {}
+    found: dict[ComparedOperation, int] = {}
     for op in reversed(side.ops):
         readers = sorted((found.get(reader, -1), *row) for reader, *row in side.readers[op])
         returned = tuple(side.returned.get(op, ()))
         shapes = tuple(
-            (key, read.shape) for key, _, read in side.reads[op] if isinstance(read, Constant | CompressedWeight)
+            (key, read.shape)
+            for key, _, read in side.reads[op]
+            if isinstance(read, ConstantArgument | CompressedArgument)
         )
         signature = (op.type, op.output_count, tuple(readers), returned, shapes)
         found[op] = numbers.setdefault(signature, len(numbers))
@@ -152,38 +166,38 @@ class _Pairs:
 
     def __init__(self, a: _Reading, b: _Reading) -> None:
         self.sides = a, b
-        self.found: dict[Operation, Operation] = {}
-        self.back: dict[Operation, Operation] = {}
-        self._new: deque[tuple[Operation, Operation]] = deque()
+        self.found: dict[ComparedOperation, ComparedOperation] = {}
+        self.back: dict[ComparedOperation, ComparedOperation] = {}
+        self._new: deque[tuple[ComparedOperation, ComparedOperation]] = deque()
 
-    def add(self, old: Operation, new: Operation) -> None:
+    def add(self, old: ComparedOperation, new: ComparedOperation) -> None:
         """Add a pair of operations that are in none."""
         self.found[old] = new
         self.back[new] = old
         self._new.append((old, new))
 
-    def left(self, number: int) -> list[Operation]:
+    def left(self, number: int) -> list[ComparedOperation]:
         """Return the operations of A (0) or B (1) that are in no pair."""
         done = self.back if number else self.found
         return [op for op in self.sides[number].ops if op not in done]
 
     @cached_property
-    def numbers(self) -> tuple[list[dict[Operation, int]], list[dict[Operation, int]]]:
+    def numbers(self) -> tuple[list[dict[ComparedOperation, int]], list[dict[ComparedOperation, int]]]:
         """The numbers of both sides, upward and downward."""
         up: _Numbers = {}
         down: _Numbers = {}
         return [_upward(side, up) for side in self.sides], [_downward(side, down) for side in self.sides]
 
-    def add_equal(self, key: Callable[[int, Operation], Hashable]) -> None:
+    def add_equal(self, key: Callable[[int, ComparedOperation], Hashable]) -> None:
         """Pair what has one key on both sides; `key` gets the side, 0 or 1, and an operation."""
-        groups: list[dict[Hashable, list[Operation]]] = [{}, {}]
+        groups: list[dict[Hashable, list[ComparedOperation]]] = [{}, {}]
         for number, group in enumerate(groups):
             for op in self.left(number):
                 group.setdefault(key(number, op), []).append(op)
         for signature, ours in groups[0].items():
             self.add_alike(ours, groups[1].get(signature, []))
 
-    def add_alike(self, ours: list[Operation], theirs: list[Operation]) -> None:
+    def add_alike(self, ours: list[ComparedOperation], theirs: list[ComparedOperation]) -> None:
         """Pair operations that only their names tell apart: in order if there are as many, and names say nothing."""
         if not ours or not theirs:
             return
@@ -226,21 +240,21 @@ class _Pairs:
                 other = reads.get((key, number))
                 if isinstance(read, Result) and isinstance(other, Result) and read.number == other.number:
                     self._add_if_alike([read.op], [other.op])
-            groups: list[dict[Hashable, list[Operation]]] = [{}, {}]
+            groups: list[dict[Hashable, list[ComparedOperation]]] = [{}, {}]
             for group, side, op in zip(groups, self.sides, (old, new), strict=True):
                 for reader, *row in side.readers[op]:
                     group.setdefault((reader.type, *row), []).append(reader)
             for where, ours in groups[0].items():
                 self._add_if_alike(ours, groups[1].get(where, []))
 
-    def _add_if_alike(self, ours: list[Operation], theirs: list[Operation]) -> None:
+    def _add_if_alike(self, ours: list[ComparedOperation], theirs: list[ComparedOperation]) -> None:
         ours = [op for op in ours if op not in self.found and op.type in {other.type for other in theirs}]
         theirs = [op for op in theirs if op not in self.back and op.type in {other.type for other in ours}]
         self.add_alike(ours, theirs)
 
     def add_casts(self) -> None:
         """Pair casts of the same thing to the same dtype, then what has the name of a cast."""
-        groups: list[dict[Hashable, list[Operation]]] = [{}, {}]
+        groups: list[dict[Hashable, list[ComparedOperation]]] = [{}, {}]
         for number, (group, side) in enumerate(zip(groups, self.sides, strict=True)):
             for cast in side.casts:
                 source = cast.source
@@ -252,7 +266,7 @@ class _Pairs:
         for key, ours in groups[0].items():
             for old, new in zip(ours, groups[1].get(key, []), strict=False):
                 self.add(old, new)
-        given: list[dict[str, Operation]] = [{}, {}]
+        given: list[dict[str, ComparedOperation]] = [{}, {}]
         for number, (names, side) in enumerate(zip(given, self.sides, strict=True)):
             done = self.back if number else self.found
             left = (op for op in (*side.ops, *side.casts) if op not in done)
@@ -262,9 +276,9 @@ class _Pairs:
                 self.add(old, given[1][name])
 
 
-def _unique(ops: Iterable[Operation]) -> dict[str, Operation]:
+def _unique(ops: Iterable[ComparedOperation]) -> dict[str, ComparedOperation]:
     """Return operations by their plain names, those left out that several have."""
-    found: dict[str, Operation] = {}
+    found: dict[str, ComparedOperation] = {}
     several: set[str] = set()
     for op in ops:
         name = plain(op.name)
@@ -273,7 +287,7 @@ def _unique(ops: Iterable[Operation]) -> dict[str, Operation]:
     return {name: op for name, op in found.items() if name not in several}
 
 
-def _are_partners(read: Any, other: Any, partners: dict[Operation, Operation]) -> bool:
+def _are_partners(read: Any, other: Any, partners: dict[ComparedOperation, ComparedOperation]) -> bool:
     if isinstance(read, Result):
         return isinstance(other, Result) and partners.get(read.op) is other.op and read.number == other.number
     return not isinstance(other, Result)

@@ -14,12 +14,12 @@ from ..dtypes import DType
 from .aligning import Alignment, plain
 from .changes import Change, compare_named, only
 from .operations import (
-    CompressedWeight,
-    Constant,
-    Function,
+    ComparedFunction,
+    ComparedOperation,
+    CompressedArgument,
+    ConstantArgument,
     Input,
     Key,
-    Operation,
     Result,
     argument_words,
     is_large,
@@ -96,7 +96,7 @@ class _Comparison:
             words = f"1 operation has another name: {self._renamed[0]}"
         return [Change("renamed", words, tuple(self._renamed))]
 
-    def compare(self, prefix: str, old: Function, new: Function) -> None:
+    def compare(self, prefix: str, old: ComparedFunction, new: ComparedFunction) -> None:
         """Compare two functions; `prefix` is put before what is said of them."""
         self._prefix = prefix
         if old.opset != new.opset:
@@ -128,7 +128,7 @@ class _Comparison:
         several = Change(changes[0].kind, words, tuple(change.words for change in changes))
         self._add(changes if len(changes) == 1 else [several])
 
-    def _add_lonely(self, ops: Iterable[Operation], kind: str) -> None:
+    def _add_lonely(self, ops: Iterable[ComparedOperation], kind: str) -> None:
         """Add operations that only one side has; casts are counted by what they give."""
         casts: list[Change] = []
         dtypes: Counter[str] = Counter()
@@ -148,8 +148,8 @@ class _Comparison:
 
     def _compare_operations(
         self,
-        old: Operation,
-        new: Operation,
+        old: ComparedOperation,
+        new: ComparedOperation,
         names: tuple[Collection[str], Collection[str]],
         outputs: dict[str, list[Change]],
         constants: dict[str, list[Change]],
@@ -173,7 +173,7 @@ class _Comparison:
             ours, theirs = old.arguments.get(key), new.arguments.get(key)
             for seen, arguments in zip(self._seen, (ours, theirs), strict=True):
                 for x in arguments or ():
-                    if isinstance(x, Constant) and not x.is_weight():
+                    if isinstance(x, ConstantArgument) and not x.is_weight():
                         seen.update(x.keys())
             if ours is None or theirs is None:
                 kind, where = ("added", "B") if ours is None else ("removed", "A")
@@ -199,7 +199,9 @@ class _Comparison:
     ) -> str:
         """Return "same", "" for something else, or the dtypes of equal values of another precision in words."""
         x, y = origin(x), origin(y)
-        if isinstance(x, Constant | CompressedWeight) and isinstance(y, Constant | CompressedWeight):
+        if isinstance(x, ConstantArgument | CompressedArgument) and isinstance(
+            y, ConstantArgument | CompressedArgument
+        ):
             return self._relate_constants(x, y, rank)
         is_same = False
         if isinstance(x, Result) and isinstance(y, Result):
@@ -214,7 +216,7 @@ class _Comparison:
             is_same = plain(x) == plain(y)
         return "same" if is_same else ""
 
-    def _return_the_same(self, old: Function, new: Function) -> bool:
+    def _return_the_same(self, old: ComparedFunction, new: ComparedFunction) -> bool:
         if len(old.returns) != len(new.returns):
             return False
         for (path, name, x), (other_path, other_name, y) in zip(old.returns, new.returns, strict=True):
@@ -228,9 +230,13 @@ class _Comparison:
     # ------------------------------------------------------------------------------------------------------- constants
 
     def _relate_constants(
-        self, x: Constant | CompressedWeight, y: Constant | CompressedWeight, rank: int | None
+        self, x: ConstantArgument | CompressedArgument, y: ConstantArgument | CompressedArgument, rank: int | None
     ) -> str:
-        if isinstance(x, Constant) and isinstance(y, Constant) and not (x.is_weight() and y.is_weight()):
+        if (
+            isinstance(x, ConstantArgument)
+            and isinstance(y, ConstantArgument)
+            and not (x.is_weight() and y.is_weight())
+        ):
             if len(x.rows) != len(y.rows):
                 return ""
             found = {self._relate_rows(x, y, number, rank) for number in range(len(x.rows))} - {"same"}
@@ -243,7 +249,7 @@ class _Comparison:
         )  # both are compared, but not with each other
         return "same" if x.is_weight() and y.is_weight() and not is_another else ""
 
-    def _relate_rows(self, x: Constant, y: Constant, number: int, rank: int | None) -> str:
+    def _relate_rows(self, x: ConstantArgument, y: ConstantArgument, number: int, rank: int | None) -> str:
         if (x.keys()[number], y.keys()[number]) in self._paired:
             return "same"
         are_large = is_large(x.rows[number]), is_large(y.rows[number])
@@ -286,7 +292,7 @@ def _are_axes(values: Any, others: Any, rank: int) -> bool:
     return [axis % rank for axis in rows[0]] == [axis % rank for axis in rows[1]]
 
 
-def _rank(op: Operation) -> int | None:
+def _rank(op: ComparedOperation) -> int | None:
     """Return the rank of the tensor whose axes an operation names; None if the Program does not tell."""
     if op.type in _RANK_OF_OUTPUT:
         return None if op.shape is None else len(op.shape)
@@ -294,6 +300,6 @@ def _rank(op: Operation) -> int | None:
         for read in op.arguments.get(key, ()):
             if isinstance(read, Result | Input):
                 return read.rank
-            if isinstance(read, Constant | CompressedWeight) and isinstance(read.shape, tuple):
+            if isinstance(read, ConstantArgument | CompressedArgument) and isinstance(read.shape, tuple):
                 return len(read.shape)
     return None

@@ -33,7 +33,7 @@ def key_of(tensor: Tensor) -> Key | None:
     return tensor.program.prefix, tensor.constant.value if group is None else (group.op.block, group.op.name)
 
 
-class Constant(NamedTuple):
+class ConstantArgument(NamedTuple):
     """A constant that an operation reads: where it is. Small ones are compared by value, not by serialization."""
 
     source: Source
@@ -73,7 +73,7 @@ class Constant(NamedTuple):
         return " and ".join(_value_words(*self.read(model, number)) for number in range(len(self.rows)))
 
 
-class CompressedWeight(NamedTuple):
+class CompressedArgument(NamedTuple):
     """A compressed weight that an operation reads."""
 
     key: Key
@@ -92,7 +92,7 @@ class CompressedWeight(NamedTuple):
         return f"weight {self.key[1][1]!r}"
 
 
-class Operation:
+class ComparedOperation:
     """An operation that reads something, and is neither a constant nor a part of a compressed weight.
 
     Attributes:
@@ -101,8 +101,8 @@ class Operation:
         key: where it is: prefix of the Program, and place of its message.
         dtype: of the first output, None if that is no tensor; shape: likewise.
         output_count: number of outputs.
-        arguments: parameter -> what is read: Constant, CompressedWeight, Result, Input, or a str, a name that nothing
-            known has.
+        arguments: parameter -> what is read: ConstantArgument, CompressedArgument, Result, Input, or a str, a name that
+            nothing known has.
         source: of a cast that changes only the precision: what it casts, seen through others. None otherwise.
     """
 
@@ -137,7 +137,7 @@ class Operation:
 class Result(NamedTuple):
     """An output of an operation, as something that is read. `dtype` and `rank` are None if it is no tensor."""
 
-    op: Operation
+    op: ComparedOperation
     number: int
     name: str
     dtype: Any
@@ -147,7 +147,7 @@ class Result(NamedTuple):
 class Input(NamedTuple):
     """An input of a function, or of a nested block (then `op` holds that block), as something that is read."""
 
-    op: Operation | None
+    op: ComparedOperation | None
     block: int
     number: int
     name: str
@@ -155,7 +155,7 @@ class Input(NamedTuple):
     rank: int | None
 
 
-class Function(NamedTuple):
+class ComparedFunction(NamedTuple):
     """A function with the parts that are compared.
 
     Attributes:
@@ -168,7 +168,7 @@ class Function(NamedTuple):
     opset: str
     inputs: dict[str, str]
     returns: list[tuple[str, str, Any]]
-    ops: list[Operation]
+    ops: list[ComparedOperation]
 
 
 def origin(argument: Any) -> Any:
@@ -207,8 +207,8 @@ def _kind(dtype: Any) -> str:
 # ------------------------------------------------------------------------------------------------------------ reading
 
 
-def functions(model: Model) -> Iterator[tuple[str, Function]]:
-    """Yield (name, Function) of every function of a model.
+def functions(model: Model) -> Iterator[tuple[str, ComparedFunction]]:
+    """Yield (name, ComparedFunction) of every function of a model.
 
     Raises:
         FormatError, UnsupportedError: as reading the model does.
@@ -228,8 +228,8 @@ class _Graph:
         self.every = program.scan_again(_codec.SCAN_ALL)
         self._uses = program.scan_again(_codec.SCAN_USES)
         self._source, self._program = source, program
-        self.functions: list[Function] = []
-        self._by_message: dict[tuple[int, int], Operation] = {}
+        self.functions: list[ComparedFunction] = []
+        self._by_message: dict[tuple[int, int], ComparedOperation] = {}
         self._tops = Counter(row[1] for row in self.every.blocks if row[2] < 0)
         self._defined: dict[tuple[int, str], Any] = {}  # (block, name) -> what it stands for
         self._paths: dict[tuple[int, int], str] = {}
@@ -258,7 +258,7 @@ class _Graph:
             messages = self._named_types(span)
             features = Metadata.from_function(messages)
             words = {feature.name: str(feature) for feature in (*features.inputs, *features.states)}
-            self.functions.append(Function(_OPSETS.get(opset.lower(), opset.lower()), words, [], []))
+            self.functions.append(ComparedFunction(_OPSETS.get(opset.lower(), opset.lower()), words, [], []))
             inputs.append([Input(None, 0, i, given.name, *_type(given)) for i, given in enumerate(messages)])
         for number, (_, function, parent, _, _) in enumerate(self.every.blocks):
             if parent < 0:
@@ -267,7 +267,7 @@ class _Graph:
     def _collect_constants(self) -> None:
         for op in self.every.ops:
             if op.type.startswith("constexpr_"):
-                self._defined[op.block, op.name] = CompressedWeight(
+                self._defined[op.block, op.name] = CompressedArgument(
                     (self._program.prefix, (op.block, op.name)), op.shape
                 )
         rows: dict[tuple[int, str], list[Any]] = {}
@@ -275,7 +275,7 @@ class _Graph:
             if c.op is not None and c.op.type == "const" and c.key == "val":
                 rows.setdefault((c.block, c.op.name), []).append(c)
         for key, constants in rows.items():
-            self._defined.setdefault(key, Constant(self._source, self._program, tuple(constants)))
+            self._defined.setdefault(key, ConstantArgument(self._source, self._program, tuple(constants)))
 
     def _add_operation(self, row: Any) -> None:
         """Add the operation that a row of the scan belongs to, with its outputs and the inputs of its blocks."""
@@ -288,7 +288,7 @@ class _Graph:
             key = (row.function, path, op.type)
             self._unnamed[key] += 1
             name = f"#{self._unnamed[key]}"
-        known = Operation(op, (self._program.prefix, op.message), path + name)
+        known = ComparedOperation(op, (self._program.prefix, op.message), path + name)
         self._by_message[op.message] = known
         self.functions[row.function].ops.append(known)
         self._count(len(path) + len(name))  # each repeats the names of the blocks around it
@@ -300,11 +300,11 @@ class _Graph:
 
     def _collect_inputs_of_blocks(self) -> None:
         """Define the inputs of nested blocks."""
-        owners: dict[tuple[int, int], Operation] = {}
+        owners: dict[tuple[int, int], ComparedOperation] = {}
         for row in [*self._uses.ops, *self.every.ops]:
             if row.message in self._by_message:
                 owners[row.block, row.index] = self._by_message[row.message]
-        spans: dict[Operation, list[tuple[int, int]]] = {}
+        spans: dict[ComparedOperation, list[tuple[int, int]]] = {}
         buffer = self._program.buffer
         for number, (_, _, parent, block, index) in enumerate(self.every.blocks):
             op = owners.get((parent, index))
@@ -326,7 +326,7 @@ class _Graph:
             if row.storage == _codec.NAME:
                 read.append(self._meaning(row.block, row.text))
             else:
-                read.append(Constant(self._source, self._program, (row,)))
+                read.append(ConstantArgument(self._source, self._program, (row,)))
 
     def _meaning(self, block: int, name: str) -> Any:
         at = block

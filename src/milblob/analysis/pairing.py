@@ -10,7 +10,7 @@ from ..arguments import Names, names_in
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from .aligning import Alignment, plain
-from .operations import CompressedWeight, Constant, Key, key_of
+from .operations import CompressedArgument, ConstantArgument, Key, key_of
 from .sides import Side
 
 _NUMBERED = re.compile(r"[a-z]+(?:_[a-z]+)*_\d+(?:_[a-z]+(?:_[a-z]+)*_\d+)?(?:\..*)?")
@@ -235,7 +235,7 @@ def _readings(alignment: Alignment, number: int) -> dict[Key, list[Any]]:
             partner = op if number else alignment.partners.get(op.key)
             for parameter, read in op.arguments.items() if partner is not None else ():
                 for index, argument in enumerate(read):
-                    if partner is not None and isinstance(argument, Constant | CompressedWeight):
+                    if partner is not None and isinstance(argument, ConstantArgument | CompressedArgument):
                         for item, key in enumerate(argument.keys()):
                             found.setdefault(key, []).append((partner.key, parameter, index, item, ""))
     return found

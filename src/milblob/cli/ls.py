@@ -14,7 +14,7 @@ from ..model.rows import Listed
 from . import options, output, tables
 from .patterns import fold, scopes
 from .saving import dtype_text
-from .selection import Chosen, describe_filter, open_chosen
+from .selection import ChosenTensors, describe_filter, open_chosen
 from .several import run_each
 from .tables import LAST, Column
 
@@ -130,7 +130,7 @@ def _totals(rows: list[Listed], unique: int) -> dict[str, Any]:
     }
 
 
-def _document(opened: Chosen, rows: list[Listed], unique: int, arguments: Namespace) -> dict[str, Any]:
+def _document(opened: ChosenTensors, rows: list[Listed], unique: int, arguments: Namespace) -> dict[str, Any]:
     document: dict[str, Any] = {
         "path": opened.path,
         "kind": opened.kind,

@@ -24,7 +24,7 @@ def _is_in(tensor: Tensor, function: str) -> bool:
     return tensor.function == function or tensor.function.rpartition("/")[2] == function
 
 
-class Chosen(NamedTuple):
+class ChosenTensors(NamedTuple):
     """What a command is about.
 
     Attributes:
@@ -49,7 +49,7 @@ def open_chosen(
     stored: bool = False,
     noted: bool = False,
     tvm: str | None = None,
-) -> Chosen:
+) -> ChosenTensors:
     """Open a model or a file of arrays, and choose from it.
 
     Args:
@@ -70,14 +70,14 @@ def open_chosen(
         )
         chosen = select(model, arguments)
         if not noted:
-            return Chosen(source, model.kind, chosen, model)
+            return ChosenTensors(source, model.kind, chosen, model)
         from ..formats.weights import with_notes  # brings what writes weight files: a listing needs none of it
 
-        return Chosen(source, model.kind, with_notes(chosen, model), model)
+        return ChosenTensors(source, model.kind, with_notes(chosen, model), model)
     if arguments.function is not None or constants or stored:
         raise ValueError(f"{source}: expected a model, which -f, --constants and --stored are about")
     arrays = stack.enter_context(open_arrays(source, max_nbytes=arguments.max_nbytes, tvm=tvm))
-    return Chosen(source, kind, {name: arrays[name] for name in kept(arrays, arguments, source)}, None)
+    return ChosenTensors(source, kind, {name: arrays[name] for name in kept(arrays, arguments, source)}, None)
 
 
 def find_array(stack: ExitStack, source: str, name: str, max_nbytes: int | None = None) -> LazyTensor:

@@ -14,7 +14,7 @@ from . import options, output, tables
 from .figures import histogram_json, print_histogram, short, to_dict, totals_by
 from .patterns import scopes
 from .progress import shown
-from .selection import Chosen, describe_filter, open_chosen
+from .selection import ChosenTensors, describe_filter, open_chosen
 from .several import run_each
 from .tables import Column
 
@@ -158,7 +158,7 @@ def _totals(rows: list[_Row]) -> dict[str, dict[str, tuple[int, Statistics]]]:
 # ---------------------------------------------------------------------------------------------------------------- JSON
 
 
-def _document(opened: Chosen, shown: list[_Row], rows: list[_Row], arguments: Namespace) -> dict[str, Any]:
+def _document(opened: ChosenTensors, shown: list[_Row], rows: list[_Row], arguments: Namespace) -> dict[str, Any]:
     tensors = []
     for row in shown:
         entry = {"name": row.name, "dtype": str(row.tensor.mil_dtype), "shape": list(row.figures.shape or ())}

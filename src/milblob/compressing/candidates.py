@@ -10,7 +10,7 @@ from .. import _codec
 from ..blobs.equal import Stretch, first_equal
 from ..model.tensor import Tensor
 from ..program import compress_rules
-from ..rewrite.planned import Plan
+from ..rewrite.planned import PartsPlan
 from ..threads import ordered
 from ..values.strided import Empty, ranges
 from .pieces import CompressedParts, NotCompressibleError, Pieces
@@ -56,7 +56,7 @@ class Candidate(NamedTuple):
     blocks: HeldBlocks | None
     empty: Empty
 
-    def made(self, number: int = 0) -> Plan | CompressedParts | NotCompressibleError:
+    def made(self, number: int = 0) -> PartsPlan | CompressedParts | NotCompressibleError:
         """Return what one of the recipes plans, or computes at once; or why there is nothing."""
         recipe, weight = self.options[number].recipe, self.weight(number)
         try:

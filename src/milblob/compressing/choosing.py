@@ -25,7 +25,7 @@ class Choice(NamedTuple):
     error: float
 
 
-class Step(NamedTuple):
+class ChoiceStep(NamedTuple):
     """A step of the walk: `unit` takes another choice, with `nbytes` more and `error` less.
 
     Attributes:
@@ -82,7 +82,7 @@ def starts(units: Sequence[Unit]) -> list[int]:
     return [min(range(len(unit)), key=lambda number: (unit[number], number)) for unit in units]
 
 
-def walk(units: Sequence[Unit]) -> Iterator[Step]:
+def walk(units: Sequence[Unit]) -> Iterator[ChoiceStep]:
     """Yield the steps along all hulls, the one with most error less for each byte first. Units begin as in `starts`."""
     hulls = [hull(unit) for unit in units]
     waiting: list[tuple[float, int, int]] = []
@@ -92,9 +92,9 @@ def walk(units: Sequence[Unit]) -> Iterator[Step]:
             step = step_to(unit, place)
             heapq.heappush(waiting, (-step.error / step.nbytes, unit, place))
 
-    def step_to(unit: int, place: int) -> Step:
+    def step_to(unit: int, place: int) -> ChoiceStep:
         before, after = units[unit][hulls[unit][place - 1]], units[unit][hulls[unit][place]]
-        return Step(unit, hulls[unit][place], after.nbytes - before.nbytes, before.error - after.error)
+        return ChoiceStep(unit, hulls[unit][place], after.nbytes - before.nbytes, before.error - after.error)
 
     for unit in range(len(units)):
         await_step(unit, 1)

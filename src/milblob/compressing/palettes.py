@@ -16,7 +16,7 @@ from .pieces import NotCompressibleError, Pieces
 Array = np.ndarray[Any, Any]
 
 
-class Choice(NamedTuple):
+class PaletteOptions(NamedTuple):
     """The options of a Palette, for one weight.
 
     Attributes:
@@ -36,7 +36,7 @@ class Choice(NamedTuple):
     is_kept: bool = False
 
 
-def palettized(pieces: Pieces, choice: Choice) -> Pieces:
+def palettized(pieces: Pieces, choice: PaletteOptions) -> Pieces:
     """Make palettes of the values that the pieces stand for.
 
     Raises:
@@ -53,7 +53,7 @@ def palettized(pieces: Pieces, choice: Choice) -> Pieces:
     return found
 
 
-def scaled(pieces: Pieces, choice: Choice) -> Pieces:
+def scaled(pieces: Pieces, choice: PaletteOptions) -> Pieces:
     """As `palettized`, of the elements divided by the greatest magnitude along the channels, as coremltools does."""
     array, empty = pieces.array, pieces.empty
     require_finite(array)  # before it is divided, which makes NaN of infinity
@@ -80,7 +80,7 @@ def _greatest(array: Array, axis: int) -> Array:
     return found
 
 
-def _weighed(by: Array, shape: tuple[int, ...], choice: Choice, empty: Empty) -> Array:
+def _weighed(by: Array, shape: tuple[int, ...], choice: PaletteOptions, empty: Empty) -> Array:
     """What elements count in a fit, float32 with 1 for the most; `by`, float64, broadcasts to their shape."""
     if choice.weights is None:
         most = float(by.max())
@@ -115,7 +115,7 @@ def require_whole_vectors(pieces: Pieces) -> None:
             raise NotCompressibleError(f"{words}, got some that are pruned in part")
 
 
-def _fitted(array: Array, choice: Choice, empty: Empty) -> Palettized:
+def _fitted(array: Array, choice: PaletteOptions, empty: Empty) -> Palettized:
     nbits, mode, axis, size, length, function, weights, is_kept = choice
     if function is not None:
         return custom_palette.custom_palettes(array, function, axis=axis, group_size=size, vector=length, empty=empty)
@@ -136,7 +136,7 @@ def _fitted(array: Array, choice: Choice, empty: Empty) -> Palettized:
     return fit(array)
 
 
-def _of_integers(pieces: Pieces, choice: Choice) -> Pieces:
+def _of_integers(pieces: Pieces, choice: PaletteOptions) -> Pieces:
     """Palettes of quantized integers. The scales then are those of palettes, which are repeated for each."""
     coded = cast(Quantized, pieces.coded)
     data, empty = coded.data, pieces.empty
@@ -153,7 +153,7 @@ def _of_integers(pieces: Pieces, choice: Choice) -> Pieces:
     return pieces._replace(coded=None, lut=lut, table=table, figures=None)
 
 
-def _worth(coded: Quantized, choice: Choice, empty: Empty) -> Array:
+def _worth(coded: Quantized, choice: PaletteOptions, empty: Empty) -> Array:
     """What integers count in a fit: the square of their scale, relative to the greatest one."""
     shape, by, weights = coded.data.shape, np.asarray(coded.scale, np.float64), choice.weights
     most = float(by.max())

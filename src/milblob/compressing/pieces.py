@@ -13,7 +13,7 @@ from ..program.compress_rules import Link, Links, Same
 from ..program.constexpr import Chain
 from ..program.scan import Compressed
 from ..rewrite.changes import WEIGHT_COUNT
-from ..rewrite.planned import Plan, PlannedPart
+from ..rewrite.planned import PartsPlan, PlannedPart
 from ..threads import ordered
 from ..values.dense import Dense, Packed, read
 from ..values.palettize import Palettized
@@ -316,7 +316,7 @@ def _dense(op: str, parts: Mapping[str, Part], links: Links, array: Array) -> De
     return chain.dense(group(op, "", [(as_dtype(array.dtype), array.shape)], 0))
 
 
-def applied(plan: Plan, empty: Empty) -> CompressedParts:
+def applied(plan: PartsPlan, empty: Empty) -> CompressedParts:
     """Compute the parts of a plan now, into arrays that `empty` makes."""
     made = {part.key: empty(part.nbytes, np.uint8) for part in plan.parts if part.array is None}
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from ..dtypes import DType, as_dtype
 from ..rewrite.changes import WEIGHT_COUNT
-from ..rewrite.planned import Figures, Plan, PlannedPart, Put
+from ..rewrite.planned import CompressionLoss, PartsPlan, PlannedPart, Put
 from ..values import palettize, prune, quantize
 from ..values.unfit import UnfitError
 from .pieces import INDICES, LINKED_OPSET, NotCompressibleError, require_finite
 
 
-def linear_plan(array: Any, dtype: str, mode: str, blocks: tuple[int, ...], search: bool, opset: int) -> Plan:
+def linear_plan(array: Any, dtype: str, mode: str, blocks: tuple[int, ...], search: bool, opset: int) -> PartsPlan:
     """Plan the linear quantization of a weight.
 
     Args:
@@ -52,12 +52,12 @@ def linear_plan(array: Any, dtype: str, mode: str, blocks: tuple[int, ...], sear
         parts.append(PlannedPart(keys[2], work.dtype, shape, point))
     write = partial(_write_quantized, work, keys, {part.key for part in parts if part.array is None})
     op = "constexpr_affine_dequantize" if more else "constexpr_blockwise_shift_scale"
-    return Plan(op, (*parts, *more), write)
+    return PartsPlan(op, (*parts, *more), write)
 
 
 def palette_plan(
     array: Any, nbits: int, mode: str, axis: int | None, group_size: int | None, opset: int
-) -> Plan | None:
+) -> PartsPlan | None:
     """Plan the palettes of a weight; None where all of it must be looked at for that.
 
     Args:
@@ -88,10 +88,10 @@ def palette_plan(
     parts = [indices, PlannedPart("lut", as_dtype(array.dtype), shape, few)]
     if not is_new:
         parts.append(PlannedPart("shape", DType.UINT32, (array.ndim,), np.array(array.shape, np.uint32)))
-    return Plan("constexpr_lut_to_dense", tuple(parts), partial(_write_palettized, work, few is None))
+    return PartsPlan("constexpr_lut_to_dense", tuple(parts), partial(_write_palettized, work, few is None))
 
 
-def prune_plan(array: Any, options: Mapping[str, Any], least_sparsity: float, opset: int) -> Plan:
+def prune_plan(array: Any, options: Mapping[str, Any], least_sparsity: float, opset: int) -> PartsPlan:
     """Plan the pruning of a weight.
 
     Args:
@@ -123,11 +123,13 @@ def prune_plan(array: Any, options: Mapping[str, Any], least_sparsity: float, op
         parts[1] = PlannedPart("mask", DType.UINT8, (parts[1].nbytes,), mask)
         parts.append(PlannedPart("shape", DType.UINT32, (array.ndim,), np.array(array.shape, np.uint32)))
     stored = {part.key for part in parts if part.array is None}
-    return Plan("constexpr_sparse_to_dense", tuple(parts), partial(_write_pruned, work, stored))
+    return PartsPlan("constexpr_sparse_to_dense", tuple(parts), partial(_write_pruned, work, stored))
 
 
-def _write_quantized(work: quantize.Quantizer, keys: tuple[str, str, str], stored: set[str], put: Put) -> Figures:
-    """Write those parts of a linear quantization (integers, scales, zero points) that are `stored`; see Plan."""
+def _write_quantized(
+    work: quantize.Quantizer, keys: tuple[str, str, str], stored: set[str], put: Put
+) -> CompressionLoss:
+    """Write those parts of a linear quantization (integers, scales, zero points) that are `stored`; see PartsPlan."""
     squared, power, largest, dtype = 0.0, 0.0, 0.0, work.dtype
     try:
         for one in work.stretches(is_packed=True):
@@ -140,11 +142,11 @@ def _write_quantized(work: quantize.Quantizer, keys: tuple[str, str, str], store
     except UnfitError as error:
         raise NotCompressibleError(str(error)) from None
     require_finite((squared, power, largest))
-    return Figures(squared, power, largest)
+    return CompressionLoss(squared, power, largest)
 
 
-def _write_palettized(work: palettize.Palettizer, has_palettes: bool, put: Put) -> Figures:
-    """Write the indices, and perhaps the palettes; see Plan."""
+def _write_palettized(work: palettize.Palettizer, has_palettes: bool, put: Put) -> CompressionLoss:
+    """Write the indices, and perhaps the palettes; see PartsPlan."""
     try:
         for one in work.stretches():
             put("indices", one.begin * work.nbits // 8, one.indices)
@@ -153,14 +155,14 @@ def _write_palettized(work: palettize.Palettizer, has_palettes: bool, put: Put) 
     except UnfitError as error:
         raise NotCompressibleError(str(error)) from None
     require_finite(work.figures)
-    return Figures(*work.figures, None if np.isnan(work.gap) else work.gap)
+    return CompressionLoss(*work.figures, None if np.isnan(work.gap) else work.gap)
 
 
-def _write_pruned(work: prune.Pruner, stored: set[str], put: Put) -> Figures:
-    """Write those parts of a pruned weight that are `stored`; see Plan."""
+def _write_pruned(work: prune.Pruner, stored: set[str], put: Put) -> CompressionLoss:
+    """Write those parts of a pruned weight that are `stored`; see PartsPlan."""
     for one in work.stretches():
         if "mask" in stored:
             put("mask", one.begin // 8, one.mask)
         if "nonzero_data" in stored and one.nonzero.size:
             put("nonzero_data", one.first * one.nonzero.itemsize, one.nonzero)
-    return Figures(*work.figures)
+    return CompressionLoss(*work.figures)

@@ -26,7 +26,7 @@ from ..program.scan import Program
 from ..progress import Counter
 from ..rewrite.compressed import CompressedWeight, StoredPart
 from ..rewrite.decompress import Decompression, plan_decompression
-from ..rewrite.planned import Computation, Figures, Plan, Put, Streamed
+from ..rewrite.planned import CompressionLoss, Computation, PartsPlan, Put, Streamed
 from ..storage.scratch import Scratch
 from ..values.dense import Held, Packed
 from ..values.palettize import weights_for
@@ -50,10 +50,10 @@ class Outcome(NamedTuple):
 
     weight: CompressedWeight
     recipe: Recipe
-    lost: list[Figures]
+    lost: list[CompressionLoss]
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> CompressionLoss:
         """What is lost; to be asked for once that is known."""
         return self.lost[0]
 
@@ -210,14 +210,14 @@ class Compressing:
 
     def _taken(self, candidate: Candidate, result: Any) -> Any:
         """(operation, parts, links, list for the figures) of what a recipe computed or planned, or why none."""
-        lost: list[Figures] = []
+        lost: list[CompressionLoss] = []
 
-        def done(figures: Figures) -> None:
+        def done(figures: CompressionLoss) -> None:
             lost.append(figures)
             self._counter.add_tensor(candidate.tensor.name, candidate.tensor)
 
         # A plan whose values all go into the Program has nothing left to write: no step would tell its figures.
-        if isinstance(result, Plan) and (self._is_careful or not result.has_stored_parts):
+        if isinstance(result, PartsPlan) and (self._is_careful or not result.has_stored_parts):
             try:
                 figures = result.write(lambda *_: None)
             except NotCompressibleError as reason:
@@ -227,15 +227,17 @@ class Compressing:
         if isinstance(result, NotCompressibleError):
             self._counter.add_tensor(candidate.tensor.name, candidate.tensor)
             return result
-        if isinstance(result, Plan):
+        if isinstance(result, PartsPlan):
             return result.op, self._streamed(candidate, result, done), {}, lost
-        done(Figures(result.squared, result.power, result.largest, result.gap))
+        done(CompressionLoss(result.squared, result.power, result.largest, result.gap))
         return result.op, tuple(self._kept(part) for part in result.parts), result.links, lost
 
-    def _streamed(self, candidate: Candidate, plan: Plan, done: Callable[[Figures], None]) -> tuple[StoredPart, ...]:
+    def _streamed(
+        self, candidate: Candidate, plan: PartsPlan, done: Callable[[CompressionLoss], None]
+    ) -> tuple[StoredPart, ...]:
         """Parts that are computed when they are written."""
 
-        def write(put: Put) -> Figures:
+        def write(put: Put) -> CompressionLoss:
             try:
                 return plan.write(put)
             except NotCompressibleError as reason:

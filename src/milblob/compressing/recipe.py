@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..rewrite.planned import Plan
+from ..rewrite.planned import PartsPlan
 from ..values.strided import Empty, computed
 from ..values.unfit import UnfitError
 from .pieces import LINKED_OPSET, CompressedParts, NotCompressibleError, Pieces, applied
@@ -87,7 +87,7 @@ class Recipe:
         """Whether the operations that read a weight must agree on its channels, as coremltools wants it."""
         return True
 
-    def plan(self, weight: Weight) -> Plan | None:
+    def plan(self, weight: Weight) -> PartsPlan | None:
         """Say what a weight becomes, so that its values are computed while they are written.
 
         Returns:

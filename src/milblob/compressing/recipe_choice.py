@@ -16,10 +16,10 @@ from ..model.tensor import Tensor
 from ..program.scan import Program
 from ..progress import Counter
 from ..rewrite.changes import is_counted
-from ..rewrite.planned import Plan
+from ..rewrite.planned import PartsPlan
 from ..selection import selector
 from .candidates import Candidate, computed
-from .choosing import Choice, Chosen, Step, choose, choose_within, starts, walk
+from .choosing import Choice, ChoiceStep, Chosen, choose, choose_within, starts, walk
 from .pieces import CompressedParts, NotCompressibleError
 from .prepare import KEPT
 from .recipe import Recipe, require_number
@@ -296,7 +296,7 @@ def _point(measurements: Measurements, choices: Sequence[int]) -> Point:
     return Point(nbytes, math.fsum(row.error for row in rows) / max(measurements.weight_count, 1))
 
 
-def _moved(point: Point, step: Step, count: int) -> Point:
+def _moved(point: Point, step: ChoiceStep, count: int) -> Point:
     return Point(point.nbytes + step.nbytes, max(point.error - step.error / max(count, 1), 0.0))
 
 
@@ -329,12 +329,12 @@ def _measured(
     return found
 
 
-def _measured_alone(candidate: Candidate, number: int) -> tuple[Plan | CompressedParts, float]:
+def _measured_alone(candidate: Candidate, number: int) -> tuple[PartsPlan | CompressedParts, float]:
     """(what is stored, squared error over power): nothing but sums is kept of the values."""
     made = candidate.made(number)
     if isinstance(made, NotCompressibleError):
         raise made
-    lost = made.write(lambda *_: None) if isinstance(made, Plan) else made
+    lost = made.write(lambda *_: None) if isinstance(made, PartsPlan) else made
     return made, _relative(lost.squared, lost.power)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arguments import as_integer, require
 from ..dtypes import as_dtype
-from ..rewrite.planned import Plan
+from ..rewrite.planned import PartsPlan
 from ..values import palettize, prune, quantize
 from ..values.strided import Empty, computed, is_finite, not_finite, selected, unpacked_mask
 from . import palettes
@@ -93,7 +93,7 @@ class Linear(Recipe):
             return f"Linear after Palette: expected granularity 'per_tensor', got {self.granularity!r}"
         return super().objection(before)
 
-    def plan(self, weight: Weight) -> Plan | None:
+    def plan(self, weight: Weight) -> PartsPlan | None:
         """See Recipe."""
         if not self._is_alone(weight) or self._held(weight) is not None:
             return None
@@ -247,7 +247,7 @@ class Palette(Recipe):
             return "Palette with others: expected scale=False: Core ML has no operation for it, got True"
         return None
 
-    def plan(self, weight: Weight) -> Plan | None:
+    def plan(self, weight: Weight) -> PartsPlan | None:
         """See Recipe."""
         if self.nbits is None or self.vector > 1 or self.scale or self.lut_dtype or not self._is_alone(weight):
             return None
@@ -263,7 +263,9 @@ class Palette(Recipe):
             raise NotCompressibleError(f"{words}, got {self.vector}")
         weights = heavy_of(pieces, weight) if self.mode == "kmeans" else None
         is_kept = weight.nan == "keep" and self.vector == 1 and self.mode in ("kmeans", "unique")
-        choice = palettes.Choice(self.nbits, self.mode, axis, size, self.vector, self.lut_function, weights, is_kept)
+        choice = palettes.PaletteOptions(
+            self.nbits, self.mode, axis, size, self.vector, self.lut_function, weights, is_kept
+        )
         made = made_by(palettes.scaled if self.scale else palettes.palettized, pieces, choice)
         found: Pieces = made._replace(steps=(*pieces.steps, "Palette"))
         return found if self.lut_dtype is None else self._of_entries.step(found, weight)
@@ -344,7 +346,7 @@ class Prune(Recipe):
         """See Recipe."""
         return False
 
-    def plan(self, weight: Weight) -> Plan | None:
+    def plan(self, weight: Weight) -> PartsPlan | None:
         """See Recipe."""
         if not self._is_alone(weight):
             return None

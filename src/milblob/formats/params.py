@@ -226,7 +226,7 @@ class Parameter(LazyTensor):
         )
 
 
-class Scan(NamedTuple):
+class ParamsScan(NamedTuple):
     """What is in a `.params` file, sound or not.
 
     Attributes:
@@ -244,7 +244,7 @@ class Scan(NamedTuple):
     error: MilblobError | None
 
 
-def scan(mapping: MappedFile, offset: int, nbytes: int) -> Scan:
+def scan(mapping: MappedFile, offset: int, nbytes: int) -> ParamsScan:
     """Find the tensors of a `.params` file that lies at [offset, offset + nbytes) of a mapped file, and no elements.
 
     The records of a file are read by position: through the mapping, each would be a page fault that maps the cached
@@ -267,7 +267,7 @@ def scan(mapping: MappedFile, offset: int, nbytes: int) -> Scan:
                 break
             rows.append(row)
             at = row[1] + row[2]
-    return Scan(names, rows, reserved, at, error)
+    return ParamsScan(names, rows, reserved, at, error)
 
 
 class Parameters(Arrays[Parameter]):
@@ -321,7 +321,7 @@ def parameters_in(
 
 
 def parameter_of(name: str, row: Any, mapping: MappedFile, codes: Codes, budget: Budget | None = None) -> Parameter:
-    """Return the tensor of a row of `Scan`."""
+    """Return the tensor of a row of `ParamsScan`."""
     _, data_offset, nbytes, code, bits, lanes, shape, _, _ = row
     return Parameter(name, dtype_text(codes, code, bits, lanes), shape, mapping, (data_offset, nbytes), budget=budget)
 

@@ -11,7 +11,7 @@ from ..dtypes import DType
 from ..model.lazy import LazyTensor
 from ..model.tensor import Tensor
 from ..values.cast import cast_array, is_castable
-from .derivation import Derivation, Folded, Source
+from .derivation import CheckpointArray, Derivation, Folded
 from .folds import EPSILONS, FORMS, Norm, Ratio, Vectors, channels, fitting, fold_weight, is_scaled, ratio, scale_of
 from .readers import Convolution
 from .renderings import block_of, sqnr_of
@@ -49,11 +49,11 @@ class Fold(NamedTuple):
     def weight(self, shape: tuple[int, ...]) -> Folded:
         """Return how the weight follows."""
         norm = replace(self.norm, beta=None, mean=None)
-        return Folded(Source(self.own), norm, self.convolution.groups, False, shape)
+        return Folded(CheckpointArray(self.own), norm, self.convolution.groups, False, shape)
 
     def bias(self, shape: tuple[int, ...]) -> Folded:
         """Return how the bias follows."""
-        return Folded(None if self.own_bias is None else Source(self.own_bias), self.norm, 0, True, shape)
+        return Folded(None if self.own_bias is None else CheckpointArray(self.own_bias), self.norm, 0, True, shape)
 
 
 class FoldFinder:

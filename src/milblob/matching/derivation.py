@@ -19,7 +19,7 @@ Arrays = Callable[[str], Values]
 """Returns the array of a checkpoint by its name."""
 
 
-class Use(NamedTuple):
+class ArrayRange(NamedTuple):
     """A part of an array that takes part: [begin, end) along an axis; all of it if the axis is None."""
 
     name: str
@@ -39,9 +39,9 @@ class Derivation:
         """Yield the name of each array that takes part, perhaps several times."""
         raise NotImplementedError
 
-    def uses(self) -> Iterator[Use]:
+    def uses(self) -> Iterator[ArrayRange]:
         """Yield what of each array takes part."""
-        return (Use(name) for name in self.sources())
+        return (ArrayRange(name) for name in self.sources())
 
     def dtype(self, dtypes: Callable[[str], DType]) -> DType:
         """Return the dtype of what `compute` returns, from those of the arrays."""
@@ -53,7 +53,7 @@ class Derivation:
 
 
 @dataclass(frozen=True)
-class Source(Derivation):
+class CheckpointArray(Derivation):
     """An array as it is."""
 
     name: str
@@ -93,7 +93,7 @@ class Moved(Derivation):
         """See Derivation."""
         return self.of.sources()
 
-    def uses(self) -> Iterator[Use]:
+    def uses(self) -> Iterator[ArrayRange]:
         """See Derivation."""
         return self.of.uses()
 
@@ -110,7 +110,7 @@ class Moved(Derivation):
 
 
 @dataclass(frozen=True)
-class Rows(Derivation):
+class RowRange(Derivation):
     """A range along the first axis."""
 
     of: Derivation
@@ -125,16 +125,16 @@ class Rows(Derivation):
         """See Derivation."""
         return self.of.sources()
 
-    def uses(self) -> Iterator[Use]:
+    def uses(self) -> Iterator[ArrayRange]:
         """See Derivation."""
-        if isinstance(self.of, Source):
-            yield Use(self.of.name, 0, self.begin, self.end)
-        elif isinstance(self.of, Moved) and isinstance(self.of.of, Source) and self.of.layout.before is None:
+        if isinstance(self.of, CheckpointArray):
+            yield ArrayRange(self.of.name, 0, self.begin, self.end)
+        elif isinstance(self.of, Moved) and isinstance(self.of.of, CheckpointArray) and self.of.layout.before is None:
             axes = self.of.layout.axes
-            yield Use(self.of.of.name, 0 if axes is None else axes[0], self.begin, self.end)
+            yield ArrayRange(self.of.of.name, 0 if axes is None else axes[0], self.begin, self.end)
         elif isinstance(self.of, Summed):
             for name in self.of.sources():
-                yield Use(name, 0, self.begin, self.end)
+                yield ArrayRange(name, 0, self.begin, self.end)
         else:
             yield from self.of.uses()
 
@@ -168,7 +168,7 @@ class Stacked(Derivation):
         for part in self.parts:
             yield from part.sources()
 
-    def uses(self) -> Iterator[Use]:
+    def uses(self) -> Iterator[ArrayRange]:
         """See Derivation."""
         for part in self.parts:
             yield from part.uses()

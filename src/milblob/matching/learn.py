@@ -19,7 +19,7 @@ from ..model.tensor import Tensor
 from ..values.cast import cast_array
 from .agreeing import agreeing, is_name_of
 from .conv_folds import Fold, FoldFinder, have_equal_bits, likeliest
-from .derivation import Derivation, Moved, Rows, Source, Stacked, Summed
+from .derivation import CheckpointArray, Derivation, Moved, RowRange, Stacked, Summed
 from .layouts import Layout, layouts
 from .lineage import Claim, Lineage, Origin
 from .readers import Reader, Readers
@@ -165,7 +165,7 @@ class _Learner:
                 else:
                     found += [other for other in others if self._is_laid(one, name, other)]
             for other in found:
-                self.claim(name, _moved(Source(one), other))
+                self.claim(name, _moved(CheckpointArray(one), other))
 
     def _otherwise(self, name: str, owner: str) -> list[str]:
         """Return the arrays that give a weight in another layout than the array which has its name."""
@@ -196,7 +196,7 @@ class _Learner:
             return False
         old, new = self.array(given).reshape(-1), np.asarray(weight.read()).reshape(-1)
         some = cast_array(old[layout.sources(self.given[given].shape, positions)], weight.mil_dtype, overflow="inf")[0]
-        return some.tobytes() == new[positions].tobytes() and self.fits(name, _moved(Source(given), layout))
+        return some.tobytes() == new[positions].tobytes() and self.fits(name, _moved(CheckpointArray(given), layout))
 
     def claim(self, name: str, derivation: Derivation | None, reader: str = "") -> None:
         """Note one way in which a weight follows, for one of its readers or for all."""
@@ -291,13 +291,13 @@ class _Learner:
                 values = self.array(given).reshape(-1)
                 for layout in layouts(tensor.shape, shape):
                     if self.may(100_000) and correlate(values[layout.sources(tensor.shape, positions)], some):
-                        yield _moved(Source(given), layout)
+                        yield _moved(CheckpointArray(given), layout)
             elif tensor.ndim == len(shape) >= 2 and tensor.shape[1:] == shape[1:] and tensor.shape[0] > shape[0]:
                 values = self.array(given).reshape(-1)
                 for begin in range(0, tensor.shape[0] - shape[0] + 1, gcd(tensor.shape[0], shape[0])):
                     start = begin * (flat.size // shape[0])
                     if self.may(100_000) and correlate(values[start + positions], some):
-                        yield Rows(Source(given), begin, begin + shape[0])
+                        yield RowRange(CheckpointArray(given), begin, begin + shape[0])
 
         if (joined := self._joined(dense)) is not None:
             yield joined
@@ -315,7 +315,7 @@ class _Learner:
                     some = np.unique(np.linspace(0, tensor.size - 1, _SAMPLE_COUNT).astype(np.int64))
                     wanted = dense[begin : begin + rows].reshape(-1)[some]
                     if correlate(self.array(given).reshape(-1)[some], wanted):
-                        parts.append(Source(given))
+                        parts.append(CheckpointArray(given))
                         begin += rows
                         break
             else:
@@ -375,7 +375,7 @@ class _Learner:
         for reader in self.readers.of[name]:
             for option in self._beside(name, reader) or ():
                 for other in every:
-                    added = Summed(option, Source(other))
+                    added = Summed(option, CheckpointArray(other))
                     if other not in option.sources() and self.fits(name, added):
                         self.claim(name, added, reader.words)
 

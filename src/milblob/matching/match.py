@@ -26,7 +26,7 @@ from .conv_folds import Fold, FoldFinder, likeliest
 from .layouts import Layout
 from .readers import Readers
 from .report import Match, Matching, Tie
-from .same_elements import Edge, Moved, affordable_layouts, same_elements
+from .same_elements import Edge, MovedElements, affordable_layouts, same_elements
 from .siblings import Siblings
 
 MIN_CORRELATION = 0.7
@@ -375,7 +375,7 @@ class _Work:
             for given, (_, layout) in ranked[: self._candidate_count(name)]:
                 if not self._may(300_000 + 10 * self.names[name].size):
                     break
-                figures = measure(Moved(self.given[given], layout), Elements(self.names[name]))
+                figures = measure(MovedElements(self.given[given], layout), Elements(self.names[name]))
                 correlation = figures.correlation
                 if correlation is not None and correlation >= threshold and (figures.relative or 0) < 1:
                     confirmed.append((correlation, name, given, layout))

@@ -8,7 +8,7 @@ import numpy as np
 from ..dtypes import DType
 from ..model.lazy import LazyTensor
 from ..values.cast import cast_array, is_castable
-from .derivation import Derivation, Moved, Rows, Source, Stacked
+from .derivation import CheckpointArray, Derivation, Moved, RowRange, Stacked
 from .layouts import Layout
 from .same_elements import May
 
@@ -143,11 +143,11 @@ class RowIndex:
         parts: list[Derivation] = []
         for (owner, row), length in zip(places, lengths, strict=True):
             source = self._axes[owner]
-            part = turned(Source(source.name), source.axis, len(source.shape))
+            part = turned(CheckpointArray(source.name), source.axis, len(source.shape))
             if _inner(source) != _inner(self._axes[places[0][0]]):
                 part = Moved(part, Layout(None, None, (source.shape[source.axis], *_inner(self._axes[places[0][0]]))))
             if (row, length) != (0, source.shape[source.axis]):
-                part = Rows(part, row, row + length)
+                part = RowRange(part, row, row + length)
             parts.append(part)
         result = parts[0] if len(parts) == 1 else Stacked(tuple(parts))
         rows_first = (shape[axis], *shape[:axis], *shape[axis + 1 :])

@@ -129,7 +129,7 @@ def affordable_layouts(old: tuple[int, ...], new: tuple[int, ...], may: May) -> 
     return found
 
 
-class Moved(Elements):
+class MovedElements(Elements):
     """The elements of a tensor in another layout."""
 
     def __init__(self, tensor: LazyTensor, layout: Layout) -> None:
@@ -164,5 +164,5 @@ def pieces(elements: Elements, dtype: DType) -> Iterator[np.ndarray[Any, Any]]:
 
 def are_equal(given: LazyTensor, weight: LazyTensor, layout: Layout, dtype: DType) -> bool:
     """Whether a given tensor in a layout, cast, is a weight to the bit."""
-    pairs = zip(pieces(Moved(given, layout), dtype), pieces(Elements(weight), dtype), strict=True)
+    pairs = zip(pieces(MovedElements(given, layout), dtype), pieces(Elements(weight), dtype), strict=True)
     return all(np.array_equal(x.view(np.uint8), y.view(np.uint8)) for x, y in pairs)

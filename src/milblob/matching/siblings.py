@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from math import prod
 
-from .derivation import Derivation, Folded, Moved, Rows, Source, Stacked, Summed
+from .derivation import CheckpointArray, Derivation, Folded, Moved, RowRange, Stacked, Summed
 from .folds import Norm, find_norms
 
 VECTORS = {
@@ -94,13 +94,13 @@ class Siblings:
                 return []
             ways = max(map(len, several))
             return [Stacked(tuple(part[min(way, len(part) - 1)] for part in several)) for way in range(ways)]
-        if isinstance(known, Rows):
+        if isinstance(known, RowRange):
             whole = self.beside(known.of, parameter, -1)
-            return None if whole is None else [Rows(one, known.begin, known.end) for one in whole]
+            return None if whole is None else [RowRange(one, known.begin, known.end) for one in whole]
         if isinstance(known, Moved):
             is_plain = known.layout.axes is None and known.layout.before is None
             return self.beside(known.of, parameter, count) if is_plain else None
-        if not isinstance(known, Source):
+        if not isinstance(known, CheckpointArray):
             return None
         size = count if count >= 0 else self._shapes[known.name][0]
         return self._of_module(known.name, parameter, size)
@@ -114,15 +114,15 @@ class Siblings:
         ]
         twin = name.replace("weight", "bias").replace("kernel", "bias")
         if parameter == "bias" and twin in found and "_ih_" not in name:
-            return [Source(twin)]
+            return [CheckpointArray(twin)]
         if "_ih_" in name:
             pairs = [(a, a.replace("_ih_", "_hh_")) for a in found if "_ih_" in a]
-            both: list[Derivation] = [Summed(Source(a), Source(b)) for a, b in pairs if b in found]
+            both: list[Derivation] = [Summed(CheckpointArray(a), CheckpointArray(b)) for a, b in pairs if b in found]
             both.sort(key=lambda one: next(one.sources()) != twin)
-            return [*both, *(Source(other) for other in found)]
+            return [*both, *(CheckpointArray(other) for other in found)]
         if not found and not self.is_named_for(name, "weight"):
             return None
-        return [Source(other) for other in found]
+        return [CheckpointArray(other) for other in found]
 
 
 def module_of(name: str) -> str:

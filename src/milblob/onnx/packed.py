@@ -31,7 +31,7 @@ _NEEDED = {
 """The operations that may stay, and the parts that they must have."""
 
 
-class Layout(NamedTuple):
+class DequantizeLayout(NamedTuple):
     """In which shape DequantizeLinear sees elements that share scales.
 
     Attributes:
@@ -48,7 +48,7 @@ class Layout(NamedTuple):
     counts: Shape
 
 
-class Palette(NamedTuple):
+class PackedPalette(NamedTuple):
     """A weight that is looked up.
 
     Attributes:
@@ -71,7 +71,7 @@ class Palette(NamedTuple):
     turned: tuple[int, int] | None
 
 
-class Quantized(NamedTuple):
+class PackedScaled(NamedTuple):
     """A weight that is scaled.
 
     Attributes:
@@ -83,18 +83,18 @@ class Quantized(NamedTuple):
         layout: of DequantizeLinear; None: the elements are floats, and are multiplied.
     """
 
-    elements: "Tensor | Palette"
+    elements: "Tensor | PackedPalette"
     scale: "Tensor"
     zero: "Tensor | np.ndarray[Any, Any] | None"
     shape: Shape
     counts: Shape
-    layout: Layout | None
+    layout: DequantizeLayout | None
 
 
-Plan = Quantized | Palette
+PackedWeight = PackedScaled | PackedPalette
 
 
-def plan(weight: "Tensor", opset: int) -> Plan | str:
+def plan(weight: "Tensor", opset: int) -> PackedWeight | str:
     """Say how a compressed weight is computed in ONNX, or in a few words why it is decoded instead.
 
     Args:
@@ -120,7 +120,7 @@ def plan(weight: "Tensor", opset: int) -> Plan | str:
     return _palette(weight)
 
 
-def _affine(weight: "Tensor", opset: int) -> Plan | str:
+def _affine(weight: "Tensor", opset: int) -> PackedWeight | str:
     weight.place.dense()  # which checks the parts
     parts = weight.parts
     scale, zero, shape = parts["scale"], parts["zero_point"], weight.shape
@@ -133,12 +133,12 @@ def _affine(weight: "Tensor", opset: int) -> Plan | str:
 
 def _scaled(
     weight: "Tensor", data: "Tensor", scale: "Tensor", offset: "Tensor | None", counts: Shape, opset: int
-) -> Plan | str:
+) -> PackedWeight | str:
     shape, kind = weight.shape, data.mil_dtype
-    elements: Tensor | Palette = data
+    elements: Tensor | PackedPalette = data
     if data.parts:
         found = plan(data, opset)
-        if not isinstance(found, Palette):
+        if not isinstance(found, PackedPalette):
             return found if isinstance(found, str) else "scaled twice"
         elements = found
     else:
@@ -148,11 +148,13 @@ def _scaled(
         fits = False
     if scale.parts or (offset is not None and offset.parts) or scale.mil_dtype not in _FLOATS or not fits:
         return "computed scales"
-    if isinstance(elements, Palette) and kind in _FLOATS:
+    if isinstance(elements, PackedPalette) and kind in _FLOATS:
         if kind is not scale.mil_dtype or offset is not None:
             return f"{kind} elements"
         return (
-            Quantized(elements, scale, None, shape, counts, None) if _is_broadcast(shape, counts) else "scaled blocks"
+            PackedScaled(elements, scale, None, shape, counts, None)
+            if _is_broadcast(shape, counts)
+            else "scaled blocks"
         )
     if kind not in _BYTES + _NIBBLES:
         return f"{kind} elements"
@@ -170,11 +172,11 @@ def _scaled(
     itemsize = scale.mil_dtype.nbits // 8
     if made * (itemsize + (zero is not None)) + _nbytes(elements) >= prod(shape) * itemsize:
         return "blocks along several axes that are as small as their scales"
-    return Quantized(elements, scale, zero, shape, counts, found_layout)
+    return PackedScaled(elements, scale, zero, shape, counts, found_layout)
 
 
-def _nbytes(elements: "Tensor | Palette") -> int:
-    return elements.indices.nbytes if isinstance(elements, Palette) else elements.nbytes
+def _nbytes(elements: "Tensor | PackedPalette") -> int:
+    return elements.indices.nbytes if isinstance(elements, PackedPalette) else elements.nbytes
 
 
 def _whole(offset: "Tensor", kind: DType) -> "np.ndarray | None":
@@ -191,7 +193,7 @@ def _is_broadcast(shape: Shape, counts: Shape) -> bool:
     return all(n in (1, size) for size, n in zip(shape, counts, strict=True))
 
 
-def layout(shape: Shape, counts: Shape, has_blocks: bool) -> Layout | None:
+def layout(shape: Shape, counts: Shape, has_blocks: bool) -> DequantizeLayout | None:
     """Say how DequantizeLinear can have `counts` scales along each axis of a weight; None if it cannot.
 
     It knows one scale of all, one for each place along an axis, and (from opset 21 on) blocks along one axis with a
@@ -199,24 +201,24 @@ def layout(shape: Shape, counts: Shape, has_blocks: bool) -> Layout | None:
     its scales repeated along all axes but one.
     """
     if prod(counts) == 1:
-        return Layout(shape, 0, 0, (), counts)
+        return DequantizeLayout(shape, 0, 0, (), counts)
     own = [n == size for size, n in zip(shape, counts, strict=True)]
     many = [axis for axis, n in enumerate(counts) if n > 1]
     if len(many) == 1 and own[many[0]]:
-        return Layout(shape, many[0], 0, (counts[many[0]],), counts)
+        return DequantizeLayout(shape, many[0], 0, (counts[many[0]],), counts)
     if has_blocks and own.count(False) == 1:
         axis = own.index(False)
-        return Layout(shape, axis, shape[axis] // counts[axis], counts, counts)
+        return DequantizeLayout(shape, axis, shape[axis] // counts[axis], counts, counts)
     runs = _runs(shape, counts)
     sizes, numbers = tuple(size for size, _, _ in runs), tuple(n for _, n, _ in runs)
     many = [axis for axis, n in enumerate(numbers) if n > 1]
     if len(many) == 1 and sizes[many[0]] == numbers[many[0]]:
-        return Layout(sizes, many[0], 0, (numbers[many[0]],), counts)
+        return DequantizeLayout(sizes, many[0], 0, (numbers[many[0]],), counts)
     if not has_blocks:
         return None
     shared = [axis for axis, (size, n, _) in enumerate(runs) if n < size]
     if len(shared) == 1:
-        return Layout(sizes, shared[0], sizes[shared[0]] // numbers[shared[0]], numbers, counts)
+        return DequantizeLayout(sizes, shared[0], sizes[shared[0]] // numbers[shared[0]], numbers, counts)
     kept = max(shared, key=lambda axis: sizes[axis] // numbers[axis])  # the longest blocks: the fewest scales
     repeated = list(counts)
     for axis in shared:
@@ -244,7 +246,7 @@ def _runs(shape: Shape, counts: Shape) -> list[tuple[int, int, list[int]]]:
     return runs
 
 
-def _palette(weight: "Tensor") -> Plan | str:
+def _palette(weight: "Tensor") -> PackedWeight | str:
     parts = weight.parts
     indices, lut = parts["indices"], parts["lut"]
     if indices.parts:
@@ -276,17 +278,17 @@ def _palette(weight: "Tensor") -> Plan | str:
         return "palettes as large as the weight"
     rows, columns = prod(places[: axis + 1]), prod(places[axis + 1 :])
     turned = (rows, columns) if vector > 1 and columns > 1 else None
-    return Palette(indices, lut, shape, nbits, (before, count, behind), vector, turned)
+    return PackedPalette(indices, lut, shape, nbits, (before, count, behind), vector, turned)
 
 
-def has_rows(plan: Plan) -> bool:
+def has_rows(plan: PackedWeight) -> bool:
     """Whether rows of a weight can be computed without the others: tables of embeddings."""
     if len(plan.shape) != 2:
         return False
-    if isinstance(plan, Palette):
+    if isinstance(plan, PackedPalette):
         return plan.vector == 1 and plan.order[1] == 1 and not plan.shape[1] * plan.nbits % 8
     elements, (per_row, blocks) = plan.elements, plan.counts
-    if isinstance(elements, Palette) or plan.layout is None or plan.layout.counts != plan.counts:
+    if isinstance(elements, PackedPalette) or plan.layout is None or plan.layout.counts != plan.counts:
         return False
     if per_row not in (1, plan.shape[0]):
         return False

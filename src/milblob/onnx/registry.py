@@ -23,7 +23,7 @@ GROUPS = (
 """The modules of `ops`, one for each group of operations."""
 
 
-class Entry:
+class ConverterEntry:
     """A converter with the first ONNX opset it is for; what it makes of an operation, and its limits, in words."""
 
     __slots__ = ("convert", "group", "limits", "mapping", "since_opset")
@@ -36,8 +36,8 @@ class Entry:
         self.limits = limits
 
 
-_converters: dict[str, list[Entry]] = {}
-_users: dict[str, list[Entry]] = {}
+_converters: dict[str, list[ConverterEntry]] = {}
+_users: dict[str, list[ConverterEntry]] = {}
 _calculators: dict[str, ShapeCalculator] = {}
 
 
@@ -61,7 +61,7 @@ def builtin(*types: str, onnx: str, since_opset: int = 18, limits: str = "") -> 
 
 def add_builtin(type: str, convert: Converter, group: str, onnx: str, since_opset: int = 18, limits: str = "") -> None:
     """Register one of milblob's own converters; see `builtin`."""
-    _converters.setdefault(type, []).append(Entry(convert, since_opset, group, onnx, limits))
+    _converters.setdefault(type, []).append(ConverterEntry(convert, since_opset, group, onnx, limits))
 
 
 def register_converter(type: str, *, since_opset: int = 18) -> Callable[[_F], _F]:
@@ -80,7 +80,7 @@ def register_converter(type: str, *, since_opset: int = 18) -> Callable[[_F], _F
     def register(convert: _F) -> _F:
         entries = _users.setdefault(type, [])
         entries[:] = [entry for entry in entries if entry.since_opset != since_opset]
-        entries.append(Entry(convert, since_opset, "user", "your own"))
+        entries.append(ConverterEntry(convert, since_opset, "user", "your own"))
         return convert
 
     return register
@@ -138,7 +138,7 @@ def supported() -> frozenset[str]:
     return frozenset(_converters) | frozenset(_users) | {"const"}
 
 
-def builtins() -> dict[str, Entry]:
+def builtins() -> dict[str, ConverterEntry]:
     """Return milblob's own converters by operation, each the newest; what docs/onnx.md is made of."""
     load()
     return {type: max(entries, key=lambda entry: entry.since_opset) for type, entries in sorted(_converters.items())}

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ..dtypes import DType
 from .emit import ModelComponentContainer
-from .packed import Palette, Plan, Quantized, indices_of_bytes, repeat
+from .packed import PackedPalette, PackedScaled, PackedWeight, indices_of_bytes, repeat
 from .types import onnx_dtype
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 _FLOAT, _INT32 = ir.DataType.FLOAT, ir.DataType.INT32
 
 
-def unpack(g: ModelComponentContainer, plan: Plan) -> ir.Value:
+def unpack(g: ModelComponentContainer, plan: PackedWeight) -> ir.Value:
     """Add the nodes that compute a weight; return it."""
-    return _looked_up(g, plan) if isinstance(plan, Palette) else _scaled(g, plan)
+    return _looked_up(g, plan) if isinstance(plan, PackedPalette) else _scaled(g, plan)
 
 
-def _scaled(g: ModelComponentContainer, plan: Quantized) -> ir.Value:
+def _scaled(g: ModelComponentContainer, plan: PackedScaled) -> ir.Value:
     """In half precision, products are computed in single precision, where they are exact, and rounded once.
 
     That is what DequantizeLinear does as well, which older opsets lack for half precision and whose kernel in
@@ -48,7 +48,7 @@ def _scaled(g: ModelComponentContainer, plan: Quantized) -> ir.Value:
     return _of_shape(g, g.cast(found, kind), (), plan.shape)
 
 
-def _repeated(values: Any, plan: Quantized) -> Any:
+def _repeated(values: Any, plan: PackedScaled) -> Any:
     """Return scales or zero points, of which some stand for several, as many as the plan has."""
     values = np.asarray(values)
     counts = plan.counts if plan.layout is None else plan.layout.counts
@@ -57,24 +57,24 @@ def _repeated(values: Any, plan: Quantized) -> Any:
     return repeat(values.reshape(plan.counts), counts)
 
 
-def _zero(g: ModelComponentContainer, plan: Quantized, shape: tuple[int, ...]) -> ir.Value:
+def _zero(g: ModelComponentContainer, plan: PackedScaled, shape: tuple[int, ...]) -> ir.Value:
     zero = plan.zero
     counts = plan.counts if plan.layout is None else plan.layout.counts
     if not isinstance(zero, np.ndarray) and zero is not None and prod(zero.shape) == prod(counts):
         return g.stored(zero, onnx_dtype(zero.mil_dtype), shape)
     array = zero if isinstance(zero, np.ndarray) or zero is None else zero.read()
-    kind = plan.elements.lut if isinstance(plan.elements, Palette) else plan.elements
+    kind = plan.elements.lut if isinstance(plan.elements, PackedPalette) else plan.elements
     values = np.asarray(_repeated(array, plan)).reshape(shape)
     return g.made(f"{plan.scale.name}.zero", values.astype(onnx_dtype(kind.mil_dtype).numpy()), "zero points")
 
 
-def _elements(g: ModelComponentContainer, plan: Quantized, view: tuple[int, ...]) -> ir.Value:
-    if isinstance(plan.elements, Palette):
+def _elements(g: ModelComponentContainer, plan: PackedScaled, view: tuple[int, ...]) -> ir.Value:
+    if isinstance(plan.elements, PackedPalette):
         return _of_shape(g, _looked_up(g, plan.elements), plan.elements.shape, view)
     return g.stored(plan.elements, onnx_dtype(plan.elements.mil_dtype), view)
 
 
-def _looked_up(g: ModelComponentContainer, plan: Palette) -> ir.Value:
+def _looked_up(g: ModelComponentContainer, plan: PackedPalette) -> ir.Value:
     """GatherElements, several times as fast as Gather, has one element for an index; Gather has several for a byte."""
     before, groups, behind = plan.order
     width = 8 // plan.nbits * plan.vector
@@ -100,7 +100,7 @@ def _looked_up(g: ModelComponentContainer, plan: Palette) -> ir.Value:
     return _of_shape(g, turned, (), plan.shape)
 
 
-def rows(g: ModelComponentContainer, plan: Plan, places: ir.Value, rank: int) -> ir.Value:
+def rows(g: ModelComponentContainer, plan: PackedWeight, places: ir.Value, rank: int) -> ir.Value:
     """Add the nodes that compute some rows of a weight, of which `packed.has_rows`; the others are not computed.
 
     Args:
@@ -110,7 +110,7 @@ def rows(g: ModelComponentContainer, plan: Plan, places: ir.Value, rank: int) ->
         rank: of the places.
     """
     count, columns = plan.shape
-    if isinstance(plan, Palette):
+    if isinstance(plan, PackedPalette):
         width = 8 // plan.nbits
         bytes_of = g.stored(plan.indices, ir.DataType.UINT8, (count, columns // width))
         entries = _entries(g, plan, (1 << plan.nbits,))
@@ -160,7 +160,7 @@ def _in_group(g: ModelComponentContainer, bytes_of: ir.Value, groups: int) -> ir
     return found
 
 
-def _entries(g: ModelComponentContainer, plan: Palette, shape: tuple[int, ...]) -> ir.Value:
+def _entries(g: ModelComponentContainer, plan: PackedPalette, shape: tuple[int, ...]) -> ir.Value:
     lut: Tensor = plan.lut
     if lut.parts:
         return g.made(lut.name, np.asarray(lut.read()).reshape(shape), "computed entries")

@@ -35,7 +35,7 @@ class Argument(NamedTuple):
     is_optional: bool
 
 
-class Operations(NamedTuple):
+class OperationTable(NamedTuple):
     """The operations of the opsets that milblob knows.
 
     Attributes:
@@ -62,7 +62,7 @@ class Operations(NamedTuple):
 
 
 @cache
-def table() -> Operations:
+def table() -> OperationTable:
     """Read operations.txt."""
     from pkgutil import get_data
 
@@ -76,7 +76,7 @@ def table() -> Operations:
             opsets = tuple(rest)
             continue
         versions.setdefault(name, []).append((opsets.index(rest[0]), dict(_arguments(rest[1:]))))
-    return Operations(opsets, versions)
+    return OperationTable(opsets, versions)
 
 
 def _arguments(words: Iterable[str]) -> Iterator[tuple[str, Argument]]:
@@ -190,7 +190,9 @@ def operation_breaches(
             yield "MIL027", f"arguments of {name}: expected {key} among them, got {_listed(have)}"
 
 
-def _unknown(operations: Operations, name: str, opset: int, key: str, known: dict[str, Argument]) -> tuple[str, str]:
+def _unknown(
+    operations: OperationTable, name: str, opset: int, key: str, known: dict[str, Argument]
+) -> tuple[str, str]:
     for newer, arguments in operations.later(name, opset):
         if key in arguments:
             words = f"argument {key} of {name}: expected an opset that has it, {newer} or newer"
@@ -199,7 +201,7 @@ def _unknown(operations: Operations, name: str, opset: int, key: str, known: dic
 
 
 def _argument(
-    operations: Operations, name: str, opset: int, key: str, argument: Argument, bound: Sequence[Bound | None]
+    operations: OperationTable, name: str, opset: int, key: str, argument: Argument, bound: Sequence[Bound | None]
 ) -> Iterator[tuple[str, str]]:
     """What one argument breaks."""
     if argument.kind in ("tuple", "any"):
@@ -230,7 +232,7 @@ def _argument(
                 yield "MIL030", f"{words}, {got} in {operations.opsets[opset]}"
 
 
-def _taking(operations: Operations, name: str, opset: int, key: str, dtype: DType) -> str | None:
+def _taking(operations: OperationTable, name: str, opset: int, key: str, dtype: DType) -> str | None:
     """The first newer opset in which an argument takes a data type."""
     for newer, arguments in operations.later(name, opset):
         if key in arguments and dtype in arguments[key].dtypes:

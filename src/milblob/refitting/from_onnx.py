@@ -22,7 +22,7 @@ from ..model.sharing import have_equal_bytes
 from ..model.stored import StoredArray
 from ..model.tensor import Tensor
 from ..storage.mapped import MappedFile
-from .pairs import How, Weights
+from .pairs import How, WeightsByName
 from .problems import ERRORS, Problems
 
 _RECORD_NBYTES = 64  # of the metadata before the data of a record
@@ -58,7 +58,7 @@ def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
         UnsupportedError, ValueError: initializers that a conversion made, with other values than it gave them; all of
             them are named. As reading either model.
     """
-    weights, problems = Weights(model), Problems()
+    weights, problems = WeightsByName(model), Problems()
     mapping: dict[str, Any] = dict(how.mapping)
     kept: dict[str, LazyTensor] = {}
     same: dict[str, tuple[OnnxArray, set[Any]]] = {}  # unchanged, with the stored bytes that they are
@@ -96,7 +96,7 @@ def changed(model: Model, given: OnnxArrays, how: How) -> Changed:
     return Changed(kept, {name: to for name, to in mapping.items() if name not in same}, tuple(same))
 
 
-def _weights_of(weights: Weights, names: tuple[str, ...] | list[str]) -> list[Tensor]:
+def _weights_of(weights: WeightsByName, names: tuple[str, ...] | list[str]) -> list[Tensor]:
     """Return the weights of names, if each has one; a weight where one operation reads it is left to the refit."""
     found = []
     for name in names:

@@ -44,7 +44,7 @@ class How(NamedTuple):
 
 
 @dataclasses.dataclass(eq=False)
-class Item:
+class RefitItem:
     """One array for one weight, or for some of the operations that read it.
 
     Attributes:
@@ -76,7 +76,7 @@ class Item:
         self.given_dtype = dtype_of(self.values)
 
 
-def pair(model: Model, given: Mapping[str, Any], how: How) -> list[Item]:
+def pair(model: Model, given: Mapping[str, Any], how: How) -> list[RefitItem]:
     """Find the weight for every array, and check all of them before reporting any problem.
 
     Args:
@@ -87,7 +87,7 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[Item]:
         The only problem itself; ValueError with all of them if there are several, or if there is nothing to do.
     """
     problems, items = Problems(), []
-    names = Weights(model)
+    names = WeightsByName(model)
     for old in how.mapping:
         if old not in given:
             problems.add(KeyError(f"mapping: expected names of the weights that are given, got {old!r}"))
@@ -101,7 +101,7 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[Item]:
             try:
                 tensor, rows = names.find(new)
                 if how.is_selected(new) or (rows is not None and how.is_selected(tensor.name)):
-                    items.append(Item(old, given[old], tensor, rows, new))
+                    items.append(RefitItem(old, given[old], tensor, rows, new))
             except KeyError as error:
                 if how.is_selected(new):
                     unknown.append((old, new, error))
@@ -123,7 +123,7 @@ def pair(model: Model, given: Mapping[str, Any], how: How) -> list[Item]:
     return items
 
 
-def _require_fit(item: Item, how: How, problems: Problems) -> None:
+def _require_fit(item: RefitItem, how: How, problems: Problems) -> None:
     tensor, dtype, own = item.tensor, item.tensor.mil_dtype, item.given_dtype
     if tensor.chain is not None:
         if not how.requantize:
@@ -151,7 +151,7 @@ def _require_fit(item: Item, how: How, problems: Problems) -> None:
 # ---------------------------------------------------------------------------------------------------------------- names
 
 
-class Weights:
+class WeightsByName:
     """The weights of a model by name, compressed ones among them.
 
     Args:

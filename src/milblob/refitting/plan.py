@@ -24,7 +24,7 @@ from ..program.splice import Edit
 from ..storage import paths
 from ..storage.mapped import MappedFile
 from ..wording import some
-from .pairs import How, Item, Row, described, readers_of
+from .pairs import How, RefitItem, Row, described, readers_of
 from .problems import ERRORS, Problems
 from .requantize import Recent, requantized
 from .write import FileChange, Write
@@ -41,7 +41,7 @@ class Content:
         items: the arrays that they are made of.
     """
 
-    def __init__(self, tensor: Tensor, items: list[Item], make: Callable[[], Any]) -> None:
+    def __init__(self, tensor: Tensor, items: list[RefitItem], make: Callable[[], Any]) -> None:
         self.tensor, self.items = tensor, items
         self._make = make
         self._digest = ""
@@ -74,7 +74,7 @@ class Content:
         return self._digest
 
 
-class Plan:
+class RefitPlan:
     """What a refit does to the files of a model; nothing is written.
 
     Attributes:
@@ -82,7 +82,7 @@ class Plan:
         changes: of each file.
     """
 
-    def __init__(self, model: Model, items: list[Item], how: How) -> None:
+    def __init__(self, model: Model, items: list[RefitItem], how: How) -> None:
         """Plan, and find problems of every weight before any is raised.
 
         Raises:
@@ -97,7 +97,7 @@ class Plan:
         self._recent = Recent()
         self._every: list[Content] = []
         problems = Problems()
-        by_tensor: dict[str, list[Item]] = {}
+        by_tensor: dict[str, list[RefitItem]] = {}
         for item in items:
             by_tensor.setdefault(item.tensor.name, []).append(item)
         for group in by_tensor.values():
@@ -140,7 +140,7 @@ class Plan:
 
     # ------------------------------------------------------------------------------------------------- stored constants
 
-    def _content(self, tensor: Tensor, item: Item) -> Content:
+    def _content(self, tensor: Tensor, item: RefitItem) -> Content:
         how = self._how
 
         def make() -> Any:
@@ -149,7 +149,7 @@ class Plan:
 
         return Content(tensor, [item], make)
 
-    def _add_chain(self, items: list[Item]) -> None:
+    def _add_chain(self, items: list[RefitItem]) -> None:
         """Set the stored parts of a compressed weight."""
         item = items[0]
         if len(items) > 1 or item.rows is not None:
@@ -162,7 +162,7 @@ class Plan:
                 words = f"{tensor.name}: expected equal values for it from {other.items[0].given} and {item.given}"
                 raise ValueError(f"{words}, got others")
 
-    def _add_dense(self, items: list[Item]) -> None:
+    def _add_dense(self, items: list[RefitItem]) -> None:
         """Set a constant, and find out which of its readers need another one."""
         tensor = items[0].tensor
         classes: list[Content] = []

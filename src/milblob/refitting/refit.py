@@ -18,7 +18,7 @@ from ..progress import Counter, Progress
 from ..selection import Select, selector
 from ..values.cast import OVERFLOW_POLICIES
 from .pairs import How, pair
-from .plan import Plan
+from .plan import RefitPlan
 from .problems import ERRORS
 from .report import RefitReport, Refitted
 from .write import FileChange, copied, write_in_place
@@ -159,19 +159,19 @@ def refit(
             return report._replace(changes=[c._replace(file=_moved(c.file, root, target)) for c in report.changes])
 
 
-def _plan(model: Model, given: Mapping[str, Any], how: How) -> tuple[Plan, tuple[str, ...]]:
+def _plan(model: Model, given: Mapping[str, Any], how: How) -> tuple[RefitPlan, tuple[str, ...]]:
     """Plan what changes; of an ONNX model also return the names of arrays that hold what the model holds already."""
     from ..formats.onnx import OnnxArrays
 
     if not isinstance(given, OnnxArrays):
-        return Plan(model, pair(model, given, how), how), ()
+        return RefitPlan(model, pair(model, given, how), how), ()
     from .from_onnx import changed
 
     found = changed(model, given, how)
     how = how._replace(mapping=found.mapping)
     if found.unchanged and not any(names_in(how.mapping.get(name, name)) for name in found.arrays):
-        return Plan(model, [], how), found.unchanged  # which is no error, as it is where nothing is given
-    return Plan(model, pair(model, found.arrays, how), how), found.unchanged
+        return RefitPlan(model, [], how), found.unchanged  # which is no error, as it is where nothing is given
+    return RefitPlan(model, pair(model, found.arrays, how), how), found.unchanged
 
 
 def _moved(file: str, source: str, target: str) -> str:
@@ -185,7 +185,7 @@ def _counter(how: How, changes: list[FileChange]) -> Counter:
 
 
 @contextlib.contextmanager
-def _all_problems(plan: Plan) -> Iterator[None]:
+def _all_problems(plan: RefitPlan) -> Iterator[None]:
     """If new bytes cannot be made while they are written, look for the other problems too. Nothing has changed then."""
     try:
         yield
@@ -194,7 +194,7 @@ def _all_problems(plan: Plan) -> Iterator[None]:
         raise
 
 
-def _report(plan: Plan, source: str, output: str, done: bool, how: How) -> RefitReport:
+def _report(plan: RefitPlan, source: str, output: str, done: bool, how: How) -> RefitReport:
     changes = []
     for item in plan.items:
         tensor = item.tensor

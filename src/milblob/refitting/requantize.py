@@ -15,7 +15,7 @@ from ..values import stored_parts
 from ..values.cast import cast_array
 from ..values.dense import Packed, pack, read
 from ..values.tensorvalue import stored_bytes
-from .pairs import How, Item, readers_of
+from .pairs import How, RefitItem, readers_of
 from .pairs import read as read_values
 from .problems import ERRORS
 
@@ -32,7 +32,7 @@ class Recent:
     weight: "Requantized | None" = None
 
 
-def requantized(item: Item, how: How, recent: Recent) -> list[tuple[Tensor, Callable[[], Any]]]:
+def requantized(item: RefitItem, how: How, recent: Recent) -> list[tuple[Tensor, Callable[[], Any]]]:
     """Return the stored parts of a compressed weight that change, each with what makes its new bytes.
 
     Raises:
@@ -49,7 +49,7 @@ class Requantized:
         changing: the parts that change, by their row.
     """
 
-    def __init__(self, item: Item, how: How, recent: Recent) -> None:
+    def __init__(self, item: RefitItem, how: How, recent: Recent) -> None:
         self._item, self._how, self._recent = item, how, recent
         self._is_fit = how.requantize == "fit"
         self._chain = cast(Compressed, item.tensor.chain)

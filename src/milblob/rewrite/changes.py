@@ -9,7 +9,7 @@ from ..model.tensor import Tensor
 from .tasks import Item
 
 if TYPE_CHECKING:
-    from .compressed import Compression
+    from .compressed import ModelCompression
 
 WEIGHT_COUNT = 10
 """The ecosystem's threshold: constants of this many elements are kept in the weight file."""
@@ -43,7 +43,7 @@ class Options(NamedTuple):
     overflow: str = "error"
     nan: str = "keep"
     decompress: bool = False
-    compress: "Compression | None" = None
+    compress: "ModelCompression | None" = None
 
     @property
     def moves(self) -> bool:

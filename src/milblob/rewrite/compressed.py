@@ -52,7 +52,7 @@ class CompressedWeight(NamedTuple):
         return sum(part.nbytes for part in self.parts)
 
 
-class Compression(Protocol):
+class ModelCompression(Protocol):
     """What is compressed in a model."""
 
     @property

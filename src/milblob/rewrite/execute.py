@@ -20,7 +20,7 @@ from ..values.dense import Dense, Held, read
 from ..values.tensorvalue import stored_bytes, unpack_at
 from .copying import data_ranges, existing_file, new_file
 from .planned import Computation, Put, Streamed, write_all
-from .tasks import CAST, COPY, DENSE, HELD, TASK_NBYTES, VALUE, Item, Origin, Step, Task, make_tasks
+from .tasks import CAST, COPY, DENSE, HELD, TASK_NBYTES, VALUE, Item, SourceFile, Step, Task, make_tasks
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -119,7 +119,7 @@ def run_task(task: Task) -> list[tuple[int, CastCounts]]:
         OSError, FormatError: a file cannot be read or written. OverflowError, ValueError: the policies of casts; the
             tensor is named.
     """
-    sources: dict[Origin, MappedFile] = {}
+    sources: dict[SourceFile, MappedFile] = {}
     counts: list[tuple[int, CastCounts]] = []
     with contextlib.ExitStack() as stack:
         fd = stack.enter_context(existing_file(task.path))

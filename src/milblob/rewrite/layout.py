@@ -17,7 +17,7 @@ from ..dtypes import DType
 from ..errors import MilblobError
 from ..storage.mapped import MappedFile
 from ..values.tensorvalue import stored_bytes, unpack_at
-from .tasks import COPY, DENSE, VALUE, Item, Origin, lay_out
+from .tasks import COPY, DENSE, VALUE, Item, SourceFile, lay_out
 
 WEIGHTS = "weights"
 WEIGHT_FILE = "weight.bin"
@@ -70,19 +70,19 @@ class Records:
         self.files: dict[str, tuple[list[Item], int]] = {}
         self.gone: set[str] = set()
         self.used: set[tuple[str, int]] = set()
-        self.origins: dict[Origin, MappedFile] = {}
+        self.origins: dict[SourceFile, MappedFile] = {}
         self._align = align
         self._canonical = canonical
         self._dense: dict[Any, Item] = {}
         self._by_record: dict[tuple[str, int, DType], Item] = {}
-        self._origin_of: dict[int, Origin] = {}
+        self._origin_of: dict[int, SourceFile] = {}
         self._others: set[str] | None = None
 
-    def origin(self, mapping: MappedFile) -> Origin:
+    def origin(self, mapping: MappedFile) -> SourceFile:
         """Describe a file that bytes come from."""
         origin = self._origin_of.get(id(mapping))
         if origin is None:
-            origin = self._origin_of[id(mapping)] = Origin.of(mapping)
+            origin = self._origin_of[id(mapping)] = SourceFile.of(mapping)
             self.origins[origin] = mapping
         return origin
 

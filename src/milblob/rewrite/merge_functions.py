@@ -24,7 +24,7 @@ from ..storage.transfer import write_at
 from .copying import new_file
 from .destination import is_in_place, require_destination
 from .execute import write_weight_files
-from .tasks import Item, Origin, lay_out
+from .tasks import Item, SourceFile, lay_out
 
 _MODEL_NAME, _WEIGHTS_NAME = "model.mlmodel", "weights"
 _WEIGHT_FILE = "weight.bin"
@@ -309,7 +309,7 @@ class _Blobs(NamedTuple):
     file_nbytes: int
     nbytes: int
     shared_nbytes: int
-    origins: dict[Origin, MappedFile]
+    origins: dict[SourceFile, MappedFile]
 
 
 def _arranged(parts: list[_Part]) -> _Blobs:
@@ -317,11 +317,11 @@ def _arranged(parts: list[_Part]) -> _Blobs:
     references: list[tuple[_Part, Any, Item]] = []
     every: list[Item] = []
     stretches: list[Stretch] = []
-    origins: dict[Origin, MappedFile] = {}
+    origins: dict[SourceFile, MappedFile] = {}
     for part in parts:
         known: dict[tuple[str, int], Item] = {}
         for mapping in part.package.mappings:
-            origins[Origin.of(mapping)] = mapping
+            origins[SourceFile.of(mapping)] = mapping
         for constant in part.program.scan.constants:
             if constant.storage != _codec.BLOB:
                 continue
@@ -330,7 +330,7 @@ def _arranged(parts: list[_Part]) -> _Blobs:
                 reader = part.package.reader(part.source, constant.text)
                 record = reader.record(constant.blob_offset)
                 part.package.budget.spend((*key, "record"), record.nbytes)  # records may overlap
-                origin, span = Origin.of(reader.mapping), (record.data_offset, record.nbytes)
+                origin, span = SourceFile.of(reader.mapping), (record.data_offset, record.nbytes)
                 item = known[key] = Item(origin, span, record.dtype, record.count, "", _WEIGHT_FILE)
                 origins[origin] = reader.mapping
                 item.order, item.name = (len(every),), constant.op.name if constant.op is not None else ""

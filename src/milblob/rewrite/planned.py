@@ -1,6 +1,6 @@
 """Compressed weights whose parts have known sizes before they are computed: they are written while they are computed.
 
-A recipe says what there will be (`Plan`), the layout gives every part its place, and only then values are read. So
+A recipe says what there will be (`PartsPlan`), the layout gives every part its place, and only then values are read. So
 memory holds a stretch of a weight at a time, and nothing is kept in between.
 """
 
@@ -35,7 +35,7 @@ class PlannedPart(NamedTuple):
         return int(self.dtype.nbytes(int(np.prod(self.shape))))
 
 
-class Figures(NamedTuple):
+class CompressionLoss(NamedTuple):
     """What was lost.
 
     Attributes:
@@ -51,7 +51,7 @@ class Figures(NamedTuple):
     gap: float | None = None
 
 
-class Plan(NamedTuple):
+class PartsPlan(NamedTuple):
     """What becomes of a weight.
 
     Attributes:
@@ -63,7 +63,7 @@ class Plan(NamedTuple):
 
     op: str
     parts: tuple[PlannedPart, ...]
-    write: Callable[[Put], Figures]
+    write: Callable[[Put], CompressionLoss]
 
     @property
     def has_stored_parts(self) -> bool:
@@ -80,28 +80,28 @@ class Computation:
         done: called with the figures once they are known.
     """
 
-    def __init__(self, plan: Plan, is_large: bool, done: Callable[[Figures], None]) -> None:
+    def __init__(self, plan: PartsPlan, is_large: bool, done: Callable[[CompressionLoss], None]) -> None:
         self.is_large = is_large
-        self._plan: Plan | None = plan
+        self._plan: PartsPlan | None = plan
         self._done = done
 
     def write(self, put: Put) -> None:
         """Compute the parts, once. Raises: as the plan."""
         self._done(self._compute(put))
 
-    def collect(self) -> tuple[list[tuple[str, int, Any]], Figures]:
+    def collect(self) -> tuple[list[tuple[str, int, Any]], CompressionLoss]:
         """Compute the parts, once, in any thread; return what to put, in order, and the figures."""
         rows: list[tuple[str, int, Any]] = []
         figures = self._compute(lambda *row: rows.append(row))
         return rows, figures
 
-    def put_all(self, put: Put, rows: list[tuple[str, int, Any]], figures: Figures) -> None:
+    def put_all(self, put: Put, rows: list[tuple[str, int, Any]], figures: CompressionLoss) -> None:
         """Write what `collect` returned."""
         for row in rows:
             put(*row)
         self._done(figures)
 
-    def _compute(self, put: Put) -> Figures:
+    def _compute(self, put: Put) -> CompressionLoss:
         plan, self._plan = self._plan, None  # it holds the values of the source, which is closed before the end
         if plan is None:
             raise RuntimeError("computation: expected one call, got another")

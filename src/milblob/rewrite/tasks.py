@@ -18,7 +18,7 @@ COPY, CAST, VALUE, DENSE, HELD = "copy", "cast", "value", "dense", "held"
 TASK_NBYTES = 16 << 20
 
 
-class Origin(NamedTuple):
+class SourceFile(NamedTuple):
     """A source file of bytes, and its state, which shows whether it has changed."""
 
     path: str
@@ -28,7 +28,7 @@ class Origin(NamedTuple):
     changed_ns: int
 
     @classmethod
-    def of(cls, mapping: MappedFile) -> "Origin":
+    def of(cls, mapping: MappedFile) -> "SourceFile":
         """Describe a mapped file."""
         status = os.fstat(mapping.fd)
         path = os.path.abspath(str(mapping.name))
@@ -86,7 +86,7 @@ class Item:
     )  # fmt: skip
 
     def __init__(
-        self, origin: Origin, span: tuple[int, int], dtype: DType, count: int, base: str, file: str, how: str = COPY
+        self, origin: SourceFile, span: tuple[int, int], dtype: DType, count: int, base: str, file: str, how: str = COPY
     ) -> None:
         self.origin = origin
         self.start, self.nbytes = span
@@ -135,7 +135,7 @@ class Step(NamedTuple):
 
     number: int
     how: str
-    origin: Origin
+    origin: SourceFile
     start: int
     nbytes: int
     dtype: str

@@ -8,13 +8,13 @@ from typing import Any
 from ..analysis.check_blob import Finding, Findings
 from ..arguments import as_path
 from ..errors import MilblobError
-from ..formats.params import Scan, scan
+from ..formats.params import ParamsScan, scan
 from ..formats.params_codes import ARCHIVED, CURRENT, PACKED, Codes, codes_of, dtype_text, numpy_dtype
 from ..storage.mapped import MappedFile
 from .archive import METADATA, Archive
-from .graph import Graph, parse_graph
+from .graph import ModuleGraph, parse_graph
 from .layout import expected, graph_names, parameters_name, role_of
-from .metadata import OPERATOR, Info, ModuleInfo, parse_metadata
+from .metadata import OPERATOR, ArchiveInfo, ModuleInfo, parse_metadata
 from .report import Report
 
 _MAX_NAME_NBYTES, _MAX_NDIM = 80, 6  # TVM_CRT_MAX_STRLEN_PARAM_NAME, TVM_CRT_MAX_NDIM
@@ -107,7 +107,7 @@ class _Checker:
         offset = found.offset if found is not None and found.kind == "file" else None
         self._report.note(severity, code, words, member, offset, self._archive.file_of(member))
 
-    def _check_files(self, info: Info) -> None:
+    def _check_files(self, info: ArchiveInfo) -> None:
         names = [name for name, member in self._archive.files.items() if member.kind == "file"]
         missing, strange, foreign = expected(info, names)
         for words in missing:
@@ -132,14 +132,14 @@ class _Checker:
                 name,
             )
 
-    def _check_stray(self, info: Info | None) -> None:
+    def _check_stray(self, info: ArchiveInfo | None) -> None:
         """Check .params files that no module claims."""
         claimed = {parameters_name(module) for module in info.modules.values()} if info is not None else set()
         for name in self._archive.files:
             if role_of(name) == "parameters" and name.endswith(".params") and name not in claimed:
                 self._check_params(name)
 
-    def _check_params(self, name: str) -> Scan | None:
+    def _check_params(self, name: str) -> ParamsScan | None:
         try:
             mapping, offset, nbytes = self._archive.place(name)
             checker = _Params(self._report, self._codes, name)
@@ -148,7 +148,7 @@ class _Checker:
             self._report.error("params", error, name)
             return None
 
-    def _check_module(self, module: ModuleInfo, info: Info) -> None:
+    def _check_module(self, module: ModuleInfo, info: ArchiveInfo) -> None:
         if module.style == OPERATOR:
             return
         name = parameters_name(module)
@@ -162,7 +162,7 @@ class _Checker:
         if "graph" in module.executors:
             self._check_constants(module, parameters)
 
-    def _graph(self, module: ModuleInfo, info: Info) -> Graph | None:
+    def _graph(self, module: ModuleInfo, info: ArchiveInfo) -> ModuleGraph | None:
         names = graph_names(module, info.version)
         name = next(
             (name for name in names[: 1 if len(info.modules) > 1 else None] if name in self._archive.files), None
@@ -186,7 +186,7 @@ class _Checker:
         self._check_storage(module, graph)
         return graph
 
-    def _check_storage(self, module: ModuleInfo, graph: Graph) -> None:
+    def _check_storage(self, module: ModuleInfo, graph: ModuleGraph) -> None:
         if module.memory.storage_ids is None:
             return
         reported = {row.storage_id: row.nbytes for row in module.memory.storage_ids}
@@ -198,7 +198,7 @@ class _Checker:
             words += ": an old bug of TVM's exporter"
             self._note("note", "storage", words, METADATA)
 
-    def _check_against(self, module: ModuleInfo, graph: Graph, parameters: dict[str, Any], member: str) -> None:
+    def _check_against(self, module: ModuleInfo, graph: ModuleGraph, parameters: dict[str, Any], member: str) -> None:
         arguments = graph.arguments
         for name, row in parameters.items():
             value = arguments.get(name)
@@ -243,7 +243,7 @@ class _Params:
     def __init__(self, report: Report, codes: Codes, member: str) -> None:
         self._report, self._codes, self._member = report, codes, member
 
-    def check(self, mapping: MappedFile, offset: int, nbytes: int, file: str | None) -> Scan:
+    def check(self, mapping: MappedFile, offset: int, nbytes: int, file: str | None) -> ParamsScan:
         found = scan(mapping, offset, nbytes)
         self._file = file
         if found.reserved:

@@ -31,7 +31,7 @@ class Node(NamedTuple):
     attrs: dict[str, Any]
 
 
-class Value(NamedTuple):
+class NodeOutput(NamedTuple):
     """What one output of a node is: its name, dtype, shape, storage id, and the device index where it is given."""
 
     name: str
@@ -46,7 +46,7 @@ class Value(NamedTuple):
         return prod(self.shape) * dtype_nbytes(self.dtype)
 
 
-class Graph(NamedTuple):
+class ModuleGraph(NamedTuple):
     """The graph of one module.
 
     Attributes:
@@ -61,10 +61,10 @@ class Graph(NamedTuple):
     arg_nodes: tuple[int, ...]
     heads: tuple[tuple[int, int], ...]
     node_row_ptr: tuple[int, ...]
-    values: tuple[Value, ...]
+    values: tuple[NodeOutput, ...]
 
     @property
-    def arguments(self) -> dict[str, Value]:
+    def arguments(self) -> dict[str, NodeOutput]:
         """Name -> value of the arguments: inputs and parameters."""
         return {self.nodes[index].name: self.values[self.node_row_ptr[index]] for index in self.arg_nodes}
 
@@ -108,7 +108,7 @@ def dtype_nbytes(text: str) -> int:
     return (nbits + 7) // 8 * int(lanes or 1)
 
 
-def parse_graph(data: memoryview, file: str | None) -> Graph:
+def parse_graph(data: memoryview, file: str | None) -> ModuleGraph:
     """Read a graph.
 
     Raises:
@@ -124,7 +124,7 @@ class _Parser:
     def _refuse(self, words: str) -> FormatError:
         return FormatError(words, file=self._file)
 
-    def parse(self) -> Graph:
+    def parse(self) -> ModuleGraph:
         document = self._document
         if not isinstance(document, dict):
             raise self._refuse(f"graph: expected an object, got {type(document).__name__}")
@@ -137,7 +137,7 @@ class _Parser:
         count = pointers[-1]
         columns = self._columns(document, count)  # each of as many entries, which bounds it
         names = [node.name for index, node in enumerate(nodes) for _ in range(pointers[index + 1] - pointers[index])]
-        values = tuple(map(Value, names, *columns))
+        values = tuple(map(NodeOutput, names, *columns))
         for value in values:
             try:
                 nbytes = value.nbytes
@@ -151,7 +151,7 @@ class _Parser:
         self._require_arguments(nodes, arguments)
         self._require_inputs(nodes, pointers)
         heads = tuple(self._entry(row, "heads", nodes, pointers)[:2] for row in self._list(document, "heads", "graph"))
-        return Graph(nodes, arguments, heads, pointers, values)
+        return ModuleGraph(nodes, arguments, heads, pointers, values)
 
     def _node(self, row: Any, index: int) -> Node:
         if not isinstance(row, dict):

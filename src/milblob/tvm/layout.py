@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .archive import METADATA
-from .metadata import OPERATOR, Info, ModuleInfo
+from .metadata import OPERATOR, ArchiveInfo, ModuleInfo
 
 _NAMED_SINCE, _STYLE_SINCE, _EXECUTORS_SINCE, _MODULES_SINCE = 3, 4, 5, 7
 
@@ -77,7 +77,7 @@ def graph_names(module: ModuleInfo, version: int) -> tuple[str, ...]:
     return (old + new) if version >= _EXECUTORS_SINCE else (*old[::-1], *new)
 
 
-def expected(info: Info, names: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
+def expected(info: ArchiveInfo, names: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
     """Compare the files of an archive with what its version, styles and executors say.
 
     Returns:

@@ -13,7 +13,7 @@ from ..formats.params import Parameters, parameters_in
 from ..formats.params_codes import ARCHIVED, Codes, codes_of
 from ..storage.mapped import closed_on_error
 from .archive import METADATA, Archive
-from .graph import Graph, parse_graph
+from .graph import ModuleGraph, parse_graph
 from .layout import File, graph_names, module_of, parameters_name, role_of
 from .metadata import FULL_MODEL, Memory, ModuleInfo, Target, parse_metadata
 from .report import Report
@@ -29,7 +29,7 @@ class Module:
     def __init__(self, library: "Library", info: ModuleInfo) -> None:
         self.info = info
         self._library = library
-        self._graph: Graph | None = None
+        self._graph: ModuleGraph | None = None
         self._params: Parameters | None = None
 
     @property
@@ -73,7 +73,7 @@ class Module:
         return self.info.dependencies
 
     @property
-    def graph(self) -> Graph | None:
+    def graph(self) -> ModuleGraph | None:
         """The graph, read when first asked for; None where the archive has none (AOT, operator style).
 
         Raises:

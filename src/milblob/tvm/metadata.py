@@ -32,8 +32,8 @@ class Target(NamedTuple):
 class StorageId(NamedTuple):
     """One storage id, as the exporter reports it.
 
-    Its size is wrong wherever storage is used again, in every version of TVM: see `Graph.storage` for what follows from
-    the graph.
+    Its size is wrong wherever storage is used again, in every version of TVM: see `ModuleGraph.storage` for what
+    follows from the graph.
     """
 
     storage_id: int
@@ -41,7 +41,7 @@ class StorageId(NamedTuple):
     input_binding: str | None = None
 
 
-class Port(NamedTuple):
+class PortMemory(NamedTuple):
     """An input or an output: the bytes it takes, and TVM's name of its dtype."""
 
     nbytes: int
@@ -52,15 +52,15 @@ class MainMemory(NamedTuple):
     """What running the whole model takes on one device (DLPack's number), in bytes.
 
     Attributes:
-        inputs, outputs: name -> Port; None where the writer was older than TVM 0.11.
+        inputs, outputs: name -> PortMemory; None where the writer was older than TVM 0.11.
     """
 
     device: int
     workspace_nbytes: int
     constants_nbytes: int
     io_nbytes: int
-    inputs: dict[str, Port] | None = None
-    outputs: dict[str, Port] | None = None
+    inputs: dict[str, PortMemory] | None = None
+    outputs: dict[str, PortMemory] | None = None
 
 
 class Workspace(NamedTuple):
@@ -126,14 +126,14 @@ class ModuleInfo(NamedTuple):
     dependencies: tuple[dict[str, Any], ...]
 
 
-class Info(NamedTuple):
+class ArchiveInfo(NamedTuple):
     """What metadata.json says."""
 
     version: int
     modules: dict[str, ModuleInfo]
 
 
-def parse_metadata(data: memoryview, report: Report, offset: int, file: str | None) -> Info | None:
+def parse_metadata(data: memoryview, report: Report, offset: int, file: str | None) -> ArchiveInfo | None:
     """Read metadata.json.
 
     Args:
@@ -142,7 +142,7 @@ def parse_metadata(data: memoryview, report: Report, offset: int, file: str | No
         offset: of its first byte, for messages. file: that holds it.
 
     Returns:
-        Info; None if `report` gathers and there is nothing to be had.
+        ArchiveInfo; None if `report` gathers and there is nothing to be had.
 
     Raises:
         FormatError: no JSON object; a key of the wrong shape, or one without which nothing can be found. What is
@@ -162,7 +162,7 @@ class _Parser:
     def _refuse(self, words: str, code: str = "metadata") -> None:
         self._report.refuse(code, words, _WHERE, self._offset, self._file)
 
-    def parse(self, data: memoryview) -> Info | None:
+    def parse(self, data: memoryview) -> ArchiveInfo | None:
         document = self._document(data)
         if not isinstance(document, dict):
             if document is not None:
@@ -181,15 +181,15 @@ class _Parser:
             if version >= _MODULES_SINCE and document.get("style") != OPERATOR:
                 self._missing("modules")
             module = self._module(document, version, None)
-            return Info(version, {module.name: module})
+            return ArchiveInfo(version, {module.name: module})
         if version < _MODULES_SINCE:
             self._note("note", "form", f"modules: expected none in version {version}, got some, as in version 7")
         if not isinstance(modules, dict) or not all(isinstance(module, dict) for module in modules.values()):
             self._refuse("modules: expected an object of objects, got something else")
-            return Info(version, {})
+            return ArchiveInfo(version, {})
         if not modules:
             self._note("error", "metadata", "modules: expected at least one, got none")
-        return Info(version, {name: self._module(module, version, name) for name, module in modules.items()})
+        return ArchiveInfo(version, {name: self._module(module, version, name) for name, module in modules.items()})
 
     def _document(self, data: memoryview) -> Any:
         try:
@@ -362,7 +362,7 @@ class _Parser:
             self._ports(row, "outputs"),
         )
 
-    def _ports(self, row: dict[str, Any], key: str) -> dict[str, Port] | None:
+    def _ports(self, row: dict[str, Any], key: str) -> dict[str, PortMemory] | None:
         found = self._get(row, key, dict, "an object", None)
         if found is None:
             return None
@@ -370,7 +370,7 @@ class _Parser:
             self._refuse(f"{key} of main: expected an object of objects, got something else")
             return None
         return {
-            name: Port(self._count(port, "size", key), self._string(port, "dtype", key, ""))
+            name: PortMemory(self._count(port, "size", key), self._string(port, "dtype", key, ""))
             for name, port in found.items()
         }
 

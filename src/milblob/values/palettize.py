@@ -57,7 +57,7 @@ class Palettized(NamedTuple):
     gap: float
 
 
-class Stretch(NamedTuple):
+class PalettizedStretch(NamedTuple):
     """A part of a palettized array.
 
     Attributes:
@@ -205,7 +205,7 @@ class Palettizer:
         self._spare.clear()  # 10 MiB each, and it may take long until the indices are asked for
         return self._palettes(self._fits)
 
-    def stretches(self) -> Iterator[Stretch]:
+    def stretches(self) -> Iterator[PalettizedStretch]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
 
         Raises:
@@ -230,7 +230,7 @@ class Palettizer:
         if self._is_in_groups:
             for first, fits, packed in ordered(several, range(0, self._count, step), self._flat.nbytes > 1 << 18):
                 figures += [one._replace(table=None) for one in fits]
-                yield Stretch(first * self._each, packed, first, self._palettes(fits))
+                yield PalettizedStretch(first * self._each, packed, first, self._palettes(fits))
         else:  # each shared out among the threads
             for number in range(self._count):
                 one = self._fitted(number) if self._fits is None else self._fits[number]
@@ -243,7 +243,7 @@ class Palettizer:
                     return begin + part[0], self._packed(out)
 
                 for at, packed in ordered(look_up, parts(self._each, self.dtype.itemsize, _PART_NBYTES // 4)):
-                    yield Stretch(at, packed, number, palettes)
+                    yield PalettizedStretch(at, packed, number, palettes)
                     palettes = palettes[:0]
         squared, power = sum(one.squared for one in figures), sum(one.power for one in figures)
         self.figures = squared, power, max(one.largest for one in figures)

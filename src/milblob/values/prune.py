@@ -56,7 +56,7 @@ class Pruned(NamedTuple):
         return 1 - self.nonzero.size / int(np.prod(self.shape))
 
 
-class Stretch(NamedTuple):
+class PrunedStretch(NamedTuple):
     """A part of a pruned array.
 
     Attributes:
@@ -256,7 +256,7 @@ class Pruner:
         number, _ = _codec.prune_split(mask, spare, source, 0, elements.size, self.dtype.itemsize == 2, 0)
         return number, mask
 
-    def stretches(self) -> Iterator[Stretch]:
+    def stretches(self) -> Iterator[PrunedStretch]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
 
         Raises:
@@ -266,7 +266,7 @@ class Pruner:
         for begin, mask, nonzero, lost in ordered(self._split, self._parts(), self._is_much):
             if nonzero.size > self.count - first:
                 break
-            yield Stretch(begin, mask, first, nonzero)
+            yield PrunedStretch(begin, mask, first, nonzero)
             first += nonzero.size
             figures = [figures[0] + lost[0], figures[1] + lost[1], max(figures[2], lost[2])]
         if first != self.count:

@@ -52,7 +52,7 @@ class Quantized(NamedTuple):
     largest: float
 
 
-class Stretch(NamedTuple):
+class QuantizedStretch(NamedTuple):
     """A part of a quantized array.
 
     Attributes:
@@ -207,7 +207,7 @@ class Quantizer:
             point &= 15
         return scale.astype(self.array_dtype).reshape(self.counts), point
 
-    def stretches(self, *, is_packed: bool = False, into: Array | None = None) -> Iterator[Stretch]:
+    def stretches(self, *, is_packed: bool = False, into: Array | None = None) -> Iterator[QuantizedStretch]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
 
         Args:
@@ -228,7 +228,7 @@ class Quantizer:
                 point = _pack_4(point) if is_packed and self.dtype.nbits == 4 else point
             first = scale.astype(self.array_dtype), point
             for begin, data, figures in self._work.quantized(scale, zero, is_packed, into):
-                yield Stretch(begin, data, 0, *first, *figures)
+                yield QuantizedStretch(begin, data, 0, *first, *figures)
                 first = first[0][:0], None if point is None else point[:0]
             return
         yield from self._work.in_blocks(self.has_zero_point, self._search, is_packed, into)
@@ -286,10 +286,12 @@ class _Work:
 
     # ------------------------------------------------------------------------------------------------ in one pass
 
-    def in_blocks(self, has_zero: bool, search: bool, is_packed: bool, into: Array | None) -> Iterator[Stretch]:
+    def in_blocks(
+        self, has_zero: bool, search: bool, is_packed: bool, into: Array | None
+    ) -> Iterator[QuantizedStretch]:
         """Quantize parts of whole blocks."""
 
-        def work(part: tuple[int, int]) -> Stretch | None:
+        def work(part: tuple[int, int]) -> QuantizedStretch | None:
             begin, count = part
             if search:
                 return self._searched(begin, count, has_zero, is_packed, into)
@@ -301,7 +303,7 @@ class _Work:
                 data, scale, zero, is_packed, self._source, 0, self._is_f16, begin, count, self.unit, self._unit_blocks,
                 self._grid, self._integers,
             )  # fmt: skip
-            return None if figures is None else Stretch(begin, data, first, scale, zero, *figures)
+            return None if figures is None else QuantizedStretch(begin, data, first, scale, zero, *figures)
 
         for one in ordered(work, self._parts(self.unit), self._is_much):
             if one is not None:
@@ -309,7 +311,9 @@ class _Work:
             else:
                 self._require_finite(False)
 
-    def _searched(self, begin: int, count: int, has_zero: bool, is_packed: bool, into: Array | None) -> Stretch | None:
+    def _searched(
+        self, begin: int, count: int, has_zero: bool, is_packed: bool, into: Array | None
+    ) -> QuantizedStretch | None:
         """Quantize a part by itself, with a search."""
         units = count // self.unit
         shape, counts = (units, *self._unit_shape), (units, *self._unit_counts)
@@ -331,7 +335,7 @@ class _Work:
                 data[self._nbytes(at, True) :][: codes.size] = codes
             squared, power, largest = squared + figures[0], power + figures[1], max(largest, figures[2])
         first = begin // self.unit * self._unit_blocks
-        return Stretch(begin, data, first, scale.astype(self._flat.dtype), point, squared, power, largest)
+        return QuantizedStretch(begin, data, first, scale.astype(self._flat.dtype), point, squared, power, largest)
 
     def _nbytes(self, count: int, is_packed: bool) -> int:
         return (count + 1) // 2 if is_packed and self._integers.nbits == 4 else count
