@@ -29,6 +29,7 @@ EXAMPLES = (
     "compress Model.mlpackage -o Small.mlpackage --size 60K --dry-run",
 )
 _EXIT_IDLE = 1
+_MOST_REASONS = 2
 _DTYPES = ("int8", "uint8", "int4", "uint4")
 _PALETTES = ("palette", "unique")
 _PRUNINGS = ("sparsity", "threshold", "n_m")
@@ -66,7 +67,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         type=_sizes,
         help="N input channels share a scale, or N,M,... the size of a block in each dimension, 0 for all of it; of "
-        "--sparsity: N neighbours go together",
+        "--sparsity: N neighbours become zero together",
     )
     add("--per-tensor", action="store_true", help="one scale for each weight; default: one for each output channel")
     add("--zero-point", action="store_true", help="quantize from least to greatest, not symmetric around zero")
@@ -74,16 +75,22 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--group", metavar="N", type=int, help="N channels share a palette; default: one for each weight")
     add("--axis", metavar="N", type=int, help="the dimension of these channels; default: that of the output channels")
     add("--vector", metavar="N", type=int, help="N neighbours along the channels share an index")
-    add("--scale", action="store_true", help="divide by the greatest magnitude along the channels before")
+    add("--scale", action="store_true", help="divide by the greatest magnitude along the channels first")
     add("--uniform", action="store_true", help="palettes with equal distances, not the best ones")
-    add("--dim", metavar="N", type=int, choices=(0, 1), help="the dimension of neighbours that are pruned")
+    add(
+        "--dim",
+        metavar="N",
+        type=int,
+        choices=(0, 1),
+        help="the dimension of the neighbours of --n-m, or of --block with --sparsity",
+    )
     add("--least-sparsity", metavar="PART", type=float, help="weights with fewer zeros stay; default: 0.5")
     add(
         "--importance", metavar="FILE", help="arrays by name of weight: how much each element, or input channel, counts"
     )
     add("--weights", metavar="FILE", help="new values for the model, such as a .gguf file, as for refit; then compress")
     options.add_mapping(parser, "with --weights, the array OLD is the weight NEW of the model; may be repeated")
-    add("--keep-nan", action="store_true", help="keep NaN and infinity in palettes and pruned weights")
+    add("--keep-nan", action="store_true", help="keep NaN and infinity, of palettes and pruning")
     add("--requantize", action="store_true", help="compress what is compressed anew, from its dense values")
     options.add_keep(parser, "compress only weights whose name matches")
     least = f"compress only weights of more than N elements; default: {LEAST}"
@@ -115,7 +122,7 @@ def run(arguments: Namespace) -> int:
         report.plan.save(arguments.plan, force=arguments.force)
     is_idle = not report.weights and not report.kept
     if is_idle:  # said with -q and --json too: nothing of what was asked for was done
-        output.say(f"no weight compressed: {_common_reason(report)}")
+        output.say(f"no weight compressed: {_reasons(report)}")
     if arguments.json:
         output.print_json(report.to_dict())
         return _EXIT_IDLE if is_idle else 0
@@ -280,12 +287,16 @@ def _decibel(value: float) -> str:
     return f"{value:.1f} dB" if math.isfinite(value) else "exact" if value > 0 else "nothing left"
 
 
-def _common_reason(report: CompressReport) -> str:
-    """Why most of the weights stay."""
+def _reasons(report: CompressReport) -> str:
+    """Why most of the weights stay: the reasons that are given most, whatever number each weight got."""
     if not report.skipped:
         return f"{report.source} has none"
-    (reason, count), *others = Counter(reason for _, reason in report.skipped).most_common()
-    return f"{reason} ({count} of {output.plural(len(report.skipped), 'weight')})" if others else reason
+    counts = Counter(reason.partition(", got ")[0] for _, reason in report.skipped)
+    if len(counts) == 1:
+        return report.skipped[0][1]
+    return "; ".join(
+        f"{count} of {len(report.skipped)}: {reason}" for reason, count in counts.most_common(_MOST_REASONS)
+    )
 
 
 def _summary(report: CompressReport) -> None:

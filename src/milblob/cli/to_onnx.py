@@ -32,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--opset", metavar="N", type=int, default=21, help="opset of ONNX, 18 to 23; default: 21")
     words = "give the probabilities of a classifier as a dictionary, label -> probability"
     parser.add_argument("--zipmap", action="store_true", help=words)
-    words = "keep: that of the model; float32: compute nothing in float16, inputs and outputs too; default: keep"
+    words = "keep: that of the model; float32: inputs, outputs and all that is computed become float32; default: keep"
     parser.add_argument("--precision", choices=("keep", "float32"), help=words)
     words = "write nothing, list the operations without a converter; exit status 1 if there are any"
     parser.add_argument("--coverage", action="store_true", help=words)

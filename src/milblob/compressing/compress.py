@@ -162,7 +162,7 @@ def compress(
         select: glob, several, or a function of a name: the weights that are tried.
         op_types: type of an operation, such as "conv" -> recipe for the weights that it reads; None: they stay.
         per_name: glob of names -> recipe, or None; the first that fits counts, before `op_types`.
-        least: only weights of more elements are compressed.
+        least: only weights of more elements are compressed. Not with a plan, which names the weights.
         size: all weights of the result take at most so many bytes as stored; or a text such as "40MB" (of 2**20).
         bits: the weights that can be compressed take at most so many bits for each element, on average.
         sqnr: every weight is compressed with at least so many dB, in the fewest bytes, or stays.

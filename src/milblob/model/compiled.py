@@ -7,6 +7,7 @@ What has another form is passed over: nobody knows what it says.
 """
 
 import struct
+from contextlib import closing
 
 from ..storage import paths
 from ..storage.beneath import Location
@@ -31,14 +32,10 @@ def described(directory: Location) -> bytes | None:
     location = directory.beneath(NAME)
     if not paths.is_file(location.path):
         return None
-    mapping = MappedFile(location)
-    try:
-        with memoryview(mapping.live()) as data:
-            if not _HEAD.size <= data.nbytes <= _MAX_NBYTES:
-                return None
-            kind, _, text_nbytes, text, _, zeros, nbytes = _HEAD.unpack_from(data)
-            is_known = kind == _ML_PROGRAM and text_nbytes == len(_TEXT) and text == _TEXT and not any(zeros)
-            is_whole = nbytes <= data.nbytes - _HEAD.size
-            return bytes(data[_HEAD.size : _HEAD.size + nbytes]) if is_known and is_whole else None
-    finally:
-        mapping.close()
+    with closing(MappedFile(location)) as mapping, memoryview(mapping.live()) as data:
+        if not _HEAD.size <= data.nbytes <= _MAX_NBYTES:
+            return None
+        kind, _, text_nbytes, text, _, zeros, nbytes = _HEAD.unpack_from(data)
+        is_known = kind == _ML_PROGRAM and text_nbytes == len(_TEXT) and text == _TEXT and not any(zeros)
+        is_whole = nbytes <= data.nbytes - _HEAD.size
+        return bytes(data[_HEAD.size : _HEAD.size + nbytes]) if is_known and is_whole else None
