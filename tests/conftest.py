@@ -28,6 +28,7 @@ from coremltools_view import trust_coremltools  # noqa: E402
 from faults import Faults, build_library  # noqa: E402
 from milblob import _codec  # noqa: E402
 from opening import EVERY_WAY, open_by  # noqa: E402
+from random_state import keep_generators, restart_generators  # noqa: E402
 
 
 def pytest_configure():
@@ -43,10 +44,23 @@ def pytest_collection_finish():
 
     coremltools calls it after each conversion, and without this it looks at all of them each time.
     """
+    keep_generators()
     gc.collect()
     gc.freeze()
     gc.enable()
     trust_coremltools()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup():
+    """Random values of a fixture do not depend on what this worker ran before."""
+    restart_generators()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call():
+    """Nor do those of a test."""
+    restart_generators()
 
 
 @pytest.fixture
