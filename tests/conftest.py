@@ -28,7 +28,7 @@ from coremltools_view import trust_coremltools  # noqa: E402
 from faults import Faults, build_library  # noqa: E402
 from milblob import _codec  # noqa: E402
 from opening import EVERY_WAY, open_by  # noqa: E402
-from random_state import keep_generators, restart_generators  # noqa: E402
+from process_state import keep_state, restore_state  # noqa: E402
 
 
 def pytest_configure():
@@ -44,7 +44,7 @@ def pytest_collection_finish():
 
     coremltools calls it after each conversion, and without this it looks at all of them each time.
     """
-    keep_generators()
+    keep_state()
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -53,14 +53,14 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup():
-    """Random values of a fixture do not depend on what this worker ran before."""
-    restart_generators()
+    """What a fixture makes does not depend on what this worker ran before."""
+    restore_state()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call():
-    """Nor do those of a test."""
-    restart_generators()
+    """Nor does what a test finds."""
+    restore_state()
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
-"""The random generators that test modules and helpers share: each fixture and each test begins with them as they were made.
+"""What a process keeps from test to test, made as it was: each fixture and each test begins in the same way.
 
-Else the values of a test would depend on which tests the same worker ran before it, and these on how fast the others are.
+These are the random generators that test modules and helpers share, and the numbers that coremltools puts behind names:
+it counts them for all Programs of a process, until one is converted. Else the values and names in a test would depend
+on which tests the same worker ran before it, and that on how fast the other workers are.
 """
 
 import random
@@ -14,7 +16,7 @@ TESTS = Path(__file__).resolve().parents[1]
 _KEPT: list = []  # functions, one for each generator, that bring it back to its state after all imports
 
 
-def keep_generators():
+def keep_state():
     """Find the generators of all modules below `tests` that are imported, and keep the states that they have now."""
     _KEPT.clear()
     seen = set()
@@ -36,7 +38,10 @@ def _restart(generator):
     return lambda: setattr(bits, "state", state)
 
 
-def restart_generators():
-    """Bring all of them back."""
+def restore_state():
+    """Bring back all generators, and let coremltools count from zero."""
     for restart in _KEPT:
         restart()
+    builder = sys.modules.get("coremltools.converters.mil.mil.builder")
+    if builder is not None:
+        builder.Builder.name_count.clear()
