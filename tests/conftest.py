@@ -28,6 +28,7 @@ from coremltools_view import trust_coremltools  # noqa: E402
 from faults import Faults, build_library  # noqa: E402
 from milblob import _codec  # noqa: E402
 from opening import EVERY_WAY, open_by  # noqa: E402
+from process_state import keep_state, restore_state  # noqa: E402
 
 
 def pytest_configure():
@@ -43,10 +44,23 @@ def pytest_collection_finish():
 
     coremltools calls it after each conversion, and without this it looks at all of them each time.
     """
+    keep_state()
     gc.collect()
     gc.freeze()
     gc.enable()
     trust_coremltools()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup():
+    """What a fixture makes does not depend on what this worker ran before."""
+    restore_state()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call():
+    """Nor does what a test finds."""
+    restore_state()
 
 
 @pytest.fixture
