@@ -1,6 +1,5 @@
 """Weights that can be compressed: what a recipe needs to know, which are alike, and the work on many of them."""
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from .. import _codec
 from ..blobs.equal import Stretch, first_equal
+from ..hashing import blake3
 from ..model.tensor import Tensor
 from ..program import compress_rules
 from ..rewrite.planned import PartsPlan
@@ -90,10 +90,8 @@ class Candidate(NamedTuple):
         """What two weights with equal bytes must have in common to be compressed alike."""
         heavy = None
         if self.importance is not None:
-            digest = hashlib.sha256()
-            for _, piece in ranges(self.importance):
-                digest.update(piece.astype(np.float32).tobytes())
-            heavy = digest.digest()
+            wide = (piece.astype(np.float32, copy=False) for _, piece in ranges(self.importance))
+            heavy = blake3((_codec.Buffer(piece), 0, piece.nbytes) for piece in wide)
         return (
             self.options, self.may_stay, self.opset, self.tensor.shape, self.tensor.mil_dtype.mil_code, self.consumers,
             self.groups, heavy, self.blocks is None, None if self.tensor.chain is None else identity(self.tensor),
