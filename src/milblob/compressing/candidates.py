@@ -65,7 +65,7 @@ class Candidate(NamedTuple):
             plan = recipe.plan(weight)
             return recipe.apply(weight) if plan is None else plan
         except NotCompressibleError as reason:
-            return reason
+            return reason.alone()
 
     def pieces(self, number: int) -> Pieces | NotCompressibleError:
         """Return what one of the recipes makes of the weight, with its values; or why there is nothing."""
@@ -73,7 +73,7 @@ class Candidate(NamedTuple):
         try:
             return recipe.step(weight.begun, weight)
         except NotCompressibleError as reason:
-            return reason
+            return reason.alone()
 
     def weight(self, number: int = 0) -> Weight:
         """Return what one of the recipes is applied to."""

@@ -33,6 +33,10 @@ _MEASURED_COUNT = 1 << 20  # elements that are measured at a time
 class NotCompressibleError(MilblobError):
     """A recipe cannot be applied to a weight; the message has the reason."""
 
+    def alone(self) -> "NotCompressibleError":
+        """Return an error to keep, with this message. A traceback would keep the arrays of all functions in it."""
+        return NotCompressibleError(str(self))
+
 
 class Part(NamedTuple):
     """A part of a compressed weight, as it is stored. Compared and hashed as an object, not by its values.
@@ -288,32 +292,45 @@ class _Operation(NamedTuple):
     output_count: int
 
 
-def _dense(op: str, parts: Mapping[str, Part], links: Links, array: Array) -> Dense:
-    """What a reader of the parts computes; the parts are checked as a reader checks them."""
-    made: dict[tuple[str, int], Any] = {}
+class _Rows:
+    """Parts and links as the rows that `Chain` reads.
 
-    def group(kind: str, prefix: str, outputs: Any, output: int) -> Any:
+    Not functions that call each other: they would form a cycle, which keeps arrays as long as the weight, and their
+    files, until somebody collects garbage.
+    """
+
+    def __init__(self, parts: Mapping[str, Part], links: Links) -> None:
+        self._parts, self._links = parts, links
+        self._made: dict[tuple[str, int], Any] = {}
+
+    def group(self, kind: str, prefix: str, outputs: Any, output: int) -> Any:
+        """Return the row of an operation: its parts are those whose keys begin with the prefix."""
         dtype, shape = outputs[output]
         row = _Operation(kind, (len(prefix), 0), dtype.mil_code, shape, len(outputs))
-        keys = [key for key in (*parts, *links) if key.startswith(prefix) and "." not in key[len(prefix) :]]
-        return Compressed(cast(Any, row), {key[len(prefix) :]: of(key) for key in keys}, output)
+        names = (*self._parts, *self._links)
+        keys = [key for key in names if key.startswith(prefix) and "." not in key[len(prefix) :]]
+        return Compressed(cast(Any, row), {key[len(prefix) :]: self._of(key) for key in keys}, output)
 
-    def of(key: str, output: int | None = None) -> Any:
-        link = links.get(key)
+    def _of(self, key: str, output: int | None = None) -> Any:
+        link = self._links.get(key)
         if link is None:
-            return parts[key]
+            return self._parts[key]
         if isinstance(link, Same):
-            return of(link.key, link.output)
+            return self._of(link.key, link.output)
         number = link.output if output is None else output
-        if (key, number) not in made:
-            made[key, number] = group(link.op, f"{key}.", link.outputs, number)
-        return made[key, number]
+        if (key, number) not in self._made:
+            self._made[key, number] = self.group(link.op, f"{key}.", link.outputs, number)
+        return self._made[key, number]
+
+
+def _dense(op: str, parts: Mapping[str, Part], links: Links, array: Array) -> Dense:
+    """What a reader of the parts computes; the parts are checked as a reader checks them."""
 
     def stored(row: Part) -> Packed:
         return Packed(_codec.Buffer(row.data), 0, row.dtype, row.shape)
 
     chain = Chain(stored, lambda row: str(row.type), lambda nbytes: None)
-    return chain.dense(group(op, "", [(as_dtype(array.dtype), array.shape)], 0))
+    return chain.dense(_Rows(parts, links).group(op, "", [(as_dtype(array.dtype), array.shape)], 0))
 
 
 def applied(plan: PartsPlan, empty: Empty) -> CompressedParts:

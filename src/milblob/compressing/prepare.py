@@ -211,21 +211,22 @@ class Compressing:
     def _taken(self, candidate: Candidate, result: Any) -> Any:
         """(operation, parts, links, list for the figures) of what a recipe computed or planned, or why none."""
         lost: list[CompressionLoss] = []
+        counter, tensor = self._counter, candidate.tensor
 
         def done(figures: CompressionLoss) -> None:
             lost.append(figures)
-            self._counter.add_tensor(candidate.tensor.name, candidate.tensor)
+            counter.add_tensor(tensor.name, tensor)
 
         # A plan whose values all go into the Program has nothing left to write: no step would tell its figures.
         if isinstance(result, PartsPlan) and (self._is_careful or not result.has_stored_parts):
             try:
                 figures = result.write(lambda *_: None)
             except NotCompressibleError as reason:
-                result = reason
+                result = reason.alone()
             else:
                 done(figures)
         if isinstance(result, NotCompressibleError):
-            self._counter.add_tensor(candidate.tensor.name, candidate.tensor)
+            counter.add_tensor(tensor.name, tensor)
             return result
         if isinstance(result, PartsPlan):
             return result.op, self._streamed(candidate, result, done), {}, lost
@@ -237,11 +238,13 @@ class Compressing:
     ) -> tuple[StoredPart, ...]:
         """Parts that are computed when they are written."""
 
+        name, compute = candidate.tensor.name, plan.write
+
         def write(put: Put) -> CompressionLoss:
             try:
-                return plan.write(put)
+                return compute(put)
             except NotCompressibleError as reason:
-                raise RefusedError(f"{candidate.tensor.name}: {reason}") from None
+                raise RefusedError(f"{name}: {reason}") from None
 
         is_large = candidate.tensor.size >= ALONE_COUNT
         told = (lambda figures: None) if self._is_careful else done
@@ -400,12 +403,9 @@ class Compressing:
         """Keep a part: a small one as a value of the Program, another one in the spool."""
         if part.array is not None:
             return StoredPart(part.key, part.dtype, part.shape, pack_tensor(part.array, part.dtype), None)
-        offset = self._spool.add(part.data)
-
-        def held() -> Held:
-            return Held(Packed(self._spool.buffer(), offset, part.dtype, part.shape))
-
-        return StoredPart(part.key, part.dtype, part.shape, None, held)
+        # Not the part itself, nor this object: until all is written, that would hold the bytes that the spool has.
+        spool, offset, dtype, shape = self._spool, self._spool.add(part.data), part.dtype, part.shape
+        return StoredPart(part.key, dtype, shape, None, lambda: Held(Packed(spool.buffer(), offset, dtype, shape)))
 
 
 def _unplanned(name: str, reason: str) -> ValueError:

@@ -319,7 +319,7 @@ def _measured(
             else:
                 made, relative = _measured_by(candidate, number, names, errors)
         except NotCompressibleError as reason:
-            found.append(reason)
+            found.append(reason.alone())
             continue
         own, shared = (
             sum(part.dtype.nbytes(prod(part.shape)) for part in made.parts if (part.array is not None) == is_own)

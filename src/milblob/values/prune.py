@@ -10,6 +10,7 @@ them a stretch at a time. So an array of any size needs little memory of its own
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import gcd, prod
 from typing import Any, NamedTuple, TypeVar
 
@@ -146,7 +147,9 @@ class Pruner:
         self.figures = 0.0, 0.0, 0.0
         self._array = np.ascontiguousarray(array, kind.numpy).reshape(array.shape)
         self._flat = self._array.reshape(-1)
-        self._choose: Callable[[_Part], tuple[int, Array]] | None = None  # how many of a part stay, and their mask
+        # How many of a part stay, and their mask. It is given this object and does not hold it: in a cycle the
+        # array, and perhaps the file of it, would stay until somebody collects garbage.
+        self._choose: Callable[[Pruner, _Part], tuple[int, Array]] | None = None
         self._unit = 0  # rows that cannot be divided; 0 where no neighbours are concerned
         if block is None and n_m is None and dim is not None:
             raise ValueError(f"dim: expected None without block and n_m, got {dim}")
@@ -172,53 +175,53 @@ class Pruner:
     def _choose_neighbours(self, sparsity: float | None, n_m: tuple[int, int] | None, size: int, dim: int) -> None:
         """Decide which neighbours are dropped, and count the elements that stay."""
         self._cut = 0
-        choose: Callable[[_Part], tuple[int, Array]]
+        choose: Callable[[Pruner, _Part], tuple[int, Array]]
         if n_m is not None:
             n, m = n_m
             if not 0 <= n <= m:
                 raise ValueError(f"n_m: expected 0 <= n <= m, got {n_m}")
             self._unit = m if dim == 0 else 1
 
-            def choose_some(part: _Part) -> tuple[int, Array]:
-                return self._chosen_of_m(part, n, m, dim)
+            def choose_some(work: Pruner, part: _Part) -> tuple[int, Array]:
+                return work._chosen_of_m(part, n, m, dim)
 
             choose = choose_some
         else:
             self._unit = size if dim == 0 else 1
             choose = self._choose_blocks(_sparsity(sparsity), size, dim)
         self._choose = _kept(choose, self._flat.size // 8)
-        self.count = sum(count for count, _ in ordered(self._choose, self._parts(), self._is_much))
+        self.count = sum(count for count, _ in ordered(partial(self._choose, self), self._parts(), self._is_much))
 
-    def _choose_blocks(self, sparsity: float, size: int, dim: int) -> Callable[[_Part], tuple[int, Array]]:
+    def _choose_blocks(self, sparsity: float, size: int, dim: int) -> Callable[["Pruner", _Part], tuple[int, Array]]:
         """Return what chooses the elements of blocks that stay. Roots keep the order of sums, so sums are compared."""
-        is_f16 = self.dtype.itemsize == 2
+        is_f16, shape = self.dtype.itemsize == 2, self.shape
 
         def blocks_of(part: _Part) -> Any:
-            count = part[1] // prod(self.shape[1:])
+            count = part[1] // prod(shape[1:])
             if dim == 0:
-                return _codec.PruneBlocks(1, count, prod(self.shape[1:]), size, is_f16)
-            return _codec.PruneBlocks(count, self.shape[1], prod(self.shape[2:]), size, is_f16)
+                return _codec.PruneBlocks(1, count, prod(shape[1:]), size, is_f16)
+            return _codec.PruneBlocks(count, shape[1], prod(shape[2:]), size, is_f16)
 
-        def sum_up(part: _Part) -> Array:
+        def sum_up(work: Pruner, part: _Part) -> Array:
             blocks = blocks_of(part)
-            sums = np.empty(blocks.sums_count, self.dtype)
-            if blocks.sums(sums.view(np.uint8), _codec.Buffer(self._elements(part).view(np.uint8)), 0):
-                self._refuse_not_finite()
+            sums = np.empty(blocks.sums_count, work.dtype)
+            if blocks.sums(sums.view(np.uint8), _codec.Buffer(work._elements(part).view(np.uint8)), 0):
+                work._refuse_not_finite()
             return sums
 
         sums_of = _kept(sum_up, self._flat.nbytes // size)
 
         def tally(part: _Part, counts: Array, top: int | None) -> None:
-            blocks_of(part).tally(counts, _codec.Buffer(sums_of(part).view(np.uint8)), top)
+            blocks_of(part).tally(counts, _codec.Buffer(sums_of(self, part).view(np.uint8)), top)
 
         cut = _Magnitudes(tally, self.dtype, self._parts, is_squared=True).cut(sparsity) if sparsity != 0 else -1
 
-        def choose(part: _Part) -> tuple[int, Array]:
-            mask, sums = np.empty((part[1] + 7) // 8, np.uint8), _codec.Buffer(sums_of(part).view(np.uint8))
-            source = _codec.Buffer(self._elements(part).view(np.uint8))
+        def choose(work: Pruner, part: _Part) -> tuple[int, Array]:
+            mask, sums = np.empty((part[1] + 7) // 8, np.uint8), _codec.Buffer(sums_of(work, part).view(np.uint8))
+            source = _codec.Buffer(work._elements(part).view(np.uint8))
             return blocks_of(part).choose(mask, source, 0, sums, cut), mask
 
-        return choose if cut >= 0 else lambda part: self._not_zero(self._elements(part))
+        return choose if cut >= 0 else lambda work, part: work._not_zero(work._elements(part))
 
     def _chosen_of_m(self, part: _Part, n: int, m: int, dim: int) -> tuple[int, Array]:
         """(how many stay, mask of them) where the n least of every m neighbours do not."""
@@ -310,20 +313,20 @@ class Pruner:
         if self._choose is None:
             number, lost = _codec.prune_split(mask, out, source, 0, count, is_f16, self._cut)
         else:
-            chosen = _codec.Buffer(self._choose(part)[1])
+            chosen = _codec.Buffer(self._choose(self, part)[1])
             number, lost = _codec.prune_chosen(mask, out, chosen, source, 0, count, is_f16)
         return begin, mask, kept[:number], lost
 
 
-def _kept(work: Callable[[_Part], _T], nbytes: int) -> Callable[[_Part], _T]:
+def _kept(work: Callable[[Pruner, _Part], _T], nbytes: int) -> Callable[[Pruner, _Part], _T]:
     """Return a function that calls `work` for a part once, where the results of all parts are of few bytes."""
     if nbytes > _KEPT_NBYTES:
         return work
     results: dict[_Part, _T] = {}
 
-    def found(part: _Part) -> _T:
+    def found(pruner: Pruner, part: _Part) -> _T:
         if part not in results:
-            results[part] = work(part)
+            results[part] = work(pruner, part)
         return results[part]
 
     return found
