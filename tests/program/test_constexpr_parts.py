@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import milblob
-from constexpr_bytes import code, constexpr, open_weight, sub_byte, weight
+from constexpr_bytes import code, constexpr, open_weight, sub_byte, value, weight
 from dtype_values import NUMPY
-from hostile_bytes import blob_value, field
+from hostile_bytes import blob_value, const, field
 from milblob.program.scan import MAX_CHAIN
 
 F16, F32, I8, U8 = "<f2", "<f4", np.int8, np.uint8
@@ -150,6 +150,20 @@ def test_bad_parts(case, change, words):
         assert error.value.where == tensor.where
     assert isinstance(tensor.compression.to_dict(), dict)
     tensor.nbytes, tensor.parts, repr(tensor)
+
+
+@pytest.mark.parametrize(
+    ("case", "key"),
+    [(case, key) for case in GOOD for key in GOOD[case][0] if key not in ("axis", "shape", "vector_axis")],
+)
+def test_a_part_that_names_a_string(case, key):
+    parts, shape = GOOD[case]
+    kind = KINDS.get(case, case)
+    text = const(value("STRING", np.array("text")), "text")
+    dtype = "FLOAT32" if case == "cast" else "FLOAT16"
+    tensor = open_weight(text, constexpr(kind, [("w", dtype, shape)], {**parts, key: "text"}))
+    with pytest.raises(milblob.FormatError, match=rf"^{key} of constexpr_{kind}: expected numbers, got string \(\)"):
+        tensor.read()
 
 
 @pytest.mark.parametrize("case", GOOD)

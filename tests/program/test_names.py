@@ -240,3 +240,17 @@ def test_memory_of_weights_that_nobody_touches():
             assert tracemalloc.get_traced_memory()[0] - held < 10 * count, "a listing keeps nothing"
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ["constexpr_", "constexpr_x", "constexpr"])
+def test_a_name_is_that_of_its_operation_whatever_type_this_has(kind):
+    """Names that occur twice come from a scan of every constant: it must have the outputs that the first scan has."""
+    program, block = new_program("main")
+    add_op(block, kind, "small", data=LONG[:1])
+    nested = add_op(block, "cond", "c").blocks.add()
+    for where, name in ((nested, "w"), (block, "v"), (block, "w")):
+        add_op(where, "constexpr_cast", name, source_val=LONG)
+    with milblob.open(as_model(program)) as model:
+        (_, found), *_ = model.scans
+        names = {found.name_of(end): end.op.name for end in found.ends if end.op.type == "constexpr_cast"}
+    assert names == {"main/c[0]/w": "w", "v": "v", "main/w": "w"}

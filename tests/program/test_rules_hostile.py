@@ -17,6 +17,7 @@ from milblob.program.rules_values import value_breaches
 from milblob.program.view import ProgramView
 from protobuf_programs import add_op, new_program, set_type
 from random_programs import random_programs, scrambled_programs
+from reference import write_varint
 from sound_models import sound_model
 from thorough import PROFILE, sized
 
@@ -245,3 +246,71 @@ def test_large_types_that_are_used_often():
     many = field(3, b"".join(field(1, field(1, field(1, 1000 + i))) for i in range(count)))
     found = list(breaches(view_of(program(operation("relu", "w", output_type=field(2, field(1, many)))))))
     assert 20 <= sum(breach.rule == "MIL009" for breach in found) < 50
+
+
+HUGE = [2**20 + 1, 2**31 - 1, 2**31, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
+
+
+def typed(shape):
+    return tensor_type(11, shape)
+
+
+def integers(*values):
+    """A const operation of int32 values, and the binding of its name."""
+    shape = [] if len(values) == 1 else [len(values)]
+    packed = field(2, field(1, b"".join(write_varint(value % 2**64) for value in values)))
+    return immediate(23, shape, packed)
+
+
+def judged(kind, inputs, arguments, outputs=None):
+    """The rules that one operation breaks; inputs: of its function, name -> type; arguments: parameter -> name or Value."""
+    taken = b"".join(field(1, field(1, name) + field(2, stated)) for name, stated in inputs.items())
+    bound = b""
+    for key, argument in arguments.items():
+        binding = field(1, argument) if isinstance(argument, str) else field(2, argument)
+        bound += field(2, field(1, key) + field(2, field(1, binding)))
+    made = b"".join(field(3, field(1, f"y{i}") + field(2, stated)) for i, stated in enumerate(outputs or [typed([1])]))
+    block = field(3, field(1, "CoreML8") + field(2, field(3, field(1, kind) + bound + made)))
+    whole = field(1, 1) + field(2, field(1, "main") + field(2, taken + field(2, "CoreML8") + block))
+    found = list(breaches(view_of(whole)))
+    assert all(len(breach.message) < 600 for breach in found)
+    return {breach.rule for breach in found}
+
+
+@pytest.mark.parametrize("size", HUGE)
+def test_counts_that_a_few_bytes_ask_for(size):
+    """Each of these made as many dimensions or outputs, or numbers of more digits than Python prints."""
+    shape = tensor_type(23, [size])
+    assert judged("reshape", {"x": typed([4]), "n": shape}, {"x": "x", "shape": "n"}) == set()
+    assert judged("fill", {"n": shape}, {"shape": "n"}) == set()
+    for kind, keys in (("random_uniform", ("low", "high")), ("random_normal", ("mean", "stddev"))):
+        numbers = {key: immediate(11, [], field(1, field(1, b"\0\0\0\0"))) for key in keys}
+        assert judged(kind, {"n": shape}, {"shape": "n", **numbers}) == set()
+    count = integers(min(size, 2**31 - 1))
+    assert judged("split", {"x": typed([2, 3])}, {"x": "x", "num_splits": count, "axis": integers(0)}) == set()
+    axis = integers(1)
+    long = typed([size] * 400)
+    flat = (typed([2, 2]),)
+    assert judged("flatten2d", {"x": long}, {"x": "x", "axis": axis}, flat) == {"MIL050"}
+    assert judged("flatten2d", {"x": long}, {"x": "x", "axis": integers(300)}, flat) == set()
+    assert judged("reshape", {"x": long}, {"x": "x", "shape": integers(-1, 1)}, flat) == {"MIL050"}
+
+
+@pytest.mark.parametrize("size", HUGE)
+def test_slices_of_huge_dimensions(size):
+    """The length of a range ends at 2**63."""
+    sliced = {
+        "x": "x",
+        "begin": integers(1, 0),
+        "end": integers(0, 0),
+        "end_mask": immediate(1, [2], field(3, field(1, b"\1\1"))),
+    }
+    inputs = {"x": typed([size, 3])}
+    assert judged("slice_by_index", inputs, sliced, (typed([size - 1, 3]),)) == set()
+    assert judged("slice_by_index", inputs, sliced, (typed([size - 2, 3]),)) == {"MIL050"}
+
+
+def test_many_dimensions_take_no_longer_than_they_are_long():
+    """Products that grew with each took half a minute of these."""
+    count = 100_000
+    assert judged("flatten2d", {"x": typed([2**64 - 1] * count)}, {"x": "x", "axis": integers(count)}) == {"MIL050"}

@@ -106,10 +106,6 @@ static inline void mb_names_add_entry(mb_names *names, const mb_scan *scan, cons
     mb_names_end(names, 0);
 }
 
-static inline bool mb_op_is_constexpr(const mb_scan *scan, const mb_op *op) {
-    return op->type.nbytes >= 10 && memcmp(scan->base + op->type.offset, "constexpr_", 10) == 0;
-}
-
 /* Ask for the texts of a row to come: each is somewhere else in the Program, and waiting for them would take most of the time. */
 static inline void mb_fetch_ahead(const mb_scan *scan, uint64_t row) {
     if (row >= scan->entry_count) return;

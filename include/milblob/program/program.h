@@ -202,7 +202,7 @@ static inline mb_status mb_scan_entry(mb_scan *scan, mb_span value, mb_span payl
 }
 
 static inline bool mb_scan_is_constexpr(const mb_scan *scan) {
-    return scan->in_op && scan->current.type.nbytes > 10 && memcmp(scan->base + scan->current.type.offset, "constexpr_", 10) == 0;
+    return scan->in_op && mb_op_is_constexpr(scan, &scan->current);
 }
 
 static inline mb_status mb_scan_blob(mb_scan *scan, mb_span value, mb_span blob, const mb_type *type) {

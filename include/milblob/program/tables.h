@@ -223,4 +223,8 @@ static inline mb_status mb_scan_keys(mb_scan *scan, mb_cursor message, uint32_t 
     return MB_OK;
 }
 
+static inline bool mb_op_is_constexpr(const mb_scan *scan, const mb_op *op) {
+    return op->type.nbytes >= 10 && memcmp(scan->base + op->type.offset, "constexpr_", 10) == 0;
+}
+
 #endif

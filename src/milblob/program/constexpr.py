@@ -118,6 +118,8 @@ class Chain:
                 dense = self.dense(part)
                 self._count(dense.dtype.numpy.itemsize * prod(dense.shape))
                 found = pack(read(dense), dense.dtype)
+            elif part.mil_code == DType.STRING.mil_code:
+                raise _wrong(weight, key, "numbers", f"{DType.STRING} {part.shape}")
             else:
                 found = self._stored(part)
                 self._count(found.dtype.nbytes(found.size))

@@ -11,6 +11,13 @@ Arguments = Sequence[tuple[str, Sequence[Bound | None]]]
 Shape = tuple[int | None, ...]
 _Type = TypeVar("_Type", bound=ValueType)
 
+MAX_COUNT = 1 << 10
+"""Dimensions of an output, and outputs, that are made from a number in the Program.
+
+A few bytes can ask for 2**63 of them. No tool asks for a tenth of this."""
+
+_MAX_SIZE = 1 << 64  # of a dimension: what a Program can state
+
 
 class Unsure(Exception):  # noqa: N818 - not an error: the inputs do not tell the type
     """The arguments do not tell what the output is."""
@@ -141,13 +148,13 @@ def index(axis: int, rank: int) -> int:
 
 
 def product(shape: Sequence[int | None]) -> int | None:
-    """The number of elements; None if a dimension is open."""
+    """The number of elements; None if a dimension is open, or if there are more than any dimension can have."""
     count = 1
     for size in shape:
-        if size is None:
+        if size is None or count >= _MAX_SIZE:  # numbers that grow further take minutes, and cannot be printed
             return None
         count *= size
-    return count
+    return count if count < _MAX_SIZE else None
 
 
 def broadcast(*shapes: Shape) -> Shape:

@@ -6,7 +6,7 @@ Their elements are those of x, so that the data type is known even where the sha
 from collections.abc import Callable
 from functools import wraps
 
-from .rules_given import Given, Unsure, index, product, typed
+from .rules_given import MAX_COUNT, Given, Unsure, index, product, typed
 from .types import TensorType
 
 _Maker = Callable[[Given], TensorType | tuple[TensorType, ...]]
@@ -31,7 +31,7 @@ def _reshape(given: Given) -> TensorType:
     wanted = given.integers_or_none("shape")
     if wanted is None:
         (count,) = given.ranked("shape").shape[:1] or (None,)
-        if count is None:
+        if count is None or count > MAX_COUNT:
             raise Unsure
         return typed(x, (None,) * count)
     if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
@@ -125,7 +125,8 @@ def _length(size: int | None, first: int | None, last: int | None, stride: int) 
     """How many elements a slice takes; None where readers may differ: no element, or a negative end to go back to."""
     if size is None or (stride < 0 and last is not None and last < 0):
         return None
-    return len(range(*slice(first, last, stride).indices(size))) or None
+    begin, end, step = slice(first, last, stride).indices(size)
+    return max(-((begin - end) // step), 0) or None  # not the length of a range, which ends at 2**63
 
 
 @_of_x
@@ -211,6 +212,8 @@ def _split(given: Given) -> tuple[TensorType, ...]:
         made = list(sizes)
     elif "num_splits" in given:
         count = given.integer("num_splits")
+        if count > MAX_COUNT:
+            raise Unsure
         is_even = "split_sizes" not in given and whole is not None and count > 0 and not whole % count
         made = [whole // count if is_even and whole is not None else None] * count
     else:

@@ -8,7 +8,7 @@ go over windows in rules_windows.py. The source is coremltools' own type inferen
 from collections.abc import Callable
 
 from ..dtypes import DType
-from .rules_given import Arguments, Given, Unsure, broadcast, index, of_dtype, typed
+from .rules_given import MAX_COUNT, Arguments, Given, Unsure, broadcast, index, of_dtype, typed
 from .rules_moved import MAKERS as _MOVED
 from .rules_windows import MAKERS as _WINDOWS
 from .types import ListType, StateType, TensorType, ValueType
@@ -223,7 +223,7 @@ def _stated(given: Given) -> tuple[tuple[int | None, ...], int]:
     if found is not None:
         return found, len(found)
     (count,) = given.ranked("shape").shape[:1] or (None,)
-    return ((), -1) if count is None else ((None,) * count, count)
+    return ((), -1) if count is None or count > MAX_COUNT else ((None,) * count, count)
 
 
 def _range(given: Given) -> TensorType:
