@@ -8,6 +8,7 @@ import pytest
 
 from matrix import every
 from milblob import FormatError, Joint, Linear, Palette, Prune
+from milblob.compressing import palettes
 from milblob.compressing.pieces import NotCompressibleError, Pieces
 from milblob.compressing.recipe import Weight
 from milblob.compressing.recipes import as_recipe
@@ -349,3 +350,18 @@ def test_the_byte_order_of_an_array_makes_no_difference(dtype):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         every(check, [*RECIPES, Palette(2, vector=2, lut_dtype="int8")], KINDS)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_an_array_that_changes_while_its_scales_are_computed_is_refused(value, monkeypatch):
+    array = make("random", (4, 6), np.float32)
+
+    found = palettes.require_finite
+
+    def changing(checked):
+        found(checked)
+        array[1, 1] = value
+
+    monkeypatch.setattr(palettes, "require_finite", changing)
+    with pytest.raises(NotCompressibleError, match="expected finite elements"):
+        stored(Palette(2, scale=True), array)

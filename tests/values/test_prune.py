@@ -232,3 +232,20 @@ def test_what_is_not_finite_is_met_and_counted_in_the_first_pass(monkeypatch, dt
     large = np.full(shape, np.finfo(dtype).max)
     for options in ways:
         prune(large, **options)
+
+
+def test_an_array_that_changes_after_it_was_counted_is_refused():
+    """Also where what stays before the change is all that was counted."""
+
+    def check(dtype, options, begin):
+        array = np.zeros((64, 64), dtype)
+        array[:begin] = 1
+        work = Pruner(array, **options)
+        array[begin:] = 1
+        with pytest.raises(FormatError, match="it changed meanwhile"):
+            list(work.stretches())
+
+    options = [{"threshold": 0.5}, {"sparsity": 0.0}]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("milblob.values.prune._PART_NBYTES", 1024)
+        every(check, [np.float16, np.float32], options, [0, 8, 32])

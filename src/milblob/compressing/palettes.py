@@ -58,6 +58,7 @@ def scaled(pieces: Pieces, choice: PaletteOptions) -> Pieces:
     array, empty = pieces.array, pieces.empty
     require_finite(array)  # before it is divided, which makes NaN of infinity
     by = _greatest(array, choice.axis)
+    require_finite(by)  # another thread may have changed the array since
     by[by == 0] = 1
     if choice.mode == "kmeans":
         choice = choice._replace(weights=_weighed(np.asarray(by, np.float64) ** 2, array.shape, choice, empty))

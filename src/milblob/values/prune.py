@@ -265,14 +265,15 @@ class Pruner:
         Raises:
             FormatError: the array is not what it was when it was counted.
         """
-        figures, first = [0.0, 0.0, 0.0], 0
+        figures, first, is_same = [0.0, 0.0, 0.0], 0, True
         for begin, mask, nonzero, lost in ordered(self._split, self._parts(), self._is_much):
-            if nonzero.size > self.count - first:
+            is_same = nonzero.size <= self.count - first
+            if not is_same:
                 break
             yield PrunedStretch(begin, mask, first, nonzero)
             first += nonzero.size
             figures = [figures[0] + lost[0], figures[1] + lost[1], max(figures[2], lost[2])]
-        if first != self.count:
+        if first != self.count or not is_same:
             words = f"expected {self.count} elements that stay, as counted before, got another number"
             raise FormatError(f"array: {words}: it changed meanwhile")
         if self._choose is not None or self.dtype.itemsize == 4:
