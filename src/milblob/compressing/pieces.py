@@ -53,6 +53,11 @@ class Part(NamedTuple):
     array: Array | None
     data: Any
 
+    @property
+    def mil_code(self) -> int:
+        """As that of a constant, which a reader of the parts asks for."""
+        return int(self.dtype.mil_code)
+
     def __eq__(self, other: object) -> bool:
         return self is other
 
