@@ -32,7 +32,7 @@ check: lint ## lint, types and the fast tests: what to run between two changes
 	$(PY) -m pytest $(WORKERS) -m "not slow"
 
 test: lint $(VENV)/.aarch64 ## lint, types and all tests: minutes
-	@echo "all tests: about five minutes on two cores (make check runs the fast ones)"
+	@echo "all tests: about six minutes on two cores (make check runs the fast ones)"
 	$(PY) -m pytest $(WORKERS)
 
 thorough: $(VENV)/.built $(VENV)/.tools ## all tests with far more random inputs, and with files of many GiB (10 GB of disk)
