@@ -63,7 +63,9 @@ def in_process(path, offset, count, dtype, values):
     return lambda: (other.kill(), other.wait(), other.stdout.close())
 """
 
-posix = pytest.mark.skipif(sys.platform == "win32", reason="a mapped file cannot be written to by others there")
+posix = pytest.mark.skipif(
+    sys.platform == "win32", reason="a mapped file cannot be written to by others there: one that is, is not tested"
+)
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -17,7 +17,9 @@ from writers import WRITERS, act
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.platform == "win32", reason="needs fork and a library to preload"),
+    pytest.mark.skipif(
+        sys.platform == "win32", reason="needs fork and a library to preload: failing calls are not tested here"
+    ),
 ]
 
 CODES = ("EIO", "EACCES", "ENOMEM", "EMFILE")

@@ -17,7 +17,9 @@ from writers import WRITERS, act, act_without
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.platform == "win32", reason="needs fork and a library to preload"),
+    pytest.mark.skipif(
+        sys.platform == "win32", reason="needs fork and a library to preload: a loss of power is not tested here"
+    ),
 ]
 
 SAFE = [name for name, writer in WRITERS.items() if writer.is_durable]

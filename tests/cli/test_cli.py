@@ -536,7 +536,7 @@ PAGE = (ROOT / "docs" / "cli.md").read_text("utf-8")
 EXAMPLES = [example for page in screens.PAGES for example in screens.EXAMPLE.findall(page.read_text("utf-8"))]
 
 
-@pytest.mark.skipif(os.sep != "/", reason="the examples show paths as POSIX spells them")
+@pytest.mark.skipif(os.sep != "/", reason="paths as POSIX spells them: the examples are not run here")
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.partition("\n")[0])
 def test_examples_of_the_pages(example, tmp_path, monkeypatch):
     """Every command of docs/cli.md and README.md prints what stands there on 80 columns; "..." stands for more lines."""

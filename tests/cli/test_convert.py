@@ -258,7 +258,8 @@ CHILD = """
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    not sys.platform.startswith("linux") or SANITIZED, reason="RLIMIT_DATA counts mappings on Linux only, and ASan's"
+    not sys.platform.startswith("linux") or SANITIZED,
+    reason="RLIMIT_DATA counts mappings on Linux only, and ASan's: memory is not limited here",
 )
 def test_large_tensors_are_never_in_memory(tmp_path):
     """256 MiB in two tensors, one of them packed nibbles, with 100 MiB of memory: every way but compressed npz."""

@@ -56,7 +56,7 @@ def test_a_broken_promise_is_seen(broken, tools, tmp_path):
 def test_kernels_of_compilers(name, compiler, flags, tools, tmp_path):
     if compiler is not None:
         if shutil.which(compiler[0]) is None or tools.compiler[1:]:
-            pytest.skip(f"{compiler[0]} or the system's libraries for AArch64 are not installed")
+            pytest.skip(f"{compiler[0]} or the system's libraries for AArch64 are not installed: this is not run")
         flags = [*flags, "-static"]
     tools.build(ROOT / "tests" / "c" / f"{name}.c", tmp_path / name, *flags, *INCLUDES, *WARNINGS, compiler=compiler)
     check_digest(tools.run(tmp_path / name), name)

@@ -30,7 +30,9 @@ from hostile_bytes import blob_value, const, model, program, write_package
 from milblob import DType
 from paths import DATA
 
-posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX file locks and links")
+posix = pytest.mark.skipif(
+    sys.platform == "win32", reason="needs POSIX file locks and links: writing in place is not tested here"
+)
 
 
 def assign_for_ever(path, first):

@@ -21,7 +21,7 @@ from milblob.formats import safetensors as safetensors_format
 from paths import DATA
 
 DEMO = DATA.parent.parent / "examples" / "demo.mlpackage"
-posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX file locks and links")
+posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX file locks and links: refit is not tested here")
 
 
 def arrays(number):

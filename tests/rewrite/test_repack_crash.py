@@ -15,7 +15,9 @@ from repacking import blobs_of, small_package, tree, values
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.platform == "win32", reason="needs kill -9 and POSIX file locks"),
+    pytest.mark.skipif(
+        sys.platform == "win32", reason="needs kill -9 and POSIX file locks: a killed repack is not tested here"
+    ),
 ]
 
 STATES = ({"align": 64}, {"align": 4096})

@@ -35,7 +35,9 @@ from repacking import (
 
 INSIDE = "Data/com.apple.CoreML"
 OPTIONS = {"align": 4096, "canonical": True}
-posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX links, permissions and locks")
+posix = pytest.mark.skipif(
+    sys.platform == "win32", reason="needs POSIX links, permissions and locks: who may write where is not tested here"
+)
 
 
 @pytest.fixture

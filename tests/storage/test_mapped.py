@@ -18,7 +18,9 @@ from children import child_environment, run_child
 from milblob.storage.mapped import MappedFile
 from paths import DATA
 
-posix = pytest.mark.skipif(sys.platform == "win32", reason="a mapped file cannot be truncated on Windows")
+posix = pytest.mark.skipif(
+    sys.platform == "win32", reason="a mapped file cannot be truncated on Windows: one that is, is not tested"
+)
 PACKAGE = DATA / "opset_ios15_fp16/model.mlpackage"
 WEIGHTS = PACKAGE / "Data/com.apple.CoreML/weights/weight.bin"
 

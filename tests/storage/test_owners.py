@@ -12,7 +12,8 @@ from outcomes import Case
 from writers import WRITERS, act
 
 pytestmark = pytest.mark.skipif(
-    sys.platform == "win32" or os.geteuid() != 0, reason="only root gives files to other users"
+    sys.platform == "win32" or os.geteuid() != 0,
+    reason="only root gives files to other users: that owners stay is not tested",
 )
 
 OWNER = (4321, 4322)

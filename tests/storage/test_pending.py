@@ -25,13 +25,17 @@ from milblob.refitting import refit as refitting
 from milblob.storage import journal, paths, pending
 from milblob.storage.output import NewFile, whole_file
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the model's lock is a lock of its directory")
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32",
+    reason="the model's lock is a lock of its directory, which Windows lacks: journals are not tested",
+)
 
 PACKAGE, DATA = "m.mlpackage", "Data/com.apple.CoreML"
 SOMEBODY = 12345  # a user that owns nothing else here
 ALL = ("floats", "bytes", "ints")
 as_root = pytest.mark.skipif(
-    sys.platform == "win32" or os.geteuid() != 0, reason="only root gives files to other users"
+    sys.platform == "win32" or os.geteuid() != 0,
+    reason="only root gives files to other users: whose journals count is not tested",
 )
 
 

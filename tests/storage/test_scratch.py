@@ -39,7 +39,9 @@ def test_a_directory_that_is_missing(tmp_path):
         Scratch(str(tmp_path / "missing")).empty(SHAPE, np.float32)
 
 
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="macOS and Windows have no such call: zeros are written")
+@pytest.mark.skipif(
+    not hasattr(os, "posix_fallocate"), reason="macOS and Windows have no such call: a full disk is not tested there"
+)
 def test_a_full_disk_is_an_error_before_a_page_is_written(tmp_path, monkeypatch):
     def full(fd, offset, nbytes):
         assert nbytes == 4 * SHAPE[0] * SHAPE[1]

@@ -14,7 +14,7 @@ from milblob.storage.transfer import copy_range, write_at
 
 WAYS = [[], ["pwritev"], ["pwritev", "pwrite"]]
 HAS_KERNEL = hasattr(os, "copy_file_range")
-kernel_copies = pytest.mark.skipif(not HAS_KERNEL, reason="Linux: the kernel's copies")
+kernel_copies = pytest.mark.skipif(not HAS_KERNEL, reason="the kernel's copies are Linux's: they are not tested here")
 
 
 @pytest.fixture
