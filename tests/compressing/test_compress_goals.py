@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 import shutil
 from xml.etree import ElementTree
 
@@ -518,3 +519,27 @@ def test_the_page_shows_what_the_command_draws(tmp_path, capsys, monkeypatch):
     command = "$ milblob compress demo.mlpackage --frontier demo.svg\n"
     assert command + printed.out + printed.err in page
     assert (tmp_path / "demo.svg").read_text() == (ROOT / "docs" / "frontier.svg").read_text(encoding="utf-8")
+
+
+def test_the_page_shows_what_each_recipe_loses(tmp_path):
+    """The tables in docs/compress.md: the demo model, and the same with the opset of iOS 18."""
+    newer = tmp_path / "newer.mlpackage"
+    shutil.copytree(DEMO, newer)
+    program = newer / "Data/com.apple.CoreML/model.mlmodel"
+    data = program.read_bytes()
+    assert data.startswith(b"\x08\x08")  # the version of the specification
+    program.write_bytes(b"\x08\x09" + data[2:].replace(b"CoreML7", b"CoreML8"))
+    assert milblob.check(newer) == []
+    page = (ROOT / "docs" / "compress.md").read_text(encoding="utf-8")
+    section = page.split("## What each recipe loses\n")[1].split("\n## ")[0]
+    tables = section.split("On the same model")
+    assert len(tables) == 2
+    for path, table in zip((DEMO, newer), tables, strict=True):
+        rows = re.findall(r"^\| `(.+?)` \| ([\d.]+) KiB \| ([\d.]+) dB \|$", table, re.MULTILINE)
+        assert len(rows) == table.count("\n| `") > 5
+        for text, size, quality in rows:
+            names = {"Linear": Linear, "Palette": Palette, "Prune": Prune}
+            report = milblob.compress(path, tmp_path / "out.mlpackage", eval(text, names), dry_run=True)
+            assert f"{report.nbytes / 1024:.1f} KiB" in section
+            found = f"{report.nbytes_after / 1024:.1f}", f"{min(one.sqnr for one in report.weights):.1f}"
+            assert found == (size, quality), text
