@@ -64,13 +64,13 @@ def _pruner_of_blocks() -> Callable[[Any], Any]:
     return lambda array: rival.compress_by_magnitude(array, 0.5, block_size=4, dim=0)
 
 
-def _clusterer() -> Callable[[Any], Any]:
+def _clusterer(count: int = 16) -> Callable[[Any], Any]:
     """What coremltools does with vectors: scikit-learn's k-means of all of them."""
     from sklearn.cluster import KMeans
 
     def run(array: Any) -> Any:
         rows = array.reshape(-1, 2, array.shape[1]).transpose(0, 2, 1).reshape(-1, 2).astype(np.float32)
-        found = KMeans(16, n_init=1, random_state=0).fit(rows)
+        found = KMeans(count, n_init=1, random_state=0).fit(rows)
         return found.cluster_centers_, found.labels_.astype(np.uint8)
 
     return run
@@ -85,6 +85,7 @@ KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[], Callable[[Any], Any]],
     "2 of 4 neighbours zero": (lambda a: prune(a, n_m=(2, 4)), _pruner_of_neighbours, 16),
     "half of the blocks of 4 zero": (lambda a: prune(a, sparsity=0.5, block=4), _pruner_of_blocks, 16),
     "4-bit palette of vectors of 2": (lambda a: palettize_vectors(a, 4, vector=2, axis=0), _clusterer, 16),
+    "8-bit palette of vectors of 2": (lambda a: palettize_vectors(a, 8, vector=2, axis=0), lambda: _clusterer(256), 64),
 }
 """Kind -> (milblob, what makes coremltools' function, the part of the rows that the latter is run on)."""
 

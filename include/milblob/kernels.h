@@ -12,6 +12,7 @@
 #include "milblob/kernels/x86/expand_avx512.h"
 #include "milblob/kernels/neon/moments.h"
 #include "milblob/kernels/palette_values.h"
+#include "milblob/kernels/vectors_begin.h"
 #include "milblob/kernels/neon/quantize.h"
 #include "milblob/kernels/x86/prune.h"
 #include "milblob/kernels/x86/quantize.h"

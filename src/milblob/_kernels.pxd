@@ -175,6 +175,17 @@ cdef extern from "milblob/kernels/vectors.h" nogil:
         const float *entries
         uint32_t k, dims
 
+cdef extern from "milblob/kernels/vectors_begin.h" nogil:
+    ctypedef struct mb_columns:
+        const float *columns
+        const float *weights
+        uint64_t count
+        uint32_t dims
+    uint32_t mb_vectors_begin(const mb_columns *columns, uint32_t k, uint32_t tries, const double *points,
+                              double *distances, double *ends, uint64_t *chosen)
+    uint32_t mb_vectors_merges(const float *entries, const double *counts, uint32_t k, uint32_t dims, uint32_t most,
+                               double *costs, uint32_t *pairs)
+
 cdef extern from "milblob/kernels/prune_neighbours.h" nogil:
     int MB_NEIGHBOURS_MOST
     ctypedef struct mb_neighbours:

@@ -331,6 +331,88 @@ static void check_nearest(int tier, uint64_t count, uint32_t k, uint32_t dims, b
     free(src), free(entries), free(heavy), free(spare), free(dst), free(plain);
 }
 
+/* What vector `at` is away from the nearest of the chosen ones; quarters, so every sum is exact. */
+static double away(const mb_columns *from, const uint64_t *chosen, uint32_t number, uint64_t at) {
+    double least = 0;
+    for (uint32_t one = 0; one < number; one++) {
+        double sum = 0;
+        for (uint32_t d = 0; d < from->dims; d++) {
+            const uint64_t row = d * from->count;
+            const double difference = (double)from->columns[row + at] - (double)from->columns[row + chosen[one]];
+            sum += difference * difference * (from->weights == NULL ? 1 : (double)from->weights[row + at]);
+        }
+        least = one == 0 || sum < least ? sum : least;
+    }
+    return least;
+}
+
+/* k-means++ step by step, the slow way; of any bits only that it ends, and chooses what there is. */
+static void check_begin(uint64_t count, uint32_t k, uint32_t dims, uint32_t tries, bool is_heavy, bool any) {
+    float *columns = numbers(count * dims, any), *heavy = numbers(count * dims, any);
+    double *distances = (double *)exactly(8 * count), *ends = (double *)exactly(8 * count), *points = (double *)exactly(8 * (1 + (uint64_t)(k - 1) * tries));
+    uint64_t *chosen = (uint64_t *)exactly(8 * (uint64_t)k);
+    for (uint64_t i = 0; i < count * dims && !any; i++) columns[i] = (float)random_below(9) / 4 - 1, heavy[i] = (float)random_below(3) / 4;
+    for (uint64_t i = 0; i < 1 + (uint64_t)(k - 1) * tries; i++) points[i] = (double)random_below(1u << 30) / (1u << 30);
+    const mb_columns from = {columns, is_heavy ? heavy : NULL, count, dims};
+    const uint32_t found = mb_vectors_begin(&from, k, tries, points, distances, ends, chosen);
+    require(found >= 1 && found <= k, "one vector or more, at most as many as asked for");
+    for (uint32_t number = 0; number < found; number++) require(chosen[number] < count, "a vector that there is");
+    for (uint32_t number = 1; number < k && !any; number++) {
+        double total = 0, best = 0;
+        uint64_t taken = 0;
+        for (uint64_t i = 0; i < count; i++) total += away(&from, chosen, number, i);
+        require((number >= found) == (total == 0), "more are chosen as long as something is left to gain");
+        if (total == 0) break;
+        for (uint32_t one = 0; one < tries; one++) {
+            const double place = points[1 + (number - 1) * tries + one] * total;
+            uint64_t drawn = 0;
+            double end = away(&from, chosen, number, 0), now = 0;
+            while (!(end > place)) end += away(&from, chosen, number, ++drawn);
+            const uint64_t kept = chosen[number];
+            chosen[number] = drawn;
+            for (uint64_t i = 0; i < count; i++) now += away(&from, chosen, number + 1, i);
+            chosen[number] = kept;
+            if (one == 0 || now < best) best = now, taken = drawn;
+        }
+        require(chosen[number] == taken, "the best of those drawn");
+    }
+    if (!any) digest_add(chosen, 8 * (uint64_t)found);
+    free(columns), free(heavy), free(distances), free(ends), free(points), free(chosen);
+}
+
+/* The cheapest pairs, one after the other, by a search through all that are left. */
+static void check_merges(uint32_t k, uint32_t dims, uint32_t most, bool any) {
+    float *entries = numbers((uint64_t)k * dims, any);
+    double *counts = (double *)exactly(8 * (uint64_t)k), *costs = (double *)exactly(8 * (uint64_t)most);
+    uint32_t *pairs = (uint32_t *)exactly(4 * (uint64_t)most);
+    uint8_t *gone = exactly((uint64_t)k * k);
+    memset(gone, 0, (size_t)k * k);
+    for (uint64_t i = 0; i < (uint64_t)k * dims && !any; i++) entries[i] = (float)random_below(9) / 4 - 1;
+    for (uint32_t i = 0; i < k; i++) counts[i] = random_below(4);
+    const uint32_t found = mb_vectors_merges(entries, counts, k, dims, most, costs, pairs);
+    require(found == (k * (k - 1) / 2 < most ? k * (k - 1) / 2 : most), "as many as there are, or as there is room for");
+    for (uint32_t number = 0; number < found; number++) {
+        double least = 0;
+        uint32_t at = k * k;
+        for (uint32_t i = 0; i < k && !any; i++) {
+            for (uint32_t j = i + 1; j < k; j++) {
+                const double both = counts[i] + counts[j], weight = both > 0 ? counts[i] * counts[j] / both : 0;
+                double apart = 0;
+                for (uint32_t d = 0; d < dims; d++) {
+                    const double difference = (double)entries[(uint64_t)i * dims + d] - (double)entries[(uint64_t)j * dims + d];
+                    apart += difference * difference;
+                }
+                if (!gone[i * k + j] && (at == k * k || apart * weight < least)) least = apart * weight, at = i * k + j;
+            }
+        }
+        require(pairs[number] / k < pairs[number] % k && pairs[number] < k * k && !gone[pairs[number]], "a pair, once");
+        gone[pairs[number]] = 1;
+        require(any || pairs[number] == at, "the first of the cheapest that are left");
+    }
+    if (!any) digest_add(pairs, 4 * (uint64_t)found);
+    free(entries), free(counts), free(costs), free(pairs), free(gone);
+}
+
 static void one_round(void) {
     const int tier = (int)random_below((uint32_t)mb_tier_usable());
     const uint8_t what = random_byte(), way = random_byte();
@@ -341,7 +423,11 @@ static void one_round(void) {
     case 1: check_range(tier, is_f16, count, shift, run, any); return;
     case 2: check_split(tier, is_f16, count, shift, random_below(way & 128 ? 0x8000 : is_f16 ? 0x5c00 : 0x40000000), any); return;
     case 3: check_blocks(tier, is_f16, 1 + random_below(5), 1 + random_below(9), run, shift, what / 5 % 8, way >> 1 & 1, way >> 2 & 1); return;
-    case 4: check_nearest(tier, count % 700, 1 + random_below(256), 1 + random_below(way & 32 ? 40 : 5), way >> 1 & 1, any); return;
+    case 4:
+        if (what / 8 % 4 == 1) check_begin(1 + count % 300, 1 + random_below(way & 32 ? 40 : 5), 1 + random_below(5), 1 + random_below(4), way >> 1 & 1, any);
+        else if (what / 8 % 4 == 2) check_merges(1 + random_below(way & 32 ? 40 : 5), 1 + random_below(5), 1 + random_below(9), any);
+        else check_nearest(tier, count % 700, 1 + random_below(256), 1 + random_below(way & 32 ? 40 : 5), way >> 1 & 1, any);
+        return;
     case 5: check_neighbours(tier, is_f16, 1 + random_below(4), 1 + random_below(70), 1 + random_below(way & 32 ? way & 64 ? 90 : 20 : 2), random_below(2 + what / 7 % 31), 1 + what / 7 % 31, shift, any); return;
     case 6: check_pruned_blocks(tier, is_f16, 1 + random_below(4), 1 + random_below(way & 32 ? 300 : 40), 1 + random_below(way & 64 ? 40 : 2), 1 + random_below(way & 128 ? 280 : 9), shift, any); return;
     default: check_palette(tier, is_f16, count, shift, 1 + random_below(256), any); return;
@@ -416,6 +502,11 @@ static void all_rounds(void) {
             for (unsigned d = 0; d < 9; d++)
                 for (uint64_t count = 0; count <= 300; count += count < 40 ? 1 + (k + d) % 5 : 65) check_nearest(tier, count, entries[k], lengths[d], (k + d) % 3 == 1, (k + count) % 7 == 3);
     }
+    random_state = 1;
+    for (uint64_t count = 1; count <= 200; count += count < 20 ? 1 : 9)
+        for (uint32_t k = 1; k <= 64; k += 1 + k / 2) check_begin(count, k, 1 + k % 4, 1 + (uint32_t)(count % 4), count % 3 == 1, count % 7 == 3);
+    for (uint32_t k = 1; k <= 40; k++)
+        for (uint32_t most = 1; most <= 9; most += 4) check_merges(k, 1 + k % 5, most, k % 7 == 3);
     digest_print();
 }
 

@@ -201,3 +201,39 @@ def test_sources_that_hold_anything():
         assert np.isin(out, [x & 15 for x in range(-7, 8)]).all()
         quantize(out, False, source, 0, True, 0, 10000, grid, scale, zero, _codec.Integers(0, 254, 8, False))
         assert out.max() < 255
+
+
+def test_vectors_begin_refuses_what_does_not_fit():
+    columns, points = _codec.Buffer(np.zeros((2, 5), np.float32).reshape(-1).view(np.uint8)), np.zeros(4)
+    assert _codec.vectors_begin(columns, None, 5, 2, 2, 3, points) == [0]  # all alike: there is no second one
+    wrong = [
+        (0, 2, 2, 3),
+        (5, 0, 2, 3),
+        (5, 2, 0, 3),
+        (5, 2, 257, 1),
+        (5, 2, 2, 0),
+        (5, 2, 2, 1025),
+        (1 << 40, 1, 1, 1),
+    ]
+    for count, dims, k, tries in wrong:
+        with pytest.raises(ValueError, match="expected"):
+            _codec.vectors_begin(columns, None, count, dims, k, tries, points)
+    for count, dims, k, tries in ((6, 2, 2, 3), (5, 3, 2, 3), (5, 2, 3, 3), (5, 2, 2, 4), (1 << 39, 2, 2, 3)):
+        with pytest.raises(FormatError):
+            _codec.vectors_begin(columns, None, count, dims, k, tries, points)
+    with pytest.raises(FormatError):
+        _codec.vectors_begin(columns, _codec.Buffer(b"1234"), 5, 2, 2, 3, points)
+    with pytest.raises(ValueError, match="aligned"):
+        _codec.vectors_begin(columns, None, 5, 2, 2, 3, np.zeros(33, np.uint8)[1:])
+
+
+def test_vectors_merges_refuses_what_does_not_fit():
+    entries, counts = np.array([[0, 0], [1, 0], [3, 0]], np.float32), np.ones(3)
+    assert _codec.vectors_merges(entries, counts, 3, 2) == [(0, 1), (1, 2), (0, 2)]
+    assert _codec.vectors_merges(entries, counts, 1, 2) == []
+    for k, dims in ((0, 2), (3, 0), (257, 1), (1, (1 << 20) + 1)):
+        with pytest.raises(ValueError, match="expected"):
+            _codec.vectors_merges(entries, counts, k, dims)
+    for k, dims in ((4, 2), (3, 3)):
+        with pytest.raises(FormatError):
+            _codec.vectors_merges(entries, counts, k, dims)

@@ -1,6 +1,13 @@
 # Part of _codec.pyx: palettes of vectors.
 
 
+cdef uint64_t _entries_width(uint32_t k, uint32_t dims) except 0:
+    """Elements of k entries. Raises: ValueError: more or longer ones than a palette has."""
+    if not 1 <= k <= 256 or not 1 <= dims <= 1 << 20:
+        raise ValueError(f"entries: expected 1 to 256 of 1 to {1 << 20} elements, got {k} of {dims}")
+    return <uint64_t>k * dims
+
+
 def vectors_nearest(out, Buffer src not None, Buffer weights, uint64_t first, uint64_t count, entries, uint32_t k,
                     uint32_t dims, sums, totals):
     """Find the nearest entry of each of `count` vectors, from number `first` on; return the squared error.
@@ -12,9 +19,7 @@ def vectors_nearest(out, Buffer src not None, Buffer weights, uint64_t first, ui
         entries: k * dims float32: all first elements, all second ones, and so on.
         sums, totals: k * dims float64, entry after entry; added to: the weighted elements nearest to each, their weights.
     """
-    cdef uint64_t width = <uint64_t>k * dims
-    if not 1 <= k <= 256 or not 1 <= dims <= 1 << 20:
-        raise ValueError(f"entries: expected 1 to 256 of 1 to {1 << 20} elements, got {k} of {dims}")
+    cdef uint64_t width = _entries_width(k, dims)
     if first >= 1 << 40 or count >= 1 << 40:
         raise ValueError(f"vectors: expected fewer than 2^40, got {first} and {count}")
     cdef _View into = _View(out, count, "out", 1)
@@ -41,3 +46,57 @@ def vectors_nearest(out, Buffer src not None, Buffer weights, uint64_t first, ui
             <double *>sums_view.data, <double *>totals_view.data)
     free(scratch)
     return squared
+
+
+def vectors_begin(Buffer columns not None, Buffer weights, uint64_t count, uint32_t dims, uint32_t k, uint32_t tries, points):
+    """Choose the vectors that k-means begins with (k-means++). Return their numbers: k, or fewer if there are no more.
+
+    Args:
+        columns: dims * count finite float32: all first elements, all second ones, and so on.
+        weights: likewise, of each element; None for all alike.
+        tries: vectors that are drawn for each entry after the first; the best of them is taken.
+        points: 1 + (k - 1) * tries float64 of [0, 1): random numbers.
+    """
+    _entries_width(k, dims)
+    if not 1 <= count < 1 << 40 or not 1 <= tries <= 1 << 10:
+        raise ValueError(f"vectors: expected 1 to 2^40 and 1 to 1024 tries, got {count} and {tries}")
+    cdef C.mb_columns source
+    cdef Buffer drawn = Buffer(points)
+    cdef uint64_t chosen[256]
+    cdef uint32_t found
+    _elements_check(columns, 0, count * dims, 4)
+    _elements_check(drawn, 0, 1 + <uint64_t>(k - 1) * tries, 8)
+    if <size_t>columns.data % 4 or <size_t>drawn.data % 8:
+        raise ValueError("vectors: expected aligned numbers")
+    source.weights = _weights(weights, 0, count * dims)
+    source.columns, source.count, source.dims = <const float *>columns.data, count, dims
+    cdef double *scratch = <double *>malloc(2 * count * sizeof(double))
+    if scratch == NULL:
+        raise MemoryError
+    with nogil:
+        found = C.mb_vectors_begin(
+            &source, k, tries, <const double *>drawn.data, scratch, scratch + count, chosen)
+    free(scratch)
+    return [chosen[number] for number in range(found)]
+
+
+def vectors_merges(entries, counts, uint32_t k, uint32_t dims):
+    """Return up to 8 pairs of entries that can be merged at the least cost, the cheapest first.
+
+    Args:
+        entries: k * dims float32, entry after entry.
+        counts: k float64: the vectors nearest to each.
+    """
+    cdef uint64_t width = _entries_width(k, dims)
+    cdef Buffer palette_bytes = Buffer(entries), numbers = Buffer(counts)
+    cdef uint32_t pairs[8]
+    cdef double costs[8]
+    cdef uint32_t found
+    _elements_check(palette_bytes, 0, width, 4)
+    _elements_check(numbers, 0, k, 8)
+    if <size_t>palette_bytes.data % 4 or <size_t>numbers.data % 8:
+        raise ValueError("entries: expected aligned numbers")
+    with nogil:
+        found = C.mb_vectors_merges(
+            <const float *>palette_bytes.data, <const double *>numbers.data, k, dims, 8, costs, pairs)
+    return [(pairs[number] // k, pairs[number] % k) for number in range(found)]

@@ -21,7 +21,7 @@ from .unfit import UnfitError
 MODES = ("kmeans", "unique")
 
 _LEAST_RESTARTS, _MOST_RESTARTS = 3, 8
-_CLOSEST, _EXCHANGE_STEPS, _MOST_EXCHANGES = 8, 6, 100
+_EXCHANGE_STEPS, _MOST_EXCHANGES = 6, 100
 _EXCHANGE_COUNT = 1 << 24  # vectors times entries that exchanges may cost together, each step of one
 _RESTART_COUNT = 1 << 22  # vectors times entries that the beginnings may cost together, beyond the least number
 _PART_COUNT = 1 << 16  # vectors that one thread processes at a time
@@ -307,17 +307,13 @@ def _exchanged(work: _Vectors, entries: Array, cost: float, k: int, random: np.r
     for _ in range(min(_EXCHANGE_COUNT // (len(work.rows) * k), _MOST_EXCHANGES)):
         _step(work, entries, codes)
         counts = np.bincount(codes, minlength=k).astype(np.float64)
-        apart = ((entries[:, None].astype(np.float64) - entries) ** 2).sum(-1)
-        both = np.add.outer(counts, counts)
-        merging = apart * np.divide(np.outer(counts, counts), both, out=np.zeros_like(both), where=both > 0)
-        merging[np.tri(k, dtype=bool)] = np.inf
         lost = (work.rows.astype(np.float64) - entries[codes]) ** 2
         lost = (lost if work.weights is None else lost * work.weights).sum(1)
-        pair = np.argsort(merging, axis=None)[int(random.integers(0, min(_CLOSEST, k * (k - 1) // 2)))]
-        first, second = divmod(int(pair), k)
-        tried = entries.copy()
-        tried[first] = (entries[first] * counts[first] + entries[second] * counts[second]) / max(both[first, second], 1)
-        tried[second] = work.rows[_drawn(lost, 1, random)[0]]
+        pairs = _codec.vectors_merges(entries, counts, *entries.shape)
+        first, second = pairs[int(random.integers(len(pairs)))]
+        tried, both = entries.copy(), max(counts[first] + counts[second], 1)
+        tried[first] = (entries[first] * counts[first] + entries[second] * counts[second]) / both
+        tried[second] = work.rows[_drawn(lost, random)]
         tried = _refined(work, tried, _EXCHANGE_STEPS)
         now = _step(work, tried)[1]
         if now < cost:
@@ -348,38 +344,23 @@ def _refined(work: _Vectors | _Stored, entries: Array, steps: int) -> Array:
 
 def _begin(work: _Vectors, k: int, random: np.random.Generator) -> Array:
     """k-means++: each entry is the best of a few vectors, drawn with the squared distance from the entries before."""
-    rows = work.rows
-    heavy = np.ones(len(rows)) if work.weights is None else work.weights.sum(1, dtype=np.float64)
-    entries = np.zeros((k, rows.shape[1]), np.float32)
-    entries[0] = rows[_drawn(heavy, 1, random)[0]]
-    distances = _distances(work, entries[0])
-    for number in range(1, k):
-        if not distances.any():  # as many entries as there are different vectors
-            return entries[:number]
-        chosen = _drawn(distances, 2 + int(np.log(k)), random)
-        tries = [np.minimum(_distances(work, rows[at]), distances) for at in chosen]
-        best = min(range(len(tries)), key=lambda i: float(tries[i].sum()))
-        entries[number], distances = rows[chosen[best]], tries[best]
-    return entries
+    count, dims = work.rows.shape
+    tries = 2 + int(np.log(k))
+    heavy = None if work.weights is None else _columns(work.weights)
+    points = random.random(1 + (k - 1) * tries)
+    return work.rows[_codec.vectors_begin(_columns(work.rows), heavy, count, dims, k, tries, points)]
 
 
-def _drawn(chances: Array, count: int, random: np.random.Generator) -> Array:
-    """Indices drawn with probabilities that are proportional to `chances`; at random if these are all zero."""
+def _columns(rows: Array) -> _codec.Buffer:
+    return _codec.Buffer(np.ascontiguousarray(rows.T).reshape(-1).view(np.uint8))
+
+
+def _drawn(chances: Array, random: np.random.Generator) -> int:
+    """An index drawn with probabilities that are proportional to `chances`; at random if these are all zero."""
     ends = np.cumsum(chances)
     if not ends[-1] > 0:
-        return random.integers(0, len(chances), count)
-    found = np.searchsorted(ends, random.random(count) * ends[-1], side="right")
-    return np.asarray(np.minimum(found, len(chances) - 1))
-
-
-def _distances(work: _Vectors, entry: Array) -> Array:
-    """The squared distance of each vector from an entry, weighted."""
-    total = np.zeros(len(work.rows))
-    for number, at in enumerate(entry):
-        difference = work.rows[:, number].astype(np.float64) - float(at)
-        difference *= difference
-        total += difference if work.weights is None else difference * work.weights[:, number]
-    return total
+        return int(random.integers(len(chances)))
+    return min(int(np.searchsorted(ends, random.random() * ends[-1], side="right")), len(chances) - 1)
 
 
 def _step(work: _Vectors | _Stored, entries: Array, codes: Array | None = None) -> tuple[Array, float]:
