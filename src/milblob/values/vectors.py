@@ -6,7 +6,7 @@ with all vectors. Nothing says how far the result is from the best there is; for
 on the number of threads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +24,10 @@ _LEAST_RESTARTS, _MOST_RESTARTS = 3, 8
 _CLOSEST, _EXCHANGE_STEPS, _MOST_EXCHANGES = 8, 6, 100
 _EXCHANGE_COUNT = 1 << 24  # vectors times entries that exchanges may cost together, each step of one
 _RESTART_COUNT = 1 << 22  # vectors times entries that the beginnings may cost together, beyond the least number
-_PART_COUNT = 1 << 16  # vectors that one thread processes at a time
+_PART_COUNT = 1 << 16  # vectors that one thread processes at a time, unless they are long
+_LONG_COUNT = 1 << 22  # elements of theirs
+_LONG = 64  # elements of a vector that is long
+_APART_COUNT = 1 << 18  # elements of vectors that distances are computed of at a time
 _SAMPLE_COUNT = 1 << 14  # vectors that the beginnings are tried on, or 128 for each entry if that is more
 _REFINED_COUNT = 1 << 18  # vectors that the best one is refined on, or 1024 for each entry; a few steps on all follow
 _SAMPLE_STEPS, _MOST_STEPS, _LAST_STEPS = 30, 100, 4
@@ -51,10 +54,24 @@ class _Vectors(NamedTuple):
         """How many there are."""
         return len(self.rows)
 
+    @property
+    def dims(self) -> int:
+        """How many elements each has."""
+        return int(self.rows.shape[1])
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether elements count differently."""
+        return self.weights is not None
+
     def part(self, first: int, count: int) -> "_Vectors":
         """Return some of them."""
         heavy = None if self.weights is None else self.weights[first : first + count]
         return _Vectors(self.rows[first : first + count], heavy)
+
+    def chosen(self, numbers: Array) -> "_Vectors":
+        """Return the vectors of these numbers."""
+        return _Vectors(self.rows[numbers], None if self.weights is None else self.weights[numbers])
 
 
 class _Stored:
@@ -66,13 +83,13 @@ class _Stored:
 
     Attributes:
         size: how many there are.
-        nbytes: they take so many as float32.
+        dims: how many elements each has.
         exponent: they are the elements divided by this power of two.
     """
 
     def __init__(self, rows: Array, heavy: Array | None) -> None:
-        self._rows, self._heavy, self._dims = rows, heavy, rows.shape[-1]
-        self.size, self.nbytes = rows.size // self._dims, 4 * rows.size
+        self._rows, self._heavy, self.dims = rows, heavy, int(rows.shape[-1])
+        self.size = rows.size // self.dims
         self.exponent = _exponent_of(rows)
         self._heavy_exponent = 0
         if heavy is not None:
@@ -82,20 +99,14 @@ class _Stored:
 
     def part(self, first: int, count: int) -> _Vectors:
         """Return some of the vectors."""
-        where = first * self._dims, count * self._dims, np.float32
+        where = first * self.dims, count * self.dims, np.float32
         heavy = None if self._heavy is None else range_of(self._heavy, *where)
         return self._scaled(range_of(self._rows, *where), heavy)
 
-    def once(self, empty: Empty) -> _Vectors:
-        """Return all of the vectors, in arrays that `empty` makes."""
-        rows = empty((self.size, self._dims), np.float32)
-        heavy = None if self._heavy is None else empty(rows.shape, np.float32)
-        for first in range(0, self.size, _PART_COUNT):
-            part = self.part(first, min(_PART_COUNT, self.size - first))
-            rows[first : first + part.size] = part.rows
-            if heavy is not None:
-                heavy[first : first + part.size] = part.weights
-        return _Vectors(rows, heavy)
+    @property
+    def is_weighted(self) -> bool:
+        """Whether elements count differently."""
+        return self._heavy is not None
 
     def chosen(self, numbers: Array) -> _Vectors:
         """Return the vectors of these numbers."""
@@ -105,8 +116,27 @@ class _Stored:
 
     def _scaled(self, rows: Array, heavy: Array | None) -> _Vectors:
         if heavy is not None:
-            heavy = np.ldexp(heavy, -self._heavy_exponent).reshape(-1, self._dims)
-        return _Vectors(np.ldexp(rows, -self.exponent).reshape(-1, self._dims), heavy)
+            heavy = np.ldexp(heavy, -self._heavy_exponent).reshape(-1, self.dims)
+        return _Vectors(np.ldexp(rows, -self.exponent).reshape(-1, self.dims), heavy)
+
+
+def _filled(work: _Vectors | _Stored, count: int, empty: Empty, part: Callable[[int, int], _Vectors]) -> _Vectors:
+    """So many vectors like those of `work`, in arrays that `empty` makes; `part` returns some: (first, count)."""
+    rows = empty((count, work.dims), np.float32)
+    heavy = empty(rows.shape, np.float32) if work.is_weighted else None
+    for first, number in _stretches(count, work.dims):
+        some = part(first, number)
+        rows[first : first + number] = some.rows
+        if heavy is not None:
+            heavy[first : first + number] = some.weights
+    return _Vectors(rows, heavy)
+
+
+def _stretches(count: int, dims: int) -> Iterator[tuple[int, int]]:
+    """(first, count) of parts of vectors, few if they are long."""
+    step = max(min(_PART_COUNT, _LONG_COUNT // dims), 1)
+    for first in range(0, count, step):
+        yield first, min(step, count - first)
 
 
 def _exponent_of(array: Array) -> int:
@@ -195,8 +225,8 @@ def palettize_vectors(
         palettes[number, : len(entries)] = entries
     squared = power = largest = 0.0
     for rows, entries, codes in zip(views, palettes, places, strict=True):
-        for first in range(0, codes.size, _PART_COUNT):
-            own = range_of(codes, first, min(_PART_COUNT, codes.size - first))
+        for first, count in _stretches(codes.size, vector):
+            own = range_of(codes, first, count)
             wide = range_of(rows, first * vector, own.size * vector, np.float64).reshape(-1, vector)
             lost = entries[own].astype(np.float64) - wide
             squared += float(np.sum(lost * lost))
@@ -308,10 +338,12 @@ def _fit(
     """Return entries of a dtype for vectors; write the index of the nearest of each to `codes`."""
     if restarts is None:
         restarts = min(max(_RESTART_COUNT // (stored.size * k), _LEAST_RESTARTS), _MOST_RESTARTS)
-    work = stored.once(empty) if stored.nbytes <= 4 * ONCE_COUNT else stored
-    entries = _best_beginning(_sample(work, max(_SAMPLE_COUNT, 128 * k), random), k, random, max(restarts, 1))
-    refined = max(_REFINED_COUNT, 1024 * k)
-    entries = _refined(work if work.size <= refined else _sample(work, refined, random), entries, _MOST_STEPS)
+    most = max(ONCE_COUNT // stored.dims, 4 * k)  # so that samples of long vectors do not fill a disk
+    work = _filled(stored, stored.size, empty, stored.part) if stored.size * stored.dims <= ONCE_COUNT else stored
+    sample = _sample(work, min(max(_SAMPLE_COUNT, 128 * k), most), random, empty)
+    entries = _best_beginning(sample, k, random, max(restarts, 1))
+    refined = min(max(_REFINED_COUNT, 1024 * k), most)
+    entries = _refined(work if work.size <= refined else _sample(work, refined, random, empty), entries, _MOST_STEPS)
     if work.size > refined:
         entries = _refined(work, entries, _LAST_STEPS)
     with np.errstate(over="ignore"):
@@ -342,15 +374,14 @@ def _exchanged(work: _Vectors, entries: Array, cost: float, k: int, random: np.r
     if len(entries) < k or k < 3:
         return entries
     codes = np.empty(len(work.rows), np.uint8)
-    for _ in range(min(_EXCHANGE_COUNT // (len(work.rows) * k), _MOST_EXCHANGES)):
+    for _ in range(min(_EXCHANGE_COUNT // (work.size * k * max(work.dims // _LONG, 1)), _MOST_EXCHANGES)):
         _step(work, entries, codes)
         counts = np.bincount(codes, minlength=k).astype(np.float64)
         apart = ((entries[:, None].astype(np.float64) - entries) ** 2).sum(-1)
         both = np.add.outer(counts, counts)
         merging = apart * np.divide(np.outer(counts, counts), both, out=np.zeros_like(both), where=both > 0)
         merging[np.tri(k, dtype=bool)] = np.inf
-        lost = (work.rows.astype(np.float64) - entries[codes]) ** 2
-        lost = (lost if work.weights is None else lost * work.weights).sum(1)
+        lost = _apart(work, entries, codes)
         pair = np.argsort(merging, axis=None)[int(random.integers(0, min(_CLOSEST, k * (k - 1) // 2)))]
         first, second = divmod(int(pair), k)
         tried = entries.copy()
@@ -363,14 +394,22 @@ def _exchanged(work: _Vectors, entries: Array, cost: float, k: int, random: np.r
     return entries
 
 
-def _sample(work: _Vectors | _Stored, count: int, random: np.random.Generator) -> _Vectors:
-    """So many of the vectors, in order; all if there are no more."""
+def _apart(work: _Vectors, entries: Array, codes: Array) -> Array:
+    """The squared distance of each vector from its entry, weighted."""
+    found, step = np.empty(work.size), max(_APART_COUNT // work.dims, 1)
+    for first in range(0, work.size, step):
+        part = work.part(first, step)
+        lost = (part.rows.astype(np.float64) - entries[codes[first : first + step]]) ** 2
+        found[first : first + step] = (lost if part.weights is None else lost * part.weights).sum(1)
+    return found
+
+
+def _sample(work: _Vectors | _Stored, count: int, random: np.random.Generator, empty: Empty) -> _Vectors:
+    """So many of the vectors, in order, in arrays that `empty` makes; all if there are no more."""
     if work.size <= count:
-        return work.part(0, work.size)
+        return _filled(work, work.size, empty, work.part) if isinstance(work, _Stored) else work
     chosen = np.sort(random.choice(work.size, count, replace=False))
-    if isinstance(work, _Stored):
-        return work.chosen(chosen)
-    return _Vectors(work.rows[chosen], None if work.weights is None else work.weights[chosen])
+    return _filled(work, count, empty, lambda first, number: work.chosen(chosen[first : first + number]))
 
 
 def _refined(work: _Vectors | _Stored, entries: Array, steps: int) -> Array:
@@ -412,6 +451,8 @@ def _drawn(chances: Array, count: int, random: np.random.Generator) -> Array:
 
 def _distances(work: _Vectors, entry: Array) -> Array:
     """The squared distance of each vector from an entry, weighted."""
+    if work.dims > _LONG:  # a column of long vectors is spread over the memory
+        return _apart(work, entry[None], np.zeros(work.size, np.uint8))
     total = np.zeros(len(work.rows))
     for number, at in enumerate(entry):
         difference = work.rows[:, number].astype(np.float64) - float(at)
@@ -429,8 +470,8 @@ def _step(work: _Vectors | _Stored, entries: Array, codes: Array | None = None) 
     k, dims = entries.shape
     turned = np.ascontiguousarray(entries.T)
 
-    def work_on(first: int) -> tuple[Array, Array, float]:
-        count = min(_PART_COUNT, work.size - first)
+    def work_on(where: tuple[int, int]) -> tuple[Array, Array, float]:
+        first, count = where
         part = work.part(first, count)
         source = _codec.Buffer(part.rows.reshape(-1).view(np.uint8))
         heavy = None if part.weights is None else _codec.Buffer(part.weights.reshape(-1).view(np.uint8))
@@ -439,7 +480,7 @@ def _step(work: _Vectors | _Stored, entries: Array, codes: Array | None = None) 
         cost = _codec.vectors_nearest(out, source, heavy, 0, count, turned, k, dims, sums, totals)
         return sums, totals, cost
 
-    rows: Iterator[tuple[Array, Array, float]] = ordered(work_on, range(0, work.size, _PART_COUNT))
+    rows: Iterator[tuple[Array, Array, float]] = ordered(work_on, _stretches(work.size, dims))
     sums, totals, cost = next(rows)
     for more in rows:
         sums, totals, cost = sums + more[0], totals + more[1], cost + more[2]
