@@ -177,11 +177,12 @@ cdef extern from "milblob/kernels/vectors.h" nogil:
 
 cdef extern from "milblob/kernels/vectors_begin.h" nogil:
     ctypedef struct mb_columns:
-        const float *columns
+        const float *numbers
         const float *weights
         uint64_t count
         uint32_t dims
-    uint32_t mb_vectors_begin(const mb_columns *columns, uint32_t k, uint32_t tries, const double *points,
+        bint is_rows
+    uint32_t mb_vectors_begin(const mb_columns *vectors, uint32_t k, uint32_t tries, const double *points,
                               double *distances, double *ends, uint64_t *chosen)
     uint32_t mb_vectors_merges(const float *entries, const double *counts, uint32_t k, uint32_t dims, uint32_t most,
                                double *costs, uint32_t *pairs)

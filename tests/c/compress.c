@@ -337,9 +337,9 @@ static double away(const mb_columns *from, const uint64_t *chosen, uint32_t numb
     for (uint32_t one = 0; one < number; one++) {
         double sum = 0;
         for (uint32_t d = 0; d < from->dims; d++) {
-            const uint64_t row = d * from->count;
-            const double difference = (double)from->columns[row + at] - (double)from->columns[row + chosen[one]];
-            sum += difference * difference * (from->weights == NULL ? 1 : (double)from->weights[row + at]);
+            const uint64_t row = from->is_rows ? d : d * from->count, step = from->is_rows ? from->dims : 1;
+            const double difference = (double)from->numbers[row + at * step] - (double)from->numbers[row + chosen[one] * step];
+            sum += difference * difference * (from->weights == NULL ? 1 : (double)from->weights[row + at * step]);
         }
         least = one == 0 || sum < least ? sum : least;
     }
@@ -347,13 +347,13 @@ static double away(const mb_columns *from, const uint64_t *chosen, uint32_t numb
 }
 
 /* k-means++ step by step, the slow way; of any bits only that it ends, and chooses what there is. */
-static void check_begin(uint64_t count, uint32_t k, uint32_t dims, uint32_t tries, bool is_heavy, bool any) {
+static void check_begin(uint64_t count, uint32_t k, uint32_t dims, uint32_t tries, bool is_rows, bool is_heavy, bool any) {
     float *columns = numbers(count * dims, any), *heavy = numbers(count * dims, any);
     double *distances = (double *)exactly(8 * count), *ends = (double *)exactly(8 * count), *points = (double *)exactly(8 * (1 + (uint64_t)(k - 1) * tries));
     uint64_t *chosen = (uint64_t *)exactly(8 * (uint64_t)k);
     for (uint64_t i = 0; i < count * dims && !any; i++) columns[i] = (float)random_below(9) / 4 - 1, heavy[i] = (float)random_below(3) / 4;
     for (uint64_t i = 0; i < 1 + (uint64_t)(k - 1) * tries; i++) points[i] = (double)random_below(1u << 30) / (1u << 30);
-    const mb_columns from = {columns, is_heavy ? heavy : NULL, count, dims};
+    const mb_columns from = {columns, is_heavy ? heavy : NULL, count, dims, is_rows};
     const uint32_t found = mb_vectors_begin(&from, k, tries, points, distances, ends, chosen);
     require(found >= 1 && found <= k, "one vector or more, at most as many as asked for");
     for (uint32_t number = 0; number < found; number++) require(chosen[number] < count, "a vector that there is");
@@ -424,7 +424,7 @@ static void one_round(void) {
     case 2: check_split(tier, is_f16, count, shift, random_below(way & 128 ? 0x8000 : is_f16 ? 0x5c00 : 0x40000000), any); return;
     case 3: check_blocks(tier, is_f16, 1 + random_below(5), 1 + random_below(9), run, shift, what / 5 % 8, way >> 1 & 1, way >> 2 & 1); return;
     case 4:
-        if (what / 8 % 4 == 1) check_begin(1 + count % 300, 1 + random_below(way & 32 ? 40 : 5), 1 + random_below(5), 1 + random_below(4), way >> 1 & 1, any);
+        if (what / 8 % 4 == 1) check_begin(1 + count % 300, 1 + random_below(way & 32 ? 40 : 5), 1 + random_below(5), 1 + random_below(4), way >> 7 & 1, way >> 1 & 1, any);
         else if (what / 8 % 4 == 2) check_merges(1 + random_below(way & 32 ? 40 : 5), 1 + random_below(5), 1 + random_below(9), any);
         else check_nearest(tier, count % 700, 1 + random_below(256), 1 + random_below(way & 32 ? 40 : 5), way >> 1 & 1, any);
         return;
@@ -504,7 +504,7 @@ static void all_rounds(void) {
     }
     random_state = 1;
     for (uint64_t count = 1; count <= 200; count += count < 20 ? 1 : 9)
-        for (uint32_t k = 1; k <= 64; k += 1 + k / 2) check_begin(count, k, 1 + k % 4, 1 + (uint32_t)(count % 4), count % 3 == 1, count % 7 == 3);
+        for (uint32_t k = 1; k <= 64; k += 1 + k / 2) check_begin(count, k, 1 + k % 4, 1 + (uint32_t)(count % 4), (count + k) % 2, count % 3 == 1, count % 7 == 3);
     for (uint32_t k = 1; k <= 40; k++)
         for (uint32_t most = 1; most <= 9; most += 4) check_merges(k, 1 + k % 5, most, k % 7 == 3);
     digest_print();

@@ -205,7 +205,7 @@ def test_sources_that_hold_anything():
 
 def test_vectors_begin_refuses_what_does_not_fit():
     columns, points = _codec.Buffer(np.zeros((2, 5), np.float32).reshape(-1).view(np.uint8)), np.zeros(4)
-    assert _codec.vectors_begin(columns, None, 5, 2, 2, 3, points) == [0]  # all alike: there is no second one
+    assert _codec.vectors_begin(columns, None, 5, 2, False, 2, 3, points) == [0]  # all alike: there is no second one
     wrong = [
         (0, 2, 2, 3),
         (5, 0, 2, 3),
@@ -217,14 +217,14 @@ def test_vectors_begin_refuses_what_does_not_fit():
     ]
     for count, dims, k, tries in wrong:
         with pytest.raises(ValueError, match="expected"):
-            _codec.vectors_begin(columns, None, count, dims, k, tries, points)
+            _codec.vectors_begin(columns, None, count, dims, True, k, tries, points)
     for count, dims, k, tries in ((6, 2, 2, 3), (5, 3, 2, 3), (5, 2, 3, 3), (5, 2, 2, 4), (1 << 39, 2, 2, 3)):
         with pytest.raises(FormatError):
-            _codec.vectors_begin(columns, None, count, dims, k, tries, points)
+            _codec.vectors_begin(columns, None, count, dims, True, k, tries, points)
     with pytest.raises(FormatError):
-        _codec.vectors_begin(columns, _codec.Buffer(b"1234"), 5, 2, 2, 3, points)
+        _codec.vectors_begin(columns, _codec.Buffer(b"1234"), 5, 2, False, 2, 3, points)
     with pytest.raises(ValueError, match="aligned"):
-        _codec.vectors_begin(columns, None, 5, 2, 2, 3, np.zeros(33, np.uint8)[1:])
+        _codec.vectors_begin(columns, None, 5, 2, False, 2, 3, np.zeros(33, np.uint8)[1:])
 
 
 def test_vectors_merges_refuses_what_does_not_fit():

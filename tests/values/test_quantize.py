@@ -182,6 +182,52 @@ def test_search_is_never_worse():
     every(check, [np.float16, np.float32], DTYPES, MODES, [(0, 0), (1, 0), (0, 1), (1, 32)])
 
 
+def added(squares):
+    """The sum of squares in the order that include/milblob/kernels/sums.h says: 16 lanes, halved until one is left."""
+    lanes = np.zeros(16)
+    for number, square in enumerate(squares):
+        lanes[number % 16] += square
+    for left in (8, 4, 2, 1):
+        lanes[:left] += lanes[left : 2 * left]
+    return lanes[0]
+
+
+def test_errors_of_blocks_of_any_length():
+    """Short blocks are quantized together; their errors are the bits that each alone has."""
+    rng, (tiers, before) = np.random.default_rng(3), _codec.tiers()
+
+    def check(tier, dtype, length, weighted):
+        array = rng.standard_normal((3, 35, length)).astype(dtype)
+        scale, zero = rng.random((3, 35), np.float32) / 20, rng.integers(-3, 4, (3, 35)).astype(np.float32)
+        scale[1, :7] = 0
+        heavy = rng.random(array.shape, np.float32)
+        source, is_f16 = _codec.Buffer(array.reshape(-1).view(np.uint8)), dtype == np.float16
+        grid = _codec.Grid((3, 35, length), (35, 1, 0)) if length > 1 else _codec.Grid((3, 35), (35, 1))
+        begin, errors, codes = length // 2, np.zeros(105), np.empty(array.size, np.uint8)
+        about = grid, _codec.Buffer(scale), _codec.Buffer(zero), _codec.Integers(-100, 90, 8, True)
+        _codec.set_tier(tier)
+        _codec.quantize_errors(
+            errors, source, 0, is_f16, begin, array.size - begin, *about, _codec.Buffer(heavy) if weighted else None
+        )
+        _codec.quantize(codes, False, source, 0, is_f16, 0, array.size, *about)
+        whole = codes.view(np.int8).reshape(array.shape) - zero[..., None]
+        off = array.astype(np.float32) - (whole * scale[..., None]).astype(dtype).astype(np.float32)
+        squares = off.astype(np.float64) ** 2
+        squares[0, 0, :begin] = 0
+        if weighted:
+            wanted = (squares * heavy).sum(-1).reshape(-1)
+            assert np.allclose(errors, wanted, rtol=1e-14, atol=0)
+            assert length > 1 or np.array_equal(errors, wanted)
+        else:
+            first = added(squares[0, 0, begin:])
+            assert errors.tolist() == [first, *(added(row) for row in squares.reshape(-1, length)[1:])]
+
+    try:
+        every(check, tiers, [np.float16, np.float32], [1, 2, 3, 7, 8, 15, 16, 17, 33, 200], [False, True])
+    finally:
+        _codec.set_tier(before)
+
+
 def test_same_bits_for_any_number_of_threads(monkeypatch):
     array = np.random.default_rng(5).standard_normal((96, 1 << 10)).astype(np.float16)
     monkeypatch.setattr("milblob.values.quantize._PART_COUNT", 1 << 12)

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from matrix import every
 from milblob import MilblobError, _codec
 from milblob.values.vectors import palettize_vectors
 
@@ -105,6 +106,33 @@ def test_fewer_vectors_than_entries_lose_nothing():
     constant = np.full((4, 4), 7, np.float32)
     assert palettize_vectors(constant, 1, vector=2, axis=0).squared == 0
     assert palettize_vectors(np.zeros((4, 4), np.float16), 8, vector=4, axis=1).squared == 0
+
+
+def test_unique_vectors_are_sorted_as_numbers(monkeypatch):
+    """Of any length and dtype, in several parts: entries in the order of rows; only entries are ever sorted as rows."""
+    rng = np.random.default_rng(6)
+    unique, sorted_rows = np.unique, []
+
+    def recorded(array, *args, axis=None, **options):
+        sorted_rows.append(0 if axis is None else len(array))
+        return unique(array, *args, axis=axis, **options)
+
+    def check(dtype, vector, axis):
+        some = rng.integers(-2, 3, (30, vector)).astype(dtype)
+        some[:2, 0], some[2:4] = (0, -0.0), some[4]
+        chosen = rng.integers(0, 30, (40, 50))
+        array = some[chosen].reshape(40, 50 * vector)
+        wanted, at = unique(some.astype(np.float32) + np.float32(0), axis=0, return_inverse=True)
+        found = palettize_vectors(array if axis == 1 else array.T, vector=vector, axis=axis, mode="unique")
+        entries = found.palettes.reshape(-1, vector).astype(np.float32)
+        assert np.array_equal(entries[: len(wanted)], wanted)
+        assert np.array_equal(found.indices if axis == 1 else found.indices.T, at.reshape(-1)[chosen])
+        assert found.squared == 0
+
+    monkeypatch.setattr("milblob.values.vectors._UNIQUE_NBYTES", 1 << 11)
+    monkeypatch.setattr(np, "unique", recorded)
+    every(check, [np.float16, np.float32, ml_dtypes.bfloat16], [2, 3, 4, 5, 8, 13], [0, 1])
+    assert max(sorted_rows) <= 256
 
 
 @pytest.mark.parametrize("power", [-147, -60, 0, 120])

@@ -104,6 +104,19 @@ MB_STEP double mb_weighted_squares(const float *x, const float *weights, uint64_
     return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
+/* Sum of the squares of at most MB_LANES numbers, added as mb_sum_lanes adds those of one for each lane. */
+MB_STEP double mb_few_squares(const float *x, unsigned count) {
+    double lanes[MB_LANES];
+    unsigned left = 1;
+    while (left < count) left *= 2;
+    for (unsigned k = 0; k < left; k++) lanes[k] = k < count ? (double)x[k] * (double)x[k] : 0;
+    while (left > 1) {
+        left /= 2;
+        for (unsigned k = 0; k < left; k++) lanes[k] += lanes[k + left];
+    }
+    return lanes[0];
+}
+
 /* Quantize the next count elements of a grid; src: the first of them. */
 static inline void mb_quantize_on(const mb_tier *tier, uint8_t *dst, bool is_packed, const uint8_t *src, bool is_f16, uint64_t count, mb_grid *grid,
                                   const float *scale, const float *zero, const mb_integers *to, mb_sums *sums) {
@@ -138,13 +151,26 @@ MB_KERNEL void mb_quantize(const mb_tier *tier, uint8_t *dst, bool is_packed, co
 MB_KERNEL void mb_quantize_errors(const mb_tier *tier, const uint8_t *src, bool is_f16, uint64_t begin, uint64_t count, mb_grid *grid,
                                   const float *scale, const float *zero, const mb_integers *to, const float *weights, double *errors) {
     uint8_t bytes[MB_CHUNK];
-    float off[MB_CHUNK];
+    float off[MB_CHUNK], scales[MB_CHUNK], zeros[MB_CHUNK];
     src += (is_f16 ? 2 : 4) * begin;
     mb_grid_seek(grid, begin);
     for (uint64_t done = 0; done < count;) {
         uint64_t index, run;
         const uint64_t taken = mb_grid_runs(grid, mb_least(count - done, MB_CHUNK), &index, &run);
-        for (uint64_t i = 0, n; i < taken; i += n, index++) {
+        if (run <= MB_LANES) { /* many short blocks: all together, each element with a scale of its own */
+            const bool is_one = run == 1;
+            mb_sums ignored;
+            memset(&ignored, 0, sizeof ignored);
+            for (size_t i = 0, k = index; !is_one && i < (size_t)taken; i += (size_t)run, k++)
+                for (size_t j = i; j < i + (size_t)run && j < (size_t)taken; j++) scales[j] = scale[k], zeros[j] = zero[k];
+            tier->quantize[is_f16](bytes, off, src, taken, is_one ? scale + index : scales, is_one ? zero + index : zeros, 1, to, &ignored);
+            for (size_t i = 0; is_one && weights == NULL && i < (size_t)taken; i++) errors[index + i] += (double)off[i] * (double)off[i];
+            for (uint64_t i = 0, n; !(is_one && weights == NULL) && i < taken; i += n, index++) {
+                n = mb_least(run, taken - i);
+                errors[index] += weights == NULL ? mb_few_squares(off + i, (unsigned)n) : mb_weighted_squares(off + i, weights + begin + done + i, n);
+            }
+        }
+        for (uint64_t i = 0, n; i < taken && run > MB_LANES; i += n, index++) {
             mb_sums sums;
             memset(&sums, 0, sizeof sums);
             n = mb_least(run, taken - i);

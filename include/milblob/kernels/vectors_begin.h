@@ -6,36 +6,43 @@
 
 #include "milblob/base.h"
 
-/* Vectors by columns: all first elements, all second ones, and so on.
- * columns: dims * count floats; weights: as many, of each element, or NULL for all alike                               */
+/* Vectors by columns: all first elements, all second ones, and so on; or by rows: a vector after the other.
+ * numbers: dims * count floats; weights: as many, of each element, or NULL for all alike                               */
 typedef struct mb_columns {
-    const float *columns, *weights;
+    const float *numbers, *weights;
     uint64_t count;
     uint32_t dims;
+    bool is_rows;
 } mb_columns;
+
+MB_STEP size_t mb_column_at(const mb_columns *from, size_t vector, uint32_t d) {
+    return from->is_rows ? vector * from->dims + d : (size_t)d * (size_t)from->count + vector;
+}
 
 #define MB_BEGIN_BLOCK 64u /* vectors whose distances are computed side by side: the loop over them vectorizes */
 #define MB_BEGIN_LANES 8u
+
+/* Add the squares of element d's differences to the distances of some vectors. x: element d of the first of them; w: its
+ * weight; step: from a vector to the next. */
+MB_STEP void mb_begin_add(const float *x, const float *w, size_t step, double at, size_t number, double *now) {
+    for (size_t i = 0; i < number; i++) {
+        const double difference = (double)x[i * step] - at, square = difference * difference;
+        const double part = w == NULL ? square : square * (double)w[i * step];
+        now[i] += part;
+    }
+}
 
 /* Compute the squared distances of vectors `first` to `first + number - 1` from vector `entry`, weighted; where those before
  * are less, these. The elements are added up in their order. */
 MB_STEP void mb_begin_block(const mb_columns *from, uint64_t entry, const double *before, size_t first, size_t number, double *now) {
     for (size_t i = 0; i < number; i++) now[i] = 0;
     for (uint32_t d = 0; d < from->dims; d++) {
-        const float *x = from->columns + (size_t)d * (size_t)from->count + first;
-        const double at = (double)from->columns[(size_t)d * (size_t)from->count + (size_t)entry];
-        if (from->weights == NULL) {
-            for (size_t i = 0; i < number; i++) {
-                const double difference = (double)x[i] - at, square = difference * difference;
-                now[i] += square;
-            }
-        } else {
-            const float *w = from->weights + (size_t)d * (size_t)from->count + first;
-            for (size_t i = 0; i < number; i++) {
-                const double difference = (double)x[i] - at, square = difference * difference, part = square * (double)w[i];
-                now[i] += part;
-            }
-        }
+        const size_t place = mb_column_at(from, first, d);
+        const double at = (double)from->numbers[mb_column_at(from, (size_t)entry, d)];
+        const float *x = from->numbers + place, *w = from->weights == NULL ? NULL : from->weights + place;
+        if (from->is_rows) mb_begin_add(x, w, from->dims, at, number, now);
+        else if (w == NULL) mb_begin_add(x, NULL, 1, at, number, now);
+        else mb_begin_add(x, w, 1, at, number, now);
     }
     for (size_t i = 0; i < number; i++) now[i] = before[first + i] < now[i] ? before[first + i] : now[i];
 }
@@ -83,7 +90,7 @@ MB_KERNEL uint32_t mb_vectors_begin(const mb_columns *from, uint32_t k, uint32_t
     double sum = 0;
     for (size_t i = 0; i < (size_t)count; i++) {
         double heavy = from->weights == NULL ? 1 : 0;
-        for (uint32_t d = 0; d < from->dims && from->weights != NULL; d++) heavy += (double)from->weights[(size_t)d * (size_t)count + i];
+        for (uint32_t d = 0; d < from->dims && from->weights != NULL; d++) heavy += (double)from->weights[mb_column_at(from, i, d)];
         ends[i] = sum += heavy;
         distances[i] = (double)INFINITY;
     }

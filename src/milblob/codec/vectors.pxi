@@ -48,11 +48,13 @@ def vectors_nearest(out, Buffer src not None, Buffer weights, uint64_t first, ui
     return squared
 
 
-def vectors_begin(Buffer columns not None, Buffer weights, uint64_t count, uint32_t dims, uint32_t k, uint32_t tries, points):
+def vectors_begin(Buffer numbers not None, Buffer weights, uint64_t count, uint32_t dims, bint is_rows, uint32_t k,
+                  uint32_t tries, points):
     """Choose the vectors that k-means begins with (k-means++). Return their numbers: k, or fewer if there are no more.
 
     Args:
-        columns: dims * count finite float32: all first elements, all second ones, and so on.
+        numbers: dims * count finite float32: all first elements, all second ones, and so on.
+        is_rows: they are a vector after the other instead. Slower, unless vectors are long.
         weights: likewise, of each element; None for all alike.
         tries: vectors that are drawn for each entry after the first; the best of them is taken.
         points: 1 + (k - 1) * tries float64 of [0, 1): random numbers.
@@ -64,12 +66,12 @@ def vectors_begin(Buffer columns not None, Buffer weights, uint64_t count, uint3
     cdef Buffer drawn = Buffer(points)
     cdef uint64_t chosen[256]
     cdef uint32_t found
-    _elements_check(columns, 0, count * dims, 4)
+    _elements_check(numbers, 0, count * dims, 4)
     _elements_check(drawn, 0, 1 + <uint64_t>(k - 1) * tries, 8)
-    if <size_t>columns.data % 4 or <size_t>drawn.data % 8:
+    if <size_t>numbers.data % 4 or <size_t>drawn.data % 8:
         raise ValueError("vectors: expected aligned numbers")
     source.weights = _weights(weights, 0, count * dims)
-    source.columns, source.count, source.dims = <const float *>columns.data, count, dims
+    source.numbers, source.count, source.dims, source.is_rows = <const float *>numbers.data, count, dims, is_rows
     cdef double *scratch = <double *>malloc(2 * count * sizeof(double))
     if scratch == NULL:
         raise MemoryError

@@ -42,7 +42,7 @@ class Candidate(NamedTuple):
     Attributes:
         options: one or more to choose from.
         may_stay: whether it may also stay as it is.
-        empty: makes all arrays as long as the weight.
+        empty, lasting: make all arrays as long as the weight; see Weight.
     """
 
     tensor: Tensor
@@ -55,6 +55,7 @@ class Candidate(NamedTuple):
     nan: str
     blocks: HeldBlocks | None
     empty: Empty
+    lasting: Empty
 
     def made(self, number: int = 0) -> PartsPlan | CompressedParts | NotCompressibleError:
         """Return what one of the recipes plans, or computes at once; or why there is nothing."""
@@ -82,7 +83,7 @@ class Candidate(NamedTuple):
         array = pieces.array if pieces is not None else dense_values(self.tensor, self.empty)
         return Weight(
             array, option.axes, self.opset, self.consumers, self.importance, self.groups, pieces, self.nan,
-            self.blocks, self.empty,
+            self.blocks, self.empty, self.lasting,
         )  # fmt: skip
 
     @property

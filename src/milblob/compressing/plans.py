@@ -11,6 +11,7 @@ from ..dtypes import DType, as_dtype
 from ..rewrite.changes import WEIGHT_COUNT
 from ..rewrite.planned import CompressionLoss, PartsPlan, PlannedPart, Put
 from ..values import palettize, prune, quantize
+from ..values.strided import Empty
 from ..values.unfit import UnfitError
 from .pieces import INDICES, LINKED_OPSET, NotCompressibleError, require_finite
 
@@ -91,7 +92,9 @@ def palette_plan(
     return PartsPlan("constexpr_lut_to_dense", tuple(parts), partial(_write_palettized, work, few is None))
 
 
-def prune_plan(array: Any, options: Mapping[str, Any], least_sparsity: float, opset: int) -> PartsPlan:
+def prune_plan(
+    array: Any, options: Mapping[str, Any], least_sparsity: float, opset: int, lasting: Empty = np.empty
+) -> PartsPlan:
     """Plan the pruning of a weight.
 
     Args:
@@ -99,12 +102,13 @@ def prune_plan(array: Any, options: Mapping[str, Any], least_sparsity: float, op
         options: keyword arguments of `prune`.
         least_sparsity: that pays.
         opset: iOS version of the opset that it is in.
+        lasting: makes what is kept until the plan is carried out.
 
     Raises:
         NotCompressibleError: it cannot be pruned so, or too little becomes zero.
     """
     try:
-        work = prune.Pruner(array, **options)
+        work = prune.Pruner(array, **options, empty=lasting)
         made = 1 - work.count / array.size
         if made < least_sparsity:
             raise NotCompressibleError(f"expected a sparsity of {least_sparsity:g} or more, got {made:.4g}")

@@ -225,6 +225,8 @@ class Compressing:
                 result = reason.alone()
             else:
                 done(figures)
+                if self._directory is None:  # all that is left is asked how long it is
+                    result = result._replace(write=_written_never)
         if isinstance(result, NotCompressibleError):
             counter.add_tensor(tensor.name, tensor)
             return result
@@ -353,8 +355,10 @@ class Compressing:
             groups = max((numbers.of(program, reader, "groups", 1) for reader in convolutions), default=1)
             heavy = self._importance(tensor, options)
             blocks = self._extras.blocks.get(tensor.name)
-            nan, empty = self._extras.nan, self._scratch.empty
-            yield Candidate(tensor, options, may_stay, opset, uses, groups, heavy, nan, blocks, empty)
+            yield Candidate(
+                tensor, options, may_stay, opset, uses, groups, heavy, self._extras.nan, blocks, self._scratch.empty,
+                self._scratch.lasting,
+            )  # fmt: skip
 
     def _importance(self, tensor: Tensor, options: Sequence[Option]) -> Any:
         """The importance of the elements of a weight, in its shape; None if there is none."""
@@ -406,6 +410,10 @@ class Compressing:
         # Not the part itself, nor this object: until all is written, that would hold the bytes that the spool has.
         spool, offset, dtype, shape = self._spool, self._spool.add(part.data), part.dtype, part.shape
         return StoredPart(part.key, dtype, shape, None, lambda: Held(Packed(spool.buffer(), offset, dtype, shape)))
+
+
+def _written_never(put: Put) -> CompressionLoss:
+    raise RuntimeError("compress: expected no values to be written in a dry run, got a call for them")
 
 
 def _unplanned(name: str, reason: str) -> ValueError:

@@ -54,6 +54,7 @@ class Weight(NamedTuple):
         nan: "keep" to keep NaN and infinity where the recipe can.
         blocks: integers and scales that its values are; None: they are floats.
         empty: makes all arrays as long as the weight.
+        lasting: makes those that a plan keeps until it is carried out.
     """
 
     array: Array
@@ -66,6 +67,7 @@ class Weight(NamedTuple):
     nan: str = "skip"
     blocks: HeldBlocks | None = None
     empty: Empty = np.empty
+    lasting: Empty = np.empty
 
     @property
     def begun(self) -> Pieces:

@@ -353,7 +353,7 @@ class Prune(Recipe):
         self._require_consumers(weight)
         options = {name: getattr(self, name) for name in ("sparsity", "threshold", "n_m", "block", "dim")}
         least = self.least_sparsity if self.threshold is not None else 0.0
-        return prune_plan(weight.array, options, least, weight.opset)
+        return prune_plan(weight.array, options, least, weight.opset, weight.lasting)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""

@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 import tempfile
+import threading
 from math import prod
 from typing import Any
 
@@ -14,6 +15,7 @@ from .transfer import write_at
 Array = np.ndarray[Any, Any]
 
 _HELD_NBYTES = 1 << 24  # smaller arrays are in memory, as usual
+_ALIGNMENT = 64
 _ZEROS_NBYTES = 1 << 20
 _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
@@ -27,6 +29,8 @@ class Scratch:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self._lock = threading.Lock()
+        self._room: Array | None = None
 
     def empty(self, shape: Any, dtype: Any) -> Array:
         """Return a new array, as `numpy.empty`. A large one is a mapped file, which goes with the last view of it.
@@ -43,6 +47,22 @@ class Scratch:
             _reserve(file.fileno(), nbytes)
             mapping = mmap.mmap(file.fileno(), nbytes)
         return np.ndarray(dims, kind, mapping)
+
+    def lasting(self, shape: Any, dtype: Any) -> Array:
+        """As `empty`, for what is kept of every weight until the result is written: together they take little memory.
+
+        Several share a file, as there may be more weights than files that a process may have open.
+        """
+        kind, dims = np.dtype(dtype), (shape,) if isinstance(shape, int) else tuple(shape)
+        nbytes = prod(dims) * kind.itemsize
+        taken = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        with self._lock:
+            if self._room is None:
+                self._room = np.empty(_HELD_NBYTES, np.uint8)  # where nothing is written takes no memory
+            if taken > self._room.size:
+                self._room = self.empty(max(taken, _HELD_NBYTES), np.uint8)
+            found, self._room = self._room[:nbytes], self._room[taken:]
+        return np.ndarray(dims, kind, found)
 
 
 def _reserve(fd: int, nbytes: int) -> None:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import gcd, prod
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,12 +24,13 @@ from .strided import Empty
 from .unfit import UnfitError
 
 _PART_NBYTES = 1 << 22  # that one thread processes at a time
-_KEPT_NBYTES = 1 << 26  # of the sums of all blocks, and of all masks, that are kept until they are needed again
+_KEPT_NBYTES = (
+    1 << 24
+)  # of the sums of blocks that are kept until they are needed again; of more they are computed anew
 _TIES_COUNT = 1 << 18  # elements in groups with ties that are sorted at a time
 
 Array = np.ndarray[Any, Any]
 _Part = tuple[int, int]  # first element, count
-_T = TypeVar("_T")
 
 
 class Pruned(NamedTuple):
@@ -95,7 +96,7 @@ def prune(
     Raises:
         As Pruner.
     """
-    work = Pruner(array, sparsity=sparsity, threshold=threshold, n_m=n_m, block=block, dim=dim)
+    work = Pruner(array, sparsity=sparsity, threshold=threshold, n_m=n_m, block=block, dim=dim, empty=empty)
     mask, nonzero = empty((prod(work.shape) + 7) // 8, np.uint8), empty(work.count, work.dtype)
     for one in work.stretches():
         mask[one.begin // 8 :][: one.mask.size] = one.mask
@@ -113,6 +114,7 @@ class Pruner:
         n_m: (n, m): of every m neighbours along `dim`, the n of the least magnitude.
         block: with `sparsity`: so many neighbours along `dim` stay or become zero together, by their norm.
         dim: 0 or 1. Default: 0 for blocks, 1 for n_m.
+        empty: makes the mask of neighbours that stay, which is kept until this object goes.
 
     Attributes:
         shape, dtype: of the array.
@@ -134,6 +136,7 @@ class Pruner:
         n_m: tuple[int, int] | None = None,
         block: int | None = None,
         dim: int | None = None,
+        empty: Empty = np.empty,
     ) -> None:
         array = np.asarray(array)
         kind = as_dtype(array.dtype)
@@ -147,9 +150,7 @@ class Pruner:
         self.figures = 0.0, 0.0, 0.0
         self._array = np.ascontiguousarray(array, kind.numpy).reshape(array.shape)
         self._flat = self._array.reshape(-1)
-        # How many of a part stay, and their mask. It is given this object and does not hold it: in a cycle the
-        # array, and perhaps the file of it, would stay until somebody collects garbage.
-        self._choose: Callable[[Pruner, _Part], tuple[int, Array]] | None = None
+        self._mask: Array | None = None  # of all elements, where neighbours decide
         self._unit = 0  # rows that cannot be divided; 0 where no neighbours are concerned
         if block is None and n_m is None and dim is not None:
             raise ValueError(f"dim: expected None without block and n_m, got {dim}")
@@ -160,7 +161,7 @@ class Pruner:
         if block is not None or n_m is not None:
             axis = (0 if n_m is None else 1) if dim is None else dim
             _require_neighbours(array.shape, axis, n_m[1] if n_m is not None else block)
-            self._choose_neighbours(sparsity, n_m, block or 1, axis)
+            self._choose_neighbours(sparsity, n_m, block or 1, axis, empty)
             return
         magnitudes = _Magnitudes(self._tally, self.dtype, self._parts)
         top = magnitudes.counts
@@ -172,27 +173,30 @@ class Pruner:
         if kind is DType.FLOAT16:
             self.figures = _measured(top, self._cut)
 
-    def _choose_neighbours(self, sparsity: float | None, n_m: tuple[int, int] | None, size: int, dim: int) -> None:
+    def _choose_neighbours(
+        self, sparsity: float | None, n_m: tuple[int, int] | None, size: int, dim: int, empty: Empty
+    ) -> None:
         """Decide which neighbours are dropped, and count the elements that stay."""
         self._cut = 0
-        choose: Callable[[Pruner, _Part], tuple[int, Array]]
         if n_m is not None:
             n, m = n_m
             if not 0 <= n <= m:
                 raise ValueError(f"n_m: expected 0 <= n <= m, got {n_m}")
             self._unit = m if dim == 0 else 1
-
-            def choose_some(work: Pruner, part: _Part) -> tuple[int, Array]:
-                return work._chosen_of_m(part, n, m, dim)
-
-            choose = choose_some
+            choose: Callable[[_Part], tuple[int, Array]] = partial(self._chosen_of_m, n=n, m=m, dim=dim)
         else:
             self._unit = size if dim == 0 else 1
             choose = self._choose_blocks(_sparsity(sparsity), size, dim)
-        self._choose = _kept(choose, self._flat.size // 8)
-        self.count = sum(count for count, _ in ordered(partial(self._choose, self), self._parts(), self._is_much))
+        mask = self._mask = empty((self._flat.size + 7) // 8, np.uint8)
 
-    def _choose_blocks(self, sparsity: float, size: int, dim: int) -> Callable[["Pruner", _Part], tuple[int, Array]]:
+        def work(part: _Part) -> int:
+            count, own = choose(part)
+            mask[part[0] // 8 :][: own.size] = own
+            return count
+
+        self.count = sum(ordered(work, self._parts(), self._is_much))
+
+    def _choose_blocks(self, sparsity: float, size: int, dim: int) -> Callable[[_Part], tuple[int, Array]]:
         """Return what chooses the elements of blocks that stay. Roots keep the order of sums, so sums are compared."""
         is_f16, shape = self.dtype.itemsize == 2, self.shape
 
@@ -202,26 +206,26 @@ class Pruner:
                 return _codec.PruneBlocks(1, count, prod(shape[1:]), size, is_f16)
             return _codec.PruneBlocks(count, shape[1], prod(shape[2:]), size, is_f16)
 
-        def sum_up(work: Pruner, part: _Part) -> Array:
+        def sum_up(part: _Part) -> Array:
             blocks = blocks_of(part)
-            sums = np.empty(blocks.sums_count, work.dtype)
-            if blocks.sums(sums.view(np.uint8), _codec.Buffer(work._elements(part).view(np.uint8)), 0):
-                work._refuse_not_finite()
+            sums = np.empty(blocks.sums_count, self.dtype)
+            if blocks.sums(sums.view(np.uint8), _codec.Buffer(self._elements(part).view(np.uint8)), 0):
+                self._refuse_not_finite()
             return sums
 
-        sums_of = _kept(sum_up, self._flat.nbytes // size)
+        sums_of = _Kept(sum_up)
 
         def tally(part: _Part, counts: Array, top: int | None) -> None:
-            blocks_of(part).tally(counts, _codec.Buffer(sums_of(self, part).view(np.uint8)), top)
+            blocks_of(part).tally(counts, _codec.Buffer(sums_of(part).view(np.uint8)), top)
 
         cut = _Magnitudes(tally, self.dtype, self._parts, is_squared=True).cut(sparsity) if sparsity != 0 else -1
 
-        def choose(work: Pruner, part: _Part) -> tuple[int, Array]:
-            mask, sums = np.empty((part[1] + 7) // 8, np.uint8), _codec.Buffer(sums_of(work, part).view(np.uint8))
-            source = _codec.Buffer(work._elements(part).view(np.uint8))
+        def choose(part: _Part) -> tuple[int, Array]:
+            mask, sums = np.empty((part[1] + 7) // 8, np.uint8), _codec.Buffer(sums_of(part).view(np.uint8))
+            source = _codec.Buffer(self._elements(part).view(np.uint8))
             return blocks_of(part).choose(mask, source, 0, sums, cut), mask
 
-        return choose if cut >= 0 else lambda work, part: work._not_zero(work._elements(part))
+        return choose if cut >= 0 else lambda part: self._not_zero(self._elements(part))
 
     def _chosen_of_m(self, part: _Part, n: int, m: int, dim: int) -> tuple[int, Array]:
         """(how many stay, mask of them) where the n least of every m neighbours do not."""
@@ -276,7 +280,7 @@ class Pruner:
         if first != self.count or not is_same:
             words = f"expected {self.count} elements that stay, as counted before, got another number"
             raise FormatError(f"array: {words}: it changed meanwhile")
-        if self._choose is not None or self.dtype.itemsize == 4:
+        if self._mask is not None or self.dtype.itemsize == 4:
             self.figures = figures[0], figures[1], figures[2]
 
     @property
@@ -311,26 +315,35 @@ class Pruner:
         mask, kept = np.empty((count + 7) // 8, np.uint8), np.empty(count, self.dtype)
         source, is_f16 = _codec.Buffer(self._elements(part).view(np.uint8)), self.dtype.itemsize == 2
         out = kept.view(np.uint8)
-        if self._choose is None:
+        if self._mask is None:
             number, lost = _codec.prune_split(mask, out, source, 0, count, is_f16, self._cut)
         else:
-            chosen = _codec.Buffer(self._choose(self, part)[1])
+            chosen = _codec.Buffer(self._mask[begin // 8 :][: mask.size])
             number, lost = _codec.prune_chosen(mask, out, chosen, source, 0, count, is_f16)
         return begin, mask, kept[:number], lost
 
 
-def _kept(work: Callable[[Pruner, _Part], _T], nbytes: int) -> Callable[[Pruner, _Part], _T]:
-    """Return a function that calls `work` for a part once, where the results of all parts are of few bytes."""
-    if nbytes > _KEPT_NBYTES:
-        return work
-    results: dict[_Part, _T] = {}
+class _Kept:
+    """Sums of parts, kept when they are first asked for as far as there is room: memory does not grow with the array.
 
-    def found(pruner: Pruner, part: _Part) -> _T:
-        if part not in results:
-            results[part] = work(pruner, part)
-        return results[part]
+    Args:
+        work: computes those of a part.
+    """
 
-    return found
+    def __init__(self, work: Callable[[_Part], Array]) -> None:
+        self._work = work
+        self._room = _KEPT_NBYTES
+        self._known: dict[_Part, Array] = {}
+
+    def __call__(self, part: _Part) -> Array:
+        known = self._known.get(part)
+        if known is not None:
+            return known
+        made = self._work(part)
+        if made.nbytes <= self._room:  # threads may see the same room: a part or two too much
+            self._room -= made.nbytes
+            self._known[part] = made
+        return made
 
 
 class _Magnitudes:

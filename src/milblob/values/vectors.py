@@ -6,14 +6,14 @@ with all vectors. Nothing says how far the result is from the best there is; for
 on the number of threads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _codec
-from ..threads import ordered, parts
+from ..threads import each, ordered, parts
 from .palettize import NBITS, Palettized, require_palette, weights_for
 from .strided import ONCE_COUNT, Empty, fill_places, not_finite, range_of, ranges
 from .unfit import UnfitError
@@ -24,12 +24,16 @@ _LEAST_RESTARTS, _MOST_RESTARTS = 3, 8
 _EXCHANGE_STEPS, _MOST_EXCHANGES = 6, 100
 _EXCHANGE_COUNT = 1 << 24  # vectors times entries that exchanges may cost together, each step of one
 _RESTART_COUNT = 1 << 22  # vectors times entries that the beginnings may cost together, beyond the least number
-_PART_COUNT = 1 << 16  # vectors that one thread processes at a time
+_PART_COUNT = 1 << 16  # vectors that one thread processes at a time, unless they are long
+_LONG_COUNT = 1 << 22  # elements of theirs
+_LONG = 64  # elements of a vector that is long
+_APART_COUNT = 1 << 18  # elements of vectors that distances are computed of at a time
 _SAMPLE_COUNT = 1 << 14  # vectors that the beginnings are tried on, or 128 for each entry if that is more
 _REFINED_COUNT = 1 << 18  # vectors that the best one is refined on, or 1024 for each entry; a few steps on all follow
 _SAMPLE_STEPS, _MOST_STEPS, _LAST_STEPS = 30, 100, 4
 _ENOUGH = 1e-5  # a gain of less than this part of the error ends a round of steps
 _MOST_DIFFERENT = 1 << 16  # vectors that the mode "unique" counts
+_UNIQUE_NBYTES = 1 << 22  # of vectors as float32, that one thread sorts at a time
 
 Array = np.ndarray[Any, Any]
 
@@ -50,10 +54,24 @@ class _Vectors(NamedTuple):
         """How many there are."""
         return len(self.rows)
 
+    @property
+    def dims(self) -> int:
+        """How many elements each has."""
+        return int(self.rows.shape[1])
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether elements count differently."""
+        return self.weights is not None
+
     def part(self, first: int, count: int) -> "_Vectors":
         """Return some of them."""
         heavy = None if self.weights is None else self.weights[first : first + count]
         return _Vectors(self.rows[first : first + count], heavy)
+
+    def chosen(self, numbers: Array) -> "_Vectors":
+        """Return the vectors of these numbers."""
+        return _Vectors(self.rows[numbers], None if self.weights is None else self.weights[numbers])
 
 
 class _Stored:
@@ -65,13 +83,13 @@ class _Stored:
 
     Attributes:
         size: how many there are.
-        nbytes: they take so many as float32.
+        dims: how many elements each has.
         exponent: they are the elements divided by this power of two.
     """
 
     def __init__(self, rows: Array, heavy: Array | None) -> None:
-        self._rows, self._heavy, self._dims = rows, heavy, rows.shape[-1]
-        self.size, self.nbytes = rows.size // self._dims, 4 * rows.size
+        self._rows, self._heavy, self.dims = rows, heavy, int(rows.shape[-1])
+        self.size = rows.size // self.dims
         self.exponent = _exponent_of(rows)
         self._heavy_exponent = 0
         if heavy is not None:
@@ -81,20 +99,14 @@ class _Stored:
 
     def part(self, first: int, count: int) -> _Vectors:
         """Return some of the vectors."""
-        where = first * self._dims, count * self._dims, np.float32
+        where = first * self.dims, count * self.dims, np.float32
         heavy = None if self._heavy is None else range_of(self._heavy, *where)
         return self._scaled(range_of(self._rows, *where), heavy)
 
-    def once(self, empty: Empty) -> _Vectors:
-        """Return all of the vectors, in arrays that `empty` makes."""
-        rows = empty((self.size, self._dims), np.float32)
-        heavy = None if self._heavy is None else empty(rows.shape, np.float32)
-        for first in range(0, self.size, _PART_COUNT):
-            part = self.part(first, min(_PART_COUNT, self.size - first))
-            rows[first : first + part.size] = part.rows
-            if heavy is not None:
-                heavy[first : first + part.size] = part.weights
-        return _Vectors(rows, heavy)
+    @property
+    def is_weighted(self) -> bool:
+        """Whether elements count differently."""
+        return self._heavy is not None
 
     def chosen(self, numbers: Array) -> _Vectors:
         """Return the vectors of these numbers."""
@@ -104,8 +116,27 @@ class _Stored:
 
     def _scaled(self, rows: Array, heavy: Array | None) -> _Vectors:
         if heavy is not None:
-            heavy = np.ldexp(heavy, -self._heavy_exponent).reshape(-1, self._dims)
-        return _Vectors(np.ldexp(rows, -self.exponent).reshape(-1, self._dims), heavy)
+            heavy = np.ldexp(heavy, -self._heavy_exponent).reshape(-1, self.dims)
+        return _Vectors(np.ldexp(rows, -self.exponent).reshape(-1, self.dims), heavy)
+
+
+def _filled(work: _Vectors | _Stored, count: int, empty: Empty, part: Callable[[int, int], _Vectors]) -> _Vectors:
+    """So many vectors like those of `work`, in arrays that `empty` makes; `part` returns some: (first, count)."""
+    rows = empty((count, work.dims), np.float32)
+    heavy = empty(rows.shape, np.float32) if work.is_weighted else None
+    for first, number in _stretches(count, work.dims):
+        some = part(first, number)
+        rows[first : first + number] = some.rows
+        if heavy is not None:
+            heavy[first : first + number] = some.weights
+    return _Vectors(rows, heavy)
+
+
+def _stretches(count: int, dims: int) -> Iterator[tuple[int, int]]:
+    """(first, count) of parts of vectors, few if they are long."""
+    step = max(min(_PART_COUNT, _LONG_COUNT // dims), 1)
+    for first in range(0, count, step):
+        yield first, min(step, count - first)
 
 
 def _exponent_of(array: Array) -> int:
@@ -194,8 +225,8 @@ def palettize_vectors(
         palettes[number, : len(entries)] = entries
     squared = power = largest = 0.0
     for rows, entries, codes in zip(views, palettes, places, strict=True):
-        for first in range(0, codes.size, _PART_COUNT):
-            own = range_of(codes, first, min(_PART_COUNT, codes.size - first))
+        for first, count in _stretches(codes.size, vector):
+            own = range_of(codes, first, count)
             wide = range_of(rows, first * vector, own.size * vector, np.float64).reshape(-1, vector)
             lost = entries[own].astype(np.float64) - wide
             squared += float(np.sum(lost * lost))
@@ -228,27 +259,64 @@ def _plain(rows: Array, first: int, count: int) -> Array:
     return np.asarray(plain + plain.dtype.type(0)).reshape(-1, rows.shape[-1])
 
 
+def _words(vectors: Array) -> Array:
+    """The bytes of vectors as whole numbers of 64 bits, which NumPy sorts much faster than rows."""
+    width = vectors.shape[1] * vectors.itemsize
+    words = np.zeros((len(vectors), -(-width // 8)), np.uint64)
+    words.view(np.uint8)[:, :width] = vectors.view(np.uint8)
+    return words
+
+
+def _ranked(vectors: Array) -> tuple[int, Array]:
+    """(how many different ones, for each vector a number less than that): equal ones have equal numbers."""
+    first, *rest = _words(vectors).T
+    found = np.unique(first)
+    ranks = np.searchsorted(found, first)
+    for word in rest:
+        own = np.unique(word)
+        keys = ranks * len(own) + np.searchsorted(own, word)  # both fewer than the vectors of a part
+        found = np.unique(keys)
+        ranks = np.searchsorted(found, keys)
+    return len(found), ranks
+
+
+def _distinct(vectors: Array) -> Array:
+    """The different ones of some vectors, in any order."""
+    words = _words(vectors)
+    if words.shape[1] == 1:
+        found = np.unique(words).view(np.uint8).reshape(-1, 8)[:, : vectors.shape[1] * vectors.itemsize]
+        return np.ascontiguousarray(found).view(vectors.dtype)
+    different, ranks = _ranked(vectors)
+    some = np.empty(different, np.int64)
+    some[ranks] = np.arange(len(vectors))
+    return np.asarray(vectors[some])
+
+
 def _parts(rows: Array) -> Iterator[tuple[int, int]]:
-    return parts(rows.size // rows.shape[-1], 4 * rows.shape[-1], 1 << 24)
+    return parts(rows.size // rows.shape[-1], 4 * rows.shape[-1], _UNIQUE_NBYTES)
 
 
 def _different(rows: Array) -> Array:
     """The different vectors, in order, if there are not too many to count."""
     found: Array | None = None
-    for part in _parts(rows):
-        own = np.unique(_plain(rows, *part), axis=0)
-        found = own if found is None else np.unique(np.concatenate((found, own)), axis=0)
+    for own in ordered(lambda part: _distinct(_plain(rows, *part)), _parts(rows)):
+        found = own if found is None else _distinct(np.concatenate((found, own)))
         if len(found) > _MOST_DIFFERENT:
-            break
-    return np.asarray(found)
+            return found
+    return np.unique(np.asarray(found), axis=0)
 
 
 def _look_up(rows: Array, entries: Array, out: Array) -> None:
     """Write which of the entries, all the vectors that there are, each vector is."""
-    for first, count in _parts(rows):
-        own, codes = np.unique(_plain(rows, first, count), axis=0, return_inverse=True)
-        at = np.unique(np.concatenate((entries, own)), axis=0, return_inverse=True)[1].reshape(-1)[len(entries) :]
-        out[first : first + count] = at[codes.reshape(-1)]
+
+    def work(part: tuple[int, int]) -> None:
+        own = _plain(rows, *part)
+        different, ranks = _ranked(np.concatenate((entries.astype(own.dtype), own)))
+        numbers = np.empty(different, np.uint8)
+        numbers[ranks[: len(entries)]] = np.arange(len(entries))
+        out[part[0] : sum(part)] = numbers[ranks[len(entries) :]]
+
+    each(work, _parts(rows))
 
 
 def _nbits_of(most: int, nbits: int | None) -> int:
@@ -270,10 +338,12 @@ def _fit(
     """Return entries of a dtype for vectors; write the index of the nearest of each to `codes`."""
     if restarts is None:
         restarts = min(max(_RESTART_COUNT // (stored.size * k), _LEAST_RESTARTS), _MOST_RESTARTS)
-    work = stored.once(empty) if stored.nbytes <= 4 * ONCE_COUNT else stored
-    entries = _best_beginning(_sample(work, max(_SAMPLE_COUNT, 128 * k), random), k, random, max(restarts, 1))
-    refined = max(_REFINED_COUNT, 1024 * k)
-    entries = _refined(work if work.size <= refined else _sample(work, refined, random), entries, _MOST_STEPS)
+    most = max(ONCE_COUNT // stored.dims, 4 * k)  # so that samples of long vectors do not fill a disk
+    work = _filled(stored, stored.size, empty, stored.part) if stored.size * stored.dims <= ONCE_COUNT else stored
+    sample = _sample(work, min(max(_SAMPLE_COUNT, 128 * k), most), random, empty)
+    entries = _best_beginning(sample, k, random, max(restarts, 1))
+    refined = min(max(_REFINED_COUNT, 1024 * k), most)
+    entries = _refined(work if work.size <= refined else _sample(work, refined, random, empty), entries, _MOST_STEPS)
     if work.size > refined:
         entries = _refined(work, entries, _LAST_STEPS)
     with np.errstate(over="ignore"):
@@ -304,11 +374,10 @@ def _exchanged(work: _Vectors, entries: Array, cost: float, k: int, random: np.r
     if len(entries) < k or k < 3:
         return entries
     codes = np.empty(len(work.rows), np.uint8)
-    for _ in range(min(_EXCHANGE_COUNT // (len(work.rows) * k), _MOST_EXCHANGES)):
+    for _ in range(min(_EXCHANGE_COUNT // (work.size * k * max(work.dims // _LONG, 1)), _MOST_EXCHANGES)):
         _step(work, entries, codes)
         counts = np.bincount(codes, minlength=k).astype(np.float64)
-        lost = (work.rows.astype(np.float64) - entries[codes]) ** 2
-        lost = (lost if work.weights is None else lost * work.weights).sum(1)
+        lost = _apart(work, entries, codes)
         pairs = _codec.vectors_merges(entries, counts, *entries.shape)
         first, second = pairs[int(random.integers(len(pairs)))]
         tried, both = entries.copy(), max(counts[first] + counts[second], 1)
@@ -321,14 +390,22 @@ def _exchanged(work: _Vectors, entries: Array, cost: float, k: int, random: np.r
     return entries
 
 
-def _sample(work: _Vectors | _Stored, count: int, random: np.random.Generator) -> _Vectors:
-    """So many of the vectors, in order; all if there are no more."""
+def _apart(work: _Vectors, entries: Array, codes: Array) -> Array:
+    """The squared distance of each vector from its entry, weighted."""
+    found, step = np.empty(work.size), max(_APART_COUNT // work.dims, 1)
+    for first in range(0, work.size, step):
+        part = work.part(first, step)
+        lost = (part.rows.astype(np.float64) - entries[codes[first : first + step]]) ** 2
+        found[first : first + step] = (lost if part.weights is None else lost * part.weights).sum(1)
+    return found
+
+
+def _sample(work: _Vectors | _Stored, count: int, random: np.random.Generator, empty: Empty) -> _Vectors:
+    """So many of the vectors, in order, in arrays that `empty` makes; all if there are no more."""
     if work.size <= count:
-        return work.part(0, work.size)
+        return _filled(work, work.size, empty, work.part) if isinstance(work, _Stored) else work
     chosen = np.sort(random.choice(work.size, count, replace=False))
-    if isinstance(work, _Stored):
-        return work.chosen(chosen)
-    return _Vectors(work.rows[chosen], None if work.weights is None else work.weights[chosen])
+    return _filled(work, count, empty, lambda first, number: work.chosen(chosen[first : first + number]))
 
 
 def _refined(work: _Vectors | _Stored, entries: Array, steps: int) -> Array:
@@ -345,14 +422,14 @@ def _refined(work: _Vectors | _Stored, entries: Array, steps: int) -> Array:
 def _begin(work: _Vectors, k: int, random: np.random.Generator) -> Array:
     """k-means++: each entry is the best of a few vectors, drawn with the squared distance from the entries before."""
     count, dims = work.rows.shape
-    tries = 2 + int(np.log(k))
-    heavy = None if work.weights is None else _columns(work.weights)
+    tries, is_rows = 2 + int(np.log(k)), dims > _LONG  # columns would be a copy, which long vectors do not need
     points = random.random(1 + (k - 1) * tries)
-    return work.rows[_codec.vectors_begin(_columns(work.rows), heavy, count, dims, k, tries, points)]
+    columns, heavy = (None if one is None else _flat(one if is_rows else one.T) for one in (work.rows, work.weights))
+    return work.rows[_codec.vectors_begin(columns, heavy, count, dims, is_rows, k, tries, points)]
 
 
-def _columns(rows: Array) -> _codec.Buffer:
-    return _codec.Buffer(np.ascontiguousarray(rows.T).reshape(-1).view(np.uint8))
+def _flat(array: Array) -> _codec.Buffer:
+    return _codec.Buffer(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def _drawn(chances: Array, random: np.random.Generator) -> int:
@@ -372,8 +449,8 @@ def _step(work: _Vectors | _Stored, entries: Array, codes: Array | None = None) 
     k, dims = entries.shape
     turned = np.ascontiguousarray(entries.T)
 
-    def work_on(first: int) -> tuple[Array, Array, float]:
-        count = min(_PART_COUNT, work.size - first)
+    def work_on(where: tuple[int, int]) -> tuple[Array, Array, float]:
+        first, count = where
         part = work.part(first, count)
         source = _codec.Buffer(part.rows.reshape(-1).view(np.uint8))
         heavy = None if part.weights is None else _codec.Buffer(part.weights.reshape(-1).view(np.uint8))
@@ -382,7 +459,7 @@ def _step(work: _Vectors | _Stored, entries: Array, codes: Array | None = None) 
         cost = _codec.vectors_nearest(out, source, heavy, 0, count, turned, k, dims, sums, totals)
         return sums, totals, cost
 
-    rows: Iterator[tuple[Array, Array, float]] = ordered(work_on, range(0, work.size, _PART_COUNT))
+    rows: Iterator[tuple[Array, Array, float]] = ordered(work_on, _stretches(work.size, dims))
     sums, totals, cost = next(rows)
     for more in rows:
         sums, totals, cost = sums + more[0], totals + more[1], cost + more[2]
