@@ -351,10 +351,9 @@ static void one_round(void) {
 #ifndef MILBLOB_FUZZ
 
 /* Every finite float16, and float32 numbers with the same upper bits. */
-static void check_all(int tier, bool is_f16, unsigned target, float scale) {
+static void check_all(int tier, bool is_f16, unsigned target, float scale, float zero) {
     uint8_t *src = exactly(is_f16 ? 65536 * 2 : 65536 * 4), *dst = exactly(65536), *plain = exactly(65536);
     uint64_t count = 0;
-    float zero = targets[target].least < 0 ? 0 : 7;
     mb_sums sums, plain_sums;
     memset(&sums, 0, sizeof sums), memset(&plain_sums, 0, sizeof sums);
     for (uint32_t pattern = 0; pattern < 65536; pattern++) {
@@ -371,7 +370,7 @@ static void check_all(int tier, bool is_f16, unsigned target, float scale) {
 
 static void all_rounds(void) {
     static const uint64_t counts[] = {500, 2047, 2048, 2049, 4100}, runs[] = {1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 100, 4096};
-    static const float scales[] = {0x1p-24f, 3 * 0x1p-24f, 0.000123f, 0.01f, 0.7f, 515.0f};
+    static const float scales[] = {0x1p-24f, 3 * 0x1p-24f, 0.000123f, 0.01f, 0.7f, 515.0f, 9360.0f, 0};
     for (int tier = 0; tier < mb_tier_usable(); tier++) {
         for (uint64_t count = 0; count <= 130; count++) check_palette(tier, count & 1, count, count % 9, 1 + (uint32_t)(count % 35), count % 11 == 4);
         for (uint32_t used = 1; used <= 256; used += 5) check_palette(tier, true, 500 + used, used % 5, used, false);
@@ -381,7 +380,11 @@ static void all_rounds(void) {
     for (int tier = 0; tier < mb_tier_usable(); tier++)
         for (int is_f16 = 0; is_f16 < 2; is_f16++) {
             for (unsigned target = 0; target < 8; target++)
-                for (unsigned k = 0; k < 6; k++) check_all(tier, is_f16, target, mb_to_half(scales[k]));
+                for (unsigned k = 0; k < sizeof scales / sizeof *scales; k++) { /* a zero at one end, in between, or at the other end */
+                    const mb_integers *to = targets + target;
+                    check_all(tier, is_f16, target, mb_to_half(scales[k]), to->least < 0 ? 0 : 7);
+                    if (to->is_linear) check_all(tier, is_f16, target, mb_to_half(scales[k]), (float)(k % 3 == 0 ? to->least : k % 3 == 1 ? to->most : to->least + to->most / 2));
+                }
             for (unsigned r = 0; r < 12; r++) {
                 for (uint64_t count = 0; count <= 130; count++) {
                     check_quantize(tier, is_f16, count, count % 9, runs[r], (unsigned)(count % 8), count % 5 == 4);
