@@ -90,7 +90,8 @@ static void check_split(int tier, bool is_f16, uint64_t count, uint64_t shift, u
     uint8_t *src = elements(count, shift, is_f16, any), *mask = exactly((count + 7) / 8), *plain_mask = exactly((count + 7) / 8);
     uint8_t *kept = exactly(count * size), *plain_kept = exactly(count * size);
     const bool is_counted = tier == 0; /* no tier counts on its own, and adding up takes far longer than all the rest */
-    uint64_t *counts = is_counted ? (uint64_t *)calloc(MB_MAGNITUDES, 8) : NULL, found = 0;
+    uint64_t found = 0;
+    uint32_t *counts = is_counted ? (uint32_t *)calloc(MB_MAGNITUDES, 4) : NULL;
     mb_sums sums, plain_sums;
     if (is_counted && counts == NULL) abort();
     memset(&sums, 0, sizeof sums), memset(&plain_sums, 0, sizeof sums);
