@@ -538,5 +538,5 @@ cdef extern from "milblob/kernels/prune_blocks.h" nogil:
 
 cdef extern from "milblob/kernels/prune.h" nogil:
     int MB_MAGNITUDES
-    void mb_prune_count(const uint8_t *src, uint64_t count, bint is_f16, uint64_t *counts)
+    void mb_prune_count(const uint8_t *src, uint64_t count, bint is_f16, uint32_t *counts)
     void mb_prune_count_below(const uint8_t *src, uint64_t count, uint32_t top, uint64_t *counts)

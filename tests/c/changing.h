@@ -383,7 +383,7 @@ static void measure(const mb_tier *tier, source s) {
 
 /* Blocks are read for their range and again for their integers; elements are counted, and then divided by a cut. */
 static void compress(const mb_tier *tier, source s, bool is_f16, bool is_linear) {
-    static uint64_t counts[MB_MAGNITUDES];
+    static uint32_t counts[MB_MAGNITUDES];
     const uint64_t size = is_f16 ? 2 : 4, count = s.nbytes / size / 32 * 32, blocks = count / 32, all = s.nbytes / size, sizes[2] = {blocks, 32}, strides[2] = {1, 0};
     const mb_integers to = {is_linear ? 0 : -7, is_linear ? 15 : 7, 4, is_linear};
     mb_grid grid = {sizes, strides, 2, {0}, 0};

@@ -1,5 +1,6 @@
 /* compress.c: quantization, pruning and palettes of every tier on buffers of their exact size, compared with the plain tier and
  * with what single elements should be. See choices.h. */
+#include "milblob/kernels/palette_fit.h"
 #include "milblob/kernels/palette_values.h"
 #include "milblob/kernels/prune_blocks.h"
 #include "milblob/kernels/prune_neighbours.h"
@@ -90,7 +91,8 @@ static void check_split(int tier, bool is_f16, uint64_t count, uint64_t shift, u
     uint8_t *src = elements(count, shift, is_f16, any), *mask = exactly((count + 7) / 8), *plain_mask = exactly((count + 7) / 8);
     uint8_t *kept = exactly(count * size), *plain_kept = exactly(count * size);
     const bool is_counted = tier == 0; /* no tier counts on its own, and adding up takes far longer than all the rest */
-    uint64_t *counts = is_counted ? (uint64_t *)calloc(MB_MAGNITUDES, 8) : NULL, found = 0;
+    uint64_t found = 0;
+    uint32_t *counts = is_counted ? (uint32_t *)calloc(MB_MAGNITUDES, 4) : NULL;
     mb_sums sums, plain_sums;
     if (is_counted && counts == NULL) abort();
     memset(&sums, 0, sizeof sums), memset(&plain_sums, 0, sizeof sums);
@@ -413,6 +415,76 @@ static void check_merges(uint32_t k, uint32_t dims, uint32_t most, bool any) {
     free(entries), free(counts), free(costs), free(pairs), free(gone);
 }
 
+/* A number of a grid, from bits that may be any. */
+static double number_on(const mb_palette_grid *grid, uint32_t bits) {
+    if (grid->digits == 11) return (double)mb_float_of(mb_f16_to_f32(bits & 0xffffu, 0));
+    return (double)mb_float_of(grid->digits == 8 ? bits << 16 : bits);
+}
+
+static int rising(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The least cost of k runs, by trying where each begins. */
+static double least_cost(const mb_palette_fit *fit, uint32_t k) {
+    const uint32_t n = fit->count;
+    double *cost = (double *)exactly((uint64_t)(n + 1) * 8), *next = (double *)exactly((uint64_t)(n + 1) * 8);
+    for (uint32_t j = 0; j <= n; j++) cost[j] = j == 0 ? 0 : 1e300;
+    for (uint32_t runs = 1; runs <= k; runs++) {
+        for (uint32_t j = 0; j <= n; j++) next[j] = cost[j]; /* or one run fewer */
+        for (uint32_t i = 0; i < n; i++) {
+            double weight = 0, mean = 0, spread = 0; /* Welford: no difference of large sums, as the kernel has */
+            for (uint32_t j = i + 1; j <= n; j++) {
+                const double x = fit->values[j - 1], w = fit->weights[j - 1], before = mean;
+                weight += w, mean += (x - mean) * (w / weight), spread += w * (x - before) * (x - mean);
+                const double off = mean - mb_palette_round(fit, mean), total = cost[i] + spread + weight * (off * off);
+                if (total < next[j]) next[j] = total;
+            }
+        }
+        memcpy(cost, next, (size_t)(n + 1) * 8);
+    }
+    const double least = cost[n];
+    free(cost), free(next);
+    return least;
+}
+
+/* The best palette costs what trying all runs finds, and no more than one can be is the bound. */
+static void check_fit(uint32_t count, uint32_t k, uint8_t way, bool any) {
+    static const mb_palette_grid grids[] = {{11, -24}, {8, -133}, {24, -149}, {53, 0}};
+    const mb_palette_grid *grid = grids + way % 4;
+    void *memory = exactly(mb_palette_fit_nbytes(count));
+    double *entries = (double *)exactly(8 * (uint64_t)k), cost = -1, bound = -1, spread = 0;
+    const double step = number_on(grids, 0x2000 + random_below(0x1000));
+    mb_palette_fit fit;
+    mb_palette_fit_place(&fit, memory, count);
+    int32_t last = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        last += 1 + (int32_t)random_below(way & 16 ? 200 : 2);
+        double x = way & 8 ? step * (last - (int32_t)count) : number_on(grid, any ? random_below(0xffffffffu) : 0x3c000000u + random_below(0x04000000u)); /* evenly, or by their bits */
+        if (!(x - x == 0)) x = 0;
+        fit.values[i] = way & 8 && grid->digits < 53 ? number_on(grid, grid->digits == 11 ? mb_f32_to_f16(mb_bits_of((float)x), MB_F16_INF) : mb_bits_of((float)x) >> (grid->digits == 8 ? 16 : 0)) : x;
+        fit.weights[i] = way & 32 ? 1 : any ? (double)mb_float_of(0x00800000u + random_below(0x7e000000u)) : 1 + random_below(way & 64 ? 60000 : 4);
+    }
+    qsort(fit.values, count, sizeof(double), rising);
+    for (uint32_t i = 0; i < count; i++) /* those that are equal count once */
+        if (i == 0 || fit.values[i] > fit.values[fit.count - 1]) fit.values[fit.count] = fit.values[i], fit.weights[fit.count++] = fit.weights[i];
+    mb_palette_sum(&fit, *grid);
+    const uint32_t used = mb_palette_best(&fit, k, entries, &cost, &bound);
+    require(used == (fit.count < k ? fit.count : k), "as many entries as there are numbers, or all");
+    for (uint32_t e = 0; e < k; e++) require(e < used ? e == 0 || entries[e] >= entries[e - 1] : entries[e] == 0, "entries rise, and unused ones are zero");
+    for (uint32_t e = 0; e < used && grid->digits < 53; e++) require(mb_palette_round(&fit, entries[e]) == entries[e], "entries can be stored");
+    require(bound <= cost && bound >= 0, "no palette costs less than the bound");
+    for (uint32_t i = 0; i < fit.count; i++) spread += fit.weights[i] * (fit.values[i] - fit.center) * (fit.values[i] - fit.center);
+    if (!any && fit.count <= 140) {
+        const double least = least_cost(&fit, k), little = 1e-12 * spread; /* the kernel subtracts sums */
+        require(cost <= least + little + 1e-9 * least && cost >= least - little - 1e-9 * least, "no palette is better");
+        require(bound <= least + little + 1e-9 * least, "the bound is below the best");
+    }
+    digest_add(entries, 8 * (uint64_t)k), digest_add(&used, sizeof used);
+    free(memory), free(entries);
+}
+
 static void one_round(void) {
     const int tier = (int)random_below((uint32_t)mb_tier_usable());
     const uint8_t what = random_byte(), way = random_byte();
@@ -430,17 +502,18 @@ static void one_round(void) {
         return;
     case 5: check_neighbours(tier, is_f16, 1 + random_below(4), 1 + random_below(70), 1 + random_below(way & 32 ? way & 64 ? 90 : 20 : 2), random_below(2 + what / 7 % 31), 1 + what / 7 % 31, shift, any); return;
     case 6: check_pruned_blocks(tier, is_f16, 1 + random_below(4), 1 + random_below(way & 32 ? 300 : 40), 1 + random_below(way & 64 ? 40 : 2), 1 + random_below(way & 128 ? 280 : 9), shift, any); return;
-    default: check_palette(tier, is_f16, count, shift, 1 + random_below(256), any); return;
+    default: break;
     }
+    if (way & 128) check_fit(1 + random_below(way & 64 ? 3000 : 140), 1 + random_below(way & 32 ? 256 : 12), random_byte(), any);
+    else check_palette(tier, is_f16, count, shift, 1 + random_below(256), any);
 }
 
 #ifndef MILBLOB_FUZZ
 
 /* Every finite float16, and float32 numbers with the same upper bits. */
-static void check_all(int tier, bool is_f16, unsigned target, float scale) {
+static void check_all(int tier, bool is_f16, unsigned target, float scale, float zero) {
     uint8_t *src = exactly(is_f16 ? 65536 * 2 : 65536 * 4), *dst = exactly(65536), *plain = exactly(65536);
     uint64_t count = 0;
-    float zero = targets[target].least < 0 ? 0 : 7;
     mb_sums sums, plain_sums;
     memset(&sums, 0, sizeof sums), memset(&plain_sums, 0, sizeof sums);
     for (uint32_t pattern = 0; pattern < 65536; pattern++) {
@@ -456,8 +529,10 @@ static void check_all(int tier, bool is_f16, unsigned target, float scale) {
 }
 
 static void all_rounds(void) {
+    for (uint32_t way = 0; way < 128; way += 3)
+        for (uint32_t count = 1; count <= 140; count += 1 + count / (way % 4 + 1)) check_fit(count, 1 + (count + way) % (way & 1 ? 20 : 3), (uint8_t)way, way % 11 == 5);
     static const uint64_t counts[] = {500, 2047, 2048, 2049, 4100}, runs[] = {1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 100, 4096};
-    static const float scales[] = {0x1p-24f, 3 * 0x1p-24f, 0.000123f, 0.01f, 0.7f, 515.0f};
+    static const float scales[] = {0x1p-24f, 3 * 0x1p-24f, 0.000123f, 0.01f, 0.7f, 515.0f, 9360.0f, 0};
     for (int tier = 0; tier < mb_tier_usable(); tier++) {
         for (uint64_t count = 0; count <= 130; count++) check_palette(tier, count & 1, count, count % 9, 1 + (uint32_t)(count % 35), count % 11 == 4);
         for (uint32_t used = 1; used <= 256; used += 5) check_palette(tier, true, 500 + used, used % 5, used, false);
@@ -467,7 +542,11 @@ static void all_rounds(void) {
     for (int tier = 0; tier < mb_tier_usable(); tier++)
         for (int is_f16 = 0; is_f16 < 2; is_f16++) {
             for (unsigned target = 0; target < 8; target++)
-                for (unsigned k = 0; k < 6; k++) check_all(tier, is_f16, target, mb_to_half(scales[k]));
+                for (unsigned k = 0; k < sizeof scales / sizeof *scales; k++) { /* a zero at one end, in between, or at the other end */
+                    const mb_integers *to = targets + target;
+                    check_all(tier, is_f16, target, mb_to_half(scales[k]), to->least < 0 ? 0 : 7);
+                    if (to->is_linear) check_all(tier, is_f16, target, mb_to_half(scales[k]), (float)(k % 3 == 0 ? to->least : k % 3 == 1 ? to->most : to->least + to->most / 2));
+                }
             for (unsigned r = 0; r < 12; r++) {
                 for (uint64_t count = 0; count <= 130; count++) {
                     check_quantize(tier, is_f16, count, count % 9, runs[r], (unsigned)(count % 8), count % 5 == 4);

@@ -113,7 +113,7 @@ def test_palettes_refuse_what_does_not_fit():
 
 
 def test_pruning_refuses_what_does_not_fit():
-    mask, kept, counts = np.empty(8, np.uint8), np.empty(64, np.float32), np.zeros(_codec.MAGNITUDES, np.uint64)
+    mask, kept, counts = np.empty(8, np.uint8), np.empty(64, np.float32), np.zeros(_codec.MAGNITUDES, np.uint32)
     assert _codec.prune_split(mask, kept, SRC32, 0, 64, False, 0) == (63, (0, 85344, 0))
     for call in (lambda: _codec.prune_split(mask[:7], kept, SRC32, 0, 64, False, 0),
                  lambda: _codec.prune_split(mask, kept[:63], SRC32, 0, 64, False, 0),
@@ -121,15 +121,30 @@ def test_pruning_refuses_what_does_not_fit():
                  lambda: _codec.prune_split(mask, kept, SRC32, 4, 64, False, 0),
                  lambda: _codec.prune_count(counts[1:], SRC32, 0, 64, False),
                  lambda: _codec.prune_count(counts, SRC32, 0, 65, False),
+                 lambda: _codec.prune_count(np.zeros(_codec.MAGNITUDES, np.uint64), SRC32, 0, 64, False),
                  lambda: _codec.prune_count_below(np.zeros(65535, np.uint64), SRC32, 0, 64, 0),
                  lambda: _codec.prune_count_below(None, SRC32, 0, 64, 0),
                  lambda: _codec.prune_count_below(np.zeros(65536, np.uint64), SRC32, 0, 65, 0)):  # fmt: skip
         with pytest.raises((FormatError, ValueError)):
             call()
+    with pytest.raises(ValueError, match="count: expected fewer"):  # more than a counter holds
+        _codec.prune_count(counts, SRC32, 0, 1 << 32, False)
     below = np.zeros(65536, np.uint64)
     _codec.prune_count_below(below, SRC32, 0, 64, 0x41A0)  # 20
     assert np.flatnonzero(below).tolist() == [0]
     assert below[0] == 1
+
+
+def test_counts_are_those_of_numpy():
+    bits = np.random.default_rng(1).integers(0, 1 << 32, 1003, np.uint32)
+    for is_f16, elements in ((True, bits.view(np.uint16)), (False, bits)):
+        source, size = _codec.Buffer(elements.view(np.uint8)), elements.dtype.itemsize
+        for begin in range(5):
+            for count in (0, 1, 2, 3, 4, 5, 6, 7, 990):
+                counts = np.ones(_codec.MAGNITUDES, np.uint32)
+                _codec.prune_count(counts, source, begin * size, count, is_f16)
+                tops = (elements[begin : begin + count] >> (8 * size - 16)) & 0x7FFF
+                assert np.array_equal(counts - 1, np.bincount(tops, minlength=_codec.MAGNITUDES))
 
 
 def test_neighbours_refuse_what_does_not_fit():

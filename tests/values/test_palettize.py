@@ -236,6 +236,23 @@ def test_negative_zero_is_zero():
         assert dense(result).astype(float).tolist() == [0, 0, 1, 2]
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_importance_that_vanishes_beside_the_rest(dtype):
+    """Doubles cannot hold the sum of weights that far apart: entries are numbers among the elements all the same."""
+    array = np.sort(np.random.default_rng(2).standard_normal(512)).astype(dtype).reshape(8, 64)
+    weights = np.full(array.shape, 1e-12, np.float32)
+    weights[0, :5] = 1e25
+    for nbits in (4, 8):
+        for elements in (array, -array):
+            found = palettize(elements, nbits, importance=weights)
+            entries = found.palettes.reshape(-1)
+            assert np.array_equal(np.sort(entries), entries)
+            assert elements.min() <= entries.min() and entries.max() <= elements.max()
+            assert np.array_equal(dense(found)[0, :5], elements[0, :5])
+            assert found.gap >= 0
+            assert found.squared == pytest.approx(squared(elements, found), rel=1e-9)
+
+
 def test_importance_of_nothing():
     """Weights that are all zero say nothing: the elements count alike."""
     array = np.random.default_rng(9).standard_normal(1000).astype(np.float32)

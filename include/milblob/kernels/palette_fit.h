@@ -70,13 +70,17 @@ MB_STEP double mb_palette_round(const mb_palette_fit *fit, double x) {
     return x < fit->tiny && x > -fit->tiny ? small : normal;
 }
 
-/* The entry of the run (i, j]. */
+/* The entry of the run (i, j]: its mean. Beside weights that are 2^53 times as large, those of a run vanish in the sums, or
+ * nearly: its mean is then unknown or outside, and the entry is in its middle, or at its end. */
 MB_STEP double mb_palette_entry(const mb_palette_fit *fit, uint32_t i, uint32_t j) {
-    return mb_palette_round(fit, (fit->s1[j] - fit->s1[i]) / (fit->s0[j] - fit->s0[i]) + fit->center);
+    const double least = fit->values[i], most = fit->values[j - 1], w = fit->s0[j] - fit->s0[i];
+    const double mean = w > 0 ? (fit->s1[j] - fit->s1[i]) / w + fit->center : least + (most - least) / 2;
+    return mb_palette_round(fit, mean < least ? least : mean > most ? most : mean);
 }
 
 MB_STEP double mb_palette_cost(const mb_palette_fit *fit, uint32_t i, uint32_t j) {
     const double w = fit->s0[j] - fit->s0[i], a = fit->s1[j] - fit->s1[i], q = fit->s2[j] - fit->s2[i];
+    if (!(w > 0)) return 0; /* as mb_palette_entry: what vanishes costs nothing */
     const double mean = a / w, at = mean + fit->center, off = at - mb_palette_round(fit, at);
     const double spread = q - mean * a;
     return (spread > 0 ? spread : 0) + w * (off * off);

@@ -26,11 +26,22 @@ MB_STEP uint64_t mb_flags_pack(const uint8_t *flags, uint64_t count, uint8_t *ma
 }
 
 /* Count elements by the upper 15 bits of their magnitude (all of it, for float16).
- * in   src: count elements, any alignment      out  counts: MB_MAGNITUDES, added to
+ * A counter takes 32 bits, so that those of most weights stay in the first cache, and eight bytes of elements are read at
+ * once: a CPU raises one counter per cycle if nothing else is in the way.
+ * in   src: count elements, fewer than 2^32, any alignment      out  counts: MB_MAGNITUDES, added to
  * over-reads: none      fails: never                                                                                   */
-MB_KERNEL void mb_prune_count(const uint8_t *src, uint64_t count, bool is_f16, uint64_t *counts) {
-    const unsigned shift = is_f16 ? 0 : 16;
-    for (size_t i = 0; i < (size_t)count; i++) counts[mb_magnitude(src, i, is_f16) >> shift]++;
+MB_KERNEL void mb_prune_count(const uint8_t *src, uint64_t count, bool is_f16, uint32_t *counts) {
+    const size_t n = (size_t)count;
+    size_t i = 0;
+    for (; is_f16 && i + 4 <= n; i += 4) {
+        const uint64_t four = mb_load_u64(src + 2 * i);
+        counts[four & 0x7fffu]++, counts[four >> 16 & 0x7fffu]++, counts[four >> 32 & 0x7fffu]++, counts[four >> 48 & 0x7fffu]++;
+    }
+    for (; !is_f16 && i + 2 <= n; i += 2) {
+        const uint64_t two = mb_load_u64(src + 4 * i);
+        counts[two >> 16 & 0x7fffu]++, counts[two >> 48 & 0x7fffu]++;
+    }
+    for (; i < n; i++) counts[mb_magnitude(src, i, is_f16) >> (is_f16 ? 0 : 16)]++;
 }
 
 /* Count float32 elements whose upper 15 bits are `top` by their lower 16 bits.

@@ -5,13 +5,19 @@ NEIGHBOURS = C.MB_NEIGHBOURS_MOST
 
 
 def prune_count(counts, Buffer src not None, uint64_t offset, uint64_t count, bint is_f16):
-    """Add to `counts`, MAGNITUDES uint64, how many elements have each of the upper 15 bits of a magnitude."""
-    cdef _View into = _View(counts, 8 * C.MB_MAGNITUDES, "counts", 8)
+    """Add to `counts`, MAGNITUDES uint32, how many elements have each of the upper 15 bits of a magnitude.
+
+    Args:
+        count: below 2^32.
+    """
+    cdef _View into = _View(counts, 4 * C.MB_MAGNITUDES, "counts")
+    if count >> 32:
+        raise ValueError(f"count: expected fewer than 2^32 elements, got {count}")
     _elements_check(src, offset, count, 2 if is_f16 else 4)
     if into.data == NULL:
         raise ValueError("counts: expected an array, got None")
     with nogil:
-        C.mb_prune_count(src.data + offset, count, is_f16, <uint64_t *>into.data)
+        C.mb_prune_count(src.data + offset, count, is_f16, <uint32_t *>into.data)
 
 
 def prune_count_below(counts, Buffer src not None, uint64_t offset, uint64_t count, uint32_t top):

@@ -215,8 +215,10 @@ class Pruner:
 
         sums_of = _Kept(sum_up)
 
-        def tally(part: _Part, counts: Array, top: int | None) -> None:
+        def tally(part: _Part, top: int | None) -> Array:
+            counts = np.zeros(_codec.MAGNITUDES if top is None else 1 << 16, np.uint64)
             blocks_of(part).tally(counts, _codec.Buffer(sums_of(part).view(np.uint8)), top)
+            return counts
 
         cut = _Magnitudes(tally, self.dtype, self._parts, is_squared=True).cut(sparsity) if sparsity != 0 else -1
 
@@ -301,13 +303,16 @@ class Pruner:
     def _elements(self, part: tuple[int, int]) -> Array:
         return self._flat[part[0] : sum(part)]
 
-    def _tally(self, part: _Part, counts: Array, top: int | None) -> None:
+    def _tally(self, part: _Part, top: int | None) -> Array:
         elements = self._elements(part)
         source, count = _codec.Buffer(elements.view(np.uint8)), elements.size
         if top is None:
+            counts = np.zeros(_codec.MAGNITUDES, np.uint32)
             _codec.prune_count(counts, source, 0, count, self.dtype.itemsize == 2)
         else:
+            counts = np.zeros(1 << 16, np.uint64)
             _codec.prune_count_below(counts, source, 0, count, top)
+        return counts
 
     def _split(self, part: _Part) -> tuple[int, Array, Array, tuple[float, float, float]]:
         """(first element, mask, the elements that stay, what is lost)."""
@@ -350,8 +355,8 @@ class _Magnitudes:
     """The magnitudes of many elements, in parts: counted by their upper 15 bits, which for float16 are all.
 
     Args:
-        tally: (part, counts, top) adds to counts how many elements have each of the upper 15 bits of a magnitude, or,
-            of float32 elements that have the upper bits `top`, each of the lower 16.
+        tally: (part, top) returns how many elements have each of the upper 15 bits of a magnitude, or, of float32
+            elements that have the upper bits `top`, each of the lower 16.
         dtype: of the elements.
         parts_of: returns the parts.
         is_squared: what is tallied are squares of the magnitudes.
@@ -359,7 +364,7 @@ class _Magnitudes:
 
     def __init__(
         self,
-        tally: Callable[[_Part, Array, int | None], None],
+        tally: Callable[[_Part, int | None], Array],
         dtype: np.dtype[Any],
         parts_of: Callable[[], Iterator[_Part]],
         *,
@@ -371,13 +376,8 @@ class _Magnitudes:
         self.size = int(self.counts.sum())
 
     def _counted(self, size: int, top: int | None) -> Array:
-        def work(part: _Part) -> Array:
-            counts = np.zeros(size, np.uint64)
-            self._tally(part, counts, top)
-            return counts
-
         found = np.zeros(size, np.uint64)
-        for counts in ordered(work, self._parts_of()):
+        for counts in ordered(lambda part: self._tally(part, top), self._parts_of()):
             found += counts
         return found
 
