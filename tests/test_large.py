@@ -256,7 +256,7 @@ LOOK = """
         while not stop.wait(0.005):
             most[0] = max(most[0], anonymous())
     with milblob.open(sys.argv[1]) as opened:
-        watcher = threading.Thread(target=watch)
+        watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         figures = [milblob.statistics(tensor) for tensor in opened.values()]
         digest = milblob.content_hash(sys.argv[1]).model

@@ -42,6 +42,9 @@ OTHERS = {
     "sparsity": ({"recipe": "Prune", "sparsity": 0.5}, 100),
     "threshold": ({"recipe": "Prune", "threshold": 1.0, "least_sparsity": 0.1}, 6),
     "2 of 4": ({"recipe": "Prune", "n_m": [2, 4]}, 8),
+    "2 of 4 along the first dimension": ({"recipe": "Prune", "n_m": [2, 4], "dim": 0}, 8),
+    "blocks pruned": ({"recipe": "Prune", "sparsity": 0.5, "block": 4}, 100),
+    "int8 columns": ({"recipe": "Linear", "granularity": "per_block", "block": [0, 1]}, 39),
 }  # fmt: skip
 
 SPOOLED = {

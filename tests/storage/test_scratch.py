@@ -1,8 +1,11 @@
 """Arrays in files without a name."""
 
 import errno
+import gc
 import os
 import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -64,3 +67,31 @@ def test_a_file_system_that_cannot_reserve_gets_zeros(tmp_path, monkeypatch):
     )
     array = Scratch(str(tmp_path)).empty((1 << 24) + 5, np.uint8)
     assert sum(written) == array.size and not array.any()
+
+
+def test_lasting_arrays_share_files(tmp_path, monkeypatch):
+    """They do not overlap; what fits is in memory, the rest in few files, each of which goes with the arrays in it."""
+    monkeypatch.setattr(scratch, "_HELD_NBYTES", 1 << 16)
+    made, empty = [], Scratch.empty
+
+    def recorded(self, shape, dtype):
+        array = empty(self, shape, dtype)
+        made.append(weakref.ref(array.base))
+        return array
+
+    monkeypatch.setattr(Scratch, "empty", recorded)
+    room, rng = Scratch(str(tmp_path)), np.random.default_rng(1)
+    sizes = [*rng.integers(0, 9000, 60).tolist(), 200_000]
+    with ThreadPoolExecutor(4) as pool:
+        arrays = list(pool.map(lambda count: room.lasting((count, 1), np.uint16), sizes))
+    for number, array in enumerate(arrays):
+        array[:] = number
+    for number, (array, count) in enumerate(zip(arrays, sizes, strict=True)):
+        assert (array.shape, array.dtype) == ((count, 1), np.uint16)
+        assert array.__array_interface__["data"][0] % 16 == 0
+        assert (array == number).all()
+    assert 2 < len(made) < 20
+    assert not list(tmp_path.iterdir())
+    del array, arrays[:]
+    gc.collect()
+    assert sum(one() is not None for one in made) <= 1  # the one with room left

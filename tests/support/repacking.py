@@ -175,7 +175,7 @@ MEASURED = """
         while not done.wait(0.002):
             most[0] = max(most[0], anonymous_nbytes())
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     start = time.monotonic()
     report = CALL

@@ -243,6 +243,45 @@ def test_same_bits_for_any_number_of_threads(monkeypatch):
     assert list(run()) == alone
 
 
+def test_very_many_blocks_that_lie_in_several_stretches(monkeypatch):
+    """Whole blocks at a time, with the same result as all at once; what is made for a part does not hold all of them."""
+    rng = np.random.default_rng(9)
+    full, most = np.full, [0]
+
+    def recorded(shape, *args, **options):
+        most[0] = max(most[0], int(np.prod(shape)))
+        return full(shape, *args, **options)
+
+    def check(shape, blocks, dtype, target, search, weighted):
+        array = rng.standard_normal(shape).astype(dtype)
+        options = {"blocks": blocks, "mode": "linear", "search": search}
+        if weighted and search:
+            options["importance"] = rng.random(shape)
+        whole = quantize(array, target, **options)
+        most[0] = 0
+        with monkeypatch.context() as patched:
+            patched.setattr("milblob.values.quantize._PART_COUNT", 1 << 9)
+            patched.setattr("milblob.values.quantize._BLOCKS_COUNT", 1 << 6)
+            patched.setattr(np, "full", recorded)
+            found = quantize(array, target, **options)
+            assert most[0] <= 1 << 9
+            broken = array.copy()
+            broken[1, 2], broken[-1, -1] = np.nan, np.inf
+            with pytest.raises(ValueError, match=f"got {np.count_nonzero(~np.isfinite(broken))} that are NaN"):
+                quantize(broken, target, **options)
+        for one, other in zip(found[:3], whole[:3], strict=True):
+            assert np.array_equal(one, other)
+        assert found.largest == whole.largest
+        assert found[4:6] == pytest.approx(whole[4:6], rel=1e-12)
+
+    cases = [((8, 1030), (0, 1)), ((8, 1029), (4, 3)), ((2, 8, 130), (1, 0, 1)), ((4, 6, 25, 9), (0, 3, 1, 3))]
+    for shape, blocks in cases:
+        every(
+            lambda *rest, at=(shape, blocks): check(*at, *rest),
+            [np.float16, np.float32], ["int8", "uint4"], [False, True], [False, True],
+        )  # fmt: skip
+
+
 def test_memory_orders_and_ranks():
     rng = np.random.default_rng(8)
     for shape in ((), (1,), (7,), (4, 6), (2, 3, 4), (2, 2, 2, 2, 3)):

@@ -16,19 +16,22 @@ from ..values.unfit import UnfitError
 from .pieces import INDICES, LINKED_OPSET, NotCompressibleError, require_finite
 
 
-def linear_plan(array: Any, dtype: str, mode: str, blocks: tuple[int, ...], search: bool, opset: int) -> PartsPlan:
+def linear_plan(
+    array: Any, dtype: str, mode: str, blocks: tuple[int, ...], search: bool, opset: int, empty: Empty = np.empty
+) -> PartsPlan:
     """Plan the linear quantization of a weight.
 
     Args:
         array: its values.
         dtype, mode, blocks, search: as for `quantize`.
         opset: iOS version of the opset that it is in.
+        empty: makes what is as long as the weight.
 
     Raises:
         NotCompressibleError: it cannot be quantized so.
     """
     try:
-        work = quantize.Quantizer(array, dtype, mode=mode, blocks=blocks, search=search)
+        work = quantize.Quantizer(array, dtype, mode=mode, blocks=blocks, search=search, empty=empty)
         counts, stored, point = work.counts, as_dtype(work.array_dtype), None
         keys, shape = ("data", "scale", "offset"), counts
         more: tuple[PlannedPart, ...] = ()

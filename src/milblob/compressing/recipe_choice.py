@@ -331,7 +331,7 @@ def _measured(
 
 def _measured_alone(candidate: Candidate, number: int) -> tuple[PartsPlan | CompressedParts, float]:
     """(what is stored, squared error over power): nothing but sums is kept of the values."""
-    made = candidate.made(number)
+    made = candidate._replace(lasting=candidate.empty).made(number)  # this plan does not last
     if isinstance(made, NotCompressibleError):
         raise made
     lost = made.write(lambda *_: None) if isinstance(made, PartsPlan) else made

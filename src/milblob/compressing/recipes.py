@@ -98,7 +98,7 @@ class Linear(Recipe):
         if not self._is_alone(weight) or self._held(weight) is not None:
             return None
         array, blocks = weight.array, self._blocks(weight)
-        return linear_plan(array, self.dtype, self.mode, blocks, self.search, weight.opset)
+        return linear_plan(array, self.dtype, self.mode, blocks, self.search, weight.opset, weight.empty)
 
     def step(self, pieces: Pieces, weight: Weight) -> Pieces:
         """See Recipe."""

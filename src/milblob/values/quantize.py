@@ -15,16 +15,17 @@ import numpy as np
 
 from .. import _codec
 from ..dtypes import DType, as_dtype
-from ..threads import ordered
+from ..threads import ordered, parts
 from .dense import make_grid
 from .palettize import weights_for
-from .strided import Empty, range_of, vector_of
+from .strided import Empty, boxes, range_of, vector_of
 from .unfit import UnfitError
 
 DTYPES = (DType.INT8, DType.UINT8, DType.INT4, DType.UINT4)
 MODES = ("linear_symmetric", "linear")
 
 _PART_COUNT = 1 << 22  # elements that one thread processes at a time
+_BLOCKS_COUNT = 1 << 16  # blocks; more are not merged from parts that have elements of any of them
 _CLIPPINGS = tuple(1 - i / 50 for i in range(40))  # parts of the range that a search tries
 
 Array = np.ndarray[Any, Any]
@@ -137,7 +138,8 @@ class Quantizer:
         search: whether to try clipped ranges for each block, down to a fifth, and take the one with the least squared
             error.
         importance: weights of the elements for the search: an array that broadcasts to the shape.
-        empty: makes arrays as long as the array, which a search with importance in very large blocks needs.
+        empty: makes arrays as long as the array, which a search with importance in very large blocks needs, and the
+            scales of very many blocks that go on from one stretch to the next.
 
     Attributes:
         shape, array_dtype: of the array.
@@ -202,10 +204,13 @@ class Quantizer:
         if self._found is None:
             self._found = self._work.scales(self._search)
         scale, zero = self._found
-        point = zero.astype(np.int16).astype(np.uint8).reshape(self.counts) if self.has_zero_point else None
-        if point is not None and self.dtype.nbits == 4:
-            point &= 15
+        point = self._points(zero).reshape(self.counts) if self.has_zero_point else None
         return scale.astype(self.array_dtype).reshape(self.counts), point
+
+    def _points(self, zero: Array) -> Array:
+        """Zeros of blocks as the bytes of integers."""
+        point = zero.astype(np.int16).astype(np.uint8)
+        return point & 15 if self.dtype.nbits == 4 else point
 
     def stretches(self, *, is_packed: bool = False, into: Array | None = None) -> Iterator[QuantizedStretch]:
         """Yield the stretches of the array in order; they do not depend on the number of threads.
@@ -218,18 +223,20 @@ class Quantizer:
         Raises:
             ValueError: an element is NaN or infinite.
         """
-        if self._found is None and not self.is_one_pass:
-            self.scales()
-        if self._found is not None:
-            scale, zero = self._found
-            point = self.scales()[1]
-            if point is not None:
-                point = point.reshape(-1)
-                point = _pack_4(point) if is_packed and self.dtype.nbits == 4 else point
-            first = scale.astype(self.array_dtype), point
+        found = self._found
+        if found is None and not self.is_one_pass:
+            found = self._work.scales(self._search)  # not kept: this object may stay long after it
+        if found is not None:
+            scale, zero = found
+            nothing = np.empty(0, np.uint8)
+            for first, count in parts(scale.size, 1, _PART_COUNT):
+                point = self._points(zero[first : first + count]) if self.has_zero_point else None
+                if point is not None and is_packed and self.dtype.nbits == 4:
+                    point = _pack_4(point)
+                some = scale[first : first + count].astype(self.array_dtype)
+                yield QuantizedStretch(0, nothing, first, some, point, 0.0, 0.0, 0.0)
             for begin, data, figures in self._work.quantized(scale, zero, is_packed, into):
-                yield QuantizedStretch(begin, data, 0, *first, *figures)
-                first = first[0][:0], None if point is None else point[:0]
+                yield QuantizedStretch(begin, data, scale.size, scale[:0].astype(self.array_dtype), None, *figures)
             return
         yield from self._work.in_blocks(self.has_zero_point, self._search, is_packed, into)
 
@@ -365,6 +372,8 @@ class _Work:
 
     def scales(self, search: bool) -> tuple[Array, Array]:
         """Return the scale and the zero of each block, as float32."""
+        if self.unit > _PART_COUNT and self._grid.parameter_count > _BLOCKS_COUNT:
+            return self._scales_in_boxes(search)
 
         def ranges(begin: int, count: int, least: Array, most: Array) -> None:
             _codec.quantize_ranges(self._source, 0, self._is_f16, begin, count, self._grid, least, most)
@@ -381,6 +390,32 @@ class _Work:
             better = errors < best  # the wider one of equals stays
             best[better], scale[better], zero[better] = errors[better], other_scale[better], other_zero[better]
         return scale, zero
+
+    def _scales_in_boxes(self, search: bool) -> tuple[Array, Array]:
+        """As `scales`, where many blocks do not lie in one stretch: of some whole blocks at a time, copied to one."""
+        array, sizes = self._flat.reshape(self._shape), self._counts
+        scale, zero = (self._empty(self._counts, np.float32) for _ in range(2))
+
+        def work(blocks: tuple[slice, ...]) -> tuple[Array, Array] | None:
+            steps = (length // count for length, count in zip(self._shape, sizes, strict=True))
+            box = tuple(slice(at.start * step, at.stop * step) for at, step in zip(blocks, steps, strict=True))
+            some = np.ascontiguousarray(array[box])
+            heavy = None if self._weights is None else np.ascontiguousarray(self._weights[box], np.float32).reshape(-1)
+            counts = tuple(at.stop - at.start for at in blocks)
+            own = _Work(some.reshape(-1), some.shape, counts, self._integers, heavy)
+            try:
+                found = own.scales(search)
+            except UnfitError:
+                return None
+            return found[0].reshape(counts), found[1].reshape(counts)
+
+        most = max(_PART_COUNT * self._grid.parameter_count // self._flat.size, 1)
+        for blocks, found in zip(boxes(sizes, most), ordered(work, boxes(sizes, most)), strict=True):
+            if found is None:
+                self._require_finite(False)
+            else:
+                scale[blocks], zero[blocks] = found
+        return scale.reshape(-1), zero.reshape(-1)
 
     def _chosen(self, least: Array, most: Array) -> tuple[Array, Array]:
         scale, zero = np.empty_like(least), np.empty_like(least)
