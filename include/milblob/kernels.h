@@ -12,7 +12,9 @@
 #include "milblob/kernels/x86/expand_avx512.h"
 #include "milblob/kernels/neon/moments.h"
 #include "milblob/kernels/palette_values.h"
+#include "milblob/kernels/neon/prune.h"
 #include "milblob/kernels/neon/quantize.h"
+#include "milblob/kernels/neon/squares.h"
 #include "milblob/kernels/x86/prune.h"
 #include "milblob/kernels/x86/quantize.h"
 #include "milblob/kernels/x86/palette_avx512.h"
@@ -151,9 +153,9 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_neon, mb_quantize_f16_neon}, {mb_range_f32_neon, mb_range_f16_neon}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_neon,
-     {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain},
-     {mb_above_f32_plain, mb_above_f16_plain}, {mb_split_chosen_f32_plain, mb_split_chosen_f16_plain}, {mb_neighbours_f32_plain, mb_neighbours_f16_plain}, mb_palette_index_32_plain},
+     {mb_quantize_f32_neon, mb_quantize_f16_neon}, {mb_range_f32_neon, mb_range_f16_neon}, {mb_split_f32_neon, mb_split_f16_neon}, mb_nearest_neon,
+     {mb_add_squares_f32_plain, mb_add_squares_f16_neon}, {mb_square_f32_plain, mb_square_f16_neon},
+     {mb_above_f32_neon, mb_above_f16_neon}, {mb_split_chosen_f32_neon, mb_split_chosen_f16_neon}, {mb_neighbours_f32_plain, mb_neighbours_f16_plain}, mb_palette_index_32_plain},
 #endif
 };
 
