@@ -5,11 +5,11 @@
 
 #include "milblob/kernels.h"
 
-enum { COUNT = 2048, SHORT = 1024, CHUNKS = 16 };
+enum { COUNT = 2048, SHORT = 1024, LONG = 32768, CHUNKS = 16 };
 
 static uint8_t src[COUNT * 8], dst[COUNT * 8], bits[COUNT / 8], mask[COUNT / 8 + 8], indices[COUNT], entries[256 * 8];
-static uint8_t halves[COUNT * 2];
-static float a[COUNT], b[COUNT], scale[COUNT], offset[COUNT];
+static uint8_t halves[COUNT * 2], found[LONG];
+static float many[LONG], a[COUNT], b[COUNT], scale[COUNT], offset[COUNT];
 static double wide[SHORT], near[SHORT], numbers[256], totals[512];
 static uint64_t ties[COUNT];
 static bool tells;
@@ -87,10 +87,11 @@ static void compress(const mb_tier *tier) {
         ROW(COUNT, tier->add_squares[is_f16](src, own, COUNT), "add squares, %s", names[is_f16]);
         for (size_t i = 0; i < COUNT; i++) scale[i] = 0.01f;
     }
+    for (size_t i = 0; i < LONG; i++) many[i] = a[i % COUNT];
     for (unsigned used = 4; used <= 256; used *= 2) {
         mb_palette_error error = {0, 0, 0};
         for (unsigned e = 0; e < used; e++) numbers[e] = -36 + 72.0 * e / used;
-        ROW(COUNT, tier->palette_index_32(dst, (const uint8_t *)a, NULL, COUNT, numbers, used, totals, &error), "nearest of %u, float32", used);
+        ROW(LONG, tier->palette_index_32(found, (const uint8_t *)many, NULL, LONG, numbers, used, totals, &error), "nearest of %u, float32", used);
     }
     const mb_vectors palette = {b, 256, 4};
     ROW(256, tier->nearest(a, NULL, 64, &palette, scale, dst, offset), "nearest of 256 vectors of 4");
