@@ -9,7 +9,9 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 # -O3 because the plain kernels rely on the vectoriser; MSVC's /O2 includes it. Sanitizers want less (Makefile).
-FLAGS = ["/O2", "/std:c11"] if sys.platform == "win32" else [os.environ.get("MILBLOB_OPTIMIZE", "-O3"), "-std=c11"]
+# These come after CFLAGS, which may let a compiler round a * b + c once: arm64 then computes other bits than x86.
+GNU_FLAGS = [os.environ.get("MILBLOB_OPTIMIZE", "-O3"), "-std=c11", "-ffp-contract=off"]
+FLAGS = ["/O2", "/std:c11", "/fp:precise"] if sys.platform == "win32" else GNU_FLAGS
 
 # One wheel for 3.11 and every later Python, except free-threaded ones, which have no stable ABI (docs/decisions.md).
 IS_STABLE = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")

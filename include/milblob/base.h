@@ -11,7 +11,11 @@
 #include <string.h>
 
 /* a * b + c rounds twice in every tier: fusing the two operations where a CPU can would give each tier different bits. gcc
- * does not fuse with -std=c11 or c17; otherwise -ffp-contract=off is needed. */
+ * does not fuse with -std=c11 or c17; with gnu17, with C++, and where an option says `fast`, which clang puts above its pragma,
+ * -ffp-contract=off is needed. Compilers that may take sums apart, or that believe there is no NaN, are of no use. */
+#if defined(__FAST_MATH__) || defined(_M_FP_FAST) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "milblob computes with NaNs, and every CPU gives the same bits: compile it without -ffast-math, -Ofast or /fp:fast"
+#endif
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #elif defined(_MSC_VER)

@@ -11,9 +11,11 @@
 #include "milblob/kernels/neon/decode.h"
 #include "milblob/kernels/x86/expand_avx512.h"
 #include "milblob/kernels/neon/moments.h"
-#include "milblob/kernels/palette_values.h"
 #include "milblob/kernels/vectors_begin.h"
+#include "milblob/kernels/neon/palette_values.h"
+#include "milblob/kernels/neon/prune.h"
 #include "milblob/kernels/neon/quantize.h"
+#include "milblob/kernels/neon/squares.h"
 #include "milblob/kernels/x86/prune.h"
 #include "milblob/kernels/x86/quantize_levels.h"
 #include "milblob/kernels/x86/palette_avx512.h"
@@ -27,8 +29,8 @@
 #ifdef MB_HAS_AVX2
 MB_DEFINE_MOMENTS(mb_moments_block_avx2, MB_TARGET_AVX2)
 MB_DEFINE_MOMENTS(mb_moments_block_avx512, MB_TARGET_AVX512)
-MB_DEFINE_PALETTE_INDEX(mb_palette_index_32_avx2, MB_TARGET_AVX2)
-MB_DEFINE_PALETTE_INDEX(mb_palette_index_32_avx512, MB_TARGET_AVX512)
+MB_DEFINE_PALETTE_INDEX(mb_palette_index_32_avx2, MB_TARGET_AVX2, mb_palette_find)
+MB_DEFINE_PALETTE_INDEX(mb_palette_index_32_avx512, MB_TARGET_AVX512, mb_palette_find)
 #endif
 
 typedef struct mb_tier {
@@ -152,9 +154,9 @@ const mb_tier mb_tiers[] = {
      {mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain, mb_varint_run_plain},
      {mb_varint_nbytes_i16, mb_varint_nbytes_u16, mb_varint_nbytes_i32, mb_varint_nbytes_i64},
      {mb_varint_encode_i16, mb_varint_encode_u16, mb_varint_encode_i32, mb_varint_encode_i64},
-     {mb_quantize_f32_neon, mb_quantize_f16_neon}, {mb_range_f32_neon, mb_range_f16_neon}, {mb_split_f32_plain, mb_split_f16_plain}, mb_nearest_neon,
-     {mb_add_squares_f32_plain, mb_add_squares_f16_plain}, {mb_square_f32_plain, mb_square_f16_plain},
-     {mb_above_f32_plain, mb_above_f16_plain}, {mb_split_chosen_f32_plain, mb_split_chosen_f16_plain}, {mb_neighbours_f32_plain, mb_neighbours_f16_plain}, mb_palette_index_32_plain},
+     {mb_quantize_f32_neon, mb_quantize_f16_neon}, {mb_range_f32_neon, mb_range_f16_neon}, {mb_split_f32_neon, mb_split_f16_neon}, mb_nearest_neon,
+     {mb_add_squares_f32_plain, mb_add_squares_f16_neon}, {mb_square_f32_plain, mb_square_f16_neon},
+     {mb_above_f32_neon, mb_above_f16_neon}, {mb_split_chosen_f32_neon, mb_split_chosen_f16_neon}, {mb_neighbours_f32_plain, mb_neighbours_f16_plain}, mb_palette_index_32_neon},
 #endif
 };
 

@@ -219,6 +219,38 @@ static void check_pruned_blocks(int tier, bool is_f16, uint64_t outer, uint64_t 
     free(src), free(own), free(plain), free(mask), free(bits), free(plain_bits), free(kept), free(plain_kept), free(counts), free(below);
 }
 
+/* Each step of pruning alone, as the plain tier does it: `count` elements at `src`, which are finite unless `any`. */
+static void check_steps(int tier, bool is_f16, const uint8_t *src, uint64_t count, bool any) {
+    static const uint32_t cuts[2][6] = {{0, 0x400000, 0x3d123456, 0x3f800000, 0x7f800000, 0xffffffff}, {0, 0x3ff, 0x2c00, 0x3c00, 0x7c00, 0xffffffff}};
+    const mb_tier *own = mb_tiers + tier, *plain = mb_tiers;
+    const uint64_t size = is_f16 ? 2 : 4, bytes = (count + 7) / 8;
+    uint8_t *mask = exactly(bytes), *plain_mask = exactly(bytes), *chosen = exactly(bytes), *kept = exactly(count * size), *plain_kept = exactly(count * size);
+    float *squares = floats(count), *plain_squares = floats(count);
+    mb_sums sums, plain_sums;
+    memset(&sums, 0, sizeof sums), memset(&plain_sums, 0, sizeof sums);
+    for (unsigned k = 0; k < 6; k++) {
+        own->above[is_f16](src, count, cuts[is_f16][k], mask), plain->above[is_f16](src, count, cuts[is_f16][k], plain_mask);
+        require(memcmp(mask, plain_mask, (size_t)bytes) == 0, "every tier finds the same above");
+        for (uint64_t i = 0; i < bytes * 8; i++) require((mask[i / 8] >> i % 8 & 1) == (i < count && mb_magnitude(src, (size_t)i, is_f16) > cuts[is_f16][k]), "those that are");
+    }
+    for (uint64_t i = 0; i < bytes; i++) chosen[i] = (uint8_t)(i * 40503u >> 3);
+    const uint64_t number = mb_split_chosen(own, src, count, is_f16, chosen, mask, kept, &sums);
+    require(number == mb_split_chosen(plain, src, count, is_f16, chosen, plain_mask, plain_kept, &plain_sums), "every tier keeps as many");
+    require(memcmp(mask, plain_mask, (size_t)bytes) == 0 && memcmp(kept, plain_kept, (size_t)(number * size)) == 0, "the same ones");
+    if (!any) {
+        require(memcmp(&sums, &plain_sums, sizeof sums) == 0, "and the same measures");
+        own->square[is_f16](squares, src, count), plain->square[is_f16](plain_squares, src, count);
+        require(memcmp(squares, plain_squares, (size_t)(4 * count)) == 0, "every tier gives the same squares");
+        for (uint64_t i = 0; i < count; i++) { /* sums of any size: other elements without their sign */
+            memcpy(kept + size * i, src + size * (i * 3 % count), (size_t)size), kept[size * i + size - 1] &= 0x7f;
+        }
+        memcpy(plain_kept, kept, (size_t)(count * size));
+        own->add_squares[is_f16](kept, src, count), plain->add_squares[is_f16](plain_kept, src, count);
+        require(memcmp(kept, plain_kept, (size_t)(count * size)) == 0, "and the same sums");
+    }
+    free(mask), free(plain_mask), free(chosen), free(kept), free(plain_kept), free(squares), free(plain_squares);
+}
+
 /* Blocks of `block` neighbours in rows of `blocks` of them: in one pass, and one pass after another. */
 static void check_blocks(int tier, bool is_f16, uint64_t rows, uint64_t blocks, uint64_t block, uint64_t shift, unsigned target, bool is_packed, bool is_row) {
     const uint64_t count = rows * blocks * block, parameters = rows * blocks, size = is_f16 ? 2 : 4, unit = is_row ? blocks * block : block;
@@ -528,6 +560,22 @@ static void check_all(int tier, bool is_f16, unsigned target, float scale, float
     free(src), free(dst), free(plain);
 }
 
+/* Every float16, and float32 numbers with the same upper bits: all of them, and the finite ones alone. */
+static void check_all_steps(int tier, bool is_f16) {
+    for (int any = 0; any < 2; any++) {
+        uint8_t *src = exactly(is_f16 ? 65536 * 2 : 65536 * 4);
+        uint64_t count = 0;
+        for (uint32_t pattern = 0; pattern < 65536; pattern++) {
+            const uint32_t infinite = is_f16 ? 0x7c00 : 0x7f80;
+            if (!any && (pattern & infinite) == infinite) continue;
+            if (is_f16) mb_store_u16(src + 2 * count++, pattern);
+            else mb_store_u32(src + 4 * count++, pattern << 16 | (pattern * 40503u & 0xffff));
+        }
+        check_steps(tier, is_f16, src, count, any);
+        free(src);
+    }
+}
+
 static void all_rounds(void) {
     for (uint32_t way = 0; way < 128; way += 3)
         for (uint32_t count = 1; count <= 140; count += 1 + count / (way % 4 + 1)) check_fit(count, 1 + (count + way) % (way & 1 ? 20 : 3), (uint8_t)way, way % 11 == 5);
@@ -563,6 +611,16 @@ static void all_rounds(void) {
                 for (uint64_t inner = 1; inner <= 33; inner += 1 + inner / 2) check_pruned_blocks(tier, is_f16, 1 + m % 3, 1 + (11 * m + inner) % 67, inner, m, (m + inner) % 9, (m + inner) % 7 == 1);
             check_pruned_blocks(tier, is_f16, 2, 3000, 1, 4, 1, false), check_pruned_blocks(tier, is_f16, 3, 1001, 1, 300, 0, false), check_pruned_blocks(tier, is_f16, 1, 9, 3000, 4, 3, false);
             for (unsigned k = 0; k < 5; k++) check_split(tier, is_f16, counts[k], k, is_f16 ? 0x3c00 : 0x3e000000, k == 4);
+        }
+    random_state = 3;
+    for (int tier = 0; tier < mb_tier_usable(); tier++)
+        for (int is_f16 = 0; is_f16 < 2; is_f16++) {
+            check_all_steps(tier, is_f16);
+            for (uint64_t count = 0; count <= 130; count++) {
+                uint8_t *src = elements(count, count % 9, is_f16, count % 5 == 4);
+                check_steps(tier, is_f16, src + count % 9, count, count % 5 == 4);
+                free(src);
+            }
         }
     random_state = 1; /* how far it came depends on how many tiers the CPU has, and the digest must not */
     for (int tier = 0; tier < mb_tier_usable(); tier++)

@@ -11,7 +11,7 @@ import sysconfig
 import pytest
 
 import aarch64
-from c_drivers import DIGESTS, INCLUDES, WARNINGS, check_digest
+from c_drivers import CONTRACTING, DIGESTS, INCLUDES, WARNINGS, check_digest, setup_flags
 from once import once
 from paths import ROOT
 
@@ -30,10 +30,13 @@ def tools():
 
 @pytest.fixture(scope="session")
 def build(tools, tmp_path_factory):
-    """A function that builds tests/c/NAME.c into a folder; the kernels are compiled once for all workers."""
+    """A function that builds tests/c/NAME.c into a folder; the kernels are compiled once for all workers.
+
+    With CFLAGS that would fuse a * b + c, and then the options of setup.py, which come last and must have the say.
+    """
     unit = tmp_path_factory.mktemp("kernels") / "kernels.c"
     unit.write_text('#include "milblob/kernels.h"\n')
-    options = [*INCLUDES, *WARNINGS]
+    options = [*INCLUDES, *WARNINGS, *CONTRACTING, *setup_flags()]
 
     def one(name, folder):
         kernels = once(
@@ -54,6 +57,15 @@ def test_kernels(name, tools, build, tmp_path):
 def test_packed_bits(tools, build, tmp_path):
     done = tools.run(build("packed", tmp_path))
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("option", ["-ffast-math", "-Ofast", "-ffinite-math-only"])
+def test_options_that_change_values_are_refused(option, tools, tmp_path):
+    source = tmp_path / "kernels.c"
+    source.write_text('#include "milblob/kernels.h"\n')
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        tools.build(source, tmp_path / "kernels.o", option, *INCLUDES, *setup_flags(), "-fsyntax-only")
+    assert "compile it without -ffast-math" in raised.value.stderr
 
 
 def test_there_is_such_a_tier(tools, tmp_path):

@@ -28,6 +28,20 @@ class Tools:
     emulator: list[str]
     environment: dict[str, str]
 
+    def clang(self, name="clang"):
+        """The beginning of a command that compiles with clang, as Macs do, against the same libraries; None without it."""
+        path = shutil.which(name)
+        if path is None:
+            return None
+        command = [path, "--target=aarch64-linux-gnu"]
+        if len(self.compiler) == 1:  # the system's: clang finds it
+            return command
+        root = pathlib.Path(self.compiler[0]).parents[2]
+        system, linker = root / "usr" / "aarch64-linux-gnu", root / "usr" / "bin" / "aarch64-linux-gnu-ld"
+        found = [f"--sysroot={root}", f"--gcc-toolchain={root / 'usr'}", "-isystem", str(system / "include")]
+        unused = "-Wno-unused-command-line-argument"  # of the linker, where nothing is linked
+        return [*command, *found, f"--ld-path={linker}", f"-L{system / 'lib'}", f"-B{system / 'lib'}", unused]
+
     def build(self, source, program, *flags, compiler=None):
         """Compile one C file; raises CalledProcessError, whose stderr says why not."""
         command = [*(compiler or self.compiler), "-std=c11", *flags, str(source), "-o", str(program)]

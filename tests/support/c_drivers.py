@@ -1,6 +1,9 @@
 """The C programs of tests/c: compilers and flags for them, their inputs, and what they print."""
 
+import ast
+import os
 import shutil
+import sys
 import sysconfig
 
 import reference
@@ -17,7 +20,19 @@ DIGESTS = {
 }
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 INCLUDES = [f"-I{ROOT / 'include'}", f"-I{ROOT / 'tests' / 'c'}"]
+CONTRACTING = ["-std=gnu11", "-ffp-contract=fast"]
+"""What somebody's CFLAGS may say: a compiler may then round a * b + c once, and arm64 computes other bits than x86."""
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Werror"]
+
+
+def setup_flags():
+    """The options that setup.py compiles the extension with here, but for the one of the optimisation."""
+    text = (ROOT / "setup.py").read_text(encoding="utf-8")
+    names = {"os": os, "sys": sys}
+    for line in ast.parse(text).body:
+        if isinstance(line, ast.Assign) and "FLAGS" in ast.unparse(line.targets[0]):
+            exec(compile(ast.Module([line], []), "setup.py", "exec"), names)
+    return [flag for flag in names["FLAGS"] if not flag.startswith("-O")]
 
 
 def compilers():

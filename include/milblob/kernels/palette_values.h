@@ -311,8 +311,23 @@ static inline int32_t mb_palette_border(double entry, double next) {
  * over-reads: none      fails: never                                                                                   */
 typedef void (*mb_palette_index_kernel)(uint8_t *dst, const uint8_t *src, const float *weights, uint64_t count, const double *entries, uint32_t used, double *totals, mb_palette_error *error);
 
-/* The index of an element is the number of borders below it: up to 16 are compared one by one, more are divided in halves. */
-#define MB_DEFINE_PALETTE_INDEX(name, target) \
+/* The index of an element is the number of borders below it: up to 16 are compared one by one, more are divided in halves, of
+ * which `top` is the first. Of the 256 borders, those after used - 1 are above all elements. */
+MB_STEP void mb_palette_find(int32_t *at, const int32_t *order, const int32_t *borders, uint32_t used, uint32_t top) {
+    for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i++) at[i] = 0;
+    if (used <= 17) {
+        for (uint32_t k = 0; k + 1 < used; k++) {
+            const int32_t border = borders[k];
+            for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i++) at[i] += order[i] > border;
+        }
+    } else {
+        for (uint32_t step = top; step > 0; step /= 2)
+            for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i++) at[i] += order[i] > borders[at[i] + (int32_t)step - 1] ? (int32_t)step : 0;
+    }
+}
+
+/* find: mb_palette_find, or what does the same. */
+#define MB_DEFINE_PALETTE_INDEX(name, target, find) \
     target MB_KERNEL void name(uint8_t *dst, const uint8_t *src, const float *weights, uint64_t count, const double *entries, uint32_t used, double *totals, mb_palette_error *error) { \
         int32_t borders[256], order[MB_PALETTE_AT_ONCE], at[MB_PALETTE_AT_ONCE]; \
         double sums[4][256] = {{0}}, heavy[4][256] = {{0}}, squared[MB_LANES] = {0}, power[MB_LANES] = {0}, largest[MB_LANES] = {0}, near[MB_PALETTE_AT_ONCE]; \
@@ -327,17 +342,9 @@ typedef void (*mb_palette_index_kernel)(uint8_t *dst, const uint8_t *src, const 
             for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i++) { \
                 uint32_t bits; \
                 memcpy(&bits, x + i, 4); \
-                order[i] = mb_palette_order(bits), at[i] = 0; \
+                order[i] = mb_palette_order(bits); \
             } \
-            if (used <= 17) { \
-                for (uint32_t k = 0; k + 1 < used; k++) { \
-                    const int32_t border = borders[k]; \
-                    for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i++) at[i] += order[i] > border; \
-                } \
-            } else { \
-                for (uint32_t step = top; step > 0; step /= 2) \
-                    for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i++) at[i] += order[i] > borders[at[i] + (int32_t)step - 1] ? (int32_t)step : 0; \
-            } \
+            find(at, order, borders, used, top); \
             for (size_t i = 0; i < n; i++) dst[begin + i] = (uint8_t)at[i]; \
             for (size_t i = 0; i < MB_PALETTE_AT_ONCE; i++) near[i] = entries[at[i]]; \
             if (weights == NULL) \
@@ -362,6 +369,6 @@ typedef void (*mb_palette_index_kernel)(uint8_t *dst, const uint8_t *src, const 
         for (size_t k = 0; k < MB_LANES; k++) error->largest = largest[k] > error->largest ? largest[k] : error->largest; \
     }
 
-MB_DEFINE_PALETTE_INDEX(mb_palette_index_32_plain, )
+MB_DEFINE_PALETTE_INDEX(mb_palette_index_32_plain, , mb_palette_find)
 
 #endif
