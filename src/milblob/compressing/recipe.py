@@ -47,7 +47,7 @@ class Weight(NamedTuple):
         array: its values.
         axes: (input channels, output channels); (1, 0) if the operations do not agree and the recipe needs none.
         opset: iOS version of the opset that it is in.
-        consumers: (operation, parameter) of each that reads it.
+        consumers: (operation, parameter) of each that reads it; none where they do not limit what is pruned.
         importance: of its elements, in its shape; None: all alike.
         groups: how many groups the convolutions that read it divide its first dimension into.
         pieces: what it is compressed to already, if the recipe goes on from that.
