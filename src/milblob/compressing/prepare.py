@@ -398,7 +398,7 @@ class Compressing:
         may_stay = False
         if self._chooser is not None:
             ladder, may_stay = self._chooser.recipes(opset), True
-        found = {}
+        found: dict[str, tuple[tuple[Recipe, ...], bool]] = {}
         for reader in readers:
             names = numbers.names(tensor, reader) if self._per_name else ()
             by_name = next((one for one in self._per_name if one.glob in names), None)
