@@ -352,6 +352,30 @@ def test_the_byte_order_of_an_array_makes_no_difference(dtype):
         every(check, [*RECIPES, Palette(2, vector=2, lut_dtype="int8")], KINDS)
 
 
+@pytest.mark.parametrize("recipe", [one for one in RECIPES if one.weighs], ids=str)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_arrays_may_begin_anywhere_in_memory(recipe, dtype):
+    """Those of an uncompressed .npz do, which is mapped."""
+
+    def moved(array):
+        room = np.empty(array.nbytes + 1, np.uint8)
+        found = room[1:].view(array.dtype).reshape(array.shape)
+        found[...] = array
+        assert not found.flags.aligned
+        return found
+
+    def parts_of(array, weights):
+        found = recipe.apply(Weight(array, (1, 0), 18, USES, weights))
+        return [(part.key, part.shape, bytes(part.data)) for part in found.parts], found.squared
+
+    array = make("random", (8, 6, 4), dtype)
+    for kind in (np.float32, np.float16, np.float64, np.int32):
+        weights = np.random.default_rng(1).integers(0, 5, array.shape).astype(kind)
+        expected = parts_of(array, weights)
+        assert parts_of(moved(array), weights) == expected
+        assert parts_of(array, moved(weights)) == expected
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_an_array_that_changes_while_its_scales_are_computed_is_refused(value, monkeypatch):
     array = make("random", (4, 6), np.float32)
