@@ -23,7 +23,7 @@ ONCE_COUNT = 1 << 26
 
 
 def range_of(array: Array, begin: int, count: int, dtype: Any = None) -> Array:
-    """Return elements [begin, begin + count) in row-major order, contiguous and aligned: a view where they are stored so.
+    """Return elements [begin, begin + count) in row-major order, contiguous and aligned; a view where possible.
 
     Args:
         dtype: of the result; None: that of the array.
