@@ -1,7 +1,7 @@
 """What every recipe is: data that prints, compares and goes to JSON, and is applied to a weight in pieces."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -108,6 +108,10 @@ class Recipe:
         if plan is not None:
             return applied(plan, weight.empty)
         return self.step(weight.begun, weight).compressed(weight.opset)
+
+    def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
+        """Return what of a weight's use, as in Weight, makes a difference: weights alike in it can share the result."""
+        return None
 
     @property
     def weighs(self) -> bool:

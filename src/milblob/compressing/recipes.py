@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -81,6 +81,10 @@ class Linear(Recipe):
     def needs_axes(self) -> bool:
         """See Recipe."""
         return self.granularity != "per_block" or not isinstance(self.block, tuple)
+
+    def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
+        """See Recipe."""
+        return axes if self.needs_axes and self.granularity != "per_tensor" else None
 
     @property
     def weighs(self) -> bool:
@@ -220,6 +224,11 @@ class Palette(Recipe):
         is_late = is_late or self.lut_dtype is not None
         return BLOCKS_OPSET if is_late else FIRST_OPSET
 
+    def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
+        """See Recipe."""
+        is_whole = self.granularity == "per_tensor" and self.vector == 1 and not self.scale and self.mode != "custom"
+        return None if is_whole else (axes if self.channel_axis is None else None, groups if self.vector > 1 else 1)
+
     @property
     def weighs(self) -> bool:
         """See Recipe."""
@@ -346,6 +355,10 @@ class Prune(Recipe):
         """See Recipe."""
         return False
 
+    def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
+        """See Recipe."""
+        return self._unsuited(consumers)
+
     def plan(self, weight: Weight) -> PartsPlan | None:
         """See Recipe."""
         if not self._is_alone(weight):
@@ -387,14 +400,18 @@ class Prune(Recipe):
         palettes.require_whole_vectors(found)
         return found
 
+    def _unsuited(self, consumers: tuple[tuple[str, str], ...]) -> tuple[str, str] | None:
+        """Return the first consumer of those that coremltools does not prune neighbours for."""
+        if self.block is None and self.n_m is None:
+            return None
+        return next((use for use in consumers if use not in (("conv", "weight"), ("linear", "weight"))), None)
+
     def _require_consumers(self, weight: Weight) -> None:
         """Raise NotCompressibleError for what coremltools does not prune so."""
-        if self.block is not None or self.n_m is not None:
-            others = [use for use in weight.consumers if use not in (("conv", "weight"), ("linear", "weight"))]
-            if others:
-                raise NotCompressibleError(
-                    f"expected only weights of conv and linear for blocks and n_m, got {'.'.join(others[0])}"
-                )
+        use = self._unsuited(weight.consumers)
+        if use is not None:
+            words = f"expected only weights of conv and linear for blocks and n_m, got {'.'.join(use)}"
+            raise NotCompressibleError(words)
 
 
 @dataclass(frozen=True, repr=False)
@@ -418,6 +435,10 @@ class Joint(Recipe):
         words = self.objection(()) if names in ORDERS else order_objection(names)
         if words is not None:
             raise ValueError(words)
+
+    def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
+        """See Recipe."""
+        return tuple(one.depends_on(axes, consumers, groups) for one in self.recipes)
 
     @property
     def weighs(self) -> bool:
