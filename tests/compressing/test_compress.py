@@ -345,6 +345,11 @@ def test_recipes_go_to_json_and_back(recipe):
         (lambda: Linear(block=(1, -1)), "block: expected a size of 1 or more, or sizes of 0 or more, got (1, -1)"),
         (lambda: Palette(5), "nbits: expected one of 1, 2, 3, 4, 6, 8, got 5"),
         (lambda: Palette(4, "best"), "mode: expected one of kmeans, uniform, unique, custom, got 'best'"),
+        (lambda: Linear(block=16), "block: expected it with granularity 'per_block', got it with 'per_channel'"),
+        (lambda: Linear(granularity="per_tensor", block=(1, 8)), "block: expected it with granularity 'per_block'"),
+        (lambda: Palette(4, group_size=8), "group_size: expected it with granularity 'per_grouped_channel', got it with"),
+        (lambda: Palette(2, "unique"), "nbits: expected None in the mode 'unique', which takes as many as it needs, got 2"),
+        (lambda: Palette(8, "custom", lut_function=print), "nbits: expected None in the mode 'custom'"),
         (lambda: Palette(4, group_size=0), "group_size: expected 1 or more, got 0"),
         (lambda: Palette(4, channel_axis=1), "channel_axis: expected None with one palette per tensor, got 1"),
         (lambda: Prune(), "prune: expected exactly one of sparsity, threshold and n_m"),
@@ -396,7 +401,11 @@ def test_options_of_any_type_are_refused_or_taken(kind):
     ]
     weight = Weight(np.arange(64, dtype=np.float32).reshape(8, 8), (1, 0), 18, (("linear", "weight"),))
     taken = 0
-    needed = {"Prune": [{"sparsity": 0.5}, {"threshold": 0.1}, {"n_m": [1, 2]}]}.get(kind, [{}])
+    needed = {
+        "Linear": [{}, {"granularity": "per_block"}],
+        "Palette": [{}, {"granularity": "per_grouped_channel", "group_size": 2}, {"mode": "unique"}],
+        "Prune": [{"sparsity": 0.5}, {"threshold": 0.1}, {"n_m": [1, 2]}],
+    }.get(kind, [{}])
     for (name, value), start in itertools.product(
         itertools.product(RECIPES_BY_NAME[kind].__dataclass_fields__, values), needed
     ):

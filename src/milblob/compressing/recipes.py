@@ -70,6 +70,8 @@ class Linear(Recipe):
         sizes = self.block if isinstance(self.block, tuple) else (self.block - 1,)
         if any(size < 0 for size in sizes) or not sizes:
             raise ValueError(f"block: expected a size of 1 or more, or sizes of 0 or more, got {self.block}")
+        if self.granularity != "per_block" and self.block != Linear.block:
+            raise ValueError(f"block: expected it with granularity 'per_block', got it with {self.granularity!r}")
         require("search", self.search, bool, "True or False")
 
     @property
@@ -204,6 +206,9 @@ class Palette(Recipe):
             if self.scale:
                 raise ValueError("lut_dtype: expected None with scale, whose scales are those of the entries, got both")
         if self.mode in ("unique", "custom"):
+            if self.nbits not in (None, Palette.nbits):  # not the default: somebody wants it
+                words = f"None in the mode {self.mode!r}, which takes as many as it needs"
+                raise ValueError(f"nbits: expected {words}, got {self.nbits}")
             set_options(self, nbits=None)
         else:
             require_one_of("nbits", self.nbits, palettize.NBITS)
@@ -212,6 +217,8 @@ class Palette(Recipe):
         set_options(self, group_size=as_integer("group_size", self.group_size))
         if self.group_size < 1:
             raise ValueError(f"group_size: expected 1 or more, got {self.group_size}")
+        if self.granularity == "per_tensor" and self.group_size != Palette.group_size:
+            raise ValueError("group_size: expected it with granularity 'per_grouped_channel', got it with 'per_tensor'")
         if self.channel_axis is not None:
             set_options(self, channel_axis=as_integer("channel_axis", self.channel_axis))
             if self.granularity == "per_tensor" and self.vector == 1 and not self.scale:
