@@ -163,6 +163,50 @@ def test_names_that_fit_nothing_are_refused(options, words, tmp_path):
     milblob.compress(DEMO, tmp_path / "a.mlpackage", Linear(), per_name={"head_bias": None, "head*": Palette(2)})
 
 
+@pytest.mark.parametrize("path", [DEMO, FUNCTIONS], ids=["demo", "functions"])
+def test_an_operation_stands_for_the_weights_that_it_reads(path, tmp_path):
+    """As keys of coremltools' op_name_configs; a weight's own name comes first, and no glob means an operation."""
+    with milblob.open(path) as opened:
+        weights = {name: tensor.consumers for name, tensor in opened.items() if len(tensor.shape) > 1}
+        lead = {name: name.removesuffix(opened[name].op_row.name) for name in weights}
+    readers = {}
+    for name, uses in weights.items():
+        for use in uses:
+            readers.setdefault(f"{lead[name]}{use.name}", []).append(name)
+    readers = {reader: names for reader, names in readers.items() if reader not in weights}
+    assert len(readers) >= 2
+
+    def compress(**options):
+        report = milblob.compress(path, tmp_path / "a.mlpackage", least=0, dry_run=True, **options)
+        return {weight.name: weight.recipe for weight in report.weights}
+
+    for reader, names in readers.items():
+        assert compress(per_name={reader: Linear()}) == {name: Linear() for name in names}
+        assert compress(per_name={reader: Linear(), names[0]: Palette(2)})[names[0]] == Palette(2)
+        with pytest.raises(ValueError, match="per_name: expected names of weights .*, or of operations that read them"):
+            compress(per_name={reader[:-1] + "[" + reader[-1] + "]": Linear()})
+    reader, names = next(iter(readers.items()))
+    everything = compress(recipe=Linear())
+    assert compress(recipe=Linear(), per_name={reader: None}) == {
+        name: recipe for name, recipe in everything.items() if name not in names
+    }
+
+
+def test_neighbours_are_pruned_whatever_reads_a_weight_that_is_named(tmp_path):
+    """As in coremltools, which skips them where only a general configuration asks for it."""
+    recipe, words = Prune(n_m=(2, 4)), "expected only weights of conv and linear for blocks and n_m, got gather.x"
+    for options in ({"recipe": recipe, "select": "embedding*"}, {"per_name": {"embedding*": recipe}}):
+        report = milblob.compress(DEMO, tmp_path / "a.mlpackage", dry_run=True, **options)
+        assert dict(report.skipped)["embedding_weight"] == words
+    report = milblob.compress(DEMO, tmp_path / "a.mlpackage", per_name={"embedding_weight": recipe})
+    assert [weight.name for weight in report.weights] == ["embedding_weight"]
+    milblob.compress(DEMO, tmp_path / "b.mlpackage", plan=report.plan)
+    with milblob.open(tmp_path / "a.mlpackage") as one, milblob.open(tmp_path / "b.mlpackage") as other:
+        values = one["embedding_weight"].read()
+        assert values.tobytes() == other["embedding_weight"].read().tobytes()
+    assert np.all(np.count_nonzero(values.reshape(-1, 4), axis=1) <= 2)
+
+
 def test_shared_records_stay_shared(tmp_path):
     """Functions that read one record read the same parts afterwards."""
     with milblob.open(FUNCTIONS) as opened:
@@ -301,6 +345,11 @@ def test_recipes_go_to_json_and_back(recipe):
         (lambda: Linear(block=(1, -1)), "block: expected a size of 1 or more, or sizes of 0 or more, got (1, -1)"),
         (lambda: Palette(5), "nbits: expected one of 1, 2, 3, 4, 6, 8, got 5"),
         (lambda: Palette(4, "best"), "mode: expected one of kmeans, uniform, unique, custom, got 'best'"),
+        (lambda: Linear(block=16), "block: expected it with granularity 'per_block', got it with 'per_channel'"),
+        (lambda: Linear(granularity="per_tensor", block=(1, 8)), "block: expected it with granularity 'per_block'"),
+        (lambda: Palette(4, group_size=8), "group_size: expected it with granularity 'per_grouped_channel', got it with"),
+        (lambda: Palette(2, "unique"), "nbits: expected None in the mode 'unique', which takes as many as it needs, got 2"),
+        (lambda: Palette(8, "custom", lut_function=print), "nbits: expected None in the mode 'custom'"),
         (lambda: Palette(4, group_size=0), "group_size: expected 1 or more, got 0"),
         (lambda: Palette(4, channel_axis=1), "channel_axis: expected None with one palette per tensor, got 1"),
         (lambda: Prune(), "prune: expected exactly one of sparsity, threshold and n_m"),
@@ -352,7 +401,11 @@ def test_options_of_any_type_are_refused_or_taken(kind):
     ]
     weight = Weight(np.arange(64, dtype=np.float32).reshape(8, 8), (1, 0), 18, (("linear", "weight"),))
     taken = 0
-    needed = {"Prune": [{"sparsity": 0.5}, {"threshold": 0.1}, {"n_m": [1, 2]}]}.get(kind, [{}])
+    needed = {
+        "Linear": [{}, {"granularity": "per_block"}],
+        "Palette": [{}, {"granularity": "per_grouped_channel", "group_size": 2}, {"mode": "unique"}],
+        "Prune": [{"sparsity": 0.5}, {"threshold": 0.1}, {"n_m": [1, 2]}],
+    }.get(kind, [{}])
     for (name, value), start in itertools.product(
         itertools.product(RECIPES_BY_NAME[kind].__dataclass_fields__, values), needed
     ):
@@ -422,6 +475,54 @@ def test_command(options, recipe, tmp_path, capsys):
     expected = report.to_dict() | {"output": printed["output"]}
     assert printed == json.loads(json.dumps(expected))
     assert tree(tmp_path / "a.mlpackage") == tree(tmp_path / "b.mlpackage")
+
+
+def test_command_takes_recipes_of_some_weights(tmp_path, capsys):
+    """By name and by type, beside a recipe or a goal and alone; what `compress` does with the same arguments."""
+    four, eight = Palette(4).to_json(), Linear().to_json()
+    of_type, by_name = (
+        {"gather": Palette(4)},
+        {"layers_0_*": None, "logits": Linear(), "layers_1_mlp_up_weight": Palette(4)},
+    )
+    options = [f"--op-type=gather={four}", "--per-name=layers_0_*=null", f"--per-name=logits={eight}"]
+    options.append(f"--per-name=layers_1_mlp_up_weight={four}")
+    frontier = ["--frontier", str(tmp_path / "a.svg")]
+    for words, more in (([], {}), (["--palette", "2"], {"recipe": Palette(2)}), (["--bits", "5"], {"bits": 5.0})):
+        place = ["-o", str(tmp_path / "a.mlpackage"), "-n", "--json"]
+        assert main(["compress", str(DEMO), *words, *options, *place]) == 0
+        found = json.loads(capsys.readouterr().out)
+        report = milblob.compress(
+            DEMO, tmp_path / "a.mlpackage", op_types=of_type, per_name=by_name, dry_run=True, **more
+        )
+        assert found == report.to_dict()
+        assert len(found["weights"]) >= 3
+    assert main(["compress", str(DEMO), *frontier, *options, "--json"]) == 0
+    frontier = milblob.compress_frontier(DEMO, op_types=of_type, per_name=by_name)
+    assert json.loads(capsys.readouterr().out) == frontier.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--per-name", "head*=null"], "compress: expected one of --recipe"),  # nothing would be compressed
+        (["--int8", "--per-name", "head*"], "expected NAME=JSON, such as head*=null, got 'head*'"),
+        (["--int8", "--per-name", "=null"], "expected NAME=JSON, such as head*=null"),
+        (["--int8", "--op-type", 'gather={"recipe": "Nope"}'], "expected one of Linear, Palette, Prune, Joint, got 'Nope'"),
+        (["--int8", "--op-type", "conv=null"], "op_types: expected types of operations that read weights"),
+        (["--int8", "--op-type", "gather=null", "--op-type", "gather=null"], "--op-type: expected each name once, got 'gather' twice"),
+        (["--apply", "p.json", "--per-name", "head*=null"], "--per-name: expected none with --apply"),
+        (["--keep-nan", "--op-type", 'gather={"recipe": "Linear"}'], "--keep-nan: expected it with palettes or pruning"),
+        (["--group", "4", "--op-type", 'gather={"recipe": "Linear"}'], "--group: expected it only with --palette or --unique"),
+    ],
+)  # fmt: skip
+def test_command_refuses_recipes_of_some_weights(options, words, tmp_path, capsys):
+    try:
+        code = main(["compress", str(DEMO), "-o", str(tmp_path / "a.mlpackage"), *options])
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_command_prints_a_table_and_a_summary(tmp_path, capsys):

@@ -352,6 +352,55 @@ def test_the_byte_order_of_an_array_makes_no_difference(dtype):
         every(check, [*RECIPES, Palette(2, vector=2, lut_dtype="int8")], KINDS)
 
 
+OTHER_RECIPES = [
+    WHOLE, Palette(4), Linear(granularity="per_block", block=2), Palette(2, vector=2, channel_axis=1), Prune(n_m=(1, 2), dim=0),
+    Palette(2, granularity="per_grouped_channel", group_size=2, channel_axis=1), Linear("int4") + Prune(n_m=(2, 4)),
+    Palette(None, "custom", lut_function=lambda some: (np.sort(some.reshape(-1))[:4], np.arange(some.size) % 4)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", RECIPES + OTHER_RECIPES, ids=lambda recipe: f"{recipe}"[:80])
+def test_what_uses_have_in_common_is_all_that_a_result_depends_on(recipe):
+    """Weights that different operations read share their parts by that."""
+    array, found = make("random", (4, 6, 3), np.float32), {}
+    uses = [(("conv", "weight"),), (("linear", "weight"),), (("gather", "x"),), (("gather", "x"), ("conv", "weight"))]
+    for axes in ((1, 0), (0, 1), (2, 1)):
+        for consumers in uses:
+            for groups in (1, 2, 4):
+                try:
+                    made = recipe.apply(Weight(array, axes, 18, consumers, groups=groups))
+                    result = [(part.key, part.shape, bytes(part.data)) for part in made.parts]
+                except NotCompressibleError as error:
+                    result = str(error)
+                common = recipe.depends_on(axes, consumers, groups)
+                assert found.setdefault(common, result) == result
+    assert len(found) <= 18  # of 36: only groups and axes, or only consumers and axes, make a difference
+
+
+@pytest.mark.parametrize("recipe", [one for one in RECIPES if one.weighs], ids=str)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_arrays_may_begin_anywhere_in_memory(recipe, dtype):
+    """Those of an uncompressed .npz do, which is mapped."""
+
+    def moved(array):
+        room = np.empty(array.nbytes + 1, np.uint8)
+        found = room[1:].view(array.dtype).reshape(array.shape)
+        found[...] = array
+        assert not found.flags.aligned
+        return found
+
+    def parts_of(array, weights):
+        found = recipe.apply(Weight(array, (1, 0), 18, USES, weights))
+        return [(part.key, part.shape, bytes(part.data)) for part in found.parts], found.squared
+
+    array = make("random", (8, 6, 4), dtype)
+    for kind in (np.float32, np.float16, np.float64, np.int32):
+        weights = np.random.default_rng(1).integers(0, 5, array.shape).astype(kind)
+        expected = parts_of(array, weights)
+        assert parts_of(moved(array), weights) == expected
+        assert parts_of(array, moved(weights)) == expected
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_an_array_that_changes_while_its_scales_are_computed_is_refused(value, monkeypatch):
     array = make("random", (4, 6), np.float32)

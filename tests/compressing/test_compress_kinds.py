@@ -8,7 +8,7 @@ import pytest
 
 import milblob
 from compress_models import save_model
-from milblob import Linear, Palette
+from milblob import Linear, Palette, Prune
 
 ct = pytest.importorskip("coremltools")
 pytestmark = pytest.mark.slow
@@ -100,6 +100,68 @@ def convert(program, path, target):
         skip_model_load=True,
     ).save(str(path))  # fmt: skip
     return path
+
+
+USES = ["linear", "gather", "product", "turned product"]
+ALONG_AXES = Palette(4, granularity="per_grouped_channel", group_size=16)
+
+
+@pytest.fixture(scope="module")
+def one_record(tmp_path_factory):
+    """Four functions that read one record, each by another operation; the last one along other axes."""
+    from coremltools.converters.mil import Builder as mb
+    from coremltools.converters.mil.mil import types
+
+    folder, weight = tmp_path_factory.mktemp("m"), np.random.default_rng(4).standard_normal((64, 64)).astype(np.float32)
+
+    def make(use):
+        dtype = types.int32 if use == "gather" else types.fp32
+
+        @mb.program(input_specs=[mb.TensorSpec((1, 64), dtype=dtype)], opset_version=ct.target.iOS18)
+        def program(x):
+            table = mb.const(val=weight, name="w")
+            if use == "gather":
+                return mb.gather(x=table, indices=x, axis=0)
+            return (
+                mb.linear(x=x, weight=table)
+                if use == "linear"
+                else mb.matmul(x=x, y=table, transpose_y=use == "product")
+            )
+
+        return convert(program, folder / f"{use}.mlpackage", ct.target.iOS18), use.replace(" ", "_")
+
+    milblob.merge_functions([make(use) for use in USES], folder / "all.mlpackage")
+    return folder / "all.mlpackage"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "shares"),
+    [
+        (Linear(granularity="per_tensor"), [4]), (Palette(4), [4]), (Palette(None, "unique"), []), (Prune(0.5), [4]),
+        (Prune(0.5) + Palette(2), [4]), (Linear(), [3, 1]), (ALONG_AXES, [3, 1]), (Palette(2, vector=2), [3, 1]),
+        (Palette(4, scale=True), [3, 1]), (Linear(granularity="per_block", block=8), [3, 1]),
+        (Linear(granularity="per_block", block=(8, 1)), [4]), (Prune(n_m=(2, 4)), [1]),
+        (Palette(2, granularity="per_grouped_channel", channel_axis=0), [4]), (Prune(0.5) + Linear(), [3, 1]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_one_record_that_different_operations_read(recipe, shares, one_record, tmp_path):
+    """It is computed and stored once, unless the recipe goes along channels and they lie along different axes."""
+    told = []
+    report = milblob.compress(one_record, tmp_path / "a.mlpackage", recipe, progress=lambda name, *_: told.append(name))
+    with milblob.open(tmp_path / "a.mlpackage") as opened:
+        places = [
+            tuple(sorted(row.blob_offset for row in opened[weight.name].chain.stored())) for weight in report.weights
+        ]
+    assert sorted((places.count(place) for place in set(places)), reverse=True) == shares
+    assert len(set(told)) == {"[]": 1, "[1]": 3}.get(
+        str(shares), len(shares)
+    )  # three kinds of readers; two are refused
+    for size in (9_000, 12_000):  # and a goal counts it once
+        found = milblob.compress(one_record, tmp_path / "b.mlpackage", size=size, force=True)
+        with milblob.open(tmp_path / "b.mlpackage", stored=True) as opened:
+            rows = {(t.file, t.offset) if t.is_blob else name: t.nbytes for name, t in opened.items()}
+        assert found.nbytes_after == sum(rows.values()) <= size
 
 
 def two_models(folder):

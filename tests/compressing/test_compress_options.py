@@ -24,6 +24,20 @@ def rows(recipe):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[1].splitlines()]
 
 
+def test_every_level_of_coremltools_has_a_row():
+    import attrs
+
+    opt = pytest.importorskip("coremltools.optimize.coreml")
+    named = {name for _, cell in rows("compress") for name in re.findall(r"`(\w+)", cell)}
+    levels = {field.name for field in attrs.fields(opt.OptimizationConfig) if not field.name.startswith("_")}
+    functions = (opt.linear_quantize_weights, opt.palettize_weights, opt.prune_weights)
+    for function in functions:
+        parameters = inspect.signature(function.__closure__[0].cell_contents).parameters  # of what it decorates
+        assert set(parameters) == {"mlmodel", "config", "joint_compression"}
+    assert len(levels) == 3
+    assert levels | {"joint_compression"} <= named
+
+
 @pytest.mark.parametrize("recipe", CONFIGS)
 def test_every_option_of_coremltools_has_a_row(recipe):
     import attrs

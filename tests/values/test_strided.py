@@ -11,6 +11,7 @@ ARRAYS = {
     "contiguous": WHOLE, "one axis less": WHOLE[:, 2:4], "every second": WHOLE[::2, :, 1::2], "turned": WHOLE.T,
     "last axis in part": WHOLE[..., 3:5], "broadcast": np.broadcast_to(WHOLE[:, :1], WHOLE.shape),
     "vectors": np.moveaxis(WHOLE.reshape(3, 2, 5, 4, 7), 1, -1), "backwards": WHOLE[::-1, ::-1], "a vector": WHOLE[1, 1, :, 3],
+    "anywhere in memory": np.frombuffer(b"." + WHOLE.tobytes(), np.float32, offset=1).reshape(WHOLE.shape),
     "half": WHOLE.astype(np.float16)[:, 1:], "a number": WHOLE[0, 0, 0, 0, ...],
 }  # fmt: skip
 
@@ -28,11 +29,14 @@ def test_ranges(array, monkeypatch):
             for dtype in (None, np.float64, np.float16):
                 found = strided.range_of(array, begin, count, dtype)
                 wanted = flat[begin : begin + count]
-                assert found.flags.c_contiguous and found.dtype == (array.dtype if dtype is None else dtype)
+                assert found.flags.c_contiguous and found.flags.aligned
+                assert found.dtype == (array.dtype if dtype is None else dtype)
                 assert np.array_equal(found, wanted if dtype is None else wanted.astype(dtype))
     monkeypatch.setattr(strided, "PIECE_COUNT", 64)
     assert np.array_equal(np.concatenate([piece for _, piece in strided.ranges(array)]), flat)
-    assert np.array_equal(strided.vector_of(array, np.float64, np.empty), flat.astype(np.float64))
+    for dtype in (np.float64, array.dtype):
+        vector = strided.vector_of(array, dtype, np.empty)
+        assert np.array_equal(vector, flat.astype(dtype)) and vector.flags.aligned
 
 
 @pytest.mark.parametrize("most", [1, 3, 7, 30, 200, 10_000])

@@ -62,6 +62,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--recipe", metavar="JSON", type=compress_goals.recipe, help="a recipe as milblob prints it with --json, alone"
     )
     compress_goals.add_options(parser, kinds)
+    named = "a recipe as JSON, or null: they stay; may be repeated"
+    for option, metavar, whose in (
+        ("--per-name", "NAME=JSON", "for weights that match NAME, or that the operation of this name reads"),
+        ("--op-type", "TYPE=JSON", "for weights that operations of this type read"),
+    ):
+        add(option, metavar=metavar, action="append", type=_named_recipe, default=[], help=f"{whose}: {named}")
     add(
         "--block",
         metavar="N",
@@ -102,21 +108,23 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Run the command."""
-    given = _new_values(arguments)
-    recipe = _recipe(arguments, needs_one=not given)
+    given, named = _new_values(arguments), _named(arguments)
+    recipe = _recipe(arguments, needs_one=not given and not any(any(one.values()) for one in named.values()))
     has_choice = any(_is_given(arguments, name) for name in compress_goals.KINDS)
-    if arguments.keep_nan and not has_choice and (recipe is None or set(recipe.names) == {"Linear"}):
+    everything = [recipe, *(one for some in named.values() for one in some.values())]
+    keepers = [one for one in everything if one is not None and set(one.names) != {"Linear"}]
+    if arguments.keep_nan and not has_choice and not keepers:
         raise ValueError("--keep-nan: expected it with palettes or pruning, got it with neither")
     compress_goals.check(arguments)
     if arguments.frontier is not None:
         with _extras(arguments) as extras:
-            return compress_goals.run_frontier(arguments, extras)
+            return compress_goals.run_frontier(arguments, extras | named)
     check_keep(arguments, arguments.model)
     with shown(arguments) as progress, _extras(arguments) as extras:
         report = compress(
             arguments.model, arguments.output, recipe, select=arguments.keep or None, least=arguments.least,
             force=arguments.force, dry_run=arguments.dry_run, progress=progress, max_nbytes=arguments.max_nbytes,
-            **compress_goals.goal(arguments), **extras, **given,
+            **compress_goals.goal(arguments), **extras, **given, **named,
         )  # fmt: skip
     if arguments.plan is not None:
         report.plan.save(arguments.plan, force=arguments.force)
@@ -170,6 +178,27 @@ def _new_values(arguments: Namespace) -> dict[str, Any]:
     return {"weights": arguments.weights, "mapping": renames}
 
 
+def _named(arguments: Namespace) -> dict[str, Any]:
+    """The recipes for some weights, as arguments of `compress`.
+
+    Raises:
+        ValueError: a name twice; or with a plan, which names the weights.
+    """
+    found: dict[str, Any] = {}
+    for option, key, rows in (
+        ("--per-name", "per_name", arguments.per_name),
+        ("--op-type", "op_types", arguments.op_type),
+    ):
+        if rows and arguments.apply is not None:
+            raise ValueError(f"{option}: expected none with --apply, whose plan names the weights, got one")
+        twice = [name for name, count in Counter(name for name, _ in rows).items() if count > 1]
+        if twice:
+            raise ValueError(f"{option}: expected each name once, got {twice[0]!r} twice")
+        if rows:
+            found[key] = dict(rows)
+    return found
+
+
 def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
     """The recipe that the options describe; None if they say something else.
 
@@ -188,7 +217,7 @@ def _recipe(arguments: Namespace, needs_one: bool) -> Recipe | None:
         found: Recipe | None = arguments.recipe
         return found
     if not (words or alone or needs_one):
-        _allow(given, set(), "--weights")
+        _allow(given, set(), "--weights" if arguments.weights is not None else "--per-name and --op-type")
         return None
     if not words or alone or any(len(names) > 1 for names in chosen):
         kinds_text = "; ".join(", ".join(map(_flag, names)) for names in _KINDS)
@@ -265,6 +294,13 @@ def _sizes(text: str) -> int | tuple[int, ...]:
     if not all(number.isdigit() for number in numbers):
         raise ArgumentTypeError(f"expected N, or N,M,... such as 1,32, got {text!r}")
     return int(text) if len(numbers) == 1 else tuple(map(int, numbers))
+
+
+def _named_recipe(text: str) -> tuple[str, Recipe | None]:
+    name, equals, recipe = text.rpartition("=")
+    if not (name and equals):
+        raise ArgumentTypeError(f"expected NAME=JSON, such as head*=null, got {text!r}")
+    return name, None if recipe.strip() == "null" else compress_goals.recipe(recipe)
 
 
 def _pair(text: str) -> tuple[int, int]:

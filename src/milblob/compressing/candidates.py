@@ -93,9 +93,13 @@ class Candidate(NamedTuple):
         if self.importance is not None:
             wide = (piece.astype(np.float32, copy=False) for _, piece in ranges(self.importance))
             heavy = blake3((_codec.Buffer(piece), 0, piece.nbytes) for piece in wide)
+        options = tuple(
+            (one.recipe, one.is_continued, one.recipe.depends_on(one.axes, self.consumers, self.groups))
+            for one in self.options
+        )
         return (
-            self.options, self.may_stay, self.opset, self.tensor.shape, self.tensor.mil_dtype.mil_code, self.consumers,
-            self.groups, heavy, self.blocks is None, None if self.tensor.chain is None else identity(self.tensor),
+            options, self.may_stay, self.opset, self.tensor.shape, self.tensor.mil_dtype.mil_code, heavy,
+            self.blocks is None, None if self.tensor.chain is None else identity(self.tensor),
         )  # fmt: skip
 
 

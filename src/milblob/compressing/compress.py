@@ -161,7 +161,8 @@ def compress(
         recipe: a Linear, Palette or Prune, a sum of them, or its dict or JSON; None if other arguments say it all.
         select: glob, several, or a function of a name: the weights that are tried.
         op_types: type of an operation, such as "conv" -> recipe for the weights that it reads; None: they stay.
-        per_name: glob of names -> recipe, or None; the first that fits counts, before `op_types`.
+        per_name: glob of names -> recipe, or None; the first that fits counts, before `op_types`. Where none fits, the
+            whole name of an operation stands for the weights that it reads.
         least: only weights of more elements are compressed. Not with a plan, which names the weights.
         size: all weights of the result take at most so many bytes as stored; or a text such as "40MB" (of 2**20).
         bits: the weights that can be compressed take at most so many bits for each element, on average.

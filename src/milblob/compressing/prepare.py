@@ -109,7 +109,8 @@ class Compressing:
         recipe: for every weight that the following do not name; None for those only.
         is_selected: which weights are tried; None: all.
         op_types: type of an operation -> recipe for the weights that it reads, or None: they stay.
-        per_name: the first that fits a name counts; before `op_types`.
+        per_name: the first that fits the name of a weight counts; else, for each operation that reads it, the first
+            that is its name; both before `op_types`.
         least: only weights of more elements are compressed; those of a plan whatever their size.
         directory: where the parts are kept meanwhile; None to keep none (a dry run).
         counter: told of each weight that is computed.
@@ -158,7 +159,9 @@ class Compressing:
         self._is_careful = is_careful or directory is None
         self._spool = _Spool()
         self._scratch = Scratch(tempfile.gettempdir() if directory is None else directory)
-        self._readers: set[str] = set()  # types of the operations that read the weights that were asked for
+        # Types and names of the operations that read the weights that were asked for.
+        self._readers: set[str] = set()
+        self._reader_names: set[str] = set()
 
     def of_compressed(self) -> list[CompressedWeight]:
         """The weights that were compressed before, in another way."""
@@ -268,9 +271,10 @@ class Compressing:
         if self._has_select and not names:
             raise ValueError(f"select: expected the name of a weight in {model.path}, got none that matches")
         for named in self._per_name:
-            if not any(map(named.fits, names)):
-                words = f"per_name: expected names of weights that are selected in {model.path}, got {named.glob!r}"
-                raise ValueError(f"{words}{hint(named.glob.strip('*'), names)}")
+            if named.glob not in self._reader_names and not any(map(named.fits, names)):
+                words = f"expected names of weights that are selected in {model.path}, or of operations that read them"
+                near = hint(named.glob.strip("*"), [*names, *self._reader_names])
+                raise ValueError(f"per_name: {words}, got {named.glob!r}{near}")
         for op in self._op_types:
             if op not in self._readers:
                 words = f"op_types: expected types of operations that read weights selected in {model.path}, got {op!r}"
@@ -315,8 +319,10 @@ class Compressing:
                 self.kept += [tensor.name] if tensor.name in self._plan else []
                 continue
             op = tensor.op_row
-            if self._op_types and op is not None:
-                self._readers.update(reader.type for reader, _ in compress_rules.consumers(program, op))
+            if (self._op_types or self._per_name) and op is not None:
+                for reader, _ in compress_rules.consumers(program, op):
+                    self._readers.add(reader.type)
+                    self._reader_names.update(numbers.names(tensor, reader) if self._per_name else ())
             words: str | None
             if constant is None:
                 words = compress_rules.weight_refusal(program, op, tensor.mil_dtype.mil_code, tensor.shape, self._least)
@@ -326,9 +332,11 @@ class Compressing:
                 self.skipped.append((tensor.name, words))
                 continue
             readers = compress_rules.consumers(program, op)
-            uses = tuple((reader.type, key) for reader, key in readers)
+            # As in coremltools: neighbours of a weight whose name is given in full are pruned whatever reads it.
+            is_named = self._plan is not None or any(named.glob == tensor.name for named in self._per_name)
+            uses = () if is_named else tuple((reader.type, key) for reader, key in readers)
             opset = cast_rules.opset(program, op)
-            recipes, may_stay = self._recipes(tensor, uses, opset)
+            recipes, may_stay = self._recipes(tensor, [reader for reader, _ in readers], opset, numbers)
             if not recipes:
                 self.skipped.append((tensor.name, "expected a recipe for it, got none: it stays as it is"))
                 continue
@@ -381,7 +389,7 @@ class Compressing:
             raise type(error)(f"{error} (importance of {tensor.name})") from None
 
     def _recipes(
-        self, tensor: Tensor, uses: tuple[tuple[str, str], ...], opset: int
+        self, tensor: Tensor, readers: Sequence[Any], opset: int, numbers: "_Numbers"
     ) -> tuple[tuple[Recipe, ...], bool]:
         """(recipes to choose from, none of them if it stays; whether it may stay as well)."""
         if self._plan is not None:
@@ -394,14 +402,22 @@ class Compressing:
         may_stay = False
         if self._chooser is not None:
             ladder, may_stay = self._chooser.recipes(opset), True
-        found = set()
-        for op, _ in uses:
-            one = self._op_types.get(op)
-            found.add((ladder, may_stay) if op not in self._op_types else (() if one is None else (one,), False))
-        if len(found) > 1:
-            words = ", ".join(sorted({op for op, _ in uses}))
-            raise ValueError(f"op_types: expected one recipe for {tensor.name}, got several, by {words}")
-        return found.pop()
+        found: dict[str, tuple[tuple[Recipe, ...], bool]] = {}
+        for reader in readers:
+            names = numbers.names(tensor, reader) if self._per_name else ()
+            by_name = next((one for one in self._per_name if one.glob in names), None)
+            if by_name is not None:
+                found[by_name.glob] = () if by_name.recipe is None else (by_name.recipe,), False
+            elif reader.type in self._op_types:
+                one = self._op_types[reader.type]
+                found[reader.type] = () if one is None else (one,), False
+            else:
+                found[reader.type] = ladder, may_stay
+        if len(set(found.values())) > 1:
+            option = "op_types" if self._op_types else "per_name"
+            words = ", ".join(sorted(found))
+            raise ValueError(f"{option}: expected one recipe for {tensor.name}, got several, by {words}")
+        return next(iter(found.values()))
 
     def _kept(self, part: Part) -> StoredPart:
         """Keep a part: a small one as a value of the Program, another one in the spool."""
@@ -479,11 +495,20 @@ class _Numbers:
         """Return the value of a bool parameter; False if the operation does not have it."""
         return bool(self.of(program, op, key, 0))
 
+    def names(self, tensor: Tensor, reader: Any) -> tuple[str, ...]:
+        """Return the names of an operation that reads a weight: its first output and, if it differs, its own.
+
+        As in the name of the weight, the model of a pipeline and the function stand in front.
+        """
+        program = cast(Program, tensor.program)
+        lead, is_there, _ = tensor.name.rpartition(cast(Any, tensor.op_row).name)
+        row = self._rows(program).get((reader.message, "name"))
+        own = reader.name if row is None else self._tensor(program, "name", row).read().reshape(-1)[0]
+        return tuple(f"{lead if is_there else ''}{name}" for name in dict.fromkeys((reader.name, own)))
+
     def of(self, program: Program, op: Any, key: str, otherwise: int) -> int:
         """Return the value of a parameter; `otherwise` if the operation does not have it."""
-        rows = self._known.get(id(program))
-        if rows is None:
-            rows = self._known[id(program)] = self._all(program)
+        rows = self._rows(program)
         row = rows.get((op.message, key))
         if isinstance(row, str):
             block = op.block
@@ -492,15 +517,27 @@ class _Numbers:
             row = rows.get((block, row))
         if row is None:
             return otherwise
-        tensor = make_tensor(self._model.package, self._sources[id(program)], program, key, row)
-        return int(tensor.read().reshape(-1)[0])
+        return int(self._tensor(program, key, row).read().reshape(-1)[0])
+
+    def _tensor(self, program: Program, key: str, row: Any) -> Tensor:
+        return make_tensor(self._model.package, self._sources[id(program)], program, key, row)
+
+    def _rows(self, program: Program) -> dict[Any, Any]:
+        rows = self._known.get(id(program))
+        if rows is None:
+            rows = self._known[id(program)] = self._all(program)
+        return rows
 
     def _all(self, program: Program) -> dict[Any, Any]:
         """Every such constant, by (message of its operation, parameter), or (block, name); and the names read."""
         rows: dict[Any, Any] = {}
         codes = DType.BOOL.mil_code, DType.INT32.mil_code
         for c in program.scan.constants:
-            if c.op is not None and c.mil_code in codes and c.storage == _codec.IMMEDIATE and not c.shape:
+            if c.op is None or c.storage != _codec.IMMEDIATE or c.shape:
+                continue
+            if c.key == "name" and c.owner == _codec.ATTRIBUTE and c.op.type != "const":
+                rows[(c.op.message, "name")] = c
+            elif c.mil_code in codes:
                 rows[(c.block, c.op.name) if c.op.type == "const" and c.key == "val" else (c.op.message, c.key)] = c
         for readers in program.readers().values():
             for c in readers:

@@ -1,7 +1,7 @@
 """What every recipe is: data that prints, compares and goes to JSON, and is applied to a weight in pieces."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,7 +47,7 @@ class Weight(NamedTuple):
         array: its values.
         axes: (input channels, output channels); (1, 0) if the operations do not agree and the recipe needs none.
         opset: iOS version of the opset that it is in.
-        consumers: (operation, parameter) of each that reads it.
+        consumers: (operation, parameter) of each that reads it; none where they do not limit what is pruned.
         importance: of its elements, in its shape; None: all alike.
         groups: how many groups the convolutions that read it divide its first dimension into.
         pieces: what it is compressed to already, if the recipe goes on from that.
@@ -110,6 +110,10 @@ class Recipe:
         if plan is not None:
             return applied(plan, weight.empty)
         return self.step(weight.begun, weight).compressed(weight.opset)
+
+    def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
+        """Return what of a weight's use, as in Weight, makes a difference: weights alike in it can share the result."""
+        return None
 
     @property
     def weighs(self) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -70,6 +70,8 @@ class Linear(Recipe):
         sizes = self.block if isinstance(self.block, tuple) else (self.block - 1,)
         if any(size < 0 for size in sizes) or not sizes:
             raise ValueError(f"block: expected a size of 1 or more, or sizes of 0 or more, got {self.block}")
+        if self.granularity != "per_block" and self.block != Linear.block:
+            raise ValueError(f"block: expected it with granularity 'per_block', got it with {self.granularity!r}")
         require("search", self.search, bool, "True or False")
 
     @property
@@ -81,6 +83,10 @@ class Linear(Recipe):
     def needs_axes(self) -> bool:
         """See Recipe."""
         return self.granularity != "per_block" or not isinstance(self.block, tuple)
+
+    def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
+        """See Recipe."""
+        return axes if self.needs_axes and self.granularity != "per_tensor" else None
 
     @property
     def weighs(self) -> bool:
@@ -200,6 +206,9 @@ class Palette(Recipe):
             if self.scale:
                 raise ValueError("lut_dtype: expected None with scale, whose scales are those of the entries, got both")
         if self.mode in ("unique", "custom"):
+            if self.nbits not in (None, Palette.nbits):  # not the default: somebody wants it
+                words = f"None in the mode {self.mode!r}, which takes as many as it needs"
+                raise ValueError(f"nbits: expected {words}, got {self.nbits}")
             set_options(self, nbits=None)
         else:
             require_one_of("nbits", self.nbits, palettize.NBITS)
@@ -208,6 +217,8 @@ class Palette(Recipe):
         set_options(self, group_size=as_integer("group_size", self.group_size))
         if self.group_size < 1:
             raise ValueError(f"group_size: expected 1 or more, got {self.group_size}")
+        if self.granularity == "per_tensor" and self.group_size != Palette.group_size:
+            raise ValueError("group_size: expected it with granularity 'per_grouped_channel', got it with 'per_tensor'")
         if self.channel_axis is not None:
             set_options(self, channel_axis=as_integer("channel_axis", self.channel_axis))
             if self.granularity == "per_tensor" and self.vector == 1 and not self.scale:
@@ -219,6 +230,11 @@ class Palette(Recipe):
         is_late = self.granularity != "per_tensor" or self.nbits == 3 or self.vector > 1 or self.scale
         is_late = is_late or self.lut_dtype is not None
         return BLOCKS_OPSET if is_late else FIRST_OPSET
+
+    def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
+        """See Recipe."""
+        is_whole = self.granularity == "per_tensor" and self.vector == 1 and not self.scale and self.mode != "custom"
+        return None if is_whole else (axes if self.channel_axis is None else None, groups if self.vector > 1 else 1)
 
     @property
     def weighs(self) -> bool:
@@ -346,6 +362,10 @@ class Prune(Recipe):
         """See Recipe."""
         return False
 
+    def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
+        """See Recipe."""
+        return self._unsuited(consumers)
+
     def plan(self, weight: Weight) -> PartsPlan | None:
         """See Recipe."""
         if not self._is_alone(weight):
@@ -387,14 +407,18 @@ class Prune(Recipe):
         palettes.require_whole_vectors(found)
         return found
 
+    def _unsuited(self, consumers: tuple[tuple[str, str], ...]) -> tuple[str, str] | None:
+        """Return the first consumer of those that coremltools does not prune neighbours for."""
+        if self.block is None and self.n_m is None:
+            return None
+        return next((use for use in consumers if use not in (("conv", "weight"), ("linear", "weight"))), None)
+
     def _require_consumers(self, weight: Weight) -> None:
         """Raise NotCompressibleError for what coremltools does not prune so."""
-        if self.block is not None or self.n_m is not None:
-            others = [use for use in weight.consumers if use not in (("conv", "weight"), ("linear", "weight"))]
-            if others:
-                raise NotCompressibleError(
-                    f"expected only weights of conv and linear for blocks and n_m, got {'.'.join(others[0])}"
-                )
+        use = self._unsuited(weight.consumers)
+        if use is not None:
+            words = f"expected only weights of conv and linear for blocks and n_m, got {'.'.join(use)}"
+            raise NotCompressibleError(words)
 
 
 @dataclass(frozen=True, repr=False)
@@ -418,6 +442,10 @@ class Joint(Recipe):
         words = self.objection(()) if names in ORDERS else order_objection(names)
         if words is not None:
             raise ValueError(words)
+
+    def depends_on(self, axes: tuple[int, int], consumers: tuple[tuple[str, str], ...], groups: int) -> Hashable:
+        """See Recipe."""
+        return tuple(one.depends_on(axes, consumers, groups) for one in self.recipes)
 
     @property
     def weighs(self) -> bool:

@@ -23,14 +23,15 @@ ONCE_COUNT = 1 << 26
 
 
 def range_of(array: Array, begin: int, count: int, dtype: Any = None) -> Array:
-    """Return elements [begin, begin + count) in row-major order, contiguous: a view where they are stored so.
+    """Return elements [begin, begin + count) in row-major order, contiguous and aligned; a view where possible.
 
     Args:
         dtype: of the result; None: that of the array.
     """
     kind = array.dtype if dtype is None else np.dtype(dtype)
     if array.flags.c_contiguous:
-        return array.reshape(-1)[begin : begin + count].astype(kind, copy=False)
+        # Views of a file, such as one in an .npz, may begin anywhere; `astype` alone would leave them there.
+        return np.require(array.reshape(-1)[begin : begin + count], kind, "A")
     out = np.empty(count, kind)
     _gather(array, begin, out)
     return out
@@ -61,8 +62,8 @@ def ranges(array: Array) -> Iterator[tuple[int, Array]]:
 
 
 def vector_of(array: Array, dtype: Any, empty: Empty) -> Array:
-    """Return all elements as a vector: a view where they are stored so, else a copy in a new array."""
-    if array.flags.c_contiguous and array.dtype == dtype:
+    """Return all elements as a vector, aligned: a view where they are stored so, else a copy in a new array."""
+    if array.flags.c_contiguous and array.flags.aligned and array.dtype == dtype:
         return array.reshape(-1)
     out = empty(array.shape, dtype)
     out[...] = array
