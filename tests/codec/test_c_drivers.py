@@ -12,6 +12,7 @@ import pytest
 import reference
 from c_drivers import DIGESTS, INCLUDES, SANITIZERS, compilers, corpus, tensor_value_files
 from children import run_child
+from compiled import compile_kept
 from hostile_bytes import const, field, immediate, list_value, model, program
 from once import once
 from paths import DATA, ROOT
@@ -37,10 +38,8 @@ def compile_c(tmp_path_factory):
         pytest.skip("the compiler lacks AddressSanitizer: the kernels are not run under it")
 
     def one(name, *arguments):
-        def make(path):
-            subprocess.run([compiler, "-std=c11", "-g1", *arguments, "-o", path], check=True)
-
-        return once(tmp_path_factory, name, make)
+        command = [compiler, "-std=c11", "-g1", *arguments]
+        return once(tmp_path_factory, name, lambda path: compile_kept(command, path, name))
 
     return one
 
@@ -49,14 +48,14 @@ def compile_c(tmp_path_factory):
 def build(compile_c, tmp_path_factory):
     """A function that builds tests/c/NAME.c and returns the program's path. The kernels are compiled once for all.
 
-    With -Og: at -O1 the sanitizers' checks make gcc take three times as long, and the programs run as long as with it.
+    With -Og: at -O1 the sanitizers' checks make gcc take twice as long or longer, and the programs run as long.
     """
     options = ["-Wall", "-Wextra", "-Wconversion", "-Werror", *SANITIZERS, *INCLUDES]
     unit = tmp_path_factory.mktemp("kernels") / "kernels.c"
     unit.write_text('#include "milblob/kernels.h"\n')
 
     def one(name, *sources):
-        kernels = compile_c("kernels.o", "-O1", *options, "-DMB_TIERS_HERE", "-c", unit)
+        kernels = compile_c("kernels.o", "-Og", *options, "-DMB_TIERS_HERE", "-c", unit)
         sources = sources or [ROOT / "tests" / "c" / f"{name}.c"]
         return compile_c(name, "-Og", *options, "-DMB_TIERS_ELSEWHERE", *sources, kernels, "-pthread")
 
