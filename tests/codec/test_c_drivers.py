@@ -75,20 +75,20 @@ def tensor_values(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory):
-    """Program messages: of the fixtures' model files, and those of wire/."""
+    """Program messages: of the fixtures' model files, and those of wire/; equal ones once."""
     folder = tmp_path_factory.mktemp("programs")
-    paths = sorted(DATA.glob("wire/*/program.pb"))
+    found = {path.read_bytes(): path for path in sorted(DATA.glob("wire/*/program.pb"))}
     for number, path in enumerate(sorted(DATA.glob("*/**/model.mlmodel"))):
         try:
             fields = reference.read_fields(path.read_bytes())
         except ValueError:
             continue
         for _, _, body in [row for row in fields if row[0] == 502 and row[1] == 2]:
-            if len(body) < 12_000:
-                paths.append(folder / f"{number}.pb")
-                paths[-1].write_bytes(body)
-    assert len(paths) > 40
-    return paths
+            if len(body) < 12_000 and body not in found:
+                found[body] = folder / f"{number}-{len(found)}.pb"
+                found[body].write_bytes(body)
+    assert len(found) > 40
+    return list(found.values())
 
 
 @pytest.fixture(scope="session")
